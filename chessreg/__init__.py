@@ -1,0 +1,1 @@
+"""chessreg: a registry for experiments on chess-playing language models."""

@@ -1,0 +1,309 @@
+"""The training loop: token ids in, a Hugging Face checkpoint and a loss curve out (Karvonen 2024, Table 5).
+
+Imports torch, transformers and numpy only, so that the same file trains on a bare GPU box. Everything that decides the
+result is in `TrainConfig`; batch k of epoch e is a function of (seed, e, k), so a resumed run sees exactly the batches
+that an uninterrupted one would.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from chessreg.models.gpt import GPT, GPTConfig
+
+IGNORED = -100  # the label of padding: cross_entropy skips it
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """What decides the trained weights. The defaults are Karvonen's (Table 5) where the paper gives one.
+
+    rows "blocks" packs games into rows of block_size + 1 characters, each beginning with a game, as the paper does;
+    "games" gives every game its own row, so that a character's position is its place in its game, and batches rows of
+    similar length.
+    """
+
+    n_layer: int = 8
+    n_head: int = 8
+    n_embd: int = 512
+    block_size: int = 1023
+    vocab_size: int = 32
+    rows: Literal["blocks", "games"] = "blocks"
+    steps: int = 600_000
+    batch_tokens: int = 102_300
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    learning_rate: float = 3e-4
+    muon_learning_rate: float = 0.02
+    schedule: Literal["cosine", "trapezoid"] = "cosine"
+    warmup_steps: int = 2000
+    decay_steps: int = 0  # trapezoid: the last steps, over which the rate falls to final_fraction
+    final_fraction: float = 0.1
+    weight_decay: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.95
+    grad_clip: float = 1.0
+    seed: int = 1337
+
+    def gpt(self) -> GPTConfig:
+        return GPTConfig(self.n_layer, self.n_head, self.n_embd, self.block_size, self.vocab_size)
+
+    def rate(self, step: int) -> float:
+        """The factor on the learning rates at this step (0-based)."""
+        if step < self.warmup_steps:
+            return (step + 1) / self.warmup_steps
+        if self.schedule == "trapezoid":
+            left = (self.steps - step) / max(self.decay_steps, 1)
+            return self.final_fraction + (1 - self.final_fraction) * min(1.0, left)
+        done = (step - self.warmup_steps) / max(self.steps - self.warmup_steps, 1)
+        return self.final_fraction + (1 - self.final_fraction) * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+
+
+@dataclass(frozen=True)
+class TrainHow:
+    """What does not decide the result: where and in what portions it is computed."""
+
+    device: str = "cpu"
+    micro_tokens: int = 16_384  # the most tokens in one forward pass; a batch is several (gradient accumulation)
+    autocast: bool = True
+    compile: bool = False
+    log_steps: int = 20
+    checkpoint_seconds: float = 300.0
+
+
+@dataclass(frozen=True)
+class TrainPoint:
+    """One point of the loss curve. Losses are nats per character."""
+
+    step: int
+    tokens_seen: int
+    loss: float
+    heldout_loss: float | None
+    learning_rate_factor: float
+    tokens_per_second: float
+
+
+class Corpus:
+    """Games as token ids: `tokens` uint8 [n], game i at offsets[i]:offsets[i + 1]. Every game begins with `;`."""
+
+    def __init__(self, tokens: np.ndarray, offsets: np.ndarray) -> None:
+        self.tokens, self.offsets = tokens, offsets
+        self.lengths = np.diff(offsets)
+
+    def row(self, games: list[int], limit: int) -> np.ndarray:
+        """The games one after the other, cut at `limit` tokens."""
+        pieces = [self.tokens[self.offsets[g] : self.offsets[g + 1]] for g in games]
+        return np.concatenate(pieces)[:limit]
+
+
+def epoch_rows(corpus: Corpus, config: TrainConfig, epoch: int) -> list[list[list[int]]]:
+    """The batches of one epoch: batch → rows → the games of a row. A pure function of (corpus, config, epoch)."""
+    rng = np.random.default_rng([config.seed, epoch])
+    order = rng.permutation(len(corpus.lengths))
+    limit = config.block_size + 1
+    if config.rows == "blocks":
+        rows, filled = [[]], 0
+        for game in order.tolist():
+            rows[-1].append(game)
+            filled += int(corpus.lengths[game])
+            if filled >= limit:
+                rows.append([])
+                filled = 0
+        rows.pop()  # the last row is not full
+        size = max(1, config.batch_tokens // config.block_size)
+        return [rows[i : i + size] for i in range(0, len(rows), size)]
+    batches: list[list[list[int]]] = []
+    for start in range(0, len(order), 4096):
+        bucket = sorted(order[start : start + 4096].tolist(), key=lambda g: int(corpus.lengths[g]))
+        batch: list[list[int]] = []
+        for game in bucket:
+            if batch and min(int(corpus.lengths[game]), limit) * (len(batch) + 1) > config.batch_tokens:
+                batches.append(batch)
+                batch = []
+            batch.append([game])
+        batches.append(batch)
+    return [batches[i] for i in rng.permutation(len(batches))]
+
+
+def collate(corpus: Corpus, rows: list[list[int]], limit: int) -> tuple[Tensor, Tensor]:
+    """Inputs and labels, int64 [row, length - 1], right-padded; the label of padding is IGNORED."""
+    cut = [corpus.row(games, limit) for games in rows]
+    width = max(map(len, cut))
+    inputs = torch.zeros(len(cut), width - 1, dtype=torch.int64)
+    labels = torch.full((len(cut), width - 1), IGNORED)
+    for i, tokens in enumerate(cut):
+        row = torch.from_numpy(tokens.astype(np.int64))
+        inputs[i, : len(row) - 1], labels[i, : len(row) - 1] = row[:-1], row[1:]
+    return inputs, labels
+
+
+def optimizers(model: GPT, config: TrainConfig) -> list[torch.optim.Optimizer]:
+    """AdamW on everything, or Muon on the blocks' matrices and AdamW on the rest. Decay only on matrices."""
+    matrices = {id(p) for p in model.matrices()} if config.optimizer == "muon" else set()
+    rest = [p for p in model.parameters() if id(p) not in matrices]
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in rest if p.dim() >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in rest if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    made: list[torch.optim.Optimizer] = [
+        torch.optim.AdamW(groups, lr=config.learning_rate, betas=(config.beta1, config.beta2))
+    ]
+    if matrices:
+        made.append(
+            torch.optim.Muon(model.matrices(), lr=config.muon_learning_rate, weight_decay=config.weight_decay)
+        )
+    for optimizer in made:
+        for group in optimizer.param_groups:
+            group["full_rate"] = group["lr"]
+    return made
+
+
+def autocast(how: TrainHow) -> AbstractContextManager[Any]:
+    device = how.device.split(":")[0]
+    return torch.autocast(device, torch.bfloat16) if how.autocast else nullcontext()
+
+
+def total_loss(forward: Callable[[Tensor], Tensor], inputs: Tensor, labels: Tensor, how: TrainHow) -> Tensor:
+    """The summed cross-entropy of the unpadded characters, in nats."""
+    with autocast(how):
+        logits = forward(inputs.to(how.device))
+    return F.cross_entropy(logits.float().flatten(0, 1), labels.to(how.device).flatten(), reduction="sum")
+
+
+@torch.no_grad()
+def mean_loss(model: GPT, corpus: Corpus, how: TrainHow, games: int = 500) -> float:
+    """Nats per character over the first `games` games, each in its own row."""
+    limit = model.config.block_size + 1
+    order = sorted(range(min(games, len(corpus.lengths))), key=lambda g: int(corpus.lengths[g]))
+    summed, count = 0.0, 0
+    for start in range(0, len(order), 16):
+        inputs, labels = collate(corpus, [[g] for g in order[start : start + 16]], limit)
+        summed += float(total_loss(model, inputs, labels, how))
+        count += int((labels != IGNORED).sum())
+    return summed / count
+
+
+def micro_batches(inputs: Tensor, labels: Tensor, how: TrainHow) -> Iterator[tuple[Tensor, Tensor]]:
+    rows = max(1, how.micro_tokens // inputs.shape[1])
+    yield from zip(inputs.split(rows), labels.split(rows), strict=True)
+
+
+class Trainer:
+    """A model, its optimizers and its place in the data; `run` goes on until `config.steps`.
+
+    `folder/state.pt` holds all three; a Trainer made over a folder that has one goes on from there, on the batch that
+    comes next. The config may differ from the saved one only in `steps` (a longer or shorter run of the same recipe).
+    """
+
+    def __init__(self, config: TrainConfig, corpus: Corpus, folder: Path, how: TrainHow | None = None) -> None:
+        self.config, self.corpus, self.folder = config, corpus, folder
+        self.how = how or TrainHow()
+        torch.manual_seed(config.seed)
+        self.model = GPT(config.gpt()).to(self.how.device)
+        self.optimizers = optimizers(self.model, config)
+        self.step = self.tokens_seen = self.epoch = self.position = 0
+        self.batches = epoch_rows(corpus, config, 0)
+        if self.state_path.exists():
+            self.load()
+
+    @property
+    def state_path(self) -> Path:
+        return self.folder / "state.pt"
+
+    def save(self) -> None:
+        """Write the state aside and rename it: a crash leaves the old one or the new one."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        state = {
+            "config": asdict(self.config),
+            "model": self.model.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "place": [self.step, self.tokens_seen, self.epoch, self.position],
+        }
+        aside = self.state_path.with_suffix(".tmp")
+        torch.save(state, aside)
+        os.replace(aside, self.state_path)
+
+    def load(self) -> None:
+        state = torch.load(self.state_path, map_location=self.how.device, weights_only=True)
+        differing = {k for k, v in asdict(self.config).items() if state["config"].get(k, v) != v} - {"steps"}
+        if differing:
+            raise ValueError(f"{self.state_path} was trained with another {', '.join(sorted(differing))}")
+        self.model.load_state_dict(state["model"])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self.step, self.tokens_seen, self.epoch, self.position = state["place"]
+        self.batches = epoch_rows(self.corpus, self.config, self.epoch)
+
+    def next_batch(self) -> tuple[Tensor, Tensor]:
+        if self.position == len(self.batches):
+            self.epoch, self.position = self.epoch + 1, 0
+            self.batches = epoch_rows(self.corpus, self.config, self.epoch)
+        rows = self.batches[self.position]
+        self.position += 1
+        return collate(self.corpus, rows, self.config.block_size + 1)
+
+    def train_step(self, forward: Callable[[Tensor], Tensor]) -> Tensor:
+        """One update; returns the batch's mean loss as a tensor, so that nothing waits for the device."""
+        inputs, labels = self.next_batch()
+        count = int((labels != IGNORED).sum())
+        summed = torch.zeros((), device=self.how.device)
+        for part in micro_batches(inputs, labels, self.how):
+            loss = total_loss(forward, *part, self.how) / count
+            loss.backward()
+            summed += loss.detach()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip)
+        factor = self.config.rate(self.step)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = group["full_rate"] * factor
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        self.step += 1
+        self.tokens_seen += count
+        return summed
+
+    def run(
+        self,
+        on_point: Callable[[TrainPoint], None],
+        heldout: Corpus | None = None,
+        heldout_steps: int = 500,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Train until `config.steps`, or until `should_stop()`; the state is saved every few minutes and at the end.
+
+        on_point gets a TrainPoint every `how.log_steps` steps, with a held-out loss every `heldout_steps`.
+        """
+        forward: Callable[[Tensor], Tensor] = torch.compile(self.model) if self.how.compile else self.model
+        saved = clock = time.monotonic()
+        since, tokens = [], self.tokens_seen
+        while self.step < self.config.steps and not should_stop():
+            since.append(self.train_step(forward))
+            last = self.step == self.config.steps
+            if self.step % self.how.log_steps == 0 or last:
+                loss, now = float(torch.stack(since).mean()), time.monotonic()
+                if not math.isfinite(loss):
+                    raise FloatingPointError(f"the loss is {loss} at step {self.step}")
+                measured = (
+                    mean_loss(self.model, heldout, self.how)
+                    if heldout is not None and (self.step % heldout_steps == 0 or last)
+                    else None
+                )
+                rate = (self.tokens_seen - tokens) / (now - clock)
+                factor = self.config.rate(self.step - 1)
+                on_point(TrainPoint(self.step, self.tokens_seen, loss, measured, factor, rate))
+                since, tokens, clock = [], self.tokens_seen, time.monotonic()
+            if time.monotonic() - saved > self.how.checkpoint_seconds:
+                self.save()
+                saved = time.monotonic()
+        self.save()
