@@ -1,0 +1,1 @@
+"""The SQL registry: tables, sessions, migrations, the record API."""

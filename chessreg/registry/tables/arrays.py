@@ -1,0 +1,161 @@
+"""Artefacts and the things of the domain that they hold: checkpoints, caches, probes, vectors, interventions."""
+
+from __future__ import annotations
+
+import enum
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import BigInteger, ForeignKey, String, Text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from chessreg.registry.tables.types import Base, Digest, FiniteFloat, Json, UtcDateTime, choice
+
+
+class ArtefactState(enum.StrEnum):
+    STAGING = "staging"
+    COMPLETE = "complete"
+
+
+class Artefact(Base):
+    """Bytes in a store, named by their digest."""
+
+    __tablename__ = "artefact"
+    digest: Mapped[str] = mapped_column(Digest, primary_key=True)
+    kind: Mapped[str] = mapped_column(String(32))
+    bytes: Mapped[int] = mapped_column(BigInteger)
+    state: Mapped[ArtefactState] = mapped_column(choice(ArtefactState, "state"))
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class ArtefactLocation(Base):
+    __tablename__ = "artefact_location"
+    digest: Mapped[str] = mapped_column(ForeignKey("artefact.digest", ondelete="CASCADE"), primary_key=True)
+    uri: Mapped[str] = mapped_column(Text, primary_key=True)
+    machine_id: Mapped[UUID | None]
+    verified_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class Output(Base):
+    """What a run made: its named outputs. `run:<spec hash>/<name>` is their recipe."""
+
+    __tablename__ = "output"
+    run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
+    name: Mapped[str] = mapped_column(String(128), primary_key=True)
+    unit: Mapped[int]
+    digest: Mapped[str] = mapped_column(ForeignKey("artefact.digest"), index=True)
+
+
+class Tokenizer(Base):
+    __tablename__ = "tokenizer"
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    size: Mapped[int]
+    vocabulary: Mapped[list[str]] = mapped_column(Json)
+
+
+class Checkpoint(Base):
+    """A model's weights. The id derives from the artefact's digest."""
+
+    __tablename__ = "checkpoint"
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    artefact: Mapped[str] = mapped_column(ForeignKey("artefact.digest"), unique=True)
+    architecture: Mapped[str] = mapped_column(String(64))
+    layers: Mapped[int]
+    d_model: Mapped[int]
+    heads: Mapped[int]
+    block_size: Mapped[int]
+    tokenizer: Mapped[str] = mapped_column(ForeignKey("tokenizer.name"))
+    parameters: Mapped[int] = mapped_column(BigInteger)
+    parameters_without_embeddings: Mapped[int] = mapped_column(BigInteger)
+    residual: Mapped[str] = mapped_column(String(16))  # raw or centred (specs: Karvonen 2.3)
+    tokens_seen: Mapped[int | None] = mapped_column(BigInteger)
+    training_datasets: Mapped[list[str] | None] = mapped_column(Json)  # dataset recipes; None is unknown
+    source_format: Mapped[str] = mapped_column(String(32))
+    parent_id: Mapped[UUID | None] = mapped_column(ForeignKey("checkpoint.id"))
+    run_id: Mapped[UUID | None] = mapped_column(index=True)
+    detail: Mapped[dict[str, Any]] = mapped_column(Json)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class ActivationCache(Base):
+    """One published zarr group: the activations of a range of a run's units."""
+
+    __tablename__ = "activation_cache"
+    run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
+    start: Mapped[int] = mapped_column(primary_key=True)
+    stop: Mapped[int]
+    checkpoint_id: Mapped[UUID] = mapped_column(index=True)
+    path: Mapped[str] = mapped_column(Text)  # below the store's root
+    digest: Mapped[str] = mapped_column(Digest)
+    hook_points: Mapped[list[str]] = mapped_column(Json)
+    rows: Mapped[int] = mapped_column(BigInteger)
+    d_model: Mapped[int]
+    dtype: Mapped[str] = mapped_column(String(16))
+    bytes: Mapped[int] = mapped_column(BigInteger)
+
+
+class Probe(Base):
+    """A linear probe: unit `unit` of a probe run, or an imported file."""
+
+    __tablename__ = "probe"
+    run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
+    unit: Mapped[int] = mapped_column(primary_key=True)
+    artefact: Mapped[str] = mapped_column(ForeignKey("artefact.digest"), index=True)
+    checkpoint_id: Mapped[UUID] = mapped_column(index=True)
+    hook_point: Mapped[str] = mapped_column(String(128))
+    layer: Mapped[int]
+    label: Mapped[str] = mapped_column(String(64))
+    positions: Mapped[str] = mapped_column(String(32))
+    classes: Mapped[int]
+    train_games: Mapped[int]
+    train_positions: Mapped[int] = mapped_column(BigInteger)
+    epochs: Mapped[float] = mapped_column(FiniteFloat)
+    norm: Mapped[float] = mapped_column(FiniteFloat)
+    detail: Mapped[dict[str, Any]] = mapped_column(Json)
+
+
+class Vector(Base):
+    """A direction in a residual stream, float32 [d_model]."""
+
+    __tablename__ = "vector"
+    run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
+    unit: Mapped[int] = mapped_column(primary_key=True)
+    artefact: Mapped[str] = mapped_column(ForeignKey("artefact.digest"), index=True)
+    checkpoint_id: Mapped[UUID] = mapped_column(index=True)
+    hook_point: Mapped[str] = mapped_column(String(128))
+    layer: Mapped[int]
+    source: Mapped[str] = mapped_column(String(64))  # contrastive, probe, random, shuffled
+    positions: Mapped[str] = mapped_column(String(32))
+    norm: Mapped[float] = mapped_column(FiniteFloat)
+    detail: Mapped[dict[str, Any]] = mapped_column(Json)
+
+
+class Sae(Base):
+    """A sparse autoencoder of one hook point."""
+
+    __tablename__ = "sae"
+    run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
+    unit: Mapped[int] = mapped_column(primary_key=True)
+    artefact: Mapped[str] = mapped_column(ForeignKey("artefact.digest"), index=True)
+    checkpoint_id: Mapped[UUID] = mapped_column(index=True)
+    hook_point: Mapped[str] = mapped_column(String(128))
+    layer: Mapped[int]
+    architecture: Mapped[str] = mapped_column(String(32))
+    features: Mapped[int]
+    detail: Mapped[dict[str, Any]] = mapped_column(Json)
+
+
+class Intervention(Base):
+    """An edit of the residual stream: which direction, at which layers, how strongly, at which positions."""
+
+    __tablename__ = "intervention"
+    id: Mapped[UUID] = mapped_column(primary_key=True)  # derives from all other columns
+    checkpoint_id: Mapped[UUID] = mapped_column(index=True)
+    source: Mapped[str] = mapped_column(String(64))  # probe:piece, contrastive:skill, random, …
+    recipes: Mapped[list[str]] = mapped_column(Json)  # of the directions
+    layers: Mapped[list[int]] = mapped_column(Json)  # 0-based
+    scale: Mapped[float] = mapped_column(FiniteFloat)
+    scale_rule: Mapped[str] = mapped_column(String(32))
+    positions: Mapped[str] = mapped_column(String(32))
+    detail: Mapped[dict[str, Any]] = mapped_column(Json)

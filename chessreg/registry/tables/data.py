@@ -1,0 +1,56 @@
+"""Chess data: datasets, their splits, engines."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import BigInteger, ForeignKey, String, Text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from chessreg.registry.tables.types import Base, Digest, FiniteFloat, Json, UtcDateTime
+
+
+class Dataset(Base):
+    """Games. The identity is the sha256 of the source bytes, the filters and the reader's version."""
+
+    __tablename__ = "dataset"
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    identity: Mapped[str] = mapped_column(Digest, unique=True)
+    artefact: Mapped[str] = mapped_column(ForeignKey("artefact.digest"))
+    source: Mapped[str] = mapped_column(Text)  # file names, as given
+    games: Mapped[int]
+    plies: Mapped[int] = mapped_column(BigInteger)
+    duplicates: Mapped[int]
+    rejected: Mapped[int]
+    skipped: Mapped[int]
+    rating_scale: Mapped[str | None] = mapped_column(String(32))  # lichess, stockfish, fide
+    licence: Mapped[str | None] = mapped_column(String(64))
+    parent_id: Mapped[UUID | None] = mapped_column(ForeignKey("dataset.id"))
+    report: Mapped[dict[str, Any]] = mapped_column(Json)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class Split(Base):
+    """One part of a dataset: the games whose seeded hash of the moves lies in [low, high)."""
+
+    __tablename__ = "split"
+    dataset_id: Mapped[UUID] = mapped_column(ForeignKey("dataset.id", ondelete="CASCADE"), primary_key=True)
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    seed: Mapped[int]
+    low: Mapped[float] = mapped_column(FiniteFloat)
+    high: Mapped[float] = mapped_column(FiniteFloat)
+    games: Mapped[int]
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class Engine(Base):
+    """An opponent's program, as it was: binary, version, options. The built-in movers have no binary."""
+
+    __tablename__ = "engine"
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String(128))
+    version: Mapped[str] = mapped_column(String(64))
+    binary_sha256: Mapped[str | None] = mapped_column(Digest)
+    options: Mapped[dict[str, Any]] = mapped_column(Json)

@@ -1,0 +1,158 @@
+"""Who computed what, where, with which code: machine, kind, run, its inputs and its attempts."""
+
+from __future__ import annotations
+
+import enum
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import ForeignKey, Index, Integer, String, Text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from chessreg.registry.tables.types import Base, Digest, FiniteFloat, Json, UtcDateTime, choice
+
+
+class AttemptState(enum.StrEnum):
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    KILLED = "killed"
+    LOST = "lost"
+
+
+class Cause(enum.StrEnum):
+    """Why an attempt ended as it did."""
+
+    FINISHED = "finished"
+    FAILED = "failed"
+    KILLED = "killed"
+    PREEMPTED = "preempted"
+    WALLTIME = "walltime"
+    OOM = "oom"
+    DIVERGED = "diverged"
+    ENGINE_DIED = "engine_died"
+    LOST = "lost"
+
+
+class Machine(Base):
+    """A host as it was when it ran something; the id derives from all columns but `last_seen`."""
+
+    __tablename__ = "machine"
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    host: Mapped[str] = mapped_column(String(255))
+    platform: Mapped[str] = mapped_column(String(255))
+    cpu: Mapped[str] = mapped_column(String(255))
+    cores: Mapped[int]
+    memory_bytes: Mapped[int]
+    gpus: Mapped[list[str]] = mapped_column(Json)
+    driver: Mapped[str | None] = mapped_column(String(64))
+    cuda: Mapped[str | None] = mapped_column(String(64))
+    torch: Mapped[str | None] = mapped_column(String(64))
+    python: Mapped[str] = mapped_column(String(64))
+    last_seen: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class KindRecord(Base):
+    """A kind of experiment as a run used it: enough to show, query and reload it later."""
+
+    __tablename__ = "kind"
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    version: Mapped[int] = mapped_column(primary_key=True)
+    source: Mapped[str] = mapped_column(Text)  # "package.module:NAME" or "/path/file.py:NAME"
+    families: Mapped[list[str]] = mapped_column(Json)
+    detail_schema: Mapped[dict[str, Any]] = mapped_column(Json)  # family → JSON schema of its detail columns
+    determinism: Mapped[str] = mapped_column(String(16))
+
+
+class Run(Base):
+    """One spec. The id derives from the spec's hash, so one spec on two machines is one run."""
+
+    __tablename__ = "run"
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    kind: Mapped[str] = mapped_column(String(64), index=True)
+    version: Mapped[int]
+    spec: Mapped[dict[str, Any]] = mapped_column(Json)
+    spec_hash: Mapped[str] = mapped_column(Digest, unique=True)
+    given: Mapped[list[str]] = mapped_column(Json)  # the options that were given, not defaulted
+    units: Mapped[int]
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
+    completed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class RunInput(Base):
+    """What a run read: the recipe that its spec names, and the digest of the bytes that were there."""
+
+    __tablename__ = "run_input"
+    run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)  # the spec's field
+    recipe: Mapped[str] = mapped_column(Text)
+    digest: Mapped[str] = mapped_column(Digest, primary_key=True)
+    source_run_id: Mapped[UUID | None] = mapped_column(index=True)  # the run that made it, if one did
+
+
+class Attempt(Base):
+    """One try at (a part of) a run."""
+
+    __tablename__ = "attempt"
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), index=True)
+    machine_id: Mapped[UUID] = mapped_column(ForeignKey("machine.id"))
+    executor: Mapped[str] = mapped_column(String(32))
+    how: Mapped[dict[str, Any]] = mapped_column(Json)
+    argv: Mapped[list[str]] = mapped_column(Json)
+    pid: Mapped[int]
+    pid_started: Mapped[float] = mapped_column(FiniteFloat)
+    boot_id: Mapped[str] = mapped_column(String(64))
+    started_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    checked_in_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    next_check_in_seconds: Mapped[float] = mapped_column(FiniteFloat)
+    ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    state: Mapped[AttemptState] = mapped_column(choice(AttemptState, "state"))
+    cause: Mapped[Cause | None] = mapped_column(choice(Cause, "cause"))
+    message: Mapped[str | None] = mapped_column(Text)
+    exit_code: Mapped[int | None]
+    units_done: Mapped[int] = mapped_column(default=0)
+    log: Mapped[str | None] = mapped_column(Text)
+    chessreg_version: Mapped[str] = mapped_column(String(64))
+    code: Mapped[dict[str, Any]] = mapped_column(
+        Json
+    )  # commit, patch, untracked: of chessreg and of the working folder
+    environment: Mapped[dict[str, str]] = mapped_column(Json)  # package → version
+
+
+class UnitRange(Base):
+    """Units [start, stop) of a run that are complete, and the attempt that completed them."""
+
+    __tablename__ = "unit_range"
+    run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
+    start: Mapped[int] = mapped_column(Integer, primary_key=True)
+    stop: Mapped[int] = mapped_column(Integer, primary_key=True)
+    attempt_id: Mapped[UUID]
+
+
+class FragmentRecord(Base):
+    """A fragment that was ingested: a second time it is passed over."""
+
+    __tablename__ = "fragment"
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    run_id: Mapped[UUID] = mapped_column(index=True)
+    attempt_id: Mapped[UUID]
+    rows: Mapped[int]
+    ingested_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class Conflict(Base):
+    """A later row whose key was taken and whose content differs: listed, never dropped in silence."""
+
+    __tablename__ = "conflict"
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    family: Mapped[str] = mapped_column(String(32))
+    run_id: Mapped[UUID] = mapped_column(index=True)
+    attempt_id: Mapped[UUID]
+    key: Mapped[dict[str, Any]] = mapped_column(Json)
+    row: Mapped[dict[str, Any]] = mapped_column(Json)
+    found_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+Index("ix_attempt_state", Attempt.state)

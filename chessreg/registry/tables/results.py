@@ -1,0 +1,158 @@
+"""The families of results: score, trial, game (with match and illegal attempts), rating, prediction, metric point.
+
+Every key begins (run, unit): a row that comes a second time collides with itself. The attempt is a plain column.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Boolean, ForeignKey, Index, LargeBinary, String, Text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from chessreg.registry.tables.types import Base, FiniteFloat, Json, Small, bulk
+
+
+class Score(Base):
+    """How often one predictor was right on one item (a game) of one split; every averaging follows from these."""
+
+    __tablename__ = "score"
+    __table_args__ = bulk()
+    run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
+    unit: Mapped[int] = mapped_column(primary_key=True)
+    split: Mapped[str] = mapped_column(String(32), primary_key=True)  # train, validation, test
+    item: Mapped[int] = mapped_column(primary_key=True)  # the game's row in its dataset; -1 for a total
+    attempt_id: Mapped[UUID]
+    layer: Mapped[int | None] = mapped_column(Small)
+    n: Mapped[int]
+    correct: Mapped[int]
+    counts: Mapped[bytes | None] = mapped_column(LargeBinary)  # int32 little endian [3, classes]: TP, FP, FN
+    detail: Mapped[dict[str, Any] | None] = mapped_column(Json)
+
+
+class Trial(Base):
+    """One decision of a model in one position under one condition."""
+
+    __tablename__ = "trial"
+    __table_args__ = bulk()
+    run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
+    unit: Mapped[int] = mapped_column(primary_key=True)
+    condition: Mapped[str] = mapped_column(String(64), primary_key=True)  # clean, edit, random-0, …
+    sample: Mapped[int] = mapped_column(Small, primary_key=True)  # -1: greedy and exact probabilities
+    attempt_id: Mapped[UUID]
+    intervention_id: Mapped[UUID | None]
+    item: Mapped[int]  # the game's row in its dataset
+    ply: Mapped[int] = mapped_column(Small)
+    fen: Mapped[str | None] = mapped_column(String(100))  # on the first row of a unit
+    text: Mapped[str] = mapped_column(String(32))
+    legal_original: Mapped[bool | None] = mapped_column(Boolean)
+    legal_modified: Mapped[bool | None] = mapped_column(Boolean)
+    mass_original: Mapped[float | None] = mapped_column(FiniteFloat)  # exact probability of a legal move
+    mass_modified: Mapped[float | None] = mapped_column(FiniteFloat)
+    detail: Mapped[dict[str, Any] | None] = mapped_column(Json)
+
+
+class Match(Base):
+    """What the games of one arm have in common: the protocol, every detail a column."""
+
+    __tablename__ = "match"
+    run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
+    number: Mapped[int] = mapped_column(Small, primary_key=True)
+    player: Mapped[str] = mapped_column(String(255))  # the checkpoint's name when it played, or the foreign player
+    checkpoint_id: Mapped[UUID | None] = mapped_column(index=True)
+    intervention_id: Mapped[UUID | None] = mapped_column(index=True)
+    engine_id: Mapped[UUID | None]
+    opponent: Mapped[str] = mapped_column(String(128))  # stockfish:0@nodes=100, random, …
+    level: Mapped[int | None]
+    limit: Mapped[str | None] = mapped_column(String(32))
+    color: Mapped[str] = mapped_column(String(16))  # the model's: white, black
+    opening: Mapped[str] = mapped_column(String(64))  # standard, random:20, book:<digest>
+    opening_seed: Mapped[int]
+    policy: Mapped[str] = mapped_column(String(64))  # retry:5, legal
+    move_limit: Mapped[int]
+    planned: Mapped[int]
+    detail: Mapped[dict[str, Any] | None] = mapped_column(Json)
+
+
+class Game(Base):
+    """One game. Moves are uint16 little endian: from | to << 6 | promotion << 12."""
+
+    __tablename__ = "game"
+    __table_args__ = bulk()
+    run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
+    unit: Mapped[int] = mapped_column(primary_key=True)
+    match: Mapped[int] = mapped_column(Small)
+    attempt_id: Mapped[UUID]
+    opening_number: Mapped[int]
+    opening_plies: Mapped[int] = mapped_column(Small)
+    plies: Mapped[int] = mapped_column(Small)
+    result: Mapped[str] = mapped_column(String(8))  # 1-0, 0-1, 1/2-1/2, * (stopped at the move limit)
+    termination: Mapped[str] = mapped_column(String(32))
+    adjudication_cp: Mapped[int | None]  # White's view, at the move limit
+    turns: Mapped[int] = mapped_column(Small)  # turns of the model
+    first_try_legal: Mapped[int] = mapped_column(Small)  # of them, those whose first try was legal
+    tries: Mapped[bytes] = mapped_column(LargeBinary)  # uint8 [turns]: tries needed
+    moves: Mapped[bytes] = mapped_column(LargeBinary)
+    seconds: Mapped[float] = mapped_column(FiniteFloat)
+    detail: Mapped[dict[str, Any] | None] = mapped_column(Json)
+
+
+class IllegalAttempt(Base):
+    """A try that was not a legal move; only turns that needed a retry have any."""
+
+    __tablename__ = "illegal_attempt"
+    __table_args__ = bulk()
+    run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
+    unit: Mapped[int] = mapped_column(primary_key=True)
+    ply: Mapped[int] = mapped_column(Small, primary_key=True)
+    number: Mapped[int] = mapped_column(Small, primary_key=True)
+    attempt_id: Mapped[UUID]
+    text: Mapped[str] = mapped_column(String(32))
+
+
+class Rating(Base):
+    """An estimated rating of a player in a pool of games."""
+
+    __tablename__ = "rating"
+    run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
+    unit: Mapped[int] = mapped_column(primary_key=True)
+    player: Mapped[str] = mapped_column(String(255), primary_key=True)
+    attempt_id: Mapped[UUID]
+    estimator: Mapped[str] = mapped_column(String(64))
+    rating: Mapped[float] = mapped_column(FiniteFloat)
+    low: Mapped[float | None] = mapped_column(FiniteFloat)
+    high: Mapped[float | None] = mapped_column(FiniteFloat)
+    games: Mapped[int]
+    detail: Mapped[dict[str, Any] | None] = mapped_column(Json)
+
+
+class Prediction(Base):
+    """One predicted quantity for one item: a move for a puzzle, a value for a position."""
+
+    __tablename__ = "prediction"
+    __table_args__ = bulk()
+    run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
+    unit: Mapped[int] = mapped_column(primary_key=True)
+    item: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    attempt_id: Mapped[UUID]
+    text: Mapped[str | None] = mapped_column(Text)
+    value: Mapped[float | None] = mapped_column(FiniteFloat)
+    detail: Mapped[dict[str, Any] | None] = mapped_column(Json)
+
+
+class MetricPoint(Base):
+    """One value of one named metric at one step."""
+
+    __tablename__ = "metric_point"
+    __table_args__ = bulk()
+    run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
+    unit: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    step: Mapped[int] = mapped_column(primary_key=True)
+    attempt_id: Mapped[UUID]
+    value: Mapped[float] = mapped_column(FiniteFloat)
+
+
+Index("ix_game_termination", Game.termination)

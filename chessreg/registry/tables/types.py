@@ -1,0 +1,81 @@
+"""Column types that mean the same on SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+import enum
+import math
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import JSON, DateTime, Dialect, Enum, Float, Integer, MetaData, SmallInteger, String
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import DeclarativeBase
+from sqlalchemy.types import TypeDecorator
+
+NAMING = {
+    "ix": "ix_%(column_0_label)s",
+    "uq": "uq_%(table_name)s_%(column_0_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(naming_convention=NAMING)
+
+
+class FiniteFloat(TypeDecorator[float]):
+    """A double that refuses NaN and infinities: SQLite would store a NaN as NULL, past any CHECK."""
+
+    impl = Float(53)
+    cache_ok = True
+
+    def process_bind_param(self, value: float | None, dialect: Dialect) -> float | None:
+        if value is not None and not math.isfinite(value):
+            raise ValueError(f"{value} is not a finite number")
+        return value
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An aware datetime, stored in UTC; a naive one is refused."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"{value} has no time zone")
+        value = value.astimezone(UTC)
+        return value if dialect.name == "postgresql" else value.replace(tzinfo=None)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return value if value is None or value.tzinfo else value.replace(tzinfo=UTC)
+
+
+Json = JSON().with_variant(JSONB(), "postgresql")  # objects and lists only: SQLite gives a JSON column numeric affinity
+Digest = String(64)  # sha256, lower-case hex
+Small = SmallInteger().with_variant(Integer(), "sqlite")
+
+
+def choice(kind: type[enum.StrEnum], name: str) -> Enum:
+    """A closed set of words, checked by the database."""
+    return Enum(
+        kind,
+        native_enum=False,
+        create_constraint=True,
+        values_callable=lambda e: [m.value for m in e],
+        name=name,
+        length=24,
+    )
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def bulk(**extra: Any) -> dict[str, Any]:
+    """Table arguments of the bulk tables: their natural key is the row's only place (SQLite WITHOUT ROWID)."""
+    return {"sqlite_with_rowid": False, **extra}

@@ -1,0 +1,40 @@
+"""Words about things: names, tags, notes, pins, archive, invalidation. An append-only log."""
+
+from __future__ import annotations
+
+import enum
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import Boolean, Index, String, Text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from chessreg.registry.tables.types import Base, UtcDateTime, choice
+
+
+class Word(enum.StrEnum):
+    NAME = "name"
+    TAG = "tag"
+    NOTE = "note"
+    PIN = "pin"
+    STAR = "star"
+    ARCHIVE = "archive"
+    INVALID = "invalid"
+
+
+class Annotation(Base):
+    """Something said of a thing; the newest of one (noun, target, word, value) holds, and may take it back."""
+
+    __tablename__ = "annotation"
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    noun: Mapped[str] = mapped_column(String(32))  # run, dataset, checkpoint, …
+    target: Mapped[str] = mapped_column(String(128))  # its id, hex
+    word: Mapped[Word] = mapped_column(choice(Word, "word"))
+    value: Mapped[str] = mapped_column(Text)
+    withdrawn: Mapped[bool] = mapped_column(Boolean, default=False)
+    host: Mapped[str] = mapped_column(String(255))
+    at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+Index("ix_annotation_target", Annotation.noun, Annotation.target)
+Index("ix_annotation_value", Annotation.noun, Annotation.word, Annotation.value)
