@@ -117,7 +117,7 @@ class Attempt(Base):
     chessreg_version: Mapped[str] = mapped_column(String(64))
     code: Mapped[dict[str, Any]] = mapped_column(
         Json
-    )  # commit, patch, untracked: of chessreg and of the working folder
+    )  # commit, patch, untracked: chessreg, working folder
     environment: Mapped[dict[str, str]] = mapped_column(Json)  # package → version
 
 
