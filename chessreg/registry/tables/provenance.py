@@ -115,9 +115,7 @@ class Attempt(Base):
     units_done: Mapped[int] = mapped_column(default=0)
     log: Mapped[str | None] = mapped_column(Text)
     chessreg_version: Mapped[str] = mapped_column(String(64))
-    code: Mapped[dict[str, Any]] = mapped_column(
-        Json
-    )  # commit, patch, untracked: chessreg, working folder
+    code: Mapped[dict[str, Any]] = mapped_column(Json)  # commit, patch, untracked: chessreg, working folder
     environment: Mapped[dict[str, str]] = mapped_column(Json)  # package → version
 
 

@@ -7,7 +7,7 @@ import math
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import JSON, DateTime, Dialect, Enum, Float, Integer, MetaData, SmallInteger, String
+from sqlalchemy import JSON, CheckConstraint, DateTime, Dialect, Enum, Float, Integer, MetaData, SmallInteger, String
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase
 from sqlalchemy.types import TypeDecorator
@@ -55,7 +55,8 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value if value is None or value.tzinfo else value.replace(tzinfo=UTC)
 
 
-Json = JSON().with_variant(JSONB(), "postgresql")  # objects and lists only: SQLite gives a JSON column numeric affinity
+# Objects and lists only: SQLite gives a JSON column numeric affinity. None is SQL's NULL, not JSON's null.
+Json = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
 Digest = String(64)  # sha256, lower-case hex
 Small = SmallInteger().with_variant(Integer(), "sqlite")
 
@@ -76,6 +77,11 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def bulk(**extra: Any) -> dict[str, Any]:
+def check(name: str, condition: str) -> CheckConstraint:
+    """A rule that the database itself holds rows to; its full name is ck_<table>_<name>."""
+    return CheckConstraint(condition, name=name)
+
+
+def bulk(*constraints: CheckConstraint) -> tuple[Any, ...]:
     """Table arguments of the bulk tables: their natural key is the row's only place (SQLite WITHOUT ROWID)."""
-    return {"sqlite_with_rowid": False, **extra}
+    return (*constraints, {"sqlite_with_rowid": False})

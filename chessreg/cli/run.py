@@ -1,0 +1,217 @@
+"""`chessreg run KIND`: any kind of experiment, its settings as options."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chessreg.cli.base import Home, emit
+from chessreg.errors import BadInputError, NotFoundError
+
+if TYPE_CHECKING:
+    from chessreg.jobs.freeze import Frozen
+    from chessreg.jobs.kind import Kind
+    from chessreg.session import Session
+
+
+class KindGroup(click.Group):
+    """Subcommands made from the kinds of experiment; a path `./my_kind.py[:CLASS]` works as a name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        from chessreg.jobs.kind import kinds
+
+        return list(kinds())
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command:
+        from chessreg.jobs.kind import kind
+
+        return command(kind(name), name)
+
+
+@click.group(cls=KindGroup, invoke_without_command=True, subcommand_metavar="KIND [SETTINGS]…")
+@click.option("--resume", metavar="RUN", help="Go on with a run that is not complete, by name or id.")
+@click.pass_context
+def run(ctx: click.Context, resume: str | None) -> None:
+    """Run an experiment. A finished spec does nothing; an interrupted one goes on where it stopped.
+
+    KIND is one of those below or a file of your own, ./my_kind.py. `chessreg run KIND --help` shows its settings.
+    """
+    if ctx.invoked_subcommand is None:
+        if resume is None:
+            click.echo(ctx.get_help())
+            return
+        go_on(ctx.find_object(Home), resume)
+
+
+def command(kind: Kind, name: str) -> click.Command:
+    """The command of one kind. What-settings decide the result; how-settings do not."""
+    from chessreg.cli.spec_options import options
+
+    what, how = options(kind.spec), options(kind.how)
+    own = [
+        click.Option(
+            ["--spec"], type=click.Path(dir_okay=False), help="Read settings from a TOML file; options override it."
+        ),
+        click.Option(["--name"], help="Name the run."),
+        click.Option(["--dry-run"], is_flag=True, help="Print the plan (units, rows, bytes) and do nothing."),
+        click.Option(["--json"], is_flag=True, help="Print one JSON document."),
+    ]
+    return KindCommand(kind, name, what, how, own)
+
+
+class KindCommand(click.Command):
+    """`chessreg run KIND`, with its settings in two groups."""
+
+    def __init__(self, kind: Kind, name: str, what: list[Any], how: list[Any], own: list[Any]) -> None:
+        self.kind, self.groups = kind, {"Settings (decide the result)": what, "How (does not)": how, "Options": own}
+        import inspect
+
+        text = inspect.getdoc(type(kind)) or ""
+        super().__init__(name, params=[*what, *how, *own], callback=self.go, help=text, short_help=kind.summary)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, parameters in self.groups.items():
+            records = [r for r in (p.get_help_record(ctx) for p in parameters) if r]
+            if title == "Options":
+                records += [r for r in (p.get_help_record(ctx) for p in [self.get_help_option(ctx)] if p) if r]
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+    def go(self, **params: Any) -> None:
+        home = click.get_current_context().find_object(Home)
+        assert home
+        spec, how, sources = settings(self.kind, params)
+        if params["dry_run"]:
+            show_plan(plan(home.session(), self.kind, spec, how, sources), params["json"])
+        else:
+            execute(home, self.kind, spec, how, tuple(sorted(sources)), params["name"], params["json"])
+
+
+def show_plan(planned: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        emit(planned, True)
+        return
+    rows = ", ".join(f"{count:,} {family}" for family, count in planned["rows"].items()) or "not estimated"
+    click.echo(f"{planned['kind']} {planned['run_id'][-6:]} ({planned['determinism']})")
+    click.echo(f"  units  {planned['units']:,}, of which {planned['missing']:,} are missing")
+    click.echo(f"  rows   {rows}")
+    click.echo(f"  bytes  {planned['bytes']:,} in the store")
+    for name, setting in planned["settings"].items():
+        value = setting["value"]
+        if isinstance(value, str) and len(value) > 60:
+            value = value[:57] + "…"
+        click.echo(f"  {name:<22} {value!s:<60} {setting['source']}")
+    for remark in planned["remarks"]:
+        click.echo(f"  note: {remark}", err=True)
+
+
+def settings(kind: Kind, params: dict[str, Any]) -> tuple[Any, Any, dict[str, str]]:
+    """The spec, the how, and where each value that is not a default came from."""
+    from chessreg.cli.spec_options import build, given_values, merged
+
+    from_file = read_toml(Path(params["spec"])) if params["spec"] else {}
+    wrong = from_file.keys() - kind.spec.model_fields.keys() - kind.how.model_fields.keys() - {"kind", "name"}
+    if wrong:
+        raise BadInputError(f"{params['spec']}: {kind.name} has no setting {', '.join(sorted(wrong))}")
+    if from_file.get("kind", kind.name) != kind.name:
+        raise BadInputError(f"{params['spec']} is a spec of kind {from_file['kind']}, not {kind.name}")
+    what_given, how_given = given_values(kind.spec, params), given_values(kind.how, params)
+    sources = {key: str(params["spec"]) for key in from_file} | dict.fromkeys(what_given | how_given, "given")
+    spec = build(kind.spec, merged({k: v for k, v in from_file.items() if k in kind.spec.model_fields}, what_given))
+    how = build(kind.how, merged({k: v for k, v in from_file.items() if k in kind.how.model_fields}, how_given))
+    return spec, how, sources
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise NotFoundError(f"{path} does not exist")
+    try:
+        return tomllib.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInputError(f"{path} is not TOML: {error}") from error
+
+
+def plan(session: Session, kind: Kind, spec: Any, how: Any, sources: dict[str, str]) -> dict[str, Any]:
+    """What a run of this spec would do."""
+    from chessreg.jobs.freeze import freeze, missing_units
+    from chessreg.jobs.ingest import ingest
+
+    ingest(session.database, session.store)
+    inputs = session.inputs
+    frozen: Frozen = freeze(kind, spec, inputs)
+    missing = missing_units(inputs, frozen)
+    estimate = kind.estimate(frozen.spec, inputs)
+    return {
+        "run_id": frozen.run_id.hex,
+        "kind": kind.name,
+        "spec_hash": frozen.spec_hash,
+        "units": frozen.units,
+        "missing": len(missing),
+        "rows": dict(estimate.rows),
+        "bytes": estimate.bytes,
+        "determinism": kind.determinism,
+        "settings": {
+            name: {"value": value, "source": sources.get(name, "default")}
+            for name, value in (frozen.spec.model_dump(mode="json") | how.model_dump(mode="json")).items()
+        },
+        "remarks": list(estimate.remarks),
+    }
+
+
+def go_on(home: Home, reference: str) -> None:
+    """Resume a run from its recorded spec."""
+    from chessreg.jobs.kind import kind as find
+    from chessreg.registry import tables
+
+    session = home.session()
+    run_id = session.id("run", reference)
+    with session.database.read() as sql:
+        record = sql.get_one(tables.Run, run_id)
+        source = sql.get_one(tables.KindRecord, (record.kind, record.version)).source
+        spec_values, given = record.spec, tuple(record.given)
+    kind = find(source)
+    execute(home, kind, kind.spec(**spec_values), kind.how(), given, None, False)
+
+
+def execute(
+    home: Home, kind: Kind, spec: Any, how: Any, given: tuple[str, ...], name: str | None, as_json: bool
+) -> None:
+    """Run it with a progress line, and say how it stands."""
+    from chessreg.cli.progress import progress_line
+
+    session = home.session()
+    with progress_line(kind.name, quiet=as_json) as on_progress:
+        report = session.run(spec, how, kind=kind.source, name=name, given=given, on_progress=on_progress)
+    record = {
+        "run_id": report.run_id.hex,
+        "kind": report.kind,
+        "state": report.state,
+        "units": report.units,
+        "done": report.units - report.missing,
+        "done_now": report.missing_before - report.missing,
+        "name": name,
+    }
+    short = report.run_id.hex[-6:]
+    if as_json:
+        emit(record, True)
+    elif report.attempt_id is None:
+        click.echo(f"{kind.name} {short} is complete already ({report.units} units); nothing to do", err=True)
+        click.echo(short)
+    elif report.state == "complete":
+        click.echo(f"{kind.name} {short} complete: {report.units} units", err=True)
+        for query in kind.queries:
+            click.echo(f'  chessreg query "{query}"', err=True)
+        click.echo(short)
+    if report.interrupted:
+        click.echo(
+            f"interrupted: {report.units - report.missing} of {report.units} units are kept; "
+            f"chessreg run --resume {short}",
+            err=True,
+        )
+        sys.exit(130)
+    if report.missing:
+        sys.exit(1)

@@ -1,0 +1,156 @@
+"""`chessreg.open()`: one registry and one store, and everything the command line can do with them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from chessreg.registry.database import Database
+
+if TYPE_CHECKING:
+    from chessreg.games.dataset import Games
+    from chessreg.jobs.inputs import Inputs
+    from chessreg.jobs.runner import RunReport
+    from chessreg.jobs.spec import How, Spec
+    from chessreg.models.language_model import LanguageModel
+    from chessreg.queries.result import QueryResult
+    from store import Store
+
+HOME = ".chessreg"
+
+
+def registry_url(given: str | None = None) -> str:
+    """The registry's URL: given, or CHESSREG_REGISTRY, or ./.chessreg/registry.db. A bare path means SQLite."""
+    url = given or os.environ.get("CHESSREG_REGISTRY") or f"{HOME}/registry.db"
+    return url if "://" in url else f"sqlite:///{Path(url).expanduser().resolve()}"
+
+
+def store_path(given: str | Path | None = None) -> Path:
+    """The store's folder: given, or CHESSREG_STORE, or ./.chessreg/store."""
+    return Path(given or os.environ.get("CHESSREG_STORE") or f"{HOME}/store").expanduser().resolve()
+
+
+class Session:
+    """A registry and a store, open. Close it, or use it in a `with`."""
+
+    def __init__(self, database: Database, store: Store) -> None:
+        self.database, self.store = database, store
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.database.close()
+
+    @property
+    def inputs(self) -> Inputs:
+        from chessreg.jobs.inputs import Inputs
+
+        return Inputs(self.database, self.store)
+
+    # -- experiments ----------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        spec: Spec,
+        how: How | None = None,
+        *,
+        kind: str | None = None,
+        name: str | None = None,
+        given: tuple[str, ...] | None = None,
+        on_progress: Callable[[float, str], None] = lambda fraction, text: None,
+    ) -> RunReport:
+        """Do what is missing of a spec's run; a finished spec does nothing. `name` names the run.
+
+        The kind follows from the spec's class; `kind` is needed only for a kind of one's own file.
+        """
+        from chessreg.jobs import runner
+        from chessreg.jobs.kind import kind as find
+        from chessreg.jobs.kind import kinds
+        from chessreg.registry import names
+
+        found = find(kind) if kind else next((k for k in kinds().values() if k.spec is type(spec)), None)
+        if found is None:
+            from chessreg.errors import NotFoundError
+
+            raise NotFoundError(f"no kind of experiment has the spec {type(spec).__name__}", "give kind='./file.py'")
+
+        def begin(frozen: Any, missing: int) -> None:
+            if name:  # refuse a taken name before anything is done
+                with self.database.read() as session:
+                    names.check_free(session, "run", frozen.run_id, name)
+
+        report = runner.run(
+            found,
+            spec,
+            how or found.how(),
+            self.database,
+            self.store,
+            given=tuple(sorted(spec.model_fields_set)) if given is None else given,
+            on_start=begin,
+            on_progress=on_progress,
+        )
+        if name:
+            with self.database.write() as session:
+                names.say(session, "run", report.run_id, "name", name)
+        return report
+
+    def query(self, name: str, **scope: Any) -> QueryResult:
+        """A catalogue query by title or alias: `reg.query("elo by intervention").to_pandas()`."""
+        from chessreg.queries import run_query
+
+        return run_query(self.database, name, **scope)
+
+    # -- things by name or id -------------------------------------------------------------------------------------
+
+    def id(self, noun: str, reference: str) -> UUID:
+        from chessreg.registry import names
+
+        with self.database.read() as session:
+            return names.resolve(session, noun, reference)
+
+    def dataset(self, reference: str) -> Games:
+        """The games of a dataset, or of one part: `reg.dataset("lichess:test")`."""
+        games, part = self.inputs.dataset(self.inputs.recipe("dataset", reference))
+        return games if part is None else games.part(part)
+
+    def model(self, reference: str, device: str = "cpu") -> LanguageModel:
+        """A checkpoint, loaded."""
+        from chessreg.models.language_model import LanguageModel
+
+        inputs = self.inputs
+        _, folder = inputs.checkpoint(inputs.recipe("checkpoint", reference))
+        return LanguageModel.load(folder, device=device)
+
+    def probe(self, reference: str, layer: int | None = None) -> Any:
+        """A fitted probe of a probe run: `.weight` float32 [d_model, 64 or 1, classes]."""
+        from chessreg.experiments.probe import load_probe
+
+        return load_probe(self.inputs, self.inputs.recipe("run:probe", reference), layer)
+
+    def vector(self, reference: str, layer: int) -> Any:
+        """A direction of a vector run, float32 [d_model]."""
+        from chessreg.experiments.vector import load_vector
+
+        return load_vector(self.inputs, self.inputs.recipe("run:vector", reference), layer)
+
+    def cache(self, reference: str) -> Any:
+        """The activations of a cache run: `.batches(layer=5)`, `.read(layer=5)`."""
+        from chessreg.experiments.cache import load_cache
+
+        return load_cache(self.inputs, self.inputs.recipe("run:cache", reference))
+
+
+def open_session(registry: str | None = None, store: str | Path | None = None, create: bool = True) -> Session:
+    """Open a registry and its store; by default ./.chessreg/, made on first use."""
+    from store import Store
+
+    database = Database.open(registry_url(registry), create=create)
+    return Session(database, Store(store_path(store)))
