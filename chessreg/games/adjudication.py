@@ -1,0 +1,110 @@
+"""How a game ends, and what an unfinished one counts for.
+
+Played games end as in chess_gpt_eval: by mate, stalemate, insufficient material, the 75-move rule or fivefold
+repetition; claimable draws are not claimed. A game stopped at the move limit keeps the result `*` and a White-relative
+evaluation in centipawns, from which every scoring policy can be computed without replaying it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import chess
+
+from chessreg.errors import BadInputError, NotFoundError
+
+WIN_CP = 100
+"""Karvonen: at the move limit an advantage of more than 100 centipawns wins."""
+
+
+class Termination(StrEnum):
+    """Why a game stopped."""
+
+    CHECKMATE = "checkmate"
+    STALEMATE = "stalemate"
+    INSUFFICIENT_MATERIAL = "insufficient_material"
+    SEVENTYFIVE_MOVES = "seventyfive_moves"
+    FIVEFOLD_REPETITION = "fivefold_repetition"
+    FORFEIT_ILLEGAL = "forfeit_illegal"
+    RESIGNATION = "resignation"
+    MOVE_LIMIT = "move_limit"
+    CONTEXT_FULL = "context_full"
+    ENGINE_DIED = "engine_died"
+
+
+ADJUDICATED = frozenset({Termination.MOVE_LIMIT, Termination.CONTEXT_FULL})
+"""Stopped in play: the result is `*` and the evaluation decides."""
+
+
+@dataclass(frozen=True)
+class GameEnd:
+    """A finished game. `result` is 1-0, 0-1, 1/2-1/2, or * where a policy still has to score it."""
+
+    termination: Termination
+    result: str
+
+
+def game_over(board: chess.Board) -> GameEnd | None:
+    """The end of the game on this board by the rules alone, or None while play goes on.
+
+    >>> game_over(chess.Board("7k/5Q2/6K1/8/8/8/8/8 b - - 0 1"))
+    GameEnd(termination=<Termination.STALEMATE: 'stalemate'>, result='1/2-1/2')
+    """
+    outcome = board.outcome(claim_draw=False)
+    return None if outcome is None else GameEnd(Termination[outcome.termination.name], outcome.result())
+
+
+def lost_by(colour: chess.Color, termination: Termination) -> GameEnd:
+    """The end of a game that `colour` gave away, by a forfeit or a resignation."""
+    return GameEnd(termination, "0-1" if colour == chess.WHITE else "1-0")
+
+
+def _result_score(colour: chess.Color, result: str) -> float:
+    try:
+        white = {"1-0": 1.0, "0-1": 0.0, "1/2-1/2": 0.5}[result]
+    except KeyError:
+        raise BadInputError(f"{result!r} is no game result", "one of 1-0, 0-1, 1/2-1/2, *") from None
+    return white if colour == chess.WHITE else 1.0 - white
+
+
+def _paper(colour: chess.Color, result: str, cp: int | None) -> float | None:
+    if result != "*":
+        return _result_score(colour, result)
+    if cp is None:
+        return None
+    own = cp if colour == chess.WHITE else -cp
+    return 1.0 if own > WIN_CP else 0.0 if own < -WIN_CP else 0.5
+
+
+def _author_2024(colour: chess.Color, result: str, cp: int | None) -> float | None:
+    if result == "1/2-1/2":
+        return None  # the string "1/2" became NaN in pd.to_numeric and left the mean
+    if result != "*":
+        return _result_score(colour, result)
+    if cp is None:
+        return None
+    own = cp if colour == chess.WHITE else -cp
+    return None if own == WIN_CP else float(own > WIN_CP)  # exactly 100 was written as "1/2": dropped as well
+
+
+POLICIES: dict[str, Callable[[chess.Color, str, int | None], float | None]] = {
+    "paper": _paper,
+    "author-2024": _author_2024,
+}
+
+
+def score(policy: str, colour: chess.Color, result: str, adjudication_cp: int | None = None) -> float | None:
+    """What a game counts for the player of `colour`: 1, 0.5 or 0, or None where the policy leaves it out of the mean.
+
+    `paper` is the stated rule: win 1, draw 0.5, loss 0; an unfinished game is decided by more than 100 centipawns.
+    `author-2024` is what the notebook of chess_gpt_eval did: draws are left out, and an unfinished game that is not won
+    by more than 100 centipawns is lost. An unfinished game without an evaluation (an engine died) counts for neither.
+    `adjudication_cp` is White's view.
+
+    Raises NotFoundError for an unknown policy, BadInputError for a result that is none.
+    """
+    if policy not in POLICIES:
+        raise NotFoundError(f"no scoring policy {policy!r}", f"one of {', '.join(POLICIES)}")
+    return POLICIES[policy](colour, result, adjudication_cp)

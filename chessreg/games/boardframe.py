@@ -1,0 +1,186 @@
+"""A board to look at, as pure data: what `frames(row)` of an experiment kind returns and every board view draws.
+
+Squares are numbered as everywhere in chessreg: a1 = 0, b1 = 1, … h8 = 63 (rank * 8 + file).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, get_args
+
+import chess
+
+from chessreg.errors import BadInputError
+
+Mark = Literal["removed", "illegal", "target", "from", "to", "check"]
+MARKS: tuple[Mark, ...] = get_args(Mark)
+EMPTY = "."
+
+
+class Arrow(NamedTuple):
+    """An arrow between two squares; `weight` 0..1 is how strongly it is drawn, `label` what a text view says of it."""
+
+    start: int
+    end: int
+    weight: float = 1.0
+    label: str = ""
+
+    @classmethod
+    def of(cls, item: Sequence[Any]) -> Arrow:
+        """From (start, end, weight, label) or (UCI move, weight, label), both with defaults.
+
+        Raises BadInputError for anything else."""
+        try:
+            if isinstance(item[0], str):
+                move = chess.Move.from_uci(item[0])
+                item = (move.from_square, move.to_square, *item[1:])
+            start, end, weight, label = (*item, *(1.0, "")[len(item) - 2 :])
+            return cls(int(start), int(end), float(weight), str(label))
+        except (ValueError, TypeError, IndexError) as error:
+            raise BadInputError(
+                f"{item!r} is no arrow", "(start, end, weight, label) or (move, weight, label)"
+            ) from error
+
+
+@dataclass(frozen=True)
+class BoardFrame:
+    """One picture.
+
+    `squares` is 64 letters, a1 first: `PNBRQK` White, `pnbrqk` Black, `.` empty. `heat` is a number 0..1 for some
+    squares (a probe's probability, say) and `heat_label` what it means. `caption` is lines of text below the board.
+    Raises BadInputError for squares, marks or numbers outside these ranges.
+    """
+
+    title: str
+    squares: str
+    last_move: tuple[int, int] | None = None
+    marks: Mapping[int, Mark] = field(default_factory=dict)
+    heat: Mapping[int, float] | None = None
+    heat_label: str = ""
+    arrows: tuple[Arrow, ...] = ()
+    caption: tuple[str, ...] = ()
+    flipped: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.squares) != 64 or not set(self.squares) <= set("PNBRQKpnbrqk" + EMPTY):
+            raise BadInputError(f"a board has 64 letters of PNBRQKpnbrqk and '.', not {self.squares!r}")
+        object.__setattr__(self, "arrows", tuple(Arrow.of(arrow) for arrow in self.arrows))
+        named = [*self.marks, *(self.heat or ()), *(self.last_move or ())]
+        named += [square for arrow in self.arrows for square in (arrow.start, arrow.end)]
+        if bad := [square for square in named if not 0 <= square < 64]:
+            raise BadInputError(f"no square {bad[0]}: squares are 0 (a1) to 63 (h8)")
+        if unknown := [mark for mark in self.marks.values() if mark not in MARKS]:
+            raise BadInputError(f"no mark {unknown[0]!r}", f"one of {', '.join(MARKS)}")
+        if wrong := [value for value in (self.heat or {}).values() if not 0.0 <= value <= 1.0]:
+            raise BadInputError(f"heat is 0 to 1, not {wrong[0]}")
+        # read-only copies: a frame that a view holds must not change under it
+        object.__setattr__(self, "marks", MappingProxyType(dict(self.marks)))
+        if self.heat is not None:
+            object.__setattr__(self, "heat", MappingProxyType(dict(self.heat)))
+
+    @classmethod
+    def from_board(
+        cls,
+        board: chess.BaseBoard,
+        title: str = "",
+        *,
+        last_move: chess.Move | None = None,
+        marks: Mapping[int, Mark] | None = None,
+        heat: Mapping[int, float] | Sequence[float] | None = None,
+        heat_label: str = "",
+        arrows: Iterable[Sequence[Any]] = (),
+        caption: Iterable[str] = (),
+        flipped: bool = False,
+    ) -> BoardFrame:
+        """The frame of a position. The last move and a king in check are read from a `chess.Board` and marked unless
+        given; `heat` may be 64 numbers in square order."""
+        all_marks: dict[int, Mark] = {}
+        if isinstance(board, chess.Board):
+            if last_move is None and board.move_stack:
+                last_move = board.peek()
+            king = board.king(board.turn)
+            if king is not None and board.is_check():
+                all_marks[king] = "check"
+        all_marks.update(marks or {})
+        if heat is not None and not isinstance(heat, Mapping):
+            heat = {square: float(value) for square, value in enumerate(heat)}
+        return cls(
+            title=title,
+            squares=squares_of(board),
+            last_move=(last_move.from_square, last_move.to_square) if last_move else None,
+            marks=all_marks,
+            heat=heat,
+            heat_label=heat_label,
+            arrows=tuple(Arrow.of(arrow) for arrow in arrows),
+            caption=tuple(caption),
+            flipped=flipped,
+        )
+
+    @classmethod
+    def from_fen(cls, fen: str, title: str = "") -> BoardFrame:
+        """The frame of a FEN, or of its first field alone. Raises BadInputError when it is neither."""
+        try:
+            board = chess.Board(fen) if " " in fen.strip() else chess.BaseBoard(fen.strip())
+        except ValueError as error:
+            raise BadInputError(f"{fen!r} is no FEN: {error}") from error
+        return cls.from_board(board, title)
+
+    def with_marks(self, marks: Mapping[int, Mark], caption: Iterable[str] = ()) -> BoardFrame:
+        """This frame with further marks and caption lines."""
+        return replace(self, marks={**self.marks, **marks}, caption=(*self.caption, *caption))
+
+    def base_board(self) -> chess.BaseBoard:
+        """The pieces alone, any position, legal or not."""
+        board = chess.BaseBoard(None)
+        for square, letter in enumerate(self.squares):
+            if letter != EMPTY:
+                board.set_piece_at(square, chess.Piece.from_symbol(letter))
+        return board
+
+    @property
+    def fen(self) -> str:
+        """The piece placement as the first field of a FEN."""
+        return self.base_board().board_fen()
+
+    def ranks(self) -> list[list[int]]:
+        """The squares as they are drawn: eight rows from the top of the picture, each from its left."""
+        rows = [list(range(rank * 8, rank * 8 + 8)) for rank in range(8)]
+        return [row[::-1] for row in rows] if self.flipped else rows[::-1]
+
+
+def squares_of(board: chess.BaseBoard) -> str:
+    """The 64 letters of a position, a1 first."""
+    pieces = board.piece_map()
+    return "".join(pieces[square].symbol() if square in pieces else EMPTY for square in range(64))
+
+
+def game_frames(
+    moves: Sequence[str],
+    title: str = "",
+    *,
+    fen: str | None = None,
+    tries: Mapping[int, Sequence[str]] | None = None,
+    flipped: bool = False,
+) -> list[BoardFrame]:
+    """One frame for the start and one after every ply of a game (UCI moves), with the illegal tries of that ply in its
+    caption. Tries at ply len(moves), of a turn that found no move, stand under the last frame.
+
+    Raises BadInputError naming an illegal move.
+    """
+    board = chess.Board(fen) if fen else chess.Board()
+    frames = [BoardFrame.from_board(board, title, caption=("start",), flipped=flipped)]
+    for ply, text in enumerate(moves):
+        number = f"{board.fullmove_number}{'.' if board.turn else '...'}"
+        try:
+            san = board.san_and_push(board.parse_uci(text))
+        except ValueError as error:
+            raise BadInputError(f"ply {ply}: {text} is not legal in {board.fen()}") from error
+        caption = [f"{number} {san}"]
+        if tries and tries.get(ply):
+            caption.append(f"illegal first: {', '.join(tries[ply])}")
+        frames.append(BoardFrame.from_board(board, title, caption=caption, flipped=flipped))
+    if tries and tries.get(len(moves)):
+        frames[-1] = frames[-1].with_marks({}, [f"then only illegal: {', '.join(tries[len(moves)])}"])
+    return frames

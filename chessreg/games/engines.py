@@ -1,0 +1,243 @@
+"""Opponents: a ladder from a random mover to full-strength Stockfish, each written as one line of text.
+
+| text | what plays |
+|---|---|
+| `random` | a uniformly drawn legal move |
+| `capture` | a uniformly drawn capture where there is one, else a uniformly drawn move |
+| `stockfish:-1` | skill 0, depth 1, one node (chess_gpt_eval's level -1) |
+| `stockfish:LEVEL@LIMIT` | Skill Level 0..20 under `nodes=N`, `time=SECONDS` or `depth=N`; default `nodes=100000` |
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import chess
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.games.uci import UciProcess
+from chessreg.noise import uniform
+
+ENGINE_OPTIONS: Mapping[str, int] = {"Threads": 1, "Hash": 16}
+"""Sent to every engine process, beside its Skill Level."""
+
+DEFAULT_NODES = 100_000
+"""Karvonen's intervention tables: 100,000 nodes a move."""
+
+_GRAMMAR = "an engine is one of: random, capture, stockfish:-1, stockfish:LEVEL[@nodes=N|@time=SECONDS|@depth=N]"
+
+
+@dataclass(frozen=True)
+class Limit:
+    """When a search ends: `nodes` and `depth` are whole numbers, `time` is seconds a move."""
+
+    kind: Literal["nodes", "time", "depth"]
+    value: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.value < 1e12:
+            raise BadInputError(f"an engine limit must be positive, not {self.kind}={self.value:g}", _GRAMMAR)
+        if self.kind == "time" and self.value < 0.001:
+            raise BadInputError(f"the shortest engine time is 0.001 s, not {self.value:g}", _GRAMMAR)
+
+    @property
+    def text(self) -> str:
+        return f"{self.kind}={self.value:g}" if self.kind == "time" else f"{self.kind}={int(self.value)}"
+
+    @property
+    def go(self) -> str:
+        """The UCI command that searches under this limit."""
+        amount = round(self.value * 1000) if self.kind == "time" else int(self.value)
+        return f"go {'movetime' if self.kind == 'time' else self.kind} {amount}"
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which a silent engine counts as dead: far beyond what a loaded machine needs."""
+        return {"nodes": 60 + self.value / 10_000, "time": 60 + 10 * self.value, "depth": 3600.0}[self.kind]
+
+
+@dataclass(frozen=True)
+class EngineSpec:
+    """An opponent. `level` and `limit` are None for the two that need no engine process."""
+
+    kind: Literal["random", "capture", "stockfish"]
+    level: int | None = None
+    limit: Limit | None = None
+
+    @property
+    def text(self) -> str:
+        """The canonical text; `parse_engine(spec.text) == spec`."""
+        if self.kind != "stockfish":
+            return self.kind
+        return f"stockfish:{self.level}" + (f"@{self.limit.text}" if self.limit else "")
+
+    @property
+    def name(self) -> str:
+        """For people and PGN tags: `Stockfish 3 (nodes=200)`."""
+        if self.kind != "stockfish":
+            return {"random": "Random mover", "capture": "Random capturer"}[self.kind]
+        return f"Stockfish {self.level} ({self.limit.text if self.limit else 'depth=1, nodes=1'})"
+
+    @property
+    def needs_process(self) -> bool:
+        return self.kind == "stockfish"
+
+    @property
+    def skill(self) -> int:
+        """The `Skill Level` option: level -1 is skill 0 under a smaller limit."""
+        return max(0, self.level or 0)
+
+    @property
+    def go(self) -> str:
+        """The UCI command for one move (only for engines with a process)."""
+        return self.limit.go if self.limit else "go depth 1 nodes 1"
+
+    @property
+    def patience(self) -> float:
+        return self.limit.patience if self.limit else 60.0
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def parse_limit(text: str) -> Limit:
+    """`nodes=1000`, `time=0.1` or `depth=8`. Raises BadInputError for anything else."""
+    match = re.fullmatch(r"(nodes|depth)=(\d[\d_]*)|(time)=(\d+(?:\.\d*)?|\.\d+)", text.strip())
+    if match is None:
+        raise BadInputError(f"{text!r} is not an engine limit", "write nodes=1000, time=0.1 or depth=8")
+    if match[3]:
+        return Limit("time", float(match[4]))
+    return Limit("nodes" if match[1] == "nodes" else "depth", int(match[2].rstrip("_")))
+
+
+def parse_engine(text: str) -> EngineSpec:
+    """The opponent that `text` names.
+
+    >>> parse_engine("stockfish:0").text
+    'stockfish:0@nodes=100000'
+
+    Raises BadInputError naming what is wrong with it.
+    """
+    cleaned = text.strip().lower()
+    if cleaned in ("random", "capture"):
+        return EngineSpec("random" if cleaned == "random" else "capture")
+    match = re.fullmatch(r"stockfish:([+-]?\d+)(?:@(.*))?", cleaned)
+    if match is None:
+        raise BadInputError(f"{text!r} names no engine", _GRAMMAR)
+    level = int(match[1])
+    if not -1 <= level <= 20:
+        raise BadInputError(f"Stockfish has the levels -1 to 20, not {level}", _GRAMMAR)
+    if level == -1:
+        if match[2] is not None:
+            raise BadInputError("stockfish:-1 has its own limit (depth 1, one node) and takes no other", _GRAMMAR)
+        return EngineSpec("stockfish", -1)
+    return EngineSpec(
+        "stockfish", level, parse_limit(match[2]) if match[2] is not None else Limit("nodes", DEFAULT_NODES)
+    )
+
+
+def _ladder() -> tuple[EngineSpec, ...]:
+    low = [parse_engine(text) for text in ("random", "capture", "stockfish:-1")]
+    zero = [EngineSpec("stockfish", 0, Limit("nodes", nodes)) for nodes in (1, 10, 100, 1_000, DEFAULT_NODES)]
+    rest = [EngineSpec("stockfish", level, Limit("nodes", DEFAULT_NODES)) for level in range(1, 21)]
+    return (*low, *zero, *rest)
+
+
+LADDER: tuple[EngineSpec, ...] = _ladder()
+"""The rungs, weakest first; a rung's name is its `text`. A weak model is measured where it scores 20 to 80 %."""
+
+
+def choose_move(spec: EngineSpec, board: chess.Board, key: tuple[int | str, ...]) -> chess.Move:
+    """The move of `random` or `capture` at this position: a pure function of position and `key` (seed, unit, ply).
+
+    Raises BadInputError for a finished position or an engine that needs a process.
+    """
+    if spec.needs_process:
+        raise BadInputError(f"{spec.text} needs an engine process", "use EnginePool")
+    moves = sorted(board.legal_moves, key=chess.Move.uci)  # not python-chess's own order, which may change
+    if not moves:
+        raise BadInputError(f"no legal move in {board.fen()}")
+    if spec.kind == "capture":
+        moves = [move for move in moves if board.is_capture(move)] or moves
+    return moves[int(uniform("engine", spec.kind, *key) * len(moves))]
+
+
+def find_stockfish() -> Path:
+    """The Stockfish binary: `CHESSREG_STOCKFISH`, the PATH, then where Debian and Homebrew put it.
+
+    Raises NotFoundError whose hint is this system's install command.
+    """
+    named = os.environ.get("CHESSREG_STOCKFISH")
+    if named:
+        found = shutil.which(named)
+        if found is None:
+            raise NotFoundError(f"CHESSREG_STOCKFISH names {named}, which is no program", install_command())
+        return Path(found)
+    places = (None, "/usr/games", "/usr/local/bin", "/opt/homebrew/bin", "/home/linuxbrew/.linuxbrew/bin")
+    for place in places:
+        if found := shutil.which("stockfish", path=place):
+            return Path(found)
+    raise NotFoundError("Stockfish is not installed", install_command())
+
+
+def install_command() -> str:
+    """What to type here to get Stockfish."""
+    sudo = "sudo " if hasattr(os, "geteuid") and os.geteuid() != 0 else ""
+    if platform.system() == "Darwin":
+        return "brew install stockfish"
+    for program, command in (("apt-get", "apt-get install stockfish"), ("dnf", "dnf install stockfish")):
+        if shutil.which(program):
+            return sudo + command
+    if shutil.which("pacman"):
+        return sudo + "pacman -S stockfish"
+    return "download it from https://stockfishchess.org/download and set CHESSREG_STOCKFISH to its path"
+
+
+@dataclass(frozen=True)
+class EngineIdentity:
+    """Which binary played. `options` are the engine's own defaults with ours (`ENGINE_OPTIONS`) set over them."""
+
+    name: str
+    version: str
+    sha256: str
+    path: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+def engine_identity(path: Path | None = None) -> EngineIdentity:
+    """Ask the binary who it is; remembered until the file changes.
+
+    Raises NotFoundError when there is no such file, BadInputError when it is not a UCI engine."""
+    path = path or find_stockfish()
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise NotFoundError(f"no engine at {path}: {error.strerror}", install_command()) from error
+    return _identity(path, stat.st_mtime_ns, stat.st_size)
+
+
+@functools.lru_cache(maxsize=8)
+def _identity(path: Path, _modified: int, _size: int) -> EngineIdentity:
+    process = UciProcess(path, ENGINE_OPTIONS)
+    process.close()
+    title = next((line[8:].strip() for line in process.greeting if line.startswith("id name ")), path.name)
+    name, _, version = title.partition(" ")
+    options: dict[str, str] = {}
+    for line in process.greeting:
+        if match := re.match(
+            r"option name (.+?) type (?!button)\w+(?: default ?(.*?))?(?: (?:min|max|var) .*)?$", line
+        ):
+            options[match[1]] = match[2] or ""
+    options.update({key: str(value) for key, value in ENGINE_OPTIONS.items()})
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return EngineIdentity(name, version, digest, str(path), options)

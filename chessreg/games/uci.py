@@ -1,0 +1,178 @@
+"""One UCI engine process, spoken to directly over its pipes.
+
+python-chess's `SimpleEngine` costs about as much per move as Stockfish needs for 500 nodes (an event loop, a thread
+hand-over and the parsing of every info line). Here a move is one write, one or two reads and a look for the last score.
+
+No engine outlives its parent: the only write end of its standard input is ours, so whatever ends us, SIGKILL included,
+closes it, and a UCI engine that reads end of file quits, mid-search too. It runs in a session of its own, so that a
+Ctrl-C in the terminal reaches us, not the engine behind our back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from chessreg.errors import BadInputError, ChessregError
+
+HANDSHAKE_SECONDS = 20.0  # a cold disk and a 50 MB network file
+
+
+class EngineDiedError(ChessregError):
+    """An engine process ended or fell silent in the middle of its work. `cause` is the attempt's cause."""
+
+    cause = "engine_died"
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What one `go` printed. `score` is centipawns and `mate` moves to mate, both as the side to move sees them;
+    `move` is None where the position has no legal move. `seconds` is wall time around the search."""
+
+    move: str | None
+    score: int | None
+    mate: int | None
+    nodes: int
+    seconds: float
+
+
+class UciProcess:
+    """A running engine after its handshake.
+
+    Raises BadInputError when the program is not a UCI engine, EngineDiedError when it ends or stays silent."""
+
+    def __init__(self, path: Path, options: Mapping[str, str | int]) -> None:
+        self.path = path
+        self._options: dict[str, str] = {}
+        self._buffer = b""
+        try:
+            self._process = subprocess.Popen(
+                [str(path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                bufsize=0,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise BadInputError(f"cannot start the engine {path}: {error.strerror}", "chessreg doctor") from error
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._in = self._process.stdin.fileno()
+        self._out = self._process.stdout.fileno()
+        self._poll = select.poll()
+        self._poll.register(self._out, select.POLLIN)
+        try:
+            self._send("uci\n")
+            self.greeting = self._read_until(b"uciok", HANDSHAKE_SECONDS).decode("utf-8", "replace").splitlines()
+        except EngineDiedError as error:
+            self.close()
+            raise BadInputError(f"{path} is not a UCI engine: {error.message}", "chessreg doctor") from error
+        try:
+            for name, value in options.items():
+                self.set_option(name, value)
+            self._send("isready\n")
+            self._read_until(b"readyok", HANDSHAKE_SECONDS)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def set_option(self, name: str, value: str | int) -> None:
+        """Send an option, unless it has that value already."""
+        text = str(value)
+        if self._options.get(name) != text:
+            self._send(f"setoption name {name} value {text}\n")
+            self._options[name] = text
+
+    def search(self, position: str, go: str, timeout: float, *, fresh: bool = False) -> SearchResult:
+        """Run one search: `position` and `go` are whole UCI commands; `fresh` forgets everything first (ucinewgame)."""
+        started = time.perf_counter()
+        self._send(f"ucinewgame\n{position}\n{go}\n" if fresh else f"{position}\n{go}\n")
+        output = self._read_until(b"bestmove", timeout)
+        seconds = time.perf_counter() - started
+        info, _, best = output.rpartition(b"bestmove ")
+        move = best.split(None, 1)[0].decode()
+        score, mate = _last_score(info)
+        at = info.rfind(b" nodes ")
+        nodes = int(info[at + 7 : at + 27].split(None, 1)[0]) if at >= 0 else 0
+        return SearchResult(None if move in ("(none)", "0000") else move, score, mate, nodes, seconds)
+
+    def close(self) -> None:
+        """Ask the engine to quit, end it if it does not within a second, and free the pipes. For the owning thread."""
+        if self._process.poll() is None:
+            with contextlib.suppress(EngineDiedError):
+                self._send("quit\n")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(1.0)
+        self.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+    def kill(self) -> None:
+        """End the engine at once and reap it; from any thread. The pipes stay: another thread may be using them, and a
+        closed descriptor's number could already belong to another file."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        self._process.wait()
+
+    def _send(self, text: str) -> None:
+        data = text.encode()
+        try:
+            while data:
+                data = data[os.write(self._in, data) :]
+        except (OSError, ValueError) as error:
+            raise self._died("ended") from error
+
+    def _read_until(self, word: bytes, timeout: float) -> bytes:
+        """Everything up to and including the line that starts with `word`."""
+        deadline = time.monotonic() + timeout
+        scanned = 0
+        while True:
+            at = 0 if self._buffer.startswith(word) else self._buffer.find(b"\n" + word, scanned)
+            if at >= 0 and (end := self._buffer.find(b"\n", at + 1)) >= 0:
+                output, self._buffer = self._buffer[:end], self._buffer[end + 1 :]
+                return output
+            scanned = max(0, len(self._buffer) - len(word) - 1) if at < 0 else at
+            if not self._poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                raise self._died(f"gave no answer for {timeout:.0f} s")
+            try:
+                chunk = os.read(self._out, 1 << 16)
+            except OSError as error:
+                raise self._died("ended") from error
+            if not chunk:
+                raise self._died("ended")
+            self._buffer += chunk
+
+    def _died(self, what: str) -> EngineDiedError:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(0.2 if what == "ended" else 0)
+        code = self._process.returncode
+        status = "" if code is None else f" with signal {-code}" if code < 0 else f" with exit status {code}"
+        return EngineDiedError(f"engine {self.path.name} (process {self.pid}) {what}{status}")
+
+
+def _last_score(info: bytes) -> tuple[int | None, int | None]:
+    """Centipawns or mate of the last exact score; of the last bound when there is no exact one."""
+    fallback: tuple[int | None, int | None] = (None, None)
+    end = len(info)
+    while (at := info.rfind(b" score ", 0, end)) >= 0:
+        words = info[at + 7 : at + 60].split(None, 3)
+        value = int(words[1])
+        score = (value, None) if words[0] == b"cp" else (None, value)
+        if words[2] not in (b"lowerbound", b"upperbound"):
+            return score
+        if fallback == (None, None):
+            fallback = score
+        end = at
+    return fallback
