@@ -9,7 +9,7 @@ import time
 import chess
 from pydantic import BaseModel, Field
 
-from chessreg.games.boardframe import BoardFrame
+from chessreg.games.boardframe import Arrow, BoardFrame
 from chessreg.jobs.kind import Estimate, Kind
 from chessreg.jobs.spec import Spec
 from chessreg.noise import generator
@@ -53,4 +53,6 @@ class Toy(Kind):
             task.done(unit)
 
     def frames(self, row, inputs):
-        return [BoardFrame.from_board(chess.Board(row["fen"]), arrows=((row["move"], 1.0, row["move"]),))]
+        move = chess.Move.from_uci(row["move"])
+        arrow = Arrow(move.from_square, move.to_square, label=row["move"])
+        return [BoardFrame.from_board(chess.Board(row["fen"]), arrows=(arrow,))]

@@ -1,0 +1,73 @@
+"""Boards behind an edited state: the original and the modified board, with what each condition wanted to play."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import chess
+from sqlalchemy import select
+
+from chessreg.games.boardframe import Arrow, BoardFrame
+from chessreg.jobs.inputs import Inputs
+from chessreg.registry import tables
+
+
+def frames_of_state(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+    """Two frames: the original board with the clean model's texts, the modified one with the edited model's."""
+    trial = tables.Trial
+    with inputs.database.read() as session:
+        rows = session.scalars(
+            select(trial)
+            .where(trial.run_id == UUID(str(row["run_id"])), trial.unit == int(row["unit"]))
+            .order_by(trial.condition, trial.sample)
+        ).all()
+        session.expunge_all()
+    first = next(r for r in rows if r.fen)
+    original = chess.Board(first.fen)
+    detail = first.detail or {}
+    if first.condition == "skipped":
+        caption = (f"skipped: the greedy text {first.text!r} is {detail['skipped']}",)
+        return [BoardFrame.from_board(original, title=f"game {first.item}, ply {first.ply}", caption=caption)]
+    square = chess.parse_square(detail["square"])
+    modified = original.copy(stack=False)
+    modified.remove_piece_at(square)
+    wanted = row.get("condition") or "edit"
+    shown = wanted if wanted != "clean" else "edit"
+    return [
+        BoardFrame.from_board(
+            original,
+            title=f"clean, game {first.item}, ply {first.ply}",
+            marks={square: "from"},
+            arrows=arrows([r for r in rows if r.condition == "clean"], original),
+            caption=caption_of([r for r in rows if r.condition == "clean"]),
+        ),
+        BoardFrame.from_board(
+            modified,
+            title=f"{shown}: without the piece on {detail['square']}",
+            marks={square: "removed"},
+            arrows=arrows([r for r in rows if r.condition == shown], modified),
+            caption=caption_of([r for r in rows if r.condition == shown]),
+        ),
+    ]
+
+
+def arrows(rows: list[tables.Trial], board: chess.Board) -> list[Arrow]:
+    """The texts that are moves on this board, each as heavy as it is frequent."""
+    found: dict[chess.Move, int] = {}
+    for row in rows:
+        try:
+            move = board.parse_san(row.text)
+        except ValueError:
+            continue
+        found[move] = found.get(move, 0) + 1
+    return [Arrow(m.from_square, m.to_square, n / len(rows), board.san(m)) for m, n in found.items() if m]
+
+
+def caption_of(rows: list[tables.Trial]) -> tuple[str, ...]:
+    greedy = next(r for r in rows if r.sample == -1)
+    texts = ", ".join(f"{r.text}{'' if r.legal_original or r.legal_modified else '?'}" for r in rows if r.sample >= 0)
+    lines = [f"greedy {greedy.text}; sampled {texts}"]
+    if greedy.mass_original is not None and greedy.mass_modified is not None:
+        lines.append(f"legal mass {greedy.mass_original:.3f} on the original board, {greedy.mass_modified:.3f} without")
+    return tuple(lines)

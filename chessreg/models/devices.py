@@ -1,0 +1,32 @@
+"""Where a model computes: the device and thread settings of a run."""
+
+from __future__ import annotations
+
+import os
+
+from chessreg.errors import BadInputError
+
+
+def cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def prepare(device: str = "auto", threads: int = 0) -> str:
+    """Set this process's threads (0: as many as it may use) and return the device's name, `auto` resolved.
+
+    Raises BadInputError when the device is not there.
+    """
+    import torch
+
+    torch.set_num_threads(threads or cores())
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if device.startswith("cuda"):
+        count = torch.cuda.device_count()
+        _, _, number = device.partition(":")
+        if (number and not number.isdigit()) or int(number or 0) >= count:
+            raise BadInputError(f"there is no device {device}", f"this machine has {count} CUDA devices; use cpu")
+    elif device != "cpu":
+        raise BadInputError(f"{device!r} is no device", "auto, cpu, cuda or cuda:N")
+    return device
