@@ -89,7 +89,7 @@ class Edit(Kind):
         return Estimate({"trial": units * (2 + spec.controls) * (1 + spec.samples)})
 
     def run(self, task: Task[EditSpec, EditHow]) -> None:
-        from chessreg.experiments.editing import Editor
+        from chessreg.experiments.editing.editor import Editor
 
         editor = Editor(task)
         games, places = select(task.spec, task.inputs)
@@ -100,7 +100,7 @@ class Edit(Kind):
                 task.done(unit)
 
     def frames(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-        from chessreg.experiments.edit_frames import frames_of_state
+        from chessreg.experiments.editing.frames import frames_of_state
 
         return frames_of_state(row, inputs)
 

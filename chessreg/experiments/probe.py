@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.cache import CachedActivations, hook_point, load_cache
+from chessreg.experiments.cache import CachedActivations, hook_point
 from chessreg.jobs.inputs import Inputs
 from chessreg.jobs.kind import Estimate, Kind
 from chessreg.jobs.spec import How, Ref, Spec
@@ -89,8 +89,8 @@ class Probe(Kind):
         return Estimate({"score": int(tested * len(layers))}, size * len(layers))
 
     def run(self, task: Task[ProbeSpec, How]) -> None:
-        from chessreg.experiments.fitting import fit, score
-        from chessreg.experiments.probe_data import ProbeData
+        from chessreg.experiments.probing.data import ProbeData
+        from chessreg.experiments.probing.fitting import fit, score
         from chessreg.models.devices import prepare
 
         spec = task.spec
@@ -132,7 +132,7 @@ class Probe(Kind):
             task.done(unit)
 
     def frames(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-        from chessreg.experiments.probe_frames import frames_of_score
+        from chessreg.experiments.probing.frames import frames_of_score
 
         return frames_of_score(row, inputs)
 

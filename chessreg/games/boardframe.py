@@ -36,7 +36,7 @@ class Arrow(NamedTuple):
             if isinstance(item[0], str):
                 move = chess.Move.from_uci(item[0])
                 item = (move.from_square, move.to_square, *item[1:])
-            start, end, weight, label = (*item, *(1.0, "")[len(item) - 2 :])
+            start, end, weight, label = [*item, *(1.0, "")[len(item) - 2 :]]
             return cls(int(start), int(end), float(weight), str(label))
         except (ValueError, TypeError, IndexError) as error:
             raise BadInputError(

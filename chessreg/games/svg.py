@@ -67,8 +67,8 @@ def render_svg(frame: BoardFrame, size: int = 400) -> str:
 
 
 def render_text(frame: BoardFrame, unicode: bool = True) -> str:
-    """The frame as lines of text, without colour: pieces as figurines (or letters), a sign after a marked square, heat as
-    a bar (or its five highest values), then the marks in words, the arrows and the caption."""
+    """The frame as lines of text, without colour: pieces as figurines (or letters), a sign after a marked square, heat
+    as a bar (or its five highest values), then the marks in words, the arrows and the caption."""
     lines = [frame.title] if frame.title else []
     for row in frame.ranks():
         cells = [_cell(frame, square, unicode) for square in row]

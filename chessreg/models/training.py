@@ -113,7 +113,8 @@ def epoch_rows(corpus: Corpus, config: TrainConfig, epoch: int) -> list[list[lis
     order = rng.permutation(len(corpus.lengths))
     limit = config.block_size + 1
     if config.rows == "blocks":
-        rows, filled = [[]], 0
+        rows: list[list[int]] = [[]]
+        filled = 0
         for game in order.tolist():
             rows[-1].append(game)
             filled += int(corpus.lengths[game])
@@ -160,9 +161,7 @@ def optimizers(model: GPT, config: TrainConfig) -> list[torch.optim.Optimizer]:
         torch.optim.AdamW(groups, lr=config.learning_rate, betas=(config.beta1, config.beta2))
     ]
     if matrices:
-        made.append(
-            torch.optim.Muon(model.matrices(), lr=config.muon_learning_rate, weight_decay=config.weight_decay)
-        )
+        made.append(torch.optim.Muon(model.matrices(), lr=config.muon_learning_rate, weight_decay=config.weight_decay))
     for optimizer in made:
         for group in optimizer.param_groups:
             group["full_rate"] = group["lr"]

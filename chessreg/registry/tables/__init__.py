@@ -13,7 +13,7 @@ from chessreg.registry.tables.arrays import (
     Tokenizer,
     Vector,
 )
-from chessreg.registry.tables.data import Dataset, Engine, Split
+from chessreg.registry.tables.data import Dataset, Engine, OpeningBook, Split
 from chessreg.registry.tables.provenance import (
     Attempt,
     AttemptState,
@@ -36,6 +36,7 @@ from chessreg.registry.tables.results import (
     Score,
     Trial,
 )
+from chessreg.registry.tables.state import RegistryState
 from chessreg.registry.tables.types import Base
 from chessreg.registry.tables.words import Annotation, Word
 from chessreg.registry.tables.work import Job, JobState
@@ -64,10 +65,12 @@ __all__ = [
     "Machine",
     "Match",
     "MetricPoint",
+    "OpeningBook",
     "Output",
     "Prediction",
     "Probe",
     "Rating",
+    "RegistryState",
     "Run",
     "RunInput",
     "Sae",

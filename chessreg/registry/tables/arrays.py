@@ -10,7 +10,7 @@ from uuid import UUID
 from sqlalchemy import BigInteger, ForeignKey, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from chessreg.registry.tables.types import Base, Digest, FiniteFloat, Json, UtcDateTime, choice
+from chessreg.registry.tables.types import Base, Digest, FiniteFloat, Json, UtcDateTime, check, choice
 
 
 class ArtefactState(enum.StrEnum):
@@ -22,6 +22,7 @@ class Artefact(Base):
     """Bytes in a store, named by their digest."""
 
     __tablename__ = "artefact"
+    __table_args__ = (check("bytes", "bytes >= 0"),)
     digest: Mapped[str] = mapped_column(Digest, primary_key=True)
     kind: Mapped[str] = mapped_column(String(32))
     bytes: Mapped[int] = mapped_column(BigInteger)
@@ -58,6 +59,7 @@ class Checkpoint(Base):
     """A model's weights. The id derives from the artefact's digest."""
 
     __tablename__ = "checkpoint"
+    __table_args__ = (check("residual", "residual IN ('raw', 'centred')"),)
     id: Mapped[UUID] = mapped_column(primary_key=True)
     artefact: Mapped[str] = mapped_column(ForeignKey("artefact.digest"), unique=True)
     architecture: Mapped[str] = mapped_column(String(64))
@@ -82,6 +84,7 @@ class ActivationCache(Base):
     """One published zarr group: the activations of a range of a run's units."""
 
     __tablename__ = "activation_cache"
+    __table_args__ = (check("range", "start >= 0 AND stop > start"),)
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
     start: Mapped[int] = mapped_column(primary_key=True)
     stop: Mapped[int]

@@ -9,13 +9,16 @@ from uuid import UUID
 from sqlalchemy import BigInteger, ForeignKey, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from chessreg.registry.tables.types import Base, Digest, FiniteFloat, Json, UtcDateTime
+from chessreg.registry.tables.types import Base, Digest, FiniteFloat, Json, UtcDateTime, check
 
 
 class Dataset(Base):
     """Games. The identity is the sha256 of the source bytes, the filters and the reader's version."""
 
     __tablename__ = "dataset"
+    __table_args__ = (
+        check("counts", "games >= 0 AND plies >= 0 AND duplicates >= 0 AND rejected >= 0 AND skipped >= 0"),
+    )
     id: Mapped[UUID] = mapped_column(primary_key=True)
     identity: Mapped[str] = mapped_column(Digest, unique=True)
     artefact: Mapped[str] = mapped_column(ForeignKey("artefact.digest"))
@@ -36,12 +39,26 @@ class Split(Base):
     """One part of a dataset: the games whose seeded hash of the moves lies in [low, high)."""
 
     __tablename__ = "split"
+    __table_args__ = (check("part", "low >= 0 AND low < high AND high <= 1"),)
     dataset_id: Mapped[UUID] = mapped_column(ForeignKey("dataset.id", ondelete="CASCADE"), primary_key=True)
     name: Mapped[str] = mapped_column(String(64), primary_key=True)
-    seed: Mapped[int]
+    seed: Mapped[int] = mapped_column(BigInteger)
     low: Mapped[float] = mapped_column(FiniteFloat)
     high: Mapped[float] = mapped_column(FiniteFloat)
     games: Mapped[int]
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class OpeningBook(Base):
+    """A file of openings that games may start from; its digest is what a match names (`book:<digest>`)."""
+
+    __tablename__ = "opening_book"
+    __table_args__ = (check("openings", "openings > 0"),)
+    digest: Mapped[str] = mapped_column(ForeignKey("artefact.digest"), primary_key=True)
+    source: Mapped[str] = mapped_column(Text)  # file name, as given
+    format: Mapped[str] = mapped_column(String(16))  # pgn, epd, csv, tsv
+    openings: Mapped[int]
+    licence: Mapped[str | None] = mapped_column(String(64))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 

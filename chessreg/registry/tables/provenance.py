@@ -7,10 +7,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ForeignKey, Index, Integer, String, Text
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from chessreg.registry.tables.types import Base, Digest, FiniteFloat, Json, UtcDateTime, choice
+from chessreg.registry.tables.types import Base, Digest, FiniteFloat, Json, UtcDateTime, check, choice
 
 
 class AttemptState(enum.StrEnum):
@@ -44,7 +44,7 @@ class Machine(Base):
     platform: Mapped[str] = mapped_column(String(255))
     cpu: Mapped[str] = mapped_column(String(255))
     cores: Mapped[int]
-    memory_bytes: Mapped[int]
+    memory_bytes: Mapped[int] = mapped_column(BigInteger)
     gpus: Mapped[list[str]] = mapped_column(Json)
     driver: Mapped[str | None] = mapped_column(String(64))
     cuda: Mapped[str | None] = mapped_column(String(64))
@@ -57,6 +57,7 @@ class KindRecord(Base):
     """A kind of experiment as a run used it: enough to show, query and reload it later."""
 
     __tablename__ = "kind"
+    __table_args__ = (check("determinism", "determinism IN ('exact', 'statistical')"),)
     name: Mapped[str] = mapped_column(String(64), primary_key=True)
     version: Mapped[int] = mapped_column(primary_key=True)
     source: Mapped[str] = mapped_column(Text)  # "package.module:NAME" or "/path/file.py:NAME"
@@ -69,6 +70,7 @@ class Run(Base):
     """One spec. The id derives from the spec's hash, so one spec on two machines is one run."""
 
     __tablename__ = "run"
+    __table_args__ = (check("units", "units >= 0"),)
     id: Mapped[UUID] = mapped_column(primary_key=True)
     kind: Mapped[str] = mapped_column(String(64), index=True)
     version: Mapped[int]
@@ -123,6 +125,7 @@ class UnitRange(Base):
     """Units [start, stop) of a run that are complete, and the attempt that completed them."""
 
     __tablename__ = "unit_range"
+    __table_args__ = (check("range", "start >= 0 AND stop > start"),)
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
     start: Mapped[int] = mapped_column(Integer, primary_key=True)
     stop: Mapped[int] = mapped_column(Integer, primary_key=True)

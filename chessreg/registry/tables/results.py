@@ -8,17 +8,17 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Boolean, ForeignKey, Index, LargeBinary, String, Text
+from sqlalchemy import BigInteger, Boolean, ForeignKey, Index, LargeBinary, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from chessreg.registry.tables.types import Base, FiniteFloat, Json, Small, bulk
+from chessreg.registry.tables.types import Base, FiniteFloat, Json, Small, bulk, check
 
 
 class Score(Base):
     """How often one predictor was right on one item (a game) of one split; every averaging follows from these."""
 
     __tablename__ = "score"
-    __table_args__ = bulk()
+    __table_args__ = bulk(check("correct", "correct >= 0 AND correct <= n"))
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
     unit: Mapped[int] = mapped_column(primary_key=True)
     split: Mapped[str] = mapped_column(String(32), primary_key=True)  # train, validation, test
@@ -57,6 +57,7 @@ class Match(Base):
     """What the games of one arm have in common: the protocol, every detail a column."""
 
     __tablename__ = "match"
+    __table_args__ = (check("color", "color IN ('white', 'black')"),)
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
     number: Mapped[int] = mapped_column(Small, primary_key=True)
     player: Mapped[str] = mapped_column(String(255))  # the checkpoint's name when it played, or the foreign player
@@ -68,7 +69,7 @@ class Match(Base):
     limit: Mapped[str | None] = mapped_column(String(32))
     color: Mapped[str] = mapped_column(String(16))  # the model's: white, black
     opening: Mapped[str] = mapped_column(String(64))  # standard, random:20, book:<digest>
-    opening_seed: Mapped[int]
+    opening_seed: Mapped[int] = mapped_column(BigInteger)
     policy: Mapped[str] = mapped_column(String(64))  # retry:5, legal
     move_limit: Mapped[int]
     planned: Mapped[int]
@@ -79,7 +80,10 @@ class Game(Base):
     """One game. Moves are uint16 little endian: from | to << 6 | promotion << 12."""
 
     __tablename__ = "game"
-    __table_args__ = bulk()
+    __table_args__ = bulk(
+        check("result", "result IN ('1-0', '0-1', '1/2-1/2', '*')"),
+        check("turns", "first_try_legal >= 0 AND first_try_legal <= turns"),
+    )
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
     unit: Mapped[int] = mapped_column(primary_key=True)
     match: Mapped[int] = mapped_column(Small)
@@ -150,7 +154,7 @@ class MetricPoint(Base):
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
     unit: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(String(64), primary_key=True)
-    step: Mapped[int] = mapped_column(primary_key=True)
+    step: Mapped[int] = mapped_column(BigInteger, primary_key=True)
     attempt_id: Mapped[UUID]
     value: Mapped[float] = mapped_column(FiniteFloat)
 

@@ -10,7 +10,7 @@ from uuid import UUID
 from sqlalchemy import ForeignKey, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from chessreg.registry.tables.types import Base, Json, UtcDateTime, choice
+from chessreg.registry.tables.types import Base, Json, UtcDateTime, check, choice
 
 
 class JobState(enum.StrEnum):
@@ -23,6 +23,7 @@ class Job(Base):
     """One launch of a run, or of a shard of it, on an executor."""
 
     __tablename__ = "job"
+    __table_args__ = (check("range", "start >= 0 AND stop >= start"),)
     id: Mapped[UUID] = mapped_column(primary_key=True)
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), index=True)
     executor: Mapped[str] = mapped_column(String(32))

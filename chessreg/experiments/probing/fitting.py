@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from chessreg.experiments.cache import hook_point
-from chessreg.experiments.probe_data import ProbeData
+from chessreg.experiments.probing.data import ProbeData
 
 if TYPE_CHECKING:
     from chessreg.experiments.probe import ProbeSpec
@@ -75,7 +76,7 @@ def score(
     truth, games = data.labels[chosen], data.item[chosen]
     order = np.argsort(games, kind="stable")
     edges = np.flatnonzero(np.diff(games[order], prepend=-1, append=-1))
-    for low, high in zip(edges[:-1], edges[1:], strict=True):
+    for low, high in pairwise(edges):
         at = order[low:high]
         p, t = predicted[at], truth[at]
         right = p == t

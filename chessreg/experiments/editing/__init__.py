@@ -1,0 +1,1 @@
+"""The work behind `edit`: conditions, texts, masses, boards."""

@@ -1,0 +1,1 @@
+"""The work behind `probe`: labelled activations, fitting, scoring, boards."""
