@@ -1,0 +1,233 @@
+"""Adding a dataset: source files in, a folder with `games.parquet`, `rejects.tsv` and `dataset.json` out.
+
+Constant memory at any size: blocks of 4 MiB, at most three under way. Rows go to a scratch file first, because whether
+a move list came before is known for certain only at the end; the second pass adds that column and compresses.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from chessreg.errors import BadInputError, ChessregError
+from chessreg.games import report, rows
+from chessreg.games.reader import READER_VERSION, Reader, reader
+from chessreg.games.report import DatasetReport, SourceFile, Tally
+from chessreg.games.rows import Reject, Rows
+from chessreg.games.sources import BrokenStreamError, Source
+
+ROW_GROUP = 10_000
+Progress = Callable[[int, int, int], None]
+"""Called after each block with (bytes of the sources read, bytes in all, games kept so far)."""
+_HASHES_AT_ONCE = 1 << 23  # 64 MiB of hashes, and as much again to sort them
+
+
+def build(
+    files: Sequence[Path],
+    folder: Path,
+    *,
+    salvage: bool = False,
+    min_plies: int = 0,
+    on_progress: Progress | None = None,
+    reader_name: str = "auto",
+    workers: int = 2,
+) -> DatasetReport:
+    """Read PGN files (plain, zst, gz, bz2) into the new dataset `folder`; rows keep the order of files and games.
+
+    Raises BadInputError, and leaves nothing behind, when the folder exists, a stream cannot be decoded to its end
+    (unless `salvage`, which keeps the whole games before the break), a file is no PGN or nothing in it is a legal game.
+    Games without moves, with fewer than `min_plies`, of variants and from custom starts are skipped and counted.
+    """
+    if not files:
+        raise BadInputError("no file to add")
+    sources = [Source(Path(path)) for path in files]
+    if folder.exists():
+        raise BadInputError(f"{folder} exists already")
+    player = reader(reader_name)
+    aside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        aside.mkdir(parents=True)
+        result = _build(sources, aside, player, salvage, min_plies, on_progress, workers)
+        os.rename(aside, folder)
+        return result
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ChessregError(
+                f"no space left for the dataset in {folder.parent}", "free some and add again"
+            ) from error
+        raise ChessregError(f"the dataset cannot be written to {folder}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _build(
+    sources: list[Source],
+    aside: Path,
+    player: Reader,
+    salvage: bool,
+    min_plies: int,
+    on_progress: Progress | None,
+    workers: int,
+) -> DatasetReport:
+    import pyarrow as pa
+
+    total = sum(source.bytes_total for source in sources)
+    tally, broken, row = Tally(), None, 0
+    scratch, hashes = aside / "scratch.arrow", aside / "hashes"
+    with (
+        pa.ipc.new_file(str(scratch), rows.schema(), options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer,
+        hashes.open("wb") as hash_file,
+        (aside / report.REJECTS_FILE).open("w", encoding="utf-8", newline="") as rejects,
+        ThreadPoolExecutor(workers) as pool,
+    ):
+        rejects.write("row\tsource\tline\tply\treason\n")
+        for source in sources:
+            before, legal, bad = row, tally.games, dict(tally.rejected)
+            stream = _Stream(source, player, min_plies, pool, workers + 1)
+            for block in stream.rows():
+                batch = block.batch.set_column(0, "row", pa.array(block.batch["row"].to_numpy() + row))
+                writer.write_batch(batch.cast(rows.schema()))
+                hash_file.write(block.hashes.tobytes())
+                for reject in block.rejects:
+                    _write_reject(rejects, reject, row, source)
+                tally.add(block.tally)
+                row += block.found
+                if on_progress:
+                    on_progress(sum(s.bytes_done for s in sources), total, tally.games)
+            if stream.broken:
+                if not salvage:
+                    raise BadInputError(
+                        f"{source.path} cannot be read to its end: {stream.broken}",
+                        "get the file again, or keep the games before the break with --salvage",
+                    )
+                broken = f"{source.path.name}: {stream.broken}"
+                if stream.cut_off:
+                    reject = Reject(0, stream.line, 0, "the stream ends inside the game")
+                    _write_reject(rejects, reject, row, source)
+                    tally.reject(reject.reason)
+                    row += 1
+            if tally.games == legal:
+                raise _no_game(source, row - before, tally, bad)
+    copies = _duplicates(hashes, tally.games)
+    hashes.unlink()
+    _finish(scratch, aside / report.GAMES_FILE, copies)
+    scratch.unlink()
+    filters = {"min_plies": min_plies}
+    files = [SourceFile(source.path.name, source.sha256, source.bytes_total) for source in sources]
+    result = DatasetReport(
+        identity=report.identity([file.sha256 for file in files], filters),
+        reader_version=READER_VERSION,
+        filters=filters,
+        sources=files,
+        games=tally.games,
+        plies=tally.plies,
+        rejected=dict(sorted(tally.rejected.items())),
+        skipped=dict(sorted(tally.skipped.items())),
+        duplicates=int(copies.sum()),
+        noncanonical=tally.noncanonical,
+        result_mismatches=tally.result_mismatches,
+        missing_results=tally.missing_results,
+        both_elos=tally.both_elos,
+        first_date=tally.first_date,
+        last_date=tally.last_date,
+        games_sha256=report.file_sha256(aside / report.GAMES_FILE),
+        salvaged=broken,
+    )
+    result.save(aside)
+    return result
+
+
+class _Stream:
+    """The blocks of one source, read by a few threads and handed on in order."""
+
+    def __init__(self, source: Source, player: Reader, min_plies: int, pool: ThreadPoolExecutor, ahead: int) -> None:
+        self.source, self.player, self.min_plies, self.pool, self.ahead = source, player, min_plies, pool, ahead
+        self.broken: str | None = None
+        self.cut_off = False
+        self.line = 1
+
+    def rows(self) -> Iterator[Rows]:
+        waiting: list[Future[Rows]] = []
+        try:
+            for block in self.source.blocks():
+                waiting.append(self.pool.submit(rows.read_block, block, self.line, self.player, self.min_plies))
+                self.line += block.count(b"\n")
+                if len(waiting) >= self.ahead:
+                    yield waiting.pop(0).result()
+        except BrokenStreamError as error:
+            self.broken = str(error.args[0])
+            self.cut_off = bool(error.args[1].strip())
+        for future in waiting:
+            yield future.result()
+
+
+def _write_reject(file: IO[str], reject: Reject, row: int, source: Source) -> None:
+    reason = re.sub(r"[\s\x00-\x1f]+", " ", reject.reason)
+    file.write(f"{row + reject.row}\t{source.path.name}\t{reject.line}\t{reject.ply}\t{reason}\n")
+
+
+def _no_game(source: Source, found: int, tally: Tally, before: dict[str, int]) -> BadInputError:
+    rejected = {k: n - before.get(k, 0) for k, n in tally.rejected.items() if n > before.get(k, 0)}
+    why = ", ".join(f"{number} {reason}" for reason, number in rejected.items()) or "nothing but skipped games"
+    if not found:
+        return BadInputError(f"{source.path} is not a PGN: it holds no game")
+    return BadInputError(f"{source.path} holds no legal game ({found} found: {why})", "is it a PGN of standard chess?")
+
+
+def _duplicates(path: Path, games: int, at_once: int = _HASHES_AT_ONCE) -> np.ndarray:
+    """bool [games]: the move hash stood in an earlier row. Reads the file of hashes once per `at_once` games."""
+    copies = np.zeros(games, bool)
+    passes = max(1, -(-games // at_once))
+    chunk = 1 << 20
+    for number in range(passes):
+        found: list[np.ndarray] = []
+        places: list[np.ndarray] = []
+        with path.open("rb") as file:
+            start = 0
+            while data := file.read(8 * chunk):
+                hashes = np.frombuffer(data, "<u8")
+                mine = np.flatnonzero(hashes % np.uint64(passes) == number)
+                found.append(hashes[mine])
+                places.append(mine + start)
+                start += len(hashes)
+        hashes, rows_ = np.concatenate(found), np.concatenate(places)
+        order = np.argsort(hashes, kind="stable")  # stable: the first of equal hashes is the earliest row
+        ordered = hashes[order]
+        copies[rows_[order[1:][ordered[1:] == ordered[:-1]]]] = True
+    return copies
+
+
+def _finish(scratch: Path, path: Path, copies: np.ndarray) -> None:
+    """The scratch rows as Parquet with the column `duplicate`, in row groups of 10,000."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = rows.schema().append(pa.field("duplicate", pa.bool_(), False))
+    words = ["result", "white", "black", "event", "date", "eco", "time_control", "termination"]
+    with (
+        pa.OSFile(str(scratch)) as file,
+        pa.ipc.open_file(file) as batches,
+        pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=words) as writer,
+    ):
+        held: list[pa.RecordBatch] = []
+        size = start = 0
+        for number in range(batches.num_record_batches):
+            batch = batches.get_batch(number)
+            mark = pa.array(copies[start : start + len(batch)])
+            held.append(pa.RecordBatch.from_arrays([*batch.columns, mark], schema=schema))
+            start, size = start + len(batch), size + len(batch)
+            if size >= ROW_GROUP:
+                table = pa.Table.from_batches(held, schema)
+                whole = size - size % ROW_GROUP
+                writer.write_table(table.slice(0, whole), ROW_GROUP)
+                held, size = table.slice(whole).combine_chunks().to_batches(), size - whole
+        writer.write_table(pa.Table.from_batches(held, schema), ROW_GROUP)

@@ -1,0 +1,178 @@
+"""A dataset on disk: its games by row, and whether it is still what was written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.games import moves
+from chessreg.games.build import Progress, build
+from chessreg.games.report import GAMES_FILE, REJECTS_FILE, DatasetReport, SourceFile, file_sha256, identity
+from chessreg.games.split import Part
+from chessreg.noise import generator
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["DatasetReport", "Games", "Progress", "SourceFile", "Verification", "build", "identity", "verify"]
+
+
+class Games:
+    """The games of a dataset folder. Indices are row positions in the Parquet, 0..len-1 (not the column `row`)."""
+
+    def __init__(self, folder: Path, within: Part | None = None) -> None:
+        """With `within`, `len`, `rows` and `table` are of that part alone; row positions stay those of the Parquet.
+
+        NotFoundError when the folder holds no dataset, BadInputError when its Parquet cannot be read."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        self.folder = Path(folder)
+        self.within = within
+        path = self.folder / GAMES_FILE
+        if not path.is_file():
+            raise NotFoundError(f"no dataset in {folder}", "chessreg dataset list")
+        try:
+            self._file: Any = pq.ParquetFile(path)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise BadInputError(f"{path} is damaged: {error}", "chessreg dataset verify") from error
+
+    def __len__(self) -> int:
+        return self.total if self.within is None else len(self.rows())
+
+    @property
+    def total(self) -> int:
+        """Games in the Parquet, whatever part this is."""
+        return int(self._file.metadata.num_rows)
+
+    def part(self, part: Part) -> Games:
+        """The same dataset, seen as one part of it."""
+        return Games(self.folder, part)
+
+    @cached_property
+    def report(self) -> DatasetReport:
+        """What `dataset.json` says."""
+        return DatasetReport.load(self.folder)
+
+    def table(self, columns: Sequence[str]) -> pa.Table:
+        """These columns of all games (of the part), in row order. BadInputError for a column that there is not."""
+        unknown = set(columns) - set(self._file.schema_arrow.names)
+        if unknown:
+            hint = f"columns: {', '.join(self._file.schema_arrow.names)}"
+            raise BadInputError(f"a dataset has no column {', '.join(sorted(unknown))}", hint)
+        table = self._file.read(columns=list(columns))
+        return table if self.within is None else table.take(self.rows())
+
+    @cached_property
+    def hashes(self) -> np.ndarray:
+        """Move hashes of the whole Parquet, uint64 [total]."""
+        return self._file.read(columns=["move_hash"])["move_hash"].to_numpy()
+
+    def rows(self, part: Part | None = None) -> np.ndarray:
+        """Row positions of a part, or of all games, ascending, int64."""
+        chosen = [p for p in (self.within, part) if p is not None]
+        if not chosen:
+            return np.arange(self.total, dtype=np.int64)
+        return np.flatnonzero(np.logical_and.reduce([p.contains(self.hashes) for p in chosen]))
+
+    def take(self, indices: Sequence[int] | np.ndarray, columns: Sequence[str]) -> pa.Table:
+        """These columns of the games at row positions, in the order asked for. Reads only the row groups needed."""
+        import pyarrow as pa
+
+        wanted = np.asarray(indices, np.int64)
+        if wanted.size and (wanted.min() < 0 or wanted.max() >= self.total):
+            raise BadInputError(f"a row is not among the {self.total:,} games of {self.folder}")
+        metadata = self._file.metadata
+        sizes = [metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)]
+        starts = np.cumsum([0, *sizes])
+        groups = np.searchsorted(starts, wanted, "right") - 1
+        pieces, places = [], []
+        for group in np.unique(groups).tolist():
+            mine = np.flatnonzero(groups == group)
+            table = self._file.read_row_group(group, columns=list(columns))
+            pieces.append(table.take(pa.array(wanted[mine] - starts[group])))
+            places.append(mine)
+        if not pieces:
+            return self._file.schema_arrow.empty_table().select(list(columns))
+        back = np.argsort(np.concatenate(places), kind="stable")
+        return pa.concat_tables(pieces).take(pa.array(back))
+
+    def texts(self, indices: Sequence[int] | np.ndarray) -> list[str]:
+        """The PGN-character texts of the games at row positions."""
+        return self.take(indices, ["text"])["text"].to_pylist()
+
+    def moves(self, indices: Sequence[int] | np.ndarray) -> list[bytes]:
+        """The packed moves (see `chessreg.games.moves`) of the games at row positions."""
+        return self.take(indices, ["moves"])["moves"].to_pylist()
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What `verify` found. `problems` is empty for a dataset that is as it was written."""
+
+    games: int
+    replayed: int
+    problems: list[str]
+
+
+def verify(folder: Path, *, sample: int = 200, seed: int = 0) -> Verification:
+    """Compare a dataset with its report (bytes, counts, every move hash) and replay a seeded sample in python-chess.
+
+    Raises NotFoundError or BadInputError when there is nothing to compare.
+    """
+    recorded = DatasetReport.load(folder)
+    if not (folder / GAMES_FILE).is_file():
+        return Verification(0, 0, [f"{GAMES_FILE} is missing"])
+    if file_sha256(folder / GAMES_FILE) != recorded.games_sha256:
+        return Verification(0, 0, [f"{GAMES_FILE} is not the file that was written: its sha256 differs"])
+    games = Games(folder)
+    problems = []
+    plies = hashes = copies = 0
+    for group in range(games._file.metadata.num_row_groups):
+        table = games._file.read_row_group(group, columns=["plies", "moves", "move_hash", "duplicate"])
+        packed = table["moves"].to_pylist()
+        plies += sum(table["plies"].to_pylist())
+        copies += sum(table["duplicate"].to_pylist())
+        hashes += int((moves.move_hashes(packed) == table["move_hash"].to_numpy()).sum())
+        if [len(code) // 2 for code in packed] != table["plies"].to_pylist():
+            problems.append(f"the column plies does not fit the moves in row group {group}")
+    for name, found, expected in (
+        ("games", len(games), recorded.games),
+        ("plies", plies, recorded.plies),
+        ("duplicates", copies, recorded.duplicates),
+        ("matching move hashes", hashes, recorded.games),
+    ):
+        if found != expected:
+            problems.append(f"{found:,} {name} where the report says {expected:,}")
+    rejects = (folder / REJECTS_FILE).read_text(encoding="utf-8").count("\n") - 1
+    if rejects != sum(recorded.rejected.values()):
+        problems.append(f"{REJECTS_FILE} lists {rejects} games where the report says {sum(recorded.rejected.values())}")
+    rng = generator(seed, "verify", recorded.identity)
+    chosen = np.sort(rng.choice(len(games), min(sample, len(games)), replace=False))
+    table = games.take(chosen, ["row", "moves", "text"])
+    for row, packed, text in zip(*(table[c].to_pylist() for c in ("row", "moves", "text")), strict=True):
+        problem = _replayed(packed, text)
+        if problem:
+            problems.append(f"game {row} {problem}")
+    return Verification(len(games), len(chosen), problems)
+
+
+def _replayed(packed: bytes, text: str) -> str | None:
+    """What is wrong with a game according to python-chess, or None."""
+    import chess
+
+    from chessreg.games.tokenizers import PgnCharacters
+
+    board = chess.Board()
+    words: list[str] = []
+    for move in moves.unpack(packed):
+        if not board.is_legal(move):
+            return f"holds the illegal move {move} at ply {len(words)}"
+        words.append(board.san_and_push(move))
+    return None if PgnCharacters().render(words) == text else "has a text that is not that of its moves"

@@ -1,0 +1,218 @@
+"""From a block of PGN to rows of `games.parquet`, with what was rejected or skipped on the way."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import chess
+import numpy as np
+
+from chessreg.games import moves, movetext
+from chessreg.games.movetext import Movetext
+from chessreg.games.reader import Reader
+from chessreg.games.report import Tally
+from chessreg.games.tokenizers import PgnCharacters
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_START = chess.STARTING_FEN.split()[:4]
+_STANDARD = frozenset({"", "?", "-", "standard", "chess", "normal", "classical", "from position", "fromposition"})
+_NAMED = ("Crazyhouse", "Antichess", "Atomic", "Horde", "King of the Hill", "Racing Kings", "Three-check")
+_VARIANTS = {
+    **dict.fromkeys(("chess960", "chess 960", "fischerandom", "fischer random"), "Chess960"),
+    **{name.lower(): name for name in _NAMED},
+}
+_UNKNOWN = frozenset({"", "?", "-", "????.??.??"})
+_ELO = re.compile(r"\s*(\d{1,4})\??\s*")
+_WORDS = {"white": "White", "black": "Black", "event": "Event", "site": "Site", "eco": "ECO",
+          "time_control": "TimeControl", "termination": "Termination"}  # fmt: skip
+
+
+def schema() -> pa.Schema:
+    """The columns of `games.parquet`, one row a game; `moves` as in `moves.py`, `text` in PGN characters."""
+    import pyarrow as pa
+
+    words = ("white", "black", "event", "site", "date", "eco", "time_control", "termination")
+    return pa.schema([
+        pa.field("row", pa.int64(), False), pa.field("move_hash", pa.uint64(), False),
+        pa.field("plies", pa.int16(), False), pa.field("moves", pa.binary(), False),
+        pa.field("text", pa.string(), False), pa.field("result", pa.string(), False),
+        pa.field("white_elo", pa.int32()), pa.field("black_elo", pa.int32()),
+        *(pa.field(word, pa.string()) for word in words),
+    ])  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Reject:
+    """A bad game: its row counted from the block's first, the line of the source, the plies before the fault."""
+
+    row: int
+    line: int
+    ply: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A block's games. `batch` has `schema()` with `row` counted from the block's first; `found` counts every game."""
+
+    batch: pa.RecordBatch
+    hashes: np.ndarray
+    found: int
+    rejects: list[Reject]
+    tally: Tally
+
+
+@dataclass
+class _Game:
+    row: int
+    line: int
+    tags: dict[str, str]
+    raw: str
+    moves: Movetext
+
+
+def read_block(block: bytes, first_line: int, reader: Reader, min_plies: int = 0) -> Rows:
+    """Read a block that begins on `first_line` of its source and ends between two games."""
+    tally = Tally()
+    games, found = _collect(block, first_line, tally)
+    played, texts = _play(games, reader, tally)
+    rejects: list[Reject] = []
+    kept: list[int] = []
+    for number, game in enumerate(games):
+        fault = played[number][1] or game.moves.problem
+        if fault:
+            rejects.append(Reject(game.row, game.line, *fault))
+            tally.reject(fault[1])
+        elif len(played[number][0]) < 2 * min_plies:
+            tally.skip(f"fewer than {min_plies} plies")
+        else:
+            kept.append(number)
+    packed = [played[number][0] for number in kept]
+    hashes = moves.move_hashes(packed)
+    batch = _batch([games[n] for n in kept], packed, hashes, [texts[n] for n in kept], tally)
+    return Rows(batch, hashes, found, rejects, tally)
+
+
+def _collect(block: bytes, first_line: int, tally: Tally) -> tuple[list[_Game], int]:
+    """The games that belong here, not yet played, and the number of all."""
+    games: list[_Game] = []
+    row = 0
+    for raw in movetext.split(block, first_line):
+        tags = movetext.tags(raw.tags)
+        for number, cleaned in enumerate(movetext.clean(raw.moves)):
+            mine = tags if number == 0 else {}
+            nothing = not cleaned.text and not cleaned.problem
+            if nothing and not raw.tags.strip() and cleaned.result is None:
+                continue  # remarks before the first game
+            reason = _skipped(mine) or ("no moves" if nothing else None)
+            if reason:
+                tally.skip(reason)
+            else:
+                games.append(_Game(row, raw.line, mine, raw.moves, cleaned))
+            row += 1
+    return games, row
+
+
+def _skipped(tags: dict[str, str]) -> str | None:
+    """Why a game's tags keep it out, or None."""
+    variant = tags.get("Variant", "").strip().lower()
+    if variant not in _STANDARD:
+        return f"variant {_VARIANTS.get(variant, 'other than standard chess')}"
+    fen = tags.get("FEN", "").split()
+    if fen and fen != ["?"] and fen[:4] != _START:
+        return "custom start"
+    return None
+
+
+def _play(
+    games: Sequence[_Game], reader: Reader, tally: Tally
+) -> tuple[list[tuple[bytes, tuple[int, str] | None]], list[str]]:
+    """Packed moves with the fault of each game (plies before it, reason) or None, and canonical texts.
+
+    A plain movetext whose canonical text differs was not as plain as it looked: it is cleaned word by word and played
+    again. So no move is lost or misread without notice.
+    """
+    played, texts = _played(reader, [game.moves.text for game in games])
+    again = []
+    for number, game in enumerate(games):
+        if game.moves.words is None and game.moves.text.replace(". ", ".") != texts[number][1:]:
+            game.moves = movetext.clean_slowly(game.raw)[0]
+            again.append(number)
+    if again:
+        more, more_texts = _played(reader, [games[number].moves.text for number in again])
+        for place, number in enumerate(again):
+            played[number], texts[number] = more[place], more_texts[place]
+    render = PgnCharacters().render
+    for number, game in enumerate(games):
+        words = game.moves.words
+        packed, error = played[number]
+        if error is not None:
+            word = words[error[0]] if words is not None else ""
+            played[number] = packed, (error[0], f"illegal move: {word[:20]}")
+        elif words is not None and not game.moves.problem:
+            if 2 * len(words) != len(packed):
+                raise RuntimeError(f"the {reader.name} reader played {len(packed) // 2} of {len(words)} moves")
+            tally.noncanonical += render(words) != texts[number]
+    return played, texts
+
+
+def _played(reader: Reader, given: list[str]) -> tuple[list[tuple[bytes, tuple[int, str] | None]], list[str]]:
+    result = reader.play(given)
+    data = result.moves.tobytes()
+    edges = (2 * result.offsets).tolist()
+    errors = {game: (ply, "illegal move") for game, ply in result.errors.items()}
+    spans = itertools.pairwise(edges)
+    return [(data[start:end], errors.get(game)) for game, (start, end) in enumerate(spans)], result.texts
+
+
+def _batch(
+    games: Sequence[_Game], packed: list[bytes], hashes: np.ndarray, texts: list[str], tally: Tally
+) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    tags = [game.tags for game in games]
+    plies = np.fromiter(map(len, packed), np.int64, len(packed)) // 2
+    elos = {side: [_elo(pairs.get(f"{side}Elo")) for pairs in tags] for side in ("White", "Black")}
+    dates = [_word(pairs.get("Date")) or _word(pairs.get("UTCDate")) for pairs in tags]
+    known = [date for date in dates if date]
+    tally.games, tally.plies = len(games), int(plies.sum())
+    tally.both_elos = sum(w is not None and b is not None for w, b in zip(*elos.values(), strict=True))
+    tally.first_date, tally.last_date = min(known, default=None), max(known, default=None)
+    columns = {
+        "row": np.array([game.row for game in games], np.int64),
+        "move_hash": hashes,
+        "plies": plies.astype(np.int16),
+        "moves": packed,
+        "text": texts,
+        "result": [_result(game, tally) for game in games],
+        "white_elo": elos["White"],
+        "black_elo": elos["Black"],
+        "date": dates,
+        **{column: [_word(pairs.get(tag)) for pairs in tags] for column, tag in _WORDS.items()},
+    }
+    target = schema()
+    return pa.RecordBatch.from_arrays([pa.array(columns[f.name], f.type) for f in target], schema=target)
+
+
+def _result(game: _Game, tally: Tally) -> str:
+    """The Result tag, unless it says nothing; disagreement with the movetext is counted."""
+    header = movetext.result(game.tags.get("Result", ""))
+    written = game.moves.result
+    tally.missing_results += written is None
+    tally.result_mismatches += header is not None and written is not None and header != written
+    return (header if header not in (None, "*") else written or header) or "*"
+
+
+def _elo(value: str | None) -> int | None:
+    match = _ELO.fullmatch(value) if value else None
+    return (int(match[1]) or None) if match else None
+
+
+def _word(value: str | None) -> str | None:
+    return None if value is None or value in _UNKNOWN else value

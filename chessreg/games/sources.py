@@ -1,0 +1,155 @@
+"""Source files as a stream of blocks that end between two games: plain, zst, gz or bz2, at constant memory."""
+
+from __future__ import annotations
+
+import bz2
+import hashlib
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Protocol
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.games import movetext
+
+BLOCK = 4 << 20
+"""Bytes of text handled at once: about 6,000 games, 200 MB of working memory a worker."""
+_LONGEST = 2 * BLOCK
+"""Text without any border between games is cut here; nothing that long is a game."""
+_WINDOW = 1 << 27  # what `zstd --long` asks for; more would be a file's way to take all memory
+_MAGIC = {b"\x28\xb5\x2f\xfd": "zst", b"\x1f\x8b": "gz", b"BZh": "bz2"}
+
+
+class BrokenStreamError(Exception):
+    """A stream that cannot be decoded to its end. The message is the reason."""
+
+
+class _Decoder(Protocol):
+    def decompress(self, data: bytes, /) -> bytes: ...
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+
+
+class Source:
+    """One file on its way in. After `blocks` is used up, `sha256` is that of the file's bytes as they lie on disk."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises NotFoundError, or BadInputError for a folder, an empty file, an archive or other binary data."""
+        if not path.exists():
+            raise NotFoundError(f"no file {path}")
+        if not path.is_file():
+            raise BadInputError(f"{path} is not a file", "give the PGN files themselves")
+        self.path = path
+        self.bytes_total = path.stat().st_size
+        self.bytes_done = 0
+        self._digest = hashlib.sha256()
+        if not self.bytes_total:
+            raise BadInputError(f"{path} is empty")
+        try:
+            with path.open("rb") as file:
+                head = file.read(4096)
+        except OSError as error:
+            raise BadInputError(f"{path} cannot be read: {error.strerror}") from error
+        self.packing = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), "")
+        suffix = path.suffix.lower().lstrip(".")
+        if suffix in _MAGIC.values() and suffix != self.packing:
+            raise BadInputError(f"{path} is not a {suffix} file, whatever its name says")
+        if not self.packing and b"\0" in head:
+            hint = "unpack the archive first" if head.startswith(b"PK") else "a PGN is text in UTF-8 or Latin-1"
+            raise BadInputError(f"{path} is not a PGN: it holds binary data", hint)
+
+    @property
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
+
+    def blocks(self) -> Iterator[bytes]:
+        """Blocks of whole games. Raises BrokenStreamError after the last of them when the stream cannot be decoded to
+        its end; what was read of a game that is cut off is in the exception's `args[1]`."""
+        buffer = bytearray()
+        try:
+            for chunk in self._decoded():
+                buffer += chunk
+                while len(buffer) >= BLOCK:
+                    cut = _cut(buffer)
+                    if not cut:
+                        break
+                    yield bytes(buffer[:cut])
+                    del buffer[:cut]
+        except BrokenStreamError as error:
+            whole = _last_start(buffer)
+            if whole:
+                yield bytes(buffer[:whole])
+            raise BrokenStreamError(str(error), bytes(buffer[whole:])) from error
+        if buffer:
+            yield bytes(buffer)
+
+    def _read(self, file: IO[bytes], size: int) -> bytes:
+        try:
+            data = file.read(size)
+        except OSError as error:
+            raise BrokenStreamError(f"it cannot be read after byte {self.bytes_done}: {error.strerror}") from error
+        self._digest.update(data)
+        self.bytes_done += len(data)
+        return data
+
+    def _decoded(self) -> Iterator[bytes]:
+        with self.path.open("rb") as file:
+            if not self.packing:
+                while data := self._read(file, 1 << 20):
+                    yield data
+                return
+            make, errors = _decoder(self.packing)
+            decoder: _Decoder | None = None
+            # Small bites: zstd may unpack four bytes to 128 KiB.
+            while data := self._read(file, 1 << 12):
+                while data:
+                    if decoder is None:
+                        if not data.strip(b"\0"):  # padding after the last member
+                            break
+                        decoder = make()
+                    try:
+                        text = decoder.decompress(data)
+                    except errors as error:
+                        raise BrokenStreamError(f"its {self.packing} data is damaged: {error}") from error
+                    if text:
+                        yield text
+                    data = decoder.unused_data if decoder.eof else b""
+                    if decoder.eof:
+                        decoder = None
+            if decoder is not None:
+                raise BrokenStreamError(f"its {self.packing} data is cut off")
+
+
+def _decoder(packing: str) -> tuple[Callable[[], _Decoder], tuple[type[Exception], ...]]:
+    if packing == "zst":
+        import zstandard
+
+        # One frame at a time: a decompressor that reads across frames does not say whether the last one ended.
+        decompressor = zstandard.ZstdDecompressor(max_window_size=_WINDOW)
+        return decompressor.decompressobj, (zstandard.ZstdError,)
+    if packing == "gz":
+        return lambda: zlib.decompressobj(31), (zlib.error,)
+    return bz2.BZ2Decompressor, (OSError, ValueError)
+
+
+def _last_start(buffer: bytearray) -> int:
+    """Where the last game of the buffer begins, 0 if that is at its start or nowhere."""
+    place = buffer.rfind(b"\n[Event ")
+    if place > 1 and buffer[place - 2 : place].strip()[-1:] != b"]":
+        return place + 1
+    found = movetext.starts(buffer)
+    return int(found[-1]) if len(found) else 0
+
+
+def _cut(buffer: bytearray) -> int:
+    """Where a full buffer is cut, 0 to read on."""
+    cut = _last_start(buffer)
+    if not cut:  # games without tags: after a blank line that follows a result
+        for result in (b"1-0\n\n", b"0-1\n\n", b"1/2\n\n", b"*\n\n"):
+            place = buffer.rfind(result)
+            cut = max(cut, place + len(result) if place >= 0 else 0)
+    if not cut and len(buffer) >= _LONGEST:
+        cut = buffer.rfind(b"\n") + 1 or len(buffer)
+    return cut
