@@ -1,0 +1,71 @@
+# make demo   everything set up, then the main job from real games to tables, in ./.chessreg/
+# make test   everything set up, then the tests
+# make deps   system packages that tests can use: stockfish (engine), tmux (drives the TUI)
+# make bench  timings, as ratios; make faults: long rounds of induced crashes; make wheel: the wheel in dist/
+.PHONY: demo test deps bench faults wheel setup stockfish format clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+# A machine without an NVIDIA card may want the small build: make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
+TORCH_INDEX ?=
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+	command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+ARGS ?=
+
+demo: $(VENV)/.installed stockfish
+	@$(BIN)/chessreg demo
+
+test: $(VENV)/.installed-dev
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup -q $(ARGS)
+
+bench: $(VENV)/.installed-dev
+	@for b in tests/benchmarks/bench_*.py; do echo "== $$b"; $(BIN)/python $$b || exit 1; done
+
+faults: $(VENV)/.installed-dev
+	@$(BIN)/python -m pytest -q -m faults --no-skip-faults $(ARGS)
+
+wheel: $(VENV)/.installed-dev
+	@$(BIN)/python -m pip wheel -q --no-deps --no-build-isolation -w dist .
+
+format: $(VENV)/.installed-dev
+	@$(BIN)/ruff check --fix -q . && $(BIN)/ruff format -q .
+
+setup: $(VENV)/.installed-dev
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "chessreg needs Python 3.11 or newer; install it and type make again"; exit 1; }
+	@echo "making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV) || { echo "that Python has no venv; on Debian: sudo apt-get install python3-venv"; exit 1; }
+
+# torch first and pinned: with it installed nothing else pulls another build
+$(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
+	@echo "installing chessreg and what it needs (the first time takes a few minutes)"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) \
+		-c constraints.txt torch
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+stockfish:
+	@PATH="$$PATH:/usr/games:/opt/homebrew/bin:/usr/local/bin"; command -v stockfish >/dev/null || $(MAKE) -s install PACKAGES=stockfish
+
+deps:
+	@PATH="$$PATH:/usr/games"; missing=; for p in stockfish tmux; do command -v $$p >/dev/null || missing="$$missing $$p"; done; \
+	test -z "$$missing" || $(MAKE) -s install PACKAGES="$$missing"
+
+# Installs PACKAGES with apt or brew, through sudo when that is needed and possible; else says what to type.
+install:
+	@if command -v brew >/dev/null; then brew install -q $(PACKAGES); \
+	elif command -v apt-get >/dev/null; then \
+		if [ "$$(id -u)" = 0 ]; then run=; elif command -v sudo >/dev/null; then run=sudo; \
+		else echo "type this as root: apt-get install $(PACKAGES)"; exit 1; fi; \
+		$$run apt-get update -qq >/dev/null 2>&1; \
+		DEBIAN_FRONTEND=noninteractive $$run apt-get install -y -qq $(PACKAGES) >/dev/null 2>&1 \
+			|| { echo "type this: $$run apt-get install $(PACKAGES)"; exit 1; }; \
+	else echo "install $(PACKAGES) with this system's package manager, then type make again"; exit 1; fi
+
+clean:
+	@rm -rf $(VENV) dist build *.egg-info
