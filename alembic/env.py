@@ -1,0 +1,63 @@
+"""Runs the revisions in migrations/ on one registry. chessreg calls this through chessreg.registry.migrations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from alembic import context
+from sqlalchemy import Connection, text
+
+from chessreg.registry.engines import writer_engine
+from chessreg.registry.migrations import VERSION_TABLE
+from chessreg.registry.tables import Base
+from chessreg.registry.tables.types import FiniteFloat, Json, UtcDateTime
+
+
+def render_item(kind: str, item: Any, autogen_context: Any) -> str | bool:
+    """Our column types as SQLAlchemy's own: a revision must still run when chessreg's code has moved on."""
+    if kind != "type":
+        return False
+    if isinstance(item, FiniteFloat):
+        return "sa.Float(precision=53)"
+    if isinstance(item, UtcDateTime):
+        return "sa.DateTime(timezone=True)"
+    if type(item) is type(Json):
+        autogen_context.imports.add("from sqlalchemy.dialects import postgresql")
+        return 'sa.JSON().with_variant(postgresql.JSONB(), "postgresql")'
+    return False
+
+
+def run(connection: Connection) -> None:
+    """All missing revisions in one transaction, by one process at a time: the others wait, and find nothing to do."""
+    sqlite = connection.dialect.name == "sqlite"
+    # A batch migration drops and rebuilds tables: with foreign keys on, ON DELETE CASCADE would empty their children.
+    # The pragma does nothing inside a transaction, so it goes to the raw connection before one begins.
+    raw: Any = connection.connection.dbapi_connection
+    if sqlite:
+        raw.execute("PRAGMA foreign_keys=OFF")
+    context.configure(
+        connection=connection,
+        target_metadata=Base.metadata,
+        version_table=VERSION_TABLE,
+        render_as_batch=sqlite,
+        compare_type=True,
+        compare_server_default=True,
+        transactional_ddl=True,
+        render_item=render_item,
+        autogenerate_plugins=["alembic.autogenerate.*", "alembic.ext.checkconstraint_byname"],
+    )
+    try:
+        with context.begin_transaction():
+            if not sqlite:
+                connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('chessreg'))"))
+            context.run_migrations()
+            if sqlite and (broken := connection.execute(text("PRAGMA foreign_key_check")).fetchall()):
+                raise RuntimeError(f"rows of {broken[0][0]} would refer to rows of {broken[0][2]} that are not there")
+    finally:
+        if sqlite:
+            raw.execute("PRAGMA foreign_keys=ON")
+
+
+engine = context.config.attributes.get("engine") or writer_engine(context.config.attributes["place"], create=True)
+with engine.connect() as opened:
+    run(opened)

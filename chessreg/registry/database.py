@@ -1,0 +1,156 @@
+"""An open registry: transactions that write, transactions that cannot, and a number that rises with every write."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from sqlalchemy import Engine, func, select, update
+from sqlalchemy.orm import Session
+
+from chessreg.registry import migrations
+from chessreg.registry.engines import reader_engine, require_sqlite, writer_engine
+from chessreg.registry.failures import RegistryError, explained
+from chessreg.registry.filesystem import network_file_system
+from chessreg.registry.lease import Lease
+from chessreg.registry.tables import RegistryState
+from chessreg.registry.urls import Place, mask, place_of
+
+
+class Database:
+    """A registry. Safe to use from several threads; close it, or use it in a `with`.
+
+    On a network file system the first write takes a lease that is held until `close`; without it everything but
+    writing works. After a fork the child opens connections of its own.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        network = place.path is not None and network_file_system(place.path) is not None
+        self._network = network
+        self._lease = Lease(place.path) if place.path is not None and network else None
+        self._writer = writer_engine(place, network=network)
+        self._reader = reader_engine(place, network=network)
+        self._pid = os.getpid()
+        self._thread = threading.local()
+
+    @classmethod
+    def open(cls, url: str | Path | None = None, *, create: bool = True) -> Database:
+        """Open a registry by URL or path (default CHESSREG_REGISTRY, else ./.chessreg/registry.db).
+
+        With `create`, a place that holds nothing gets an empty registry; two processes may do so at once.
+        Raises NotFoundError when there is none, BadInputError for a file that is something else, SchemaError when
+        its schema is older or newer than this chessreg, RegistryError when it does not answer.
+        """
+        place = place_of(url)
+        if place.path is not None and not (create and not place.path.exists()):
+            require_sqlite(place.path)
+        if place.path is not None and not place.path.exists():
+            migrations.upgrade(place)
+        database = cls(place)
+        try:
+            status = migrations.status_of(database._reader, place)
+            if status.state == "empty" and create:
+                migrations.upgrade(place)
+                status = migrations.status_of(database._reader, place)
+            migrations.require(status, place)
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    @property
+    def url(self) -> str:
+        """The URL as SQLAlchemy takes it, password and all: mask it before showing it."""
+        return self.place.url
+
+    @property
+    def dialect(self) -> str:
+        """`sqlite` or `postgresql`."""
+        return self.place.dialect
+
+    @property
+    def reader(self) -> Engine:
+        """The engine that cannot write."""
+        self._after_fork()
+        return self._reader
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """A transaction that writes: commits at the end of the block, rolls back when it raises.
+
+        SQLite takes the write lock at once and waits up to 30 s for it. Raises RegistryError when the registry cannot
+        be written, sqlalchemy's IntegrityError for a broken constraint, BadInputError for a value such as NaN.
+        """
+        self._after_fork()
+        if getattr(self._thread, "writing", False):
+            raise RuntimeError("write() inside write(): the inner one would wait for the outer one for ever")
+        if self._lease is not None:
+            self._lease.hold()
+        self._thread.writing = True
+        try:
+            with explained(self.place), Session(self._writer, expire_on_commit=False) as session:
+                before = _changes(session)
+                yield session
+                session.flush()
+                if _changes(session) != before:
+                    _raise_version(session)
+                session.commit()
+        finally:
+            self._thread.writing = False
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """A transaction that sees one state of the registry and can change nothing."""
+        self._after_fork()
+        with explained(self.place), Session(self._reader, expire_on_commit=False) as session:
+            yield session
+
+    def data_version(self) -> str:
+        """`<registry>.<n>`: another text after every transaction that changed rows, the same until then."""
+        with self.read() as session:
+            row = session.execute(select(RegistryState.registry_id, RegistryState.data_version)).first()
+        return f"{row.registry_id.hex[-6:]}.{row.data_version}" if row else "0.0"
+
+    def close(self) -> None:
+        """Close all connections and give the lease back."""
+        self._after_fork()
+        self._writer.dispose()
+        self._reader.dispose()
+        if self._lease is not None:
+            self._lease.release()
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Database({mask(self.place.shown)})"
+
+    def _after_fork(self) -> None:
+        """A forked child must not talk through its parent's connections."""
+        if self._pid != os.getpid():
+            self._writer.dispose(close=False)
+            self._reader.dispose(close=False)
+            self._thread = threading.local()
+            self._pid = os.getpid()
+
+
+def _changes(session: Session) -> object:
+    """Something that differs once this transaction has changed a row. Begins the transaction."""
+    if session.get_bind().dialect.name == "sqlite":
+        return session.connection().connection.total_changes
+    return session.scalar(select(func.pg_current_xact_id_if_assigned().is_not(None)))
+
+
+def _raise_version(session: Session) -> None:
+    """The last statement of a transaction that wrote, so that PostgreSQL holds this row's lock for a moment only."""
+    raised = update(RegistryState).values(data_version=RegistryState.data_version + 1).returning(RegistryState.id)
+    if session.scalar(raised) is None:
+        raise RegistryError("the registry has lost the row of registry_state", "put back a backup")

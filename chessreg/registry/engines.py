@@ -1,0 +1,181 @@
+"""SQLAlchemy engines: one that writes and one that can only read, for SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import sys
+import tempfile
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.registry.failures import RegistryError
+from chessreg.registry.urls import Place
+
+BUSY_SECONDS = 30.0
+MAGIC = b"SQLite format 3\0"
+READ_ONLY = "-c default_transaction_read_only=on -c default_transaction_isolation=repeatable\\ read"
+
+
+def writer_engine(place: Place, *, network: bool = False, create: bool = False) -> Engine:
+    """The engine that writes. Every transaction of SQLite takes the write lock at its start (BEGIN IMMEDIATE)."""
+    if place.path is None:
+        return _postgresql(place, "")
+    path = place.path
+    return _sqlite(place, lambda: _open_writable(path, network, create), "IMMEDIATE")
+
+
+def reader_engine(place: Place, *, network: bool = False) -> Engine:
+    """The engine that cannot write. One transaction sees one state of the registry."""
+    if place.path is None:
+        return _postgresql(place, READ_ONLY)
+    path, copies = place.path, Copies()
+    engine = _sqlite(place, lambda: _open_readable(path, network, copies), "DEFERRED")
+    weakref.finalize(engine, copies.remove)
+    return engine
+
+
+def to_json(value: Any) -> str:
+    """JSON for a column; NaN and infinities are refused (PostgreSQL would, SQLite would not)."""
+    try:
+        return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    except ValueError as error:
+        raise ValueError(f"a JSON column holds a number that is not finite: {error}") from error
+
+
+def require_sqlite(path: Path) -> None:
+    """Raises NotFoundError or BadInputError unless the file could be a SQLite database (an empty one counts)."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(MAGIC))
+    except FileNotFoundError:
+        raise NotFoundError(f"there is no registry {path}", "chessreg init makes one") from None
+    except OSError as error:
+        message, hint = f"the registry {path} cannot be read: {error.strerror}", "check its owner and mode"
+        raise RegistryError(message, hint) from error
+    if head and head != MAGIC:
+        raise BadInputError(f"the registry {path} is not a SQLite database", "give the path of a registry")
+
+
+def _sqlite(place: Place, connect: Callable[[], sqlite3.Connection], begin: str) -> Engine:
+    engine = create_engine(place.url, creator=connect, json_serializer=to_json)
+
+    @event.listens_for(engine, "begin")
+    def _(connection: Connection) -> None:
+        connection.exec_driver_sql(f"BEGIN {begin}")
+
+    return engine
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    uri = f"file:{quote(str(path))}?mode={mode}"
+    # isolation_level=None: Python must not begin transactions of its own; SQLAlchemy hands a connection to one thread.
+    connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA foreign_keys=ON")
+    return connection
+
+
+def _open_writable(path: Path, network: bool, create: bool) -> sqlite3.Connection:
+    connection = _connect(path, "rwc" if create else "rw")
+    try:
+        _set_journal(connection, network)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _set_journal(connection: sqlite3.Connection, network: bool) -> None:
+    """A write-ahead log on a local disk, a rollback journal on a network file system.
+
+    Changing it wants the file alone, and SQLite does not wait for that by itself.
+    """
+    wanted = "delete" if network else "wal"
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            if network:
+                connection.execute("PRAGMA locking_mode=EXCLUSIVE")  # a log left here is read without shared memory
+            if connection.execute("PRAGMA journal_mode").fetchone()[0] != wanted:
+                connection.execute(f"PRAGMA journal_mode={wanted}")
+            if network:
+                connection.execute("PRAGMA locking_mode=NORMAL")
+                connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # gives the exclusive lock back
+            break
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+    connection.execute(f"PRAGMA synchronous={'FULL' if network else 'NORMAL'}")
+
+
+def _open_readable(path: Path, network: bool, copies: Copies) -> sqlite3.Connection:
+    require_sqlite(path)
+    connection = _connect(path, "ro")
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        return connection
+    except sqlite3.OperationalError as error:
+        # A write-ahead log cannot be read without a file beside it that shares its index, and here none can be made.
+        # immutable=1 would leave the log out in silence; a copy of both files has all that was committed.
+        connection.close()
+        if "locked" in str(error) or (os.access(path.parent, os.W_OK) and not network):
+            raise
+        return copies.connect(path)
+
+
+class Copies:
+    """Private copies of registries that cannot be read where they lie."""
+
+    def __init__(self) -> None:
+        self.folder: str | None = None
+
+    def connect(self, path: Path) -> sqlite3.Connection:
+        """Open a fresh copy of the database and its log, and say so once on stderr."""
+        said = self.folder is not None
+        self.remove()
+        self.folder = tempfile.mkdtemp(prefix="chessreg-")
+        copy = Path(self.folder) / path.name
+        for suffix in ("", "-wal", "-journal"):
+            if (source := path.with_name(path.name + suffix)).exists():
+                shutil.copyfile(source, copy.with_name(copy.name + suffix))
+        if not said:
+            print(f"chessreg: {path} cannot be locked here: reading a copy of it as it is now", file=sys.stderr)
+        connection = _connect(copy, "rw")
+        connection.execute("PRAGMA query_only=ON")
+        return connection
+
+    def remove(self) -> None:
+        if self.folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder = None
+
+
+def _postgresql(place: Place, options: str) -> Engine:
+    """`options` join those of the URL."""
+    try:
+        url = make_url(place.url)
+    except (ArgumentError, ValueError) as error:
+        message, hint = f"{place.shown} is not a URL", "for example postgresql://user@host:5432/database"
+        raise BadInputError(message, hint) from error
+    own = url.query.get("options", "")
+    settings = {"options": " ".join(filter(None, [own if isinstance(own, str) else " ".join(own), options]))}
+    if "connect_timeout" not in url.query:
+        settings["connect_timeout"] = "10"
+    return create_engine(
+        url.difference_update_query(["options"]),
+        connect_args={"application_name": "chessreg", **settings},
+        json_serializer=to_json,
+        pool_pre_ping=True,
+    )

@@ -1,0 +1,138 @@
+"""The right to write a registry on a network file system: one process at a time holds it, the others read.
+
+The lease is a file beside the registry, made with O_EXCL, that names host, process and boot. A process that is gone is
+seen at once on its own host; from another host nobody can tell, so the message says which file to remove.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from chessreg.registry.failures import RegistryError
+from chessreg.registry.process import boot_id, pid_start
+
+
+class Lease:
+    """A registry's lease as this process sees it. `hold` takes it, `release` gives it back."""
+
+    _users: dict[tuple[int, Path], int] = {}  # noqa: RUF012 - (pid, file) → how many Database objects of it use this
+    _guard = threading.Lock()
+
+    def __init__(self, registry: Path) -> None:
+        self.registry = registry
+        self.file = registry.with_name(registry.name + ".lease")
+        self._pid = 0  # of the process that holds it through this object: a forked child does not
+
+    def hold(self) -> None:
+        """Take the lease, or share it within this process. Raises RegistryError naming who holds it."""
+        if self._pid == os.getpid():
+            return
+        with self._guard:
+            key = os.getpid(), self.file
+            if not self._users.get(key):
+                self._take()
+            self._users[key] = self._users.get(key, 0) + 1
+            self._pid = os.getpid()
+
+    def release(self) -> None:
+        """Give it back when nobody else in this process uses it."""
+        if self._pid != os.getpid():
+            return
+        with self._guard:
+            key = os.getpid(), self.file
+            self._pid = 0
+            self._users[key] -= 1
+            holder = self.holder()
+            if not self._users[key] and holder and _is_this_process(holder):
+                self.file.unlink(missing_ok=True)
+
+    def holder(self) -> dict[str, Any] | None:
+        """Who holds it (host, pid, since, …), or None."""
+        try:
+            found: dict[str, Any] = json.loads(self.file.read_text())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError):
+            return {"host": "?", "pid": 0, "since": "?"}
+        return found
+
+    def _take(self) -> None:
+        with self._takeover():
+            holder = self.holder()
+            if holder and _is_gone(holder):
+                self.file.unlink(missing_ok=True)
+            if self._write():
+                return
+            raise RegistryError(
+                f"the registry {self.registry} lies on a network file system and is being written by "
+                f"{self.described()}; until that ends it can only be read from here",
+                f"end that process; if it is gone already, remove {self.file}",
+            )
+
+    def described(self) -> str:
+        """Who holds it, in words."""
+        holder = self.holder() or {}
+        return f"process {holder.get('pid', '?')} on {holder.get('host', '?')} since {holder.get('since', '?')}"
+
+    def _write(self) -> bool:
+        """Make the file, whole or not at all; False when it exists."""
+        aside = self.file.with_name(f"{self.file.name}.{socket.gethostname()}.{os.getpid()}")
+        try:
+            aside.write_text(json.dumps(this_process()))
+            try:
+                os.link(aside, self.file)  # atomic on NFS too, and the content is there from the first moment
+            except FileExistsError:
+                return False
+            except OSError:  # a file system without hard links
+                try:
+                    handle = os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+                except FileExistsError:
+                    return False
+                with os.fdopen(handle, "w") as out:
+                    out.write(json.dumps(this_process()))
+            return True
+        except OSError as error:
+            message = f"the registry {self.registry} cannot be written: {error.strerror}"
+            raise RegistryError(message, f"check the folder {self.file.parent}") from error
+        finally:
+            with suppress(OSError):
+                aside.unlink(missing_ok=True)
+
+    @contextmanager
+    def _takeover(self) -> Iterator[None]:
+        """One process at a time looks whether the holder is gone; a lock of this host is enough: only it can tell."""
+        name = hashlib.sha256(str(self.file).encode()).hexdigest()[:16]
+        path = Path(tempfile.gettempdir()) / f"chessreg-lease-{os.getuid()}-{name}"
+        with path.open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def this_process() -> dict[str, Any]:
+    """What a lease file holds."""
+    pid = os.getpid()
+    since = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"host": socket.gethostname(), "pid": pid, "started": pid_start(pid), "boot_id": boot_id(), "since": since}
+
+
+def _is_this_process(holder: dict[str, Any]) -> bool:
+    own = this_process()
+    return all(holder.get(key) == own[key] for key in ("host", "pid", "started", "boot_id"))
+
+
+def _is_gone(holder: dict[str, Any]) -> bool:
+    """Whether the holder ran on this host and does so no longer."""
+    if holder.get("host") != socket.gethostname():
+        return False
+    return holder.get("boot_id") != boot_id() or pid_start(int(holder["pid"])) != holder.get("started")

@@ -1,0 +1,283 @@
+"""The schema's revisions: where a registry stands, how it is brought up to date, and the copy made before that.
+
+Alembic is configured in code, so that an installed wheel needs no checkout: the wheel carries `alembic/` and
+`migrations/` as data. It is imported only when something has to be migrated.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from sqlalchemy import Engine, inspect, text
+from sqlalchemy.engine import make_url
+
+from chessreg.errors import ChessregError, NotFoundError
+from chessreg.registry.engines import reader_engine, require_sqlite, writer_engine
+from chessreg.registry.failures import RegistryError, SchemaError, explained
+from chessreg.registry.filesystem import network_file_system
+from chessreg.registry.lease import Lease
+from chessreg.registry.urls import Place, mask, place_of
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+VERSION_TABLE = "chessreg_version"
+State = Literal["equal", "behind", "ahead", "empty", "foreign"]
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a registry's schema stands. `foreign`: it holds tables, but none of chessreg's."""
+
+    current: str | None
+    head: str
+    state: State
+
+
+def locations() -> tuple[Path, Path]:
+    """The folders of env.py and of the revisions: inside the package when installed, beside it in a checkout."""
+    package = Path(str(files("chessreg")))
+    if (package / "_alembic").is_dir():
+        return package / "_alembic", package / "_migrations"
+    return package.parent / "alembic", package.parent / "migrations"
+
+
+def config(place: Place) -> Config:
+    """Alembic's configuration for one registry."""
+    from alembic.config import Config
+
+    environment, revisions = locations()
+    made = Config()
+    made.set_main_option("script_location", str(environment).replace("%", "%%"))
+    made.set_main_option("version_locations", str(revisions).replace("%", "%%"))
+    made.set_main_option("path_separator", "newline")
+    made.attributes["place"] = place  # not an option: a password may hold a '%'
+    return made
+
+
+def revisions() -> dict[str, str | None]:
+    """Every revision this chessreg knows, and the one before it; read from the files without importing Alembic."""
+    return _revisions(locations()[1])
+
+
+@lru_cache(maxsize=4)
+def _revisions(folder: Path) -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
+    for path in sorted(folder.glob("*.py")):
+        said = dict(re.findall(r"""^(revision|down_revision)\b[^=]*= *["']?([^"'\n]+)["']?$""", path.read_text(), re.M))
+        before = said["down_revision"]
+        found[said["revision"]] = None if before == "None" else before
+    return found
+
+
+def head() -> str:
+    """The newest revision that this chessreg knows."""
+    known = revisions()
+    newest = known.keys() - set(known.values())
+    if len(newest) != 1:
+        raise SchemaError(f"the migrations in {locations()[1]} do not end in one revision: {sorted(newest)}")
+    return newest.pop()
+
+
+def status(url: str | Path | Place | None = None) -> Status:
+    """Where a registry stands. Creates nothing: raises NotFoundError when there is no file."""
+    place = url if isinstance(url, Place) else place_of(url)
+    if place.path is not None:
+        require_sqlite(place.path)
+    engine = reader_engine(place, network=_network(place))
+    try:
+        return status_of(engine, place)
+    finally:
+        engine.dispose()
+
+
+def status_of(engine: Engine, place: Place) -> Status:
+    """Where the registry behind an engine stands."""
+    with explained(place), engine.connect() as connection:
+        names = set(inspect(connection).get_table_names())
+        if VERSION_TABLE not in names:
+            return Status(None, head(), "foreign" if names else "empty")
+        current: str | None = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
+    if current is None:
+        return Status(None, head(), "empty")
+    if current == head():
+        return Status(current, head(), "equal")
+    return Status(current, head(), "behind" if current in revisions() else "ahead")
+
+
+def require_current(engine: Engine, place: Place) -> None:
+    """Raises SchemaError or NotFoundError, naming the command that mends it, unless the schema is this chessreg's."""
+    require(status_of(engine, place), place)
+
+
+def require(found: Status, place: Place) -> None:
+    """As `require_current`, for a status already known."""
+    if found.state == "empty":
+        raise NotFoundError(f"{place.shown} holds no registry yet", "chessreg init makes one")
+    if found.state == "foreign":
+        raise SchemaError(
+            f"{place.shown} is a database of something else",
+            "give chessreg a database of its own, or add its tables to this one with `chessreg db upgrade --shared`",
+        )
+    if found.state == "behind":
+        raise SchemaError(
+            f"the registry {place.shown} has schema {found.current}; this chessreg needs {found.head}",
+            "chessreg db upgrade",
+        )
+    if found.state == "ahead":
+        raise SchemaError(
+            f"the registry {place.shown} has schema {found.current}, newer than this chessreg knows ({found.head})",
+            "upgrade chessreg: pip install -U chessreg",
+        )
+
+
+def upgrade(url: str | Path | Place | None = None, *, shared: bool = False) -> Status:
+    """Bring a registry to the newest schema, making it where there is nothing. Any number of processes may try.
+
+    A SQLite registry that holds rows is copied first (`backups/` beside it). With `shared`, chessreg's tables are
+    added to a database that holds other programs' tables. Raises SchemaError for a newer or a foreign one.
+    """
+    place = url if isinstance(url, Place) else place_of(url)
+    network = _network(place)
+    lease = Lease(place.path) if place.path is not None and network else None
+    if place.path is not None:
+        _make_folder(place.path)
+    new = place.path is not None and not place.path.exists()
+    found = Status(None, head(), "empty") if new else status(place)  # looked at before anything touches the file
+    if found.state == "ahead" or (found.state == "foreign" and not shared):
+        require(found, place)
+    if lease is not None:
+        lease.hold()
+    engine = writer_engine(place, network=network, create=True)
+    try:
+        saved = backup(place) if found.state == "behind" and place.path is not None else None
+        if found.state != "equal":
+            _migrate(engine, place, saved)
+        return status_of(engine, place)
+    finally:
+        engine.dispose()
+        if lease is not None:
+            lease.release()
+
+
+def _migrate(engine: Engine, place: Place, saved: Path | None) -> None:
+    from alembic import command
+
+    settings = config(place)
+    settings.attributes["engine"] = engine
+    with explained(place):
+        try:
+            command.upgrade(settings, "head")
+        except (ChessregError, OSError):
+            raise
+        except Exception as error:
+            if type(error).__module__.startswith("sqlalchemy"):
+                raise  # `explained` says it
+            hint = f"nothing was changed; a copy from before is {saved}" if saved else "nothing was changed"
+            raise SchemaError(f"the schema of {place.shown} could not be upgraded: {error}", hint) from error
+
+
+def backup(url: str | Path | Place | None = None, target: Path | None = None) -> Path:
+    """Copy a registry while it is in use, and return the copy's path.
+
+    SQLite: one consistent database file, by default in `backups/` beside the registry. PostgreSQL: pg_dump's custom
+    format (`pg_restore` reads it), by default in the current folder. An existing target is refused.
+    """
+    place = url if isinstance(url, Place) else place_of(url)
+    if place.path is not None:
+        require_sqlite(place.path)
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3] + "Z"
+    if target is None and place.path is not None:
+        target = place.path.parent / "backups" / f"{place.path.stem}-{stamp}.db"
+        target.parent.mkdir(exist_ok=True)
+    elif target is None:
+        target = Path(f"chessreg-{make_url(place.url).database}-{stamp}.dump").absolute()
+    if target.exists():
+        raise ChessregError(f"{target} exists already", "name another file with --to")
+    aside = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        if place.path is not None:
+            _copy_sqlite(place, aside)
+        else:
+            _dump_postgresql(place, aside)
+        aside.rename(target)
+    except OSError as error:
+        message = f"no backup in {target.parent}: {error.strerror or error}"
+        raise RegistryError(message, "name a file with --to") from error
+    finally:
+        aside.unlink(missing_ok=True)
+    return target
+
+
+def _copy_sqlite(place: Place, target: Path) -> None:
+    """SQLite's backup, in one step: writers go on beside it."""
+    assert place.path is not None
+    try:
+        engine = reader_engine(place, network=_network(place))
+        with engine.connect() as connection:
+            source: Any = connection.connection.dbapi_connection
+            copy = sqlite3.connect(target)
+            try:
+                source.backup(copy)
+                copy.execute("PRAGMA journal_mode=DELETE")
+            finally:
+                copy.close()
+        engine.dispose()
+    except sqlite3.Error as error:
+        message = f"no backup of {place.shown} in {target.parent}: {error}"
+        raise RegistryError(message, "name a file with --to") from error
+    with target.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+def _dump_postgresql(place: Place, target: Path) -> None:
+    program = shutil.which("pg_dump")
+    if program is None:
+        raise ChessregError(
+            "pg_dump is not installed; it makes the backup of a PostgreSQL registry",
+            "apt-get install postgresql-client",
+        )
+    url = make_url(place.url)
+    environment = dict(os.environ)
+    if url.password:
+        environment["PGPASSWORD"] = str(url.password)
+    shown = url.set(drivername="postgresql", password=None).render_as_string(hide_password=False)
+    done = subprocess.run(
+        [program, "--format=custom", f"--file={target}", f"--dbname={shown}"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        said = mask(done.stderr.strip().splitlines()[-1]) if done.stderr.strip() else f"exit code {done.returncode}"
+        hint = "install the postgresql-client of the server's version" if "mismatch" in done.stderr else ""
+        raise RegistryError(f"pg_dump made no backup of {place.shown}: {said}", hint)
+
+
+def _make_folder(path: Path) -> None:
+    """The folder of a registry, made when only it is missing (./.chessreg)."""
+    folder = path.parent
+    if folder.is_dir():
+        return
+    if not folder.parent.is_dir():
+        raise NotFoundError(f"the folder {folder} does not exist", f"mkdir -p {folder}")
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        message = f"the folder {folder} cannot be made: {error.strerror}"
+        raise RegistryError(message, "name another with --registry") from error
+
+
+def _network(place: Place) -> bool:
+    return place.path is not None and network_file_system(place.path) is not None

@@ -1,0 +1,216 @@
+"""Names and other words about things, and the way from what a user types to an id.
+
+A name is a label, not an identity: it can be given, moved and taken back, and after a merge two machines may have used
+the same one. It is then written name@host.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import socket
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, column, select, table
+from sqlalchemy.orm import Session
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.registry import tables
+from chessreg.registry.identity import find_by_suffix, new_id, short
+from chessreg.registry.tables.types import utc_now
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
+LOOKS_LIKE_ID = re.compile(r"[0-9a-f]{6,}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+HEX = re.compile(r"[0-9a-f-]{2,}")
+NOW = table(
+    "annotation_now", column("noun"), column("target"), column("word"), column("value"), column("host"), column("at")
+)
+
+
+class Noun(NamedTuple):
+    """Where the ids of a noun are, and the digests by which it is known too."""
+
+    id: Any
+    digests: tuple[Any, ...] = ()
+
+
+NOUNS: dict[str, Noun] = {
+    "attempt": Noun(tables.Attempt.id),
+    "cache": Noun(tables.ActivationCache.run_id),
+    "checkpoint": Noun(tables.Checkpoint.id, (tables.Checkpoint.artefact,)),
+    "dataset": Noun(tables.Dataset.id, (tables.Dataset.identity, tables.Dataset.artefact)),
+    "engine": Noun(tables.Engine.id),
+    "intervention": Noun(tables.Intervention.id),
+    "job": Noun(tables.Job.id),
+    "machine": Noun(tables.Machine.id),
+    "probe": Noun(tables.Probe.run_id),
+    "run": Noun(tables.Run.id, (tables.Run.spec_hash,)),
+    "sae": Noun(tables.Sae.run_id),
+    "vector": Noun(tables.Vector.run_id),
+}
+# These are made by runs and go by their run's name too.
+OF_RUNS = frozenset({"cache", "probe", "sae", "vector"})
+
+
+def say(
+    session: Session, noun: str, target: UUID | str, word: str, value: str = "", withdrawn: bool = False
+) -> tables.Annotation:
+    """Say something of a thing: a name, tag, note, pin, star, archive or invalid. `withdrawn` takes it back.
+
+    A thing has one name: a new one takes the old one's place. Raises BadInputError for a word that is none, a name
+    that cannot be one, or one that another thing of this noun has.
+    """
+    try:
+        said = tables.Word(word)
+    except ValueError:
+        raise BadInputError(f"{word!r} is no word", f"words are {', '.join(tables.Word)}") from None
+    known_noun(noun)
+    target_hex = target.hex if isinstance(target, UUID) else UUID(target).hex
+    if said is tables.Word.NAME and not withdrawn:
+        check_free(session, noun, target_hex, value)
+        for old in _texts(session, noun, target_hex, said):
+            if old != value:
+                _add(session, noun, target_hex, said, old, True)
+    return _add(session, noun, target_hex, said, value, withdrawn)
+
+
+def _add(session: Session, noun: str, target: str, word: tables.Word, value: str, withdrawn: bool) -> tables.Annotation:
+    row = tables.Annotation(
+        id=new_id(),
+        noun=noun,
+        target=target,
+        word=word,
+        value=value,
+        withdrawn=withdrawn,
+        host=socket.gethostname(),
+        at=utc_now(),
+    )
+    session.add(row)
+    session.flush()
+    return row
+
+
+def _texts(session: Session, noun: str, target: str, word: tables.Word) -> list[str]:
+    query = select(NOW.c.value).where(NOW.c.noun == noun, NOW.c.target == target, NOW.c.word == word.value)
+    return list(session.scalars(query.order_by(NOW.c.at.desc(), NOW.c.value)))
+
+
+def check_name(name: str) -> None:
+    """Raises BadInputError unless `name` can be one: letters, digits and ._+-, and not to be taken for an id."""
+    if not NAME.fullmatch(name):
+        raise BadInputError(
+            f"{name!r} cannot be a name", "use up to 100 letters, digits and ._+-, a letter or digit first"
+        )
+    if LOOKS_LIKE_ID.fullmatch(name.lower()):
+        raise BadInputError(f"{name!r} cannot be a name: it reads like an id", "add a letter after f, or a dash")
+
+
+def check_free(session: Session, noun: str, target: UUID | str, name: str) -> None:
+    """Raises BadInputError if `name` cannot be one, or another thing of this noun has it."""
+    check_name(name)
+    own = target.hex if isinstance(target, UUID) else target
+    taken = [holder for holder, _ in _holders(session, noun, name) if holder != own]
+    if taken:
+        raise BadInputError(
+            f"the name {name!r} is taken by {noun} {short(taken[0])}",
+            "choose another, or take that one's name back first",
+        )
+
+
+def names(session: Session, noun: str) -> dict[UUID, str]:
+    """The name of every thing of a noun that has one; a name that several have is written name@host."""
+    rows = session.execute(
+        select(NOW.c.target, NOW.c.value, NOW.c.host)
+        .where(NOW.c.noun == noun, NOW.c.word == tables.Word.NAME.value)
+        .order_by(NOW.c.at, NOW.c.value)
+    ).all()
+    newest = {target: (value, host) for target, value, host in rows}
+    held = [value for value, _ in newest.values()]
+    shared = {value for value in held if held.count(value) > 1} if len(set(held)) < len(held) else set()
+    return {
+        UUID(hex=target): f"{value}@{host}" if value in shared else value for target, (value, host) in newest.items()
+    }
+
+
+def name_of(session: Session, noun: str, id: UUID) -> str | None:
+    """A thing's name, or None."""
+    found = _texts(session, noun, id.hex, tables.Word.NAME)
+    return found[0] if found else None
+
+
+def known_noun(noun: str) -> Noun:
+    """Raises BadInputError for a noun that things are not called by."""
+    if noun not in NOUNS:
+        raise BadInputError(f"there are no things called {noun!r}", f"nouns are {', '.join(NOUNS)}")
+    return NOUNS[noun]
+
+
+def resolve(session: Session, noun: str, reference: str) -> UUID:
+    """The id of the thing that a user means by a name, name@host, a full id, the end of one, or a digest's beginning.
+
+    The first of these that fits at all decides. Raises BadInputError when several things fit, NotFoundError with the
+    names that come near when none does.
+    """
+    known = known_noun(noun)
+    reference = reference.strip()
+    ways: tuple[Callable[[], list[UUID]], ...] = (
+        lambda: _by_name(session, noun, reference),
+        lambda: _by_id(session, known, reference),
+        lambda: _by_digest(session, known, reference),
+    )
+    for way in ways:
+        found = list(dict.fromkeys(way()))
+        if len(found) == 1:
+            return found[0]
+        if found:
+            called = names(session, noun)
+            which = ", ".join(f"{called.get(id, '')} ({short(id, found)})".strip() for id in found[:5])
+            raise BadInputError(f"{noun} {reference!r} is ambiguous: {which}", "give one of the longer forms")
+    near = near_misses(session, noun, reference)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"chessreg {noun} list"
+    raise NotFoundError(f"there is no {noun} {reference!r}", hint)
+
+
+def near_misses(session: Session, noun: str, reference: str) -> list[str]:
+    """Up to three names of this noun that are spelled like `reference`."""
+    called = set(names(session, noun).values())
+    if noun in OF_RUNS:
+        called |= set(names(session, "run").values())
+    return difflib.get_close_matches(reference, sorted(called), n=3, cutoff=0.5)
+
+
+def _by_name(session: Session, noun: str, reference: str) -> list[UUID]:
+    found = _holders(session, noun, reference)
+    if not found and "@" in reference:
+        name, _, host = reference.rpartition("@")
+        found = [(target, where) for target, where in _holders(session, noun, name) if where == host]
+    if not found and noun in OF_RUNS:
+        here = set(session.scalars(select(NOUNS[noun].id).distinct()))
+        return [id for id in _by_name(session, "run", reference) if id in here]
+    return [UUID(hex=target) for target, _ in found]
+
+
+def _holders(session: Session, noun: str, name: str) -> list[tuple[str, str]]:
+    """(target, host) of those that have this name now."""
+    query = select(NOW.c.target, NOW.c.host).where(
+        NOW.c.noun == noun, NOW.c.word == tables.Word.NAME.value, NOW.c.value == name
+    )
+    return [(target, host) for target, host in session.execute(query.order_by(NOW.c.at))]
+
+
+def _by_id(session: Session, known: Noun, reference: str) -> list[UUID]:
+    lowered = reference.lower()
+    return find_by_suffix(session, known.id, lowered) if HEX.fullmatch(lowered) else []
+
+
+def _by_digest(session: Session, known: Noun, reference: str) -> list[UUID]:
+    lowered = reference.lower().removeprefix("sha256:")
+    if not re.fullmatch(r"[0-9a-f]{6,64}", lowered):
+        return []
+    found: list[UUID] = []
+    for digest in known.digests:
+        begins: ColumnElement[bool] = digest.like(f"{lowered}%")
+        found += session.scalars(select(known.id).where(begins).limit(10))
+    return found

@@ -1,0 +1,157 @@
+"""Where, with what and with which code something was computed. Captured when an attempt starts.
+
+Nothing here imports torch: versions are read from the installed packages' own files.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from chessreg.registry.code import repository_state
+from chessreg.registry.process import boot_id, pid_start
+from chessreg.registry.urls import mask
+
+OPTION = re.compile(r"(?i)--?[\w-]*(token|secret|password|passwd|api-?key)")
+ASSIGNED = re.compile(r"(?is)^(--?[\w-]*(?:token|secret|password|passwd|api-?key))=.*$")
+
+__all__ = [
+    "boot_id",
+    "chessreg_version",
+    "code_state",
+    "environment",
+    "mask",
+    "masked_argv",
+    "pid_start",
+    "this_machine",
+]
+
+
+def chessreg_version() -> str:
+    """The installed version; in a checkout that was never installed, the one in pyproject.toml."""
+    try:
+        return metadata.version("chessreg")
+    except metadata.PackageNotFoundError:
+        pyproject = Path(__file__).parents[2] / "pyproject.toml"
+        found = re.search(r'^version = "(.+)"$', pyproject.read_text(), re.M) if pyproject.exists() else None
+        return found[1] if found else "unknown"
+
+
+def this_machine() -> dict[str, Any]:
+    """A row of `machine`: this host as it is now. The id follows from all columns but `last_seen`."""
+    from chessreg.registry.identity import digest_of, uuid_of
+    from chessreg.registry.tables.types import utc_now
+
+    row = dict(_machine())
+    row["gpus"] = list(row["gpus"])
+    return {"id": uuid_of(digest_of(row)), **row, "last_seen": utc_now()}
+
+
+@lru_cache(maxsize=1)
+def _machine() -> dict[str, Any]:
+    import psutil
+
+    gpus, driver = _gpus()
+    torch, cuda = _torch()
+    return {
+        "host": socket.gethostname(),
+        "platform": platform.platform(),
+        "cpu": _cpu(),
+        "cores": os.cpu_count() or 1,
+        "memory_bytes": int(psutil.virtual_memory().total),
+        "gpus": gpus,
+        "driver": driver,
+        "cuda": cuda,
+        "torch": torch,
+        "python": platform.python_version(),
+    }
+
+
+def _cpu() -> str:
+    try:
+        found = re.search(r"^(?:model name|Model|Hardware)\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.M)
+    except OSError:
+        found = None
+    if found:
+        return found[1].strip()
+    if sys.platform == "darwin":
+        return _output(["sysctl", "-n", "machdep.cpu.brand_string"]) or platform.machine()
+    return platform.processor() or platform.machine()
+
+
+def _gpus() -> tuple[list[str], str | None]:
+    """Names of the NVIDIA GPUs (by index) and the driver's version."""
+    if shutil.which("nvidia-smi") is None:
+        return [], None
+    said = _output(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"])
+    rows = [line.split(", ") for line in said.splitlines() if ", " in line]
+    return [name for name, *_ in rows], rows[0][1] if rows else None
+
+
+def _torch() -> tuple[str | None, str | None]:
+    """The versions of torch and of the CUDA that it was built for, without importing it."""
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        return None, None
+    version_file = Path(found.origin).with_name("version.py")
+    text = version_file.read_text() if version_file.exists() else ""
+    said = dict(re.findall(r"^(__version__|cuda)\b[^=\n]*= *'([^']*)'", text, re.M))
+    return said.get("__version__") or metadata.version("torch"), said.get("cuda")
+
+
+def _output(command: Sequence[str]) -> str:
+    """What a program says on stdout; nothing when it fails or takes longer than ten seconds."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def code_state(folder: Path | None = None) -> dict[str, Any]:
+    """The code that ran: `chessreg` (version; commit and patch when it is a checkout) and `working_folder`.
+
+    The second is the repository of `folder` (default the working directory), None when it is in none, and left out
+    when it is chessreg's own.
+    """
+    here = repository_state(folder or Path.cwd())
+    own = repository_state(Path(__file__).parent) if _editable() else None
+    found: dict[str, Any] = {"chessreg": {"version": chessreg_version(), **(own or {})}}
+    if not (own and here and own["root"] == here["root"]):
+        found["working_folder"] = here
+    return found
+
+
+def _editable() -> bool:
+    """Whether chessreg runs from a checkout, not from site-packages."""
+    return not any(part in ("site-packages", "dist-packages") for part in Path(__file__).parts)
+
+
+def environment() -> dict[str, str]:
+    """Installed packages and their versions, sorted by name."""
+    found: dict[str, str] = {}
+    for distribution in metadata.distributions():
+        name = distribution.metadata["Name"]
+        if name:
+            found.setdefault(name.lower().replace("_", "-"), distribution.version)
+    return dict(sorted(found.items()))
+
+
+def masked_argv(argv: Sequence[str]) -> list[str]:
+    """A command line without its secrets: passwords in URLs, --token=x, and the word after --token."""
+    masked: list[str] = []
+    secret = False
+    for word in argv:
+        masked.append("***" if secret and not word.startswith("-") else ASSIGNED.sub(r"\1=***", mask(word)))
+        secret = bool(OPTION.fullmatch(word))
+    return masked
