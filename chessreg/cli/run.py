@@ -71,6 +71,8 @@ class KindCommand(click.Command):
         import inspect
 
         text = inspect.getdoc(type(kind)) or ""
+        if kind.example:
+            text += f"\n\n\b\nExample: chessreg run {name}\n  {kind.example.replace(' --', chr(10) + '  --')}"
         super().__init__(name, params=[*what, *how, *own], callback=self.go, help=text, short_help=kind.summary)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

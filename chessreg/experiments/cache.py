@@ -56,6 +56,7 @@ class Cache(Kind):
     """
 
     name = "cache"
+    example = "--checkpoint reference --dataset sample:fit --games 50 --last 33"
     families = ("metric_point",)
     spec = CacheSpec
     how = CacheHow

@@ -74,6 +74,7 @@ class Edit(Kind):
     """
 
     name = "edit"
+    example = "--checkpoint reference --probe reference-board --dataset sample:test --games 5 --per-game 2"
     families = ("trial",)
     spec = EditSpec
     how = EditHow

@@ -68,6 +68,7 @@ class Probe(Kind):
     """
 
     name = "probe"
+    example = "--cache reference-fit --test-cache reference-test --epochs 2"
     families = ("score", "metric_point")
     spec = ProbeSpec
     detail = {"score": ProbeScore}  # noqa: RUF012

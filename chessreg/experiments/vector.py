@@ -39,6 +39,7 @@ class Vector(Kind):
     """
 
     name = "vector"
+    example = "--cache reference-fit --first-ply 4"
     families = ("metric_point",)
     spec = VectorSpec
 

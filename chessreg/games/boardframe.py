@@ -36,8 +36,8 @@ class Arrow(NamedTuple):
             if isinstance(item[0], str):
                 move = chess.Move.from_uci(item[0])
                 item = (move.from_square, move.to_square, *item[1:])
-            start, end, weight, label = [*item, *(1.0, "")[len(item) - 2 :]]
-            return cls(int(start), int(end), float(weight), str(label))
+            weight = float(item[2]) if len(item) > 2 else 1.0
+            return cls(int(item[0]), int(item[1]), weight, str(item[3]) if len(item) > 3 else "")
         except (ValueError, TypeError, IndexError) as error:
             raise BadInputError(
                 f"{item!r} is no arrow", "(start, end, weight, label) or (move, weight, label)"

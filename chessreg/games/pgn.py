@@ -6,10 +6,11 @@ that was found in the end, a forfeit and an adjudication as comments before the 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
+from typing import IO
 
 import chess
 
@@ -124,21 +125,24 @@ def format_pgn(
     return "\n".join(lines) + "\n\n" + " ".join(words) + "\n"
 
 
-def write_pgn(records: Iterable[GameRecord], file: TextIO) -> int:
-    """Write games to an open text file, with an empty line between them; the number written."""
-    count = 0
-    for record in records:
-        file.write(("\n" if count else "") + game_pgn(record))
-        count += 1
-    return count
+def save_pgn(games: Iterable[GameRecord | str], path: Path) -> int:
+    """Write games (records, or PGN texts ending in a newline) to a file as they come, with an empty line between them, and
+    return how many. A name that ends in `.zst` is compressed. The file appears whole or not at all.
 
-
-def save_pgn(records: Iterable[GameRecord], path: Path) -> int:
-    """Write games to a file, whole or not at all; returns how many. Raises BadInputError when it cannot."""
+    Raises BadInputError when it cannot be written."""
     aside = path.with_name(path.name + ".part")
+    count = 0
     try:
-        with aside.open("w", encoding="utf-8", newline="\n") as file:
-            count = write_pgn(records, file)
+        with contextlib.ExitStack() as stack:
+            file: IO[bytes] = stack.enter_context(aside.open("wb"))
+            if path.suffix == ".zst":
+                import zstandard
+
+                file = stack.enter_context(zstandard.ZstdCompressor(level=19).stream_writer(file, closefd=False))
+            for game in games:
+                text = game if isinstance(game, str) else game_pgn(game)
+                file.write((("\n" if count else "") + text).encode())
+                count += 1
         aside.replace(path)
     except OSError as error:
         aside.unlink(missing_ok=True)

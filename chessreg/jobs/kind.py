@@ -50,6 +50,7 @@ class Kind:
     how: ClassVar[type[How]] = How
     detail: ClassVar[Mapping[str, type[BaseModel]]] = {}  # family → the kind's own columns
     queries: ClassVar[tuple[str, ...]] = ()  # the catalogue queries that show its results
+    example: ClassVar[str] = ""  # settings of a small run on what `chessreg demo` makes, shown in help
 
     def units(self, spec: Any, inputs: Inputs) -> int:
         raise NotImplementedError

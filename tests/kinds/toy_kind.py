@@ -31,6 +31,7 @@ class Toy(Kind):
     """How often a random move from a random position gives check."""
 
     name = "toy"
+    example = "--positions 20"
     families = ("score",)
     spec = ToySpec
     detail = {"score": ToyRow}
