@@ -1,0 +1,269 @@
+"""Decoding sessions: many rows of text at once, whose key-value cache lives from move to move."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chessreg.errors import BadInputError, ChessregError
+from chessreg.models.edits import Edit, editing, position_set
+from chessreg.models.slot_cache import SlotCache, Slots
+
+if TYPE_CHECKING:
+    from chessreg.models.language_model import LanguageModel
+
+PREFILL_TOKENS = 16_384  # the most query positions in one pass: bounds memory, not results
+DECODE_TOKENS = 16  # appends up to this long go in one pass, however ragged
+PADDING = 1.25  # longer appends are grouped so that padding costs at most a quarter
+
+
+class ContextFullError(ChessregError):
+    """Tokens that do not fit the model's positions. `rows` are the rows concerned; nothing was fed to any row."""
+
+    def __init__(self, rows: list[int], block_size: int) -> None:
+        super().__init__(f"{len(rows)} rows would exceed the model's {block_size} positions", "crop or end those games")
+        self.rows = rows
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The state of a session at one moment, for `restore`."""
+
+    lengths: list[int]
+    logprobs: Tensor
+
+
+class DecodingSession:
+    """Rows of token ids with their keys and values, and the log-probabilities of what comes next.
+
+    `tokens[r]` is what row r holds. Rows begin empty. Everything equals a full recompute of each row to about 1e-5,
+    also under edits. An edit of unsettled positions (`last`) marks the last token's keys and values as not to be
+    reused: the token is fed once more, clean, with what comes after it.
+    """
+
+    def __init__(self, model: LanguageModel, rows: int, edits: Sequence[Edit] = ()) -> None:
+        self.model = model
+        self.edits = list(edits)
+        self.tokens: list[list[int]] = [[] for _ in range(rows)]
+        self.cache = SlotCache(model.n_layers, rows)
+        self.logprobs = torch.full((rows, model.vocab_size), torch.nan, device=model.device)
+        self._clean = [0] * rows  # how many of a row's columns hold keys and values that may be reused
+        self._known = [True] * rows  # whether a row's logprobs are of its last token
+        for edit in self.edits:
+            if edit.per_row and len(edit.delta(self.logprobs)) != rows:
+                raise BadInputError(f"an edit with {len(edit.delta(self.logprobs))} directions for {rows} rows")
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def settled(self) -> bool:
+        """Whether keys and values of every token may be reused."""
+        return all(position_set(edit.positions).settled for edit in self.edits)
+
+    @torch.inference_mode()
+    def feed(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        """Append tokens, a list for each row (empty: nothing), and return log-probabilities of what comes next.
+
+        Returns float32 [rows, vocab], the session's own `logprobs`; a row that never held a token has NaN.
+        Raises ContextFullError before anything is fed.
+        """
+        if len(rows) != len(self):
+            raise BadInputError(f"{len(rows)} lists of tokens for a session of {len(self)} rows")
+        full = [r for r, new in enumerate(rows) if len(self.tokens[r]) + len(new) > self.model.block_size]
+        if full:
+            raise ContextFullError(full, self.model.block_size)
+        for row, new in enumerate(rows):
+            self.tokens[row].extend(int(token) for token in new)
+            if len(new):
+                self._known[row] = False
+        return self.refresh()
+
+    def sync(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        """Make each row hold exactly these tokens, reusing the longest beginning that it already holds.
+
+        What `feed` returns. Raises ContextFullError before anything changes.
+        """
+        full = [r for r, new in enumerate(rows) if len(new) > self.model.block_size]
+        if full:
+            raise ContextFullError(full, self.model.block_size)
+        shared = [common_prefix(old, new) for old, new in zip(self.tokens, rows, strict=True)]
+        self.rollback([len(old) - n for old, n in zip(self.tokens, shared, strict=True)])
+        return self.feed([list(new[n:]) for new, n in zip(rows, shared, strict=True)])
+
+    def rollback(self, counts: Sequence[int]) -> None:
+        """Take back the last counts[r] tokens of each row. Their log-probabilities are recomputed when next needed."""
+        for row, count in enumerate(counts):
+            if count < 0 or count > len(self.tokens[row]):
+                raise BadInputError(f"row {row} holds {len(self.tokens[row])} tokens, {count} cannot be taken back")
+            if count:
+                del self.tokens[row][len(self.tokens[row]) - count :]
+                self._clean[row] = min(self._clean[row], len(self.tokens[row]))
+                self._known[row] = False
+            if not self.tokens[row]:
+                self._known[row] = True
+                self.logprobs[row] = torch.nan
+
+    def mark(self) -> Mark:
+        """The present state, to come back to with `restore` at no cost."""
+        return Mark([len(tokens) for tokens in self.tokens], self.refresh().clone())
+
+    def restore(self, mark: Mark, rows: Sequence[int] | None = None) -> None:
+        """Take back what was fed since `mark`, in all rows or in these. Rows must still hold what they held then."""
+        for row in range(len(self)) if rows is None else rows:
+            length = mark.lengths[row]
+            if length == len(self.tokens[row]):
+                continue
+            del self.tokens[row][length:]
+            self._clean[row] = min(self._clean[row], length)
+            self._known[row] = True
+            self.logprobs[row] = mark.logprobs[row]
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep these rows, in this order; a row may come more than once. Edits of one direction a row follow."""
+        index = torch.tensor(list(rows), dtype=torch.int64, device=self.model.device)
+        self.tokens = [list(self.tokens[r]) for r in rows]
+        self._clean = [self._clean[r] for r in rows]
+        self._known = [self._known[r] for r in rows]
+        self.edits = [edit.take(index) for edit in self.edits]
+        self.logprobs = self.logprobs[index]
+        self.cache.take(index)
+
+    def drop(self, rows: Sequence[int]) -> None:
+        """Remove these rows; the others close up."""
+        gone = set(rows)
+        self.select([r for r in range(len(self)) if r not in gone])
+
+    def fork(self, repeats: int) -> None:
+        """Repeat each row `repeats` times: row r becomes rows r·repeats to (r + 1)·repeats - 1."""
+        self.select([r for r in range(len(self)) for _ in range(repeats)])
+
+    @torch.inference_mode()
+    def refresh(self) -> Tensor:
+        """`logprobs`, after computing what rollbacks left unknown."""
+        counts = [len(tokens) - self.start(row) for row, tokens in enumerate(self.tokens)]
+        for group in self._groups(counts):
+            self._advance(group)
+        return self.logprobs
+
+    def start(self, row: int) -> int:
+        """The first position of a row that the next pass must compute; its length if there is none."""
+        length = len(self.tokens[row])
+        if self._known[row]:
+            return length
+        return min(self._clean[row], length - 1)
+
+    def clean(self, row: int) -> int:
+        """How many of a row's positions have keys and values that later tokens may attend to."""
+        return self._clean[row]
+
+    def _groups(self, counts: list[int]) -> list[list[int]]:
+        """Rows with something to compute, in groups of one pass each."""
+        pending = sorted((r for r, count in enumerate(counts) if count), key=counts.__getitem__)
+        if not pending:
+            return []
+        if counts[pending[-1]] <= DECODE_TOKENS:
+            # a pass over all rows reads the cache in place; a subset is gathered, which costs about as much again
+            return [list(range(len(counts)))] if 2 * len(pending) > len(counts) else [sorted(pending)]
+        groups, used = [[pending[0]]], counts[pending[0]]
+        for row in pending[1:]:  # from short to long, so that `row` sets the width of its group
+            padded, used = counts[row] * (len(groups[-1]) + 1), used + counts[row]
+            if padded <= min(PREFILL_TOKENS, PADDING * used):
+                groups[-1].append(row)
+            else:
+                groups.append([row])
+                used = counts[row]
+        return groups
+
+    def _advance(self, group: list[int]) -> None:
+        """One pass over the uncomputed tokens of these rows, some of which may have none."""
+        lengths = np.array([len(self.tokens[r]) for r in group])
+        first = np.array([self.start(r) for r in group])
+        counts = lengths - first
+        width = int(counts.max())
+        ids = np.zeros((len(group), width), np.int64)
+        for i, row in enumerate(group):
+            ids[i, : counts[i]] = self.tokens[row][first[i] :]
+        columns = first[:, None] + np.arange(width)
+        masks = [self._edit_mask(edit, group, columns) for edit in self.edits]
+        hidden = self.forward(group, ids, columns, columns, None, masks)
+        computed = np.flatnonzero(counts)
+        last = torch.from_numpy(counts[computed] - 1).to(hidden.device)
+        where = torch.from_numpy(computed).to(hidden.device)
+        rows = torch.tensor([group[i] for i in computed], device=hidden.device)
+        self.logprobs[rows] = self.head(hidden[where, last])
+        unsettled = 0 if self.settled else 1
+        for i in computed.tolist():
+            self._known[group[i]] = True
+            self._clean[group[i]] = int(lengths[i]) - unsettled
+
+    def _edit_mask(self, edit: Edit, group: list[int], columns: np.ndarray) -> np.ndarray | None:
+        """bool [group, width]: the edit's positions among the columns computed."""
+        if edit.positions == "all":
+            return None
+        mask = np.zeros(columns.shape, bool)
+        for i, row in enumerate(group):
+            chosen = position_set(edit.positions).mask(np.array(self.tokens[row], np.int64), self.model.tokenizer)
+            inside = columns[i] < len(chosen)
+            mask[i, inside] = chosen[columns[i, inside]]
+        return mask
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Log-probabilities float32 [..., vocab] of final hidden states [..., d_model]."""
+        return torch.log_softmax(self.model.hf.lm_head(hidden).float(), -1)
+
+    def forward(
+        self,
+        group: list[int],
+        ids: np.ndarray,
+        columns: np.ndarray,
+        positions: np.ndarray,
+        visible: np.ndarray | None,
+        masks: Sequence[np.ndarray | None],
+    ) -> Tensor:
+        """Final hidden states [group, width, d_model] of tokens `ids` [group, width] written at these cache columns.
+
+        visible bool [group, width, columns] says what each token attends to; None: every column up to its own.
+        masks, one for each edit, say which of the tokens it touches. The caller keeps the session's own books.
+        """
+        device = self.model.device
+        fresh = visible is None and not columns[:, 0].any()
+        whole = group == list(range(len(self)))
+        at = torch.from_numpy(columns).to(device)
+        reach = int(columns.max()) + 1
+        attended: Tensor | None = None
+        if visible is not None:
+            attended = torch.from_numpy(visible).to(device)[:, None]
+        elif not fresh:
+            attended = (torch.arange(reach, device=device) <= at[:, :, None])[:, None]
+        rows = None if whole else torch.tensor(group, device=device)
+        self.cache.place(Slots(rows, at, reach, fresh))
+        edits = [
+            (
+                edit if whole or not edit.per_row else edit.take(torch.tensor(group)),
+                None if m is None else torch.from_numpy(m),
+            )
+            for edit, m in zip(self.edits, masks, strict=True)
+        ]
+        last_position = self.model.block_size - 1  # of padding, which is never read
+        with editing(self.model.blocks, edits):
+            return self.model.hf.transformer(
+                torch.from_numpy(ids).to(device),
+                past_key_values=self.cache,
+                attention_mask=attended,
+                position_ids=torch.from_numpy(positions.clip(max=last_position)).to(device),
+                use_cache=True,
+            ).last_hidden_state
+
+
+def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens two sequences share from the start."""
+    shorter = min(len(one), len(other))
+    if list(one[:shorter]) == list(other[:shorter]):
+        return shorter
+    return next(i for i in range(shorter) if one[i] != other[i])

@@ -1,0 +1,17 @@
+"""Reading other people's checkpoints: one module a format, one registry, one verification for all."""
+
+from chessreg.models.importers.huggingface import HuggingFaceFolder
+from chessreg.models.importers.nanogpt import NanoGPTFile
+from chessreg.models.importers.registry import (
+    FORMATS,
+    Imported,
+    ImportFormat,
+    ImportReport,
+    import_checkpoint,
+    register,
+)
+
+__all__ = ["FORMATS", "ImportFormat", "ImportReport", "Imported", "import_checkpoint", "register"]
+
+register(NanoGPTFile())
+register(HuggingFaceFolder())

@@ -1,0 +1,118 @@
+"""A Hugging Face folder with a GPT-2: config.json and model.safetensors (or a pytorch_model.bin of plain tensors)."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chessreg.errors import BadInputError
+from chessreg.models.checkpoint import INFO, gpt2_config, hf_model, read_info
+from chessreg.models.importers.registry import Imported
+from chessreg.models.importers.source import Source, read_torch_file
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Options of GPT-2 that change its function; a folder that sets one otherwise is refused rather than misread.
+PLAIN = {
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "add_cross_attention": False,
+    "tie_word_embeddings": True,
+}
+BUFFERS = (".attn.bias", ".attn.masked_bias")
+
+
+class HuggingFaceFolder:
+    name = "huggingface"
+
+    def recognises(self, source: Source) -> bool:
+        return source.path.is_dir() and (source.path / "config.json").is_file()
+
+    def read(self, source: Source) -> Imported:
+        from chessreg.models.reference import gpt2_logits
+
+        if not self.recognises(source):
+            raise BadInputError(f"{source.path.name} is no Hugging Face folder: it has no config.json")
+        config = read_config(source.path)
+        raw = read_weights(source.path)
+        made = gpt2_config(
+            n_layer=config["n_layer"],
+            n_head=config["n_head"],
+            n_embd=config["n_embd"],
+            block_size=config["n_positions"],
+            vocab_size=config["vocab_size"],
+            d_mlp=config.get("n_inner"),
+            activation=config.get("activation_function", "gelu_new"),
+            layer_norm_epsilon=config.get("layer_norm_epsilon", 1e-5),
+        )
+        ours = read_info(source.path) if (source.path / INFO).is_file() else None  # one of our own comes home
+        transposed = {n: t.t() if ".h." in n and t.dim() == 2 else t for n, t in raw.items()}
+        return Imported(
+            model=hf_model(made, {name: tensor.float().contiguous() for name, tensor in raw.items()}),
+            reference=functools.partial(
+                gpt2_logits,
+                transposed,
+                n_head=made.n_head,
+                activation=made.activation_function,
+                epsilon=made.layer_norm_epsilon,
+            ),
+            residual=ours.residual if ours else "raw",
+            tokens_seen=ours.tokens_seen if ours else None,
+            source={"original": ours.source} if ours else {},
+        )
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json, checked to describe a plain GPT-2."""
+    from chessreg.models.reference import ACTIVATIONS
+
+    try:
+        config = json.loads((folder / "config.json").read_text())
+    except ValueError as error:
+        raise BadInputError(f"{folder.name}/config.json is not JSON") from error
+    kind = config.get("model_type") if isinstance(config, dict) else None
+    if kind != "gpt2":
+        raise BadInputError(f"{folder.name} holds a {kind or 'model without model_type'}; chessreg reads gpt2")
+    needed = ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size")
+    if not all(type(config.get(k)) is int and config[k] > 0 for k in needed):
+        raise BadInputError(f"{folder.name}/config.json must give {', '.join(needed)} as positive integers")
+    for option, value in PLAIN.items():
+        if config.get(option, value) != value:
+            raise BadInputError(f"{folder.name}: a GPT-2 with {option} = {config[option]} cannot be read")
+    activation = config.get("activation_function", "gelu_new")
+    if activation not in ACTIVATIONS:
+        raise BadInputError(f"{folder.name}: activation {activation} is none of {', '.join(ACTIVATIONS)}")
+    return config
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """Weights under the names of GPT2LMHeadModel (a bare GPT2Model lacks the prefix), without buffers and tied head."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    files = sorted(folder.glob("*.safetensors"))
+    weights: dict[str, Tensor] = {}
+    for file in files:
+        try:
+            weights |= load_file(file)
+        except (SafetensorError, OSError) as error:
+            raise BadInputError(f"{folder.name}/{file.name} is damaged or no safetensors file") from error
+    if not files:
+        pickled = folder / "pytorch_model.bin"
+        if not pickled.is_file():
+            raise BadInputError(f"{folder.name} has no weights: neither *.safetensors nor pytorch_model.bin")
+        weights = read_torch_file(pickled)
+    if not isinstance(weights, dict) or not all(hasattr(t, "dim") for t in weights.values()):
+        raise BadInputError(f"{folder.name}: its weights are not a dict of tensors")
+    head = weights.pop("lm_head.weight", None)
+    named = {n if n.startswith("transformer.") else f"transformer.{n}": t for n, t in weights.items()}
+    named = {name: tensor for name, tensor in named.items() if not name.endswith(BUFFERS)}
+    if not all(tensor.is_floating_point() for tensor in named.values()):
+        raise BadInputError(f"{folder.name}: its weights are not all floats")
+    embedding = named.get("transformer.wte.weight")
+    if head is not None and embedding is not None and not head.equal(embedding):
+        raise BadInputError(f"{folder.name}: its output head is not tied to the token embedding")
+    return named

@@ -1,0 +1,136 @@
+"""The registry of import formats, and what every import goes through: recognise, read, verify by logits, save."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from chessreg.errors import BadInputError
+from chessreg.models.checkpoint import CheckpointInfo, digest, save_checkpoint
+from chessreg.models.importers.source import Source, open_source
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import GPT2LMHeadModel
+
+LARGEST_DIFFERENCE = 1e-4  # in logits; a right conversion gives about 1e-5 in float32, a wrong GELU 5e-3
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What a format's reader returns.
+
+    model is the conversion; reference gives logits [batch, length, vocab] from the raw weights without using it.
+    """
+
+    model: GPT2LMHeadModel
+    reference: Callable[[Tensor], Tensor]
+    residual: Literal["raw", "centred"] = "raw"
+    tokens_seen: int | None = None
+    source: dict[str, Any] = field(default_factory=dict)
+
+
+class ImportFormat(Protocol):
+    """One way a checkpoint is kept on disk. A new one is a module that registers itself below."""
+
+    name: str
+
+    def recognises(self, source: Source) -> bool:
+        """Whether the content (never the file's name) is of this format."""
+
+    def read(self, source: Source) -> Imported:
+        """Raises BadInputError naming what does not fit."""
+
+
+@dataclass(frozen=True)
+class ImportReport:
+    """What was imported, and how far its logits are from the original's on fixed tokens (float32, greatest |Δ|)."""
+
+    format: str
+    folder: Path
+    info: CheckpointInfo
+    digest: str
+    max_logit_difference: float
+    tokens_compared: int
+
+
+FORMATS: dict[str, ImportFormat] = {}
+
+
+def register(format: ImportFormat) -> None:
+    """Add a format. Raises ValueError for a name that is taken."""
+    if format.name in FORMATS:
+        raise ValueError(f"import format {format.name} is registered twice")
+    FORMATS[format.name] = format
+
+
+def import_checkpoint(
+    path: Path, folder: Path, *, tokenizer: str = "pgn-char-32", format: str | None = None
+) -> ImportReport:
+    """Convert the checkpoint at `path` into `folder` (layout: checkpoint.py).
+
+    The format is recognised by content unless named. Nothing is written unless the conversion's logits agree with an
+    independent forward pass over the raw weights. A pickle that would execute code is refused, never run.
+    Raises NotFoundError (no such path) or BadInputError (unknown or damaged format, shapes, vocabulary, NaN).
+    """
+    from chessreg.games.tokenizers import tokenizer as find_tokenizer
+
+    size = find_tokenizer(tokenizer).size
+    source = open_source(Path(path))
+    chosen = recognise(source, format)
+    imported = chosen.read(source)
+    vocabulary = imported.model.config.vocab_size
+    if vocabulary != size:
+        raise BadInputError(
+            f"{source.path.name} has a vocabulary of {vocabulary}, tokenizer {tokenizer} has {size}",
+            "choose another with --tokenizer",
+        )
+    difference, compared = compare_logits(imported)
+    if not difference <= LARGEST_DIFFERENCE:
+        raise BadInputError(f"{source.path.name}: the converted model's logits differ by {difference:.2g}")
+    origin = {"format": chosen.name, "file": source.path.name, "sha256": sha256_of(source.path), **imported.source}
+    info = CheckpointInfo.of(
+        imported.model, tokenizer, residual=imported.residual, tokens_seen=imported.tokens_seen, source=origin
+    )
+    save_checkpoint(imported.model, folder, info)
+    return ImportReport(chosen.name, folder, info, digest(folder), difference, compared)
+
+
+def recognise(source: Source, name: str | None = None) -> ImportFormat:
+    if name is not None:
+        if name not in FORMATS:
+            raise BadInputError(f"no import format {name}", f"there are {', '.join(sorted(FORMATS))}")
+        return FORMATS[name]
+    for candidate in FORMATS.values():
+        if candidate.recognises(source):
+            return candidate
+    raise BadInputError(
+        f"{source.path.name} is no checkpoint that chessreg can read: {source.description}",
+        f"formats: {', '.join(sorted(FORMATS))}",
+    )
+
+
+def compare_logits(imported: Imported) -> tuple[float, int]:
+    """The greatest |Δ logit| between conversion and reference on fixed tokens, and how many tokens that were."""
+    import torch
+
+    config = imported.model.config
+    length = min(config.n_positions, 128)
+    tokens = torch.randint(config.vocab_size, (2, length), generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        theirs, ours = imported.reference(tokens), imported.model(tokens).logits
+    return float((theirs - ours).abs().max()), tokens.numel()
+
+
+def sha256_of(path: Path) -> str:
+    """sha256 of a file, or of the names and bytes of a folder's files."""
+    if path.is_file():
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    total = hashlib.sha256()
+    for file_path in sorted(p for p in path.iterdir() if p.is_file()):
+        total.update(file_path.name.encode() + bytes.fromhex(sha256_of(file_path)))
+    return total.hexdigest()

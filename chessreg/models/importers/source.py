@@ -1,0 +1,93 @@
+"""Opening a file that someone else made, without running anything in it."""
+
+from __future__ import annotations
+
+import io
+import pickletools
+import warnings
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chessreg.errors import BadInputError, NotFoundError
+
+
+@dataclass(frozen=True)
+class Source:
+    """A path and what it holds: `content` is the object of a torch file, None for a folder."""
+
+    path: Path
+    content: Any = None
+
+    @property
+    def description(self) -> str:
+        """What was found, for the message that it is no checkpoint."""
+        if self.content is None:
+            return f"a folder of {', '.join(sorted(p.name for p in self.path.iterdir())[:5]) or 'nothing'}"
+        if isinstance(self.content, dict):
+            return f"a torch file with the keys {', '.join(sorted(map(str, self.content))[:5])}"
+        return f"a torch file with a {type(self.content).__name__}"
+
+
+def open_source(path: Path) -> Source:
+    """A folder as it is, a file as a torch file. Raises NotFoundError or BadInputError."""
+    if not path.exists():
+        raise NotFoundError(f"no file or folder {path}")
+    return Source(path) if path.is_dir() else Source(path, read_torch_file(path))
+
+
+def read_torch_file(path: Path) -> Any:
+    """What torch.save wrote, tensors on the CPU, read by torch's weights-only unpickler: no code of the file runs.
+
+    Raises BadInputError for a pickle that asks for code, a damaged or truncated file, compressed zip members (torch
+    never writes them; a small file could unpack to any size) and anything else that is no torch file.
+    """
+    import torch
+
+    if path.stat().st_size == 0:
+        raise BadInputError(f"{path.name} is empty")
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+        if any(m.compress_type != zipfile.ZIP_STORED for m in members):
+            raise BadInputError(f"{path.name} is a compressed zip, not a torch file")
+        if sum(m.file_size for m in members) > path.stat().st_size:
+            raise BadInputError(f"{path.name} is a zip whose members overlap, not a torch file")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about pickle protocols; whatever matters is an error
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged pickle or archive can raise nearly anything, from EOFError to KeyError
+        if foreign := [name for name in globals_named(path) if name.split(".")[0] not in ("torch", "collections")]:
+            message = f"{path.name} is refused: loading it would execute code ({', '.join(foreign[:3])})"
+        else:
+            message = f"{path.name} is not a file of tensors written by torch.save, or it is damaged"
+        raise BadInputError(message) from error
+
+
+def globals_named(path: Path) -> list[str]:
+    """The functions and classes that a pickle (plain, or inside a torch file) names, read without calling any.
+
+    What cannot be read as a pickle names nothing; a damaged one names what comes before the damage.
+    """
+    names: list[str] = []
+    strings = ["", ""]
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                pickled = next(n for n in archive.namelist() if n.endswith("data.pkl"))
+                stream = io.BytesIO(archive.read(pickled))
+        else:
+            stream = io.BytesIO(path.read_bytes())
+        while stream.tell() < len(stream.getbuffer()):  # torch's older files are several pickles, one after the other
+            for operation, argument, _ in pickletools.genops(stream):
+                if operation.name == "GLOBAL":
+                    names.append(str(argument).replace(" ", "."))
+                elif operation.name == "STACK_GLOBAL":
+                    names.append(".".join(strings))
+                elif isinstance(argument, str):
+                    strings = [strings[1], argument]
+    except Exception:  # only for the wording of a refusal that stands already
+        pass
+    return list(dict.fromkeys(names))

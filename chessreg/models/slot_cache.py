@@ -1,0 +1,102 @@
+"""A key-value cache in which column p of a row holds the row's position p.
+
+Rows of different lengths then need no padding columns, no holes and no compaction: taking tokens back is forgetting a
+length, and whatever stands beyond it is overwritten by the next append. Every query carries a mask of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+STEP = 128  # columns are added in steps, so that growing copies the cache rarely
+
+
+@dataclass
+class Slots:
+    """Where one pass writes and reads: rows [r] (None: all, in order), columns [r, q], the first `width` columns.
+
+    fresh says that no row has earlier tokens, so that nothing needs reading back.
+    """
+
+    rows: Tensor | None
+    columns: Tensor
+    width: int
+    fresh: bool
+
+
+class SlotLayer(CacheLayerMixin):
+    """One layer's keys and values, [row, head, column, d_head]; zeros where nothing was written, never garbage."""
+
+    is_compileable = False
+    is_sliding = False
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.row_count = rows
+        self.slots: Slots | None = None
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self.dtype, self.device = key_states.dtype, key_states.device
+        _, heads, _, d_head = key_states.shape
+        self.keys = key_states.new_zeros(self.row_count, heads, 0, d_head)
+        self.values = value_states.new_zeros(self.row_count, heads, 0, d_head)
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        slots = self.slots
+        assert slots is not None
+        self._grow(slots.width)
+        rows = torch.arange(self.row_count, device=self.device) if slots.rows is None else slots.rows
+        self.keys[rows[:, None], :, slots.columns] = key_states.transpose(1, 2)
+        self.values[rows[:, None], :, slots.columns] = value_states.transpose(1, 2)
+        if slots.fresh:
+            return key_states, value_states
+        if slots.rows is None:
+            return self.keys[:, :, : slots.width], self.values[:, :, : slots.width]
+        return self.keys[slots.rows, :, : slots.width], self.values[slots.rows, :, : slots.width]
+
+    def take(self, rows: Tensor) -> None:
+        """Become the cache of these rows, some of which may be repeated."""
+        self.row_count = len(rows)
+        if self.is_initialized:
+            self.keys, self.values = self.keys[rows], self.values[rows]
+
+    def _grow(self, width: int) -> None:
+        missing = width - self.keys.shape[2]
+        if missing > 0:
+            missing = -(-missing // STEP) * STEP
+            self.keys = torch.nn.functional.pad(self.keys, (0, 0, 0, missing))
+            self.values = torch.nn.functional.pad(self.values, (0, 0, 0, missing))
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """For a pass without a mask of its own, which only happens when nothing came before: plain causal."""
+        return query_length, 0
+
+    def get_seq_length(self) -> int:
+        return 0
+
+    def get_max_length(self) -> int:
+        return -1
+
+
+class SlotCache(Cache):
+    """The cache of all layers of a model."""
+
+    def __init__(self, n_layers: int, rows: int) -> None:
+        super().__init__(layers=[SlotLayer(rows) for _ in range(n_layers)])
+
+    def place(self, slots: Slots) -> None:
+        """Say where the next forward pass writes and reads."""
+        for layer in self.layers:
+            layer.slots = slots
+
+    def take(self, rows: Tensor) -> None:
+        for layer in self.layers:
+            layer.take(rows)

@@ -1,0 +1,47 @@
+"""A tiny random GPT that every fresh clone can test with, and the shared trained checkpoint where there is one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from chessreg.games.tokenizers import Tokenizer, tokenizer
+from chessreg.models.checkpoint import gpt2_config
+from chessreg.models.edits import POSITION_SETS, PositionSet
+from chessreg.models.importers import import_checkpoint
+from chessreg.models.language_model import LanguageModel
+from chessreg.models.random_twin import random_twin
+
+torch.set_num_threads(1)  # tiny matrices: a second thread only waits, the longer the busier the machine
+
+# A set whose members are settled as they are written, beside "all": what issue-specific sets will be like.
+POSITION_SETS.setdefault("test-even-ids", PositionSet("test-even-ids", True, lambda ids, _: ids % 2 == 0))
+
+
+def tiny_model(seed: int = 0, block_size: int = 96) -> LanguageModel:
+    """2 layers, d_model 32; weights ten times nanoGPT's, so that its predictions are far from uniform."""
+    hf = random_twin(gpt2_config(n_layer=2, n_head=4, n_embd=32, block_size=block_size, vocab_size=32), seed)
+    with torch.no_grad():
+        for name, parameter in hf.named_parameters():
+            if parameter.dim() == 2:
+                parameter *= 4 if "wpe" in name or "wte" in name else 10
+    return LanguageModel(hf)
+
+
+@pytest.fixture(scope="session")
+def tiny() -> LanguageModel:
+    return tiny_model()
+
+
+@pytest.fixture(scope="session")
+def pgn() -> Tokenizer:
+    return tokenizer("pgn-char-32")
+
+
+@pytest.fixture(scope="session")
+def trained(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
+    folder = tmp_path_factory.mktemp("trained")
+    import_checkpoint(shared_data / "checkpoints" / "lichess-8x192-char.pt", folder)
+    return LanguageModel.load(folder)

@@ -1,0 +1,166 @@
+"""A decoding session equals a full recompute of every row, whatever happened to it before."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.models.decoding import ContextFullError, DecodingSession
+from chessreg.models.edits import POSITION_SETS, Edit, register_positions
+from chessreg.models.language_model import LanguageModel
+
+CLOSE = 1e-4
+
+
+def random_rows(seed: int, lengths: list[int]) -> list[list[int]]:
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, 32, n).tolist() for n in lengths]
+
+
+def recomputed(model: LanguageModel, rows: list[list[int]], edits: list[Edit]) -> Tensor:
+    """Log-probabilities after each row, each alone and without a cache."""
+    out = []
+    for row, tokens in enumerate(rows):
+        own = [edit.take(torch.tensor([row])) for edit in edits]
+        out.append(torch.log_softmax(model.logits(torch.tensor([tokens]), edits=own)[0, -1], -1))
+    return torch.stack(out)
+
+
+def assert_exact(session: DecodingSession, edits: list[Edit]) -> None:
+    expected = recomputed(session.model, session.tokens, edits)
+    actual = session.refresh()
+    assert float((actual - expected).abs().max()) <= CLOSE
+    assert torch.equal(actual.argmax(-1), expected.argmax(-1))
+
+
+def vector(seed: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+EDITS = {
+    "none": [],
+    "all": [Edit(0, vector(1, 32), 3.0, "all", "subtract")],
+    "a direction a row": [Edit(1, vector(2, 5, 32), 2.0), Edit(0, vector(3, 32), vector(4, 5))],
+    "last": [Edit(0, vector(5, 32), 3.0, "last"), Edit(1, vector(6, 5, 32), 2.0, "last", "subtract")],
+    "all and last": [Edit(0, vector(7, 32), 2.0, "all"), Edit(1, vector(8, 32), 3.0, "last")],
+    "a settled set": [Edit(0, vector(9, 32), 3.0, "test-even-ids")],
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_a_session_equals_full_recompute_through_its_whole_life(tiny: LanguageModel, name: str) -> None:
+    edits = EDITS[name]
+    session = tiny.session(5, edits)
+    session.feed(random_rows(0, [7, 1, 40, 23, 8]))
+    assert_exact(session, edits)
+    session.feed(random_rows(1, [3, 1, 0, 5, 0]))
+    assert_exact(session, edits)
+    session.feed(random_rows(2, [0, 0, 0, 1, 0]))  # a subset, gathered
+    assert_exact(session, edits)
+    session.rollback([2, 0, 5, 6, 8])
+    session.feed(random_rows(3, [4, 2, 0, 0, 20]))
+    assert_exact(session, edits)
+    order = [3, 0, 4, 4]
+    session.select(order)
+    edits = [edit.take(torch.tensor(order)) for edit in edits]
+    assert_exact(session, edits)
+    session.feed(random_rows(4, [1, 2, 0, 3]))
+    assert_exact(session, edits)
+    session.fork(2)
+    edits = [edit.take(torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])) for edit in edits]
+    session.feed(random_rows(5, [1, 2, 1, 1, 0, 0, 3, 3]))
+    assert_exact(session, edits)
+    session.drop([0, 7])
+    edits = [edit.take(torch.arange(1, 7)) for edit in edits]
+    session.feed(random_rows(6, [1] * 6))
+    assert_exact(session, edits)
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_restore_brings_back_the_marked_state(tiny: LanguageModel, name: str) -> None:
+    session = tiny.session(5, EDITS[name])
+    session.feed(random_rows(0, [7, 1, 40, 23, 8]))
+    mark = session.mark()
+    before = session.logprobs.clone()
+    session.feed(random_rows(1, [2, 3, 0, 1, 1]))
+    session.feed(random_rows(2, [0, 1, 0, 1, 1]))
+    session.restore(mark, [0, 1, 3])
+    assert torch.equal(session.logprobs[[0, 1, 2, 3]], before[[0, 1, 2, 3]])
+    assert_exact(session, EDITS[name])
+    session.feed(random_rows(3, [2, 2, 2, 2, 2]))
+    assert_exact(session, EDITS[name])
+
+
+def test_sync_feeds_only_what_differs(tiny: LanguageModel) -> None:
+    session = tiny.session(3)
+    first = random_rows(0, [20, 30, 10])
+    session.sync(first)
+    widths: list[int] = []
+    whole = session.forward
+
+    def counting(group: list[int], ids: np.ndarray, *rest: object) -> Tensor:
+        widths.append(ids.shape[1])
+        return whole(group, ids, *rest)  # type: ignore[arg-type]
+
+    session.forward = counting  # type: ignore[method-assign, assignment]
+    second = [[*first[0], 1, 2, 3], [*first[1][:25], 4, 5], first[2]]
+    session.sync(second)
+    assert widths == [3]
+    assert session.tokens == second
+    assert_exact(session, [])
+    session.sync([second[0], second[1][:3], []])
+    assert session.tokens[2] == []
+    assert bool(session.logprobs[2].isnan().all())
+    session.feed([[], [], [5, 6]])
+    assert_exact(session, [])
+
+
+def test_a_full_context_is_reported_before_anything_is_fed(tiny: LanguageModel) -> None:
+    session = tiny.session(3)
+    session.feed(random_rows(0, [90, 96, 10]))
+    assert_exact(session, [])
+    with pytest.raises(ContextFullError, match="96 positions") as caught:
+        session.feed(random_rows(1, [7, 1, 1]))
+    assert caught.value.rows == [0, 1]
+    assert [len(tokens) for tokens in session.tokens] == [90, 96, 10]
+    session.feed(random_rows(2, [6, 0, 3]))
+    assert_exact(session, [])
+    with pytest.raises(ContextFullError):
+        session.sync([[1] * 97, [1], [1]])
+
+
+def test_a_subset_of_rows_next_to_full_ones_is_decoded(tiny: LanguageModel) -> None:
+    session = tiny.session(2)
+    session.feed(random_rows(0, [96, 50]))
+    session.feed(random_rows(1, [0, 3]))
+    assert_exact(session, [])
+
+
+def test_sessions_refuse_what_does_not_fit(tiny: LanguageModel) -> None:
+    with pytest.raises(BadInputError, match="5 directions for 3 rows"):
+        tiny.session(3, [Edit(0, vector(0, 5, 32))])
+    with pytest.raises(BadInputError, match="2 lists"):
+        tiny.session(3).feed([[1], [2]])
+    with pytest.raises(BadInputError, match="cannot be taken back"):
+        tiny.session(1).rollback([1])
+    with pytest.raises(NotFoundError, match="no layer 9"):
+        tiny.session(1, [Edit(9, vector(0, 32))]).feed([[1]])
+    with pytest.raises(NotFoundError, match="no position set"):
+        Edit(0, vector(0, 32), positions="nowhere")
+    with pytest.raises(BadInputError, match="d_model"):
+        Edit(0, torch.zeros(2, 2, 2))
+    with pytest.raises(ValueError, match="twice"):
+        register_positions(POSITION_SETS["all"])
+
+
+def test_the_trained_model_decodes_games_exactly(trained: LanguageModel) -> None:
+    edits = [Edit(4, vector(1, 192), 0.5, "last"), Edit(5, vector(2, 192), 0.5)]
+    for chosen in ([], edits):
+        session = trained.session(3, chosen)
+        session.feed(random_rows(0, [40, 250, 120]))
+        session.feed(random_rows(1, [5, 1, 9]))
+        session.feed(random_rows(2, [1, 1, 1]))
+        assert_exact(session, chosen)

@@ -1,0 +1,256 @@
+"""Importing other people's checkpoints: right, verified, and never running their code."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.models.checkpoint import CheckpointInfo, digest, load_model, save_checkpoint
+from chessreg.models.importers import FORMATS, import_checkpoint, register
+from chessreg.models.importers import registry as importing
+from chessreg.models.language_model import LanguageModel
+from chessreg.models.reference import gpt2_logits
+
+ARGUMENTS = {"n_layer": 2, "n_head": 4, "n_embd": 32, "block_size": 64, "bias": False, "vocab_size": 32, "dropout": 0.0}
+
+
+def nanogpt_checkpoint(bias: bool = False, **arguments: Any) -> dict[str, Any]:
+    """What Karvonen's training code saves, under the names of torch.compile (specification 2.1)."""
+    generator = torch.Generator().manual_seed(0)
+    shape = {**ARGUMENTS, "bias": bias, **arguments}
+    d = shape["n_embd"]
+    sizes = {"transformer.wte.weight": (shape["vocab_size"], d), "transformer.wpe.weight": (shape["block_size"], d)}
+    for i in range(shape["n_layer"]):
+        block = f"transformer.h.{i}"
+        sizes |= {f"{block}.ln_1.weight": (d,), f"{block}.ln_2.weight": (d,)}
+        sizes |= {f"{block}.attn.c_attn.weight": (3 * d, d), f"{block}.attn.c_proj.weight": (d, d)}
+        sizes |= {f"{block}.mlp.c_fc.weight": (4 * d, d), f"{block}.mlp.c_proj.weight": (d, 4 * d)}
+    sizes["transformer.ln_f.weight"] = (d,)
+    if bias:
+        layers = [n for n in sizes if n.endswith(".weight") and n.split(".")[1] not in ("wte", "wpe")]
+        sizes |= {n.removesuffix("weight") + "bias": (sizes[n][0],) for n in layers}
+    weights = {n: 0.3 * torch.randn(*s, generator=generator) for n, s in sizes.items()}
+    weights["lm_head.weight"] = weights["transformer.wte.weight"]
+    weights["transformer.h.0.attn.bias"] = torch.ones(1, 1, 64, 64).tril()  # the mask buffer of older torch
+    model = {f"_orig_mod.{name}": tensor for name, tensor in weights.items()}
+    return {"model": model, "model_args": shape, "iter_num": 7, "best_val_loss": torch.tensor(1.5), "config": {"a": 1}}
+
+
+def written(checkpoint: Any, path: Path) -> Path:
+    torch.save(checkpoint, path)
+    return path
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_nanogpt_file_is_imported_with_equal_logits(bias: bool, tmp_path: Path) -> None:
+    report = import_checkpoint(written(nanogpt_checkpoint(bias), tmp_path / "ckpt.pt"), tmp_path / "out")
+    assert report.format == "nanogpt"
+    assert report.max_logit_difference <= 1e-4
+    assert report.tokens_compared == 128
+    assert report.info.architecture["bias"] is bias
+    assert report.info.block_size == 64
+    assert report.info.source["iter_num"] == 7
+    assert report.info.source["best_val_loss"] == 1.5
+    assert report.info.source["format"] == "nanogpt"
+    assert report.digest == digest(tmp_path / "out")
+    raw = {n.removeprefix("_orig_mod."): t for n, t in nanogpt_checkpoint(bias)["model"].items()}
+    tokens = torch.arange(64)[None] % 32
+    raw.pop("transformer.h.0.attn.bias")
+    expected = gpt2_logits(raw, tokens, 4)
+    assert float((LanguageModel.load(tmp_path / "out").logits(tokens) - expected).abs().max()) <= 1e-4
+    assert float(expected.std()) > 0.1
+
+
+def test_verification_notices_a_wrong_conversion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from chessreg.models.importers import nanogpt
+
+    whole: Callable[..., Any] = nanogpt.gpt2_config
+    monkeypatch.setattr(nanogpt, "gpt2_config", lambda **shape: whole(**shape, activation="gelu_new"))
+    with pytest.raises(BadInputError, match="logits differ"):
+        import_checkpoint(written(nanogpt_checkpoint(), tmp_path / "ckpt.pt"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_shared_checkpoint_is_imported(shared_data: Path, tmp_path: Path) -> None:
+    report = import_checkpoint(shared_data / "checkpoints" / "lichess-8x192-char.pt", tmp_path)
+    assert report.max_logit_difference <= 1e-4
+    assert report.info.parameters == 3_744_768
+    assert report.info.source["sha256"].startswith("58e56f82f0b7eb3a")
+
+
+def test_hugging_face_folders_are_imported(tiny: LanguageModel, tmp_path: Path) -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    config = GPT2Config(n_layer=2, n_head=4, n_embd=32, n_positions=64, vocab_size=32, initializer_range=0.3)
+    GPT2LMHeadModel(config).save_pretrained(tmp_path / "theirs")  # gelu_new, as GPT-2 has it
+    report = import_checkpoint(tmp_path / "theirs", tmp_path / "out")
+    assert (report.format, report.info.architecture["activation"]) == ("huggingface", "gelu_new")
+    theirs = GPT2LMHeadModel.from_pretrained(tmp_path / "theirs").eval()
+    tokens = torch.arange(60).reshape(2, 30) % 32
+    assert torch.allclose(load_model(tmp_path / "out")(tokens).logits, theirs(tokens).logits, atol=1e-5)
+    weights = {
+        f"transformer.{n}" if i % 2 else n: t for i, (n, t) in enumerate(theirs.transformer.state_dict().items())
+    }
+    for file in (tmp_path / "theirs").glob("*.safetensors"):
+        file.unlink()
+    torch.save(weights, tmp_path / "theirs" / "pytorch_model.bin")  # tensors only: no code
+    again = import_checkpoint(tmp_path / "theirs", tmp_path / "again")
+    assert again.digest == report.digest
+
+
+def test_our_own_folder_comes_home_unchanged(tiny: LanguageModel, tmp_path: Path) -> None:
+    info = CheckpointInfo.of(tiny.hf, "pgn-char-32", residual="centred", tokens_seen=9)
+    save_checkpoint(tiny.hf, tmp_path / "one", info)
+    report = import_checkpoint(tmp_path / "one", tmp_path / "two")
+    assert report.digest == digest(tmp_path / "one")
+    assert (report.info.residual, report.info.tokens_seen) == ("centred", 9)
+
+
+class Bomb:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (f"touch {self.path}",)
+
+
+@pytest.mark.parametrize(
+    "form", ["torch zip", "torch legacy", "plain pickle", "hidden in weights", "pytorch_model.bin"]
+)
+def test_a_pickle_that_would_execute_code_is_refused_and_never_run(form: str, tmp_path: Path) -> None:
+    path, trace = tmp_path / "ckpt.pt", tmp_path / "executed"
+    if form in ("plain pickle", "old pickle"):
+        path.write_bytes(pickle.dumps(Bomb(trace), protocol=2 if form == "old pickle" else 4))
+    elif form == "pytorch_model.bin":
+        path = tmp_path / "folder"
+        path.mkdir()
+        shape = {k: ARGUMENTS[k] for k in ("n_layer", "n_head", "n_embd", "vocab_size")}
+        (path / "config.json").write_text(json.dumps({"model_type": "gpt2", "n_positions": 64, **shape}))
+        torch.save({"transformer.wte.weight": Bomb(trace)}, path / "pytorch_model.bin")
+    else:
+        checkpoint = nanogpt_checkpoint()
+        content = {**checkpoint, "optimizer": Bomb(trace)} if form == "hidden in weights" else Bomb(trace)
+        torch.save(content, path, _use_new_zipfile_serialization=form != "torch legacy")
+    with pytest.raises(BadInputError) as caught:
+        import_checkpoint(path, tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    assert "execute code" in str(caught.value)
+    assert "system" in str(caught.value)
+    assert not trace.exists()
+    assert not (tmp_path / "out").exists()
+
+
+def damaged(kind: str, path: Path) -> None:
+    whole = written(nanogpt_checkpoint(), path).read_bytes()
+    match kind:
+        case "truncated":
+            path.write_bytes(whole[: len(whole) // 2])
+        case "empty":
+            path.write_bytes(b"")
+        case "random":
+            path.write_bytes(bytes(torch.randint(256, (5000,), generator=torch.Generator().manual_seed(1)).tolist()))
+        case "text":
+            path.write_text('[Event "a game"]\n\n1. e4 e5 *\n')
+        case "safe pickle":
+            path.write_bytes(pickle.dumps({"model": 1}))
+        case "compressed zip":
+            with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+                archive.writestr("archive/data.pkl", b"\0" * 50_000_000)
+        case "zip of text":
+            with zipfile.ZipFile(path, "w") as archive:
+                archive.writestr("readme.txt", "nothing here")
+
+
+@pytest.mark.parametrize(
+    "kind", ["truncated", "empty", "random", "text", "safe pickle", "compressed zip", "zip of text"]
+)
+def test_what_is_no_torch_file_is_refused_in_one_line(kind: str, tmp_path: Path) -> None:
+    damaged(kind, tmp_path / "ckpt.pt")
+    with pytest.raises(BadInputError, match=r"ckpt\.pt") as caught:
+        import_checkpoint(tmp_path / "ckpt.pt", tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def without(name: str) -> Callable[[dict[str, Any]], None]:
+    return lambda c: c["model"].pop(f"_orig_mod.{name}")
+
+
+def changed(name: str, tensor: torch.Tensor) -> Callable[[dict[str, Any]], None]:
+    return lambda c: c["model"].update({f"_orig_mod.{name}": tensor})
+
+
+WRONG = {
+    "a weight missing": (without("transformer.h.1.mlp.c_fc.weight"), "missing: transformer.h.1.mlp.c_fc.weight"),
+    "a weight too many": (changed("transformer.h.1.extra.weight", torch.zeros(3)), "no GPT-2 of this shape"),
+    "a wrong shape": (changed("transformer.h.0.ln_1.weight", torch.ones(31)), r"shape \[31\]"),
+    "NaN": (changed("transformer.h.0.ln_1.weight", torch.full((32,), torch.nan)), "NaN"),
+    "integers": (changed("transformer.ln_f.weight", torch.ones(32, dtype=torch.int64)), "tensors of floats"),
+    "an untied head": (changed("lm_head.weight", torch.zeros(32, 32)), "output head"),
+    "other layers than said": (lambda c: c["model_args"].update(n_layer=10**9), "says 1000000000 layers"),
+    "other width than said": (lambda c: c["model_args"].update(n_embd=64), "transformer.wte.weight"),
+    "heads that do not divide": (lambda c: c["model_args"].update(n_head=5), "multiple"),
+    "no shape": (lambda c: c.update(model_args={}), "model_args must give"),
+    "weights that are no dict": (lambda c: c.update(model=[1]), "not a dict of tensors"),
+    "no model": (lambda c: c.pop("model"), "no checkpoint that chessreg can read.*keys best_val_loss"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_weights_that_do_not_fit_are_named(name: str, tmp_path: Path) -> None:
+    change, message = WRONG[name]
+    checkpoint = nanogpt_checkpoint()
+    change(checkpoint)
+    with pytest.raises(BadInputError, match=message):
+        import_checkpoint(written(checkpoint, tmp_path / "ckpt.pt"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_tokenizer_of_another_size_is_refused(tmp_path: Path) -> None:
+    path = written(nanogpt_checkpoint(vocab_size=40), tmp_path / "ckpt.pt")
+    with pytest.raises(BadInputError, match="vocabulary of 40, tokenizer pgn-char-32 has 32"):
+        import_checkpoint(path, tmp_path / "out")
+    with pytest.raises(NotFoundError, match="no-such"):
+        import_checkpoint(path, tmp_path / "out", tokenizer="no-such")
+
+
+def test_paths_formats_and_folders_are_checked(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="nowhere"):
+        import_checkpoint(tmp_path / "nowhere", tmp_path / "out")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(BadInputError, match="a folder of nothing"):
+        import_checkpoint(tmp_path / "folder", tmp_path / "out")
+    config = tmp_path / "folder" / "config.json"
+    plain = {"model_type": "gpt2", "n_layer": 1, "n_head": 1, "n_embd": 8, "n_positions": 8, "vocab_size": 32}
+    for content, message in (
+        ("{", "not JSON"),
+        ('{"model_type": "llama"}', "holds a llama"),
+        (json.dumps(plain), "no weights"),
+        (json.dumps(plain | {"activation_function": "relu"}), "activation relu"),
+        (json.dumps(plain | {"scale_attn_by_inverse_layer_idx": True}), "scale_attn_by_inverse_layer_idx"),
+        (json.dumps(plain | {"n_layer": "8"}), "positive integers"),
+    ):
+        config.write_text(content)
+        with pytest.raises(BadInputError, match=message):
+            import_checkpoint(tmp_path / "folder", tmp_path / "out")
+    path = written(nanogpt_checkpoint(), tmp_path / "ckpt.pt")
+    with pytest.raises(BadInputError, match="no import format"):
+        import_checkpoint(path, tmp_path / "out", format="nothing")
+    with pytest.raises(BadInputError, match="no Hugging Face folder"):
+        import_checkpoint(path, tmp_path / "out", format="huggingface")
+
+
+def test_a_format_is_registered_once() -> None:
+    with pytest.raises(ValueError, match="twice"):
+        register(FORMATS["nanogpt"])
+    assert importing.FORMATS is FORMATS

@@ -1,0 +1,174 @@
+"""The training loop: it learns, resumes on the very next batch, and imports nothing of the house."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from chessreg.models.gpt import causal_attention
+from chessreg.models.training import IGNORED, Corpus, TrainConfig, Trainer, TrainHow, TrainPoint, collate, epoch_rows
+
+CONFIG = TrainConfig(
+    n_layer=2,
+    n_head=2,
+    n_embd=32,
+    block_size=31,
+    steps=40,
+    batch_tokens=310,
+    warmup_steps=5,
+    learning_rate=5e-3,
+    seed=3,
+)
+HOW = TrainHow(log_steps=5, autocast=False, micro_tokens=160)
+
+
+def corpus(games: int = 300) -> Corpus:
+    """Games that can be learnt: `;` and a run that counts up from a random start."""
+    rng = np.random.default_rng(0)
+    rows = [np.r_[15, (rng.integers(20) + np.arange(rng.integers(8, 60))) % 12] for _ in range(games)]
+    return Corpus(np.concatenate(rows).astype(np.uint8), np.r_[0, np.cumsum([len(r) for r in rows])])
+
+
+def trained(config: TrainConfig, folder: Path, stops: int = 0) -> tuple[Trainer, list[TrainPoint]]:
+    """A finished run, interrupted and taken up again `stops` times on the way."""
+    points: list[TrainPoint] = []
+    for stop in range(1, stops + 1):
+        trainer = Trainer(config, corpus(), folder, HOW)
+        at = config.steps * stop // (stops + 1)
+        trainer.run(points.append, should_stop=lambda trainer=trainer, at=at: trainer.step >= at)
+        assert trainer.step == at
+    trainer = Trainer(config, corpus(), folder, HOW)
+    trainer.run(points.append, heldout=corpus(20), heldout_steps=20)
+    return trainer, points
+
+
+@pytest.mark.parametrize("rows", ["blocks", "games"])
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_the_loss_falls(rows: str, optimizer: str, tmp_path: Path) -> None:
+    config = replace(CONFIG, rows=rows, optimizer=optimizer)
+    _, points = trained(config, tmp_path)
+    assert points[0].loss > 3.0
+    assert points[-1].loss < 0.6 * points[0].loss
+    assert [p.step for p in points if p.heldout_loss is not None] == [20, 40]
+    assert points[-1].heldout_loss is not None
+    assert points[-1].heldout_loss < 2.2
+    assert all(p.tokens_per_second > 0 for p in points)
+
+
+@pytest.mark.parametrize("rows", ["blocks", "games"])
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_an_interrupted_run_ends_with_the_same_weights(rows: str, optimizer: str, tmp_path: Path) -> None:
+    config = replace(CONFIG, rows=rows, optimizer=optimizer)
+    whole, _ = trained(config, tmp_path / "whole")
+    pieces, _ = trained(config, tmp_path / "pieces", stops=3)
+    assert whole.epoch > 0  # the interruptions lie in several epochs
+    assert (pieces.step, pieces.tokens_seen, pieces.epoch, pieces.position) == (
+        whole.step,
+        whole.tokens_seen,
+        whole.epoch,
+        whole.position,
+    )
+    for name, tensor in whole.model.state_dict().items():
+        assert torch.equal(tensor, pieces.model.state_dict()[name]), name
+
+
+def test_another_recipe_does_not_resume(tmp_path: Path) -> None:
+    trained(replace(CONFIG, steps=2), tmp_path)
+    with pytest.raises(ValueError, match="another learning_rate"):
+        Trainer(replace(CONFIG, learning_rate=1e-3), corpus(), tmp_path, HOW)
+    longer, _ = trained(replace(CONFIG, steps=4), tmp_path)
+    assert longer.step == 4
+
+
+@pytest.mark.parametrize("rows", ["blocks", "games"])
+def test_batches_are_a_function_of_seed_and_epoch(rows: str) -> None:
+    config = replace(CONFIG, rows=rows)
+    first = epoch_rows(corpus(), config, 0)
+    assert first == epoch_rows(corpus(), config, 0)
+    assert first != epoch_rows(corpus(), config, 1)
+    assert first != epoch_rows(corpus(), replace(config, seed=4), 0)
+    games = [game for batch in first for row in batch for game in row]
+    assert len(games) == len(set(games))
+    if rows == "games":
+        assert sorted(games) == list(range(300))
+
+
+def test_rows_begin_with_a_game_and_padding_is_ignored() -> None:
+    data = corpus()
+    for rows in ("blocks", "games"):
+        batch = epoch_rows(data, replace(CONFIG, rows=rows), 0)[0]
+        inputs, labels = collate(data, batch, CONFIG.block_size + 1)
+        assert bool((inputs[:, 0] == 15).all())
+        assert inputs.shape[1] <= CONFIG.block_size
+        for row, games in enumerate(batch):
+            expected = data.row(games, CONFIG.block_size + 1)
+            own = labels[row][labels[row] != IGNORED]
+            assert own.tolist() == expected[1:].tolist()
+        if rows == "blocks":
+            assert inputs.shape[1] == CONFIG.block_size
+            assert not bool((labels == IGNORED).any())
+
+
+@pytest.mark.parametrize("length", [17, 255, 256, 300, 1023])
+def test_sliced_attention_equals_the_fused_kernel(length: int) -> None:
+    generator = torch.Generator().manual_seed(length)
+    q, k, v = (torch.randn(2, 3, length, 8, generator=generator, requires_grad=True) for _ in range(3))
+    ours, fused = causal_attention(q, k, v), F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    torch.testing.assert_close(ours, fused, atol=1e-5, rtol=1e-4)
+    weight = torch.randn(ours.shape, generator=generator)
+    for one, other in zip(
+        torch.autograd.grad((ours * weight).sum(), (q, k, v)),
+        torch.autograd.grad((fused * weight).sum(), (q, k, v)),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
+
+
+def test_the_learning_rate_follows_its_schedule() -> None:
+    cosine = TrainConfig(steps=100, warmup_steps=10)
+    assert cosine.rate(0) == pytest.approx(0.1)
+    assert cosine.rate(9) == cosine.rate(10) == 1.0
+    assert cosine.rate(55) == pytest.approx(0.55)
+    assert cosine.rate(100) == pytest.approx(0.1)
+    flat = replace(cosine, schedule="trapezoid", decay_steps=20)
+    assert flat.rate(50) == 1.0
+    assert flat.rate(90) == pytest.approx(0.55)
+
+
+def test_training_needs_nothing_of_the_house() -> None:
+    """As on a bare GPU box: the rest of chessreg and its libraries cannot be imported."""
+    script = """
+        import sys
+
+        class Blocked:
+            heavy = "sqlalchemy alembic chess zarr pyarrow duckdb textual click pydantic rich".split()
+
+            def find_spec(self, name, path=None, target=None):
+                parts = name.split(".")
+                own = parts[0] == "chessreg" and len(parts) > 1 and parts[:2] != ["chessreg", "models"]
+                if parts[0] in self.heavy or parts[0] in ("store", "tui") or own:
+                    raise ImportError(f"{name} is blocked")
+
+        sys.meta_path.insert(0, Blocked())
+        from chessreg.models.training import TrainConfig, Trainer
+
+        print(sorted(m for m in sys.modules if m.startswith("chessreg")))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).resolve().parents[2],
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(
+        ["chessreg", "chessreg.models", "chessreg.models.gpt", "chessreg.models.training"]
+    )
