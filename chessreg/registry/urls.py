@@ -11,6 +11,7 @@ from urllib.parse import unquote
 from chessreg.errors import BadInputError
 
 DEFAULT_REGISTRY = ".chessreg/registry.db"
+DEFAULT_STORE = ".chessreg/store"
 POSTGRESQL = ("postgresql", "postgres", "postgresql+psycopg")
 VALUE = r"(\"[^\"\n]*\"|'[^'\n]*'|[^\s&]+)"
 # Upper case only, or the word itself: `tokenizer=…` and `token = ids[0]` in a patch are code, not secrets.
@@ -59,6 +60,11 @@ def place_of(reference: str | Path | None = None) -> Place:
         f"{mask(text)} is no registry: chessreg keeps them in SQLite or PostgreSQL",
         "give a path, sqlite:////path/registry.db or postgresql://user@host/database",
     )
+
+
+def store_path_of(given: str | Path | None = None) -> Path:
+    """The store's folder: as given, or CHESSREG_STORE, or ./.chessreg/store."""
+    return Path(given or os.environ.get("CHESSREG_STORE") or DEFAULT_STORE).expanduser().absolute()
 
 
 def _file(path: Path) -> Place:

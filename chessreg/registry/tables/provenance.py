@@ -136,9 +136,8 @@ class FragmentRecord(Base):
     """A fragment that was ingested: a second time it is passed over."""
 
     __tablename__ = "fragment"
-    id: Mapped[UUID] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String(255), primary_key=True)  # its file's, which no other fragment has
     run_id: Mapped[UUID] = mapped_column(index=True)
-    attempt_id: Mapped[UUID]
     rows: Mapped[int]
     ingested_at: Mapped[datetime] = mapped_column(UtcDateTime)
 

@@ -1,0 +1,199 @@
+"""`chessreg doctor`: what is missing here, and the command that installs or mends it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from chessreg.cli.base import Home, emit, json_option, pass_home
+from chessreg.errors import ChessregError
+
+FREE_BYTES = 2 * 2**30  # the demo's caches fit into this
+REQUIRED = (
+    *("adbc_driver_postgresql", "adbc_driver_sqlite", "alembic", "chess", "click", "duckdb", "matplotlib", "numpy"),
+    *(
+        "psutil",
+        "psycopg",
+        "pyarrow",
+        "pydantic",
+        "rich",
+        "rust_pgn_reader_python_binding",
+        "safetensors",
+        "sqlalchemy",
+    ),
+    *("textual", "tomlkit", "torch", "transformer_lens", "transformers", "uuid_utils", "zarr", "zstandard"),
+)
+OPTIONAL = {"ray": "ray", "obstore": "s3", "textual_serve": "web"}  # module → the extra that brings it
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing looked at. `missing` and `broken` stop work; `optional` only stops the thing it names."""
+
+    check: str
+    state: Literal["ok", "missing", "broken", "optional"]
+    detail: str
+    mend: str = ""
+
+
+@click.command()
+@json_option
+@pass_home
+@click.pass_context
+def doctor(ctx: click.Context, home: Home) -> None:
+    """Say what is missing here, and the command that installs or mends it. Makes and changes nothing.
+
+    Exit status 1 when something is missing or broken that work needs; optional things do not count.
+    """
+    checks = [check for look in LOOKS for check in looked(look, home)]
+    emit(home, [asdict(check) for check in checks])
+    if any(check.state in ("missing", "broken") for check in checks):
+        ctx.exit(1)
+
+
+def looked(look: Callable[[Home], Iterator[Check]], home: Home) -> list[Check]:
+    """The checks of one look; one that breaks is itself a finding."""
+    try:
+        return list(look(home))
+    except ChessregError as error:
+        return [Check(look.__name__, "broken", error.message, error.hint)]
+
+
+def install(package: str, brew: str | None = None) -> str:
+    """What to type here to install a system package."""
+    if platform.system() == "Darwin":
+        return f"brew install {brew or package}"
+    sudo = "" if os.geteuid() == 0 else "sudo "
+    for program, verb in (("apt-get", "install"), ("dnf", "install"), ("zypper", "install"), ("pacman", "-S")):
+        if shutil.which(program):
+            return f"{sudo}{program} {verb} {package}"
+    return f"install {package}"
+
+
+def python(home: Home) -> Iterator[Check]:
+    running = platform.python_version()
+    if sys.version_info < (3, 11):
+        yield Check("python", "broken", f"{running}; chessreg needs 3.11 or newer", install("python3"))
+    else:
+        yield Check("python", "ok", running)
+    missing = [name for name in REQUIRED if importlib.util.find_spec(name) is None]
+    if missing:
+        yield Check("packages", "missing", ", ".join(missing), f"{sys.executable} -m pip install chessreg")
+    else:
+        yield Check("packages", "ok", f"{len(REQUIRED)} present")
+
+
+def programs(home: Home) -> Iterator[Check]:
+    from chessreg.games.engines import find_stockfish
+
+    try:
+        yield Check("stockfish", "ok", str(find_stockfish()))
+    except ChessregError as error:
+        yield Check("stockfish", "missing", error.message, error.hint)
+    yield _program("git", "missing", "attempts record no commit without it")
+    yield _program("tmux", "optional", "keeps a terminal's work when it closes")
+
+
+def _program(name: str, absent: Literal["missing", "optional"], why: str) -> Check:
+    path = shutil.which(name)
+    return Check(name, "ok", path) if path else Check(name, absent, f"not installed: {why}", install(name))
+
+
+def registry(home: Home) -> Iterator[Check]:
+    """Whether it answers, can be written, and has the right schema."""
+    from chessreg.registry import migrations
+    from chessreg.registry.filesystem import network_file_system
+
+    place = home.place
+    if place.path is not None:
+        folder = place.path.parent
+        kind = network_file_system(place.path)
+        if kind is not None:
+            detail = f"{folder} is on {kind}: one process at a time writes, the others read"
+            yield Check(
+                "file system", "optional", detail, "PostgreSQL serves several machines: --registry postgresql://…"
+            )
+        if not place.path.exists():
+            yield _writable("registry", folder)
+            yield Check("schema", "optional", f"there is no registry {place.path} yet", "chessreg init")
+            return
+        yield _writable("registry", folder, place.path)
+    found = migrations.status(place)
+    if place.path is None:
+        yield Check("postgresql", "ok", f"{place.shown} answers")
+    mend = {"behind": "chessreg db upgrade", "ahead": "pip install -U chessreg", "empty": "chessreg init"}
+    if found.state == "equal":
+        yield Check("schema", "ok", found.head)
+    elif found.state == "empty":
+        yield Check("schema", "optional", f"{place.shown} holds no registry yet", mend["empty"])
+    else:
+        detail = f"{found.state}: {found.current} here, {found.head} wanted"
+        yield Check("schema", "broken", detail, mend.get(found.state, "give chessreg a database of its own"))
+    if place.path is None:
+        yield _program("pg_dump", "optional", "chessreg db backup uses it")
+
+
+def store(home: Home) -> Iterator[Check]:
+    from store import Store, StoreError
+
+    root = home.store_path
+    if not root.exists():
+        yield _writable("store", root.parent)
+    else:
+        try:
+            Store(root)
+            yield Check("store", "ok", f"{root} can be written")
+        except StoreError as error:
+            yield Check("store", "broken", error.message, error.hint)
+    existing = next(folder for folder in (root, *root.parents) if folder.exists())
+    free = shutil.disk_usage(existing).free
+    detail = f"{free / 2**30:.1f} GiB free on {existing}"
+    if free < FREE_BYTES:
+        yield Check("disk", "broken", detail, "free some space, or give --store a folder on another disk")
+    else:
+        yield Check("disk", "ok", detail)
+
+
+def _writable(name: str, folder: Path, file: Path | None = None) -> Check:
+    """Whether a file can be made in a folder (or in the nearest one above that exists), and this file be written."""
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        return Check(name, "broken", f"{existing} cannot be written: {error.strerror}", f"chmod u+w {existing}")
+    if file is not None and not os.access(file, os.W_OK):
+        return Check(name, "broken", f"{file} is read-only", f"chmod u+w {file}")
+    return Check(name, "ok", f"{file or folder} can be written")
+
+
+def extras(home: Home) -> Iterator[Check]:
+    for module, extra in OPTIONAL.items():
+        if importlib.util.find_spec(module) is None:
+            yield Check(extra, "optional", f"{module} is not installed", f'pip install "chessreg[{extra}]"')
+        else:
+            yield Check(extra, "ok", f"{module} is installed")
+
+
+def accelerator(home: Home) -> Iterator[Check]:
+    from chessreg.registry.provenance import this_machine
+
+    machine = this_machine()
+    if machine["gpus"] and not machine["cuda"]:
+        detail = f"{', '.join(machine['gpus'])} unused: torch {machine['torch']} is built for the CPU"
+        yield Check("gpu", "optional", detail, "install torch for CUDA: https://pytorch.org/get-started/locally")
+    else:
+        yield Check("gpu", "ok", ", ".join(machine["gpus"]) or f"none; {machine['cores']} CPU cores")
+
+
+LOOKS: tuple[Callable[[Home], Iterator[Check]], ...] = (python, programs, registry, store, extras, accelerator)

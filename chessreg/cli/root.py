@@ -1,0 +1,183 @@
+"""The root command: its table of commands, the options that may stand anywhere, and errors in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import click
+
+from chessreg.cli.base import Home, LazyCommand, LazyGroup
+from chessreg.errors import ChessregError
+
+PIPE_CLOSED = 141  # 128 + SIGPIPE, as a shell says it of any program
+INTERRUPTED = 130
+
+COMMANDS = {
+    "init": LazyCommand("chessreg.cli.init:init", "Make the registry and the store of this folder."),
+    "doctor": LazyCommand("chessreg.cli.doctor:doctor", "Say what is missing here, and the command that mends it."),
+    "db": LazyCommand("chessreg.cli.db:db", "The registry's schema and backups."),
+    "demo": LazyCommand("chessreg.cli.demo:demo", "The whole way once, on the bundled games and model."),
+    "dataset": LazyCommand("chessreg.cli.dataset:dataset", "Games: add, fetch, generate, split, verify."),
+    "import": LazyCommand("chessreg.cli.import_:import_", "Bring in a checkpoint from a file."),
+    "checkpoint": LazyCommand("chessreg.cli.checkpoint:checkpoint", "Models: list, show, export."),
+    "run": LazyCommand("chessreg.cli.run:run", "Run an experiment, or go on with one."),
+    "cache": LazyCommand("chessreg.cli.cache:cache", "Activation caches: list, show."),
+    "probe": LazyCommand("chessreg.cli.probe:probe", "Probes: list, show."),
+    "vector": LazyCommand("chessreg.cli.vector:vector", "Directions: list, show."),
+    "query": LazyCommand("chessreg.cli.query:query", "The papers' tables from the registry, and SQL of your own."),
+    "game": LazyCommand("chessreg.cli.game:game", "Games that were played: list, show, export."),
+    "board": LazyCommand("chessreg.cli.board:board", "Draw a board of a game or a trial."),
+    "engine": LazyCommand("chessreg.cli.engine:engine", "Engines and the ladder of opponents."),
+}
+ANYWHERE = {"--registry": True, "--store": True, "--debug": False}  # option → whether it takes a value
+
+
+class Root(LazyGroup):
+    """Commands of the table, and those that other packages bring (entry-point group `chessreg.commands`)."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, lazy=COMMANDS, **settings)
+        self._looked = False
+
+    def _look(self) -> None:
+        """Add the commands of installed packages; a name of the table cannot be taken."""
+        if not self._looked:
+            from importlib.metadata import entry_points
+
+            for entry in sorted(entry_points(group="chessreg.commands"), key=lambda entry: entry.name):
+                text = "The terminal UI." if entry.name == "tui" else f"From {entry.dist.name if entry.dist else '?'}."
+                self.lazy.setdefault(entry.name, LazyCommand(entry.value, text))
+            self._looked = True
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        self._look()
+        return super().list_commands(ctx)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            self._look()
+        return super().get_command(ctx, name)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, hoisted(args))
+
+
+def hoisted(args: Sequence[str]) -> list[str]:
+    """The arguments with --registry, --store and --debug moved to the front, wherever they stood before a `--`."""
+    front: list[str] = []
+    rest: list[str] = []
+    left = list(args)
+    while left:
+        word = left.pop(0)
+        name, equals, _ = word.partition("=")
+        if word == "--":
+            return [*front, *rest, word, *left]
+        if name in ANYWHERE:
+            front.append(word)
+            if ANYWHERE[name] and not equals and left:
+                front.append(left.pop(0))
+        else:
+            rest.append(word)
+    return front + rest
+
+
+def show_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        from chessreg.registry.provenance import chessreg_version
+
+        click.echo(f"chessreg {chessreg_version()}")
+        ctx.exit()
+
+
+@click.group(cls=Root, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--registry", metavar="URL", help="Path or URL of the registry [CHESSREG_REGISTRY, ./.chessreg/registry.db]."
+)
+@click.option("--store", metavar="FOLDER", help="Folder of arrays and files [CHESSREG_STORE, ./.chessreg/store].")
+@click.option("--debug", is_flag=True, help="Show where an error arose.")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=show_version, help="Print the version."
+)
+@click.pass_context
+def root(ctx: click.Context, registry: str | None, store: str | None, debug: bool) -> None:
+    """Experiments on chess-playing language models: run them, and say a year later what made each number.
+
+    --registry, --store and --debug may stand anywhere in the line.
+    """
+    if ctx.obj is None or registry or store:  # a command that calls others hands its home on
+        ctx.obj = Home(registry, store, debug=debug)
+        ctx.call_on_close(ctx.obj.close)
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def run_command_line(args: Sequence[str]) -> int:
+    """Run one command line and return its exit status. Errors become one line on stderr, never a traceback."""
+    try:
+        status = root.main(args=list(args), prog_name="chessreg", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return 2
+    except click.UsageError as error:
+        hint = f"{error.ctx.command_path} --help" if error.ctx else "chessreg --help"
+        return fail(args, error.format_message(), hint, 2)
+    except (click.Abort, KeyboardInterrupt):
+        return fail(args, "interrupted", "", INTERRUPTED)
+    except BrokenPipeError:
+        return pipe_closed()
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):
+            return pipe_closed()  # click answers a closed pipe with exit status 1
+        return error.code if isinstance(error.code, int) else int(bool(error.code))
+    except Exception as error:
+        if "--debug" in args:
+            import traceback
+
+            traceback.print_exc()
+        return fail(args, *told(error))
+    return status if isinstance(status, int) else 0  # an int: ctx.exit(status)
+
+
+def told(error: Exception) -> tuple[str, str, int]:
+    """What to say of an error: message, hint, exit status."""
+    from store.errors import StoreError
+
+    if isinstance(error, (ChessregError, StoreError)):
+        return error.message, error.hint, error.exit_code
+    if isinstance(error, click.ClickException):
+        return error.format_message(), "", error.exit_code
+    if isinstance(error, OSError):
+        where = f": {error.filename}" if error.filename else ""
+        hint = "free some space and try again" if error.errno == 28 else ""
+        return f"{error.strerror or error}{where}", hint, 1
+    if isinstance(error, MemoryError):
+        return "out of memory", "", 1
+    said = (str(error).strip() or "no message").splitlines()[0]
+    return f"unexpected {type(error).__name__}: {said}", "this is a fault in chessreg; --debug shows where", 1
+
+
+def fail(args: Sequence[str], message: str, hint: str, code: int) -> int:
+    """Say on stderr what went wrong, for a person or (--json) for a program; returns the code."""
+    with suppress(BrokenPipeError):
+        sys.stdout.flush()
+    if "--json" in args:
+        document = {"error": message, "hint": hint, "code": code}
+        print(json.dumps(document, ensure_ascii=False), file=sys.stderr)
+        return code
+    line = " ".join(message.split())
+    print(line if code == INTERRUPTED else f"error: {line}", file=sys.stderr)
+    if hint:
+        print(f"hint: {hint}", file=sys.stderr)
+    return code
+
+
+def pipe_closed() -> int:
+    """Who read our output has had enough: end without a word, also when Python flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return PIPE_CLOSED
