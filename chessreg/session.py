@@ -153,4 +153,4 @@ def open_session(registry: str | None = None, store: str | Path | None = None, c
     from store import Store
 
     database = Database.open(registry_url(registry), create=create)
-    return Session(database, Store(store_path(store)))
+    return Session(database, Store.create(store_path(store)))

@@ -86,12 +86,11 @@ def upgrade() -> None:
     )
     op.create_table(
         "fragment",
-        sa.Column("id", sa.Uuid(), nullable=False),
+        sa.Column("name", sa.String(length=255), nullable=False),
         sa.Column("run_id", sa.Uuid(), nullable=False),
-        sa.Column("attempt_id", sa.Uuid(), nullable=False),
         sa.Column("rows", sa.Integer(), nullable=False),
         sa.Column("ingested_at", sa.DateTime(timezone=True), nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_fragment")),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_fragment")),
     )
     with op.batch_alter_table("fragment", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_fragment_run_id"), ["run_id"], unique=False)

@@ -40,40 +40,36 @@ class IngestReport:
     rows: int = 0
     repeated: int = 0
     conflicts: int = 0
-    quarantined: int = 0
+    set_aside: int = 0
 
 
 def ingest(database: Database, store: Store) -> IngestReport:
     """Take in every fragment that waits in the store. Unreadable ones are put in quarantine, with the reason."""
-    from store.errors import StoreError
-    from store.fragments import mark_ingested, pending, quarantine
+    from store.fragments import mark_ingested, pending, read_or_quarantine
 
     report = IngestReport()
     for fragment in pending(store):
-        try:
-            rows = [(family, row) for family, chunk in fragment.read() for row in chunk]
-        except FileNotFoundError:
-            continue  # another process has just taken it in
-        except StoreError as error:
-            quarantine(fragment, str(error))
-            report.quarantined += 1
+        chunks = read_or_quarantine(store, fragment)
+        if chunks is None:  # damaged, or another process has just taken it in
+            report.set_aside += 1
             continue
+        rows = [(family, row) for family, chunk in chunks for row in chunk]
         with database.write() as session:
             if database.dialect == "postgresql":
                 session.execute(text("select pg_advisory_xact_lock(hashtext('chessreg ingest'))"))
             take_in(session, fragment, rows, report)
-        mark_ingested(fragment)
+        mark_ingested(store, fragment)
     return report
 
 
 def take_in(session: Session, fragment: Fragment, rows: list[tuple[str, dict[str, Any]]], report: IngestReport) -> None:
     """One fragment, inside one transaction."""
-    if session.get(tables.FragmentRecord, UUID(str(fragment.id))) is not None:
+    if session.get(tables.FragmentRecord, fragment.name) is not None:
         return
     by_table: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for family, row in rows:
         if family not in UPDATES and family not in TABLES:
-            raise ChessregError(f"fragment {fragment.id} has rows of an unknown family {family!r}")
+            raise ChessregError(f"fragment {fragment.name} has rows of an unknown family {family!r}")
         by_table[family].append(typed(TABLES["attempt" if family in UPDATES else family], row))
     complete = complete_units(session, by_table["unit_range"])
     for name in sorted(by_table.keys() - set(UPDATES), key=ORDER.__getitem__):
@@ -89,13 +85,7 @@ def take_in(session: Session, fragment: Fragment, rows: list[tuple[str, dict[str
     for row in by_table["check_in"] + by_table["attempt_end"]:
         session.execute(update(attempt).where(attempt.c.id == row.pop("id")).values(**row))
     session.add(
-        tables.FragmentRecord(
-            id=UUID(str(fragment.id)),
-            run_id=UUID(fragment.run_id),
-            attempt_id=UUID(fragment.attempt_id),
-            rows=len(rows),
-            ingested_at=utc_now(),
-        )
+        tables.FragmentRecord(name=fragment.name, run_id=UUID(fragment.run_id), rows=len(rows), ingested_at=utc_now())
     )
     for run_id in {row["run_id"] for row in by_table["unit_range"]}:
         complete_run(session, run_id)

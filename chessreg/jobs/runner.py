@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -102,7 +103,14 @@ class Attempt:
         self.id = new_id()
         self.frozen, self.how, self.inputs = frozen, how, inputs
         self.given, self.missing = given, missing
-        self.writer: FragmentWriter = FragmentWriter(inputs.store, frozen.run_id.hex, self.id.hex)
+        self.writer: FragmentWriter = FragmentWriter(
+            inputs.store,
+            frozen.run_id.hex,
+            self.id.hex,
+            flush_rows=1 << 60,  # only the task flushes, between units: a unit's rows are never in two fragments
+            flush_bytes=1 << 60,
+            flush_seconds=math.inf,
+        )
         self.outage: str | None = None
         last = frozen.units - 1
         self.reduces = frozen.kind.reduce is not None and last in missing

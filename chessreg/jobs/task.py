@@ -66,9 +66,7 @@ class Task(Generic[S, H]):
     @property
     def folder(self) -> Path:
         """A folder of this run, for what must outlive the attempt (a trainer's state). Not a result."""
-        folder = self.store.root / "runs" / self.run_id.hex
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
+        return self.store.run_folder(self.run_id.hex)
 
     # -- handing back ---------------------------------------------------------------------------------------------
 
