@@ -1,0 +1,79 @@
+"""Ingest: each fragment once, the first complete row wins, differing later ones are listed."""
+
+from __future__ import annotations
+
+import shutil
+
+from sqlalchemy import func, select
+
+from chessreg.jobs.ingest import ingest
+from chessreg.registry import tables
+from chessreg.session import open_session
+from store.fragments import adopt, ingested
+
+
+def count(session, table):
+    with session.database.read() as sql:
+        return sql.scalar(select(func.count()).select_from(table))
+
+
+def test_fragments_that_come_twice_change_nothing(session, run_toy, tmp_path):
+    run_toy(positions=5)
+    before = count(session, tables.Score), count(session, tables.FragmentRecord)
+    for fragment in ingested(session.store):
+        shutil.copy(fragment.path, session.store.incoming / fragment.name)
+    report = ingest(session.database, session.store)
+    assert (report.fragments, report.rows, report.conflicts) == (0, 0, 0)
+    assert (count(session, tables.Score), count(session, tables.FragmentRecord)) == before
+
+
+def test_the_same_spec_on_two_machines_is_one_run_with_two_attempts(session, toy, run_toy, tmp_path):
+    run_toy(positions=5)
+    with open_session(str(tmp_path / "other.db"), tmp_path / "other") as other:
+        other.run(toy.spec(positions=5), kind=toy.source)
+        for fragment in ingested(other.store):
+            adopt(session.store, fragment.path)
+    report = ingest(session.database, session.store)
+    assert report.conflicts == 0
+    assert report.repeated == 5
+    assert count(session, tables.Run) == 1
+    assert count(session, tables.Attempt) == 2
+    assert count(session, tables.Score) == 5
+
+
+def test_a_differing_later_row_is_a_conflict_and_the_first_stays(session, toy, run_toy, tmp_path, monkeypatch):
+    run_toy(positions=2)
+    with open_session(str(tmp_path / "other.db"), tmp_path / "other") as other:
+        from chessreg.jobs.task import Task
+
+        emit = Task.emit
+        monkeypatch.setattr(
+            Task, "emit", lambda self, family, unit, detail=None, **c: emit(self, family, unit, detail, **{**c, "n": 9})
+        )
+        other.run(toy.spec(positions=2), kind=toy.source)
+        for fragment in ingested(other.store):
+            adopt(session.store, fragment.path)
+    assert ingest(session.database, session.store).conflicts == 2
+    with session.database.read() as sql:
+        assert set(sql.scalars(select(tables.Score.n))) == {1}
+        assert {row["n"] for row in sql.scalars(select(tables.Conflict.row))} == {9}
+
+
+def test_a_registry_made_anew_from_the_fragments_holds_the_same(session, run_toy, tmp_path):
+    run_toy(positions=6)
+    with open_session(str(tmp_path / "anew.db"), tmp_path / "anew") as anew:
+        for fragment in ingested(session.store):
+            adopt(anew.store, fragment.path)
+        ingest(anew.database, anew.store)
+        for table in (tables.Run, tables.Score, tables.Attempt, tables.UnitRange):
+            assert count(anew, table) == count(session, table)
+
+
+def test_a_torn_fragment_is_set_aside(session, run_toy):
+    run_toy(positions=3)
+    fragment = ingested(session.store)[0]
+    torn = session.store.incoming / fragment.name
+    torn.write_bytes(fragment.path.read_bytes()[:-7])
+    assert ingest(session.database, session.store).set_aside == 1
+    assert not torn.exists()
+    assert any(session.store.quarantine.iterdir())

@@ -1,0 +1,128 @@
+"""Runs: done once, resumed, replicated, and the truth about how they ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+
+from chessreg.errors import BadInputError
+from chessreg.jobs.runner import mark_dead
+from chessreg.registry import tables
+
+TOY = Path(__file__).parent.parent / "kinds" / "toy_kind.py"
+
+
+def rows(session, table, *columns):
+    with session.database.read() as sql:
+        return sql.execute(select(*(getattr(table, c) for c in columns))).all()
+
+
+def count(session, table):
+    with session.database.read() as sql:
+        return sql.scalar(select(func.count()).select_from(table))
+
+
+def test_a_run_leaves_its_rows_units_attempt_machine_and_kind(session, run_toy):
+    report = run_toy(positions=7)
+    assert (report.state, report.units, report.missing) == ("complete", 7, 0)
+    assert count(session, tables.Score) == 7
+    assert rows(session, tables.Attempt, "state", "cause", "units_done", "exit_code") == [
+        (tables.AttemptState.FINISHED, tables.Cause.FINISHED, 7, 0)
+    ]
+    ((spec, given, completed),) = rows(session, tables.Run, "spec", "given", "completed_at")
+    assert spec["positions"] == 7
+    assert spec["plies"] == 12
+    assert given == ["positions"]
+    assert completed is not None
+    assert count(session, tables.Machine) == 1
+    ((source, schema),) = rows(session, tables.KindRecord, "source", "detail_schema")
+    assert source == f"{TOY}:Toy"
+    assert set(schema["score"]["properties"]) == {"fen", "move", "checks"}
+
+
+def test_a_finished_spec_does_nothing_and_a_replicate_runs_anew(session, run_toy):
+    first, again = run_toy(positions=3), run_toy(positions=3)
+    assert again.attempt_id is None
+    assert again.run_id == first.run_id
+    assert count(session, tables.Attempt) == 1
+    anew = run_toy(positions=3, replicate=1)
+    assert anew.run_id != first.run_id
+    assert count(session, tables.Score) == 6
+
+
+def test_how_settings_and_key_order_do_not_change_the_run(session, toy, run_toy):
+    first = run_toy(positions=3, plies=5)
+    again = session.run(toy.spec(plies=5, positions=3), toy.how(threads=1), kind=str(TOY))
+    assert again.run_id == first.run_id
+
+
+def test_a_failing_kind_keeps_its_complete_units_and_says_why(session, tmp_path):
+    from chessreg.jobs.kind import kind
+
+    source = TOY.read_text().replace(
+        "random, board =", "if unit == 2: raise RuntimeError('no such thing')\n            random, board ="
+    )
+    path = tmp_path / "failing_kind.py"
+    path.write_text(source)
+    with pytest.raises(RuntimeError, match="no such thing"):
+        session.run(kind(str(path)).spec(positions=4), kind=str(path))
+    ((state, cause, message, done),) = rows(session, tables.Attempt, "state", "cause", "message", "units_done")
+    assert (state.value, cause.value, message, done) == ("failed", "failed", "RuntimeError: no such thing", 2)
+    assert count(session, tables.Score) == 2
+    assert rows(session, tables.Run, "completed_at") == [(None,)]
+
+
+def test_a_name_that_is_taken_is_refused_before_anything_is_done(session, toy, run_toy):
+    session.run(toy.spec(positions=2), kind=str(TOY), name="mine")
+    with pytest.raises(BadInputError, match="mine"):
+        session.run(toy.spec(positions=3), kind=str(TOY), name="mine")
+    assert count(session, tables.Run) == 1
+
+
+def spawn(tmp_path: Path, *settings: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "chessreg.cli", "--registry", str(tmp_path / "registry.db")]
+    command += ["--store", str(tmp_path / "store"), "run", str(TOY), *settings]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def wait_for_units(session, enough: int) -> None:
+    deadline = time.monotonic() + 60
+    while count(session, tables.UnitRange) < enough:
+        assert time.monotonic() < deadline, "the run made no progress"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("number", "state"), [(signal.SIGKILL, "lost"), (signal.SIGTERM, "killed"), (signal.SIGINT, "killed")]
+)
+def test_a_killed_run_goes_on_where_it_stopped(session, run_toy, tmp_path, number, state):
+    process = spawn(tmp_path, "--positions", "40", "--pause", "0.1")
+    wait_for_units(session, 3)
+    os.kill(process.pid, number)
+    _, error = process.communicate(timeout=30)
+    done = count(session, tables.UnitRange)
+    assert 3 <= done < 40
+    assert count(session, tables.Score) == done
+    if number != signal.SIGKILL:
+        assert process.returncode == 130
+        assert b"--resume" in error
+    assert mark_dead(session.database) == (1 if number == signal.SIGKILL else 0)
+    assert rows(session, tables.Attempt, "state") == [(tables.AttemptState(state),)]
+    report = run_toy(positions=40, pause=0.1)
+    assert (report.state, report.missing_before) == ("complete", 40 - count_before(session, report))
+    assert count(session, tables.Score) == 40
+
+
+def count_before(session, report) -> int:
+    """Units that earlier attempts had completed."""
+    with session.database.read() as sql:
+        return sql.scalar(
+            select(func.count()).select_from(tables.UnitRange).where(tables.UnitRange.attempt_id != report.attempt_id)
+        )
