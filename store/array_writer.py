@@ -1,0 +1,271 @@
+"""Write activations: rows in, one immutable zarr group out, published by a rename."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+
+from store import array_format as fmt
+from store.errors import AlreadyPublishedError, StoreError
+from store.files import explained, fsync_path, fsync_tree
+from store.staging import WriterLock, discard, staging_path
+
+if TYPE_CHECKING:
+    from store.store import Store
+
+
+class _Column:
+    """One array being filled: rows go straight into the file of the current chunk, and into its digest."""
+
+    def __init__(self, folder: Path, name: str, kind: fmt.LogicalType, width: int | None, chunk_rows: int) -> None:
+        self.name, self.kind, self.chunk_rows = name, kind, chunk_rows
+        self.tail = () if width is None else (width,)
+        self.digests: list[str] = []
+        self._folder, self._filled = folder, 0
+        self._file: BinaryIO | None = None
+        (folder / name).mkdir(parents=True)
+
+    def write(self, values: np.ndarray) -> None:
+        """Append rows; they are on their way to the disk when this returns, so the caller may reuse its memory."""
+        done = 0
+        while done < len(values):
+            if self._file is None:
+                self._begin()
+            take = min(self.chunk_rows - self._filled, len(values) - done)
+            self._put(values[done : done + take])
+            done += take
+            if self._filled == self.chunk_rows:
+                self._end()
+
+    def finish(self) -> None:
+        """End the last chunk. zarr's chunks are of one size: it is padded, unless it is the only one."""
+        if self._file is not None:
+            if self.digests:
+                self._put(np.full((self.chunk_rows - self._filled, *self.tail), self.kind.fill, self.kind.storage))
+            self._end()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+            self._file = None
+
+    def _begin(self) -> None:
+        import xxhash
+
+        path = self._folder / fmt.chunk_file(self.name, len(self.digests))
+        self._file = open(path, "xb", buffering=1 << 18)  # noqa: SIM115  lives until the chunk is full
+        self._hash = xxhash.xxh3_128()
+        size = self.chunk_rows * int(np.prod(self.tail, dtype=int)) * self.kind.storage.itemsize
+        if hasattr(os, "posix_fallocate"):  # many files then cost as little as one; a full disk is told early
+            try:
+                os.posix_fallocate(self._file.fileno(), 0, size)
+            except OSError as error:
+                if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                    raise
+
+    def _put(self, values: np.ndarray) -> None:
+        assert self._file is not None
+        bare = np.ascontiguousarray(values).data.cast("B")  # as zarr writes it: row-major, little-endian
+        self._file.write(bare)
+        self._hash.update(bare)
+        self._filled += len(values)
+
+    def _end(self) -> None:
+        assert self._file is not None
+        self._file.truncate()  # what was reserved and not used; flushes
+        if hasattr(os, "posix_fadvise"):  # start writing back now, so that the sync at publication finds little to do
+            os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        self._file.close()
+        self._file, self._filled = None, 0
+        self.digests.append(self._hash.hexdigest())
+
+
+class ActivationWriter:
+    """Writes the group of one (spec, range of units). As a context manager left without `publish`, it leaves nothing.
+
+    `spec` is any JSON mapping (kept as attributes; its hash and `units` name the group); `rows` may be None when not
+    known beforehand, else exactly so many must come. Several writers for the same group: the second is refused, at
+    once on the same machine, at `publish` otherwise. Raises AlreadyPublishedError, StoreError.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        spec: Mapping[str, Any],
+        hook_points: Sequence[str],
+        d_model: int,
+        dtype: str,
+        rows: int | None = None,
+        *,
+        units: tuple[int, int] = (0, 0),
+        chunk_bytes: int = fmt.CHUNK_BYTES,
+    ) -> None:
+        import xxhash  # noqa: F401  a missing package is told before the model runs, not after
+
+        store.require_writable()
+        self.store, self.spec, self.units, self.expected_rows = store, dict(spec), units, rows
+        self.hook_points = fmt.check_hook_points(hook_points)
+        self.kind = fmt.logical_type(dtype)
+        self.d_model, self.rows = d_model, 0
+        if d_model < 1 or units[0] < 0 or units[1] < units[0]:
+            raise StoreError(f"no array has d_model {d_model} and units {units[0]}..{units[1]}")
+        fmt.canonical(self.spec)
+        self.path = fmt.group_path(store, self.spec, units)
+        if self.path.exists():
+            raise AlreadyPublishedError(f"array {self.path.name} is published and never overwritten", self.path)
+        self._lock = WriterLock(store.tmp, f"array-{self.path.name}")
+        self._folder = staging_path(store.tmp, "array")
+        per_chunk = fmt.chunk_rows(d_model, self.kind.storage.itemsize, chunk_bytes)
+        index_chunk = fmt.chunk_rows(1, fmt.INDEX_TYPE.storage.itemsize, chunk_bytes)
+        self._columns: dict[str, _Column] = {}
+        self._open = True
+        try:
+            with explained(f"write array {self.path.name}"):
+                for name in self.hook_points:
+                    self._columns[name] = _Column(self._folder, fmt.array_name(name), self.kind, d_model, per_chunk)
+                for name in fmt.INDEX:
+                    self._columns[name] = _Column(self._folder, name, fmt.INDEX_TYPE, None, index_chunk)
+        except BaseException:
+            self.abort()
+            raise
+
+    def append(self, rows: Mapping[str, np.ndarray], game: np.ndarray, token: np.ndarray, ply: np.ndarray) -> None:
+        """Add n rows: for each hook point an array [n, d_model] in the stored dtype, and three index arrays [n].
+
+        bfloat16 comes as its bits (uint16; `to_bfloat16` makes them from float32). Arrays are copied.
+        Raises StoreError for a wrong shape or dtype, too many rows, a full disk; then nothing can be published.
+        """
+        if not self._open:
+            raise StoreError(f"the writer of array {self.path.name} is closed")
+        try:
+            arrays, count = self._checked(rows, game, token, ply)
+            with explained(f"write array {self.path.name}"):
+                for name, values in arrays.items():
+                    self._columns[name].write(values)
+        except BaseException:
+            self.abort()
+            raise
+        self.rows += count
+
+    def publish(self) -> Path:
+        """Write what is left, sync everything, rename into place; returns the group's folder.
+
+        The same content published meanwhile by somebody else is recognised; other content: AlreadyPublishedError.
+        """
+        if not self._open:
+            raise StoreError(f"the writer of array {self.path.name} is closed")
+        try:
+            if self.expected_rows is not None and self.rows != self.expected_rows:
+                raise StoreError(f"array {self.path.name} got {self.rows} rows where {self.expected_rows} were planned")
+            with explained(f"publish array {self.path.name}"):
+                attributes = self._finish()
+                self._rename(attributes["digest"])
+            return self.path
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """Give up: nothing is published, the staging folder goes. After `publish`, nothing."""
+        if self._open:
+            self._open = False
+            for column in self._columns.values():
+                column.close()
+            discard(self._folder)
+            self._lock.release()
+
+    def __enter__(self) -> ActivationWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()
+
+    def _checked(
+        self, rows: Mapping[str, np.ndarray], game: np.ndarray, token: np.ndarray, ply: np.ndarray
+    ) -> tuple[dict[str, np.ndarray], int]:
+        if set(rows) != set(self.hook_points):
+            raise StoreError(f"rows came for {sorted(rows)}, not for {sorted(self.hook_points)}")
+        count = len(game)
+        arrays = dict(rows)
+        for name, values in rows.items():
+            if values.shape != (count, self.d_model) or values.dtype != self.kind.storage:
+                raise StoreError(
+                    f"{name}: rows must be {self.kind.storage.name} [{count}, {self.d_model}] for dtype "
+                    f"{self.kind.name}, not {values.dtype.name} {list(values.shape)}"
+                )
+        for name, index in zip(fmt.INDEX, (game, token, ply), strict=True):
+            index = np.asarray(index)
+            if index.shape != (count,) or index.dtype.kind not in "iu":
+                raise StoreError(f"{name}: must be integers [{count}], not {index.dtype.name} {list(index.shape)}")
+            if count and not (int(index.min()) >= -(2**31) and int(index.max()) < 2**31):
+                raise StoreError(f"{name}: {index.max()} does not fit int32")
+            arrays[name] = index.astype(fmt.INDEX_TYPE.storage)
+        if self.expected_rows is not None and self.rows + count > self.expected_rows:
+            raise StoreError(
+                f"array {self.path.name} got {self.rows + count} rows where {self.expected_rows} were planned"
+            )
+        return arrays, count
+
+    def _finish(self) -> dict[str, Any]:
+        """Write the last chunks and the metadata; returns the group's attributes."""
+        for column in self._columns.values():
+            column.finish()
+        attributes: dict[str, Any] = {
+            "format": fmt.FORMAT,
+            "spec": self.spec,
+            "spec_hash": fmt.spec_hash(self.spec),
+            "units": list(self.units),
+            "rows": self.rows,
+            "d_model": self.d_model,
+            "logical_dtype": self.kind.name,
+            "hook_points": list(self.hook_points),
+            "chunks": {column.name: column.digests for column in self._columns.values()},
+        }
+        attributes["digest"] = fmt.group_digest(attributes)
+        self._write_metadata(attributes)
+        fsync_tree(self._folder)
+        return attributes
+
+    def _write_metadata(self, attributes: dict[str, Any]) -> None:
+        import zarr
+        from zarr.storage import LocalStore
+
+        group = zarr.create_group(LocalStore(self._folder), zarr_format=3, attributes=attributes)
+        for column in self._columns.values():
+            chunk_rows = min(column.chunk_rows, max(self.rows, 1))
+            group.create_array(
+                column.name,
+                shape=(self.rows, *column.tail),
+                chunks=(chunk_rows, *column.tail),
+                dtype=column.kind.storage,
+                compressors=None,
+                filters=None,
+                fill_value=column.kind.fill,
+                chunk_key_encoding={"name": "default", "separator": "."},  # files of one folder, not a folder each
+                attributes={"logical_dtype": column.kind.name},
+                config={"write_empty_chunks": True},
+            )
+
+    def _rename(self, digest: str) -> None:
+        try:
+            os.rename(self._folder, self.path)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            from store.arrays import ActivationArray
+
+            if ActivationArray.open(self.path).digests != [digest]:
+                raise AlreadyPublishedError(
+                    f"array {self.path.name} was published meanwhile with other content", self.path
+                ) from None
+        fsync_path(self.store.arrays)

@@ -1,0 +1,223 @@
+"""Content-addressed artefacts: checkpoints, probes, vectors, opening books, any file or folder that must never change.
+
+An artefact's digest is the sha256 of its files' relative paths, sizes and sha256s, so the same content has the same
+name on every machine. Publication is in two phases: write into a staging folder, then sync, read back, rename.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from store.errors import CorruptError, NotInStoreError, StoreError
+from store.files import explained, fsync_path, fsync_tree, sha256_file, write_synced
+from store.staging import discard, staged_kind, staging_path
+
+if TYPE_CHECKING:
+    from store.store import Store
+
+MANIFEST = ".artefact.json"
+_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
+_TAKEN = {errno.ENOTEMPTY, errno.EEXIST}
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """A published artefact. `bytes` counts its files; `path` is the folder that holds them."""
+
+    digest: str
+    kind: str
+    bytes: int
+    path: Path
+
+    @property
+    def file(self) -> Path:
+        """The one file of a single-file artefact; StoreError if it has several."""
+        files = [name for name in _scan(self.path) if name != MANIFEST]
+        if len(files) != 1:
+            raise StoreError(f"artefact {self.digest[:12]} has {len(files)} files, not one")
+        return self.path / files[0]
+
+
+@contextlib.contextmanager
+def stage(store: Store, kind: str) -> Iterator[Path]:
+    """A fresh staging folder. Write files into it, then `publish` it, inside the block or after it.
+
+    When the block raises, the folder is removed; an OSError (a full disk) becomes one StoreError.
+    """
+    store.require_writable()
+    folder = staging_path(store.tmp, kind)
+    with explained(f"write an artefact of kind {kind}"):
+        folder.mkdir()
+        try:
+            yield folder
+        except BaseException:
+            discard(folder)
+            raise
+
+
+def publish(store: Store, folder: Path, expect: str | None = None) -> Artefact:
+    """Publish a staged folder and return the artefact; the staging folder is gone afterwards.
+
+    Content that is here already is recognised: the existing artefact is returned. `expect` is the digest that the
+    content must have (a copy from another machine). Raises StoreError (nothing to publish, links, full disk) and
+    CorruptError (not the expected digest, or the disk returned other bytes than were written); then nothing is visible.
+    """
+    store.require_writable()
+    kind = staged_kind(folder)
+    if folder.parent != store.tmp or not folder.is_dir():
+        raise StoreError(f"{folder} is not a staging folder of the store {store.root}")
+    with explained(f"publish an artefact of kind {kind}"):
+        if (folder / MANIFEST).exists():
+            raise StoreError(f"{MANIFEST} is the store's own file: an artefact cannot bring one")
+        files = _manifest(folder)
+        digest = _digest(files)
+        if expect is not None and digest != expect:
+            raise CorruptError(f"the content of this {kind} has digest {digest[:12]}, not {expect[:12]} as expected")
+        target = _target(store, digest)
+        if _intact(store, digest):
+            discard(folder)
+            return describe(store, digest)
+        fsync_tree(folder)
+        if _manifest(folder, from_disk=True) != files:
+            raise CorruptError(f"the disk returned other bytes than were written to {folder}", "check the disk")
+        total = sum(size for _, size, _ in files)
+        record = {"chessreg_artefact": 1, "digest": digest, "kind": kind, "bytes": total, "files": files}
+        write_synced(folder / MANIFEST, json.dumps(record, indent=1).encode() + b"\n")
+        fsync_path(folder)
+        target.parent.mkdir(exist_ok=True)
+        if target.exists():  # there, but damaged: the new copy heals it
+            target.rename(staging_path(store.tmp, "damaged"))
+        try:
+            folder.rename(target)
+        except OSError as error:
+            if error.errno not in _TAKEN:
+                raise
+            discard(folder)  # somebody published the same content a moment ago
+        fsync_path(target.parent)
+        fsync_path(store.artefacts)
+    return describe(store, digest)
+
+
+def add(store: Store, source: Path, kind: str, expect: str | None = None) -> Artefact:
+    """Copy a file, or a folder's content, into the store as an artefact."""
+    source = Path(source)
+    if not source.exists():
+        raise StoreError(f"{source} does not exist", exit_code=3)
+    with stage(store, kind) as folder:
+        if source.is_dir():
+            shutil.copytree(source, folder, dirs_exist_ok=True, symlinks=False)
+            (folder / MANIFEST).unlink(missing_ok=True)  # the source may be another store's artefact
+        else:
+            shutil.copyfile(source, folder / source.name)
+        return publish(store, folder, expect)
+
+
+def path(store: Store, digest: str) -> Path:
+    """The folder of an artefact's files. Raises NotInStoreError."""
+    target = _target(store, digest)
+    if not (target / MANIFEST).is_file():
+        raise NotInStoreError(f"artefact {digest[:12]} is not in the store {store.root}")
+    return target
+
+
+def exists(store: Store, digest: str) -> bool:
+    """Whether the artefact is here; its bytes are not read."""
+    return (_target(store, digest) / MANIFEST).is_file()
+
+
+def describe(store: Store, digest: str) -> Artefact:
+    """What is recorded of an artefact. Raises NotInStoreError, CorruptError."""
+    record = _record(path(store, digest))
+    return Artefact(digest, record["kind"], record["bytes"], _target(store, digest))
+
+
+def verify(store: Store, digest: str) -> Artefact:
+    """Read every byte again. Raises CorruptError naming the first file that differs, NotInStoreError."""
+    folder = path(store, digest)
+    record = _record(folder)
+    with explained(f"read artefact {digest[:12]}"):
+        expected = {name: (size, sha) for name, size, sha in record["files"]}
+        found = {name: (size, sha) for name, size, sha in _manifest(folder)}
+    for name in sorted(expected.keys() | found.keys()):
+        if name not in found:
+            raise CorruptError(f"artefact {digest[:12]}: {name} is missing")
+        if name not in expected:
+            raise CorruptError(f"artefact {digest[:12]}: {name} was added after publication")
+        if found[name] != expected[name]:
+            raise CorruptError(f"artefact {digest[:12]}: {name} has changed since publication")
+    if _digest([(name, *expected[name]) for name in expected]) != digest:
+        raise CorruptError(f"artefact {digest[:12]}: its manifest does not belong to it")
+    return describe(store, digest)
+
+
+def list_all(store: Store, kind: str | None = None) -> list[Artefact]:
+    """All artefacts with a readable manifest, ordered by digest; `verify` tells what is wrong with one."""
+    found = []
+    for folder in sorted(store.artefacts.glob("??/*")):
+        with contextlib.suppress(CorruptError, NotInStoreError):
+            artefact = describe(store, folder.name)
+            if kind is None or artefact.kind == kind:
+                found.append(artefact)
+    return found
+
+
+def _target(store: Store, digest: str) -> Path:
+    if not _DIGEST.match(digest):
+        raise NotInStoreError(f"{digest!r} is not a digest: 64 hexadecimal digits")
+    return store.artefacts / digest[:2] / digest
+
+
+def _intact(store: Store, digest: str) -> bool:
+    try:
+        verify(store, digest)
+    except StoreError:
+        return False
+    return True
+
+
+def _record(folder: Path) -> dict[str, Any]:
+    try:
+        record = json.loads((folder / MANIFEST).read_bytes())
+        if isinstance(record["files"], list) and isinstance(record["bytes"], int) and isinstance(record["kind"], str):
+            return record
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise CorruptError(f"artefact {folder.name[:12]}: its manifest is damaged")
+
+
+def _scan(folder: Path) -> list[str]:
+    """Relative POSIX paths of all files below `folder`, in the order of their UTF-8 bytes."""
+    names = []
+    for parent, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            entry = Path(parent) / name
+            mode = entry.lstat().st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                raise StoreError(f"{entry} is a link or a special file: an artefact holds plain files only")
+            if stat.S_ISREG(mode):
+                names.append(entry.relative_to(folder).as_posix())
+    return sorted(names, key=str.encode)
+
+
+def _manifest(folder: Path, *, from_disk: bool = False) -> list[tuple[str, int, str]]:
+    """(relative path, bytes, sha256) of every file but our own manifest."""
+    names = [name for name in _scan(folder) if name != MANIFEST]
+    if not names:
+        raise StoreError(f"{folder} holds no file: there is nothing to publish")
+    return [(name, (folder / name).stat().st_size, sha256_file(folder / name, from_disk=from_disk)) for name in names]
+
+
+def _digest(files: list[tuple[str, int, str]]) -> str:
+    lines = [json.dumps([name, size, sha]) + "\n" for name, size, sha in sorted(files, key=lambda f: f[0].encode())]
+    return hashlib.sha256(b"chessreg-artefact-1\n" + "".join(lines).encode()).hexdigest()

@@ -1,0 +1,151 @@
+"""Shuffled batches of activations: chunks in a permuted order, mixed through a buffer, read ahead in a thread.
+
+No row is read twice in an epoch, and a chunk none of whose rows is kept is not read at all. The order is a function
+of (seed, epoch) and of the array's layout on disk, nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from store.array_format import as_float32
+from store.errors import StoreError
+
+if TYPE_CHECKING:
+    from store.arrays import ActivationArray
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of one or more layers, aligned: `rows` int64 [n] are row numbers, `layers[hook point]` is [n, d_model]."""
+
+    rows: np.ndarray
+    layers: dict[str, np.ndarray]
+    dtype: str
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, hook_point: str) -> np.ndarray:
+        return self.layers[hook_point]
+
+    def float32(self, hook_point: str) -> np.ndarray:
+        """One layer as float32, exactly; for bfloat16 from its bits."""
+        return as_float32(self.layers[hook_point], self.dtype)
+
+
+_Columns = list[np.ndarray]  # row numbers, then one array a layer, all of one length
+
+
+def iterate(
+    array: ActivationArray,
+    hook_points: Sequence[str],
+    batch_rows: int,
+    seed: int,
+    epoch: int,
+    keep: np.ndarray | Sequence[int] | None,
+    mix_chunks: int,
+    prefetch: int,
+    drop_last: bool,
+) -> Iterator[Batch]:
+    """Batches of `batch_rows` rows (the last may be smaller, or is dropped), every kept row exactly once.
+
+    `keep` is a boolean mask [rows] or row numbers; the mixing buffer holds `mix_chunks` chunks of each layer, and
+    `prefetch` chunks are read ahead. Bad arguments raise StoreError here, before the first batch is asked for.
+    """
+    if not hook_points or batch_rows < 1 or mix_chunks < 1 or prefetch < 1:
+        raise StoreError("batches need a hook point, and at least one row, one chunk to mix and one to read ahead")
+    table = array.chunk_table(hook_points[0])
+    names = [array.array_name(name) for name in hook_points]
+    rows = np.arange(array.rows) if keep is None else np.unique(array.row_numbers(keep))
+    spans = np.searchsorted(rows, [(first, last) for *_, first, last in table]).reshape(-1, 2)
+    plan = [(group, chunk, first, rows[a:b]) for (group, chunk, first, _), (a, b) in zip(table, spans, strict=True)]
+    plan = [entry for entry in plan if len(entry[3])]
+    largest = max((len(entry[3]) for entry in plan), default=1)
+    generator = _generator(seed, epoch)
+    order = [plan[i] for i in generator.permutation(len(plan))]
+
+    def load(group: int, chunk: int, first: int, wanted: np.ndarray) -> _Columns:
+        part, local = array.parts[group], wanted - first
+        chunks = (part.read_chunk(name, chunk) for name in names)
+        return [wanted, *(values if len(local) == len(values) else values[local] for values in chunks)]
+
+    def batches() -> Iterator[Batch]:
+        pieces = _mix(_ahead(load, order, prefetch), largest * mix_chunks, generator)
+        for columns in _rebatch(pieces, batch_rows, drop_last):
+            yield Batch(columns[0], dict(zip(hook_points, columns[1:], strict=True)), array.dtype)
+
+    return batches()
+
+
+def _ahead(load: object, order: list[tuple[int, int, int, np.ndarray]], prefetch: int) -> Iterator[_Columns]:
+    """Load the chunks of `order` one after another in a thread, `prefetch` of them before they are asked for."""
+    assert callable(load)
+    pool = ThreadPoolExecutor(1, thread_name_prefix="batches")
+    waiting: deque[Future[_Columns]] = deque()
+    try:
+        for entry in order:
+            waiting.append(pool.submit(load, *entry))
+            if len(waiting) > prefetch:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:  # also when the caller leaves the loop early
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _mix(chunks: Iterator[_Columns], capacity: int, generator: np.random.Generator) -> Iterator[_Columns]:
+    """A shuffle buffer of `capacity` rows: once it is full, arriving rows push out as many at random places."""
+    pool: _Columns = []
+    filled = 0
+    for columns in chunks:
+        if not pool:
+            pool = [np.empty((capacity, *column.shape[1:]), column.dtype) for column in columns]
+        room = min(capacity - filled, len(columns[0]))
+        if room:
+            for held, column in zip(pool, columns, strict=True):
+                held[filled : filled + room] = column[:room]
+            filled += room
+        count = len(columns[0]) - room
+        if count:
+            places = generator.choice(capacity, count, replace=False)
+            yield [held[places] for held in pool]
+            for held, column in zip(pool, columns, strict=True):
+                held[places] = column[room:]
+    places = generator.permutation(filled)
+    if filled:
+        yield [held[places] for held in pool]
+
+
+def _rebatch(pieces: Iterator[_Columns], batch_rows: int, drop_last: bool) -> Iterator[_Columns]:
+    """Cut and join pieces of any length into batches of one length."""
+    waiting: list[_Columns] = []
+    count = 0
+    for piece in pieces:
+        low = 0
+        while low < len(piece[0]):
+            high = min(len(piece[0]), low + batch_rows - count)
+            waiting.append([column[low:high] for column in piece])
+            count += high - low
+            low = high
+            if count == batch_rows:
+                yield _join(waiting)
+                waiting, count = [], 0
+    if waiting and not drop_last:
+        yield _join(waiting)
+
+
+def _join(parts: list[_Columns]) -> _Columns:
+    return parts[0] if len(parts) == 1 else [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+
+
+def _generator(*key: int) -> np.random.Generator:
+    digest = hashlib.blake2b("\x1f".join(map(str, key)).encode(), digest_size=16).digest()
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))

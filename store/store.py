@@ -1,0 +1,148 @@
+"""One folder on disk that holds everything too large for SQL.
+
+    store.json                     what this folder is, and the version of its layout
+    artefacts/<aa>/<digest>/…      content-addressed files (artefacts.py)
+    arrays/<id>/…                  immutable zarr groups of activations (arrays.py)
+    fragments/incoming/            result rows on their way to the registry (fragments.py)
+    fragments/ingested/<run id>/   the same, kept: a registry can be rebuilt or merged from them
+    fragments/quarantine/          damaged ones, each with its reason
+    datasets/                      games as Parquet, one folder a dataset
+    runs/<run id>/                 scratch, checkpoints and logs of long units
+    tmp/                           staging: nothing there is visible to anybody else
+
+Everything is written in `tmp/`, synced, and renamed into place: a crash at any moment leaves the whole or nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from store import artefacts, staging
+from store.artefacts import Artefact
+from store.errors import StoreError
+from store.files import explained, fsync_path, safe_name, write_synced
+
+LAYOUT = 1
+
+
+class Store:
+    """An open store. `Store.create` makes one; `Store(root)` opens one, and raises StoreError if it cannot."""
+
+    def __init__(self, root: Path | str, *, read_only: bool = False) -> None:
+        self.root = Path(root).absolute()
+        self.read_only = read_only
+        self.artefacts = self.root / "artefacts"
+        self.arrays = self.root / "arrays"
+        self.incoming = self.root / "fragments" / "incoming"
+        self.ingested = self.root / "fragments" / "ingested"
+        self.quarantine = self.root / "fragments" / "quarantine"
+        self.datasets = self.root / "datasets"
+        self.runs = self.root / "runs"
+        self.tmp = self.root / "tmp"
+        self._check()
+
+    @classmethod
+    def create(cls, root: Path | str) -> Store:
+        """The store at `root`, made if there is none. Two processes may do this at once."""
+        root = Path(root).absolute()
+        with explained(f"make a store at {root}"):
+            root.mkdir(parents=True, exist_ok=True)
+            if not (root / "store.json").exists():
+                tmp = root / "tmp"
+                tmp.mkdir(exist_ok=True)
+                aside = staging.staging_path(tmp, "store")
+                write_synced(aside, json.dumps({"chessreg_store": LAYOUT}).encode() + b"\n")
+                aside.rename(root / "store.json")
+                fsync_path(root)
+        return cls(root)
+
+    def _check(self) -> None:
+        if not self.root.is_dir():
+            found = "is not a folder" if self.root.exists() else "does not exist"
+            raise StoreError(f"the store {self.root} {found}", "make one with `chessreg init`", exit_code=3)
+        try:
+            layout = json.loads((self.root / "store.json").read_bytes())["chessreg_store"]
+        except FileNotFoundError:
+            raise StoreError(
+                f"{self.root} is not a store: it has no store.json", "make one with `chessreg init`", exit_code=3
+            ) from None
+        except OSError as error:
+            raise StoreError(f"cannot open the store {self.root}: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError):
+            raise StoreError(f"cannot open the store {self.root}: its store.json is damaged") from None
+        if layout != LAYOUT:
+            raise StoreError(
+                f"the store {self.root} has layout {layout}; this version reads layout {LAYOUT}",
+                "use the chessreg version that made it",
+            )
+        if not self.read_only:
+            with explained(f"write to the store {self.root}"):
+                for folder in self.folders():
+                    folder.mkdir(parents=True, exist_ok=True)
+                probe = staging.staging_path(self.tmp, "probe")
+                probe.touch()
+                probe.unlink()
+
+    def folders(self) -> tuple[Path, ...]:
+        """Every folder of the layout."""
+        return (
+            *(self.artefacts, self.arrays, self.incoming, self.ingested, self.quarantine),
+            *(self.datasets, self.runs, self.tmp),
+        )
+
+    def require_writable(self) -> None:
+        """StoreError if this store was opened for reading only."""
+        if self.read_only:
+            raise StoreError(f"the store {self.root} was opened read-only")
+
+    def run_folder(self, run_id: str) -> Path:
+        """`runs/<run id>/`, made if it is not there: a long unit keeps its scratch, checkpoints and logs here."""
+        self.require_writable()
+        folder = self.runs / safe_name("run id", run_id)
+        with explained(f"make the folder of run {run_id}"):
+            folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def stage(self, kind: str) -> AbstractContextManager[Path]:
+        """A fresh folder to write an artefact of this kind into; see artefacts.stage."""
+        return artefacts.stage(self, kind)
+
+    def publish(self, folder: Path, expect: str | None = None) -> Artefact:
+        """Make a staged folder an artefact; see artefacts.publish."""
+        return artefacts.publish(self, folder, expect)
+
+    def add(self, source: Path, kind: str, expect: str | None = None) -> Artefact:
+        """Copy a file or folder into the store as an artefact."""
+        return artefacts.add(self, source, kind, expect)
+
+    def path(self, digest: str) -> Path:
+        """The folder of an artefact's files. Raises NotInStoreError."""
+        return artefacts.path(self, digest)
+
+    def exists(self, digest: str) -> bool:
+        """Whether the artefact is here; its bytes are not read."""
+        return artefacts.exists(self, digest)
+
+    def artefact(self, digest: str) -> Artefact:
+        """What is recorded of an artefact. Raises NotInStoreError."""
+        return artefacts.describe(self, digest)
+
+    def verify(self, digest: str) -> Artefact:
+        """Read every byte of an artefact again. Raises CorruptError naming the file, or NotInStoreError."""
+        return artefacts.verify(self, digest)
+
+    def list(self, kind: str | None = None) -> Sequence[Artefact]:
+        """All artefacts, or those of one kind, ordered by digest."""
+        return artefacts.list_all(self, kind)
+
+    def stale_staging(self, older_than: float = staging.DAY) -> Sequence[staging.Staging]:
+        """What crashed writers left in `tmp/`, unwritten for `older_than` seconds."""
+        return staging.stale(self.tmp, older_than)
+
+    def clean_staging(self, older_than: float = staging.DAY) -> Sequence[staging.Staging]:
+        """Remove what `stale_staging` lists and return it."""
+        self.require_writable()
+        return staging.clean(self.tmp, older_than)
