@@ -1,0 +1,301 @@
+"""`chessreg dataset`: games in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chessreg.cli.base import Home, emit, json_option, pass_home
+from chessreg.cli.spec_options import Numbers
+from chessreg.cli.words import add_words
+
+if TYPE_CHECKING:
+    from chessreg.jobs.datasets import Added
+
+FILE = click.Path(path_type=Path)
+LISTED = {
+    "id": "id", "name": "name", "games": "games", "plies": "plies", "duplicates": "duplicates", "rejected": "rejected",
+    "skipped": "skipped", "rating_scale": "ratings", "licence": "licence", "source": "source",
+}  # fmt: skip
+
+
+@click.group()
+def dataset() -> None:
+    """Games: add, fetch, generate, split, verify."""
+
+
+def name_option(function: Any) -> Any:
+    return click.option("--name", help="What to call the dataset.")(function)
+
+
+def tell(home: Home, added: Added) -> None:
+    """Print the dataset that was added, or was there already."""
+    from chessreg.jobs import listing
+    from chessreg.registry import tables
+
+    with home.session().database.read() as session:
+        row = listing.entity(session, "dataset", tables.Dataset, added.id.hex)
+    if not added.created:
+        called = row["name"] or added.id.hex[-6:]
+        click.echo(f"these bytes are dataset {called} already; nothing was added", err=True)
+    emit(home, {**row, "created": added.created}, LISTED)
+    if added.created and row["rejected"] and not home.json:
+        click.echo(
+            f"{row['rejected']:,} games were rejected: chessreg dataset show {added.id.hex[-6:]} --rejects", err=True
+        )
+
+
+@dataset.command()
+@click.argument("files", nargs=-1, metavar="FILE…", type=FILE)
+@name_option
+@click.option("--sample", is_flag=True, help="Add the games that come with chessreg instead of a file.")
+@click.option("--salvage", is_flag=True, help="Keep the games before the place where a damaged stream breaks.")
+@click.option("--min-plies", type=click.IntRange(0), default=0, show_default=True, help="Skip games shorter than this.")
+@click.option(
+    "--rating-scale",
+    type=click.Choice(["lichess", "stockfish", "fide"]),
+    help="Whose ratings the Elo tags hold.  [default: by the Site and Event tags]",
+)
+@click.option("--licence", help="The games' licence, such as CC0-1.0.")
+@json_option
+@pass_home
+def add(
+    home: Home,
+    files: tuple[Path, ...],
+    name: str | None,
+    sample: bool,
+    salvage: bool,
+    min_plies: int,
+    rating_scale: str | None,
+    licence: str | None,
+) -> None:
+    """Add PGN files (.pgn, or that as .zst, .gz, .bz2) as one dataset.
+
+    The same bytes with the same filters are recognised. Games that are no legal chess are listed with the dataset.
+
+    \b
+    Example: chessreg dataset add lichess_db_standard_rated_2013-01.pgn.zst --name jan
+    """
+    from chessreg.cli.progress import progress_line
+    from chessreg.jobs import datasets
+
+    if sample == bool(files):
+        raise click.UsageError("give files, or --sample")
+    session = home.session()
+    with progress_line("dataset add", quiet=home.json) as on_progress:
+        if sample:
+            added = datasets.add_sample(session.database, session.store, name=name, on_progress=on_progress)
+        else:
+            added = datasets.add_dataset(
+                session.database,
+                session.store,
+                files,
+                name=name,
+                salvage=salvage,
+                min_plies=min_plies,
+                rating_scale=rating_scale,
+                licence=licence,
+                on_progress=on_progress,
+            )
+    tell(home, added)
+
+
+@dataset.command("list")
+@click.option("--all", "everything", is_flag=True, help="Also those in the archive.")
+@json_option
+@pass_home
+def list_(home: Home, everything: bool) -> None:
+    """List the datasets.
+
+    \b
+    Example: chessreg dataset list --json
+    """
+    from chessreg.jobs import listing
+    from chessreg.registry import tables
+
+    with home.session().database.read() as session:
+        rows = listing.entities(session, "dataset", tables.Dataset)
+    emit(home, [row for row in rows if everything or not row["archived"]], LISTED)
+
+
+@dataset.command()
+@click.argument("reference", metavar="DATASET")
+@click.option("--rejects", is_flag=True, help="List the games that were rejected, and why.")
+@json_option
+@pass_home
+def show(home: Home, reference: str, rejects: bool) -> None:
+    """Show a dataset: counts, sources, parts.
+
+    \b
+    Example: chessreg dataset show sample
+    """
+    from chessreg.jobs import datasets, listing
+    from chessreg.registry import tables
+
+    session = home.session()
+    if rejects:
+        emit(home, datasets.rejects(session.database, session.store, reference))
+        return
+    with session.database.read() as sql:
+        row = listing.entity(sql, "dataset", tables.Dataset, reference)
+        parts = sql.query(tables.Split).filter_by(dataset_id=row["id"]).order_by(tables.Split.created_at).all()
+        row["parts"] = [listing.columns(part) for part in parts]
+    emit(home, row, [key for key in row if key not in ("report", "parts", "notes", "archived", "invalid")])
+    if home.json:
+        return
+    report = row["report"]
+    for title, counts in (("rejected", report["rejected"]), ("skipped", report["skipped"])):
+        for reason, number in counts.items():
+            click.echo(f"{title:<12}  {number:,} {reason}")
+    for source in report["sources"]:
+        click.echo(f"file          {source['name']}  {source['bytes']:,} bytes  sha256 {source['sha256']}")
+    for part in row["parts"]:
+        bounds = f"seed {part['seed']}, {part['low']:g} to {part['high']:g}"
+        click.echo(f"part          {part['name']}  {part['games']:,} games  {bounds}")
+    for note in row["notes"]:
+        click.echo(f"note          {note}")
+
+
+@dataset.command()
+@click.argument("reference", metavar="DATASET")
+@click.option(
+    "--sample", type=click.IntRange(0), default=200, show_default=True, help="Games to replay in python-chess."
+)
+@json_option
+@pass_home
+@click.pass_context
+def verify(ctx: click.Context, home: Home, reference: str, sample: int) -> None:
+    """Read every byte of a dataset again, compare it with its report, and replay a sample of its games.
+
+    \b
+    Example: chessreg dataset verify sample
+    """
+    from chessreg.jobs import datasets
+
+    session = home.session()
+    found = datasets.verify_dataset(session.database, session.store, reference, sample=sample)
+    record = {"games": found.games, "replayed": found.replayed, "ok": not found.problems, "problems": found.problems}
+    emit(home, record, ["games", "replayed", "ok"])
+    for problem in found.problems:
+        click.echo(f"error: {problem}", err=True)
+    if found.problems:
+        ctx.exit(1)
+
+
+@dataset.command()
+@click.argument("reference", metavar="DATASET")
+@click.option("--parts", required=True, metavar="NAME=SHARE,…", help="Such as train=0.5,test=0.5.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Another seed cuts elsewhere.")
+@json_option
+@pass_home
+def split(home: Home, reference: str, parts: str, seed: int) -> None:
+    """Cut a dataset into named parts by a seeded hash of the moves: equal games are always in the same part.
+
+    A part is then DATASET:NAME wherever a dataset is asked for.
+
+    \b
+    Example: chessreg dataset split sample --parts fit=0.6,test=0.4 --seed 0
+    """
+    from chessreg.jobs import datasets, listing
+
+    session = home.session()
+    made = datasets.split_dataset(session.database, session.store, reference, parts, seed)
+    emit(home, [listing.columns(part) for part in made.parts], ["name", "games", "seed", "low", "high"])
+    if not made.created:
+        click.echo("these parts were there already; nothing has changed", err=True)
+    for overlap in made.overlaps:
+        click.echo(
+            f"{overlap.part} and {overlap.other} share {overlap.games:,} games and {overlap.move_lists:,} move lists",
+            err=True,
+        )
+    if made.outside:
+        click.echo(f"{made.outside:,} games are in none of these parts", err=True)
+
+
+@dataset.command()
+@click.argument("source", type=click.Choice(["lichess"]))
+@click.argument("month")
+@name_option
+@click.option("--base-url", help="A mirror with the layout of https://database.lichess.org.")
+@click.option("--keep", is_flag=True, help="Keep the downloaded file in the store.")
+@json_option
+@pass_home
+def fetch(home: Home, source: str, month: str, name: str | None, base_url: str | None, keep: bool) -> None:
+    """Download a month of rated games, verify its checksum, and add it. A download that broke off is gone on with.
+
+    \b
+    Example: chessreg dataset fetch lichess 2013-01 --name jan-2013
+    """
+    from chessreg.cli.progress import progress_line
+    from chessreg.jobs import datasets
+
+    session = home.session()
+    with progress_line(f"{source} {month}", quiet=home.json) as on_progress:
+        added = datasets.fetch_dataset(
+            session.database, session.store, month, base_url=base_url, keep=keep, name=name, on_progress=on_progress
+        )
+    tell(home, added)
+
+
+@dataset.command()
+@click.option("--engine", type=click.Choice(["stockfish"]), default="stockfish", show_default=True)
+@click.option("--games", type=click.IntRange(1), required=True, help="How many games to play.")
+@click.option(
+    "--levels", type=Numbers(int), default="0-19", show_default=True, help="Skill levels that meet each other."
+)
+@click.option("--nodes", type=click.IntRange(1), default=200, show_default=True, help="Search limit of every move.")
+@click.option(
+    "--max-plies", type=click.IntRange(2), default=160, show_default=True, help="Longer games are adjudicated."
+)
+@click.option("--opening-plies", type=click.IntRange(0), default=4, show_default=True, help="Random plies before.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of openings, levels and colours.")
+@click.option("--processes", type=click.IntRange(1), help="Games played at once.  [default: one a core]")
+@click.option("--pgn", type=FILE, help="Also keep the games as this file (.pgn or .pgn.zst).")
+@name_option
+@json_option
+@pass_home
+def generate(
+    home: Home,
+    engine: str,
+    games: int,
+    levels: tuple[int, ...],
+    nodes: int,
+    max_plies: int,
+    opening_plies: int,
+    seed: int,
+    processes: int | None,
+    pgn: Path | None,
+    name: str | None,
+) -> None:
+    """Let the levels of an engine play each other from random openings, on all cores, and add the games.
+
+    The Elo tags hold the levels' published ratings, so the rating scale is stockfish's own.
+
+    \b
+    Example: chessreg dataset generate --games 500 --levels 0-5 --nodes 200 --name engines
+    """
+    from chessreg.cli.progress import progress_line
+    from chessreg.jobs import datasets
+
+    session = home.session()
+    with progress_line(f"{engine} plays itself", quiet=home.json) as on_progress:
+        added = datasets.generate_dataset(
+            session.database,
+            session.store,
+            games,
+            levels=levels,
+            nodes=nodes,
+            max_plies=max_plies,
+            opening_plies=opening_plies,
+            seed=seed,
+            processes=processes,
+            pgn=pgn,
+            name=name,
+            on_progress=on_progress,
+        )
+    tell(home, added)
+
+
+add_words(dataset, "dataset")

@@ -1,0 +1,91 @@
+"""`chessreg engine`: opponents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from chessreg.cli.base import Home, emit, json_option, pass_home
+from chessreg.errors import NotFoundError
+
+
+@click.group()
+def engine() -> None:
+    """Engines and the ladder of opponents."""
+
+
+@engine.command("list")
+@json_option
+@pass_home
+def list_(home: Home) -> None:
+    """List the engines that have played here, and the Stockfish of this machine.
+
+    \b
+    Example: chessreg engine list
+    """
+    from chessreg.cli.fresh import fresh
+    from chessreg.jobs import listing
+    from chessreg.registry import tables
+
+    here = installed()
+    with fresh(home).read() as session:
+        rows = [
+            {
+                **listing.columns(row),
+                "here": row.binary_sha256 is None or bool(here and row.binary_sha256 == here["binary_sha256"]),
+            }
+            for row in session.query(tables.Engine).order_by(
+                tables.Engine.name, tables.Engine.version, tables.Engine.id
+            )
+        ]
+    if here and not any(row["binary_sha256"] == here["binary_sha256"] for row in rows):
+        rows.append({"id": None, **here, "here": True})
+    emit(home, rows, ["id", "name", "version", "binary_sha256", "here"])
+    if here is None:
+        click.echo("Stockfish is not installed: chessreg doctor", err=True)
+
+
+@engine.command()
+@json_option
+@pass_home
+def ladder(home: Home) -> None:
+    """The opponents from weakest to strongest; measure a model where it scores 20 to 80 %.
+
+    \b
+    Example: chessreg run play --checkpoint reference --opponent stockfish:0@nodes=10
+    """
+    from chessreg.games.engines import LADDER
+    from chessreg.games.ratings import engine_rating
+
+    here = installed()
+    rows = [
+        {
+            "opponent": spec.text,
+            "name": spec.name,
+            "level": spec.level,
+            "limit": spec.limit.text if spec.limit else None,
+            "elo": engine_rating(spec),
+            "available": here is not None or not spec.needs_process,
+        }
+        for spec in LADDER
+    ]
+    emit(home, rows)
+    if here is None:
+        click.echo("Stockfish is not installed: chessreg doctor", err=True)
+
+
+def installed() -> dict[str, Any] | None:
+    """The Stockfish of this machine as a row of `engine`, or None."""
+    from chessreg.games.engines import engine_identity
+
+    try:
+        found = engine_identity()
+    except NotFoundError:
+        return None
+    return {
+        "name": found.name,
+        "version": found.version,
+        "binary_sha256": found.sha256,
+        "options": dict(found.options),
+    }

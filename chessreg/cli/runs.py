@@ -1,0 +1,88 @@
+"""`chessreg runs`: experiments that were run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from chessreg.cli.base import Home, emit, json_option, pass_home
+from chessreg.cli.fresh import fresh
+from chessreg.cli.words import add_words
+
+LISTED = {
+    "id": "id", "name": "name", "kind": "kind", "progress": "state", "attempts": "tries", "host": "host",
+    "created_at": "created", "tags": "tags",
+}  # fmt: skip
+
+
+@click.group()
+def runs() -> None:
+    """Runs: list, show, name, tag, note, archive. `chessreg run` makes them."""
+
+
+@runs.command("list")
+@click.option("--kind", help="Those of one kind.")
+@click.option("--all", "everything", is_flag=True, help="Also those in the archive.")
+@json_option
+@pass_home
+def list_(home: Home, kind: str | None, everything: bool) -> None:
+    """List the runs, the newest last.
+
+    \b
+    Example: chessreg runs list --kind probe
+    """
+    from chessreg.jobs import listing
+
+    with fresh(home).read() as session:
+        rows = listing.runs(session, kind=kind, archived=everything)
+    shown = rows if home.json else [{**row, "progress": progress(row), "tags": " ".join(row["tags"])} for row in rows]
+    emit(home, shown, LISTED)
+
+
+def progress(row: dict[str, Any]) -> str:
+    """How a run stands, in a cell: complete, or its state with units done of all."""
+    wrong = " (invalid)" if row["invalid"] else ""
+    return ("complete" if row["state"] == "complete" else f"{row['state']} {row['done']}/{row['units']}") + wrong
+
+
+@runs.command()
+@click.argument("reference", metavar="RUN")
+@json_option
+@pass_home
+def show(home: Home, reference: str) -> None:
+    """Show a run in full: its settings, what it read and made, and every attempt with its cause.
+
+    \b
+    Example: chessreg runs show reference-board
+    """
+    from chessreg.jobs import listing
+
+    with fresh(home).read() as session:
+        row = listing.run(session, reference)
+    if home.json:
+        emit(home, row)
+        return
+    row["progress"] = progress(row)
+    emit(home, row, {"id": "run", "name": "name", "kind": "kind", "version": "version", "progress": "state",
+                     "created_at": "created", "completed_at": "completed", "spec_hash": "spec", "tags": "tags",
+                     "invalid": "invalid", "conflicts": "conflicts"})  # fmt: skip
+    sections: list[tuple[str, list[dict[str, Any]], list[str]]] = [
+        ("settings", [setting(row, key) for key in row["spec"]], ["setting", "value", "source"]),
+        ("read", row["inputs"], ["name", "recipe", "digest", "source_run_id"]),
+        ("made", row["outputs"], ["name", "unit", "digest"]),
+        ("attempts", row["tries"], ["id", "state", "cause", "host", "started_at", "ended_at", "units_done", "message"]),
+    ]
+    for title, rows, columns in sections:
+        if rows:
+            click.echo(f"\n{title}")
+            emit(home, rows, columns)
+    for note in row["notes"]:
+        click.echo(f"\nnote  {note}")
+
+
+def setting(row: dict[str, Any], key: str) -> dict[str, Any]:
+    return {"setting": key, "value": str(row["spec"][key]), "source": "default" if key in row["defaulted"] else "given"}
+
+
+add_words(runs, "run")

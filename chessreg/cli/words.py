@@ -1,0 +1,96 @@
+"""Words about things: name, tag, note, archive, invalidate. The same commands for every noun that is listed."""
+
+from __future__ import annotations
+
+import click
+
+from chessreg.cli.base import Home, pass_home
+
+
+def say(home: Home, noun: str, reference: str, word: str, value: str, withdrawn: bool = False) -> None:
+    """Say it, or take it back, and tell so on stderr."""
+    from chessreg.registry import names
+
+    database = home.session().database
+    with database.write() as session:
+        target = names.resolve(session, noun, reference)
+        names.say(session, noun, target, word, value, withdrawn=withdrawn)
+    said = f"{word} {value!r}" if value else word
+    click.echo(f"{noun} {target.hex[-6:]}: {'no longer ' if withdrawn else ''}{said}", err=True)
+
+
+def take_back(home: Home, noun: str, reference: str, word: str) -> None:
+    """Take back everything that this word says of a thing. Raises NotFoundError when it says nothing."""
+    from sqlalchemy import select
+
+    from chessreg.errors import NotFoundError
+    from chessreg.registry import names
+
+    now = names.NOW.c
+    with home.session().database.write() as session:
+        target = names.resolve(session, noun, reference)
+        where = now.noun == noun, now.target == target.hex, now.word == word
+        values = list(session.scalars(select(now.value).where(*where)))
+        if not values:
+            raise NotFoundError(f"{noun} {reference} is not said to be {word}", f"chessreg {noun} show {reference}")
+        for value in values:
+            names.say(session, noun, target, word, value, withdrawn=True)
+    click.echo(f"{noun} {target.hex[-6:]}: no longer {word}", err=True)
+
+
+def add_words(group: click.Group, noun: str) -> None:
+    """Give a noun's group the commands name, tag, untag, note, archive, restore, invalidate and revalidate."""
+    what = noun.upper()
+
+    @group.command("name", help=f"Name a {noun}; a new name takes the old one's place.")
+    @click.argument("reference", metavar=what)
+    @click.argument("name")
+    @pass_home
+    def name(home: Home, reference: str, name: str) -> None:
+        say(home, noun, reference, "name", name)
+
+    @group.command("tag", help=f"Tag a {noun}. Example: chessreg {group.name} tag 3f2a09 paper")
+    @click.argument("reference", metavar=what)
+    @click.argument("tag")
+    @pass_home
+    def tag(home: Home, reference: str, tag: str) -> None:
+        say(home, noun, reference, "tag", tag)
+
+    @group.command("untag", help="Take a tag back.")
+    @click.argument("reference", metavar=what)
+    @click.argument("tag")
+    @pass_home
+    def untag(home: Home, reference: str, tag: str) -> None:
+        say(home, noun, reference, "tag", tag, withdrawn=True)
+
+    @group.command("note", help=f"Note something about a {noun}.")
+    @click.argument("reference", metavar=what)
+    @click.argument("text")
+    @pass_home
+    def note(home: Home, reference: str, text: str) -> None:
+        say(home, noun, reference, "note", text)
+
+    @group.command("archive", help=f"Leave a {noun} out of lists and queries; nothing is deleted.")
+    @click.argument("reference", metavar=what)
+    @pass_home
+    def archive(home: Home, reference: str) -> None:
+        say(home, noun, reference, "archive", "")
+
+    @group.command("restore", help="Take it back out of the archive.")
+    @click.argument("reference", metavar=what)
+    @pass_home
+    def restore(home: Home, reference: str) -> None:
+        take_back(home, noun, reference, "archive")
+
+    @group.command("invalidate", help=f"Say that a {noun} is wrong, and why: queries leave it out.")
+    @click.argument("reference", metavar=what)
+    @click.argument("reason")
+    @pass_home
+    def invalidate(home: Home, reference: str, reason: str) -> None:
+        say(home, noun, reference, "invalid", reason)
+
+    @group.command("revalidate", help="Say that it is not wrong after all.")
+    @click.argument("reference", metavar=what)
+    @pass_home
+    def revalidate(home: Home, reference: str) -> None:
+        take_back(home, noun, reference, "invalid")

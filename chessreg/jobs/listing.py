@@ -1,0 +1,201 @@
+"""What there is in a registry, as plain rows for lists and for `--json`. Keys are the tables' columns."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from chessreg.errors import NotFoundError
+from chessreg.registry import names, tables
+
+Row = dict[str, Any]
+
+
+def columns(record: Any) -> Row:
+    """A table's row as a dict of its columns, in their order."""
+    return {column.key: getattr(record, column.key) for column in record.__table__.columns}
+
+
+def words(session: Session, noun: str) -> dict[UUID, Row]:
+    """What is said now of the things of a noun: name, tags, notes, archived, and why it is invalid, if it is."""
+    now = names.NOW
+    said: dict[UUID, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for target, word, value in session.execute(
+        select(now.c.target, now.c.word, now.c.value).where(now.c.noun == noun).order_by(now.c.at, now.c.value)
+    ):
+        said[UUID(hex=target)][word].append(value)
+    called = names.names(session, noun)
+    return {
+        target: {
+            "name": called.get(target),
+            "tags": sorted(spoken["tag"]),
+            "notes": spoken["note"],
+            "archived": bool(spoken["archive"]),
+            "invalid": "; ".join(spoken["invalid"]) if spoken["invalid"] else None,
+        }
+        for target, spoken in said.items()
+    }
+
+
+NOTHING_SAID: Row = {"name": None, "tags": [], "notes": [], "archived": False, "invalid": None}
+
+
+def entities(session: Session, noun: str, table: Any) -> list[Row]:
+    """All rows of an entity table (datasets, checkpoints, engines) with what is said of them, oldest first."""
+    said = words(session, noun)
+    order = table.created_at if hasattr(table, "created_at") else table.id
+    records = session.scalars(select(table).order_by(order, table.id)).all()
+    return [{**said.get(r.id, NOTHING_SAID), **columns(r)} for r in records]
+
+
+def entity(session: Session, noun: str, table: Any, reference: str) -> Row:
+    """One of them, by name or id."""
+    record = session.get_one(table, names.resolve(session, noun, reference))
+    return {**words(session, noun).get(record.id, NOTHING_SAID), **columns(record)}
+
+
+# -- what runs made ---------------------------------------------------------------------------------------------------
+
+
+def made(session: Session, noun: str, table: Any, reference: str | None = None) -> list[Row]:
+    """Rows of a table of things that runs make (probes, vectors, caches), newest run last, each with its run's name and
+    its checkpoint's. `reference`: of one run alone."""
+    place = table.unit if hasattr(table, "unit") else table.start
+    query = select(table, tables.Run.created_at).join(tables.Run, tables.Run.id == table.run_id)
+    if reference is not None:
+        query = query.where(table.run_id == names.resolve(session, noun, reference))
+    runs, checkpoints = names.names(session, "run"), names.names(session, "checkpoint")
+    own = names.names(session, noun)
+    return [
+        {
+            "name": own.get(record.run_id) or runs.get(record.run_id),
+            "checkpoint": checkpoints.get(record.checkpoint_id),
+            **columns(record),
+        }
+        for record, _ in session.execute(query.order_by(tables.Run.created_at, table.run_id, place))
+    ]
+
+
+def accuracies(session: Session, split: str = "test") -> dict[tuple[UUID, int], float]:
+    """Share of right answers of every probe (run, unit) on one split, over all its games."""
+    score = tables.Score
+    found = session.execute(
+        select(score.run_id, score.unit, func.sum(score.correct), func.sum(score.n))
+        .join(tables.Probe, (tables.Probe.run_id == score.run_id) & (tables.Probe.unit == score.unit))
+        .where(score.split == split, score.item >= 0)
+        .group_by(score.run_id, score.unit)
+    )
+    return {(run_id, unit): int(correct) / int(n) for run_id, unit, correct, n in found if n}
+
+
+def probes(session: Session, reference: str | None = None) -> list[Row]:
+    """Probes with their accuracy on validation and test games (None: not tested)."""
+    validation, test = accuracies(session, "validation"), accuracies(session, "test")
+    return [
+        {
+            **row,
+            "validation_accuracy": validation.get((row["run_id"], row["unit"])),
+            "test_accuracy": test.get((row["run_id"], row["unit"])),
+        }
+        for row in made(session, "probe", tables.Probe, reference)
+    ]
+
+
+def caches(session: Session, reference: str | None = None) -> list[Row]:
+    """One row a cache run: its groups joined."""
+    by_run: dict[UUID, list[Row]] = defaultdict(list)
+    for row in made(session, "cache", tables.ActivationCache, reference):
+        by_run[row["run_id"]].append(row)
+    return [
+        {
+            **{key: rows[0][key] for key in ("name", "checkpoint", "run_id", "checkpoint_id", "hook_points")},
+            "start": rows[0]["start"],
+            "stop": rows[-1]["stop"],
+            "rows": sum(row["rows"] for row in rows),
+            **{key: rows[0][key] for key in ("d_model", "dtype")},
+            "bytes": sum(row["bytes"] for row in rows),
+            "groups": [{key: row[key] for key in ("start", "stop", "rows", "bytes", "path", "digest")} for row in rows],
+        }
+        for rows in by_run.values()
+    ]
+
+
+# -- runs -------------------------------------------------------------------------------------------------------------
+
+
+def done_units(session: Session) -> dict[UUID, int]:
+    """Units complete, by run."""
+    ranges = tables.UnitRange
+    units: dict[UUID, set[int]] = defaultdict(set)
+    for run_id, start, stop in session.execute(
+        select(ranges.run_id, ranges.start, ranges.stop).join(tables.Run).where(tables.Run.completed_at.is_(None))
+    ):
+        units[run_id].update(range(start, stop))
+    return {run_id: len(found) for run_id, found in units.items()}
+
+
+def runs(session: Session, *, kind: str | None = None, archived: bool = False) -> list[Row]:
+    """Runs, newest last: what they are, how far they are, how often they were tried, where last."""
+    query = select(tables.Run).order_by(tables.Run.created_at, tables.Run.id)
+    if kind is not None:
+        query = query.where(tables.Run.kind == kind)
+    said, done, tried = words(session, "run"), done_units(session), attempts(session)
+    listed = []
+    for record in session.scalars(query):
+        spoken = said.get(record.id, NOTHING_SAID)
+        if archived or not spoken["archived"]:
+            listed.append(summary(record, spoken, done, tried.get(record.id, [])))
+    return listed
+
+
+def summary(record: tables.Run, spoken: Row, done: dict[UUID, int], tried: list[Row]) -> Row:
+    complete = record.completed_at is not None
+    running = any(attempt["state"] == tables.AttemptState.RUNNING for attempt in tried)
+    return {
+        **spoken,
+        **columns(record),
+        "state": "complete" if complete else "running" if running else "partial",
+        "done": record.units if complete else done.get(record.id, 0),
+        "attempts": len(tried),
+        "host": tried[-1]["host"] if tried else None,
+    }
+
+
+def attempts(session: Session, run_id: UUID | None = None) -> dict[UUID, list[Row]]:
+    """Attempts by run, oldest first, each with its machine's host."""
+    query = select(tables.Attempt, tables.Machine.host).join(
+        tables.Machine, tables.Machine.id == tables.Attempt.machine_id, isouter=True
+    )
+    if run_id is not None:
+        query = query.where(tables.Attempt.run_id == run_id)
+    found: dict[UUID, list[Row]] = defaultdict(list)
+    for record, host in session.execute(query.order_by(tables.Attempt.started_at, tables.Attempt.id)):
+        found[record.run_id].append({**columns(record), "host": host})
+    return found
+
+
+def run(session: Session, reference: str) -> Row:
+    """One run in full: its spec, what it read and made, every attempt."""
+    record = session.get(tables.Run, names.resolve(session, "run", reference))
+    if record is None:
+        raise NotFoundError(f"there is no run {reference!r}", "chessreg runs list")
+    tried = attempts(session, record.id)[record.id]
+    inputs = session.scalars(select(tables.RunInput).where(tables.RunInput.run_id == record.id))
+    outputs = session.scalars(
+        select(tables.Output).where(tables.Output.run_id == record.id).order_by(tables.Output.unit, tables.Output.name)
+    )
+    spoken = words(session, "run").get(record.id, NOTHING_SAID)
+    return {
+        **summary(record, spoken, done_units(session), tried),
+        "defaulted": sorted(record.spec.keys() - {name.partition(".")[0] for name in record.given}),
+        "inputs": [columns(row) for row in inputs],
+        "outputs": [columns(row) for row in outputs],
+        "conflicts": session.scalar(
+            select(func.count()).select_from(tables.Conflict).where(tables.Conflict.run_id == record.id)
+        ),
+        "tries": tried,
+    }

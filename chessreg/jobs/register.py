@@ -1,0 +1,68 @@
+"""What every registration of a thing has in common: a registry that can be written, a free name, artefact rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from chessreg.registry import names, provenance, tables
+from chessreg.registry.database import Database
+from chessreg.registry.tables.types import utc_now
+
+if TYPE_CHECKING:
+    from store import Artefact
+
+
+def prepare(database: Database, name: str | None) -> None:
+    """Refuse now what would be refused after the work: a registry that cannot be written, a name that cannot be one."""
+    if name is not None:
+        names.check_name(name)
+    with database.write() as session:
+        session.scalar(select(tables.RegistryState.id).with_for_update())
+
+
+def refuse_taken(database: Database, noun: str, name: str | None, target: UUID | None = None) -> None:
+    """BadInputError when `name` belongs to another thing than `target` (None: a thing that is not there yet)."""
+    if name is not None:
+        with database.read() as session:
+            names.check_free(session, noun, target or "", name)
+
+
+def record_artefact(session: Session, artefact: Artefact) -> None:
+    """Rows of a published artefact, of where it lies, and of this machine. What is there already stays."""
+    if session.get(tables.Artefact, artefact.digest) is None:
+        session.add(
+            tables.Artefact(
+                digest=artefact.digest,
+                kind=artefact.kind,
+                bytes=artefact.bytes,
+                state=tables.ArtefactState.COMPLETE,
+                created_at=utc_now(),
+            )
+        )
+    machine = provenance.this_machine()
+    if session.get(tables.Machine, machine["id"]) is None:
+        session.add(tables.Machine(**machine))
+    session.flush()
+    verified(session, artefact)
+
+
+def verified(session: Session, artefact: Artefact) -> None:
+    """Note that the artefact's bytes were read and found right, here and now."""
+    session.merge(
+        tables.ArtefactLocation(
+            digest=artefact.digest,
+            uri=str(artefact.path),
+            machine_id=provenance.this_machine()["id"],
+            verified_at=utc_now(),
+        )
+    )
+
+
+def give_name(session: Session, noun: str, target: UUID, name: str | None) -> None:
+    """Name a thing, unless it has that name already. Raises BadInputError for a name that another thing has."""
+    if name is not None and names.name_of(session, noun, target) != name:
+        names.say(session, noun, target, "name", name)

@@ -1,0 +1,294 @@
+"""Datasets are registered whole or not at all, and recognised when they come a second time."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from sqlalchemy import func, select
+
+from chessreg.errors import BadInputError, ChessregError, NotFoundError
+from chessreg.games.dataset import Games
+from chessreg.games.split import Part
+from chessreg.jobs import datasets
+from chessreg.registry import names, tables
+from chessreg.registry.database import Database
+from store import Store, StoreError
+
+OPENINGS = [
+    "e4 e5",
+    "d4 d5",
+    "c4 c5",
+    "Nf3 Nf6",
+    "e4 c5",
+    "d4 Nf6",
+    "g3 g6",
+    "b3 b6",
+    "f4 f5",
+    "e4 e6",
+    "e4 c6",
+    "d4 f5",
+]
+
+
+def pgn(number: int, site: str = "https://lichess.org/abcd", event: str = "Rated game", elo: str = "1500") -> str:
+    words = OPENINGS[number % len(OPENINGS)].split() + ["a3", "a6", "h3", "h6"][: 2 + number // len(OPENINGS) % 2]
+    moves = " ".join(f"{n // 2 + 1}. {word}" if n % 2 == 0 else word for n, word in enumerate(words))
+    tags = f'[Event "{event}"]\n[Site "{site}"]\n[White "a"]\n[Black "b"]\n[Result "1-0"]\n[WhiteElo "{elo}"]\n'
+    return f"{tags}\n{moves} 1-0\n\n"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Any:
+    with Database.open(tmp_path / "registry.db") as database:
+        yield database, Store.create(tmp_path / "store")
+
+
+@pytest.fixture
+def games(tmp_path: Path) -> Path:
+    path = tmp_path / "games.pgn"
+    path.write_text("".join(pgn(n) for n in range(30)))
+    return path
+
+
+def counts(database: Database) -> dict[str, int]:
+    """Rows of every table that a registration writes to."""
+    kinds = (tables.Artefact, tables.ArtefactLocation, tables.Dataset, tables.Split, tables.Annotation)
+    with database.read() as session:
+        return {kind.__tablename__: session.scalar(select(func.count()).select_from(kind)) or 0 for kind in kinds}
+
+
+def contents(store: Store) -> set[str]:
+    """Every file of the store."""
+    return {str(path.relative_to(store.root)) for path in store.root.rglob("*") if path.is_file()}
+
+
+def test_a_dataset_is_bytes_rows_and_a_name(place: Any, games: Path) -> None:
+    database, store = place
+    seen: list[float] = []
+    added = datasets.add_dataset(
+        database, store, [games], name="mine", licence="CC0", on_progress=lambda f, t: seen.append(f)
+    )
+    with database.read() as session:
+        row = session.get_one(tables.Dataset, names.resolve(session, "dataset", "mine"))
+        artefact = session.get_one(tables.Artefact, row.artefact)
+        location = session.scalars(select(tables.ArtefactLocation)).one()
+        assert session.get(tables.Machine, location.machine_id) is not None
+    assert added == datasets.Added(row.id, row.artefact, True)
+    assert (row.games, row.rejected, row.skipped, row.rating_scale, row.licence) == (30, 0, 0, "lichess", "CC0")
+    assert row.report["sources"][0]["sha256"] == hashlib.sha256(games.read_bytes()).hexdigest()
+    assert artefact.state is tables.ArtefactState.COMPLETE and artefact.kind == "dataset"
+    assert Path(location.uri) == store.path(row.artefact)
+    assert len(Games(store.path(row.artefact))) == 30
+    assert seen[-1] == 1.0
+    assert not list(store.tmp.iterdir())
+
+
+def test_the_same_bytes_are_recognised_under_any_file_name(place: Any, games: Path, tmp_path: Path) -> None:
+    database, store = place
+    first = datasets.add_dataset(database, store, [games], name="mine")
+    before, there = counts(database), contents(store)
+    copy = tmp_path / "other.pgn"
+    copy.write_bytes(games.read_bytes())
+    again = datasets.add_dataset(database, store, [copy])
+    assert again == datasets.Added(first.id, first.artefact, False)
+    assert counts(database) == before
+    assert contents(store) == there
+    datasets.add_dataset(database, store, [copy], name="renamed")
+    with database.read() as session:
+        assert names.name_of(session, "dataset", first.id) == "renamed"
+
+
+def test_other_filters_make_another_dataset(place: Any, games: Path) -> None:
+    database, store = place
+    whole = datasets.add_dataset(database, store, [games])
+    long = datasets.add_dataset(database, store, [games], min_plies=5)
+    assert long.id != whole.id
+    with database.read() as session:
+        row = session.get_one(tables.Dataset, long.id)
+    assert 0 < row.games < 30
+    assert row.games + row.skipped == 30
+
+
+def test_a_taken_name_is_refused_before_anything_is_stored(place: Any, games: Path, tmp_path: Path) -> None:
+    database, store = place
+    datasets.add_dataset(database, store, [games], name="mine")
+    before, there = counts(database), contents(store)
+    other = tmp_path / "other.pgn"
+    other.write_text(pgn(0) + pgn(5))
+    with pytest.raises(BadInputError, match="'mine' is taken"):
+        datasets.add_dataset(database, store, [other], name="mine")
+    with pytest.raises(BadInputError, match="cannot be a name"):
+        datasets.add_dataset(database, store, [other], name="no/name")
+    assert counts(database) == before
+    assert contents(store) == there
+
+
+@pytest.mark.parametrize(
+    ("tags", "scale"),
+    [
+        ({"site": "https://lichess.org/x"}, "lichess"),
+        ({"site": "?", "event": "chessreg generated"}, "stockfish"),
+        ({"site": "Wijk aan Zee"}, None),
+        ({"site": "?"}, None),
+        ({"site": "https://lichess.org/x", "elo": "?"}, None),
+    ],
+)
+def test_the_rating_scale_follows_from_the_tags(place: Any, tmp_path: Path, tags: Any, scale: str | None) -> None:
+    database, store = place
+    path = tmp_path / "g.pgn"
+    path.write_text("".join(pgn(n, **tags) for n in range(5)))
+    added = datasets.add_dataset(database, store, [path])
+    with database.read() as session:
+        assert session.get_one(tables.Dataset, added.id).rating_scale == scale
+
+
+def test_mixed_sites_have_no_rating_scale_unless_it_is_said(place: Any, tmp_path: Path) -> None:
+    database, store = place
+    path = tmp_path / "g.pgn"
+    path.write_text("".join(pgn(n, site="https://lichess.org/x" if n else "Linares") for n in range(9)))
+    with database.read() as session:
+        added = datasets.add_dataset(database, store, [path], min_plies=1)
+        assert session.get_one(tables.Dataset, added.id).rating_scale is None
+    said = datasets.add_dataset(database, store, [path], rating_scale="fide")
+    with database.read() as session:
+        assert session.get_one(tables.Dataset, said.id).rating_scale == "fide"
+
+
+def test_rejected_games_stay_with_the_dataset(place: Any, tmp_path: Path) -> None:
+    database, store = place
+    path = tmp_path / "g.pgn"
+    path.write_text(pgn(0) + pgn(1).replace("d5", "d9") + pgn(2))
+    datasets.add_dataset(database, store, [path], name="some")
+    (reject,) = datasets.rejects(database, store, "some")
+    assert (reject["row"], reject["source"], reject["ply"]) == (1, "g.pgn", 1)
+    assert "d9" in reject["reason"]
+
+
+@pytest.mark.parametrize("broken", ["missing", "empty", "not a pgn", "cut off"])
+def test_a_bad_file_leaves_nothing(place: Any, games: Path, tmp_path: Path, broken: str) -> None:
+    database, store = place
+    path = tmp_path / ("bad.pgn.zst" if broken == "cut off" else "bad.pgn")
+    if broken == "cut off":
+        path.write_bytes(zstandard.compress(games.read_bytes())[:-20])
+    elif broken != "missing":
+        path.write_text("" if broken == "empty" else "Dear editor,\nI have no games for you.\n")
+    before, there = counts(database), contents(store)
+    with pytest.raises(NotFoundError if broken == "missing" else BadInputError):
+        datasets.add_dataset(database, store, [path], name="bad")
+    assert counts(database) == before
+    assert contents(store) == there
+
+
+def test_a_full_disk_leaves_nothing(place: Any, games: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    database, store = place
+    before, there = counts(database), contents(store)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("chessreg.games.build._finish", full)
+        with pytest.raises((ChessregError, StoreError), match="no space|full"):
+            datasets.add_dataset(database, store, [games], name="mine")
+    with monkeypatch.context() as patch:
+        patch.setattr("store.artefacts.fsync_tree", full)
+        with pytest.raises(StoreError, match="full"):
+            datasets.add_dataset(database, store, [games], name="mine")
+    assert counts(database) == before
+    assert contents(store) == there
+    assert datasets.add_dataset(database, store, [games], name="mine").created
+
+
+def test_an_interrupt_leaves_nothing(place: Any, games: Path) -> None:
+    database, store = place
+    before, there = counts(database), contents(store)
+
+    def interrupt(fraction: float, text: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        datasets.add_dataset(database, store, [games], name="mine", on_progress=interrupt)
+    assert counts(database) == before
+    assert contents(store) == there
+
+
+def test_lost_bytes_are_added_again_under_the_same_id(place: Any, games: Path) -> None:
+    import shutil
+
+    database, store = place
+    first = datasets.add_dataset(database, store, [games], name="mine")
+    shutil.rmtree(store.path(first.artefact))
+    again = datasets.add_dataset(database, store, [games])
+    assert again.id == first.id
+    assert store.verify(again.artefact).kind == "dataset"
+
+
+# -- splits -----------------------------------------------------------------------------------------------------------
+
+
+def test_no_game_and_no_move_list_is_in_two_parts(place: Any, games: Path) -> None:
+    database, store = place
+    added = datasets.add_dataset(database, store, [games], name="mine")
+    split = datasets.split_dataset(database, store, "mine", "train=0.5,validation=0.2,test=0.3", seed=3)
+    data = Games(store.path(added.artefact))
+    inside = {part.name: set(data.rows(Part(part.seed, part.low, part.high)).tolist()) for part in split.parts}
+    assert [part.games for part in split.parts] == [len(inside[part.name]) for part in split.parts]
+    assert sorted(row for rows in inside.values() for row in rows) == list(range(30))
+    lists = {name: {data.hashes[row] for row in rows} for name, rows in inside.items()}
+    assert not lists["train"] & lists["test"] and not lists["train"] & lists["validation"]
+    assert [(o.games, o.move_lists) for o in split.overlaps] == [(0, 0)] * 3
+    assert split.outside == 0 and split.created == 3
+
+
+def test_splitting_again_changes_nothing_and_other_bounds_are_refused(place: Any, games: Path) -> None:
+    database, store = place
+    datasets.add_dataset(database, store, [games], name="mine")
+    first = datasets.split_dataset(database, store, "mine", "train=0.5,test=0.5", seed=0)
+    again = datasets.split_dataset(database, store, "mine", "train=0.5,test=0.5", seed=0)
+    assert again.created == 0
+    assert [p.games for p in again.parts] == [p.games for p in first.parts]
+    for parts, seed in (("train=0.5,test=0.5", 1), ("train=0.4", 0), ("fresh=0.3,test=0.5", 0)):
+        with pytest.raises(BadInputError, match="already"):
+            datasets.split_dataset(database, store, "mine", parts, seed=seed)
+    assert counts(database)["split"] == 2
+
+
+def test_parts_of_another_seed_are_counted_against_the_old_ones(place: Any, games: Path) -> None:
+    database, store = place
+    added = datasets.add_dataset(database, store, [games], name="mine")
+    datasets.split_dataset(database, store, "mine", "train=0.5,test=0.5", seed=0)
+    other = datasets.split_dataset(database, store, "mine", "all=1", seed=1)
+    hashes = Games(store.path(added.artefact)).hashes
+    shared = {overlap.other: (overlap.games, overlap.move_lists) for overlap in other.overlaps}
+    assert sum(games for games, _ in shared.values()) == 30
+    assert sum(lists for _, lists in shared.values()) == len(set(hashes.tolist())) < 30
+
+
+def test_bad_parts_are_refused(place: Any, games: Path) -> None:
+    database, store = place
+    datasets.add_dataset(database, store, [games], name="mine")
+    for parts in ("train", "train=2", "a=0.6,b=0.6", "a=0.1,a=0.2"):
+        with pytest.raises(BadInputError):
+            datasets.split_dataset(database, store, "mine", parts, seed=0)
+    assert counts(database)["split"] == 0
+
+
+def test_verify_reads_every_byte_and_notes_when(place: Any, games: Path) -> None:
+    database, store = place
+    added = datasets.add_dataset(database, store, [games], name="mine")
+    with database.read() as session:
+        before = session.scalars(select(tables.ArtefactLocation.verified_at)).one()
+    assert datasets.verify_dataset(database, store, "mine").problems == []
+    with database.read() as session:
+        assert session.scalars(select(tables.ArtefactLocation.verified_at)).one() > before
+    path = store.path(added.artefact) / "games.parquet"
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    path.write_bytes(bytes(damaged))
+    with pytest.raises(StoreError, match=r"games\.parquet has changed"):
+        datasets.verify_dataset(database, store, "mine")
