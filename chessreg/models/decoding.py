@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PREFILL_TOKENS = 16_384  # the most query positions in one pass: bounds memory, not results
 DECODE_TOKENS = 16  # appends up to this long go in one pass, however ragged
-PADDING = 1.25  # longer appends are grouped so that padding costs at most a quarter
+PADDING = 1.25  # longer ones are grouped so that padding costs at most a quarter
 
 
 class ContextFullError(ChessregError):
@@ -170,15 +170,7 @@ class DecodingSession:
         if counts[pending[-1]] <= DECODE_TOKENS:
             # a pass over all rows reads the cache in place; a subset is gathered, which costs about as much again
             return [list(range(len(counts)))] if 2 * len(pending) > len(counts) else [sorted(pending)]
-        groups, used = [[pending[0]]], counts[pending[0]]
-        for row in pending[1:]:  # from short to long, so that `row` sets the width of its group
-            padded, used = counts[row] * (len(groups[-1]) + 1), used + counts[row]
-            if padded <= min(PREFILL_TOKENS, PADDING * used):
-                groups[-1].append(row)
-            else:
-                groups.append([row])
-                used = counts[row]
-        return groups
+        return group_by_length(pending, [counts[row] for row in pending], PREFILL_TOKENS)
 
     def _advance(self, group: list[int]) -> None:
         """One pass over the uncomputed tokens of these rows, some of which may have none."""
@@ -259,6 +251,21 @@ class DecodingSession:
                 position_ids=torch.from_numpy(positions.clip(max=last_position)).to(device),
                 use_cache=True,
             ).last_hidden_state
+
+
+def group_by_length(rows: Sequence[int], counts: Sequence[int], limit: int) -> list[list[int]]:
+    """Split rows, in order of rising counts, into passes of at most `limit` positions and little padding."""
+    groups: list[list[int]] = []
+    used = 0
+    for row, count in zip(rows, counts, strict=True):
+        padded = count * (len(groups[-1]) + 1) if groups else 0  # the longest so far sets the width of its group
+        if groups and padded <= min(limit, PADDING * (used + count)):
+            groups[-1].append(row)
+            used += count
+        else:
+            groups.append([row])
+            used = count
+    return groups
 
 
 def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:

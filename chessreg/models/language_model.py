@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.models.checkpoint import load_model, read_info
+from chessreg.models.checkpoint import CheckpointInfo, load_model, read_info
 from chessreg.models.edits import Edit, editing, position_set
 
 if TYPE_CHECKING:
@@ -26,22 +26,14 @@ class _Reached(Exception):
 
 
 class LanguageModel:
-    """A checkpoint in memory. Layers are 0-based; `residual` is the convention of its residual stream (raw, centred).
+    """A checkpoint in memory, and what its chessreg.json says (`info`). Layers are 0-based.
 
     The Hugging Face model is at `hf`, unchanged: hooks and edits are registered for one pass and removed.
     """
 
-    def __init__(
-        self,
-        hf: GPT2LMHeadModel,
-        *,
-        tokenizer: str = "pgn-char-32",
-        residual: Literal["raw", "centred"] = "raw",
-        name: str = "checkpoint",
-    ) -> None:
+    def __init__(self, hf: GPT2LMHeadModel, info: CheckpointInfo | None = None, name: str = "model") -> None:
         self.hf = hf.eval()
-        self.tokenizer = tokenizer
-        self.residual = residual
+        self.info = info or CheckpointInfo.of(hf, "pgn-char-32")
         self.name = name
 
     @classmethod
@@ -52,9 +44,16 @@ class LanguageModel:
 
         Raises NotFoundError or BadInputError as `checkpoint.read_info` and `checkpoint.load_model` do.
         """
-        info = read_info(Path(folder))
-        hf = load_model(Path(folder), dtype).to(device)
-        return cls(hf, tokenizer=info.tokenizer, residual=info.residual, name=Path(folder).name)
+        folder = Path(folder)
+        return cls(load_model(folder, dtype).to(device), read_info(folder), folder.name)
+
+    @property
+    def tokenizer(self) -> str:
+        return self.info.tokenizer
+
+    @property
+    def residual(self) -> Literal["raw", "centred"]:
+        return self.info.residual
 
     @property
     def n_layers(self) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from chessreg.errors import BadInputError
+from chessreg.models.decoding import ContextFullError, DecodingSession, group_by_length
 from chessreg.models.edits import position_set
 from chessreg.noise import uniform
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     import chess
 
     from chessreg.games.tokenizers import Tokenizer
-    from chessreg.models.decoding import DecodingSession
 
 TREE_TOKENS = 8192  # the most nodes in one pass: bounds memory, not results
 
@@ -53,8 +53,6 @@ def text_logprobs(
     Equal to feeding the texts one by one, under the session's edits too. Texts end with their terminator if its
     probability is to count. Raises ContextFullError when a text would pass the model's last position.
     """
-    from chessreg.models.decoding import ContextFullError
-
     chosen = list(range(len(session))) if rows is None else list(rows)
     if len(texts) != len(chosen):
         raise BadInputError(f"texts for {len(texts)} rows, {len(chosen)} rows are asked for")
@@ -73,10 +71,8 @@ def text_logprobs(
     trees = [_tree(session, row, ids) for row, ids in zip(chosen, encoded, strict=True)]
     out: list[np.ndarray] = [np.zeros(0)] * len(texts)
     order = sorted(range(len(chosen)), key=lambda i: len(trees[i].tokens))
-    while order:
-        width = max(len(trees[order[-1]].tokens), 1)
-        group, order = order[-max(TREE_TOKENS // width, 1) :], order[: -max(TREE_TOKENS // width, 1)]
-        group.sort()
+    for group in group_by_length(order, [len(trees[i].tokens) for i in order], TREE_TOKENS):
+        group.sort()  # all rows in order are read in place
         scores = _score(session, [chosen[i] for i in group], [trees[i] for i in group])
         prompts = session.logprobs[[chosen[i] for i in group]].double().cpu().numpy()
         for place, i in enumerate(group):
