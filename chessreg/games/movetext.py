@@ -27,7 +27,9 @@ _INNERMOST = re.compile(r"\([^()]*\)")
 _MARKS = re.compile(r"\$\d+|[!?]+|\be\.?p\.(?=\s|$)")
 _NUMBER = re.compile(r"(?<![\w=+#/-])\d+\s*\.[.\s]*|(?<!\S)\.{2,}")
 _UNPLAIN = re.compile(r"[{}();$!?%@]|\.\.")  # what a plain export never holds
-_SAN = re.compile(r"(?:[KQRBN][a-h]?[1-8]?x?[a-h][1-8]|(?:[a-h]x)?[a-h][1-8](?:=[QRBN])?|O-O(?:-O)?)[+#]?")
+_SAN = re.compile(r"(?:[KQRBN][a-h]?[1-8]?x?[a-h][1-8]|(?:[a-h][1-8]?x?)?[a-h][1-8](?:=[QRBN])?|O-O(?:-O)?)[+#]?")
+_PROMOTION = re.compile(r"^((?:[a-h][1-8]?x?)?[a-h][18])[=/(]?([QRBNqrbn])\)?$")
+_ORNAMENTS = re.compile(r"^P(?=[a-h])|(?<=[1-8])(?:ep|e\.p\.?)$|(?<=[1-8])-(?=[a-h])")
 _NULL = frozenset({"--", "Z0", "null", "pass", "@@@@", "0000"})
 
 LONGEST_GAME = 32_767
@@ -203,12 +205,12 @@ def _movetext(source: list[str], result: str | None) -> Movetext:
 def normal(word: str) -> str:
     """A word as SAN that both readers take, "" where it is none. Check marks and disambiguation stay as they are.
 
-    >>> normal("0-0+"), normal("e8Q"), normal("Ngf3"), normal("e2e4")
-    ('O-O+', 'e8=Q', 'Ngf3', '')
+    >>> normal("0-0+"), normal("e8Q"), normal("Ng1-f3"), normal("hello")
+    ('O-O+', 'e8=Q', 'Ng1f3', '')
     """
     san = word.rstrip("+#")
     mark = "#" if "#" in word[len(san) :] else "+" if len(san) < len(word) else ""
     san = san.replace("0-0", "O-O").replace("O-0", "O-O").replace("o-o-o", "O-O-O").replace("o-o", "O-O")
-    san = re.sub(r"^P(?=[a-h])|(?<=[1-8])(?:ep|e\.p\.?)$", "", san).replace(":", "x")
-    san = re.sub(r"^((?:[a-h]x)?[a-h][18])[=/(]?([QRBNqrbn])\)?$", lambda m: f"{m[1]}={m[2].upper()}", san)
+    san = _ORNAMENTS.sub("", san).replace(":", "x")
+    san = _PROMOTION.sub(lambda match: f"{match[1]}={match[2].upper()}", san)
     return san + mark if _SAN.fullmatch(san) else ""

@@ -39,11 +39,13 @@ class Reader(Protocol):
     name: str
 
     def play(self, movetexts: Sequence[str]) -> Played:
-        """Moves and canonical texts. A game stops before its first word that is not a legal, unambiguous move."""
+        """Moves and canonical texts. A game stops before its first word that is not a legal, unambiguous move; marks of
+        check, needless disambiguation and a missing or needless `x` are forgiven."""
         ...
 
     def boards(self, movetexts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, dict[int, int]]:
-        """Boards int8 [positions, 64] after 0, 1, … plies of each game, offsets int64 [games + 1], errors as above."""
+        """Boards int8 [positions, 64] after 0, 1, … plies of each game, offsets int64 [games + 1], errors as above.
+        Captures must be spelled with their `x`, as in every dataset."""
         ...
 
 

@@ -14,8 +14,11 @@ from chessreg.games.reader import Played
 _NUMBER = re.compile(r"^\d+\.+")
 
 
-def _legal_moves(movetext: str, board: chess.Board) -> Iterator[chess.Move | None]:
-    """The moves of a movetext, played on `board` after each yield; None for a word that is not a legal move."""
+def _legal_moves(movetext: str, board: chess.Board, strict: bool) -> Iterator[chess.Move | None]:
+    """The moves of a movetext, played on `board` after each yield; None for a word that is not a legal move.
+
+    With `strict`, an `x` must stand where a piece is taken, and only there.
+    """
     for word in movetext.split():
         san = _NUMBER.sub("", word)
         if not san:
@@ -23,6 +26,8 @@ def _legal_moves(movetext: str, board: chess.Board) -> Iterator[chess.Move | Non
         try:
             move = board.parse_san(san)
         except ValueError:
+            move = chess.Move.null()
+        if move and strict and ("x" in san) != board.is_capture(move):
             move = chess.Move.null()
         if not move:  # python-chess reads `--` as a null move
             yield None
@@ -52,7 +57,7 @@ class PythonReader:
         for game, movetext in enumerate(movetexts):
             board = chess.Board()
             words: list[str] = []
-            for move in _legal_moves(movetext, board):
+            for move in _legal_moves(movetext, board, strict=False):
                 if move is None:
                     errors[game] = len(words)
                     break
@@ -71,7 +76,7 @@ class PythonReader:
         errors: dict[int, int] = {}
         for game, movetext in enumerate(movetexts):
             board = chess.Board()
-            for move in _legal_moves(movetext, board):
+            for move in _legal_moves(movetext, board, strict=True):
                 rows.append(_pieces(board))
                 if move is None:
                     errors[game] = len(rows) - offsets[-1] - 1

@@ -14,13 +14,14 @@ import numpy as np
 
 from chessreg.games import san
 from chessreg.games.reader import Played
+from chessreg.games.reader_python import PythonReader
 
 _VALUES = np.array([0, 1, 2, 3, 4, 5, 6, -1, -2, -3, -4, -5, -6], np.int8)
 _INITIAL = np.frombuffer(b"\x04\x02\x03\x05\x06\x03\x02\x04" + b"\x01" * 8, np.uint8)
 _START = np.concatenate([_INITIAL, np.zeros(32, np.uint8), np.full(8, 7, np.uint8), _INITIAL[:8] + 6])
 
 
-def _parsed(movetexts: Sequence[str]) -> tuple[san.Played, dict[int, int]]:
+def _parsed(movetexts: Sequence[str]) -> tuple[san.Replay, dict[int, int]]:
     """Every movetext played, with boards, in the package's codes; errors as in the protocol."""
     import pyarrow as pa
     import rust_pgn_reader_python_binding as rust
@@ -52,11 +53,26 @@ def _parsed(movetexts: Sequence[str]) -> tuple[san.Played, dict[int, int]]:
         places = offsets + np.arange(len(offsets))
         empty = np.setdiff1d(np.arange(len(movetexts)), full)
         boards = np.insert(boards, (places[:-1] - np.searchsorted(empty, np.arange(len(movetexts))))[empty], _START, 0)
-    played = san.Played(
+    played = san.Replay(
         boards, column("from_squares", np.uint8), column("to_squares", np.uint8), column("promotions", np.int8),
         offsets, mated,
     )  # fmt: skip
     return played, {int(game): int(lengths[game]) for game in np.flatnonzero(~valid)}
+
+
+def _second_opinion(movetexts: Sequence[str], first: Played) -> Played:
+    """Games that this reader refuses, played by python-chess: it forgives a capture's missing or needless `x`."""
+    refused = sorted(first.errors)
+    second = PythonReader().play([movetexts[game] for game in refused])
+    spans = [first.moves[start:end] for start, end in itertools.pairwise(first.offsets.tolist())]
+    edges = second.offsets.tolist()
+    for place, game in enumerate(refused):
+        spans[game] = second.moves[edges[place] : edges[place + 1]]
+        first.texts[game] = second.texts[place]
+    offsets = np.zeros(len(spans) + 1, np.int64)
+    np.cumsum([len(span) for span in spans], out=offsets[1:])
+    errors = {refused[place]: ply for place, ply in second.errors.items()}
+    return Played(np.concatenate(spans), offsets, first.texts, errors)
 
 
 class RustReader:
@@ -72,7 +88,8 @@ class RustReader:
         texts = [flat[start:end] for start, end in itertools.pairwise(edges)]
         promotion = np.maximum(played.promotion, 0).astype(np.uint16)
         codes = played.origin.astype(np.uint16) | played.target.astype(np.uint16) << 6 | promotion << 12
-        return Played(codes.astype("<u2"), played.offsets, texts, errors)
+        result = Played(codes.astype("<u2"), played.offsets, texts, errors)
+        return _second_opinion(movetexts, result) if errors else result
 
     def boards(self, movetexts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, dict[int, int]]:
         played, errors = _parsed(movetexts)

@@ -37,7 +37,7 @@ _DIAGONAL_NUMBERS = np.array([0, 0, 1, 1, 0, 0, 1, 1, 0], bool)
 
 
 @dataclass(frozen=True)
-class Played:
+class Replay:
     """Moves of several games with the boards around them, as both readers give them.
 
     `boards` uint8 [plies + games, 64]: codes 0 empty, 1..6 white PNBRQK, 7..12 black, a1..h8, game by game with the
@@ -53,29 +53,29 @@ class Played:
     mated: np.ndarray
 
 
-def write(played: Played) -> tuple[np.ndarray, np.ndarray]:
+def write(replay: Replay) -> tuple[np.ndarray, np.ndarray]:
     """The game texts (`;1.e4 e5 2.Nf3`) end to end, uint8, and their offsets, int64 [games + 1]. No plies: `;`."""
-    plies = len(played.origin)
-    lengths = np.diff(played.offsets)
+    plies = len(replay.origin)
+    lengths = np.diff(replay.offsets)
     game = np.repeat(np.arange(len(lengths)), lengths)
-    ply = np.arange(plies) - played.offsets[game]
+    ply = np.arange(plies) - replay.offsets[game]
     before = np.arange(plies) + game
     white_king, black_king = _king_squares(played, before)
     mate = np.zeros(plies, bool)
-    mate[(played.offsets[1:] - 1)[played.mated & (lengths > 0)]] = True
+    mate[(replay.offsets[1:] - 1)[replay.mated & (lengths > 0)]] = True
     last = np.zeros(plies, bool)
-    last[(played.offsets[1:] - 1)[lengths > 0]] = True
+    last[(replay.offsets[1:] - 1)[lengths > 0]] = True
 
     text: list[np.ndarray] = []
     sizes = np.zeros(plies, np.int64)
     for start in range(0, plies, _SLICE):
         part = slice(start, min(start + _SLICE, plies))
         moves = _Moves(
-            played.boards[before[part.start] : before[part.stop - 1] + 2],
+            replay.boards[before[part.start] : before[part.stop - 1] + 2],
             before[part] - before[part.start],
-            played.origin[part].astype(np.int64),
-            played.target[part].astype(np.int64),
-            played.promotion[part],
+            replay.origin[part].astype(np.int64),
+            replay.target[part].astype(np.int64),
+            replay.promotion[part],
             white_king[part],
             black_king[part],
         )
@@ -89,8 +89,8 @@ def write(played: Played) -> tuple[np.ndarray, np.ndarray]:
     empty = lengths == 0
     written = np.concatenate(text) if text else np.zeros(0, np.uint8)
     if empty.any():  # a game without moves is `;` alone, which no ply writes
-        written = np.insert(written, ends[played.offsets[:-1]][empty], ord(";"))
-    return written, ends[played.offsets] + np.concatenate([[0], np.cumsum(empty)])
+        written = np.insert(written, ends[replay.offsets[:-1]][empty], ord(";"))
+    return written, ends[replay.offsets] + np.concatenate([[0], np.cumsum(empty)])
 
 
 class _Moves:
@@ -122,11 +122,11 @@ class _Moves:
         self.capture = taken | crossing
 
 
-def _king_squares(played: Played, before: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _king_squares(replay: Replay, before: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The square of White's and of Black's king before each ply, int64: carried forward from the king moves."""
-    code = played.boards.reshape(-1)[before * 64 + played.origin]
+    code = replay.boards.reshape(-1)[before * 64 + replay.origin]
     first = np.zeros(len(code) + 1, bool)
-    first[played.offsets[:-1]] = True
+    first[replay.offsets[:-1]] = True
     squares = []
     for king, home in ((6, 4), (12, 60)):
         # known[i] holds before ply i: the home square at a game's start, the last target after a king move
@@ -134,7 +134,7 @@ def _king_squares(played: Played, before: np.ndarray) -> tuple[np.ndarray, np.nd
         value = np.full(len(code) + 1, home, np.int64)
         moved = np.flatnonzero((code == king) & ~first[1:]) + 1
         known[moved] = True
-        value[moved] = played.target[moved - 1]
+        value[moved] = replay.target[moved - 1]
         latest = np.maximum.accumulate(np.where(known, np.arange(len(known)), 0))
         squares.append(value[latest][:-1])
     return squares[0], squares[1]

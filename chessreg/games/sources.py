@@ -68,15 +68,18 @@ class Source:
         """Blocks of whole games. Raises BrokenStreamError after the last of them when the stream cannot be decoded to
         its end; what was read of a game that is cut off is in the exception's `args[1]`."""
         buffer = bytearray()
+        full = BLOCK
         try:
             for chunk in self._decoded():
                 buffer += chunk
-                while len(buffer) >= BLOCK:
+                while len(buffer) >= full:
                     cut = _cut(buffer)
                     if not cut:
+                        full = len(buffer) + BLOCK // 4  # a search for a border is not for every few bytes more
                         break
                     yield bytes(buffer[:cut])
                     del buffer[:cut]
+                    full = BLOCK
         except BrokenStreamError as error:
             whole = _last_start(buffer)
             if whole:

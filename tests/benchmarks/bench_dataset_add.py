@@ -1,0 +1,76 @@
+"""How fast a dataset is added, against a python-chess reader that replays each game: ratio, seconds, peak memory.
+
+    python tests/benchmarks/bench_dataset_add.py ../shared/data/games/lichess-{lm,probe-train,probe-test}.pgn.zst
+
+The baseline reads the first games of the first file with `chess.pgn`, plays every move and keeps tags and SAN text; its
+time is scaled by plies. Both run in this process, one after the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import chess.pgn
+
+from chessreg.games.dataset import build
+from chessreg.games.sources import Source
+
+
+def plain_way(text: str, games: int) -> tuple[float, int]:
+    """Seconds and plies of a python-chess reader on the first games of a PGN."""
+    stream = io.StringIO(text)
+    rows = []
+    plies = 0
+    start = time.perf_counter()
+    for _ in range(games):
+        game = chess.pgn.read_game(stream)
+        if game is None:
+            break
+        board = game.board()
+        words = []
+        for move in game.mainline_moves():
+            words.append(board.san(move))
+            board.push(move)
+        plies += len(words)
+        rows.append((dict(game.headers), " ".join(words)))
+    return time.perf_counter() - start, plies
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--baseline-games", type=int, default=1500)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--reader", default="auto", choices=["auto", "rust", "python"])
+    parser.add_argument("--repeat", type=int, default=2, help="the best of this many counts")
+    options = parser.parse_args()
+
+    seconds = []
+    for _ in range(options.repeat):
+        with tempfile.TemporaryDirectory() as folder:
+            start = time.perf_counter()
+            report = build(options.files, Path(folder) / "out", reader_name=options.reader, workers=options.workers)
+            seconds.append(time.perf_counter() - start)
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB here
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
+    best = min(seconds)
+
+    text = next(Source(options.files[0]).blocks()).decode()
+    taken, plies = plain_way(text, options.baseline_games)
+    plain = taken * report.plies / plies
+    print(f"dataset add: {report.games:,} games, {report.plies:,} plies in {best:.1f} s")
+    print(f"python-chess: {plies:,} plies in {taken:.1f} s, {plain:.0f} s for all")
+    print(
+        f"ratio: {plain / best:.1f}x (target 20x) · {best:.1f} s (target 12 s) · peak {peak:.2f} GiB (target 1.5 GiB)"
+    )
+    sys.exit(0 if plain / best >= 20 and best <= 12 and peak < 1.5 else 1)
+
+
+if __name__ == "__main__":
+    main()
