@@ -126,7 +126,7 @@ def format_pgn(
 
 
 def save_pgn(games: Iterable[GameRecord | str], path: Path) -> int:
-    """Write games (records, or PGN texts ending in a newline) to a file as they come, with an empty line between them, and
+    """Write games (records, or PGN texts ending in a newline) to a file as they come, an empty line between them, and
     return how many. A name that ends in `.zst` is compressed. The file appears whole or not at all.
 
     Raises BadInputError when it cannot be written."""
@@ -154,7 +154,8 @@ def save_pgn(games: Iterable[GameRecord | str], path: Path) -> int:
 
 
 def _tag_value(value: str) -> str:
-    return " ".join(str(value).split()).replace("\\", "\\\\").replace('"', '\\"')
+    # the standard escapes quotes and backslashes, python-chess and others read the escapes as they stand
+    return " ".join(str(value).split()).replace("\\", "/").replace('"', "'")
 
 
 def _comment(text: str) -> str:

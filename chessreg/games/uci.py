@@ -167,10 +167,10 @@ def _last_score(info: bytes) -> tuple[int | None, int | None]:
     fallback: tuple[int | None, int | None] = (None, None)
     end = len(info)
     while (at := info.rfind(b" score ", 0, end)) >= 0:
-        words = info[at + 7 : at + 60].split(None, 3)
+        words = info[at + 7 : at + 60].split(b"\n", 1)[0].split()
         value = int(words[1])
         score = (value, None) if words[0] == b"cp" else (None, value)
-        if words[2] not in (b"lowerbound", b"upperbound"):
+        if words[2:3] not in ([b"lowerbound"], [b"upperbound"]):
             return score
         if fallback == (None, None):
             fallback = score

@@ -1,0 +1,19 @@
+"""Fixtures for the tests of games."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chessreg.errors import NotFoundError
+from chessreg.games.engines import find_stockfish
+
+
+@pytest.fixture(scope="session")
+def stockfish() -> Path:
+    """The Stockfish binary; tests that need it are skipped where there is none."""
+    try:
+        return find_stockfish()
+    except NotFoundError as error:
+        pytest.skip(str(error))
