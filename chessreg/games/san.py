@@ -60,7 +60,7 @@ def write(replay: Replay) -> tuple[np.ndarray, np.ndarray]:
     game = np.repeat(np.arange(len(lengths)), lengths)
     ply = np.arange(plies) - replay.offsets[game]
     before = np.arange(plies) + game
-    white_king, black_king = _king_squares(played, before)
+    white_king, black_king = _king_squares(replay, before)
     mate = np.zeros(plies, bool)
     mate[(replay.offsets[1:] - 1)[replay.mated & (lengths > 0)]] = True
     last = np.zeros(plies, bool)
