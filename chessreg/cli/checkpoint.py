@@ -88,6 +88,7 @@ def show(home: Home, reference: str) -> None:
     with home.session().database.read() as session:
         row = described(session, reference)
     if not home.json:
+        row["tags"] = " ".join(row["tags"])
         row["trained_on"] = "unknown" if row["trained_on"] is None else ", ".join(row["trained_on"]) or "nothing"
     hidden = ("detail", "training_datasets", "parent_id", "notes", "archived", "invalid")
     emit(home, row, [key for key in row if key not in hidden])

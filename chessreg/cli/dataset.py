@@ -142,9 +142,11 @@ def show(home: Home, reference: str, rejects: bool) -> None:
         row = listing.entity(sql, "dataset", tables.Dataset, reference)
         parts = sql.query(tables.Split).filter_by(dataset_id=row["id"]).order_by(tables.Split.created_at).all()
         row["parts"] = [listing.columns(part) for part in parts]
-    emit(home, row, [key for key in row if key not in ("report", "parts", "notes", "archived", "invalid")])
     if home.json:
+        emit(home, row)
         return
+    hidden = ("report", "parts", "notes", "archived", "invalid")
+    emit(home, {**row, "tags": " ".join(row["tags"])}, [key for key in row if key not in hidden])
     report = row["report"]
     for title, counts in (("rejected", report["rejected"]), ("skipped", report["skipped"])):
         for reason, number in counts.items():

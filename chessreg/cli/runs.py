@@ -63,7 +63,7 @@ def show(home: Home, reference: str) -> None:
     if home.json:
         emit(home, row)
         return
-    row["progress"] = progress(row)
+    row["progress"], row["tags"] = progress(row), " ".join(row["tags"])
     emit(home, row, {"id": "run", "name": "name", "kind": "kind", "version": "version", "progress": "state",
                      "created_at": "created", "completed_at": "completed", "spec_hash": "spec", "tags": "tags",
                      "invalid": "invalid", "conflicts": "conflicts"})  # fmt: skip

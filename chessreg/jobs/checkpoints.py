@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -219,14 +220,12 @@ def export_checkpoint(database: Database, store: Store, reference: str, folder: 
     if not folder.parent.is_dir():
         raise NotFoundError(f"the folder {folder.parent} does not exist", f"mkdir -p {folder.parent}")
     artefact = store.verify(digest)
-    aside = folder.with_name(f".{folder.name}.part")
+    aside = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     try:
         aside.mkdir()
         for file in FILES:
             shutil.copyfile(artefact.path / file, aside / file)
         aside.rename(folder)
-    except OSError as error:
-        raise BadInputError(f"cannot write {folder}: {error.strerror}") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return folder

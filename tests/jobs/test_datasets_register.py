@@ -81,7 +81,8 @@ def test_a_dataset_is_bytes_rows_and_a_name(place: Any, games: Path) -> None:
     assert added == datasets.Added(row.id, row.artefact, True)
     assert (row.games, row.rejected, row.skipped, row.rating_scale, row.licence) == (30, 0, 0, "lichess", "CC0")
     assert row.report["sources"][0]["sha256"] == hashlib.sha256(games.read_bytes()).hexdigest()
-    assert artefact.state is tables.ArtefactState.COMPLETE and artefact.kind == "dataset"
+    assert artefact.state is tables.ArtefactState.COMPLETE
+    assert artefact.kind == "dataset"
     assert Path(location.uri) == store.path(row.artefact)
     assert len(Games(store.path(row.artefact))) == 30
     assert seen[-1] == 1.0
@@ -193,7 +194,7 @@ def test_a_full_disk_leaves_nothing(place: Any, games: Path, monkeypatch: pytest
 
     with monkeypatch.context() as patch:
         patch.setattr("chessreg.games.build._finish", full)
-        with pytest.raises((ChessregError, StoreError), match="no space|full"):
+        with pytest.raises((ChessregError, StoreError), match=r"no space|full"):
             datasets.add_dataset(database, store, [games], name="mine")
     with monkeypatch.context() as patch:
         patch.setattr("store.artefacts.fsync_tree", full)
@@ -240,9 +241,11 @@ def test_no_game_and_no_move_list_is_in_two_parts(place: Any, games: Path) -> No
     assert [part.games for part in split.parts] == [len(inside[part.name]) for part in split.parts]
     assert sorted(row for rows in inside.values() for row in rows) == list(range(30))
     lists = {name: {data.hashes[row] for row in rows} for name, rows in inside.items()}
-    assert not lists["train"] & lists["test"] and not lists["train"] & lists["validation"]
+    assert not lists["train"] & lists["test"]
+    assert not lists["train"] & lists["validation"]
     assert [(o.games, o.move_lists) for o in split.overlaps] == [(0, 0)] * 3
-    assert split.outside == 0 and split.created == 3
+    assert split.outside == 0
+    assert split.created == 3
 
 
 def test_splitting_again_changes_nothing_and_other_bounds_are_refused(place: Any, games: Path) -> None:

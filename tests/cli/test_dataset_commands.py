@@ -1,0 +1,327 @@
+"""`chessreg dataset`, as typed: what it prints, its exit status, and that an error leaves everything as it was."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import hashlib
+import http.server
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+
+from chessreg.registry import tables
+
+COMMAND = [sys.executable, "-m", "chessreg.cli"]
+MOVES = ["e4 e5 Nf3 Nc6", "d4 d5 c4 e6", "c4 e5 g3", "e4 c5 Nf3 d6 d4", "Nf3 d5 g3", "e4 e6 d4 d5", "d4 Nf6 c4 g6"]
+
+
+def game(number: int, moves: str = "") -> str:
+    words = (moves or MOVES[number % len(MOVES)]).split()
+    text = " ".join(f"{n // 2 + 1}. {word}" if n % 2 == 0 else word for n, word in enumerate(words))
+    tags = f'[Event "Rated game"]\n[Site "https://lichess.org/{number}"]\n[Result "0-1"]\n[WhiteElo "1400"]\n'
+    return f"{tags}\n{text} 0-1\n\n"
+
+
+@pytest.fixture
+def pgn(tmp_path: Path) -> Path:
+    path = tmp_path / "games.pgn"
+    path.write_text("".join(map(game, range(21))))
+    return path
+
+
+def test_adding_prints_the_dataset_and_a_second_time_recognises_it(here: Any, pgn: Path) -> None:
+    made = here.json("dataset", "add", pgn, "--name", "mine", "--licence", "CC0-1.0")
+    assert {key: made[key] for key in ("name", "games", "duplicates", "rating_scale", "licence", "created")} == {
+        "name": "mine", "games": 21, "duplicates": 14, "rating_scale": "lichess", "licence": "CC0-1.0", "created": True,
+    }  # fmt: skip
+    before = here.state()
+    assert here("dataset", "add", pgn) == 0
+    assert "dataset mine already" in here.err
+    assert here.state() == before
+    listed = here.json("dataset", "list")
+    assert [row["id"] for row in listed] == [made["id"]]
+    assert set(tables.Dataset.__table__.columns.keys()) <= listed[0].keys()
+    shown = here.json("dataset", "show", "mine")
+    assert shown["report"]["sources"][0]["sha256"] == hashlib.sha256(pgn.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("suffix", "pack"), [("zst", zstandard.compress), ("gz", gzip.compress), ("bz2", bz2.compress)]
+)
+def test_packed_files_are_read_as_they_are(here: Any, pgn: Path, suffix: str, pack: Callable[[bytes], bytes]) -> None:
+    packed = pgn.with_name(f"games.pgn.{suffix}")
+    packed.write_bytes(pack(pgn.read_bytes()))
+    assert here.json("dataset", "add", packed)["games"] == 21
+
+
+def test_several_files_make_one_dataset(here: Any, pgn: Path) -> None:
+    more = pgn.with_name("more.pgn")
+    more.write_text(game(1, "a3 a6") + game(2, "b3 b6"))
+    made = here.json("dataset", "add", pgn, more)
+    assert (made["games"], made["source"]) == (23, "games.pgn, more.pgn")
+
+
+def test_rejected_games_are_shown(here: Any, tmp_path: Path) -> None:
+    path = tmp_path / "some.pgn"
+    path.write_text(game(0) + game(1, "e4 Ke4") + game(2))
+    assert here("dataset", "add", path, "--name", "some") == 0
+    assert "--rejects" in here.err
+    (reject,) = here.json("dataset", "show", "some", "--rejects")
+    assert (reject["row"], reject["line"], reject["ply"]) == (1, 8, 1)
+    assert here("dataset", "show", "some", "--rejects") == 0
+    assert "Ke4" in here.out
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "status", "said"),
+    [
+        ("nowhere.pgn", None, 3, "no file"),
+        ("empty.pgn", b"", 4, "empty"),
+        ("letter.pgn", b"Dear editor,\nthere are no games in this.\n", 4, "no legal game"),
+        ("binary.pgn", bytes(range(256)) * 20, 4, "not a PGN"),
+        ("named.zst", game(0).encode(), 4, "not a zst file"),
+        ("cut.pgn.zst", zstandard.compress("".join(map(game, range(99))).encode())[:-9], 4, "cut off"),
+        ("illegal.pgn", game(0, "e4 Ke4").replace("e4", "e9").encode(), 4, "no legal game"),
+    ],
+)
+def test_what_is_no_pgn_is_refused_whole(
+    here: Any, tmp_path: Path, name: str, content: bytes | None, status: int, said: str
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    before = here.state()
+    assert here("dataset", "add", name, "--name", "bad") == status
+    assert said in here.err
+    assert name in here.err
+    assert "Traceback" not in here.err
+    assert here.err.count("error:") == 1
+    assert here.state() == before
+    assert here("dataset", "add", name, "--json") == status
+    assert json.loads(here.err)["code"] == status
+    assert here.out == ""
+
+
+def test_a_good_file_does_not_save_a_bad_one_beside_it(here: Any, pgn: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty.pgn").write_text("")
+    before = here.state()
+    assert here("dataset", "add", pgn, "empty.pgn") == 4
+    assert here.state() == before
+
+
+def test_salvage_keeps_what_came_before_the_break(here: Any, tmp_path: Path) -> None:
+    text = "".join(game(n, f"{MOVES[n % 7]}") for n in range(400)).encode()
+    cut = tmp_path / "cut.pgn.gz"
+    cut.write_bytes(gzip.compress(text)[:-200])
+    assert here("dataset", "add", cut) == 4
+    assert "--salvage" in here.err
+    made = here.json("dataset", "add", cut, "--salvage")
+    assert 0 < made["games"] < 400
+    assert "cut off" in made["report"]["salvaged"]
+
+
+def test_usage_errors(here: Any, pgn: Path) -> None:
+    assert here("dataset", "add") == 2
+    assert here("dataset", "add", pgn, "--sample") == 2
+    assert here("dataset", "add", pgn, "--rating-scale", "elo") == 2
+    assert here("dataset", "show", "mine") == 3
+    assert here("dataset", "fetch", "lichess", "2012-01") == 4
+
+
+def test_parts_are_proved_disjoint_and_stay(here: Any, pgn: Path) -> None:
+    here("dataset", "add", pgn, "--name", "mine")
+    parts = here.json("dataset", "split", "mine", "--parts", "train=0.5,test=0.5", "--seed", "1")
+    assert [part["name"] for part in parts] == ["train", "test"]
+    assert sum(part["games"] for part in parts) == 21
+    assert "train and test share 0 games and 0 move lists" in here.err
+    before = here.state()
+    assert here.json("dataset", "split", "mine", "--parts", "train=0.5,test=0.5", "--seed", "1") == parts
+    assert here("dataset", "split", "mine", "--parts", "train=0.5,test=0.5", "--seed", "2") == 4
+    assert "train-2" in here.err
+    assert here.state() == before
+    assert here.json("dataset", "show", "mine")["parts"] == sorted(parts, key=lambda part: -len(part["name"]))
+
+
+def test_verify_tells_damage(here: Any, pgn: Path) -> None:
+    artefact = here.json("dataset", "add", pgn, "--name", "mine")["artefact"]
+    assert here.json("dataset", "verify", "mine") == {"games": 21, "replayed": 21, "ok": True, "problems": []}
+    path = here.folder / ".chessreg" / "store" / "artefacts" / artefact[:2] / artefact / "games.parquet"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    assert here("dataset", "verify", "mine") == 1
+    assert "games.parquet has changed" in here.err
+
+
+def test_words_about_a_dataset(here: Any, pgn: Path) -> None:
+    here("dataset", "add", pgn, "--name", "mine")
+    assert here("dataset", "tag", "mine", "paper") == 0
+    assert here("dataset", "note", "mine", "from the club") == 0
+    assert here("dataset", "name", "mine", "club") == 0
+    row = here.json("dataset", "show", "club")
+    assert (row["tags"], row["notes"]) == (["paper"], ["from the club"])
+    assert here("dataset", "untag", "club", "paper") == 0
+    assert here("dataset", "archive", "club") == 0
+    assert here.json("dataset", "list") == []
+    assert here.json("dataset", "list", "--all")[0]["archived"] is True
+    assert here("dataset", "restore", "club") == 0
+    assert here.json("dataset", "list")[0]["tags"] == []
+    assert here("dataset", "restore", "club") == 3
+
+
+def test_ctrl_c_leaves_nothing(here: Any, tmp_path: Path) -> None:
+    big = tmp_path / "big.pgn"
+    big.write_text("".join(map(game, range(2000))) * 150)
+    before = here.state()
+    process = subprocess.Popen([*COMMAND, "dataset", "add", str(big)], stderr=subprocess.PIPE, text=True)
+    staging = here.folder / ".chessreg" / "store" / "tmp"
+    deadline = time.monotonic() + 60
+    while not list(staging.glob("dataset~*")):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert said.strip() == "interrupted"
+    assert here.state() == before
+    assert not list(staging.iterdir())
+
+
+def test_a_disk_that_takes_no_more_leaves_nothing(here: Any, tmp_path: Path) -> None:
+    """The limit on the size of a file stands in for a full disk: the same write fails, with another errno."""
+    many = tmp_path / "many.pgn"
+    many.write_text("".join(game(n, f"{MOVES[n % 7]} a6") for n in range(7000)))
+    before = here.state()
+    small = 100_000
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (small, small))
+
+    done = subprocess.run([*COMMAND, "dataset", "add", str(many)], preexec_fn=limit, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
+    assert here.state() == before
+    assert not list((here.folder / ".chessreg" / "store" / "tmp").iterdir())
+    assert here("dataset", "add", many) == 0
+
+
+def obey_modes() -> None:
+    """In a child process: give up root's right to write past a file's mode, where there is one."""
+    if sys.platform == "linux" and os.geteuid() == 0:
+        import ctypes
+
+        drop_from_bounding_set, dac_override = 24, 1
+        ctypes.CDLL(None).prctl(drop_from_bounding_set, dac_override, 0, 0, 0)
+
+
+def test_a_read_only_registry_is_refused_before_any_work(here: Any, pgn: Path) -> None:
+    place = here.folder / ".chessreg"
+    before = here.state()
+    content = (place / "registry.db").read_bytes()
+    (place / "registry.db").chmod(0o444)
+    place.chmod(0o555)
+    try:
+        if subprocess.run(["touch", place / "probe"], preexec_fn=obey_modes, capture_output=True).returncode == 0:
+            pytest.skip("no file mode stops this user")
+        command = [*COMMAND, "dataset", "add", str(pgn), "--name", "mine"]
+        done = subprocess.run(command, preexec_fn=obey_modes, capture_output=True, text=True)
+    finally:
+        place.chmod(0o755)
+        (place / "registry.db").chmod(0o644)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: the registry")
+    assert "read-only" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (place / "registry.db").read_bytes() == content
+    assert here.state() == before
+
+
+# -- from elsewhere ---------------------------------------------------------------------------------------------------
+
+
+class Months(http.server.SimpleHTTPRequestHandler):
+    """A local server with the layout of database.lichess.org."""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def lichess(tmp_path: Path, pgn: Path) -> Iterator[str]:
+    folder = tmp_path / "www" / "standard"
+    folder.mkdir(parents=True)
+    month = folder / "lichess_db_standard_rated_2013-01.pgn.zst"
+    month.write_bytes(zstandard.compress(pgn.read_bytes()))
+    digest = hashlib.sha256(month.read_bytes()).hexdigest()
+    (folder / "sha256sums.txt").write_text(f"{digest}  {month.name}\n{'0' * 64}  {month.name.replace('01', '02')}\n")
+    (folder / month.name.replace("-01", "-02")).write_bytes(b"not what was promised")
+
+    def handler(*args: Any) -> Months:
+        return Months(*args, directory=str(tmp_path / "www"))
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_month_is_fetched_checked_and_added(here: Any, lichess: str) -> None:
+    made = here.json("dataset", "fetch", "lichess", "2013-01", "--base-url", lichess, "--name", "january")
+    assert (made["name"], made["games"], made["rating_scale"], made["licence"]) == ("january", 21, "lichess", "CC0-1.0")
+    assert not list((here.folder / ".chessreg" / "store" / "downloads").iterdir())
+    before = here.state()
+    assert here("dataset", "fetch", "lichess", "2013-02", "--base-url", lichess) == 4
+    assert "arrived damaged" in here.err
+    assert here("dataset", "fetch", "lichess", "2013-03", "--base-url", lichess) == 3
+    assert here.state() == before
+
+
+@pytest.mark.skipif(shutil.which("stockfish", path="/usr/games:" + os.environ["PATH"]) is None, reason="no Stockfish")
+def test_generated_games_are_added_with_the_engine_that_played_them(here: Any, tmp_path: Path) -> None:
+    kept = tmp_path / "kept.pgn"
+    made = here.json(
+        *("dataset", "generate", "--games", "4", "--levels", "0-1", "--nodes", "5", "--max-plies", "12"),
+        *("--seed", "3", "--processes", "1", "--name", "engines", "--pgn", kept),
+    )  # fmt: skip
+    assert (made["games"], made["rating_scale"]) == (4, "stockfish")
+    generated = made["report"]["generated"]
+    assert (generated["levels"], generated["nodes"], generated["seed"]) == ([0, 1], 5, 3)
+    assert len(generated["sha256"]) == 64
+    assert kept.read_text().count("[Event ") == 4
+    assert here("dataset", "generate", "--games", "1", "--levels", "0", "--pgn", kept) == 4
+    assert here("dataset", "generate", "--games", "1", "--levels", "33") == 4
+    assert here("dataset", "generate", "--games", "1", "--name", "engines") == 4
+    assert not list((here.folder / ".chessreg" / "store" / "tmp").iterdir())
+
+
+def test_without_stockfish_the_command_that_installs_it_is_named(here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHESSREG_STOCKFISH", "no-such-engine")
+    before = here.state()
+    assert here("dataset", "generate", "--games", "1") == 3
+    assert "install" in here.err
+    assert here.state() == before
+
+
+def test_the_bundled_sample(here: Any) -> None:
+    from importlib.resources import files
+
+    from chessreg.jobs.datasets import SAMPLE
+
+    if not (files("chessreg") / "data" / SAMPLE).is_file():
+        assert here("dataset", "add", "--sample", "--name", "sample") == 3
+        pytest.skip("no sample in this checkout yet")
+    made = here.json("dataset", "add", "--sample", "--name", "sample")
+    assert made["games"] > 1000
+    assert made["rating_scale"] == "stockfish"
