@@ -1,0 +1,181 @@
+"""`chessreg query`: the papers' tables from the registry, the rows behind them, and SELECTs of one's own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chessreg.cli.base import Home, emit, pass_home
+from chessreg.errors import BadInputError
+
+if TYPE_CHECKING:
+    from chessreg.queries.catalogue import Entry
+    from chessreg.queries.result import QueryResult
+
+FORMATS = ["table", "markdown", "latex", "csv", "json", "parquet"]  # chessreg.queries.render.FORMATS, unimported
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--list", "list_", is_flag=True, help="List the queries.")
+@click.option("--columns", is_flag=True, help="Say what the columns of NAME mean.")
+@click.option("--sql", metavar="SELECT", help="Ask with a SELECT of your own instead (- reads it from stdin).")
+@click.option("--checkpoint", multiple=True, metavar="NAME", help="Only this checkpoint; may be given several times.")
+@click.option("--run", multiple=True, metavar="NAME", help="Only this run.")
+@click.option("--tag", multiple=True, help="Only runs or checkpoints with this tag.")
+@click.option("--machine", multiple=True, metavar="HOST", help="Only what ran there.")
+@click.option("--since", metavar="WHEN", help="Only runs made since: 2026-01-31, 7d, 12h.")
+@click.option("--where", metavar="SQL", help="A condition on the table's columns, or on those of the rows behind it.")
+@click.option("--partial", is_flag=True, help="Also runs that are not complete.")
+@click.option("--scoring", type=click.Choice(["paper", "author-2024"]), default="paper", show_default=True,
+              help="How games are scored: as the paper says, or as its code does.")  # fmt: skip
+@click.option("--rows", type=int, metavar="N", help="The games, trials or scores behind row N of the table.")
+@click.option("--published", is_flag=True, help="The paper's numbers, with ours beside them.")
+@click.option("--format", "format_", type=click.Choice(FORMATS), help="How to print  [default: table]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+              help="Write a file (.md .tex .csv .json .parquet) instead of printing.")  # fmt: skip
+@click.option(
+    "--timeout", type=click.FloatRange(min=0.001), metavar="SECONDS", help="Stop after so long  [default: 300]"
+)
+@click.option("--memory", metavar="SIZE", help="Memory that the query may use  [default: 4GB]")
+@pass_home
+def query(
+    home: Home,
+    name: str | None,
+    list_: bool,
+    columns: bool,
+    sql: str | None,
+    scoring: str,
+    rows: int | None,
+    published: bool,
+    format_: str | None,
+    as_json: bool,
+    output: Path | None,
+    timeout: float | None,
+    memory: str | None,
+    **scope: Any,
+) -> None:
+    """Ask the registry: NAME is a query's title or alias (--list), --sql a SELECT of your own.
+
+    \b
+    chessreg query "elo by intervention" --checkpoint reference
+    chessreg query "probe accuracy by layer" --format latex --output table1.tex
+    chessreg query --sql "SELECT termination, count(*) FROM games GROUP BY termination"
+    """
+    as_json = as_json or home.json
+    if list_:
+        show_list(as_json)
+        return
+    if (name is None) == (sql is None):
+        raise click.UsageError("give the NAME of a query, or --sql; --list shows what there is")
+    if columns:
+        from chessreg.queries.catalogue import find
+
+        show_columns(find(known(name)), as_json)
+        return
+    if sql is not None:
+        if rows is not None or published or any(scope.values()):
+            raise click.UsageError(
+                "--sql is asked as it is: scope options, --rows and --published are for named queries"
+            )
+        from chessreg.queries.ask import run_sql
+
+        text = sys.stdin.read() if sql == "-" else sql
+        result = run_sql(home.database(), text, timeout=timeout, memory=memory)
+    else:
+        result = ask(home, known(name), rows, published, scoring, timeout, memory, scope)
+    if as_json and format_ not in (None, "json"):
+        raise click.UsageError("--json and --format say different things")
+    show(result, "json" if as_json else format_, output)
+
+
+def known(name: str | None) -> str:
+    """The catalogue is looked up before anything is opened: a wrong name should not make a registry."""
+    from chessreg.queries.catalogue import find
+
+    if name is None:
+        raise click.UsageError("give the NAME of a query; --list shows what there is")
+    return find(name).title
+
+
+def ask(
+    home: Home,
+    name: str,
+    rows: int | None,
+    published: bool,
+    scoring: str,
+    timeout: float | None,
+    memory: str | None,
+    options: dict[str, Any],
+) -> QueryResult:
+    from chessreg.queries.ask import rows_behind, run_query
+    from chessreg.queries.scope import Scope
+
+    database, scope = home.database(), Scope.of(options)
+    if rows is not None:
+        if published:
+            raise click.UsageError("--rows and --published do not go together")
+        return rows_behind(database, name, rows, scope, scoring=scoring, timeout=timeout, memory=memory)
+    result = run_query(database, name, scope, scoring=scoring, timeout=timeout, memory=memory)
+    if published:
+        from chessreg.queries.published import beside
+
+        return beside(database, result)
+    return result
+
+
+def show(result: QueryResult, format_: str | None, output: Path | None) -> None:
+    """Data on stdout or into the file; notes and the footer on stderr."""
+    from chessreg.queries import render
+
+    if output is not None:
+        written = render.write(result, output, format_)
+        click.echo(f"{output}: {len(result):,} rows as {written}", err=True)
+    elif format_ == "parquet":
+        if sys.stdout.isatty():
+            raise BadInputError("Parquet is not for a screen", "add --output FILE.parquet")
+        sys.stdout.buffer.write(render.parquet_bytes(result))
+    else:
+        text = render.rendered(result, format_ or "table", screen_width())
+        assert isinstance(text, str)
+        if len(result) or format_ not in (None, "table"):
+            sys.stdout.write(text)
+    if format_ != "json" or output is not None:
+        for note in result.notes:
+            click.echo(note, err=True)
+        click.echo(render.footer(result), err=True)
+
+
+def screen_width() -> int | None:
+    if not sys.stdout.isatty():
+        return None
+    import shutil
+
+    return shutil.get_terminal_size().columns
+
+
+def show_list(as_json: bool) -> None:
+    from chessreg.queries.catalogue import entries
+
+    rows = [{"title": e.title, "aliases": list(e.aliases), "paper": e.paper, "made_by": e.made_by} for e in entries()]
+    if as_json:
+        emit(True, rows)
+        return
+    width = max(len(row["title"]) for row in rows)
+    for row in rows:
+        click.echo(f"{row['title']:<{width}}  {row['paper']}")
+
+
+def show_columns(entry: Entry, as_json: bool) -> None:
+    rows = [{"name": c.name, "unit": c.unit, "text": c.text, "hidden": c.hidden} for c in entry.columns]
+    if as_json:
+        emit(True, rows)
+        return
+    width = max(len(c.name) + len(c.unit) + 3 for c in entry.columns)
+    for column in entry.columns:
+        name = f"{column.name} [{column.unit}]" if column.unit else column.name
+        click.echo(f"{name:<{width}}  {column.text}")

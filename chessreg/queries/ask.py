@@ -1,0 +1,181 @@
+"""Asking: a catalogue query by name, the rows behind one of its cells, or a SELECT of one's own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from chessreg.errors import BadInputError, ChessregError
+from chessreg.queries import gate
+from chessreg.queries.catalogue import Entry, find
+from chessreg.queries.engine import Answer, Engine, digest, engine_of
+from chessreg.queries.result import QueryResult
+from chessreg.queries.scope import Filters, Scope, filters
+from chessreg.queries.summary import with_statistics
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+
+    from chessreg.registry.database import Database
+
+SCORINGS = ("paper", "author-2024")
+
+
+def run_query(
+    database: Database,
+    name: str,
+    scope: Scope | None = None,
+    *,
+    scoring: str = "paper",
+    timeout: float | None = None,
+    memory: str | None = None,
+    **options: Any,
+) -> QueryResult:
+    """A catalogue query by title or alias.
+
+    `options` are those of Scope: checkpoint, run, tag, machine, since, where, partial. Raises NotFoundError for a name
+    that no query or thing has, BadInputError for a condition that does not fit.
+    """
+    entry, scope = find(name), scope or Scope.of(options)
+    engine = engine_of(database, memory)
+    asked = Asked(engine, entry, scope, filters(database, scope), scoring)
+    if scope.where:
+        asked.place_where(scope.where)
+    names = [n for n in ("table", "clusters") if n in entry.statements]
+    statements = {n: asked.statement(n) for n in names} | {"left out": left_out(entry, scope)}
+    answer = engine.answer(statements, asked.parameters, timeout)
+    table = with_statistics(entry, answer["table"], answer.tables.get("clusters"))
+    if asked.result_where:
+        table = engine.over(table, f"SELECT * FROM result WHERE {asked.result_where} ORDER BY cell", timeout)
+    meta = metadata(engine, answer, table.num_rows, entry.digest, asked.meta)
+    notes = remarks(entry, table.num_rows, answer["left out"], scope)
+    return QueryResult(table.drop_columns(["cell"]), meta, notes, entry, table["cell"].to_pylist())
+
+
+def rows_behind(
+    database: Database,
+    name: str,
+    number: int,
+    scope: Scope | None = None,
+    *,
+    scoring: str = "paper",
+    timeout: float | None = None,
+    memory: str | None = None,
+    **options: Any,
+) -> QueryResult:
+    """The games or trials behind row `number` (from 1) of a catalogue query, asked with the same scope."""
+    result = run_query(database, name, scope, scoring=scoring, timeout=timeout, memory=memory, **options)
+    entry, scope = find(name), scope or Scope.of(options)
+    engine = engine_of(database, memory)
+    asked = Asked(engine, entry, scope, filters(database, scope), scoring)
+    if scope.where:
+        asked.place_where(scope.where)
+    asked.base_where.append(f"cell = {result.cell(number)}")
+    answer = engine.answer({"rows": asked.statement("rows")}, asked.parameters, timeout)
+    table = answer["rows"]
+    return QueryResult(
+        table, metadata(engine, answer, table.num_rows, entry.digest, asked.meta | {"behind_row": number})
+    )
+
+
+def run_sql(database: Database, sql: str, *, timeout: float | None = None, memory: str | None = None) -> QueryResult:
+    """One SELECT over tables and views. Rows without an ORDER BY come in the order of their values.
+
+    Raises BadInputError for anything that is not one statement that only selects.
+    """
+    engine = engine_of(database, memory)
+    text = gate.ordered(engine.parser(), gate.selects(sql))
+    answer = engine.answer({"rows": text}, None, timeout)
+    table = answer["rows"]
+    notes = [] if table.num_rows else ["no rows"]
+    return QueryResult(table, metadata(engine, answer, table.num_rows, digest(sql), {"query": sql}), notes)
+
+
+class Asked:
+    """A catalogue entry with its scope: composes the statements that DuckDB gets."""
+
+    def __init__(self, engine: Engine, entry: Entry, scope: Scope, where: Filters, scoring: str) -> None:
+        if scoring not in SCORINGS:
+            raise BadInputError(f"there is no scoring {scoring!r}", f"one of {', '.join(SCORINGS)}")
+        self.engine, self.entry, self.scope, self.filters = engine, entry, scope, where
+        self.base_where = [where.base]
+        self.result_where = ""
+        self.parameters: Mapping[str, Any] = {"scoring": scoring}
+        self.meta: dict[str, Any] = {"query": entry.title, "paper": entry.paper, "scope": scope.given()}
+        if any("$scoring" in sql for sql in entry.statements.values()):
+            self.meta["scoring"] = scoring
+
+    def statement(self, name: str) -> str:
+        """One of the entry's statements, over its relations narrowed to the scope."""
+        lines = self.entry.statements[name].splitlines()
+        sql = "\n".join(line for line in lines if not line.startswith("--")).strip()
+        return f"{self.relations()},\n{sql[5:]}" if sql.upper().startswith("WITH ") else f"{self.relations()}\n{sql}"
+
+    def relations(self) -> str:
+        """WITH the entry's relations, each narrowed to the scope."""
+        parts = [f"scoped AS (SELECT * FROM runs WHERE {self.filters.runs})"]
+        for relation, sql in self.entry.relations.items():
+            condition = {"cells": self.filters.cells, "base": " AND ".join(self.base_where)}.get(relation, "true")
+            parts.append(f"{relation} AS (SELECT * FROM (\n{sql}\n) WHERE {condition})")
+        return f"WITH {', '.join(parts)}"
+
+    def place_where(self, text: str) -> None:
+        """Put --where where its columns are: on the finished table, or else on the rows behind it."""
+        condition = gate.expression(self.engine.parser(), text)
+        added = "".join(
+            f', NULL::DOUBLE AS "{s.name}{end}"' for s in self.entry.statistics for end in ("", "_low", "_high")
+        )
+        table = f"SELECT *{added} FROM (\n{self.statement('table')}\n)"
+        wrong = self.engine.binds(f"SELECT * FROM ({table}) WHERE {condition}", self.parameters)
+        if not wrong:
+            self.result_where = condition
+            return
+        if self.engine.binds(f"{self.relations()}\nSELECT 1 FROM base WHERE {condition}", self.parameters):
+            names = ", ".join(column.name for column in self.entry.columns)
+            raise BadInputError(f"--where {text!r}: {wrong}", f"the columns are {names}")
+        self.base_where.append(condition)
+
+
+def left_out(entry: Entry, scope: Scope) -> str:
+    """Counts of the runs that the default scope leaves out."""
+    kind = entry.made_by.split()[-1]
+    unfinished = "false" if scope.partial else "state <> 'complete' AND NOT archived AND NOT invalid"
+    return f"""SELECT count(*) FILTER ({unfinished}) AS unfinished, count(*) FILTER (archived) AS archived,
+        count(*) FILTER (invalid) AS invalid FROM runs WHERE kind = '{kind}'"""
+
+
+def remarks(entry: Entry, rows: int, counts: pa.Table, scope: Scope) -> list[str]:
+    """What the reader should know beside the table."""
+    left = counts.to_pylist()[0]
+    ways = {"unfinished": "not complete (--partial shows them)", "archived": "archived", "invalid": "invalid"}
+    words = [f"{left[name]} {way}" for name, way in ways.items() if left[name]]
+    notes = [f"left out: runs that are {', '.join(words)}"] if words else []
+    if not rows:
+        fits = "nothing fits this scope" if scope.given() else "nothing to show yet"
+        notes.insert(0, f"{fits}; {entry.made_by} makes what this table shows")
+    return notes
+
+
+def metadata(engine: Engine, answer: Answer, rows: int, query_hash: str, more: Mapping[str, Any]) -> dict[str, Any]:
+    """What a footer says: enough to tell later whether a table would still come out the same."""
+    return {
+        **more,
+        "query_hash": query_hash[:16],
+        "registry_schema": registry_schema(engine.database),
+        "data_version": answer.version,
+        "rows": rows,
+        "rows_read": dict(sorted(answer.read.items())),
+    }
+
+
+def registry_schema(database: Database) -> str:
+    """The registry's schema revision."""
+    from sqlalchemy import text
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        with database.read() as session:
+            return str(session.execute(text("SELECT version_num FROM chessreg_version")).scalar() or "")
+    except (SQLAlchemyError, ChessregError):
+        return "none"

@@ -1,0 +1,167 @@
+"""The catalogue: every `.sql` file in this folder is one table of a paper, with a header that says what it holds.
+
+A file has a header and named statements:
+
+    -- title: games by termination
+    -- aliases: terminations, how games end
+    -- paper: Karvonen 2024, section 2.2
+    -- made by: chessreg run play
+    -- columns:
+    --   checkpoint: the model
+    --   n [games]: games that ended so
+    -- statistics:
+    --   share = percent(ended, games)
+    -- statement: cells        relations that the following statements may name
+    -- statement: base         one row per result, with cell, run_id, unit, attempt_id, checkpoint_id
+    -- statement: table        one row per cell, ORDER BY cell
+    -- statement: clusters     per cell: distinct (counts of a cluster), and how many clusters have them
+    -- statement: rows         what lies behind a cell
+
+`columns` is the shown order; a column that a statistic adds brings its `_low` and `_high`. `[hidden]` columns are in
+JSON, CSV and Parquet only. Nothing here imports more than the standard library.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from chessreg.errors import ChessregError, NotFoundError
+
+HEADER = re.compile(r"^-- (title|aliases|paper|made by|columns|statistics|statement):\s*(.*)$")
+COLUMN = re.compile(r"^--   (\w+)(?: \[([^\]]*)\])?: (.+)$")
+STATISTIC = re.compile(r"^--   (\w+) = (\w+)\(([\w, ]+)\)$")
+MORE = re.compile(r"^--       ?(\S.*)$")
+INTERVAL = ("_low", "_high")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table. `unit` is `%`, `games`, …, or empty."""
+
+    name: str
+    unit: str
+    text: str
+    hidden: bool = False
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """`name = function(arguments)`: computed from the clusters of a cell (chessreg.queries.summary)."""
+
+    name: str
+    function: str
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One catalogue file."""
+
+    title: str
+    aliases: tuple[str, ...]
+    paper: str
+    made_by: str
+    columns: tuple[Column, ...]
+    statistics: tuple[Statistic, ...]
+    statements: dict[str, str]
+    path: Path
+    text: str
+
+    @property
+    def digest(self) -> str:
+        """The query's hash: sha256 of the file."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def relations(self) -> dict[str, str]:
+        """The statements that others may name (`base` and those before it), in file order."""
+        return {name: sql for name, sql in self.statements.items() if name not in ("table", "clusters", "rows")}
+
+    def column(self, name: str) -> Column:
+        return next((c for c in self.columns if c.name == name), Column(name, "", ""))
+
+
+def parse(text: str, path: Path) -> Entry:
+    """Read one file. Raises ChessregError naming the line that is not understood."""
+    fields: dict[str, str] = {}
+    columns: list[Column] = []
+    statistics: list[Statistic] = []
+    statements: dict[str, list[str]] = {}
+    part = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        header = HEADER.match(line)
+        if header:
+            part = header[1]
+            if part == "statement":
+                part = header[2].split()[0]
+                statements[part] = []
+            else:
+                fields[part] = header[2].strip()
+        elif part in statements:
+            statements[part].append(line)
+        elif part == "columns" and (found := COLUMN.match(line)):
+            unit = found[2] or ""
+            columns.append(Column(found[1], "" if unit == "hidden" else unit, found[3], unit == "hidden"))
+        elif part == "columns" and columns and (more := MORE.match(line)):
+            last = columns.pop()
+            columns.append(Column(last.name, last.unit, f"{last.text} {more[1]}", last.hidden))
+        elif part == "statistics" and (made := STATISTIC.match(line)):
+            statistics.append(Statistic(made[1], made[2], tuple(a.strip() for a in made[3].split(","))))
+        elif part in ("paper", "aliases", "made by") and (more := MORE.match(line)):
+            fields[part] += " " + more[1]
+        elif line.strip():
+            raise ChessregError(f"{path.name}, line {number}: not understood: {line}")
+    missing = [f for f in ("title", "paper", "made by") if f not in fields]
+    missing += [s for s in ("base", "table", "rows") if s not in statements]
+    if missing:
+        raise ChessregError(f"{path.name} has no {', '.join(missing)}")
+    return Entry(
+        title=fields["title"],
+        aliases=tuple(a.strip() for a in fields.get("aliases", "").split(",") if a.strip()),
+        paper=fields["paper"],
+        made_by=fields["made by"],
+        columns=tuple(columns),
+        statistics=tuple(statistics),
+        statements={name: "\n".join(lines).strip() for name, lines in statements.items()},
+        path=path,
+        text=text,
+    )
+
+
+@cache
+def entries() -> tuple[Entry, ...]:
+    """Every query, by title. Raises ChessregError when two answer to one name."""
+    found = [parse(path.read_text(encoding="utf-8"), path) for path in sorted(Path(__file__).parent.glob("*.sql"))]
+    taken: dict[str, str] = {}
+    for entry in found:
+        for name in {_key(n) for n in (entry.title, *entry.aliases, entry.path.stem)}:
+            if name in taken:
+                raise ChessregError(f"{entry.path.name} and {taken[name]} both answer to {name!r}")
+            taken[name] = entry.path.name
+    return tuple(sorted(found, key=lambda e: e.title))
+
+
+def find(name: str) -> Entry:
+    """The query with this title or alias, in any case. Raises NotFoundError with the near misses.
+
+    >>> find("Elo by Intervention").title
+    'elo by intervention'
+    """
+    wanted = _key(name)
+    known = {_key(n): entry for entry in entries() for n in (entry.title, *entry.aliases, entry.path.stem)}
+    if wanted in known:
+        return known[wanted]
+    near = difflib.get_close_matches(wanted, known, n=5, cutoff=0.6)
+    near += [key for key in known if wanted and (wanted in key or key in wanted)]
+    titles = list(dict.fromkeys(known[key].title for key in near))[:3]
+    hint = "did you mean " + " or ".join(f'"{t}"' for t in titles) + "?" if titles else "chessreg query --list"
+    raise NotFoundError(f"there is no query {name!r}", hint)
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[\s_-]+", " ", name.strip().lower())

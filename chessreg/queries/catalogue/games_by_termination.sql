@@ -1,0 +1,97 @@
+-- title: games by termination
+-- aliases: terminations, how games end
+-- paper: Karvonen 2024, section 2.2 and Appendix E
+-- made by: chessreg run play
+-- columns:
+--   checkpoint: the model that played
+--   intervention: source, layers (0-based), scale and positions of the edit; none is the model as it is
+--   color: the model's
+--   opponent: the opponent as it was asked for
+--   engine_version: its program's version
+--   opening: standard, random:PLIES or book:DIGEST
+--   policy: how the model's move is chosen
+--   move_limit [plies]: the game is stopped here
+--   termination: why the games stopped
+--   n [games]: games that stopped so
+--   share [%]: of the games of this arm, with its interval; openings are resampled
+--   games [games]: games of this arm
+--   planned [games]: games that the runs were to play
+--   w [games]: of those that stopped so, won (scoring as asked)
+--   d [games]: drawn
+--   l [games]: lost
+--   plies [plies]: mean length
+--   runs: the runs that played
+--   checkpoint_id [hidden]: its id
+--   intervention_id [hidden]: its id
+-- statistics:
+--   share = percent(ended, games)
+
+-- statement: cells
+SELECT *,
+       dense_rank() OVER (ORDER BY checkpoint, checkpoint_id, color, engine, engine_version, engine_id, level, opponent,
+                                   "limit", opening, policy, move_limit,
+                                   intervention_id IS NOT NULL, intervention, intervention_id) AS arm
+FROM arms
+JOIN (SELECT run_id, run FROM scoped) USING (run_id)
+
+-- statement: base
+SELECT c.arm, 1000 * c.arm + t.place AS cell, c.opening_seed,
+       CASE WHEN c.opening = 'standard' THEN g.unit ELSE g.opening_number END AS opening_number,
+       g.run_id, g.unit, g.match, g.attempt_id, c.run, c.checkpoint_id, c.checkpoint, c.intervention, c.color,
+       game_score($scoring, g.result, g.termination, g.adjudication_cp, c.color) AS score,
+       g.plies, g.result, g.termination, g.adjudication_cp, g.turns, g.first_try_legal, g.seconds
+FROM game AS g
+JOIN cells AS c ON c.run_id = g.run_id AND c.match = g.match
+JOIN (SELECT termination, row_number() OVER (ORDER BY termination) AS place
+      FROM (SELECT DISTINCT termination FROM game)) AS t ON t.termination = g.termination
+
+-- statement: table
+WITH ended AS (
+    SELECT arm, cell, any_value(termination) AS termination, count(*) AS n,
+           count(*) FILTER (score = 1) AS w, count(*) FILTER (score = 0.5) AS d, count(*) FILTER (score = 0) AS l,
+           sum(plies)::DOUBLE / count(*) AS plies
+    FROM base
+    GROUP BY arm, cell
+),
+described AS (
+    SELECT arm, checkpoint, checkpoint_id, intervention, intervention_id, color, opponent, engine_version, opening,
+           policy, move_limit, sum(planned)::BIGINT AS planned, string_agg(DISTINCT run, ', ' ORDER BY run) AS runs
+    FROM cells
+    GROUP BY ALL
+)
+SELECT cell, checkpoint, intervention, color, opponent, engine_version, opening, policy, move_limit, termination, n,
+       sum(n) OVER (PARTITION BY arm)::BIGINT AS games, planned, w, d, l, plies, runs, checkpoint_id, intervention_id
+FROM ended JOIN described USING (arm)
+ORDER BY cell
+
+-- statement: clusters
+WITH opened AS (
+    SELECT arm, opening_seed, opening_number, cell, count(*) AS ended FROM base GROUP BY ALL
+),
+every AS (
+    SELECT arm, opening_seed, opening_number, sum(ended)::BIGINT AS games FROM opened GROUP BY ALL
+),
+-- Per arm and number of games of an opening: how many openings. Those without a game that ended so count with 0.
+sizes AS (
+    SELECT arm, games, count(*) AS openings FROM every GROUP BY ALL
+),
+hits AS (
+    SELECT o.arm, o.cell, o.ended, e.games, count(*) AS clusters
+    FROM opened AS o JOIN every AS e USING (arm, opening_seed, opening_number)
+    GROUP BY ALL
+)
+SELECT cell, ended, games, clusters FROM hits
+UNION ALL
+SELECT k.cell, 0, s.games, s.openings - coalesce(h.clusters, 0)
+FROM (SELECT DISTINCT arm, cell FROM hits) AS k
+JOIN sizes AS s ON s.arm = k.arm
+LEFT JOIN (SELECT cell, games, sum(clusters)::BIGINT AS clusters FROM hits GROUP BY ALL) AS h
+    ON h.cell = k.cell AND h.games = s.games
+WHERE s.openings > coalesce(h.clusters, 0)
+ORDER BY ALL
+
+-- statement: rows
+SELECT run, unit, result, score, termination, plies, turns, first_try_legal, adjudication_cp, opening_number,
+       intervention, color, run_id
+FROM base
+ORDER BY run_id, unit

@@ -1,0 +1,84 @@
+-- title: probe accuracy by layer
+-- aliases: probe accuracy, probes, karvonen figure 3, karvonen table 1
+-- paper: Karvonen 2024, Figure 3 and Table 1
+-- made by: chessreg run probe
+-- columns:
+--   checkpoint: the model that was probed
+--   twin_of: the model whose untrained twin this is
+--   label: what is read off the residual stream
+--   positions: at which characters
+--   hook_point: where in the model
+--   layer: 0-based; the paper counts from 1
+--   split: validation (held out of fitting, used to choose) or test
+--   n_games [games]: games scored
+--   n [predictions]: squares (or positions) scored in them
+--   accuracy [%]: right predictions, with its interval; games are resampled
+--   majority [%]: always naming what is most frequent in the fitting games
+--   boards [%]: positions with every square right
+--   chosen: highest accuracy on the validation games among the layers of its run
+--   layers_tried [layers]: among how many
+--   train_games [games]: games fitted on
+--   epochs: passes over them
+--   run: the probe run
+--   done [units]: units that are there
+--   planned [units]: units of the run
+--   checkpoint_id [hidden]: its id
+--   run_id [hidden]: its id
+-- statistics:
+--   accuracy = percent(correct, n)
+--   majority = percent(majority, majority_n)
+--   boards = percent(exact, positions)
+
+-- statement: cells
+-- One row per probe and split. A run is a cell of its own: nothing is pooled over settings or seeds.
+SELECT p.run_id, p.unit, s.split, s.correct, s.n, p.checkpoint_id, c.checkpoint,
+       CASE WHEN c.random_init THEN coalesce(parent.checkpoint, right(replace(c.parent_id::VARCHAR, '-', ''), 6)) END
+           AS twin_of,
+       coalesce(parent.checkpoint, c.checkpoint) AS family, p.label, p.positions, p.hook_point, p.layer,
+       p.train_games, p.epochs, r.run, r.done, r.planned, r.created_at
+FROM probe AS p
+JOIN scoped AS r ON r.run_id = p.run_id
+JOIN (SELECT run_id, unit, split, sum(correct)::DOUBLE AS correct, sum(n)::DOUBLE AS n
+      FROM score WHERE item >= 0 GROUP BY ALL) AS s ON s.run_id = p.run_id AND s.unit = p.unit
+LEFT JOIN checkpoints AS c ON c.checkpoint_id = p.checkpoint_id
+LEFT JOIN checkpoints AS parent ON c.random_init AND parent.checkpoint_id = c.parent_id
+
+-- statement: numbered
+SELECT *,
+       dense_rank() OVER (ORDER BY label, positions, family, twin_of IS NOT NULL, checkpoint, checkpoint_id,
+                                   created_at, run_id, split, layer, hook_point, unit) AS cell,
+       unit = first_value(unit) OVER (PARTITION BY run_id ORDER BY CASE WHEN split = 'validation' THEN correct / n END
+                                      DESC NULLS LAST, layer, unit)
+           AND count(*) FILTER (split = 'validation') OVER (PARTITION BY run_id) > 0 AS chosen,
+       count(*) FILTER (split = 'validation') OVER (PARTITION BY run_id) AS layers_tried
+FROM cells
+
+-- statement: base
+SELECT k.cell, s.run_id, s.unit, s.attempt_id, s.split, s.item, s.layer, s.n, s.correct,
+       json_extract_string(s.detail, '$.majority')::BIGINT AS majority,
+       json_extract_string(s.detail, '$.exact')::BIGINT AS exact,
+       json_extract_string(s.detail, '$.positions')::BIGINT AS positions,
+       k.run, k.checkpoint_id, k.checkpoint, k.label, k.hook_point
+FROM score AS s JOIN numbered AS k ON k.run_id = s.run_id AND k.unit = s.unit AND k.split = s.split
+WHERE s.item >= 0
+
+-- statement: table
+SELECT b.cell, k.checkpoint, k.twin_of, k.label, k.positions, k.hook_point, k.layer, k.split,
+       count(*) AS n_games, sum(b.n)::BIGINT AS n, k.chosen, k.layers_tried, k.train_games, k.epochs,
+       k.run, k.done, k.planned, k.checkpoint_id, k.run_id
+FROM base AS b JOIN numbered AS k ON k.cell = b.cell
+GROUP BY ALL
+ORDER BY b.cell
+
+-- statement: clusters
+-- A cluster is one game.
+SELECT cell, correct, n, majority, CASE WHEN majority IS NOT NULL THEN n END AS majority_n, exact,
+       CASE WHEN exact IS NOT NULL THEN positions END AS positions, count(*) AS clusters
+FROM base
+GROUP BY ALL
+ORDER BY ALL
+
+-- statement: rows
+SELECT run, unit, split, item AS game, layer, n, correct, majority, exact, positions, label, run_id
+FROM base
+ORDER BY run_id, unit, split, item

@@ -1,0 +1,349 @@
+"""DuckDB over a snapshot of the registry: in memory, locked down, holding only what was asked for.
+
+DuckDB's own planner says which columns of which tables a statement needs: it plans over empty tables of the declared
+types. Only these are read, and kept for as long as the registry's data version stands. Nothing can reach files, the
+network, or the registry itself from inside.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from chessreg.errors import BadInputError, ChessregError
+from chessreg.queries import gate, source, views
+from chessreg.queries.source import TABLES
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+    from chessreg.registry.database import Database
+
+DEFAULT_TIMEOUT = 300.0
+DEFAULT_MEMORY = "4GB"
+LOCK = (
+    "SET temp_directory = ''",  # first: it is refused afterwards
+    "SET TimeZone = 'UTC'",
+    "SET autoinstall_known_extensions = false",
+    "SET autoload_known_extensions = false",
+    "SET allow_community_extensions = false",
+    "SET python_enable_replacements = false",  # else SQL reads any variable of the caller
+    "SET enable_external_access = false",
+    "SET lock_configuration = true",
+)
+# Off while planning: they would drop a scan of an empty table, or hide a filter's column in the scan.
+NOT_WHEN_PLANNING = "statistics_propagation, filter_pushdown, empty_result_pullup, compressed_materialization"
+TRIES = 4
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Arrow tables by statement, the rows read by table, and the data version that they are of."""
+
+    tables: dict[str, pa.Table]
+    read: dict[str, int]
+    version: str
+
+    def __getitem__(self, name: str) -> pa.Table:
+        return self.tables[name]
+
+
+class Engine:
+    """One registry's snapshot. Safe to use from several threads: statements run one after the other."""
+
+    def __init__(self, database: Database, *, threads: int | None = None, memory: str = DEFAULT_MEMORY) -> None:
+        self._database = weakref.ref(database)  # engine_of keeps engines by database: they must not keep it alive
+        self.memory = memory
+        self.threads = threads or max(2, os.cpu_count() or 1)
+        self.version = ""
+        self._rows: dict[str, int] = {}
+        self._read: dict[str, frozenset[str]] = {}
+        self._lock = threading.RLock()
+        self._planner = self._connect("4GB", NOT_WHEN_PLANNING)
+        for table in TABLES:
+            types = ", ".join(f'"{n}" {source.duckdb_type(c)}' for n, c in source.columns(table).items())
+            self._planner.execute(f'CREATE TABLE "{table}" ({types})')
+        self._kinds: list[views.KindRow] = []
+        self._handy = views.handy()
+        self._views: dict[str, str] = {}
+        self._set_views()
+        self._data: duckdb.DuckDBPyConnection | None = None
+        weakref.finalize(self, _close, [self._planner])
+
+    @property
+    def database(self) -> Database:
+        found = self._database()
+        if found is None:
+            raise ChessregError("the registry of this query engine is closed")
+        return found
+
+    # -- asking ---------------------------------------------------------------------------------------------------
+
+    def answer(
+        self, statements: Mapping[str, str], parameters: Mapping[str, Any] | None = None, timeout: float | None = None
+    ) -> Answer:
+        """The answers to several SELECTs, all from one state of the registry.
+
+        Raises BadInputError for SQL that does not bind, ChessregError when `timeout` seconds have passed.
+        """
+        with self._lock:
+            self.refresh()
+            needed: dict[str, frozenset[str]] = {}
+            with _explained():
+                for sql in statements.values():
+                    for table, names in self.plan(sql, parameters).items():
+                        needed[table] = needed.get(table, frozenset()) | names
+            connection = self._load(needed)
+            tables = {name: self._run(connection, sql, parameters, timeout) for name, sql in statements.items()}
+            return Answer(tables, {table: self._rows[table] for table in needed}, self.version)
+
+    def plan(self, sql: str, parameters: Mapping[str, Any] | None = None) -> dict[str, frozenset[str]]:
+        """table → columns that a statement needs. A table of which only rows are counted gives its key's first column.
+
+        >>> engine.plan("SELECT kind, count(*) FROM run GROUP BY kind")  # doctest: +SKIP
+        {'run': frozenset({'kind'})}
+        """
+        row = self._planner.execute("EXPLAIN (FORMAT json) " + sql, _used(sql, parameters)).fetchone()
+        assert row
+        needed: dict[str, frozenset[str]] = {}
+        pending = list(json.loads(row[1]))
+        while pending:
+            node = pending.pop()
+            pending += node.get("children", [])
+            extra = node.get("extra_info", {})
+            table = str(extra.get("Table", "")).rpartition(".")[2].strip('"')
+            if table in TABLES:
+                listed = extra.get("Projections") or [next(iter(source.columns(table)))]
+                names = frozenset([listed] if isinstance(listed, str) else listed)
+                if not names <= source.columns(table).keys():  # a plan that reads otherwise: take it all
+                    names = frozenset(source.columns(table))
+                needed[table] = needed.get(table, frozenset()) | names
+        return needed
+
+    def binds(self, sql: str, parameters: Mapping[str, Any] | None = None) -> str:
+        """Empty if a SELECT binds, else the reason why not."""
+        import duckdb
+
+        with self._lock:
+            self.refresh()
+            try:
+                self._planner.execute("EXPLAIN " + sql, _used(sql, parameters))
+            except duckdb.Error as error:
+                return gate.first_line(error)
+            return ""
+
+    def over(self, table: pa.Table, sql: str, timeout: float | None = None) -> pa.Table:
+        """A SELECT over one Arrow table, there called `result`."""
+        with self._lock:
+            connection = self._data or self._planner
+            _register(connection, "result", table)
+            try:
+                return self._run(connection, sql, None, timeout)
+            finally:
+                connection.unregister("result")
+
+    def parser(self) -> duckdb.DuckDBPyConnection:
+        """A connection for looking at SQL; it holds no data."""
+        return self._planner
+
+    def names(self) -> list[str]:
+        """Every table and view that a query may name."""
+        with self._lock:
+            self.refresh()
+            return sorted({*TABLES, *self._views})
+
+    # -- the snapshot ---------------------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Forget the snapshot if the registry has changed since."""
+        version = self.database.data_version()
+        if version == self.version:
+            return
+        self._forget()
+        kinds = self._kind_rows()
+        if kinds != self._kinds:
+            self._kinds = kinds
+            self._set_views()
+        self.version = version
+
+    def _forget(self) -> None:
+        if self._data is not None:
+            self._data.close()
+        self._data, self._read, self._rows = None, {}, {}
+
+    def _kind_rows(self) -> list[views.KindRow]:
+        from sqlalchemy import select
+
+        from chessreg.registry.tables import KindRecord as Kind
+
+        with self.database.read() as session:
+            found = session.execute(select(Kind.name, Kind.version, Kind.families, Kind.detail_schema))
+            return sorted((views.KindRow(*row) for row in found), key=lambda row: row[:2])
+
+    def _set_views(self) -> None:
+        for name in self._views:
+            self._planner.execute(f'DROP VIEW IF EXISTS "{name}"')
+        self._views = self._handy | views.of_kinds(self._kinds, {*TABLES, *self._handy})
+        for name, select in self._views.items():
+            self._planner.execute(f'CREATE VIEW "{name}" AS {select}')
+
+    def _load(self, needed: Mapping[str, frozenset[str]]) -> duckdb.DuckDBPyConnection:
+        """Have these columns in the snapshot. One data version through and through: when it moves, all is read anew."""
+        for _ in range(TRIES):
+            missing = {t: names | self._read.get(t, frozenset()) for t, names in needed.items()}
+            missing = {t: names for t, names in missing.items() if names != self._read.get(t)}
+            if missing:
+                tables = source.read(self.database, missing)
+                version = self.database.data_version()
+                if version != self.version:
+                    self._forget()
+                    self.version = version
+                    continue
+            if self._data is None:
+                self._data = self._open()
+            for table, arrow in tables.items() if missing else ():
+                self._read[table] = missing[table]
+                self._rows[table] = arrow.num_rows
+                _register(self._data, f"_{table}", arrow)
+                select = source.view(self.database, table, missing[table], f'"_{table}"')
+                self._data.execute(f'CREATE OR REPLACE VIEW "{table}" AS {select}')
+            return self._data
+        raise ChessregError("the registry changes faster than it can be read", "ask again when less is written to it")
+
+    def _open(self) -> duckdb.DuckDBPyConnection:
+        connection = self._connect(self.memory)
+        weakref.finalize(self, _close, [connection])
+        for table in TABLES:
+            types = ", ".join(f'NULL::{source.duckdb_type(c)} AS "{n}"' for n, c in source.columns(table).items())
+            connection.execute(f"CREATE VIEW \"{table}\" AS SELECT {types} WHERE error('{table} was not read')")
+        for name, select in self._views.items():
+            connection.execute(f'CREATE VIEW "{name}" AS {select}')
+        return connection
+
+    def _connect(self, memory: str, without: str = "") -> duckdb.DuckDBPyConnection:
+        import duckdb
+
+        connection = duckdb.connect(":memory:", config={"threads": str(self.threads)})
+        try:
+            connection.execute(f"SET memory_limit = '{memory}'")
+        except duckdb.Error as error:
+            connection.close()
+            raise gate.explained(error) from error
+        if without:
+            connection.execute(f"SET disabled_optimizers = '{without}'")
+        for macro in views.MACROS:
+            connection.execute(macro)
+        for statement in LOCK:
+            connection.execute(statement)
+        return connection
+
+    def _run(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        sql: str,
+        parameters: Mapping[str, Any] | None,
+        timeout: float | None,
+    ) -> pa.Table:
+        seconds = DEFAULT_TIMEOUT if timeout is None else timeout
+        timer = threading.Timer(seconds, connection.interrupt)
+        timer.daemon = True
+        with _explained():
+            timer.start()
+            try:
+                return _arrow(connection, sql, _used(sql, parameters))
+            finally:
+                timer.cancel()
+
+
+def engine_of(database: Database, memory: str | None = None) -> Engine:
+    """The engine of this open registry: one per Database, so that its snapshot is read once in a process.
+
+    Another memory limit than the default takes an engine of its own.
+    """
+    if memory and memory != DEFAULT_MEMORY:
+        return Engine(database, memory=memory)
+    found = _ENGINES.get(database)
+    if found is None:
+        with _ENGINES_LOCK:
+            found = _ENGINES.setdefault(database, Engine(database))
+    return found
+
+
+_ENGINES: weakref.WeakKeyDictionary[Any, Engine] = weakref.WeakKeyDictionary()
+_ENGINES_LOCK = threading.Lock()
+
+
+def digest(sql: str) -> str:
+    return hashlib.sha256(sql.encode()).hexdigest()
+
+
+def _used(sql: str, parameters: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The parameters that a statement names: DuckDB refuses others."""
+    return {name: value for name, value in (parameters or {}).items() if f"${name}" in sql}
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    import duckdb
+
+    try:
+        yield
+    except duckdb.Error as error:
+        raise gate.explained(error) from error
+
+
+def _arrow(connection: duckdb.DuckDBPyConnection, sql: str, parameters: dict[str, Any]) -> pa.Table:
+    """Rows as Arrow. DuckDB 2 gives them through a relation, DuckDB 1 by another name."""
+    relation = connection.sql(sql, params=parameters or None)
+    if relation is None:  # a statement without rows; the gate lets none through
+        raise BadInputError("that gives no rows", gate.HINT)
+    table = relation.to_arrow_table() if hasattr(relation, "to_arrow_table") else relation.fetch_arrow_table()
+    return _tidied(table, [str(kind) for kind in relation.types])
+
+
+def _tidied(table: pa.Table, types: list[str]) -> pa.Table:
+    """Ids as 32 hex digits, as everywhere else; whole numbers as int64, other decimals as doubles."""
+    import pyarrow as pa
+
+    for place, (field, kind) in enumerate(zip(table.schema, types, strict=True)):
+        column = table.column(place)
+        if kind == "UUID":
+            column = pa.array([None if v is None else str(v).replace("-", "") for v in column.to_pylist()], pa.string())
+        elif pa.types.is_decimal(field.type) or kind in ("HUGEINT", "UHUGEINT"):
+            values = column.to_pylist()
+            whole = pa.types.is_decimal(field.type) is False or field.type.scale == 0
+            small = all(v is None or abs(v) < 2**63 for v in values)
+            if whole and small:
+                column = pa.array([None if v is None else int(v) for v in values], pa.int64())
+            else:
+                column = pa.array([None if v is None else float(v) for v in values], pa.float64())
+        else:
+            continue
+        table = table.set_column(place, field.name, column)
+    return table
+
+
+def _register(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table) -> None:
+    """Give DuckDB an Arrow table. It would import pandas first (0.3 s) only to see that this is no data frame."""
+    hide = "pandas" not in sys.modules
+    if hide:
+        sys.modules["pandas"] = None  # type: ignore[assignment]
+    try:
+        connection.register(name, table)
+    finally:
+        if hide:
+            del sys.modules["pandas"]
+
+
+def _close(connections: list[duckdb.DuckDBPyConnection]) -> None:
+    for connection in connections:
+        connection.close()

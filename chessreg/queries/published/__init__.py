@@ -1,0 +1,245 @@
+"""The papers' own numbers, and ours beside them.
+
+A TOML file holds the values of one paper. A series says which query recomputes it, which of its columns is the same
+quantity (`measure`), which of our rows plays the part of each value (`role`, an SQL condition), and what must hold for
+the two to be comparable (`needs`, conditions with the reason to print when they fail). That a checkpoint or dataset is
+the paper's own cannot be seen from the bytes here (they are not public, or were never hashed): whoever imports it says
+so with a tag, `chessreg checkpoint tag CHECKPOINT karvonen-2024:8-layer`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chessreg.errors import ChessregError, NotFoundError
+from chessreg.queries.result import QueryResult
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from chessreg.queries.engine import Engine
+    from chessreg.registry.database import Database
+
+
+@dataclass(frozen=True)
+class Need:
+    """What must hold for two numbers to be compared, and the reason (an SQL text) when it does not."""
+
+    holds: str
+    otherwise: str
+
+
+@dataclass(frozen=True)
+class Value:
+    """One published number. `factor` takes it to the unit of our measure."""
+
+    paper: str
+    table: str
+    row: str
+    column: str
+    value: float | None
+    unit: str
+    query: str
+    measure: str
+    role: str
+    needs: tuple[Need, ...]
+    factor: float = 1.0
+    note: str = ""
+    lost: bool = False
+
+
+def expanded(document: dict[str, Any]) -> list[Value]:
+    """The values of one file. Raises ChessregError for a key that is not understood."""
+    found = []
+    needs = {name: Need(n["holds"], n["otherwise"]) for name, n in document.get("need", {}).items()}
+    for series in document["series"]:
+        for item in series["values"]:
+            known = {"row", "column", "value", "role", "measure", "needs", "note", "lost"}
+            if unknown := set(item) - known:
+                raise ChessregError(f"{series['table']}: {', '.join(sorted(unknown))} means nothing here")
+            wanted = (*series.get("needs", ()), *item.get("needs", ()))
+            if missing := set(wanted) - set(needs):
+                raise ChessregError(f"{series['table']}: no need is called {', '.join(sorted(missing))}")
+            roles = [r for r in (series.get("role"), item.get("role")) if r]
+            lost = item.get("lost", False)
+            found.append(
+                Value(
+                    paper=document["paper"],
+                    table=series["table"],
+                    row=item["row"],
+                    column=item.get("column", series.get("column", "")),
+                    value=None if lost else float(item["value"]),
+                    unit=series["unit"],
+                    query=series["query"],
+                    measure=item.get("measure", series.get("measure", "")),
+                    role=" AND ".join(f"({r})" for r in roles) or "true",
+                    needs=tuple(needs[n] for n in dict.fromkeys(wanted)),
+                    factor=float(series.get("factor", 1.0)),
+                    note=item.get("note", series.get("note", "")),
+                    lost=lost,
+                )
+            )
+    return found
+
+
+@cache
+def values() -> tuple[Value, ...]:
+    """Every published number, in the order of the files."""
+    found: list[Value] = []
+    for path in sorted(Path(__file__).parent.glob("*.toml")):
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        for series in document["series"]:
+            _unroll(series)
+        found += expanded(document)
+    return tuple(found)
+
+
+def _unroll(series: dict[str, Any]) -> None:
+    """`by_layer` holds rows of numbers, one a layer: the paper counts layers from 1, the registry from 0."""
+    made = series.setdefault("values", [])
+    for curve in series.pop("by_layer", ()):
+        for layer, value in enumerate(curve["values"]):
+            role = f"({curve['role']}) AND {series['layer'].format(layer=layer)}"
+            made.append({"row": f"{curve['row']}, layer {layer + 1}", "value": value, "role": role,
+                         **{k: curve[k] for k in ("column", "measure", "needs", "note") if k in curve}})  # fmt: skip
+
+
+COLUMNS = {
+    "paper": "the paper",
+    "table": "its table or figure",
+    "row": "row there",
+    "column": "column there",
+    "unit": "unit of all numbers of this row",
+    "published": "the paper's number",
+    "ours": "ours, with its interval",
+    "ours_low": "",
+    "ours_high": "",
+    "difference": "ours minus published, with the interval of ours; only where the two are comparable",
+    "difference_low": "",
+    "difference_high": "",
+    "model": "our model",
+    "comparison": "comparable, or why not",
+    "note": "on the published number",
+}
+
+
+def beside(database: Database, result: QueryResult) -> QueryResult:
+    """The published numbers that a query recomputes, ours beside each. Raises NotFoundError if there are none."""
+    import pyarrow as pa
+
+    from chessreg.queries.engine import engine_of
+
+    assert result.entry
+    wanted = [v for v in values() if v.query == result.entry.title]
+    if not wanted:
+        raise NotFoundError(f"no published numbers are known for {result.entry.title!r}", "ask without --published")
+    engine = engine_of(database)
+    ours = described(engine, result)
+    rows: list[dict[str, Any]] = []
+    for value in wanted:
+        rows += compared(engine, value, ours)
+    types = {name: pa.float64() if name.split("_")[0] in ("published", "ours", "difference") else pa.string()
+             for name in COLUMNS}  # fmt: skip
+    table = pa.table({n: pa.array([row.get(n) for row in rows], types[n]) for n in COLUMNS})
+    compared_rows = sum(row["comparison"] == "comparable" for row in rows)
+    notes = [*result.notes, f"{compared_rows} of {len(rows)} rows are comparable with the paper's"]
+    return QueryResult(table, {**result.meta, "published": True, "rows": table.num_rows}, notes)
+
+
+def compared(engine: Engine, value: Value, ours: pa.Table) -> list[dict[str, Any]]:
+    """One line for each of our rows that plays the part of a published value; one without ours if there is none."""
+    line: dict[str, Any] = {
+        "paper": value.paper,
+        "table": value.table,
+        "row": value.row,
+        "column": value.column,
+        "unit": value.unit,
+        "published": value.value,
+        "note": "lost" + (f": {value.note}" if value.note else "") if value.lost else value.note or None,
+    }
+    if value.lost:
+        return [{**line, "comparison": "not comparable: the paper's number is lost"}]
+    reasons = ", ".join(f"CASE WHEN NOT coalesce(({n.holds}), false) THEN {n.otherwise} END" for n in value.needs)
+    measure = value.measure
+    found = engine.over(
+        ours,
+        f"""SELECT "{measure}" AS ours, "{measure}_low" AS low, "{measure}_high" AS high, checkpoint AS model,
+            concat_ws('; ', NULL, {reasons or "NULL"}) AS reasons
+            FROM result WHERE ({value.role}) AND ("{measure}" IS NOT NULL) ORDER BY place""",
+    ).to_pylist()
+    lines = []
+    for row in found:
+        factor = value.factor
+        mine = {"ours": row["ours"] * factor, "ours_low": _times(row["low"], factor),
+                "ours_high": _times(row["high"], factor), "model": row["model"]}  # fmt: skip
+        if row["reasons"]:
+            lines.append({**line, **mine, "comparison": f"not comparable: {row['reasons']}"})
+        else:
+            assert value.value is not None
+            ends = {f"difference{e}": _minus(mine[f"ours{e}"], value.value) for e in ("", "_low", "_high")}
+            lines.append({**line, **mine, **ends, "comparison": "comparable"})
+    return lines or [{**line, "comparison": "not comparable: nothing of ours plays this part"}]
+
+
+def described(engine: Engine, result: QueryResult) -> pa.Table:
+    """Our rows with what the conditions ask about: model, edit and the tags that say whose data it is."""
+    import pyarrow as pa
+
+    answer = engine.answer(
+        {
+            "checkpoints": "SELECT checkpoint_id, layers, d_model, random_init, tags, parent_id FROM checkpoints",
+            "interventions": "SELECT intervention_id, source, scale FROM interventions",
+            "data": """SELECT i.run_id, string_agg(DISTINCT w.value, ', ' ORDER BY w.value) AS tags
+                FROM run_input AS i
+                JOIN dataset AS d ON starts_with(i.recipe, 'dataset:' || d.identity)
+                JOIN words AS w ON w.noun = 'dataset' AND w.target = d.id AND w.word = 'tag'
+                GROUP BY i.run_id""",
+        }
+    )
+    keys = {"checkpoints": "checkpoint_id", "interventions": "intervention_id", "data": "run_id"}
+    by_id = {name: {row[key]: row for row in answer[name].to_pylist()} for name, key in keys.items()}
+    added: dict[str, list[Any]] = {name: [] for name in TYPES}
+    for place, row in enumerate(result.rows):
+        model = by_id["checkpoints"].get(row.get("checkpoint_id"), {})
+        family = by_id["checkpoints"].get(model.get("parent_id"), {}) if model.get("random_init") else model
+        edit = by_id["interventions"].get(row.get("intervention_id"), {})
+        data = by_id["data"].get(row.get("run_id"), {})
+        for name, found in (
+            ("place", place),
+            ("model_layers", model.get("layers")),
+            ("model_d_model", model.get("d_model")),
+            ("model_random", model.get("random_init")),
+            ("model_tags", family.get("tags")),
+            ("edit_source", edit.get("source")),
+            ("edit_scale", edit.get("scale")),
+            ("data_tags", data.get("tags")),
+        ):
+            added[name].append(found)
+    table = result.table
+    for name, kind in TYPES.items():
+        table = table.append_column(name, pa.array(added[name], getattr(pa, kind)()))
+    return table
+
+
+TYPES = {
+    "place": "int64",
+    "model_layers": "int64",
+    "model_d_model": "int64",
+    "model_random": "bool_",
+    "model_tags": "string",
+    "edit_source": "string",
+    "edit_scale": "float64",
+    "data_tags": "string",
+}
+
+
+def _times(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
+def _minus(value: float | None, published: float) -> float | None:
+    return None if value is None else round(value - published, 6)

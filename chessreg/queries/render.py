@@ -1,0 +1,291 @@
+"""A query's answer as text or bytes: table, markdown, LaTeX, CSV, JSON, Parquet. The same bytes every time."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+from chessreg.errors import BadInputError
+from chessreg.queries.result import QueryResult
+
+DECIMALS = {"%": 1, "Elo": 0, "plies": 1}
+DASH = ""
+
+
+# -- for people -------------------------------------------------------------------------------------------------------
+
+
+def layout(result: QueryResult) -> tuple[list[str], dict[str, str]]:
+    """The columns that a printed table shows, and those that say the same in every row: they go above it.
+
+    Hidden columns, ends of intervals and empty columns are left out.
+    """
+    rows = result.rows
+    ends = {f"{name}{end}" for name in result.intervals for end in ("_low", "_high")}
+    shown = [n for n in result.columns if n not in ends and not result.column(n).hidden]
+    if result.entry is None or not rows:
+        return shown, {}
+    same: dict[str, str] = {}
+    kept = []
+    for place, name in enumerate(shown):
+        values = [row[name] for row in rows]
+        ended = name in result.intervals and any(
+            row[f"{name}{e}"] is not None for row in rows for e in ("_low", "_high")
+        )
+        if all(v is None for v in values) and not ended:
+            continue
+        describes = isinstance(values[0], str) or result.column(name).unit in ("", "plies")
+        if place and describes and name not in result.intervals and len(set(values)) == 1 and len(rows) > 1:
+            same[name] = cell(result, rows[0], name)
+        else:
+            kept.append(name)
+    return kept, same
+
+
+def cell(result: QueryResult, row: dict[str, Any], name: str) -> str:
+    """A value as people read it, with its interval; a bound alone as ≤ or ≥."""
+    value = row[name]
+    decimals = DECIMALS.get(result.column(name).unit, 3)
+    if name not in result.intervals:
+        return number(value, decimals)
+    low, high = row[f"{name}_low"], row[f"{name}_high"]
+    if value is None:
+        bounds = [f"{sign} {number(end, decimals)}" for sign, end in (("≥", low), ("≤", high)) if end is not None]
+        return " ".join(bounds)
+    if low is None and high is None:
+        return number(value, decimals)
+    if low is None or high is None:
+        bound = f"≤ {number(high, decimals)}" if low is None else f"≥ {number(low, decimals)}"
+        return f"{number(value, decimals)} [{bound}]"
+    return f"{number(value, decimals)} [{number(low, decimals)}, {number(high, decimals)}]"
+
+
+def number(value: Any, decimals: int) -> str:
+    """One value.
+
+    >>> number(0.12345, 3), number(12345, 0), number(None, 1), number(True, 1)
+    ('0.123', '12,345', '', 'yes')
+    """
+    if value is None:
+        return DASH
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        text = f"{value:,.{decimals}f}"
+        return text.replace("-", "", 1) if not text.strip("-0.,") else text  # no "-0.0"
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M")
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, list | dict):
+        return json.dumps(value, default=str, ensure_ascii=False)
+    return str(value)
+
+
+def heading(result: QueryResult, name: str) -> str:
+    unit = result.column(name).unit
+    text = name.replace("_", " ")
+    return f"{text} {unit}" if unit in ("%", "Elo") and unit.lower() != text else text
+
+
+def grid(result: QueryResult) -> tuple[list[str], list[list[str]], dict[str, str], list[bool]]:
+    """Headings, cells, what is the same in every row, and which columns hold numbers."""
+    names, same = layout(result)
+    rows = result.rows
+    cells = [[cell(result, row, name) for name in names] for row in rows]
+    numeric = [
+        any(isinstance(row[n], int | float) and not isinstance(row[n], bool) for row in rows) or n in result.intervals
+        for n in names
+    ]
+    return [heading(result, n) for n in names], cells, same, numeric
+
+
+def caption(same: dict[str, str]) -> str:
+    return "; ".join(f"{name.replace('_', ' ')} {value}" for name, value in same.items())
+
+
+def table(result: QueryResult, width: int | None = None) -> str:
+    """A table for a terminal of this width; as wide as it needs when none is given."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    headings, cells, same, numeric = grid(result)
+    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    made.add_column(Text("#"), justify="right")
+    for name, right in zip(headings, numeric, strict=True):
+        made.add_column(Text(name), justify="right" if right else "left", overflow="fold")
+    for place, row in enumerate(cells, 1):
+        made.add_row(Text(str(place)), *map(Text, row))
+    out = io.StringIO()
+    console = Console(file=out, width=width or 10_000, highlight=False, color_system=None, force_terminal=False)
+    if same:
+        console.print(Text(caption(same)))
+    console.print(made)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def markdown(result: QueryResult) -> str:
+    """A GitHub table."""
+    headings, cells, same, numeric = grid(result)
+
+    def line(values: list[str]) -> str:
+        return "| " + " | ".join(v.replace("|", "\\|").replace("\n", " ") for v in values) + " |"
+
+    rule = ["---:" if right else "---" for right in numeric]
+    lines = [line(headings), line(rule), *(line(row) for row in cells)]
+    return (caption(same) + "\n\n" if same else "") + "\n".join(lines) + "\n"
+
+
+TEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+       "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "≤": r"$\leq$", "≥": r"$\geq$"}  # fmt: skip
+
+
+def latex(result: QueryResult) -> str:
+    """A tabular with booktabs rules; its caption is a comment."""
+    headings, cells, same, numeric = grid(result)
+
+    def line(values: list[str]) -> str:
+        return " & ".join("".join(TEX.get(c, c) for c in v).replace("\n", " ") for v in values) + r" \\"
+
+    title = [f"% {result.entry.title}: {result.entry.paper}"] if result.entry else []
+    lines = [
+        *title,
+        *([f"% {caption(same)}"] if same else []),
+        r"\begin{tabular}{" + "".join("r" if right else "l" for right in numeric) + "}",
+        r"\toprule",
+        line(headings),
+        r"\midrule",
+        *(line(row) for row in cells),
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+# -- for programs -----------------------------------------------------------------------------------------------------
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON and CSV have it: times in ISO 8601, bytes in hex, NaN and infinities as null."""
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, float):
+        return value if abs(value) < float("inf") else None
+    if isinstance(value, list):
+        return [plain(v) for v in value]
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    return value if value is None or isinstance(value, bool | int | str) else str(value)
+
+
+def csv_text(result: QueryResult) -> str:
+    """Every column, hidden ones too; NULL is an empty field."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(result.columns)
+    for row in result.rows:
+        values = [plain(row[name]) for name in result.columns]
+        writer.writerow([json.dumps(v, ensure_ascii=False) if isinstance(v, list | dict) else v for v in values])
+    return out.getvalue()
+
+
+def document(result: QueryResult) -> dict[str, Any]:
+    """What `--json` prints: meta, notes, columns with unit and meaning, rows."""
+    described = [result.column(name) for name in result.columns]
+    return {
+        "meta": result.meta,
+        "notes": result.notes,
+        "columns": [{"name": c.name, "unit": c.unit, "text": c.text} for c in described],
+        "rows": [plain(row) for row in result.rows],
+    }
+
+
+def json_text(result: QueryResult) -> str:
+    return json.dumps(document(result), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def parquet_bytes(result: QueryResult) -> bytes:
+    """zstd Parquet; the footer's facts are in the schema's metadata under `chessreg`."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    meta = json.dumps(result.meta, sort_keys=True).encode()
+    out = pa.BufferOutputStream()
+    pq.write_table(result.table.replace_schema_metadata({b"chessreg": meta}), out, compression="zstd")
+    return out.getvalue().to_pybytes()
+
+
+# -- all --------------------------------------------------------------------------------------------------------------
+
+TEXTS: dict[str, Callable[[QueryResult], str]] = {
+    "table": table,
+    "markdown": markdown,
+    "latex": latex,
+    "csv": csv_text,
+    "json": json_text,
+}
+FORMATS = (*TEXTS, "parquet")
+SUFFIXES = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".json": "json", ".parquet": "parquet", ".txt": "table"}
+
+
+def rendered(result: QueryResult, format: str, width: int | None = None) -> str | bytes:
+    """The answer in a format of FORMATS; Parquet is bytes."""
+    if format == "parquet":
+        return parquet_bytes(result)
+    if format == "table":
+        return table(result, width)
+    if format not in TEXTS:
+        raise BadInputError(f"there is no format {format!r}", f"one of {', '.join(FORMATS)}")
+    return TEXTS[format](result)
+
+
+def write(result: QueryResult, path: Path, format: str | None = None) -> str:
+    """Write a file, whole or not at all; the format follows from its suffix. Returns the format."""
+    chosen = format or SUFFIXES.get(path.suffix.lower())
+    if chosen is None:
+        raise BadInputError(f"{path}: no format is written to {path.suffix or 'a name without suffix'}",
+                            f"--format, or one of {', '.join(SUFFIXES)}")  # fmt: skip
+    data = rendered(result, chosen)
+    try:
+        handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data if isinstance(data, bytes) else data.encode())
+            os.chmod(aside, 0o666 & ~_umask())
+            os.replace(aside, path)
+        except BaseException:
+            os.unlink(aside)
+            raise
+    except OSError as error:
+        raise BadInputError(f"cannot write {path}: {error.strerror}") from error
+    return chosen
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def footer(result: QueryResult) -> str:
+    """One line of where the numbers come from."""
+    meta = result.meta
+    read = ", ".join(f"{count:,} {name}" for name, count in meta["rows_read"].items() if count) or "no rows"
+    named = result.entry.title if result.entry else "sql"
+    return (
+        f"{named}: {meta['rows']:,} rows; query {meta['query_hash']}, registry schema {meta['registry_schema']}, "
+        f"data {meta['data_version']}; read {read}"
+    )

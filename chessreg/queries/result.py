@@ -1,0 +1,70 @@
+"""The answer to a query: rows with their columns' meaning, and what it was computed from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from chessreg.errors import BadInputError
+from chessreg.queries.catalogue import Column, Entry
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class QueryResult:
+    """Rows and where they come from.
+
+    `meta` names query, query hash, scope, registry schema, data version and row counts. `notes` are for the reader,
+    never data. `cells` numbers the groups of rows behind a catalogue table, one per row.
+    """
+
+    table: pa.Table
+    meta: dict[str, Any]
+    notes: list[str] = field(default_factory=list)
+    entry: Entry | None = None
+    cells: list[int] | None = None
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns, hidden ones too."""
+        return list(self.table.column_names)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One dict a row; ids are 32 hex digits."""
+        return self.table.to_pylist()
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def to_arrow(self) -> pa.Table:
+        return self.table
+
+    def to_pandas(self) -> Any:
+        """A pandas data frame; ids are 32 hex digits."""
+        return self.table.to_pandas()
+
+    def column(self, name: str) -> Column:
+        """What a column means; of an interval's end, what its statistic means."""
+        if self.entry is None:
+            return Column(name, "", "")
+        for suffix, text in (("_low", "lower"), ("_high", "upper")):
+            stem = name.removesuffix(suffix)
+            if stem != name and stem in self.intervals:
+                base = self.entry.column(stem)
+                return replace(base, name=name, text=f"{text} end of the 95 % interval of {stem}")
+        return self.entry.column(name)
+
+    @property
+    def intervals(self) -> frozenset[str]:
+        """The columns that have a `_low` and a `_high` beside them."""
+        names = set(self.columns)
+        return frozenset(n for n in names if f"{n}_low" in names and f"{n}_high" in names)
+
+    def cell(self, number: int) -> int:
+        """The cell of row `number`, counted from 1. Raises BadInputError for a row that there is not."""
+        if self.cells is None or not 1 <= number <= len(self.cells):
+            raise BadInputError(f"there is no row {number}", f"the table has {len(self)} rows, counted from 1")
+        return self.cells[number - 1]

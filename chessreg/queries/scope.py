@@ -1,0 +1,140 @@
+"""Which runs and rows a catalogue query looks at. By default: complete, not archived, not invalid."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from chessreg.errors import BadInputError, NotFoundError
+
+if TYPE_CHECKING:
+    from chessreg.registry.database import Database
+
+AGO = re.compile(r"(\d+)\s*([hdw])")
+HOURS = {"h": 1, "d": 24, "w": 24 * 7}
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What a query is narrowed to. Within one option any of several may fit; the options all must.
+
+    checkpoint, run: names or ids. tag: of the run or its checkpoint. machine: host names. since: a date or 7d, 12h,
+    2w: when the run was made. where: an SQL condition over the table's columns, or over those of the rows behind it.
+    """
+
+    checkpoint: tuple[str, ...] = ()
+    run: tuple[str, ...] = ()
+    tag: tuple[str, ...] = ()
+    machine: tuple[str, ...] = ()
+    since: str | None = None
+    where: str | None = None
+    partial: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("checkpoint", "run", "tag", "machine"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value or ()))
+
+    @classmethod
+    def of(cls, options: dict[str, Any]) -> Scope:
+        """A scope from keyword options. Raises BadInputError naming one that there is not."""
+        known = {f.name for f in fields(cls)}
+        if unknown := set(options) - known:
+            raise BadInputError(f"a query has no option {min(unknown)}", f"it has {', '.join(sorted(known))}")
+        return cls(**options)
+
+    def given(self) -> dict[str, Any]:
+        """The options that narrow or widen, for the footer."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name)}
+
+
+@dataclass(frozen=True)
+class Filters:
+    """A scope as SQL: conditions on `runs`, on `cells` (they have checkpoint_id) and on `base`."""
+
+    runs: str
+    cells: str
+    base: str
+
+
+def filters(database: Database, scope: Scope) -> Filters:
+    """Names resolved to ids. Raises NotFoundError for a name that nothing has, BadInputError for no date."""
+    runs = ["NOT archived", "NOT invalid"]
+    runs.append("(state = 'complete' OR done > 0)" if scope.partial else "state = 'complete'")
+    cells = ["(checkpoint_id IS NULL OR checkpoint_id NOT IN "
+             "(SELECT checkpoint_id FROM checkpoints WHERE archived OR invalid))"]  # fmt: skip
+    base = []
+    if scope.run:
+        runs.append(f"run_id IN ({_ids(database, 'run', scope.run)})")
+    if scope.checkpoint:
+        cells.append(f"checkpoint_id IN ({_ids(database, 'checkpoint', scope.checkpoint)})")
+    if scope.since:
+        runs.append(f"created_at >= TIMESTAMPTZ {_text(moment(scope.since).isoformat())}")
+    if scope.tag:
+        _known(scope.tag, _values(database, "tag"), "tag", "chessreg checkpoint tag CHECKPOINT TAG gives one")
+        wanted = f"word = 'tag' AND value IN ({', '.join(map(_text, scope.tag))})"
+        tagged = "SELECT target FROM words WHERE noun = '{}' AND " + wanted
+        cells.append(f"(run_id IN ({tagged.format('run')}) OR checkpoint_id IN ({tagged.format('checkpoint')}))")
+    if scope.machine:
+        there = _hosts(database)
+        _known(scope.machine, there, "machine", f"there are {', '.join(there) or 'none yet'}")
+        hosts = ", ".join(map(_text, scope.machine))
+        on = f"SELECT a.id FROM attempt AS a JOIN machine AS m ON m.id = a.machine_id WHERE m.host IN ({hosts})"
+        base.append(f"attempt_id IN ({on})")
+    return Filters(*(" AND ".join(part) or "true" for part in (runs, cells, base)))
+
+
+def moment(text: str, now: datetime | None = None) -> datetime:
+    """A point in time: an ISO date or time (UTC unless it says otherwise), or how long ago: 12h, 7d, 2w.
+
+    >>> moment("2026-01-31").isoformat()
+    '2026-01-31T00:00:00+00:00'
+    """
+    if ago := AGO.fullmatch(text.strip().lower()):
+        return (now or datetime.now(UTC)) - timedelta(hours=int(ago[1]) * HOURS[ago[2]])
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise BadInputError(f"{text!r} is no date", "for example --since 2026-01-31, or --since 7d") from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _ids(database: Database, noun: str, references: tuple[str, ...]) -> str:
+    from chessreg.registry import names
+
+    with database.read() as session:
+        found: list[UUID] = [names.resolve(session, noun, reference) for reference in references]
+    return ", ".join(f"UUID '{id}'" for id in found)
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _known(wanted: tuple[str, ...], known: list[str], noun: str, hint: str) -> None:
+    for value in wanted:
+        if value not in known:
+            near = difflib.get_close_matches(value, known, n=3, cutoff=0.5)
+            raise NotFoundError(f"there is no {noun} {value!r}", f"did you mean {' or '.join(near)}?" if near else hint)
+
+
+def _values(database: Database, word: str) -> list[str]:
+    from sqlalchemy import select
+
+    from chessreg.registry.names import NOW
+
+    with database.read() as session:
+        return list(session.scalars(select(NOW.c.value).where(NOW.c.word == word).distinct()))
+
+
+def _hosts(database: Database) -> list[str]:
+    from sqlalchemy import select
+
+    from chessreg.registry.tables import Machine
+
+    with database.read() as session:
+        return list(session.scalars(select(Machine.host).distinct()))

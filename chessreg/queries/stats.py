@@ -1,0 +1,196 @@
+"""Statistics, in one place for tables and plots: intervals by resampling clusters, Wilson and exact bounds, Elo.
+
+Observations cluster (the squares of a game, the games of an opening), so clusters are what is resampled. Clusters with
+equal counts are drawn together: a bootstrap sample of them is one multinomial draw, exactly as if they had been drawn
+one by one, whose cost does not grow with their number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+
+from chessreg.noise import generator
+
+RESAMPLES = 2000
+CONFIDENCE = 0.95
+Z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
+BLOCK = 4_000_000  # numbers drawn at once, so that many distinct clusters do not fill the memory
+
+
+class Estimate(NamedTuple):
+    """A value and its 95 % interval; None is unknown, or unbounded on that side."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+UNKNOWN = Estimate(None, None, None)
+
+
+class Clusters:
+    """The clusters of one cell: distinct rows of counts, and how many clusters have them.
+
+    `counts` maps a name to float64 [kind of cluster]; `weights` is int64 [kind of cluster]. Rows must come in a fixed
+    order: the draws follow from it and from `key`.
+    """
+
+    def __init__(self, counts: dict[str, np.ndarray], weights: np.ndarray, key: Sequence[int | str] = ()) -> None:
+        self.counts = {name: np.asarray(values, np.float64) for name, values in counts.items()}
+        self.weights = np.asarray(weights, np.int64)
+        self.key = tuple(key)
+        self._sums: dict[tuple[str, ...], np.ndarray] = {}
+
+    def known(self, *names: str) -> Clusters:
+        """The clusters in which none of these counts is missing (for pairs: those that both sides have)."""
+        keep = np.ones(len(self.weights), bool)
+        for name in names:
+            keep &= ~np.isnan(self.counts[name])
+        if keep.all():
+            return self
+        return Clusters({n: v[keep] for n, v in self.counts.items()}, self.weights[keep], (*self.key, "paired"))
+
+    @property
+    def number(self) -> int:
+        return int(self.weights.sum())
+
+    def total(self, name: str) -> float:
+        return math.fsum((self.counts[name] * self.weights).tolist())
+
+    def resampled(self, *names: str) -> np.ndarray:
+        """Totals of the counts in bootstrap samples, float64 [name, resample]: the same draws for every name."""
+        missing = tuple(n for n in names if (n,) not in self._sums)
+        if missing:
+            for name, row in zip(missing, self._draw(missing), strict=True):
+                self._sums[(name,)] = row
+        return np.stack([self._sums[(name,)] for name in names])
+
+    def _draw(self, names: Sequence[str]) -> np.ndarray:
+        random = generator("bootstrap", *self.key)  # starts over: every call sees the same samples
+        kinds, number = len(self.weights), self.number
+        table = np.stack([self.counts[name] for name in names])
+        sums = np.empty((len(names), RESAMPLES))
+        step = max(1, BLOCK // max(kinds, 1))
+        for start in range(0, RESAMPLES, step):
+            stop = min(RESAMPLES, start + step)
+            drawn = random.multinomial(number, self.weights / number, size=stop - start)
+            sums[:, start:stop] = np.einsum("rk,nk->nr", drawn.astype(np.float64), table)
+        return sums
+
+
+def wilson(rate: float, n: float) -> tuple[float, float]:
+    """Wilson's score interval for a rate of n independent observations.
+
+    >>> [round(x, 3) for x in wilson(0.5, 100)]
+    [0.404, 0.596]
+    """
+    centre = (rate + Z * Z / (2 * n)) / (1 + Z * Z / n)
+    half = Z / (1 + Z * Z / n) * math.sqrt(rate * (1 - rate) / n + Z * Z / (4 * n * n))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def one_sided(n: float) -> float:
+    """The rate that n observations without a single success rule out: 1 - 0.05^(1/n), about 3/n.
+
+    >>> round(one_sided(100), 4)
+    0.0295
+    """
+    return 1 - (1 - CONFIDENCE) ** (1 / n)
+
+
+def rate(clusters: Clusters, hits: str, trials: str) -> Estimate:
+    """Share of hits among trials, each trial at most one hit; the interval from resampled clusters.
+
+    At exactly 0 or 1 the bound is one-sided (the other end is None), from the number of clusters. When the resamples do
+    not vary or reach 0 or 1, Wilson's interval over the clusters stands in.
+    """
+    n = clusters.total(trials) if clusters.number else 0
+    if not n:
+        return UNKNOWN
+    value, number = clusters.total(hits) / n, clusters.number
+    if value <= 0:
+        return Estimate(0.0, None, one_sided(number))
+    if value >= 1:
+        return Estimate(1.0, 1 - one_sided(number), None)
+    low, high = _percentiles(_ratios(clusters, hits, trials))
+    safe_low, safe_high = wilson(value, number)
+    if low == high:
+        low, high = safe_low, safe_high
+    return Estimate(value, safe_low if low <= 0 else low, safe_high if high >= 1 else high)
+
+
+def difference(clusters: Clusters, hits: str, trials: str, base_hits: str, base_trials: str) -> Estimate:
+    """Share minus share of a baseline, over the clusters that both have, resampled together."""
+    pairs = clusters.known(hits, trials, base_hits, base_trials)
+    if not pairs.number or not pairs.total(trials) or not pairs.total(base_trials):
+        return UNKNOWN
+    value = pairs.total(hits) / pairs.total(trials) - pairs.total(base_hits) / pairs.total(base_trials)
+    resamples = _ratios(pairs, hits, trials) - _ratios(pairs, base_hits, base_trials)
+    low, high = _percentiles(resamples)
+    if low == high:  # every pair differs by the same: two Wilson intervals say more than a width of 0
+        ours = wilson(pairs.total(hits) / pairs.total(trials), pairs.number)
+        base = wilson(pairs.total(base_hits) / pairs.total(base_trials), pairs.number)
+        low, high = max(-1.0, ours[0] - base[1]), min(1.0, ours[1] - base[0])
+    return Estimate(value, low, high)
+
+
+def elo(score: float) -> float:
+    """Rating difference that this expected score stands for; the score lies strictly between 0 and 1.
+
+    >>> round(elo(0.75), 1)
+    190.8
+    """
+    return -400 * math.log10(1 / score - 1)
+
+
+def elo_of(score: Estimate) -> Estimate:
+    """Elo against the opponent, from a score with its interval. At 0 or 1 only the bound is known."""
+    if score.value is None:
+        return UNKNOWN
+    value = elo(score.value) if 0 < score.value < 1 else None
+    low, high = (elo(end) if end is not None and 0 < end < 1 else None for end in (score.low, score.high))
+    return Estimate(value, low, high)
+
+
+def elo_difference(clusters: Clusters, points: str, games: str, base_points: str, base_games: str) -> Estimate:
+    """Elo minus Elo of a baseline on the same openings. At a score of 0 or 1 only a bound on one side."""
+    pairs = clusters.known(points, games, base_points, base_games)
+    ours, base = rate(pairs, points, games), rate(pairs, base_points, base_games)
+    if ours.value is None or base.value is None:
+        return UNKNOWN
+    if 0 < ours.value < 1 and 0 < base.value < 1:
+        both = [_ratios(pairs, points, games), _ratios(pairs, base_points, base_games)]
+        trials = [_ratios_of(pairs, games), _ratios_of(pairs, base_games)]
+        # A resample that happens to hold no win at all counts as half a point, so that its Elo is finite.
+        clipped = [np.clip(r, 0.5 / n, 1 - 0.5 / n) for r, n in zip(both, trials, strict=True)]
+        elos = [-400 * np.log10(1 / r - 1) for r in clipped]
+        low, high = _percentiles(elos[0] - elos[1])
+        if low < high:
+            return Estimate(elo(ours.value) - elo(base.value), low, high)
+    mine, theirs = elo_of(ours), elo_of(base)
+    low_end = mine.low - theirs.high if mine.low is not None and theirs.high is not None else None
+    high_end = mine.high - theirs.low if mine.high is not None and theirs.low is not None else None
+    value = None if mine.value is None or theirs.value is None else mine.value - theirs.value
+    return Estimate(value, low_end, high_end)
+
+
+def _ratios(clusters: Clusters, hits: str, trials: str) -> np.ndarray:
+    top, bottom = clusters.resampled(hits, trials)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found: np.ndarray = top / bottom
+    return found
+
+
+def _ratios_of(clusters: Clusters, trials: str) -> np.ndarray:
+    return np.maximum(clusters.resampled(trials)[0], 1.0)
+
+
+def _percentiles(resamples: np.ndarray) -> tuple[float, float]:
+    tail = 100 * (1 - CONFIDENCE) / 2
+    low, high = np.nanpercentile(resamples, [tail, 100 - tail])
+    return float(low), float(high)

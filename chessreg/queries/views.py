@@ -1,0 +1,140 @@
+"""The views that queries may name beside the tables: the handy ones of views.sql, and one for every kind and family."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from chessreg.queries.source import TABLES, columns
+
+# A score from the model's side. `paper` is the rule that Karvonen 2024 states; `author-2024` is what its code does
+# (specs: draws drop out of the mean, and at the move limit only more than 100 centipawns count).
+MACROS = (
+    """CREATE MACRO game_score(scoring, result, termination, cp, color) AS CASE
+    WHEN termination = 'forfeit_illegal' THEN 0.0::DOUBLE
+    WHEN result = '1-0' THEN (color = 'white')::INTEGER::DOUBLE
+    WHEN result = '0-1' THEN (color = 'black')::INTEGER::DOUBLE
+    WHEN result = '1/2-1/2' THEN CASE WHEN scoring = 'paper' THEN 0.5::DOUBLE END
+    WHEN cp IS NULL THEN NULL
+    WHEN (CASE WHEN color = 'white' THEN cp ELSE -cp END) > 100 THEN 1.0::DOUBLE
+    WHEN scoring = 'paper' AND (CASE WHEN color = 'white' THEN cp ELSE -cp END) >= -100 THEN 0.5::DOUBLE
+    WHEN (CASE WHEN color = 'white' THEN cp ELSE -cp END) = 100 THEN 0.5::DOUBLE
+    ELSE 0.0::DOUBLE END""",
+    "CREATE MACRO square_text(square) AS substr('abcdefgh', square % 8 + 1, 1) || (square // 8 + 1)",
+    # 1.5 and 2, not 1.500000 and 2.0
+    """CREATE MACRO scale_text(scale) AS
+    CASE WHEN scale = trunc(scale) THEN scale::BIGINT::VARCHAR ELSE scale::VARCHAR END""",
+    # 3-6 for consecutive layers, else 5,7,9
+    """CREATE MACRO layers_text(layers) AS CASE
+    WHEN len(layers) > 1 AND list_max(layers) - list_min(layers) = len(layers) - 1
+        THEN list_min(layers) || '-' || list_max(layers)
+    ELSE array_to_string(layers, ',') END""",
+)
+
+JSON_TYPES = {"integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN", "string": "VARCHAR"}
+RUN_COLUMNS = ("run", "kind", "version", "state", "created_at")
+IDENTIFIER = re.compile(r"[^A-Za-z0-9_]")
+
+
+class KindRow(NamedTuple):
+    """A row of table `kind`."""
+
+    name: str
+    version: int
+    families: list[str]
+    detail_schema: dict[str, Any]
+
+
+def handy() -> dict[str, str]:
+    """name → SELECT of the views of views.sql, each after those that it names."""
+    text = (Path(__file__).parent / "views.sql").read_text(encoding="utf-8")
+    found = {}
+    for part in text.split("\n-- view: ")[1:]:
+        name, _, body = part.partition("\n")
+        found[name.strip()] = "\n".join(line for line in body.splitlines() if not line.startswith("--")).strip()
+    return {name: found[name] for name in _in_order(found)}
+
+
+def _in_order(views: Mapping[str, str]) -> list[str]:
+    order: list[str] = []
+
+    def place(name: str) -> None:
+        for other in views:
+            if other not in order and other != name and re.search(rf"\b(FROM|JOIN) {other}\b", views[name]):
+                place(other)
+        if name not in order:
+            order.append(name)
+
+    for name in views:
+        place(name)
+    return order
+
+
+def of_kinds(kinds: Iterable[KindRow], taken: Iterable[str]) -> dict[str, str]:
+    """A view `<kind>_<family>` for each family of each kind, and `<kind>` for its first family.
+
+    A name that a table or handy view has stays theirs (kind `probe`: see `probe_score`). Several versions of a kind
+    share one view; the newest says what type a column has.
+    """
+    made: dict[str, str] = {}
+    used = set(taken)
+    by_name: dict[str, list[KindRow]] = {}
+    for row in sorted(kinds):
+        by_name.setdefault(row.name, []).append(row)
+    for name, versions in by_name.items():
+        families = list(dict.fromkeys(f for v in reversed(versions) for f in v.families if f in TABLES))
+        for family in families:
+            schema: dict[str, Any] = {}
+            for version in versions:
+                schema |= detail_columns(version.detail_schema.get(family, {}))
+            select = _kind_view(name, family, schema)
+            for view in (f"{_plain(name)}_{family}", *([_plain(name)] if family == families[0] else [])):
+                if view not in used:
+                    used.add(view)
+                    made[view] = select
+    return made
+
+
+def detail_columns(schema: Mapping[str, Any]) -> dict[str, str]:
+    """name → DuckDB type of the columns in a JSON schema of a row model. What is no plain value stays JSON.
+
+    >>> detail_columns({"properties": {"cp": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}})
+    {'cp': 'BIGINT'}
+    """
+    definitions = schema.get("$defs", {})
+
+    def kind(given: Mapping[str, Any]) -> str:
+        if "$ref" in given:
+            return kind(definitions.get(str(given["$ref"]).rpartition("/")[2], {}))
+        options = [o for o in given.get("anyOf", given.get("oneOf", [])) if o.get("type") != "null"]
+        if options:
+            found = {kind(o) for o in options}
+            return found.pop() if len(found) == 1 else "DOUBLE" if found == {"BIGINT", "DOUBLE"} else "JSON"
+        if "const" in given or "enum" in given:
+            values = given.get("enum", [given.get("const")])
+            if all(isinstance(v, str) for v in values):
+                return "VARCHAR"
+        return JSON_TYPES.get(str(given.get("type")), "JSON")
+
+    return {name: kind(given) for name, given in schema.get("properties", {}).items()}
+
+
+def _kind_view(kind: str, family: str, detail: Mapping[str, str]) -> str:
+    own = [name for name in columns(family) if name != "detail"]
+    parts = [f'f."{name}"' for name in own]
+    parts += [f'r."{name}" AS "{name}"' for name in RUN_COLUMNS if name not in own]
+    for name, type_ in detail.items():
+        path = "$." + '"' + name.replace('"', '\\"') + '"'
+        shown = f"detail_{name}" if name in own or name in RUN_COLUMNS else name
+        function = "json_extract" if type_ == "JSON" else "json_extract_string"
+        value = f"{function}(f.detail, '{path.replace(chr(39), chr(39) * 2)}')"
+        parts.append(f'CAST({value} AS {type_}) AS "{shown.replace(chr(34), chr(34) * 2)}"')
+    text = kind.replace("'", "''")
+    joined = f'"{family}" AS f JOIN runs AS r ON r.run_id = f.run_id'
+    return f"SELECT {', '.join(parts)} FROM {joined} WHERE r.kind = '{text}'"
+
+
+def _plain(name: str) -> str:
+    return IDENTIFIER.sub("_", name)

@@ -1,0 +1,125 @@
+-- Views over the registry's tables, for the catalogue and for anyone's own SQL. Each begins with a `-- view:` line.
+
+-- view: named
+-- The present name of everything that has one; one that several things share is written name@host.
+SELECT noun, target,
+       CASE WHEN count(*) OVER (PARTITION BY noun, value) > 1 THEN value || '@' || host ELSE value END AS name
+FROM (
+    SELECT noun, target, value, host,
+           row_number() OVER (PARTITION BY noun, target ORDER BY "at" DESC, value) AS place
+    FROM words
+    WHERE word = 'name'
+)
+WHERE place = 1
+
+-- view: words
+-- What is said of things now: the newest of one (noun, target, word, value), unless it takes it back.
+SELECT noun, target::UUID AS target, word, value, host, "at"
+FROM (
+    SELECT *, row_number() OVER (PARTITION BY noun, target, word, value ORDER BY "at" DESC, id DESC) AS place
+    FROM annotation
+)
+WHERE place = 1 AND NOT withdrawn
+
+-- view: tagged
+SELECT noun, target,
+       string_agg(value, ', ' ORDER BY value) FILTER (word = 'tag') AS tags,
+       bool_or(word = 'archive') AS archived,
+       bool_or(word = 'invalid') AS invalid
+FROM words
+GROUP BY noun, target
+
+-- view: runs
+-- Every run and how it stands: complete, running, partial, or how its last attempt ended.
+WITH merged AS (
+    SELECT run_id, sum(greatest(stop - greatest(start, covered), 0))::BIGINT AS done
+    FROM (
+        SELECT run_id, start, stop,
+               coalesce(max(stop) OVER (PARTITION BY run_id ORDER BY start, stop
+                                        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS covered
+        FROM unit_range
+    )
+    GROUP BY run_id
+),
+tried AS (
+    SELECT a.run_id, count(*) AS attempts, arg_max(a.state, (a.started_at, a.id)) AS last_state,
+           bool_or(a.state = 'running') AS running, string_agg(DISTINCT m.host, ', ' ORDER BY m.host) AS machines
+    FROM attempt AS a JOIN machine AS m ON m.id = a.machine_id
+    GROUP BY a.run_id
+)
+SELECT r.id AS run_id, coalesce(n.name, right(replace(r.id::VARCHAR, '-', ''), 6)) AS run, r.kind, r.version,
+       CASE WHEN r.completed_at IS NOT NULL THEN 'complete'
+            WHEN tried.running THEN 'running'
+            WHEN coalesce(merged.done, 0) > 0 THEN 'partial'
+            ELSE coalesce(tried.last_state, 'planned') END AS state,
+       coalesce(merged.done, 0) AS done, r.units AS planned, t.tags,
+       coalesce(t.archived, false) AS archived, coalesce(t.invalid, false) AS invalid,
+       coalesce(tried.attempts, 0) AS attempts, tried.machines, r.created_at, r.completed_at, r.spec_hash, r.spec
+FROM run AS r
+LEFT JOIN named AS n ON n.noun = 'run' AND n.target = r.id
+LEFT JOIN tagged AS t ON t.noun = 'run' AND t.target = r.id
+LEFT JOIN merged ON merged.run_id = r.id
+LEFT JOIN tried ON tried.run_id = r.id
+
+-- view: checkpoints
+SELECT c.id AS checkpoint_id, coalesce(n.name, right(replace(c.id::VARCHAR, '-', ''), 6)) AS checkpoint,
+       c.architecture, c.layers, c.d_model, c.heads, c.parameters, c.parameters_without_embeddings, c.tokens_seen,
+       c.residual, c.tokenizer, c.source_format, c.source_format = 'random-init' AS random_init, c.parent_id, t.tags,
+       coalesce(t.archived, false) AS archived, coalesce(t.invalid, false) AS invalid, c.artefact, c.created_at
+FROM checkpoint AS c
+LEFT JOIN named AS n ON n.noun = 'checkpoint' AND n.target = c.id
+LEFT JOIN tagged AS t ON t.noun = 'checkpoint' AND t.target = c.id
+
+-- view: interventions
+-- An intervention in one line, as tables show it: probe:piece L3-6 x1.5 (last token).
+SELECT i.id AS intervention_id, i.checkpoint_id, i.source, i.scale, i.scale_rule, i.positions, i.layers, i.recipes,
+       i.source || ' L' || layers_text(i.layers::BIGINT[]) || ' x' || scale_text(i.scale)
+       || CASE WHEN i.scale_rule IN ('constant', 'none', 'single_scale', 'times-mean') THEN '' ELSE ' ' || i.scale_rule END
+       || CASE WHEN i.positions = 'all' THEN '' ELSE ' (' || i.positions || ' token)' END AS intervention
+FROM intervention AS i
+
+-- view: run_checkpoint
+-- The checkpoint that a run read, if it read one.
+SELECT DISTINCT i.run_id, c.id AS checkpoint_id
+FROM run_input AS i JOIN checkpoint AS c ON c.artefact = i.digest
+WHERE i.name = 'checkpoint'
+
+-- view: arms
+-- One row per arm of a match, with everything that its games share.
+SELECT m.run_id, m.number AS match, m.checkpoint_id, coalesce(c.checkpoint, m.player) AS checkpoint, m.player,
+       m.intervention_id, coalesce(i.intervention, 'none') AS intervention, i.source, i.layers, i.scale, i.positions,
+       m.color, m.engine_id, e.name AS engine, e.version AS engine_version, m.opponent, m.level, m."limit", m.opening,
+       m.opening_seed, m.policy, m.move_limit, m.planned
+FROM "match" AS m
+LEFT JOIN checkpoints AS c ON c.checkpoint_id = m.checkpoint_id
+LEFT JOIN interventions AS i ON i.intervention_id = m.intervention_id
+LEFT JOIN engine AS e ON e.id = m.engine_id
+
+-- view: games
+-- Every game with its arm, and the model's score under both scoring policies.
+SELECT g.run_id, g.unit, a.* EXCLUDE (run_id, planned), g.opening_number, g.opening_plies, g.plies, g.result,
+       g.termination, g.adjudication_cp, g.turns, g.first_try_legal,
+       game_score('paper', g.result, g.termination, g.adjudication_cp, a.color) AS score_paper,
+       game_score('author-2024', g.result, g.termination, g.adjudication_cp, a.color) AS score_author_2024,
+       g.seconds, g.tries, g.moves, g.attempt_id, g.detail
+FROM game AS g JOIN arms AS a ON a.run_id = g.run_id AND a.match = g.match
+
+-- view: ply
+-- Every ply of every game: who moved, the move in UCI, and how many tries a turn of the model took.
+WITH packed AS (
+    SELECT g.run_id, g.unit, g.opening_plies, g.tries, a.color, hex(g.moves) AS digits,
+           unnest(range(octet_length(g.moves) // 2)) AS ply
+    FROM game AS g JOIN "match" AS a ON a.run_id = g.run_id AND a.number = g.match
+),
+coded AS (
+    SELECT *, ('0x' || substr(digits, 4 * ply + 3, 2) || substr(digits, 4 * ply + 1, 2))::INTEGER AS code,
+           opening_plies + (opening_plies + (color = 'black')::INTEGER) % 2 AS first_turn
+    FROM packed
+)
+SELECT run_id, unit, ply, CASE WHEN ply % 2 = 0 THEN 'white' ELSE 'black' END AS color,
+       CASE WHEN ply < opening_plies THEN 'opening'
+            WHEN (ply % 2 = 1) = (color = 'black') THEN 'model' ELSE 'opponent' END AS mover,
+       square_text(code & 63) || square_text((code >> 6) & 63) || substr('nbrq', (code >> 12) - 1, (code >> 12 > 1)::INTEGER) AS uci,
+       CASE WHEN ply >= opening_plies AND (ply % 2 = 1) = (color = 'black')
+            THEN ('0x' || nullif(substr(hex(tries), 2 * ((ply - first_turn) // 2) + 1, 2), ''))::INTEGER END AS tries
+FROM coded

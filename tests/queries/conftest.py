@@ -1,0 +1,145 @@
+"""A registry filled with rows whose tables are known beforehand."""
+
+import itertools
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from chessreg.registry import tables
+from chessreg.registry.database import Database
+from chessreg.registry.identity import digest_of, new_id, uuid_of
+from chessreg.registry.names import say
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Maker:
+    """Makes rows as the kinds of experiment emit them. Give it what matters; the rest is filled in."""
+
+    def __init__(self, database):
+        self.database = database
+        self.count = itertools.count()
+
+    def add(self, *rows):
+        with self.database.write() as session:
+            for row in rows:
+                session.add(row)
+                session.flush()
+        return rows[0]
+
+    def say(self, noun, id, word, value="", withdrawn=False):
+        with self.database.write() as session:
+            say(session, noun, id, word, value, withdrawn)
+
+    def machine(self, host="box1"):
+        found = uuid_of(digest_of(host))
+        with self.database.read() as session:
+            if session.get(tables.Machine, found):
+                return found
+        self.add(
+            tables.Machine(
+                id=found, host=host, platform="linux", cpu="x", cores=2, memory_bytes=1, gpus=[], python="3.11",
+                last_seen=START,
+            )
+        )  # fmt: skip
+        return found
+
+    def checkpoint(self, name=None, *, source_format="nanogpt", parent_id=None, layers=8, d_model=192, heads=6):
+        digest = digest_of([name, next(self.count)])
+        self.tokenizer()
+        artefact = tables.Artefact(digest=digest, kind="checkpoint", bytes=1, state="complete", created_at=START)
+        row = tables.Checkpoint(
+            id=uuid_of(digest), artefact=digest, architecture="gpt2", layers=layers, d_model=d_model, heads=heads,
+            block_size=1023, tokenizer="pgn-char-32", parameters=3_700_000, parameters_without_embeddings=3_500_000,
+            residual="raw", tokens_seen=None, training_datasets=None, source_format=source_format,
+            parent_id=parent_id, run_id=None, detail={}, created_at=START,
+        )  # fmt: skip
+        self.add(artefact, row)
+        if name:
+            self.say("checkpoint", row.id, "name", name)
+        return row
+
+    def tokenizer(self):
+        with self.database.read() as session:
+            if session.get(tables.Tokenizer, "pgn-char-32"):
+                return
+        self.add(tables.Tokenizer(name="pgn-char-32", size=2, vocabulary=["a", "b"]))
+
+    def run(self, kind, units, *, name=None, done=None, host="box1", days=0, checkpoint=None, spec=None):
+        """A run with one attempt; complete unless `done` is less than its units."""
+        spec_hash = digest_of([kind, next(self.count)])
+        done = units if done is None else done
+        run = tables.Run(
+            id=uuid_of(spec_hash), kind=kind, version=1, spec=spec or {}, spec_hash=spec_hash, given=[], units=units,
+            created_at=START + timedelta(days=days), completed_at=START if done == units else None,
+        )  # fmt: skip
+        attempt = self.attempt(run.id, host)
+        self.add(run, attempt)
+        if done:
+            self.add(tables.UnitRange(run_id=run.id, start=0, stop=done, attempt_id=attempt.id))
+        if checkpoint is not None:
+            self.add(
+                tables.RunInput(
+                    run_id=run.id, name="checkpoint", recipe=f"sha256:{checkpoint.artefact}", digest=checkpoint.artefact
+                )
+            )
+        if name:
+            self.say("run", run.id, "name", name)
+        run.attempt_id = attempt.id
+        return run
+
+    def attempt(self, run_id, host="box1", state="finished"):
+        return tables.Attempt(
+            id=new_id(), run_id=run_id, machine_id=self.machine(host), executor="local", how={}, argv=[], pid=1,
+            pid_started=0.5, boot_id="b", started_at=START, checked_in_at=START, next_check_in_seconds=60.0,
+            ended_at=START, state=state, cause="finished", chessreg_version="0", code={}, environment={},
+        )  # fmt: skip
+
+    def engine(self, version="15.1"):
+        id = uuid_of(digest_of(["engine", version]))
+        with self.database.read() as session:
+            if session.get(tables.Engine, id):
+                return id
+        self.add(tables.Engine(id=id, name="Stockfish", version=version, binary_sha256=None, options={}))
+        return id
+
+    def intervention(self, checkpoint, source="contrastive:skill", layers=(3, 4, 5), scale=0.1, positions="all"):
+        columns = [str(checkpoint.id), source, list(layers), scale, positions, next(self.count)]
+        row = tables.Intervention(
+            id=uuid_of(digest_of(columns)), checkpoint_id=checkpoint.id, source=source, recipes=["run:x/y"],
+            layers=list(layers), scale=scale, scale_rule="constant", positions=positions, detail={},
+        )  # fmt: skip
+        return self.add(row)
+
+    def play(self, checkpoint, games, *, intervention=None, color="white", planned=None, opening="random:20",
+             opening_seed=0, level=0, limit="nodes=1000", version="15.1", policy="retry:5", **run):  # fmt: skip
+        """A play run; `games` are dicts of what matters in each (result, …), unit by unit."""
+        run = self.run("play", planned or len(games), done=len(games), checkpoint=checkpoint, **run)
+        match = tables.Match(
+            run_id=run.id, number=0, player="model", checkpoint_id=checkpoint.id,
+            intervention_id=intervention.id if intervention else None, engine_id=self.engine(version),
+            opponent=f"stockfish:{level}@{limit}", level=level, limit=limit, color=color, opening=opening,
+            opening_seed=opening_seed, policy=policy, move_limit=180, planned=planned or len(games), detail=None,
+        )  # fmt: skip
+        rows = [self.game(run, unit, **game) for unit, game in enumerate(games)]
+        self.add(match, *rows)
+        return run
+
+    def game(self, run, unit, **given):
+        columns = {
+            "match": 0, "opening_number": unit, "opening_plies": 0, "plies": 40, "result": "1-0",
+            "termination": "checkmate", "adjudication_cp": None, "turns": 20, "first_try_legal": 20,
+            "tries": bytes([1] * 20), "moves": unit.to_bytes(2, "little"), "seconds": 0.1, "detail": None,
+        }  # fmt: skip
+        return tables.Game(run_id=run.id, unit=unit, attempt_id=run.attempt_id, **(columns | given))
+
+
+@pytest.fixture
+def database(tmp_path):
+    with Database.open(tmp_path / "registry.db") as opened:
+        yield opened
+
+
+@pytest.fixture
+def make(database):
+    return Maker(database)
