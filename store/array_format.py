@@ -62,7 +62,7 @@ def check_hook_points(hook_points: Sequence[str]) -> tuple[str, ...]:
     if not names or len(set(names)) != len(names):
         raise StoreError(f"hook points must be named once each, not {list(names)}")
     for name in names:
-        if not _HOOK_POINT.match(name):
+        if not _HOOK_POINT.match(name) or name in INDEX:
             raise StoreError(f"hook point {name!r} cannot be a folder's name", "for example blocks.3.hook_resid_post")
     return names
 

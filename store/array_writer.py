@@ -2,91 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from store import array_format as fmt
+from store.chunk_files import Closer, Column
 from store.errors import AlreadyPublishedError, StoreError
 from store.files import explained, fsync_path, fsync_tree
 from store.staging import WriterLock, discard, staging_path
 
 if TYPE_CHECKING:
     from store.store import Store
-
-
-class _Column:
-    """One array being filled: rows go straight into the file of the current chunk, and into its digest."""
-
-    def __init__(self, folder: Path, name: str, kind: fmt.LogicalType, width: int | None, chunk_rows: int) -> None:
-        self.name, self.kind, self.chunk_rows = name, kind, chunk_rows
-        self.tail = () if width is None else (width,)
-        self.digests: list[str] = []
-        self._folder, self._filled = folder, 0
-        self._file: BinaryIO | None = None
-        (folder / name).mkdir(parents=True)
-
-    def write(self, values: np.ndarray) -> None:
-        """Append rows; they are on their way to the disk when this returns, so the caller may reuse its memory."""
-        done = 0
-        while done < len(values):
-            if self._file is None:
-                self._begin()
-            take = min(self.chunk_rows - self._filled, len(values) - done)
-            self._put(values[done : done + take])
-            done += take
-            if self._filled == self.chunk_rows:
-                self._end()
-
-    def finish(self) -> None:
-        """End the last chunk. zarr's chunks are of one size: it is padded, unless it is the only one."""
-        if self._file is not None:
-            if self.digests:
-                self._put(np.full((self.chunk_rows - self._filled, *self.tail), self.kind.fill, self.kind.storage))
-            self._end()
-
-    def close(self) -> None:
-        """Let go of the file."""
-        if self._file is not None:
-            with contextlib.suppress(OSError):
-                self._file.close()
-            self._file = None
-
-    def _begin(self) -> None:
-        import xxhash
-
-        path = self._folder / fmt.chunk_file(self.name, len(self.digests))
-        self._file = open(path, "xb", buffering=1 << 18)  # noqa: SIM115  lives until the chunk is full
-        self._hash = xxhash.xxh3_128()
-        size = self.chunk_rows * int(np.prod(self.tail, dtype=int)) * self.kind.storage.itemsize
-        if hasattr(os, "posix_fallocate"):  # many files then cost as little as one; a full disk is told early
-            try:
-                os.posix_fallocate(self._file.fileno(), 0, size)
-            except OSError as error:
-                if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
-                    raise
-
-    def _put(self, values: np.ndarray) -> None:
-        assert self._file is not None
-        bare = np.ascontiguousarray(values).data.cast("B")  # as zarr writes it: row-major, little-endian
-        self._file.write(bare)
-        self._hash.update(bare)
-        self._filled += len(values)
-
-    def _end(self) -> None:
-        assert self._file is not None
-        self._file.truncate()  # what was reserved and not used; flushes
-        if hasattr(os, "posix_fadvise"):  # start writing back now, so that the sync at publication finds little to do
-            os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        self._file.close()
-        self._file, self._filled = None, 0
-        self.digests.append(self._hash.hexdigest())
 
 
 class ActivationWriter:
@@ -126,14 +58,15 @@ class ActivationWriter:
         self._folder = staging_path(store.tmp, "array")
         per_chunk = fmt.chunk_rows(d_model, self.kind.storage.itemsize, chunk_bytes)
         index_chunk = fmt.chunk_rows(1, fmt.INDEX_TYPE.storage.itemsize, chunk_bytes)
-        self._columns: dict[str, _Column] = {}
+        self._columns: dict[str, Column] = {}
+        self._closer = Closer()
         self._open = True
         try:
             with explained(f"write array {self.path.name}"):
-                for name in self.hook_points:
-                    self._columns[name] = _Column(self._folder, fmt.array_name(name), self.kind, d_model, per_chunk)
-                for name in fmt.INDEX:
-                    self._columns[name] = _Column(self._folder, name, fmt.INDEX_TYPE, None, index_chunk)
+                wanted = {name: (fmt.array_name(name), self.kind, d_model, per_chunk) for name in self.hook_points}
+                indices = {name: (name, fmt.INDEX_TYPE, None, index_chunk) for name in fmt.INDEX}
+                for name, shape in (wanted | indices).items():
+                    self._columns[name] = Column(self._folder, self._closer, *shape)
         except BaseException:
             self.abort()
             raise
@@ -179,6 +112,7 @@ class ActivationWriter:
             self._open = False
             for column in self._columns.values():
                 column.close()
+            self._closer.stop()
             discard(self._folder)
             self._lock.release()
 
@@ -220,6 +154,7 @@ class ActivationWriter:
         """Write the last chunks and the metadata; returns the group's attributes."""
         for column in self._columns.values():
             column.finish()
+        self._closer.finish()
         attributes: dict[str, Any] = {
             "format": fmt.FORMAT,
             "spec": self.spec,
