@@ -294,7 +294,8 @@ def test_wrong_rows_are_refused_and_nothing_is_published(store: Store, activatio
 
 def test_settings_that_cannot_be_stored_are_refused(store: Store) -> None:
     settings: list[tuple[tuple[str, ...], str, dict[str, Any]]] = [
-        (HOOKS, "float64", {}), ((), "float16", {}), (("a", "a"), "float16", {}), (("../a",), "float16", {}), (("game",), "float16", {}),
+        (HOOKS, "float64", {}), ((), "float16", {}), (("a", "a"), "float16", {}), (("../a",), "float16", {}),
+        (("game",), "float16", {}),
         (HOOKS, "float16", {"scale": float("nan")}), (HOOKS, "float16", {"set": {1}}),
     ]  # fmt: skip
     for hooks, dtype, spec in settings:
