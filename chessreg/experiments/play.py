@@ -1,0 +1,167 @@
+"""`play`: games of a model against an opponent of the ladder, many at once, with an intervention as an option."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.experiments.interventions import InterventionSettings, vector_rows
+from chessreg.jobs.kind import Estimate, Kind
+from chessreg.jobs.spec import CheckpointRef, How, Ref, Spec
+
+if TYPE_CHECKING:
+    from pydantic import ValidationInfo
+
+    from chessreg.games.boardframe import BoardFrame
+    from chessreg.jobs.inputs import Inputs
+    from chessreg.jobs.task import Task
+
+BYTES_PER_GAME = 900  # a fragment's share of one game
+
+
+class PlaySpec(Spec):
+    model_config = ConfigDict(validate_default=True)  # defaults are spelled out too: equal specs hash equally
+
+    checkpoint: CheckpointRef = Field(description="the model that plays")
+    opponent: str = Field(
+        "stockfish:0",
+        description="random, capture, stockfish:-1, or stockfish:LEVEL@nodes=N (0 to 20; default 100,000 nodes)",
+    )
+    games: int = Field(100, ge=1, description="games to play")
+    color: Literal["white", "black"] = Field("white", description="the model's colour")
+    opening: str = Field(
+        "standard", description="standard, random:PLIES or book:FILE; game n of every arm starts from opening n"
+    )
+    book: Annotated[str | None, Ref("book")] = Field(None, description="the file of book:FILE, filled in from it")
+    opening_seed: int = Field(0, description="seed of the openings, apart from the seed of the play")
+    policy: str = Field("retry:5", description="retry:N (sample up to N times, then forfeit) or legal")
+    temperatures: tuple[float, ...] = Field(
+        (), description="one for each try; none given: retry 0.001,0.201,0.401,0.5,0.5 (Karvonen), legal 1"
+    )
+    resignation: Literal["counts", "illegal"] = Field(
+        "counts", description="a game result written as a move: counts as resigning (Karvonen), or as an illegal try"
+    )
+    move_limit: int = Field(90, ge=1, description="full moves after the opening, then the game is stopped")
+    adjudication: str = Field("nodes=100000", description="Stockfish's limit for evaluating a stopped game, or none")
+    context: Literal["adjudicate", "forfeit", "crop"] = Field(
+        "adjudicate", description="when the model's context is full: stop the game, forfeit it, or drop the oldest text"
+    )
+    intervention: InterventionSettings = Field(default_factory=InterventionSettings)
+
+    @field_validator("opponent")
+    @classmethod
+    def _one_spelling(cls, opponent: str) -> str:
+        from chessreg.games.engines import parse_engine
+
+        return parse_engine(opponent).text
+
+    @field_validator("adjudication")
+    @classmethod
+    def _limit(cls, adjudication: str) -> str:
+        from chessreg.games.engines import parse_limit
+
+        return "none" if adjudication == "none" else parse_limit(adjudication).text
+
+    @model_validator(mode="before")
+    @classmethod
+    def _split_book(cls, values: Any) -> Any:
+        """`book:FILE` becomes the source `book` and its file, which is then named by its content."""
+        if isinstance(values, dict) and str(values.get("opening", "")).startswith("book:"):
+            return {**values, "opening": "book", "book": values["opening"].removeprefix("book:")}
+        return values
+
+    @field_validator("opening")
+    @classmethod
+    def _source(cls, opening: str) -> str:
+        from chessreg.games.openings import parse_opening
+
+        return opening if opening == "book" else parse_opening(opening).text
+
+    @field_validator("temperatures")
+    @classmethod
+    def _every_try(cls, temperatures: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
+        from chessreg.experiments.playing.policies import make_policy
+
+        if any(not 0 <= value < 100 for value in temperatures):
+            raise BadInputError("a temperature is 0 (the most probable token) or positive", "--temperatures 0.001,0.5")
+        return make_policy(info.data["policy"], temperatures).temperatures
+
+    @model_validator(mode="after")
+    def _book_has_file(self) -> PlaySpec:
+        if (self.opening == "book") != (self.book is not None):
+            raise BadInputError("openings of a book need its file", "write --opening book:FILE")
+        return self
+
+
+class PlayHow(How):
+    batch_games: int = Field(32, ge=1, description="games in play at once")
+    engine_processes: int = Field(0, ge=0, description="engines that search at once; 0: one for each core")
+
+
+class GameDetail(BaseModel):
+    """Columns of a game that only this kind has."""
+
+    legal_mass: float | None = Field(None, description="mean exact probability of a legal move, policy legal only")
+
+
+class Play(Kind):
+    """Games of a model against Stockfish or a simple mover, with or without an intervention.
+
+    Karvonen 2024, Figure 2 and Tables 3 and 7. One unit is one game; game n has opening n in every arm, so arms are
+    compared in pairs. Stockfish's handicapped levels cannot be seeded: reproducing a match compares distributions.
+    """
+
+    name = "play"
+    families = ("game", "illegal_attempt")
+    determinism = "statistical"
+    spec = PlaySpec
+    how = PlayHow
+    detail: ClassVar[Mapping[str, type[BaseModel]]] = {"game": GameDetail}
+    queries = ("elo by intervention", "games by termination")
+
+    def units(self, spec: PlaySpec, inputs: Inputs) -> int:
+        self.check(spec, inputs)
+        return spec.games
+
+    def check(self, spec: PlaySpec, inputs: Inputs) -> None:
+        """Raise for what would only fail later: an engine, a checkpoint, a vector or a book that is not here."""
+        from chessreg.games.engines import find_stockfish, parse_engine
+        from chessreg.games.tokenizers import tokenizer
+
+        checkpoint, _ = inputs.checkpoint(spec.checkpoint)
+        tokenizer(checkpoint.tokenizer)
+        if spec.intervention.active:
+            vector_rows(spec.intervention, checkpoint, inputs)
+        if spec.book is not None:
+            inputs.artefact("book", spec.book)
+        if parse_engine(spec.opponent).needs_process:
+            find_stockfish()
+        elif spec.adjudication != "none":
+            try:
+                find_stockfish()
+            except NotFoundError as error:
+                raise NotFoundError(
+                    f"{error.message}: it evaluates the games that reach the move limit",
+                    f"{error.hint}; or give --adjudication none",
+                ) from error
+
+    def estimate(self, spec: PlaySpec, inputs: Inputs) -> Estimate:
+        remarks = (f"at most {2 * spec.move_limit} plies a game; illegal tries are as many as the model makes",)
+        return Estimate({"game": spec.games}, spec.games * BYTES_PER_GAME, remarks)
+
+    def run(self, task: Task[PlaySpec, PlayHow]) -> None:
+        from chessreg.experiments.playing.match import play_match
+
+        play_match(task)
+
+    def frames(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+        """A board for the start and one after every ply, with the illegal tries."""
+        from uuid import UUID
+
+        from chessreg.experiments.playing.records import stored_games
+
+        run_id = row["run_id"] if isinstance(row["run_id"], UUID) else UUID(str(row["run_id"]))
+        return next(stored_games(inputs.database, [(run_id, int(row["unit"]))])).frames()

@@ -1,0 +1,128 @@
+"""How the model's move is chosen."""
+
+from __future__ import annotations
+
+import chess
+import pytest
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.experiments.playing import policies
+from chessreg.experiments.playing.policies import Choice, Turn, make_policy
+from chessreg.models.legal import move_logprobs
+from chessreg.models.sampling import sample_moves
+
+GAMES = [[], ["e4", "e5"], ["d4", "d5", "c4", "e6"], ["Nf3", "Nf6"], ["e4", "c5", "Nf3", "d6"], ["g3", "g6"]]
+
+
+def opened(model, pgn, games):
+    """A session that holds the prompts of these games, and the turns to take in them."""
+    session = model.session(len(games))
+    session.sync([pgn.encode(pgn.prompt(sans)).tolist() for sans in games])
+    turns = []
+    for row, sans in enumerate(games):
+        board = chess.Board()
+        for san in sans:
+            board.push_san(san)
+        turns.append(Turn(row, board, ("test", row)))
+    return session, turns
+
+
+def test_the_papers_temperatures_are_the_default_of_retry():
+    assert make_policy("retry:5").temperatures == (0.001, 0.201, 0.401, 0.5, 0.5)
+    assert make_policy("retry:2").temperatures == (0.001, 0.201)
+    assert make_policy("retry:3", (0.7,)).temperatures == (0.7, 0.7, 0.7)
+    assert make_policy("legal").temperatures == (1.0,)
+
+
+@pytest.mark.parametrize("text", ["retry", "retry:0", "retry:x", "retry:300", "retry:05", "legal:3"])
+def test_a_policy_that_cannot_be_is_refused(text):
+    with pytest.raises(BadInputError):
+        make_policy(text)
+
+
+def test_an_unknown_policy_names_those_that_there_are():
+    with pytest.raises(NotFoundError, match="'greedy'") as error:
+        make_policy("greedy")
+    assert "retry" in error.value.hint
+    assert "legal" in error.value.hint
+
+
+def test_temperatures_must_fit_the_tries():
+    with pytest.raises(BadInputError, match="2 temperatures for 5 tries"):
+        make_policy("retry:5", (0.1, 0.2))
+    with pytest.raises(BadInputError, match="one temperature"):
+        make_policy("legal", (1.0, 2.0))
+
+
+def test_a_policy_name_cannot_be_taken_twice():
+    with pytest.raises(ValueError, match="'legal' is registered"):
+        policies.policy("legal")(policies.Legal)
+
+
+def test_retry_plays_the_first_sample_that_is_legal_and_keeps_the_others_texts(model, pgn):
+    policy = make_policy("retry:6", (1.0,))
+    session, turns = opened(model, pgn, GAMES * 5)
+    choices = policy.choose(session, pgn, turns)
+    outcomes = {len(choice.illegal) for choice in choices if choice.move}
+    assert len(outcomes) > 1, "the fixture's model no longer needs retries"
+    for turn, choice in zip(turns, choices, strict=True):
+        alone, (single,) = opened(model, pgn, [GAMES[turn.row % len(GAMES)]])
+        texts = [
+            sample_moves(alone, pgn, [(*turn.key, attempt)], temperature=1.0)[0].text for attempt in range(choice.tries)
+        ]
+        moves = [pgn.parse(text, single.board) for text in texts]
+        assert list(choice.illegal) == [text for text, move in zip(texts, moves, strict=True) if move is None]
+        assert choice.move == (moves[-1] if moves[-1] else None)
+        assert choice.move is None or choice.move in turn.board.legal_moves
+
+
+def test_after_a_turn_the_session_continues_as_if_the_game_were_read_afresh(model, pgn):
+    session, turns = opened(model, pgn, GAMES)
+    choices = make_policy("retry:6", (1.0,)).choose(session, pgn, turns)
+    wanted = []
+    for turn, choice, sans in zip(turns, choices, GAMES, strict=True):
+        played = [*sans, turn.board.san(choice.move)] if choice.move else sans
+        wanted.append(pgn.encode(pgn.prompt(played)).tolist())
+    reused = session.sync(wanted).clone()
+    fresh = model.session(len(GAMES))
+    assert reused == pytest.approx(fresh.sync(wanted), abs=1e-4)
+
+
+def test_no_legal_try_is_a_forfeit_with_every_text(model, pgn):
+    session, turns = opened(model, pgn, GAMES * 5)
+    forfeits = [c for c in make_policy("retry:1", (1.0,)).choose(session, pgn, turns) if c.move is None]
+    assert forfeits
+    assert all(len(choice.illegal) == 1 and choice.tries == 1 and not choice.resigned for choice in forfeits)
+
+
+def test_a_result_written_as_a_move_resigns_or_is_an_illegal_try(monkeypatch, model, pgn):
+    from chessreg.models import sampling
+
+    told = sampling.SampledText("1-0", [6, 4, 5], -1.0, True)
+    monkeypatch.setattr(sampling, "sample_moves", lambda session, tokenizer, keys, **_: [told for _ in keys])
+    session, turns = opened(model, pgn, GAMES[:1])
+    assert make_policy("retry:2").choose(session, pgn, turns) == [Choice(None, (), resigned=True)]
+    strict = make_policy("retry:2", resigns=False)
+    assert strict.choose(session, pgn, turns) == [Choice(None, ("1-0", "1-0"))]
+
+
+def test_legal_draws_from_the_exact_distribution_and_never_errs(model, pgn):
+    session, turns = opened(model, pgn, [GAMES[2]] * 400)
+    turns = [Turn(turn.row, turn.board, ("draw", turn.row)) for turn in turns]
+    choices = make_policy("legal").choose(session, pgn, turns)
+    board = turns[0].board
+    exact = move_logprobs(session, [board], pgn, [0])[0]
+    mass = sum(2.718281828459045**value for value in exact.values())
+    assert all(choice.move in board.legal_moves and not choice.illegal for choice in choices)
+    assert choices[0].legal_mass == pytest.approx(mass, rel=1e-4)
+    best = max(exact, key=exact.__getitem__)
+    share = 2.718281828459045 ** exact[best] / mass
+    drawn = sum(choice.move.uci() == best for choice in choices) / len(choices)
+    assert drawn == pytest.approx(share, abs=4 * (share * (1 - share) / len(choices)) ** 0.5)
+
+
+def test_legal_at_temperature_zero_plays_the_most_probable_move(model, pgn):
+    session, turns = opened(model, pgn, GAMES)
+    choices = make_policy("legal", (0.0,)).choose(session, pgn, turns)
+    for choice, scores in zip(choices, move_logprobs(session, [t.board for t in turns], pgn), strict=True):
+        assert scores[choice.move.uci()] == max(scores.values())
