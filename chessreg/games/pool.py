@@ -130,18 +130,18 @@ class EnginePool:
     def submit(self, game_id: Hashable, board: chess.Board, *, key: tuple[int | str, ...]) -> Future[EngineMove]:
         """Ask for the opponent's move in `board` (read before this returns; the caller may go on changing it).
 
-        `key` is (seed, unit, ply): it alone decides the draws of `random` and `capture`. The future raises
+        `key` is (seed, unit, ply): it alone decides what is drawn at random outside Stockfish. The future raises
         EngineDiedError when the engine dies twice on this move, BadInputError when the game is over.
         """
         future: Future[EngineMove] = Future()
-        if not self.spec.needs_process:
-            started = time.perf_counter()
-            try:
-                move = choose_move(self.spec, board, key)
-            except ChessregError as error:
-                future.set_exception(error)
-            else:
-                future.set_result(EngineMove(move, None, 0, time.perf_counter() - started))
+        started = time.perf_counter()
+        try:
+            chosen = choose_move(self.spec, board, key)
+        except ChessregError as error:
+            future.set_exception(error)
+            return future
+        if chosen is not None:
+            future.set_result(EngineMove(chosen, None, 0, time.perf_counter() - started))
             return future
         turn, position = board.turn, position_command(board)
 

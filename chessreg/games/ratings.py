@@ -28,4 +28,4 @@ def level_rating(level: int) -> float | None:
 
 def engine_rating(spec: EngineSpec) -> float | None:
     """Elo of an opponent by its skill level, or None. The table's time control is not the spec's limit."""
-    return None if spec.level is None else level_rating(spec.level)
+    return None if spec.level is None or spec.random_share else level_rating(spec.level)

@@ -16,7 +16,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -103,7 +103,7 @@ def generate(
     processes: int | None = None,
     first: int = 0,
     on_game: Callable[[GeneratedGame], None] | None = None,
-) -> Iterator[GeneratedGame]:
+) -> Generator[GeneratedGame]:
     """Play games number `first` to `first + games - 1` and yield them in this order.
 
     A game that reaches `max_plies` (opening included) is decided by the evaluation of the side that moved last: more
@@ -141,7 +141,7 @@ def generate(
 
 def _generate(
     games: int, works: Sequence[_Work], on_game: Callable[[GeneratedGame], None] | None
-) -> Iterator[GeneratedGame]:
+) -> Generator[GeneratedGame]:
     workers: list[subprocess.Popen[str]] = []
     try:
         for work in works:

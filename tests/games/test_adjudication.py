@@ -75,13 +75,15 @@ def test_an_unknown_policy_or_result_is_named() -> None:
 def test_the_two_policies_give_the_authors_numbers_on_his_games(shared_data: Path) -> None:
     """gpt-3.5-turbo-instruct against levels 3 to 9: what chess_gpt_eval printed, and the true scores."""
     result = {"1": "1-0", "0": "0-1", "1/2": "1/2-1/2"}
-    paper, author = defaultdict(list), defaultdict(list)
+    paper: defaultdict[int, list[float]] = defaultdict(list)
+    author: defaultdict[int, list[float]] = defaultdict(list)
     with (shared_data / "results" / "chess_gpt_eval-games.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             if row["player_one"] == "gpt-3.5-turbo-instruct" and row["player_two"].startswith("Stockfish"):
                 level = int(row["player_two"].split()[1])
                 own = result[row["player_one_score"]]
-                paper[level].append(score("paper", chess.WHITE, own))
+                if (value := score("paper", chess.WHITE, own)) is not None:
+                    paper[level].append(value)
                 if (value := score("author-2024", chess.WHITE, own)) is not None:
                     author[level].append(value)
     means = [sum(author[level]) / len(author[level]) for level in range(3, 10)]

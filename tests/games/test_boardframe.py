@@ -34,7 +34,7 @@ def test_arrows_are_squares_or_moves_with_weight_and_label() -> None:
     arrows = [("e2e4", 0.5, "best"), (1, 18), (0, 63, 0.25, "x"), Arrow(2, 3)]
     frame = BoardFrame.from_board(board, arrows=arrows)
     assert frame.arrows == ((12, 28, 0.5, "best"), (1, 18, 1.0, ""), (0, 63, 0.25, "x"), (2, 3, 1.0, ""))
-    assert BoardFrame("", "." * 64, arrows=((0, 1, 0.5, "a"),)).arrows[0].label == "a"
+    assert BoardFrame("", "." * 64, arrows=((0, 1, 0.5, "a"),)).arrows[0].label == "a"  # type: ignore[arg-type]
     for wrong in (("e2", 1.0, ""), (1,), (1, 99)):
         with pytest.raises(BadInputError):
             BoardFrame.from_board(board, arrows=[wrong])

@@ -32,6 +32,9 @@ from chessreg.games.engines import (
         ("stockfish:1@nodes=100_000", "stockfish:1@nodes=100000", "go nodes 100000"),
         ("stockfish:2@nodes=12345678", "stockfish:2@nodes=12345678", "go nodes 12345678"),
         ("stockfish:-1", "stockfish:-1", "go depth 1 nodes 1"),
+        ("stockfish:-1+random=0.50", "stockfish:-1+random=0.5", "go depth 1 nodes 1"),
+        ("stockfish:2@time=.2+random=.1", "stockfish:2@time=0.2+random=0.1", "go movetime 200"),
+        ("stockfish:2+random=0", "stockfish:2@nodes=100000", "go nodes 100000"),
     ],
 )
 def test_an_engine_is_read_from_text_and_written_back(text: str, canonical: str, go: str) -> None:
@@ -64,6 +67,9 @@ def test_level_minus_one_is_skill_zero_and_engines_without_a_process_have_no_lev
         "stockfish:3@movetime=3",
         "stockfish:-1@nodes=5",
         "random@nodes=5",
+        "random+random=0.5",
+        "stockfish:3+random=1",
+        "stockfish:3+random=",
     ],
 )
 def test_what_names_no_engine_is_refused_with_the_ways_to_write_one(text: str) -> None:
@@ -74,9 +80,10 @@ def test_what_names_no_engine_is_refused_with_the_ways_to_write_one(text: str) -
 
 def test_every_rung_of_the_ladder_is_distinct_and_reads_back() -> None:
     texts = [rung.text for rung in LADDER]
-    assert texts[:4] == ["random", "capture", "stockfish:-1", "stockfish:0@nodes=1"]
+    assert texts[:3] == ["random", "capture", "stockfish:-1+random=0.4"]
+    assert texts[5:7] == ["stockfish:-1", "stockfish:0@nodes=1"]
     assert texts[-1] == "stockfish:20@nodes=100000"
-    assert len(texts) == len(set(texts)) == 28
+    assert len(texts) == len(set(texts)) == 31
     assert [parse_engine(text) for text in texts] == list(LADDER)
 
 
@@ -91,8 +98,17 @@ def test_the_random_mover_draws_every_legal_move_about_equally_often_and_by_key_
 def test_the_capturer_captures_where_it_can_en_passant_included() -> None:
     spec = parse_engine("capture")
     board = chess.Board("4k3/8/8/3pP3/8/8/8/4K3 w - d6 0 1")
-    assert {choose_move(spec, board, (1, unit, 0)).uci() for unit in range(50)} == {"e5d6"}
+    assert {choose_move(spec, board, (1, unit, 0)) for unit in range(50)} == {chess.Move.from_uci("e5d6")}
     assert len({choose_move(spec, chess.Board(), (1, unit, 0)) for unit in range(200)}) == 20
+
+
+def test_a_diluted_engine_leaves_its_share_of_the_moves_to_chance() -> None:
+    spec, board = parse_engine("stockfish:-1+random=0.25"), chess.Board()
+    chosen = [choose_move(spec, board, (1, unit, 0)) for unit in range(2000)]
+    drawn = [move for move in chosen if move is not None]
+    assert len(drawn) / 2000 == pytest.approx(0.25, abs=0.04)
+    assert len(set(drawn)) == 20
+    assert choose_move(parse_engine("stockfish:-1"), board, (1, 1, 0)) is None
 
 
 def test_a_finished_position_has_no_move_to_draw() -> None:

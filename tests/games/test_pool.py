@@ -112,6 +112,15 @@ def test_random_opponents_answer_by_key_without_any_process() -> None:
         assert pool.pids == []
 
 
+def test_a_diluted_engine_mixes_its_own_moves_with_random_ones(stockfish: Path) -> None:
+    with EnginePool(parse_engine("stockfish:20@nodes=2000+random=0.5"), 1) as pool:
+        moves = [pool.submit(0, chess.Board(MATE_IN_ONE), key=(1, unit, 0)).result(20) for unit in range(40)]
+    own = [move for move in moves if move.nodes > 0]
+    assert {move.move.uci() for move in own} == {"d1d8"}
+    assert 8 < len(own) < 32
+    assert len({move.move for move in moves if move.nodes == 0}) > 5
+
+
 def test_many_games_from_many_threads_each_get_their_own_answers(strong: EnginePool) -> None:
     wrong: list[str] = []
 
