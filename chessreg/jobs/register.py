@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from chessreg.registry import names, provenance, tables
@@ -16,12 +17,18 @@ if TYPE_CHECKING:
     from store import Artefact
 
 
+class _Undo(Exception):
+    """Leaves a transaction without a trace."""
+
+
 def prepare(database: Database, name: str | None) -> None:
     """Refuse now what would be refused after the work: a registry that cannot be written, a name that cannot be one."""
     if name is not None:
         names.check_name(name)
-    with database.write() as session:
-        session.scalar(select(tables.RegistryState.id).with_for_update())
+    state = tables.RegistryState
+    with suppress(_Undo), database.write() as session:
+        session.execute(update(state).values(data_version=state.data_version))  # SQLite tells only when it writes
+        raise _Undo
 
 
 def refuse_taken(database: Database, noun: str, name: str | None, target: UUID | None = None) -> None:

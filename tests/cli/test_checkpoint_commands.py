@@ -1,0 +1,170 @@
+"""`chessreg import`, `export` and `checkpoint`, as typed. No file's code ever runs, no error leaves a trace."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from chessreg.registry import tables
+
+torch.set_num_threads(1)  # tiny matrices: a second thread only waits, the longer the busier the machine
+
+
+def nanogpt(path: Path, vocabulary: int = 32, seed: int = 0) -> Path:
+    """A checkpoint as nanoGPT's training script saves one (specification of Karvonen 2024, 2.1)."""
+    generator = torch.Generator().manual_seed(seed)
+    d, layers, block = 16, 2, 48
+    sizes = {"transformer.wte.weight": (vocabulary, d), "transformer.wpe.weight": (block, d)}
+    for layer in range(layers):
+        h = f"transformer.h.{layer}"
+        sizes |= {f"{h}.ln_1.weight": (d,), f"{h}.ln_2.weight": (d,)}
+        sizes |= {f"{h}.attn.c_attn.weight": (3 * d, d), f"{h}.attn.c_proj.weight": (d, d)}
+        sizes |= {f"{h}.mlp.c_fc.weight": (4 * d, d), f"{h}.mlp.c_proj.weight": (d, 4 * d)}
+    sizes["transformer.ln_f.weight"] = (d,)
+    weights = {name: 0.3 * torch.randn(*size, generator=generator) for name, size in sizes.items()}
+    weights["lm_head.weight"] = weights["transformer.wte.weight"]
+    arguments = {
+        "n_layer": layers,
+        "n_head": 2,
+        "n_embd": d,
+        "block_size": block,
+        "vocab_size": vocabulary,
+        "bias": False,
+    }
+    torch.save({"model": weights, "model_args": arguments, "iter_num": 10, "config": {"dataset": "lichess"}}, path)
+    return path
+
+
+def test_import_list_show_export_and_back(here: Any, tmp_path: Path) -> None:
+    made = here.json("import", "checkpoint", nanogpt(tmp_path / "ckpt.pt"), "--name", "tiny")
+    assert (made["name"], made["source_format"], made["layers"], made["created"]) == ("tiny", "nanogpt", 2, True)
+    assert made["max_logit_difference"] < 1e-4
+    listed = here.json("checkpoint", "list")
+    assert [row["name"] for row in listed] == ["tiny"]
+    assert set(tables.Checkpoint.__table__.columns.keys()) <= listed[0].keys()
+    shown = here.json("checkpoint", "show", "tiny")
+    assert (shown["artefact"], shown["trained_on"], shown["parent"]) == (made["artefact"], None, None)
+    assert here("checkpoint", "show", "tiny") == 0
+    assert "trained on" in here.out
+    out = here.json("export", "checkpoint", "tiny", "out")
+    assert sorted(out["files"]) == ["chessreg.json", "config.json", "model.safetensors"]
+    before = here.state()
+    again = here.json("import", "checkpoint", "out")
+    assert (again["id"], again["created"]) == (made["id"], False)
+    assert "checkpoint tiny already" in here.err
+    assert here("export", "checkpoint", "tiny", "out") == 4
+    assert here.state() == before
+
+
+def test_a_twin_names_its_parent(here: Any, tmp_path: Path) -> None:
+    here("import", "checkpoint", nanogpt(tmp_path / "ckpt.pt"), "--name", "tiny")
+    assert here.json("checkpoint", "twin", "tiny", "--name", "untrained", "--seed", "1")["created"] is True
+    shown = here.json("checkpoint", "show", "untrained")
+    assert (shown["parent"], shown["trained_on"], shown["tokens_seen"]) == ("tiny", [], 0)
+    before = here.state()
+    assert here.json("checkpoint", "twin", "tiny", "--name", "untrained", "--seed", "1")["created"] is False
+    assert here("checkpoint", "twin", "tiny", "--name", "untrained", "--seed", "2") == 4
+    assert here("checkpoint", "twin", "nobody") == 3
+    assert here.state() == before
+
+
+class Bomb:
+    """A pickle that leaves a file where it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
+def with_bomb(path: Path) -> None:
+    path.write_bytes(pickle.dumps({"model": Bomb(path.parent / "exploded"), "model_args": {}}))
+
+
+def torch_bomb(path: Path) -> None:
+    torch.save({"model": Bomb(path.parent / "exploded"), "model_args": {}}, path)
+
+
+@pytest.mark.parametrize(
+    ("write", "said"),
+    [
+        (with_bomb, "execute code"),
+        (torch_bomb, "execute code"),
+        (lambda path: path.write_bytes(b""), "empty"),
+        (lambda path: path.write_text("not a model"), "not a"),
+        (lambda path: path.write_bytes(nanogpt(path).read_bytes()[:9000]), "damaged"),
+        (lambda path: nanogpt(path, vocabulary=50), "vocabulary of 50, tokenizer pgn-char-32 has 32"),
+        (lambda path: torch.save({"weights": torch.ones(3)}, path), "no checkpoint that chessreg can read"),
+        (lambda path: path.mkdir(), "no checkpoint that chessreg can read"),
+    ],
+)
+def test_what_is_no_checkpoint_is_refused(here: Any, tmp_path: Path, write: Callable[[Path], Any], said: str) -> None:
+    path = tmp_path / "bad.pt"
+    write(path)
+    before = here.state()
+    assert here("import", "checkpoint", path, "--name", "bad") == 4
+    assert said in here.err
+    assert here.err.count("error:") == 1
+    assert "Traceback" not in here.err
+    assert not (tmp_path / "exploded").exists()
+    assert here.state() == before
+    assert here("import", "checkpoint", path, "--json") == 4
+    assert json.loads(here.err)["code"] == 4
+    assert here.out == ""
+
+
+def test_errors_of_names_and_paths(here: Any, tmp_path: Path) -> None:
+    source = nanogpt(tmp_path / "ckpt.pt")
+    before = here.state()
+    assert here("import", "checkpoint", "nowhere.pt") == 3
+    assert here("import", "checkpoint", source, "--tokenizer", "klingon") == 3
+    assert here("import", "checkpoint", source, "--trained-on", "nothing") == 3
+    assert here("import", "checkpoint", source, "--name", "no/name") == 4
+    assert here("import", "checkpoint") == 2
+    assert here("import", "checkpoint", source, "--reference") == 2
+    assert here("checkpoint", "show", "nobody") == 3
+    assert here("export", "checkpoint", "nobody", "out") == 3
+    assert here.state() == before
+
+
+def test_a_full_disk_leaves_nothing(here: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = nanogpt(tmp_path / "ckpt.pt")
+    before = here.state()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("store.artefacts.fsync_tree", full)
+        assert here("import", "checkpoint", source) == 1
+    assert "the disk is full" in here.err
+    assert here.state() == before
+    assert here("import", "checkpoint", source, "--name", "tiny") == 0
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.copyfile", full)
+        assert here("export", "checkpoint", "tiny", tmp_path / "out") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".chessreg", "ckpt.pt"]
+
+
+def test_the_reference_model(here: Any) -> None:
+    from importlib.resources import files
+
+    if not (files("chessreg") / "data" / "reference-model").is_dir():
+        assert here("import", "checkpoint", "--reference", "--name", "reference") == 3
+        pytest.skip("no reference model in this checkout yet")
+    made = here.json("import", "checkpoint", "--reference", "--name", "reference")
+    assert (made["layers"], made["d_model"], made["block_size"]) == (8, 192, 1023)
+
+
+def test_the_shared_checkpoint_of_karvonens_layout(here: Any, shared_data: Path) -> None:
+    made = here.json("import", "checkpoint", shared_data / "checkpoints" / "lichess-8x192-char.pt", "--name", "stopgap")
+    assert (made["layers"], made["heads"], made["parameters"]) == (8, 6, 3_744_768)
+    assert made["max_logit_difference"] < 1e-4
