@@ -33,7 +33,11 @@ REQUIRED = (
     ),
     *("textual", "tomlkit", "torch", "transformer_lens", "transformers", "uuid_utils", "zarr", "zstandard"),
 )
-OPTIONAL = {"ray": "ray", "obstore": "s3", "textual_serve": "web"}  # module → the extra that brings it
+OPTIONAL = {  # module → the package that brings it, and what for
+    "ray": ("ray", "launching on a Ray cluster"),
+    "obstore": ("obstore", "stores in S3"),
+    "textual_serve": ("textual-serve", "the TUI in a browser"),
+}
 
 
 @dataclass(frozen=True)
@@ -81,11 +85,7 @@ def install(package: str, brew: str | None = None) -> str:
 
 
 def python(home: Home) -> Iterator[Check]:
-    running = platform.python_version()
-    if sys.version_info < (3, 11):
-        yield Check("python", "broken", f"{running}; chessreg needs 3.11 or newer", install("python3"))
-    else:
-        yield Check("python", "ok", running)
+    yield Check("python", "ok", platform.python_version())
     missing = [name for name in REQUIRED if importlib.util.find_spec(name) is None]
     if missing:
         yield Check("packages", "missing", ", ".join(missing), f"{sys.executable} -m pip install chessreg")
@@ -178,11 +178,11 @@ def _writable(name: str, folder: Path, file: Path | None = None) -> Check:
 
 
 def extras(home: Home) -> Iterator[Check]:
-    for module, extra in OPTIONAL.items():
+    for module, (package, purpose) in OPTIONAL.items():
         if importlib.util.find_spec(module) is None:
-            yield Check(extra, "optional", f"{module} is not installed", f'pip install "chessreg[{extra}]"')
+            yield Check(package, "optional", f"not installed: {purpose}", f"{sys.executable} -m pip install {package}")
         else:
-            yield Check(extra, "ok", f"{module} is installed")
+            yield Check(package, "ok", purpose)
 
 
 def accelerator(home: Home) -> Iterator[Check]:

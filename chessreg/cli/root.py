@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import click
@@ -64,7 +64,24 @@ class Root(LazyGroup):
         return super().get_command(ctx, name)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, hoisted(args))
+        with closed_pipe_told():
+            return super().parse_args(ctx, hoisted(args))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with closed_pipe_told():
+            return super().invoke(ctx)
+
+
+class PipeClosedError(Exception):
+    """Who read our output has had enough. No OSError: click would answer that itself, with exit status 1."""
+
+
+@contextmanager
+def closed_pipe_told() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise PipeClosedError from None
 
 
 def hoisted(args: Sequence[str]) -> list[str]:
@@ -129,11 +146,9 @@ def run_command_line(args: Sequence[str]) -> int:
         return fail(args, error.format_message(), hint, 2)
     except (click.Abort, KeyboardInterrupt):
         return fail(args, "interrupted", "", INTERRUPTED)
-    except BrokenPipeError:
+    except (PipeClosedError, BrokenPipeError):
         return pipe_closed()
     except SystemExit as error:
-        if isinstance(error.__context__, BrokenPipeError):
-            return pipe_closed()  # click answers a closed pipe with exit status 1
         return error.code if isinstance(error.code, int) else int(bool(error.code))
     except Exception as error:
         if "--debug" in args:
@@ -178,6 +193,6 @@ def fail(args: Sequence[str], message: str, hint: str, code: int) -> int:
 
 
 def pipe_closed() -> int:
-    """Who read our output has had enough: end without a word, also when Python flushes at exit."""
+    """End without a word, also when Python flushes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return PIPE_CLOSED

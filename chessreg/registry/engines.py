@@ -18,6 +18,7 @@ from urllib.parse import quote
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
+from sqlalchemy.pool import NullPool, Pool
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry.failures import RegistryError
@@ -41,7 +42,9 @@ def reader_engine(place: Place, *, network: bool = False) -> Engine:
     if place.path is None:
         return _postgresql(place, READ_ONLY)
     path, copies = place.path, Copies()
-    engine = _sqlite(place, lambda: _open_readable(path, network, copies), "DEFERRED")
+    # On a network file system no connection is kept: an idle one would keep writers from changing the journal.
+    pool = NullPool if network else None
+    engine = _sqlite(place, lambda: _open_readable(path, network, copies), "DEFERRED", pool)
     weakref.finalize(engine, copies.remove)
     return engine
 
@@ -51,7 +54,7 @@ def to_json(value: Any) -> str:
     try:
         return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     except ValueError as error:
-        raise ValueError(f"a JSON column holds a number that is not finite: {error}") from error
+        raise BadInputError("a JSON column would hold a number that is not finite") from error
 
 
 def require_sqlite(path: Path) -> None:
@@ -68,8 +71,10 @@ def require_sqlite(path: Path) -> None:
         raise BadInputError(f"the registry {path} is not a SQLite database", "give the path of a registry")
 
 
-def _sqlite(place: Place, connect: Callable[[], sqlite3.Connection], begin: str) -> Engine:
-    engine = create_engine(place.url, creator=connect, json_serializer=to_json)
+def _sqlite(
+    place: Place, connect: Callable[[], sqlite3.Connection], begin: str, pool: type[Pool] | None = None
+) -> Engine:
+    engine = create_engine(place.url, creator=connect, json_serializer=to_json, poolclass=pool)
 
     @event.listens_for(engine, "begin")
     def _(connection: Connection) -> None:

@@ -70,6 +70,8 @@ def explained(place: Place) -> Iterator[None]:
     except DBAPIError as error:
         raise explain(place, error.orig or error) from error
     except StatementError as error:
+        if isinstance(error.orig, ChessregError):
+            raise error.orig from error
         if isinstance(error.orig, (ValueError, TypeError, LookupError)):
             raise BadInputError(str(error.orig)) from error
         raise

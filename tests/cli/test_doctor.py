@@ -1,0 +1,81 @@
+"""`chessreg doctor`: what is missing, and the command that mends it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chessreg.cli.root import run_command_line
+
+
+@pytest.fixture
+def doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Types `chessreg doctor`; returns the exit status and the checks by name."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("CHESSREG_REGISTRY", "CHESSREG_STORE", "CHESSREG_STOCKFISH"):
+        monkeypatch.delenv(name, raising=False)
+
+    def go(line: str = "") -> tuple[int, dict[str, dict[str, str]]]:
+        status = run_command_line(["doctor", *line.split(), "--json"])
+        return status, {check["check"]: check for check in json.loads(capsys.readouterr().out)}
+
+    return go
+
+
+def test_in_a_new_folder_it_says_how_to_begin_and_makes_nothing(doctor: Any, tmp_path: Path) -> None:
+    _, checks = doctor()
+    assert (checks["schema"]["state"], checks["schema"]["mend"]) == ("optional", "chessreg init")
+    assert checks["registry"]["state"] == checks["disk"]["state"] == checks["packages"]["state"] == "ok"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_registry_that_is_well_is_said_to_be(doctor: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    run_command_line(["init"])
+    capsys.readouterr()
+    _, checks = doctor()
+    assert {checks[name]["state"] for name in ("registry", "schema", "store")} == {"ok"}
+
+
+def test_missing_programs_come_with_the_command_that_installs_them(
+    doctor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name, **_: "/usr/bin/apt-get" if name == "apt-get" else None)
+    status, checks = doctor()
+    assert status == 1
+    for name in ("stockfish", "git"):
+        assert checks[name]["state"] == "missing"
+        assert checks[name]["mend"].endswith(f"apt-get install {name}")
+    assert checks["tmux"]["state"] == "optional"
+
+
+def test_another_schema_is_named_with_the_command_that_mends_it(
+    doctor: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_command_line(["init"])
+    capsys.readouterr()
+    with sqlite3.connect(".chessreg/registry.db") as connection:
+        connection.execute("UPDATE chessreg_version SET version_num = '9999'")
+    status, checks = doctor()
+    assert status == 1
+    assert (checks["schema"]["state"], checks["schema"]["mend"]) == ("broken", "pip install -U chessreg")
+
+
+def test_a_full_disk_and_a_network_file_system_are_told(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chessreg.cli.doctor.FREE_BYTES", 2**70)
+    monkeypatch.setenv("CHESSREG_NETWORK_FILESYSTEM", "1")
+    status, checks = doctor()
+    assert status == 1
+    assert checks["disk"]["state"] == "broken"
+    assert "one process at a time writes" in checks["file system"]["detail"]
+
+
+def test_a_server_that_does_not_answer_is_a_finding_not_a_failure(doctor: Any) -> None:
+    status, checks = doctor("--registry postgresql://me:hunter2@localhost:1/x")
+    assert status == 1
+    assert "does not answer" in checks["registry"]["detail"]
+    assert "hunter2" not in json.dumps(checks)
+    assert checks["disk"]["state"] == "ok"

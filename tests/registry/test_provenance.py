@@ -1,0 +1,157 @@
+"""Where, with what and with which code something was computed; and that no secret is written down."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chessreg.registry import provenance, tables
+from chessreg.registry.code import UNTRACKED_BYTES, repository_state
+from chessreg.registry.database import Database
+
+
+def git(folder: Path, *arguments: str) -> None:
+    own = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+    who = ["-c", "user.name=A", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", "-C", str(folder), *who, *arguments], check=True, capture_output=True, env=os.environ | own)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository with one commit."""
+    git(tmp_path, "init", "-q", "-b", "main")
+    (tmp_path / "train.py").write_text("lr = 1\n")
+    (tmp_path / ".env").write_text("OLD=1\n")
+    (tmp_path / ".gitignore").write_text("*.log\n")
+    git(tmp_path, "add", "-A", "-f")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    git(tmp_path, "remote", "add", "origin", "https://ann:hunter2@example.org/repo.git")
+    return tmp_path
+
+
+def test_the_commit_and_what_differs_from_it_are_kept(repository: Path) -> None:
+    (repository / "train.py").write_text("lr = 2\ntoken = ids[0]\nWANDB_TOKEN = 'hunter2'\n")
+    (repository / "new.py").write_text("print('new')\n")
+    (repository / "sub").mkdir()
+    state = repository_state(repository / "sub")
+    assert state is not None
+    commit = subprocess.run(["git", "-C", str(repository), "rev-parse", "HEAD"], capture_output=True, text=True).stdout
+    assert (state["commit"], state["branch"], state["root"]) == (commit.strip(), "main", str(repository))
+    assert "-lr = 1\n+lr = 2\n+token = ids[0]\n+WANDB_TOKEN = ***\n" in state["patch"]
+    assert state["untracked"] == {"new.py": "print('new')\n"}
+    assert state["remote"] == "https://ann:***@example.org/repo.git"
+
+
+def test_secrets_ignored_files_and_large_files_are_not_kept(repository: Path) -> None:
+    for name in (".env", ".env.local", "sub/.env", "id_rsa", "server.pem", "run.log", "deep/secrets.toml", ".netrc"):
+        (repository / name).parent.mkdir(exist_ok=True)
+        (repository / name).write_text("hunter2\n")
+    (repository / "weights.bin").write_bytes(b"\0" * 100)
+    (repository / "long.txt").write_text("x" * (UNTRACKED_BYTES + 1))
+    (repository / "short.txt").write_text("y")
+    state = repository_state(repository)
+    assert state is not None
+    assert state["untracked"] == {"short.txt": "y"}
+    assert sorted(state["left_out"]) == ["long.txt", "weights.bin"]
+    assert state["left_out"]["weights.bin"].startswith("sha256:cd00e29")
+    assert "hunter2" not in str(state)
+
+
+def test_untracked_files_are_kept_up_to_one_mebibyte_in_all(repository: Path) -> None:
+    for number in range(5):
+        (repository / f"{number}.txt").write_text("x" * (UNTRACKED_BYTES // 4))
+    state = repository_state(repository)
+    assert state is not None
+    assert (len(state["untracked"]), len(state["left_out"])) == (4, 1)
+
+
+def test_names_and_patches_that_are_no_text_do_no_harm(repository: Path, url: str, rows: Any) -> None:
+    (repository / os.fsdecode(b"na\xefve.txt")).write_text("x")
+    (repository / "train.py").write_bytes(b"caf\xe9\n")
+    state = repository_state(repository)
+    with Database.open(url) as database, database.write() as session:
+        rows.run(session).spec = {"code": state}
+    with database.read() as session:
+        assert session.query(tables.Run).one().spec == {"code": state}
+
+
+def test_a_folder_without_a_repository_and_one_without_a_commit_say_so(tmp_path: Path) -> None:
+    assert repository_state(tmp_path) is None
+    git(tmp_path, "init", "-q")
+    state = repository_state(tmp_path)
+    assert state is not None
+    assert state["commit"] is None
+    assert provenance.code_state(tmp_path)["working_folder"]["root"] == str(tmp_path)
+
+
+def test_a_machine_is_a_row_whose_id_follows_from_what_it_is(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = provenance.this_machine()
+    assert one["id"] == provenance.this_machine()["id"]
+    assert one["memory_bytes"] > 2**28
+    assert one["torch"].startswith("2.")
+    with database.write() as session:
+        session.add(tables.Machine(**one))
+    provenance._machine.cache_clear()
+    monkeypatch.setattr("socket.gethostname", lambda: "another")
+    assert provenance.this_machine()["id"] != one["id"]
+    monkeypatch.undo()
+    provenance._machine.cache_clear()
+
+
+def test_the_gpus_are_named_by_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\nprintf 'NVIDIA H100, 570.1\\nNVIDIA H100, 570.1\\n'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert provenance._gpus() == (["NVIDIA H100", "NVIDIA H100"], "570.1")
+    program.write_text("#!/bin/sh\nexit 9\n")
+    assert provenance._gpus() == ([], None)
+
+
+def test_machine_and_environment_are_known_without_importing_torch() -> None:
+    script = (
+        "import sys; from chessreg.registry import provenance as p; p.this_machine(); p.environment(); p.code_state();"
+        "print(sorted({'torch', 'transformers', 'zarr', 'textual'} & set(sys.modules)))"
+    )
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+    assert provenance.environment()["sqlalchemy"].startswith("2.")
+
+
+def test_a_process_is_known_by_its_start_and_a_zombie_counts_as_gone() -> None:
+    own = provenance.pid_start(os.getpid())
+    assert own is not None
+    assert own == provenance.pid_start(os.getpid())
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    started = provenance.pid_start(child.pid)
+    assert started is not None
+    assert started >= own
+    assert child.stdin
+    child.stdin.close()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert provenance.pid_start(child.pid) is None
+    child.wait()
+    assert provenance.pid_start(child.pid) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (["x", "--token", "abc"], ["x", "--token", "***"]),
+        (["x", "--hf-token=abc"], ["x", "--hf-token=***"]),
+        (["HF_TOKEN=abc", "run"], ["HF_TOKEN=***", "run"]),
+        (["--registry", "postgresql://a:b@c/d"], ["--registry", "postgresql://a:***@c/d"]),
+        (["--tokenizer", "pgn", "--tokenizer=pgn"], ["--tokenizer", "pgn", "--tokenizer=pgn"]),
+        (["--password", "--debug"], ["--password", "--debug"]),
+    ],
+)
+def test_a_command_line_is_kept_without_its_secrets(given: list[str], kept: list[str]) -> None:
+    assert provenance.masked_argv(given) == kept
