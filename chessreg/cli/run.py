@@ -44,7 +44,9 @@ def run(ctx: click.Context, resume: str | None) -> None:
         if resume is None:
             click.echo(ctx.get_help())
             return
-        go_on(ctx.find_object(Home), resume)
+        home = ctx.find_object(Home)
+        assert home
+        go_on(home, resume)
 
 
 def command(kind: Kind, name: str) -> click.Command:
@@ -95,7 +97,7 @@ class KindCommand(click.Command):
 
 def show_plan(planned: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        emit(planned, True)
+        emit(True, planned)
         return
     rows = ", ".join(f"{count:,} {family}" for family, count in planned["rows"].items()) or "not estimated"
     click.echo(f"{planned['kind']} {planned['run_id'][-6:]} ({planned['determinism']})")
@@ -199,7 +201,7 @@ def execute(
     }
     short = report.run_id.hex[-6:]
     if as_json:
-        emit(record, True)
+        emit(True, record)
     elif report.attempt_id is None:
         click.echo(f"{kind.name} {short} is complete already ({report.units} units); nothing to do", err=True)
         click.echo(short)

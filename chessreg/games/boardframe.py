@@ -14,7 +14,7 @@ import chess
 
 from chessreg.errors import BadInputError
 
-Mark = Literal["removed", "illegal", "target", "from", "to", "check"]
+Mark = Literal["removed", "illegal", "wrong", "target", "from", "to", "check"]
 MARKS: tuple[Mark, ...] = get_args(Mark)
 EMPTY = "."
 

@@ -12,12 +12,21 @@ from chessreg.games.boardframe import EMPTY, BoardFrame, Mark
 MARK_COLOURS: dict[Mark, str] = {
     "removed": "#d9534fa0",
     "illegal": "#c0392bc0",
+    "wrong": "#c0392b80",
     "target": "#2e86dea0",
     "from": "#f1c40f90",
     "to": "#f1c40fc0",
     "check": "#e74c3cb0",
 }
-MARK_SIGNS: dict[Mark, str] = {"removed": "x", "illegal": "!", "target": "*", "from": "(", "to": "<", "check": "+"}
+MARK_SIGNS: dict[Mark, str] = {
+    "removed": "x",
+    "illegal": "!",
+    "wrong": "?",
+    "target": "*",
+    "from": "(",
+    "to": "<",
+    "check": "+",
+}
 _UNICODE = {letter: chess.Piece.from_symbol(letter).unicode_symbol() for letter in "PNBRQKpnbrqk"}
 _HEAT_SIGNS = " ▁▂▃▄▅▆▇█"
 

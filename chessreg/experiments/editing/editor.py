@@ -93,14 +93,15 @@ class Editor:
 
     def direction(self, name: str, layer: int, weight: np.ndarray, removed: Removal) -> np.ndarray:
         """Unit vector float32 [d_model]: the probe's for the piece on its square, or a seeded random one."""
+        vector: np.ndarray
         if name != "edit":
             noise = generator(self.spec.seed, name, layer, removed.state.unit)
-            vector = noise.standard_normal(len(weight)).astype(np.float32)
+            vector = noise.standard_normal(len(weight))
         else:
             square = removed.move.from_square
             kind = 6 + removed.piece.piece_type * (1 if removed.piece.color else -1)
             vector = weight[:, square, kind] - self.spec.blank * weight[:, square, 6]
-        return vector / np.linalg.norm(vector)
+        return (vector / np.linalg.norm(vector)).astype(np.float32)
 
     def condition(self, name: str, session: Any, removals: Sequence[Removal]) -> None:
         """Greedy text, exact legal mass on both boards and sampled texts of every state under one condition."""

@@ -28,16 +28,19 @@ def fit(
     """Probe weights float32 [layer, d_model, 64, classes], fitted on the rows where `rows` is True.
 
     Karvonen's loss and optimiser (specification 3.4): cross-entropy averaged over positions and summed over squares,
-    AdamW; every step sees the same positions in all layers.
+    AdamW; every step sees the same positions in all layers. Each layer is divided by its root mean square while it is
+    fitted, so that one learning rate suits them all; the weights returned are those of the residual as it is.
     """
     width, classes = data.cache.array.d_model, data.classes
     seeded = torch.Generator().manual_seed(spec.seed * 1_000_003 + spec.replicate)
-    weight = torch.randn(len(layers), width, 64 * classes, generator=seeded) / width**0.5
+    weight = 0.1 * torch.randn(len(layers), width, 64 * classes, generator=seeded) / width**0.5
     weight = weight.to(device).requires_grad_()
     optimizer = torch.optim.AdamW(
         [weight], lr=spec.learning_rate, betas=(spec.beta1, spec.beta2), weight_decay=spec.weight_decay
     )
     points = [hook_point(layer) for layer in layers]
+    sizes = [float(np.sqrt(np.square(data.cache.read(layer, slice(0, 4096))).mean())) for layer in layers]
+    scale = torch.tensor(sizes, device=device).clamp_min(1e-6)[:, None, None]
     steps = spec.epochs * -(-int(rows.sum()) // spec.batch_positions)
     step = 0
     for epoch in range(spec.epochs):
@@ -46,7 +49,7 @@ def fit(
             target = torch.from_numpy(data.labels[batch.rows].astype(np.int64)).to(device)
             for group in optimizer.param_groups:
                 group["lr"] = spec.learning_rate * (1 - 0.9 * step / steps)
-            logits = torch.bmm(residual, weight).view(len(layers), -1, classes)
+            logits = torch.bmm(residual / scale, weight).view(len(layers), -1, classes)
             loss = F.cross_entropy(logits.flatten(0, 1), target.flatten().repeat(len(layers)), reduction="sum")
             (loss / len(batch)).backward()
             optimizer.step()
@@ -54,7 +57,7 @@ def fit(
             step += 1
             if step % 20 == 0:
                 on_progress(0.9 * step / steps, f"epoch {epoch + 1}/{spec.epochs}")
-    return weight.detach().cpu().view(len(layers), width, 64, classes).numpy()
+    return (weight.detach() / scale).cpu().view(len(layers), width, 64, classes).numpy()
 
 
 @torch.no_grad()

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import numpy as np
 
-from chessreg.games.boardframe import BoardFrame
+from chessreg.games.boardframe import BoardFrame, Mark
 from chessreg.jobs.inputs import Inputs
 from chessreg.registry import tables
 
@@ -38,7 +38,7 @@ def frames_of_score(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
     for i, ply in enumerate(cache.array.ply[at].tolist()):
         truth = classes.of(boards[ply : ply + 1])[0]
         read = probability[i].argmax(-1)
-        wrong = {int(s): "illegal" for s in np.flatnonzero(read != truth)}
+        wrong: dict[int, Mark] = {int(s): "wrong" for s in np.flatnonzero(read != truth)}
         frames.append(
             BoardFrame(
                 title=f"ply {ply}: layer {probe.layer} reads {64 - len(wrong)} of 64 squares",
