@@ -14,12 +14,14 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.queries import gate, source, views
+from chessreg.queries.buffers import without_dashes
 from chessreg.queries.source import TABLES
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ LOCK = (
 # Off while planning: they would drop a scan of an empty table, or hide a filter's column in the scan.
 NOT_WHEN_PLANNING = "statistics_propagation, filter_pushdown, empty_result_pullup, compressed_materialization"
 TRIES = 4
+KEPT_ROWS = 100_000  # an answer with more is not kept
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ class Engine:
         self.threads = threads or max(2, os.cpu_count() or 1)
         self.version = ""
         self._rows: dict[str, int] = {}
+        self._answers: dict[Any, Answer] = {}  # to what was asked before, while the data version stands
         self._read: dict[str, frozenset[str]] = {}
         self._lock = threading.RLock()
         self._planner = self._connect("4GB", NOT_WHEN_PLANNING)
@@ -97,6 +101,9 @@ class Engine:
         """
         with self._lock:
             self.refresh()
+            key = (*statements.items(), *sorted((parameters or {}).items()))
+            if key in self._answers:
+                return self._answers[key]
             needed: dict[str, frozenset[str]] = {}
             with _explained():
                 for sql in statements.values():
@@ -104,7 +111,10 @@ class Engine:
                         needed[table] = needed.get(table, frozenset()) | names
             connection = self._load(needed)
             tables = {name: self._run(connection, sql, parameters, timeout) for name, sql in statements.items()}
-            return Answer(tables, {table: self._rows[table] for table in needed}, self.version)
+            answer = Answer(tables, {table: self._rows[table] for table in needed}, self.version)
+            if sum(table.num_rows for table in tables.values()) <= KEPT_ROWS:
+                self._answers[key] = answer
+            return answer
 
     def plan(self, sql: str, parameters: Mapping[str, Any] | None = None) -> dict[str, frozenset[str]]:
         """table → columns that a statement needs. A table of which only rows are counted gives its key's first column.
@@ -178,7 +188,7 @@ class Engine:
     def _forget(self) -> None:
         if self._data is not None:
             self._data.close()
-        self._data, self._read, self._rows = None, {}, {}
+        self._data, self._read, self._rows, self._answers = None, {}, {}, {}
 
     def _kind_rows(self) -> list[views.KindRow]:
         from sqlalchemy import select
@@ -201,16 +211,16 @@ class Engine:
         for _ in range(TRIES):
             missing = {t: names | self._read.get(t, frozenset()) for t, names in needed.items()}
             missing = {t: names for t, names in missing.items() if names != self._read.get(t)}
-            if missing:
-                tables = source.read(self.database, missing)
-                version = self.database.data_version()
-                if version != self.version:
-                    self._forget()
-                    self.version = version
-                    continue
-            if self._data is None:
-                self._data = self._open()
-            for table, arrow in tables.items() if missing else ():
+            with ThreadPoolExecutor(1) as aside:  # the driver reads without the GIL, while DuckDB is set up
+                reading = aside.submit(source.read, self.database, missing) if missing else None
+                if self._data is None:
+                    self._data = self._open()
+                tables = reading.result() if reading else {}
+            version = self.database.data_version() if missing else self.version
+            if version != self.version:
+                self.refresh()
+                continue
+            for table, arrow in tables.items():
                 self._read[table] = missing[table]
                 self._rows[table] = arrow.num_rows
                 _register(self._data, f"_{table}", arrow)
@@ -317,7 +327,7 @@ def _tidied(table: pa.Table, types: list[str]) -> pa.Table:
     for place, (field, kind) in enumerate(zip(table.schema, types, strict=True)):
         column = table.column(place)
         if kind == "UUID":
-            column = pa.array([None if v is None else str(v).replace("-", "") for v in column.to_pylist()], pa.string())
+            column = without_dashes(column)
         elif pa.types.is_decimal(field.type) or kind in ("HUGEINT", "UHUGEINT"):
             values = column.to_pylist()
             whole = pa.types.is_decimal(field.type) is False or field.type.scale == 0

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from chessreg.errors import ChessregError
+from chessreg.queries.buffers import bits, bytes_of, validity
 from chessreg.registry.tables import Base
 
 if TYPE_CHECKING:
@@ -156,21 +157,15 @@ def _uuids(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
     chunks = []
     for chunk in column.chunks:
-        texts, valid = chunk, None
-        if chunk.null_count:
-            valid = chunk.is_valid()
-            texts = pa.array([t or "0" * 32 for t in chunk.to_pylist()], pa.string())
-        n = len(texts)
-        offsets = np.frombuffer(texts.buffers()[1], np.int32 if texts.type == pa.string() else np.int64)
-        begin = int(offsets[texts.offset]) if n else 0
-        digits = np.frombuffer(texts.buffers()[2] or b"", "V32", n, begin) if n else np.zeros(0, "V32")
-        words = digits.view(np.uint64).reshape(n, 4)
-        first = np.ones(n, bool)
+        valid = bits(chunk)
+        digits = bytes_of(chunk, 32)
+        words = digits.view(np.uint64)
+        first = np.ones(len(digits), bool)
         first[1:] = (words[1:] != words[:-1]).any(axis=1)
         decoded = np.frombuffer(bytes.fromhex(digits[first].tobytes().decode()), "V16")
-        packed = np.repeat(decoded, np.diff(np.flatnonzero(np.append(first, True))))
-        validity = None if valid is None else pa.py_buffer(np.packbits(valid.to_numpy(False), bitorder="little"))
-        buffers = [validity, pa.py_buffer(packed)]
-        storage = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), n, buffers, null_count=-1 if valid else 0)
+        packed = np.zeros(len(chunk), "V16")
+        packed[valid] = np.repeat(decoded, np.diff(np.flatnonzero(np.append(first, True))))
+        buffers = [validity(valid), pa.py_buffer(packed)]
+        storage = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(chunk), buffers)
         chunks.append(pa.ExtensionArray.from_storage(pa.uuid(), storage))
     return pa.chunked_array(chunks, pa.uuid())

@@ -9,6 +9,7 @@ import numpy as np
 
 from chessreg.errors import ChessregError
 from chessreg.queries import stats
+from chessreg.queries.buffers import doubles
 from chessreg.queries.stats import Clusters, Estimate
 
 if TYPE_CHECKING:
@@ -34,9 +35,9 @@ FUNCTIONS: dict[str, tuple[Callable[..., Estimate], int]] = {  # and the decimal
 def clusters_by_cell(clusters: pa.Table, title: str) -> dict[int, Clusters]:
     """The rows of a `clusters` statement (cell, counts…, clusters), by cell."""
     names = [n for n in clusters.column_names if n not in ("cell", "clusters")]
-    cells = clusters["cell"].to_numpy()
-    counts = {n: clusters[n].cast("float64").to_numpy() for n in names}  # a NULL becomes NaN
-    weights = clusters["clusters"].to_numpy()
+    cells = np.array(clusters["cell"].to_pylist(), np.int64)
+    counts = {n: np.array(clusters[n].to_pylist(), np.float64) for n in names}  # a NULL becomes NaN
+    weights = np.array(clusters["clusters"].to_pylist(), np.int64)
     found = {}
     for cell in np.unique(cells).tolist():
         rows = cells == cell
@@ -60,9 +61,9 @@ def with_statistics(entry: Entry, table: pa.Table, clusters: pa.Table | None) ->
             values = [e[place] for e in made]
             if suffix:  # more would be noise of the machine's own rounding
                 values = [None if v is None else round(v, decimals) for v in values]
-            columns[statistic.name + suffix] = pa.array(values, pa.float64())
+            columns[statistic.name + suffix] = doubles(values)
     order = ordered(entry, columns)
-    return pa.table({name: columns[name] for name in order})
+    return pa.Table.from_arrays([columns[name] for name in order], names=order)
 
 
 def ordered(entry: Entry, columns: dict[str, object]) -> list[str]:

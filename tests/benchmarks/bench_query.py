@@ -1,0 +1,179 @@
+"""A named query over a million games: made through the ingest path, then asked in a new process and again in it.
+
+    python tests/benchmarks/bench_query.py [--games 1000000] [--keep FOLDER] [--json]
+
+Prints bytes a game on disk, how long the first answer takes with the start of the process, and the second in it.
+Goals: at most 1 kB a game, 1.5 s, 0.2 s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+
+from chessreg.jobs.ingest import ingest
+from chessreg.registry import tables
+from chessreg.registry.database import Database
+from chessreg.registry.identity import digest_of, new_id, uuid_of
+from store import Store
+from store.fragments import FragmentWriter
+
+ARMS = 20  # runs: four protocols, each with the plain model and four edits
+QUERIES = ("elo by intervention", "games by termination")
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ENDS = ["checkmate", "checkmate", "checkmate", "move_limit", "forfeit_illegal", "threefold"]
+SECOND = """
+import json, sys, time
+from chessreg.queries import run_query
+from chessreg.registry.database import Database
+with Database.open(sys.argv[1], create=False) as database:
+    started = time.perf_counter()
+    first = run_query(database, sys.argv[2])
+    asked = time.perf_counter()
+    second = run_query(database, sys.argv[2])
+    done = time.perf_counter()
+    assert first.rows == second.rows
+    print(json.dumps({"first in process": asked - started, "second": done - asked, "rows": len(first)}))
+"""
+
+
+def fill(database: Database, store: Store, games: int) -> float:
+    """Runs of `games` games in all, as the workers of `run play` leave them; returns the seconds that ingest took."""
+    with database.write() as session:
+        machine = tables.Machine(
+            id=new_id(), host="bench", platform="linux", cpu="x", cores=2, memory_bytes=1, gpus=[], python="3.11",
+            last_seen=NOW,
+        )  # fmt: skip
+        artefact = tables.Artefact(digest="c" * 64, kind="checkpoint", bytes=1, state="complete", created_at=NOW)
+        session.add_all([machine, artefact, tables.Tokenizer(name="pgn-char-32", size=1, vocabulary=["a"])])
+        session.flush()
+        checkpoint = tables.Checkpoint(
+            id=uuid_of("c" * 64), artefact="c" * 64, architecture="gpt2", layers=8, d_model=192, heads=6,
+            block_size=1023, tokenizer="pgn-char-32", parameters=1, parameters_without_embeddings=1, residual="raw",
+            source_format="nanogpt", detail={}, created_at=NOW,
+        )  # fmt: skip
+        engine = tables.Engine(id=new_id(), name="Stockfish", version="15.1", binary_sha256=None, options={})
+        session.add_all([checkpoint, engine])
+        session.flush()
+        made = [arm(session, number, games // ARMS, machine.id, checkpoint.id, engine.id) for number in range(ARMS)]
+    seconds = 0.0
+    for number, (run, attempt) in enumerate(made):
+        with FragmentWriter(store, run.id.hex, attempt.id.hex, flush_rows=50_000, flush_bytes=1 << 30) as writer:
+            writer.rows("game", rows(number, run.id, attempt.id, games // ARMS))
+            writer.add("unit_range", {"run_id": run.id.hex, "start": 0, "stop": run.units, "attempt_id": attempt.id.hex})
+        started = time.perf_counter()
+        ingest(database, store)
+        seconds += time.perf_counter() - started
+    return seconds
+
+
+def arm(session: Any, number: int, games: int, machine: UUID, checkpoint: UUID, engine: UUID) -> tuple[Any, Any]:
+    """One run of one arm: its protocol, and for all but every fifth an edit of its own."""
+    protocol, edit = divmod(number, ARMS // 4)
+    spec_hash = digest_of(["bench", number])
+    run = tables.Run(
+        id=uuid_of(spec_hash), kind="play", version=1, spec={}, spec_hash=spec_hash, given=[], units=games,
+        created_at=NOW,
+    )  # fmt: skip
+    attempt = tables.Attempt(
+        id=new_id(), run_id=run.id, machine_id=machine, executor="local", how={}, argv=[], pid=1, pid_started=0.5,
+        boot_id="b", started_at=NOW, checked_in_at=NOW, next_check_in_seconds=60.0, ended_at=NOW, state="finished",
+        cause="finished", chessreg_version="0", code={}, environment={},
+    )  # fmt: skip
+    intervention = None
+    if edit:
+        intervention = tables.Intervention(
+            id=uuid_of(digest_of(["bench edit", edit])), checkpoint_id=checkpoint, source="contrastive:skill",
+            recipes=["run:x/y"], layers=[3, 4, 5, 6], scale=edit / 10, scale_rule="times-mean", positions="all",
+            detail={},
+        )  # fmt: skip
+        intervention = session.merge(intervention)
+    session.add(run)
+    session.flush()
+    session.add(attempt)
+    session.flush()
+    session.add(
+        tables.Match(
+            run_id=run.id, number=0, player="model", checkpoint_id=checkpoint,
+            intervention_id=intervention.id if intervention else None, engine_id=engine,
+            opponent=f"stockfish:{protocol}", level=protocol, limit="nodes=1000", color="white", opening="random:20",
+            opening_seed=0, policy="retry:5", move_limit=180, planned=games,
+        )  # fmt: skip
+    )
+    session.flush()
+    return run, attempt
+
+
+def rows(number: int, run: UUID, attempt: UUID, games: int) -> Iterator[dict[str, Any]]:
+    """Games of 60 to 140 plies with random bytes for moves, none alike."""
+    random = np.random.default_rng(number)
+    for unit in range(games):
+        plies, end = int(random.integers(60, 140)), ENDS[int(random.integers(len(ENDS)))]
+        stopped = end == "move_limit"
+        result = "*" if stopped else "0-1" if end == "forfeit_illegal" else ("1-0", "0-1", "1/2-1/2")[unit % 3]
+        turns = plies // 2
+        yield {
+            "run_id": run.hex, "unit": unit, "match": 0, "attempt_id": attempt.hex, "opening_number": unit,
+            "opening_plies": 20, "plies": plies, "result": result, "termination": end,
+            "adjudication_cp": int(random.integers(-500, 500)) if stopped else None, "turns": turns,
+            "first_try_legal": turns - int(random.integers(3)), "tries": bytes([1] * turns),
+            "moves": random.bytes(2 * plies), "seconds": 1.0, "detail": None,
+        }  # fmt: skip
+
+
+def asked(folder: Path, name: str) -> dict[str, float]:
+    """Seconds of the first answer with the start of the process, by the command line, and of a second one."""
+    registry = str(folder / "registry.db")
+    command = [sys.executable, "-m", "chessreg.cli", "--registry", registry, "query", name, "--format", "csv"]
+    times = []
+    for _ in range(3):
+        started = time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True)
+        times.append(time.perf_counter() - started)
+    done = subprocess.run([sys.executable, "-c", SECOND, registry, name], check=True, capture_output=True, text=True)
+    return {"first, with start-up": min(times), **json.loads(done.stdout)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--games", type=int, default=1_000_000)
+    parser.add_argument("--keep", type=Path, help="use this folder, and the registry in it if there is one")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.keep or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        found: dict[str, Any] = {"games": options.games}
+        if not (folder / "registry.db").exists():
+            with Database.open(folder / "registry.db") as database:
+                found["ingest, games/s"] = options.games / fill(database, Store.create(folder / "store"), options.games)
+        files = [p for p in folder.glob("registry.db*") if p.is_file()]
+        found["bytes a game"] = sum(p.stat().st_size for p in files) / options.games
+        for name in QUERIES:
+            found[name] = asked(folder, name)
+    if options.json:
+        print(json.dumps(found, indent=2))
+        return
+    print(f"{found['games']:,} games, {found['bytes a game']:.0f} bytes each (goal 1000)", end="")
+    print(f", ingested at {found['ingest, games/s']:,.0f}/s" if "ingest, games/s" in found else "")
+    for name in QUERIES:
+        times = found[name]
+        print(
+            f"{name}: first answer {times['first, with start-up']:.2f} s with start-up (goal 1.5), "
+            f"second {times['second']:.3f} s (goal 0.2), {times['rows']} rows"
+        )
+
+
+if __name__ == "__main__":
+    main()
