@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,13 +20,13 @@ _RESULT_SPELLINGS = {
     **{result: result for result in RESULTS},
     **dict.fromkeys(("1/2", "½-½", "1/2 - 1/2", "0.5-0.5", "=-="), "1/2-1/2"),
 }
-_TAG = re.compile(r'\[\s*(\w+)\s+"((?:[^"\\]|\\.)*)"?\s*\]')
+_TAG = re.compile(r'\[\s*(\w+)\s+"((?:[^"\\\n]|\\.)*)"?\s*\]')
+_PLAIN_TAG = re.compile(r'^\[(\w+) "([^"\\\n]*)"\]$', re.MULTILINE)
 _TAG_LINES = re.compile(r'(?:[ \t]*\[[ \t]*\w+[ \t]+"[^\n]*(?:\n|\Z)|[ \t]*(?:%[^\n]*)?\n)*')
 _ASIDES = re.compile(r"\{[^}]*\}|;[^\n]*|^%[^\n]*", re.MULTILINE)
 _INNERMOST = re.compile(r"\([^()]*\)")
 _MARKS = re.compile(r"\$\d+|[!?]+|\be\.?p\.(?=\s|$)")
 _NUMBER = re.compile(r"(?<![\w=+#/-])\d+\s*\.[.\s]*|(?<!\S)\.{2,}")
-_UNPLAIN = re.compile(r"[{}();$!?%@]|\.\.")  # what a plain export never holds
 _SAN = re.compile(r"(?:[KQRBN][a-h]?[1-8]?x?[a-h][1-8]|(?:[a-h][1-8]?x?)?[a-h][1-8](?:=[QRBN])?|O-O(?:-O)?)[+#]?")
 _PROMOTION = re.compile(r"^((?:[a-h][1-8]?x?)?[a-h][18])[=/(]?([QRBNqrbn])\)?$")
 _ORNAMENTS = re.compile(r"^P(?=[a-h])|(?<=[1-8])(?:ep|e\.p\.?)$|(?<=[1-8])-(?=[a-h])")
@@ -37,8 +37,7 @@ LONGEST_GAME = 32_767
 _PLAIN_LIMIT = 1 << 17  # characters: fewer plies than the longest game, whatever the moves
 
 
-@dataclass(frozen=True)
-class RawGame:
+class RawGame(NamedTuple):
     """A game as found: the text of its tags, of its moves, and the line (1-based) on which it begins."""
 
     tags: str
@@ -46,8 +45,7 @@ class RawGame:
     line: int
 
 
-@dataclass(frozen=True)
-class Movetext:
+class Movetext(NamedTuple):
     """Cleaned movetext. `text` is what a reader takes (SAN words, move numbers allowed); `words` the source's own SAN
     words where cleaning changed the text, None where it is plain; `problem` is (plies before it, reason) or None."""
 
@@ -126,15 +124,10 @@ def result(word: str) -> str | None:
 
 def tags(text: str) -> dict[str, str]:
     """The tag pairs of a game, escapes resolved; the last of two with one name wins."""
-    pairs: dict[str, str] = {}
-    for line in text.split("\n"):
-        if line[-2:] == '"]' and line.count('"') == 2 and "\\" not in line:
-            name, _, value = line[1:-2].partition(' "')
-            pairs[name.strip()] = value
-        else:
-            for name, value in _TAG.findall(line):
-                pairs[name] = re.sub(r"\\(.)", r"\1", value)
-    return pairs
+    found = _PLAIN_TAG.findall(text)
+    if len(found) == text.count("["):
+        return dict(found)
+    return {name: re.sub(r"\\(.)", r"\1", value) for name, value in _TAG.findall(text)}
 
 
 def clean(moves: str) -> list[Movetext]:
@@ -146,7 +139,7 @@ def clean(moves: str) -> list[Movetext]:
     if len(moves) < _PLAIN_LIMIT:
         head, _, tail = moves.strip().replace("\n", " ").rpartition(" ")
         one = tail in RESULTS and not ("1-0" in head or "0-1" in head or "1/2" in head or "*" in head)
-        if one and not _UNPLAIN.search(head):
+        if one and not ("{" in head or "(" in head or "!" in head or "?" in head or "$" in head or ";" in head):
             return [Movetext(head, None, tail)]
     return clean_slowly(moves)
 

@@ -68,7 +68,7 @@ class Rows:
     tally: Tally
 
 
-@dataclass
+@dataclass(slots=True)
 class _Game:
     row: int
     line: int
