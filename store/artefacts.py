@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import os
 import re
-import shutil
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -111,6 +109,8 @@ def publish(store: Store, folder: Path, expect: str | None = None) -> Artefact:
 
 def add(store: Store, source: Path, kind: str, expect: str | None = None) -> Artefact:
     """Copy a file, or a folder's content, into the store as an artefact."""
+    import shutil
+
     source = Path(source)
     if not source.exists():
         raise StoreError(f"{source} does not exist", exit_code=3)
@@ -219,5 +219,7 @@ def _manifest(folder: Path, *, from_disk: bool = False) -> list[tuple[str, int, 
 
 
 def _digest(files: list[tuple[str, int, str]]) -> str:
+    import hashlib
+
     lines = [json.dumps([name, size, sha]) + "\n" for name, size, sha in sorted(files, key=lambda f: f[0].encode())]
     return hashlib.sha256(b"chessreg-artefact-1\n" + "".join(lines).encode()).hexdigest()

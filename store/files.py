@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import re
 from collections.abc import Iterator
@@ -68,6 +67,8 @@ def sha256_file(path: Path, *, from_disk: bool = False) -> str:
 
     The file must have been synced before; where the system cannot drop pages (macOS) the cache is read.
     """
+    import hashlib
+
     with open(path, "rb") as file:
         if from_disk and hasattr(os, "posix_fadvise"):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

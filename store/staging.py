@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +74,8 @@ def clean(tmp: Path, older_than: float = DAY) -> list[Staging]:
 def discard(path: Path) -> None:
     """Remove a staging file or folder; what somebody else removed meanwhile is no error."""
     if path.is_dir() and not path.is_symlink():
+        import shutil
+
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
