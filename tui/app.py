@@ -1,0 +1,192 @@
+"""The app: rooms, the desk, colours and the banner. What is shown, and what Enter opens, each screen knows itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual import work
+from textual.app import App
+
+from chessreg.errors import ChessregError
+from tui import show
+from tui.actions import EVERYWHERE, bindings
+from tui.desk import Desk
+from tui.palette import Actions
+from tui.screens.boards import BoardsScreen
+from tui.screens.help import HelpScreen
+from tui.screens.queries import QueriesScreen
+from tui.screens.room import Room
+from tui.screens.runs import RunsScreen
+from tui.themes import BOARD_DARK, THEMES
+from tui.widgets.banner import Banner
+
+if TYPE_CHECKING:
+    from chessreg.session import Session
+
+TICK = 0.5  # seconds between looks at what is waited for
+LOOK = 4  # ticks between looks for changes
+SLOW = 1.0  # seconds after which the banner tells
+
+
+class ChessregApp(App[Exception | None]):
+    """`opener` opens the registry, on a thread of the desk. Ends with the error when it cannot be opened at all."""
+
+    TITLE = "chessreg"
+    BINDINGS = bindings(EVERYWHERE)
+    COMMANDS: ClassVar[set[Any]] = {Actions}
+    MODES: ClassVar[dict[str, Any]] = {"runs": RunsScreen, "boards": BoardsScreen, "queries": QueriesScreen}
+    DEFAULT_MODE = "runs"
+    ENABLE_COMMAND_PALETTE = True
+    CSS = """
+    Screen { background: $background; }
+    """
+
+    def __init__(
+        self, opener: Callable[[], Session], place: str = "", *, read_only: bool = False, figurines: bool = True
+    ) -> None:
+        super().__init__()
+        self.desk = Desk(opener)
+        self.read_only, self.figurines = read_only, figurines
+        self.place_shown = " · ".join(filter(None, [show.place(place), "read only" if read_only else ""]))
+        self.version: str | None = None
+        self.lost = False
+        self._ticks = 0
+        self._looking = False
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return BOARD_DARK
+
+    def on_mount(self) -> None:
+        for theme in THEMES:
+            self.register_theme(theme)
+        self.theme = THEMES[0].name
+        self.look()
+        self.set_interval(TICK, self.tick)
+
+    def on_unmount(self) -> None:
+        self.desk.close()
+
+    @property
+    def room(self) -> Room | None:
+        """The screen that is looked at, below a palette."""
+        return next((screen for screen in reversed(self.screen_stack) if isinstance(screen, Room)), None)
+
+    # -- slow, lost, changed --------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Tell what takes long; now and then look whether the registry has changed."""
+        self._ticks += 1
+        banner, waiting = self.banner(), self.desk.waiting()
+        if banner is not None and not banner.has_class("-wrong"):
+            if waiting and waiting.seconds > SLOW:
+                banner.say(f"still {waiting.what} … {waiting.seconds:.0f} s; every key works meanwhile")
+            elif banner.words:
+                banner.hush()
+        if self._ticks % LOOK == 0:
+            if self.room is not None and self.room.stale:
+                self.room.catch_up()
+            if not self._looking:
+                self.look()
+
+    def banner(self) -> Banner | None:
+        room = self.room
+        return room.query(Banner).first() if room is not None and room.query(Banner) else None
+
+    @work(group="look")
+    async def look(self) -> None:
+        """Has another process written? Then what is shown is read again."""
+        self._looking = True
+        try:
+            version = await self.desk.ask("looking for changes", lambda session: session.database.data_version())
+        except Exception as error:
+            if self.room is not None:
+                self.trouble(self.room, error)
+            return
+        finally:
+            self._looking = False
+        changed, self.version = version != self.version and self.version is not None, version
+        if self.lost or changed:
+            self.changed()
+
+    def changed(self) -> None:
+        """Every screen that follows the registry reads again: the one in sight now, the others when they are seen."""
+        for stack in self._screen_stacks.values():
+            for screen in stack:
+                if isinstance(screen, Room):
+                    screen.catch_up()
+        if self.lost and self.room is not None:
+            self.all_well(self.room)
+
+    def trouble(self, room: Room, error: Exception) -> None:
+        """Say in the banner what went wrong. A registry that cannot be opened at all ends the program."""
+        from chessreg.cli.root import told
+        from chessreg.registry.failures import RegistryError
+
+        if not self.desk.opened and isinstance(error, ChessregError) and not isinstance(error, RegistryError):
+            self.exit(error)
+            return
+        message, hint, _ = told(error)
+        self.lost = self.lost or isinstance(error, RegistryError)
+        again = "; asked again every 2 s" if isinstance(error, RegistryError) else ""
+        for banner in room.query(Banner):
+            banner.say(message + (f" ({hint}{again})" if hint else again), wrong=True)
+
+    def all_well(self, room: Room) -> None:
+        self.lost = False
+        for banner in room.query(Banner):
+            banner.hush()
+
+    # -- actions --------------------------------------------------------------------------------------------------
+
+    def action_room(self, name: str) -> None:
+        self.switch_mode(name)
+
+    async def action_back(self) -> None:
+        if len(self.screen_stack) > 1:
+            await self.pop_screen()
+
+    def action_help(self) -> None:
+        if self.room is not None and not isinstance(self.room, HelpScreen):
+            self.push_screen(HelpScreen(self.room.actions()))
+
+    def action_palette(self) -> None:
+        self.action_command_palette()
+
+    @work(group="reload")
+    async def action_reload(self) -> None:
+        room = self.room
+        if room is None:
+            return
+        if not self.read_only:
+            from tui.registry import take_in
+
+            why_not = await room.ask("taking in results", take_in)
+            if why_not:
+                self.notify(f"not up to date: {why_not}", severity="warning")
+        room.load()
+
+    def action_copy_command(self) -> None:
+        if self.room is not None:
+            command = self.room.command()
+            self.copy_to_clipboard(command)
+            self.notify(command, title="copied")
+
+    def action_theme(self) -> None:
+        names = [theme.name for theme in THEMES]
+        place = names.index(self.theme) if self.theme in names else -1
+        self.theme = names[(place + 1) % len(names)]
+
+    def action_glyphs(self) -> None:
+        from tui.screens.board import BoardScreen
+
+        self.figurines = not self.figurines
+        if isinstance(self.room, BoardScreen):
+            self.room.draw()
+
+    def action_picture(self) -> None:
+        path = self.save_screenshot()
+        self.notify(path, title="saved")
+
+    async def action_quit(self) -> None:
+        self.exit()

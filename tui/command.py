@@ -1,0 +1,49 @@
+"""`chessreg tui`: the terminal UI as a command of chessreg. Imports textual only when it starts."""
+
+from __future__ import annotations
+
+import click
+
+from chessreg.cli.base import Home, pass_home
+
+
+@click.command()
+@click.option("--read-only", is_flag=True, help="Change nothing: not even waiting results are taken in.")
+@click.option("--ascii", "letters", is_flag=True, help="Pieces as letters, for terminals without figurines.")
+@pass_home
+def tui(home: Home, read_only: bool, letters: bool) -> None:
+    """Look at runs, games, boards and tables in the terminal. ? shows the keys.
+
+    \b
+    Example: chessreg tui --read-only
+    """
+    import sys
+
+    from chessreg.errors import BadInputError
+
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise BadInputError("chessreg tui needs a terminal", "chessreg runs list prints the runs")
+    place, store_path = home.place, home.store_path
+    from chessreg.session import Session
+    from tui.app import ChessregApp
+
+    def opener() -> Session:
+        from tui.registry import open_session, take_in
+
+        session = open_session(place.url, store_path, read_only)
+        if not read_only:
+            take_in(session)
+        return session
+
+    app = ChessregApp(opener, place.shown, read_only=read_only, figurines=not letters and speaks_unicode())
+    error = app.run()
+    if error is not None:
+        raise error
+
+
+def speaks_unicode() -> bool:
+    """Whether the terminal's encoding and kind can be expected to draw figurines."""
+    import os
+    import sys
+
+    return (sys.stdout.encoding or "").lower().startswith("utf") and os.environ.get("TERM") not in ("linux", "dumb")

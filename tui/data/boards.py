@@ -1,0 +1,56 @@
+"""The boards behind a row: whatever its kind of experiment draws of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
+
+from sqlalchemy import select
+
+from chessreg.errors import NotFoundError
+from chessreg.registry import tables
+from tui.data.results import FAMILIES, find_row, run_names
+
+if TYPE_CHECKING:
+    from chessreg.games.boardframe import BoardFrame
+    from chessreg.session import Session
+
+
+class Boards(NamedTuple):
+    """The frames of one row, the row in full, and what the run is called."""
+
+    row: dict[str, Any]
+    frames: list[BoardFrame]
+    run: str
+    kind: str
+
+
+def boards(session: Session, row: Mapping[str, Any]) -> Boards:
+    """The boards behind a row that names its run and unit. Slow where a kind must load a model or a cache.
+
+    Raises NotFoundError when the row, its run or its kind is not here, or when its kind draws no boards.
+    """
+    from chessreg.jobs.kind import kind
+
+    run_id = row["run_id"] if isinstance(row["run_id"], UUID) else UUID(str(row["run_id"]))
+    with session.database.read() as sql:
+        run = sql.get(tables.Run, run_id)
+        if run is None:
+            raise NotFoundError(f"run {run_id.hex[-6:]} is not in this registry", "chessreg runs list")
+        record = sql.scalars(
+            select(tables.KindRecord).where(
+                tables.KindRecord.name == run.kind, tables.KindRecord.version == run.version
+            )
+        ).first()
+        called = run_names(sql, {run_id})[run_id]
+    if record is None:
+        raise NotFoundError(f"kind {run.kind} of run {called} is not recorded here")
+    families = [row["family"]] if row.get("family") else [f for f in record.families if f in FAMILIES]
+    whole = find_row(session, row, families)
+    if whole is None:
+        raise NotFoundError(f"unit {row.get('unit')} of run {called} has no stored row")
+    frames = kind(record.source).frames({k: v for k, v in whole.items() if k != "family"}, session.inputs)
+    if not frames:
+        raise NotFoundError(f"{run.kind} runs draw no boards", "i shows all fields of the row")
+    return Boards(whole, frames, called, run.kind)

@@ -1,0 +1,112 @@
+"""The catalogue of queries, their answers as tables of text, and the rows behind a line of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from tui.data.pages import PAGE, Listed, Pages, Row
+
+if TYPE_CHECKING:
+    from chessreg.queries.result import QueryResult
+    from chessreg.session import Session
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A query's answer as it is shown: headings and cells as `chessreg query` prints them.
+
+    Rows hold the cells under `c0`, `c1`, … and the number of the line (from 1) under `#`; rows behind a line hold
+    the values under their names too, among them run_id and unit.
+    """
+
+    title: str
+    headings: list[str]
+    numeric: list[bool]
+    pages: Pages
+    same: str = ""
+    notes: list[str] = field(default_factory=list)
+    footer: str = ""
+
+
+def catalogue(text: str = "") -> list[Row]:
+    """The queries whose title, aliases or paper have all these words. Needs no registry."""
+    from chessreg.queries.catalogue import entries
+
+    words = text.lower().split()
+    return [
+        {"title": e.title, "paper": e.paper, "aliases": ", ".join(e.aliases), "made_by": e.made_by}
+        for e in entries()
+        if all(word in " ".join((e.title, *e.aliases, e.paper)).lower() for word in words)
+    ]
+
+
+def columns(title: str) -> list[Row]:
+    """What the columns of a query mean. Needs no registry."""
+    from chessreg.queries.catalogue import find
+
+    return [{"name": c.name, "unit": c.unit, "text": c.text} for c in find(title).columns]
+
+
+def answer(session: Session, title: str, *, published: bool = False, partial: bool = False) -> Answer:
+    """Ask a catalogue query; with `published`, the papers' numbers with ours beside them."""
+    from chessreg.queries import run_query
+
+    result = run_query(session.database, title, partial=partial)
+    if published:
+        from chessreg.queries.published import beside
+
+        result = beside(session.database, result)
+    return shown(title, result)
+
+
+def behind(session: Session, title: str, number: int, partial: bool = False) -> Answer:
+    """The rows behind line `number` (from 1) of a query's answer."""
+    from chessreg.queries import render
+    from chessreg.queries.ask import rows_behind
+
+    result = rows_behind(session.database, title, number, partial=partial)
+    pages = RowsBehind(result)
+    headings = [render.heading(result, name) for name in pages.names]
+    return Answer(f"row {number}", headings, pages.numeric, pages, "", result.notes, render.footer(result))
+
+
+def shown(title: str, result: QueryResult) -> Answer:
+    """A table of few rows as text."""
+    from chessreg.queries import render
+
+    headings, cells, same, numeric = render.grid(result)
+    rows: list[Row] = [numbered(place, line) for place, line in enumerate(cells, 1)]
+    return Answer(title, headings, numeric, Listed(rows), render.caption(same), result.notes, render.footer(result))
+
+
+def numbered(place: int, line: Sequence[str]) -> dict[str, Any]:
+    return {"#": place, **{f"c{n}": text for n, text in enumerate(line)}}
+
+
+class RowsBehind:
+    """The rows of an answer of any length: they stay in Arrow until they are looked at."""
+
+    def __init__(self, result: QueryResult) -> None:
+        from chessreg.queries import render
+
+        self.result, self.count = result, len(result)
+        part = self._part(0)
+        self.names = [name for name in render.layout(part)[0] if name != "run_id"]  # an id to follow, not to read
+        self.numeric = [
+            any(isinstance(row[n], (int, float)) and not isinstance(row[n], bool) for row in part.rows)
+            for n in self.names
+        ]
+
+    def _part(self, number: int) -> QueryResult:
+        return replace(self.result, table=self.result.table.slice(number * PAGE, PAGE))
+
+    def page(self, number: int) -> Sequence[Row]:
+        from chessreg.queries import render
+
+        part = self._part(number)
+        return [
+            {**row, **numbered(number * PAGE + place, [render.cell(part, row, name) for name in self.names])}
+            for place, row in enumerate(part.rows, 1)
+        ]

@@ -1,0 +1,63 @@
+"""The registry as the screens have it: open off the event loop only, and unwritten when that was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy.orm import Session as SqlSession
+
+from chessreg.registry.database import Database
+from chessreg.session import Session
+from store import Store
+from tui.desk import require_off_loop
+
+
+class OffLoopDatabase(Database):
+    """A Database that raises OnEventLoopError when it is used on a thread that runs an event loop."""
+
+    @contextmanager
+    def read(self) -> Iterator[SqlSession]:
+        require_off_loop()
+        with super().read() as session:
+            yield session
+
+    @contextmanager
+    def write(self) -> Iterator[SqlSession]:
+        require_off_loop()
+        with super().write() as session:
+            yield session
+
+
+def open_session(registry_url: str, store_path: Path, read_only: bool = False) -> Session:
+    """The registry and the store. Both are made where there are none, unless `read_only`.
+
+    Raises what Database.open and Store raise.
+    """
+    require_off_loop()
+    database = OffLoopDatabase.open(registry_url, create=not read_only)
+    try:
+        store = Store(store_path, read_only=True) if read_only else Store.create(store_path)
+    except BaseException:
+        database.close()
+        raise
+    return Session(database, store)
+
+
+def take_in(session: Session) -> str:
+    """Take in the fragments that wait and see which attempts still live, as every listing command does first.
+
+    Returns why not, or nothing: a registry that cannot be written is shown as it is.
+    """
+    from chessreg.errors import ChessregError
+    from chessreg.jobs.ingest import ingest
+    from chessreg.jobs.runner import mark_dead
+    from store.errors import StoreError
+
+    try:
+        ingest(session.database, session.store)
+        mark_dead(session.database)
+    except (ChessregError, StoreError) as error:
+        return error.message
+    return ""

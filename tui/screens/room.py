@@ -1,0 +1,136 @@
+"""What every screen has: its place in the table of actions, breadcrumbs, keys, a banner, and a way to ask the desk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar, TypeVar, cast
+
+from textual import work
+from textual.app import ComposeResult
+from textual.screen import Screen
+from textual.widget import Widget
+from textual.worker import Worker
+
+from chessreg.errors import ChessregError
+from tui.actions import EVERYWHERE, Action, of
+from tui.data.pages import Pages
+from tui.widgets.banner import Banner
+from tui.widgets.keybar import KeyBar, footer
+from tui.widgets.table import PageTable
+from tui.widgets.topbar import TopBar
+
+if TYPE_CHECKING:
+    from chessreg.session import Session
+    from tui.app import ChessregApp
+
+T = TypeVar("T")
+
+
+class Room(Screen[None]):
+    """A screen of the app. Subclasses say their `place` and `crumb`, compose a `body`, and `fill` it."""
+
+    place: ClassVar[str]
+    AUTO_FOCUS = "PageTable"
+    ESCAPE_TO_MINIMIZE = False
+
+    follows: ClassVar[bool] = True  # whether what is shown can change while one looks
+    crumb: str = ""
+    stale = False
+    filling: Worker[None] | None = None
+
+    def compose(self) -> ComposeResult:
+        yield TopBar()
+        yield from self.body()
+        yield KeyBar()
+        yield Banner()
+
+    def body(self) -> ComposeResult:
+        raise NotImplementedError
+
+    async def fill(self) -> None:
+        """Read what is shown. Runs in a worker: at first, after a change of the registry, and on `r`."""
+
+    def load(self) -> None:
+        """Begin to fill; what an earlier begin was still waiting for is not waited for any more."""
+        self.stale = False
+        self.filling = self.run_worker(self.fill(), group="load", exclusive=True)
+
+    def catch_up(self) -> None:
+        """Fill again after a change of the registry, if this screen follows it: when it is in sight, and not before an
+        earlier fill is done (a job that writes all the time must not keep a slow one from ending)."""
+        self.stale = self.follows
+        busy = self.filling is not None and not self.filling.is_finished
+        if self.stale and self.is_current and not busy:
+            self.load()
+
+    @property
+    def desk_app(self) -> ChessregApp:
+        return cast("ChessregApp", self.app)
+
+    # -- what is around the body ----------------------------------------------------------------------------------
+
+    def on_mount(self) -> None:
+        self.load()
+
+    def on_screen_resume(self) -> None:
+        self.relabel()
+        if self.stale:
+            self.catch_up()
+
+    def relabel(self) -> None:
+        """Write breadcrumbs and keys anew."""
+        for keys in self.query(KeyBar):
+            keys.actions = footer(self.actions())
+        stack = [screen for screen in self.app.screen_stack if isinstance(screen, Room)]
+        for bar in self.query(TopBar):
+            bar.crumbs = ("chessreg", *(screen.crumb for screen in stack))
+            bar.registry = self.desk_app.place_shown
+
+    def actions(self) -> list[Action]:
+        """What can be done here, as the focused widget and the app's settings have it."""
+        found = [*of(self.place), *(a for a in of("table") if self.query(PageTable)), *of(EVERYWHERE)]
+        return [a for a in found if self.offers(a) and not (a.writes and self.desk_app.read_only)]
+
+    def offers(self, action: Action) -> bool:
+        """Whether an action makes sense now. Going back does not, in the first screen of a room."""
+        return action.method != "back" or len(self.app.screen_stack) > 1
+
+    def node_of(self, action: Action) -> Widget | ChessregApp:
+        """Where an action's method is."""
+        if action.place == EVERYWHERE:
+            return self.desk_app
+        focused = self.focused
+        if action.place == "table":
+            return focused if isinstance(focused, PageTable) else self.query(PageTable).first()
+        return self
+
+    def command(self) -> str:
+        """The command that prints what is shown here."""
+        return next((action.twin for action in of(self.place) if action.twin), "chessreg")
+
+    # -- asking ---------------------------------------------------------------------------------------------------
+
+    async def ask(self, what: str, function: Callable[[Session], T]) -> T | None:
+        """What the desk answers; None when it failed, which the banner then tells."""
+        try:
+            answer = await self.desk_app.desk.ask(what, function)
+        except ChessregError as error:
+            self.desk_app.trouble(self, error)
+            return None
+        self.desk_app.all_well(self)
+        return answer
+
+    @work
+    async def on_page_table_wanted(self, event: PageTable.Wanted) -> None:
+        event.stop()
+        pages: Pages = event.pages
+        rows = await self.ask("reading rows", lambda session: pages.page(event.number))
+        if rows is None:
+            event.table.refuse(pages, event.number)
+        else:
+            event.table.give(pages, event.number, rows)
+
+    def on_page_table_inspected(self, event: PageTable.Inspected) -> None:
+        from tui.screens.details import Details
+
+        self.app.push_screen(Details(dict(event.row)))

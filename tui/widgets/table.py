@@ -1,0 +1,276 @@
+"""A table of any length: only the rows on the screen are drawn, only the pages around them are read."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from rich.segment import Segment
+from textual import events
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.reactive import reactive
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from tui.actions import TABLE, bindings
+from tui.data.pages import PAGE, Pages
+from tui.widgets.columns import GAP, Column, fitted, widths
+
+KEPT = 16  # pages in memory
+GUTTER = 2
+
+
+class PageTable(ScrollView, can_focus=True):
+    """Rows of `Pages`. It asks for pages with `Wanted` and is given them with `give`; it never reads by itself."""
+
+    BINDINGS = bindings(TABLE)
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "page-table--head", "page-table--cursor", "page-table--even", "page-table--odd", "page-table--faint",
+    }  # fmt: skip
+    DEFAULT_CSS = """
+    PageTable {
+        height: 1fr;
+        background: $background;
+        color: $foreground;
+        scrollbar-size-vertical: 1;
+        scrollbar-size-horizontal: 1;
+    }
+    PageTable > .page-table--head { color: $text-accent; background: $panel; text-style: bold; }
+    PageTable > .page-table--cursor { background: $surface-lighten-2; text-style: bold; }
+    PageTable:focus > .page-table--cursor { background: $primary; color: $block-cursor-foreground; text-style: bold; }
+    PageTable > .page-table--even { background: $background; }
+    PageTable > .page-table--odd { background: $surface; }
+    PageTable > .page-table--faint { color: $text-muted; }
+    """
+
+    cursor: reactive[int] = reactive(0, repaint=False)
+
+    class Wanted(Message):
+        """A page is needed for what is to be drawn."""
+
+        def __init__(self, table: PageTable, pages: Pages, number: int) -> None:
+            super().__init__()
+            self.table, self.pages, self.number = table, pages, number
+
+        @property
+        def control(self) -> PageTable:
+            return self.table
+
+    class Moved(Message):
+        """The cursor stands on another row."""
+
+        def __init__(self, table: PageTable, place: int) -> None:
+            super().__init__()
+            self.table, self.place = table, place
+
+        @property
+        def control(self) -> PageTable:
+            return self.table
+
+    class Opened(Message):
+        """Enter, or a second click, on a row that is here."""
+
+        def __init__(self, table: PageTable, place: int, row: Mapping[str, Any]) -> None:
+            super().__init__()
+            self.table, self.place, self.row = table, place, row
+
+        @property
+        def control(self) -> PageTable:
+            return self.table
+
+    class Inspected(Opened):
+        """All fields of a row are asked for."""
+
+    def __init__(self, columns: Sequence[Column] = (), *, id: str | None = None, empty: str = "nothing here") -> None:
+        super().__init__(id=id)
+        self.columns: tuple[Column, ...] = tuple(columns)
+        self.empty = empty
+        self.loaded = False
+        self._source: Pages | None = None
+        self._pages: OrderedDict[int, Sequence[Mapping[str, Any]]] = OrderedDict()
+        self._asked: set[int] = set()
+        self._widths: list[int] = [len(column.heading) for column in self.columns]
+
+    # -- rows -----------------------------------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        return self._source.count if self._source is not None else 0
+
+    @property
+    def source(self) -> Pages | None:
+        return self._source
+
+    def show(
+        self,
+        source: Pages,
+        first: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        columns: Sequence[Column] | None = None,
+        keep: bool = False,
+        number: int = 0,
+    ) -> None:
+        """Show these rows from the top, or (`keep`) from where the cursor is. `first` is page `number`, if it is here
+        already: then nothing blinks."""
+        if columns is not None:
+            self.columns = tuple(columns)
+        self._source, self.loaded = source, True
+        self._pages.clear()
+        self._asked.clear()
+        if first is not None:
+            self._pages[number] = first
+        if columns is not None or not keep or not any(self._widths):
+            self._fit()
+        self._resize_virtual()
+        self.set_reactive(PageTable.cursor, min(self.cursor, max(0, source.count - 1)) if keep else 0)
+        if not keep:
+            self.scroll_to(0, 0, animate=False)
+        self.refresh()
+        self.post_message(self.Moved(self, self.cursor))
+
+    def give(self, source: Pages, number: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """A page that was wanted. One of rows that are not shown any more is dropped."""
+        if source is not self._source:
+            return
+        self._asked.discard(number)
+        self._pages[number] = rows
+        self._pages.move_to_end(number)
+        while len(self._pages) > KEPT:
+            self._pages.popitem(last=False)
+        if len(self._pages) == 1:
+            self._fit()
+        self.refresh()
+
+    def refuse(self, source: Pages, number: int) -> None:
+        """A page that was wanted could not be read; it is asked for again when it is drawn again."""
+        if source is self._source:
+            self._asked.discard(number)
+
+    def row(self, place: int) -> Mapping[str, Any] | None:
+        """A row, if it is here; else its page is asked for."""
+        if not 0 <= place < self.count:
+            return None
+        number = place // PAGE
+        page = self._pages.get(number)
+        if page is None:
+            if number not in self._asked and self._source is not None:
+                self._asked.add(number)
+                self.post_message(self.Wanted(self, self._source, number))
+            return None
+        self._pages.move_to_end(number)
+        return page[place % PAGE] if place % PAGE < len(page) else None
+
+    @property
+    def current(self) -> Mapping[str, Any] | None:
+        return self.row(self.cursor)
+
+    # -- drawing --------------------------------------------------------------------------------------------------
+
+    def _fit(self) -> None:
+        rows = next(iter(self._pages.values()), ())
+        self._widths = widths(self.columns, rows, self.size.width - GUTTER - 1) if self.columns else []
+        self._resize_virtual()
+
+    def _resize_virtual(self) -> None:
+        wide = GUTTER + sum(self._widths) + GAP * max(0, len(self._widths) - 1)
+        self.virtual_size = Size(wide, self.count + 1)
+
+    def on_resize(self, event: events.Resize) -> None:
+        self._fit()
+        self.scroll_to_cursor()
+
+    def render_line(self, y: int) -> Strip:
+        width = self.size.width
+        if y == 0:
+            cells = [fitted(c.heading, w, c.right) for c, w in zip(self.columns, self._widths, strict=True)]
+            head = self.get_component_rich_style("page-table--head")
+            return self._line(" " * GUTTER + (" " * GAP).join(cells), width, head)
+        place = y - 1 + self.scroll_offset.y
+        if not self.count:
+            words = (self.empty if self.loaded else "reading…") if y == 2 else ""
+            return self._line(" " * GUTTER + words, width, self.get_component_rich_style("page-table--faint"))
+        if place >= self.count:
+            return self._line("", width, self.get_component_rich_style("page-table--even"))
+        row, here = self.row(place), place == self.cursor
+        name = "cursor" if here else "odd" if place % 2 else "even"
+        gutter = "› " if here else " " * GUTTER
+        if row is None:
+            return self._line(gutter + "…", width, self.get_component_rich_style(f"page-table--{name}"))
+        cells = [fitted(c.of(row), w, c.right) for c, w in zip(self.columns, self._widths, strict=True)]
+        text = gutter + (" " * GAP).join(cells)
+        return self._line(text, width, self.get_component_rich_style(f"page-table--{name}"))
+
+    def _line(self, text: str, width: int, style: Any) -> Strip:
+        x = self.scroll_offset.x
+        return Strip([Segment(text, style)]).crop_extend(x, x + width, style)
+
+    # -- the cursor -----------------------------------------------------------------------------------------------
+
+    @property
+    def visible_rows(self) -> int:
+        return max(1, self.scrollable_content_region.height - 1)
+
+    def move(self, place: int) -> None:
+        """Put the cursor on a row; past either end it stays on the last one there."""
+        self.cursor = min(max(0, place), max(0, self.count - 1))
+
+    def watch_cursor(self, before: int, after: int) -> None:
+        for place in (before, after):  # two lines, not the whole table
+            self.refresh(Region(0, place + 1 - self.scroll_offset.y, self.size.width, 1))
+        self.scroll_to_cursor()
+        self.post_message(self.Moved(self, after))
+
+    def scroll_to_cursor(self) -> None:
+        top, visible = self.scroll_offset.y, self.visible_rows
+        if self.cursor < top:
+            self.scroll_to(y=self.cursor, animate=False)
+        elif self.cursor >= top + visible:
+            self.scroll_to(y=self.cursor - visible + 1, animate=False)
+
+    def action_cursor_down(self) -> None:
+        self.move(self.cursor + 1)
+
+    def action_cursor_up(self) -> None:
+        self.move(self.cursor - 1)
+
+    def action_page_down(self) -> None:
+        self.move(self.cursor + self.visible_rows)
+
+    def action_page_up(self) -> None:
+        self.move(self.cursor - self.visible_rows)
+
+    def action_first(self) -> None:
+        self.move(0)
+
+    def action_last(self) -> None:
+        self.move(self.count - 1)
+
+    def action_scroll_columns(self, way: str) -> None:
+        """To where the next column on that side begins."""
+        begins, at = [0], GUTTER
+        for wide in self._widths[:-1]:
+            at += wide + GAP
+            begins.append(at - GUTTER)
+        x = self.scroll_offset.x
+        further = [b for b in begins if b > x] if int(way) > 0 else [b for b in reversed(begins) if b < x]
+        if further:
+            self.scroll_to(x=further[0], animate=False)
+
+    def action_open(self) -> None:
+        if (row := self.current) is not None:
+            self.post_message(self.Opened(self, self.cursor, row))
+
+    def action_inspect(self) -> None:
+        if (row := self.current) is not None:
+            self.post_message(self.Inspected(self, self.cursor, row))
+
+    def on_click(self, event: events.Click) -> None:
+        place = event.y - 1 + self.scroll_offset.y
+        if event.y < 1 or place >= self.count:
+            return
+        again = place == self.cursor
+        self.move(place)
+        if again:
+            self.action_open()
