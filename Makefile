@@ -22,7 +22,7 @@ bench: $(VENV)/.installed-dev
 	@for b in tests/benchmarks/bench_*.py; do echo "== $$b"; $(BIN)/python $$b || exit 1; done
 
 faults: $(VENV)/.installed-dev
-	@$(BIN)/python -m pytest -q -m faults --no-skip-faults $(ARGS)
+	@$(BIN)/python -m pytest -q -m faults $(ARGS)
 
 wheel: $(VENV)/.installed-dev
 	@$(BIN)/python -m pip wheel -q --no-deps --no-build-isolation -w dist .
