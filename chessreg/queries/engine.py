@@ -44,7 +44,6 @@ LOCK = (
 )
 # Off while planning: they would drop a scan of an empty table, or hide a filter's column in the scan.
 NOT_WHEN_PLANNING = "statistics_propagation, filter_pushdown, empty_result_pullup, compressed_materialization"
-TRIES = 4
 KEPT_ROWS = 100_000  # an answer with more is not kept
 
 
@@ -207,27 +206,32 @@ class Engine:
             self._planner.execute(f'CREATE VIEW "{name}" AS {select}')
 
     def _load(self, needed: Mapping[str, frozenset[str]]) -> duckdb.DuckDBPyConnection:
-        """Have these columns in the snapshot. One data version through and through: when it moves, all is read anew."""
-        for _ in range(TRIES):
-            missing = {t: names | self._read.get(t, frozenset()) for t, names in needed.items()}
-            missing = {t: names for t, names in missing.items() if names != self._read.get(t)}
-            with ThreadPoolExecutor(1) as aside:  # the driver reads without the GIL, while DuckDB is set up
-                reading = aside.submit(source.read, self.database, missing) if missing else None
-                if self._data is None:
-                    self._data = self._open()
-                tables = reading.result() if reading else {}
-            version = self.database.data_version() if missing else self.version
-            if version != self.version:
-                self.refresh()
-                continue
-            for table, arrow in tables.items():
-                self._read[table] = missing[table]
-                self._rows[table] = arrow.num_rows
-                _register(self._data, f"_{table}", arrow)
-                select = source.view(self.database, table, missing[table], f'"_{table}"')
-                self._data.execute(f'CREATE OR REPLACE VIEW "{table}" AS {select}')
-            return self._data
-        raise ChessregError("the registry changes faster than it can be read", "ask again when less is written to it")
+        """Have these columns in the snapshot. If the registry has moved on, what was read before is read anew too."""
+        missing = self._missing(needed)
+        with ThreadPoolExecutor(1) as aside:  # the driver reads without the GIL, while DuckDB is set up
+            reading = aside.submit(source.read, self.database, missing) if missing else None
+            if self._data is None:
+                self._data = self._open()
+            tables, version = reading.result() if reading else ({}, self.version)
+        if version != self.version and self._read:
+            self._forget()
+            missing = self._missing(needed)
+            tables, version = source.read(self.database, missing)
+        if self._data is None:
+            self._data = self._open()
+        self.version = version
+        for table, arrow in tables.items():
+            self._read[table] = missing[table]
+            self._rows[table] = arrow.num_rows
+            _register(self._data, f"_{table}", arrow)
+            select = source.view(self.database, table, missing[table], f'"_{table}"')
+            self._data.execute(f'CREATE OR REPLACE VIEW "{table}" AS {select}')
+        return self._data
+
+    def _missing(self, needed: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str]]:
+        """What must be read: a table of which a column is missing is read again with all that are wanted of it."""
+        wanted = {table: names | self._read.get(table, frozenset()) for table, names in needed.items()}
+        return {table: names for table, names in wanted.items() if names != self._read.get(table)}
 
     def _open(self) -> duckdb.DuckDBPyConnection:
         connection = self._connect(self.memory)

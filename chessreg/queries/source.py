@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import sqlalchemy as sa
 
@@ -71,15 +72,18 @@ def view(database: Database, table: str, read: frozenset[str], source: str) -> s
     return f"SELECT {', '.join(parts)} FROM {source}"
 
 
-def read(database: Database, wanted: Mapping[str, frozenset[str]]) -> dict[str, pa.Table]:
-    """These columns of these tables, all as of one moment. At least one column of a table must be wanted."""
-    found = {}
+def read(database: Database, wanted: Mapping[str, frozenset[str]]) -> tuple[dict[str, pa.Table], str]:
+    """These columns of these tables, and the data version: all as of one moment. No table without a wanted column."""
     with _connection(database) as connection:
+        state = _fetch(connection, "SELECT registry_id, data_version FROM registry_state", database.dialect).to_pylist()
+        found = {}
         for table, names in wanted.items():
             found[table] = _fetch(connection, _select(table, sorted(names), database.dialect), database.dialect)
             if database.dialect == "sqlite":
                 found[table] = _with_uuids(found[table].slice(1), table)
-    return found
+    # The same text as Database.data_version().
+    version = f"{UUID(str(state[0]['registry_id'])).hex[-6:]}.{state[0]['data_version']}" if state else "0.0"
+    return found, version
 
 
 def _select(table: str, names: list[str], dialect: str) -> str:

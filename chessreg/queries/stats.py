@@ -109,6 +109,7 @@ def rate(clusters: Clusters, hits: str, trials: str) -> Estimate:
     At exactly 0 or 1 the bound is one-sided (the other end is None), from the number of clusters. When the resamples do
     not vary or reach 0 or 1, Wilson's interval over the clusters stands in.
     """
+    clusters = clusters.known(hits, trials)
     n = clusters.total(trials) if clusters.number else 0
     if not n:
         return UNKNOWN

@@ -1,6 +1,7 @@
 """A registry filled with rows whose tables are known beforehand."""
 
 import itertools
+import shutil
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -133,9 +134,69 @@ class Maker:
         }  # fmt: skip
         return tables.Game(run_id=run.id, unit=unit, attempt_id=run.attempt_id, **(columns | given))
 
+    def probe(self, checkpoint, scores, *, label="piece", layers=(0, 1), positions="dots", **run):
+        """A probe run. `scores` maps (layer, split) to a list of (n, correct) or (n, correct, detail), one a game."""
+        run = self.run("probe", len(layers), **run)
+        digest = digest_of(["probe", next(self.count)])
+        artefact = tables.Artefact(digest=digest, kind="probe", bytes=1, state="complete", created_at=START)
+        rows = [
+            tables.Probe(
+                run_id=run.id, unit=unit, artefact=digest, checkpoint_id=checkpoint.id, layer=layer,
+                hook_point=f"blocks.{layer}.hook_resid_post", label=label, positions=positions, classes=13,
+                train_games=10, train_positions=330, epochs=5.0, norm=1.0, detail={},
+            )
+            for unit, layer in enumerate(layers)
+        ]  # fmt: skip
+        for (layer, split), games in scores.items():
+            for item, (n, correct, *detail) in enumerate(games):
+                rows.append(
+                    tables.Score(
+                        run_id=run.id, unit=layers.index(layer), split=split, item=item, attempt_id=run.attempt_id,
+                        layer=layer, n=n, correct=correct, counts=None, detail=detail[0] if detail else None,
+                    )
+                )  # fmt: skip
+        self.add(artefact, *rows)
+        return run
+
+    def edit(self, checkpoint, states, *, intervention=None, control=None, **run):
+        """An edit run. `states` are (item, {condition: (legal_original, legal_modified, mass_o, mass_m)}): for each
+        condition how many of five sampled texts were legal on either board, and the exact probabilities."""
+        run = self.run("edit", len(states), checkpoint=checkpoint, **run)
+        ids = {"clean": None, "edit": intervention and intervention.id, "random-0": control and control.id}
+        rows = []
+        for unit, (item, conditions) in enumerate(states):
+            for condition, (original, modified, mass_original, mass_modified) in conditions.items():
+                common = {"run_id": run.id, "unit": unit, "condition": condition, "item": item, "ply": 4,
+                          "attempt_id": run.attempt_id, "intervention_id": ids[condition]}  # fmt: skip
+                rows.append(
+                    tables.Trial(
+                        sample=-1, text="Nf3", fen=f"position {item}" if condition == "clean" else None,
+                        legal_original=original > 0, legal_modified=modified > 0, mass_original=mass_original,
+                        mass_modified=mass_modified, detail={"piece": "N"}, **common,
+                    )
+                )  # fmt: skip
+                for sample in range(5):
+                    rows.append(
+                        tables.Trial(
+                            sample=sample, text="Nf3", fen=None, legal_original=sample < original,
+                            legal_modified=sample < modified, mass_original=None, mass_modified=None, detail=None,
+                            **common,
+                        )
+                    )  # fmt: skip
+        self.add(*rows)
+        return run
+
+
+@pytest.fixture(scope="session")
+def empty_registry(tmp_path_factory):
+    path = tmp_path_factory.mktemp("empty") / "registry.db"
+    Database.open(path).close()
+    return path
+
 
 @pytest.fixture
-def database(tmp_path):
+def database(tmp_path, empty_registry):
+    shutil.copy(empty_registry, tmp_path / "registry.db")
     with Database.open(tmp_path / "registry.db") as opened:
         yield opened
 

@@ -1,0 +1,202 @@
+"""The engine: reads what a query names, with the declared types, from one state of the registry, and nothing else."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from chessreg.errors import BadInputError, ChessregError
+from chessreg.queries import run_query, run_sql, source
+from chessreg.queries.engine import Engine, engine_of
+from chessreg.registry import tables
+from chessreg.registry.database import Database
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """What is read of the registry, in order."""
+    found = []
+    plain = source.read
+
+    def counted(database, wanted):
+        found.append({table: set(columns) for table, columns in wanted.items()})
+        return plain(database, wanted)
+
+    monkeypatch.setattr(source, "read", counted)
+    return found
+
+
+def test_only_the_named_columns_of_the_named_tables_are_read(database, make, reads):
+    make.play(make.checkpoint("a"), [{}, {}])
+    result = run_sql(database, "WITH g AS (SELECT * FROM game) SELECT max(g.plies) AS p FROM g JOIN run ON id = run_id")
+    assert result.rows == [{"p": 40}]
+    assert reads == [{"game": {"plies", "run_id"}, "run": {"id"}}]
+
+
+def test_a_view_costs_only_the_columns_that_are_asked_of_it(database, make, reads):
+    make.play(make.checkpoint("a"), [{}, {}])
+    assert run_sql(database, "SELECT count(*) AS n, max(plies) AS p FROM games").rows == [{"n": 2, "p": 40}]
+    assert reads[0]["game"] == {"run_id", "match", "plies"}
+    run_sql(database, "SELECT moves FROM games")
+    assert reads[1]["game"] == {"run_id", "match", "plies", "moves"}
+
+
+def test_counting_rows_reads_one_column(database, make, reads):
+    make.play(make.checkpoint("a"), [{}] * 3)
+    assert run_sql(database, "SELECT count(*) AS n FROM game").rows == [{"n": 3}]
+    assert reads == [{"game": {"run_id"}}]
+
+
+def test_a_column_that_was_not_read_is_an_error_never_a_null(database, make, monkeypatch):
+    make.play(make.checkpoint("a"), [{}])
+    engine = engine_of(database)
+    monkeypatch.setattr(engine, "plan", lambda sql, parameters=None: {"game": frozenset({"unit"})})
+    with pytest.raises(BadInputError, match=r"game\.plies was not read"):
+        run_sql(database, "SELECT plies FROM game")
+    with pytest.raises(BadInputError, match="run was not read"):
+        run_sql(database, "SELECT kind FROM run")
+
+
+def test_the_snapshot_is_read_once_until_the_registry_changes(database, make, reads):
+    checkpoint = make.checkpoint("a")
+    make.play(checkpoint, [{}] * 3)
+    first = run_query(database, "elo by intervention")
+    assert run_query(database, "elo by intervention").rows == first.rows
+    assert len(reads) == 1
+    make.play(checkpoint, [{}] * 2)
+    assert [row["n"] for row in run_query(database, "elo by intervention").rows] == [5]
+    assert len(reads) == 2
+
+
+def test_all_tables_of_an_answer_are_of_one_moment_while_another_writes(database, make):
+    """A writer adds whole runs; no answer may see a run without its games."""
+    checkpoint = make.checkpoint("a")
+    stop = threading.Event()
+
+    def write():
+        while not stop.is_set():
+            make.play(checkpoint, [{}] * 3)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        seen, engine, ends = set(), Engine(database), time.monotonic() + 3
+        sql = 'SELECT (SELECT count(*) FROM "match") AS arms, (SELECT count(*) FROM game) AS games'
+        while time.monotonic() < ends and len(seen) < 5:
+            [row] = engine.answer({"": sql})[""].to_pylist()
+            assert row["games"] == 3 * row["arms"]
+            seen.add(row["arms"])
+    finally:
+        stop.set()
+        writer.join()
+    assert seen
+
+
+def test_types_are_the_declared_ones_in_an_empty_registry(database):
+    table = run_sql(database, "SELECT * FROM game").to_arrow()
+    types = {field.name: str(field.type) for field in table.schema}
+    assert types["run_id"] == "string"
+    assert types["unit"] == "int64"
+    assert types["seconds"] == "double"
+    assert types["moves"] == "binary"
+    table = run_sql(database, "SELECT created_at, withdrawn FROM run, annotation").to_arrow()
+    assert str(table.schema[0].type).startswith("timestamp[us, tz=")
+    assert str(table.schema[1].type) == "bool"
+
+
+def test_many_nulls_before_a_number_do_not_decide_its_type(database, make):
+    run = make.run("edit", 70_000)
+    row = {"run_id": run.id, "condition": "clean", "sample": -1, "attempt_id": run.attempt_id, "item": 0, "ply": 0,
+           "text": ""}  # fmt: skip
+    with database.write() as session:
+        session.execute(tables.Trial.__table__.insert(), [{**row, "unit": u} for u in range(69_999)])
+        session.execute(tables.Trial.__table__.insert(), {**row, "unit": 69_999, "mass_original": 0.5})
+    found = run_sql(database, "SELECT sum(mass_original) AS s, count(*) AS n FROM trial").rows
+    assert found == [{"s": 0.5, "n": 70_000}]
+
+
+def test_ids_booleans_times_json_and_bytes_come_through(database, make):
+    checkpoint = make.checkpoint("a")
+    run = make.play(checkpoint, [{"detail": {"note": "x"}, "moves": b"\x0c\x07"}, {}])
+    [row, _] = run_sql(database, "SELECT run_id, detail, moves, hex(moves) AS h FROM game ORDER BY unit").rows
+    assert json.loads(row.pop("detail")) == {"note": "x"}
+    assert row == {"run_id": run.id.hex, "moves": b"\x0c\x07", "h": "0C07"}
+    [found] = run_sql(database, 'SELECT withdrawn, epoch("at") > 0 AS timed FROM annotation').rows
+    assert found == {"withdrawn": False, "timed": True}
+    sql = 'SELECT intervention_id, checkpoint_id FROM "match" WHERE checkpoint_id = \'' + str(checkpoint.id) + "'"
+    assert run_sql(database, sql).rows == [{"intervention_id": None, "checkpoint_id": checkpoint.id.hex}]
+
+
+def test_uuids_survive_any_mixture_of_nulls_and_runs(database, make):
+    checkpoint = make.checkpoint("a")
+    edits = [make.intervention(checkpoint) for _ in range(3)]
+    runs = [make.play(checkpoint, [{}], intervention=edit) for edit in (None, edits[0], edits[0], None, *edits[1:])]
+    found = {
+        row["run_id"]: row["i"] for row in run_sql(database, 'SELECT run_id, intervention_id AS i FROM "match"').rows
+    }
+    wanted = (None, edits[0], edits[0], None, *edits[1:])
+    assert found == {run.id.hex: edit and edit.id.hex for run, edit in zip(runs, wanted, strict=True)}
+
+
+def test_whole_number_sums_are_integers_and_decimals_are_doubles(database, make):
+    make.play(make.checkpoint("a"), [{}] * 3)
+    [row] = run_sql(database, "SELECT sum(plies) AS s, avg(plies) AS a, sum(plies)::DECIMAL(9, 2) AS d FROM game").rows
+    assert row == {"s": 120, "a": 40.0, "d": 120.0}
+    assert [type(v) for v in row.values()] == [int, float, float]
+
+
+def test_a_query_that_takes_too_long_is_stopped_and_the_next_one_works(database):
+    slow = "SELECT count(*) FROM range(100000000) a, range(100000) b WHERE a.range * b.range = 7"
+    started = time.monotonic()
+    with pytest.raises(ChessregError, match="took longer than allowed"):
+        run_sql(database, slow, timeout=0.3)
+    assert time.monotonic() - started < 10
+    assert run_sql(database, "SELECT 1 AS one").rows == [{"one": 1}]
+
+
+def test_memory_is_limited(database):
+    with pytest.raises(ChessregError, match="more memory than it is allowed"):
+        run_sql(database, "SELECT list(range) FROM range(30000000)", memory="50MB")
+    with pytest.raises(BadInputError):
+        run_sql(database, "SELECT 1", memory="lots")
+
+
+def test_sql_that_does_not_bind_is_said_in_one_line(database):
+    with pytest.raises(BadInputError) as caught:
+        run_sql(database, "SELECT plys FROM game")
+    assert "plys" in caught.value.message
+    assert "\n" not in caught.value.message
+    assert "LINE 1" not in caught.value.message
+    with pytest.raises(BadInputError, match="nowhere"):
+        run_sql(database, "SELECT * FROM nowhere")
+
+
+def test_queries_work_without_a_network_and_leave_no_talk_at_exit(database, make, tmp_path):
+    make.play(make.checkpoint("a"), [{}])
+    code = (
+        "import socket, sys\n"
+        "def refused(*a, **k): raise OSError('no network')\n"
+        "socket.socket.connect = socket.create_connection = socket.getaddrinfo = refused\n"
+        "from chessreg.queries import run_query\n"
+        "from chessreg.registry.database import Database\n"
+        f"database = Database.open({str(tmp_path / 'registry.db')!r})\n"
+        "print(run_query(database, 'elo').rows[0]['n'], 'pandas' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1 False\n", "")
+
+
+def test_a_registry_that_was_closed_is_let_go(tmp_path):
+    import gc
+    import weakref
+
+    database = Database.open(tmp_path / "other.db")
+    run_sql(database, "SELECT 1 AS one")
+    database.close()
+    gone = weakref.ref(database)
+    del database
+    gc.collect()
+    assert gone() is None

@@ -1,0 +1,118 @@
+"""Intervals: clusters are resampled, pairs together, and a rate of 0 or 1 has one bound."""
+
+import math
+
+import numpy as np
+import pytest
+
+from chessreg.noise import generator
+from chessreg.queries import stats
+from chessreg.queries.stats import Clusters
+
+
+def clusters(key=("test",), **counts):
+    weights = counts.pop("weights", None)
+    n = len(next(iter(counts.values())))
+    return Clusters({k: np.array(v, float) for k, v in counts.items()}, np.array(weights or [1] * n), key)
+
+
+def one_by_one(hits, trials, resamples=4000):
+    """The plain bootstrap: clusters drawn one at a time."""
+    random = generator("plain bootstrap")
+    hits, trials = np.array(hits, float), np.array(trials, float)
+    drawn = random.integers(len(hits), size=(resamples, len(hits)))
+    return np.percentile(hits[drawn].sum(1) / trials[drawn].sum(1), [2.5, 97.5])
+
+
+def test_drawing_equal_clusters_together_gives_the_interval_of_drawing_them_one_by_one():
+    random = np.random.default_rng(1)
+    hits = random.integers(10, 30, 60)
+    pooled, weights = np.unique(hits, return_counts=True)
+    together = stats.rate(clusters(hits=pooled, trials=[33] * len(pooled), weights=weights.tolist()), "hits", "trials")
+    apart = one_by_one(hits, [33] * 60)
+    assert together.value == pytest.approx(hits.sum() / (33 * 60))
+    assert (together.low, together.high) == pytest.approx(apart, abs=0.004)
+
+
+def test_clustered_observations_have_a_wider_interval_than_independent_ones():
+    together = stats.rate(clusters(hits=[10, 0] * 20, trials=[10] * 40), "hits", "trials")
+    apart = stats.rate(clusters(hits=[1, 0], trials=[1, 1], weights=[200, 200]), "hits", "trials")
+    assert together.value == apart.value == 0.5
+    assert together.high - together.low > 2.5 * (apart.high - apart.low)
+
+
+def test_the_same_key_draws_the_same_and_another_key_does_not():
+    def interval(key):
+        return stats.rate(clusters(key=key, hits=range(40), trials=[41] * 40), "hits", "trials")
+
+    assert interval(("a", 1)) == interval(("a", 1))
+    assert interval(("a", 1)) != interval(("a", 2))
+
+
+def test_a_rate_of_zero_or_one_has_a_bound_on_one_side_only():
+    none = stats.rate(clusters(hits=[0], trials=[10], weights=[20]), "hits", "trials")
+    assert (none.value, none.low) == (0, None)
+    assert none.high == pytest.approx(1 - 0.05 ** (1 / 20))
+    every = stats.rate(clusters(hits=[10], trials=[10], weights=[20]), "hits", "trials")
+    assert (every.value, every.high) == (1, None)
+    assert every.low == pytest.approx(0.05 ** (1 / 20))
+
+
+def test_an_interval_never_reaches_zero_or_one_and_never_has_no_width():
+    few = stats.rate(clusters(hits=[0, 1], trials=[1, 1], weights=[5, 1]), "hits", "trials")
+    assert 0 < few.low < few.value < few.high < 1
+    alike = stats.rate(clusters(hits=[0.5], trials=[1], weights=[10]), "hits", "trials")
+    assert alike.low == pytest.approx(stats.wilson(0.5, 10)[0])
+    assert alike.high == pytest.approx(stats.wilson(0.5, 10)[1])
+
+
+def test_nothing_observed_is_unknown():
+    assert stats.rate(clusters(hits=[], trials=[]), "hits", "trials") == stats.UNKNOWN
+    assert stats.elo_of(stats.UNKNOWN) == stats.UNKNOWN
+
+
+def test_elo_of_a_score_and_of_its_bounds():
+    assert stats.elo(0.5) == 0
+    assert stats.elo(10 / 11) == pytest.approx(400)
+    lost = stats.elo_of(stats.rate(clusters(hits=[0], trials=[1], weights=[30]), "hits", "trials"))
+    assert lost.value is None
+    assert lost.low is None
+    assert lost.high == pytest.approx(-400 * math.log10(1 / (1 - 0.05 ** (1 / 30)) - 1))
+
+
+def test_a_paired_difference_is_narrower_than_one_of_independent_matches():
+    # Each opening is won by both or lost by both, but for two where only the edited model loses.
+    pairs = clusters(points=[1, 0, 0], games=[1, 1, 1], base=[1, 0, 1], base_games=[1, 1, 1], weights=[50, 48, 2])
+    paired = stats.difference(pairs, "points", "games", "base", "base_games")
+    assert paired.value == pytest.approx(-0.02)
+    assert -0.06 < paired.low < paired.value < paired.high <= 0
+    alone = stats.rate(clusters(points=[1, 0], games=[1, 1], weights=[50, 50]), "points", "games")
+    assert paired.high - paired.low < (alone.high - alone.low) / 2
+
+
+def test_a_difference_uses_only_clusters_that_both_have():
+    nan = math.nan
+    some = clusters(points=[1, 0], games=[1, 1], base=[0, nan], base_games=[1, nan], weights=[10, 90])
+    assert stats.difference(some, "points", "games", "base", "base_games").value == 1
+    nobody = clusters(points=[1.0], games=[1], base=[nan], base_games=[nan])
+    assert stats.difference(nobody, "points", "games", "base", "base_games") == stats.UNKNOWN
+
+
+def test_an_elo_difference_is_finite_or_a_bound():
+    pairs = clusters(points=[1, 0, 0.5], games=[1] * 3, base=[0, 0.5, 0], base_games=[1] * 3, weights=[30, 20, 10])
+    both = stats.elo_difference(pairs, "points", "games", "base", "base_games")
+    assert both.value == pytest.approx(stats.elo(35 / 60) - stats.elo(10 / 60))
+    assert both.low < both.value < both.high
+    lost = clusters(points=[0, 0], games=[1, 1], base=[1, 0], base_games=[1, 1], weights=[30, 30])
+    bound = stats.elo_difference(lost, "points", "games", "base", "base_games")
+    assert (bound.value, bound.low) == (None, None)
+    assert math.isfinite(bound.high)
+    assert bound.high < 0
+
+
+def test_many_distinct_clusters_give_what_one_block_of_draws_gives(monkeypatch):
+    random = np.random.default_rng(3)
+    hits, trials = random.integers(0, 50, 300), [50] * 300
+    whole = stats.rate(clusters(hits=hits, trials=trials), "hits", "trials")
+    monkeypatch.setattr(stats, "BLOCK", 300 * 7)  # seven resamples at once
+    assert stats.rate(clusters(hits=hits, trials=trials), "hits", "trials") == pytest.approx(whole)
