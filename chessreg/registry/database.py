@@ -119,8 +119,8 @@ class Database:
     def close(self) -> None:
         """Close all connections and give the lease back."""
         self._after_fork()
-        self._writer.dispose()
         self._reader.dispose()
+        self._writer.dispose()  # the last to go: it can tidy the log away
         if self._lease is not None:
             self._lease.release()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sqlite3
 import sys
@@ -44,7 +43,7 @@ def reader_engine(place: Place, *, network: bool = False) -> Engine:
     path, copies = place.path, Copies()
     # On a network file system no connection is kept: an idle one would keep writers from changing the journal.
     pool = NullPool if network else None
-    engine = _sqlite(place, lambda: _open_readable(path, network, copies), "DEFERRED", pool)
+    engine = _sqlite(place, lambda: _open_readable(path, copies), "DEFERRED", pool)
     weakref.finalize(engine, copies.remove)
     return engine
 
@@ -125,7 +124,7 @@ def _set_journal(connection: sqlite3.Connection, network: bool) -> None:
     connection.execute(f"PRAGMA synchronous={'FULL' if network else 'NORMAL'}")
 
 
-def _open_readable(path: Path, network: bool, copies: Copies) -> sqlite3.Connection:
+def _open_readable(path: Path, copies: Copies) -> sqlite3.Connection:
     require_sqlite(path)
     connection = _connect(path, "ro")
     try:
@@ -135,9 +134,12 @@ def _open_readable(path: Path, network: bool, copies: Copies) -> sqlite3.Connect
         # A write-ahead log cannot be read without a file beside it that shares its index, and here none can be made.
         # immutable=1 would leave the log out in silence; a copy of both files has all that was committed.
         connection.close()
-        if "locked" in str(error) or (os.access(path.parent, os.W_OK) and not network):
+        if "locked" in str(error):
             raise
-        return copies.connect(path)
+        try:
+            return copies.connect(path)
+        except OSError:
+            raise error from None
 
 
 class Copies:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def test_status_says_how_the_schema_stands_and_makes_nothing(chessreg: Any, here
     head = migrations.head()
     status, said = chessreg("db status")
     assert (status, said["state"], said["current"], said["head"]) == (0, "equal", head, head)
-    with sqlite3.connect(".chessreg/registry.db") as connection:
+    with closing(sqlite3.connect(".chessreg/registry.db", isolation_level=None)) as connection:
         connection.execute("UPDATE chessreg_version SET version_num = '9999'")
     status, said = chessreg("db status")
     assert (status, said["state"]) == (1, "ahead")
@@ -78,7 +79,7 @@ def test_upgrade_makes_a_registry_and_says_what_it_did(chessreg: Any, here: Path
 
 
 def test_upgrade_of_a_foreign_database_wants_to_be_told(chessreg: Any, here: Path) -> None:
-    with sqlite3.connect("theirs.db") as connection:
+    with closing(sqlite3.connect("theirs.db", isolation_level=None)) as connection:
         connection.execute("CREATE TABLE studies (id INTEGER)")
     status, said = chessreg("db upgrade --registry theirs.db")
     assert status == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def test_another_schema_is_named_with_the_command_that_mends_it(
 ) -> None:
     run_command_line(["init"])
     capsys.readouterr()
-    with sqlite3.connect(".chessreg/registry.db") as connection:
+    with closing(sqlite3.connect(".chessreg/registry.db", isolation_level=None)) as connection:
         connection.execute("UPDATE chessreg_version SET version_num = '9999'")
     status, checks = doctor()
     assert status == 1

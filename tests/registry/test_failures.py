@@ -53,6 +53,7 @@ def read_only(sqlite_path: Path, rows: Any) -> Iterator[Path]:
         path.write_bytes(sqlite_path.read_bytes())
         with Database.open(path) as database, database.write() as session:
             rows.run(session)
+        assert sorted(p.name for p in path.parent.iterdir()) == ["registry.db"]
         path.chmod(0o444)
         Path(folder).chmod(0o555)
         yield path

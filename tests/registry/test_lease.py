@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,8 @@ def test_there_the_journal_is_one_that_a_network_file_system_can_carry(
     sqlite_path: Path, rows: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def journal() -> str:
-        return str(sqlite3.connect(sqlite_path).execute("PRAGMA journal_mode").fetchone()[0])
+        with closing(sqlite3.connect(sqlite_path)) as connection:  # left open it would hold the file
+            return str(connection.execute("PRAGMA journal_mode").fetchone()[0])
 
     write_run(sqlite_path, rows, 0)
     assert journal() == "wal"

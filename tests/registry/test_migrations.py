@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +177,8 @@ def test_before_an_upgrade_a_sqlite_registry_is_copied(sqlite_path: Path, rows: 
     migrations.upgrade(sqlite_path)
     (copy,) = (sqlite_path.parent / "backups").iterdir()
     assert migrations.status(copy).current == "0001"
-    assert sqlite3.connect(copy).execute("SELECT count(*) FROM run").fetchone() == (1,)
+    with closing(sqlite3.connect(copy)) as connection:
+        assert connection.execute("SELECT count(*) FROM run").fetchone() == (1,)
 
 
 def test_a_new_registry_needs_no_copy(tmp_path: Path) -> None:
