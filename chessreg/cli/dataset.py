@@ -200,10 +200,10 @@ def split(home: Home, reference: str, parts: str, seed: int) -> None:
     \b
     Example: chessreg dataset split sample --parts fit=0.6,test=0.4 --seed 0
     """
-    from chessreg.jobs import datasets, listing
+    from chessreg.jobs import listing, splits
 
     session = home.session()
-    made = datasets.split_dataset(session.database, session.store, reference, parts, seed)
+    made = splits.split_dataset(session.database, session.store, reference, parts, seed)
     emit(home, [listing.columns(part) for part in made.parts], ["name", "games", "seed", "low", "high"])
     if not made.created:
         click.echo("these parts were there already; nothing has changed", err=True)
@@ -249,9 +249,16 @@ def fetch(home: Home, source: str, month: str, name: str | None, base_url: str |
 )
 @click.option("--nodes", type=click.IntRange(1), default=200, show_default=True, help="Search limit of every move.")
 @click.option(
-    "--max-plies", type=click.IntRange(2), default=160, show_default=True, help="Longer games are adjudicated."
+    "--max-plies", type=click.IntRange(2), default=140, show_default=True, help="Longer games are adjudicated."
 )
 @click.option("--opening-plies", type=click.IntRange(0), default=4, show_default=True, help="Random plies before.")
+@click.option(
+    "--resign-share",
+    type=click.FloatRange(0, 1),
+    default=0.7,
+    show_default=True,
+    help="Share of the games in which a lost player gives up.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of openings, levels and colours.")
 @click.option("--processes", type=click.IntRange(1), help="Games played at once.  [default: one a core]")
 @click.option("--pgn", type=FILE, help="Also keep the games as this file (.pgn or .pgn.zst).")
@@ -266,6 +273,7 @@ def generate(
     nodes: int,
     max_plies: int,
     opening_plies: int,
+    resign_share: float,
     seed: int,
     processes: int | None,
     pgn: Path | None,
@@ -291,6 +299,7 @@ def generate(
             nodes=nodes,
             max_plies=max_plies,
             opening_plies=opening_plies,
+            resign_share=resign_share,
             seed=seed,
             processes=processes,
             pgn=pgn,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from chessreg.cli.base import Home
-from chessreg.registry.database import Database
+
+if TYPE_CHECKING:
+    from chessreg.registry.database import Database
 
 
 def fresh(home: Home) -> Database:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from sqlalchemy import update
+from sqlalchemy import text, update
 from sqlalchemy.orm import Session
 
 from chessreg.registry import names, provenance, tables
@@ -38,8 +38,15 @@ def refuse_taken(database: Database, noun: str, name: str | None, target: UUID |
             names.check_free(session, noun, target or "", name)
 
 
+def one_at_a_time(session: Session) -> None:
+    """Wait for the registrations of others to end; on SQLite every transaction that writes does so anyway."""
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(text("select pg_advisory_xact_lock(hashtext('chessreg register'))"))
+
+
 def record_artefact(session: Session, artefact: Artefact) -> None:
     """Rows of a published artefact, of where it lies, and of this machine. What is there already stays."""
+    one_at_a_time(session)
     if session.get(tables.Artefact, artefact.digest) is None:
         session.add(
             tables.Artefact(

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import zstandard
 
@@ -304,6 +305,22 @@ def test_generated_games_are_added_with_the_engine_that_played_them(here: Any, t
     assert here("dataset", "generate", "--games", "1", "--levels", "33") == 4
     assert here("dataset", "generate", "--games", "1", "--name", "engines") == 4
     assert not list((here.folder / ".chessreg" / "store" / "tmp").iterdir())
+
+
+def test_the_defaults_of_generate_are_those_of_selfplay() -> None:
+    import inspect
+
+    from chessreg.cli.dataset import generate as command
+    from chessreg.games.selfplay import generate
+    from chessreg.jobs.datasets import generate_dataset
+
+    expected = {name: p.default for name, p in inspect.signature(generate).parameters.items()}
+    service = {name: p.default for name, p in inspect.signature(generate_dataset).parameters.items()}
+    typed = {p.name: p.get_default(click.Context(command)) for p in command.params}
+    for name in ("nodes", "max_plies", "opening_plies", "resign_share"):
+        assert service[name] == typed[name] == expected[name], name
+    levels = next(p for p in command.params if p.name == "levels")
+    assert levels.type_cast_value(click.Context(command), typed["levels"]) == expected["levels"]
 
 
 def test_without_stockfish_the_command_that_installs_it_is_named(here: Any, monkeypatch: pytest.MonkeyPatch) -> None:

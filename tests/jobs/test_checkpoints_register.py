@@ -12,7 +12,7 @@ import torch
 from sqlalchemy import func, select
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.jobs import checkpoints, datasets
+from chessreg.jobs import checkpoints, datasets, splits
 from chessreg.jobs.inputs import Inputs
 from chessreg.models.checkpoint import CheckpointInfo, gpt2_config, load_model, save_checkpoint
 from chessreg.models.random_twin import random_twin
@@ -127,7 +127,7 @@ def test_training_datasets_are_recipes_and_never_change(place: Any, tmp_path: Pa
     pgn = tmp_path / "games.pgn"
     pgn.write_text("1. e4 e5 2. Nf3 1-0\n\n1. d4 d5 0-1\n")
     datasets.add_dataset(database, store, [pgn], name="mine")
-    datasets.split_dataset(database, store, "mine", "train=0.5", seed=7)
+    splits.split_dataset(database, store, "mine", "train=0.5", seed=7)
     source = hugging_face(tmp_path / "hf")
     unknown = checkpoints.import_checkpoint(database, store, source)
     known = checkpoints.import_checkpoint(database, store, source, trained_on=["mine:train"])

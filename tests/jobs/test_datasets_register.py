@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.games.dataset import Games
 from chessreg.games.split import Part
-from chessreg.jobs import datasets
+from chessreg.jobs import datasets, splits
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
 from store import Store, StoreError
@@ -235,7 +235,7 @@ def test_lost_bytes_are_added_again_under_the_same_id(place: Any, games: Path) -
 def test_no_game_and_no_move_list_is_in_two_parts(place: Any, games: Path) -> None:
     database, store = place
     added = datasets.add_dataset(database, store, [games], name="mine")
-    split = datasets.split_dataset(database, store, "mine", "train=0.5,validation=0.2,test=0.3", seed=3)
+    split = splits.split_dataset(database, store, "mine", "train=0.5,validation=0.2,test=0.3", seed=3)
     data = Games(store.path(added.artefact))
     inside = {part.name: set(data.rows(Part(part.seed, part.low, part.high)).tolist()) for part in split.parts}
     assert [part.games for part in split.parts] == [len(inside[part.name]) for part in split.parts]
@@ -251,21 +251,21 @@ def test_no_game_and_no_move_list_is_in_two_parts(place: Any, games: Path) -> No
 def test_splitting_again_changes_nothing_and_other_bounds_are_refused(place: Any, games: Path) -> None:
     database, store = place
     datasets.add_dataset(database, store, [games], name="mine")
-    first = datasets.split_dataset(database, store, "mine", "train=0.5,test=0.5", seed=0)
-    again = datasets.split_dataset(database, store, "mine", "train=0.5,test=0.5", seed=0)
+    first = splits.split_dataset(database, store, "mine", "train=0.5,test=0.5", seed=0)
+    again = splits.split_dataset(database, store, "mine", "train=0.5,test=0.5", seed=0)
     assert again.created == 0
     assert [p.games for p in again.parts] == [p.games for p in first.parts]
     for parts, seed in (("train=0.5,test=0.5", 1), ("train=0.4", 0), ("fresh=0.3,test=0.5", 0)):
         with pytest.raises(BadInputError, match="already"):
-            datasets.split_dataset(database, store, "mine", parts, seed=seed)
+            splits.split_dataset(database, store, "mine", parts, seed=seed)
     assert counts(database)["split"] == 2
 
 
 def test_parts_of_another_seed_are_counted_against_the_old_ones(place: Any, games: Path) -> None:
     database, store = place
     added = datasets.add_dataset(database, store, [games], name="mine")
-    datasets.split_dataset(database, store, "mine", "train=0.5,test=0.5", seed=0)
-    other = datasets.split_dataset(database, store, "mine", "all=1", seed=1)
+    splits.split_dataset(database, store, "mine", "train=0.5,test=0.5", seed=0)
+    other = splits.split_dataset(database, store, "mine", "all=1", seed=1)
     hashes = Games(store.path(added.artefact)).hashes
     shared = {overlap.other: (overlap.games, overlap.move_lists) for overlap in other.overlaps}
     assert sum(games for games, _ in shared.values()) == 30
@@ -277,7 +277,7 @@ def test_bad_parts_are_refused(place: Any, games: Path) -> None:
     datasets.add_dataset(database, store, [games], name="mine")
     for parts in ("train", "train=2", "a=0.6,b=0.6", "a=0.1,a=0.2"):
         with pytest.raises(BadInputError):
-            datasets.split_dataset(database, store, "mine", parts, seed=0)
+            splits.split_dataset(database, store, "mine", parts, seed=0)
     assert counts(database)["split"] == 0
 
 
