@@ -51,6 +51,14 @@ NOUNS: dict[str, Noun] = {
     "vector": Noun(tables.Vector.run_id),
 }
 # These are made by runs and go by their run's name too.
+LISTED_BY = {
+    "cache": "cache",
+    "checkpoint": "checkpoint",
+    "dataset": "dataset",
+    "probe": "probe",
+    "run": "runs",
+    "vector": "vector",
+}
 OF_RUNS = frozenset({"cache", "probe", "sae", "vector"})
 
 
@@ -169,7 +177,8 @@ def resolve(session: Session, noun: str, reference: str) -> UUID:
             which = ", ".join(f"{called.get(id, '')} ({short(id, found)})".strip() for id in found[:5])
             raise BadInputError(f"{noun} {reference!r} is ambiguous: {which}", "give one of the longer forms")
     near = near_misses(session, noun, reference)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"chessreg {noun} list"
+    listed = f"chessreg {LISTED_BY[noun]} list" if noun in LISTED_BY else ""
+    hint = f"did you mean {' or '.join(near)}?" if near else listed
     raise NotFoundError(f"there is no {noun} {reference!r}", hint)
 
 

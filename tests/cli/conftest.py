@@ -8,14 +8,9 @@ from typing import Any
 
 import pytest
 
-from chessreg.cli.base import LazyCommand
-from chessreg.cli.root import COMMANDS, root, run_command_line
+from chessreg.cli.root import run_command_line
 from chessreg.registry import tables
 from chessreg.registry.database import Database
-
-for noun in ("runs", "export"):  # until the root's own table names them
-    for known in (COMMANDS, getattr(root, "lazy", {})):
-        known.setdefault(noun, LazyCommand(f"chessreg.cli.{noun}:{noun}", noun))
 
 
 class Here:

@@ -71,3 +71,28 @@ def caption_of(rows: list[tables.Trial]) -> tuple[str, ...]:
     if greedy.mass_original is not None and greedy.mass_modified is not None:
         lines.append(f"legal mass {greedy.mass_original:.3f} on the original board, {greedy.mass_modified:.3f} without")
     return tuple(lines)
+
+
+def frames_of_turns(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+    """One frame per looked-at turn of a game: the position, and the greedy text as an arrow or as an illegal try."""
+    trial = tables.Trial
+    with inputs.database.read() as session:
+        rows = session.scalars(
+            select(trial)
+            .where(trial.run_id == UUID(str(row["run_id"])), trial.unit == int(row["unit"]))
+            .order_by(trial.ply)
+        ).all()
+        session.expunge_all()
+    frames = []
+    for turn in rows:
+        board = chess.Board(turn.fen)
+        legal = "legal" if turn.legal_original else "illegal"
+        caption = [f"the model writes {turn.text!r}: {legal}"]
+        if turn.mass_original is not None:
+            caption.append(f"legal move mass {turn.mass_original:.3f}")
+        frames.append(
+            BoardFrame.from_board(
+                board, title=f"game {turn.item}, ply {turn.ply}", arrows=arrows([turn], board), caption=caption
+            )
+        )
+    return frames
