@@ -50,7 +50,7 @@ NOUNS: dict[str, Noun] = {
     "sae": Noun(tables.Sae.run_id),
     "vector": Noun(tables.Vector.run_id),
 }
-# These are made by runs and go by their run's name too.
+# Nouns that have a `list` command, and where it is.
 LISTED_BY = {
     "cache": "cache",
     "checkpoint": "checkpoint",
@@ -59,6 +59,7 @@ LISTED_BY = {
     "run": "runs",
     "vector": "vector",
 }
+# These are made by runs and go by their run's name too.
 OF_RUNS = frozenset({"cache", "probe", "sae", "vector"})
 
 

@@ -138,7 +138,7 @@ def test_what_is_not_there_brings_names_that_come_near(database: Database, rows:
         names.say(session, "run", rows.run(session).id, "name", "probe-lichess")
         with pytest.raises(NotFoundError, match=r"no run 'probe-lichss' \(did you mean probe-lichess\?\)"):
             names.resolve(session, "run", "probe-lichss")
-        with pytest.raises(NotFoundError, match=r"no run 'zzz' \(chessreg run list\)"):
+        with pytest.raises(NotFoundError, match=r"no run 'zzz' \(chessreg runs list\)"):
             names.resolve(session, "run", "zzz")
 
 

@@ -1,0 +1,52 @@
+"""The wheel carries the revisions: a registry is made and upgraded far from any checkout."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an unpacked wheel."""
+    pytest.importorskip("hatchling", reason="no wheel: hatchling is not installed")
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "site")
+    return folder / "site"
+
+
+@pytest.mark.slow
+def test_a_wheel_upgrades_a_registry_away_from_the_checkout(installed: Path, tmp_path: Path) -> None:
+    own = os.environ | {"PYTHONPATH": str(installed)}
+    for line in ("db upgrade --json", "db status --json", "init"):
+        done = subprocess.run(
+            [sys.executable, "-m", "chessreg.cli", *line.split()], cwd=tmp_path, env=own, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+    where = subprocess.run(
+        [sys.executable, "-c", "from chessreg.registry import migrations; print(*migrations.locations())"],
+        cwd=tmp_path,
+        env=own,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert where.stdout.split() == [str(installed / "chessreg" / name) for name in ("_alembic", "_migrations")]
+
+
+@pytest.mark.slow
+def test_a_wheel_brings_no_package_that_hides_another(installed: Path) -> None:
+    top = {path.name for path in installed.iterdir() if path.is_dir() and not path.name.endswith(".dist-info")}
+    assert top == {"chessreg", "store", "tui"}
