@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from chessreg.models.language_model import LanguageModel
 
 TICK_SECONDS = 0.2  # how long a wait for engines may last before the caller hears of it
+MEMORY = 0.8  # how slowly the arena changes its mind about who is slower, model or engines
 SPARSE = 4  # rows are closed up once one in so many is empty: it copies the cache
 
 
@@ -47,6 +48,7 @@ class Arena:
 
     `noise` begins every key of a draw; `opening_of` gives the opening of a unit; `adjudicate` is the limit under which
     games that stopped in play are evaluated (None: they are not). `tick` is called often and may raise to end it all.
+    `engines_slow` hears whether the model waits for the engines, each time that changes: they then want every core.
     """
 
     def __init__(
@@ -64,10 +66,12 @@ class Arena:
         batch_games: int = 32,
         groups: int = 2,
         tick: Callable[[], None] = lambda: None,
+        engines_slow: Callable[[bool], None] = lambda slow: None,
     ) -> None:
         self.model, self.tokenizer, self.policy, self.rules = model, tokenizer, policy, rules
         self.pool, self.opening_of, self.noise, self.edits = pool, opening_of, noise, list(edits)
         self.adjudicate, self.batch_games, self.group_count, self.tick = adjudicate, batch_games, groups, tick
+        self.engines_slow, self.slow, self.waits = engines_slow, False, 0.5
         self.room = model.block_size - (tokenizer.max_move_tokens - 1)  # a move's last token is never fed
         self.waiting: Iterator[int] = iter(())
         self.finished: deque[PlayedGame] = deque()
@@ -97,6 +101,7 @@ class Arena:
 
     def _visit(self, group: Group) -> None:
         """The engines' moves in, ended games out, new ones in, the model's moves, and the next questions out."""
+        self._compare(group)
         while group.asked:
             _, missing = wait(group.asked.values(), timeout=TICK_SECONDS)
             self.tick()
@@ -117,6 +122,14 @@ class Arena:
             if game is not None and not game.model_to_move and row not in group.asked:
                 self._ask(group, row, game)
         self.tick()
+
+    def _compare(self, group: Group) -> None:
+        """Notice whether the model has to wait for the engines, or they for the model."""
+        late = any(not answer.done() for answer in group.asked.values())
+        self.waits = MEMORY * self.waits + (1 - MEMORY) * late
+        if self.slow != (self.waits > 0.5):
+            self.slow = not self.slow
+            self.engines_slow(self.slow)
 
     def _fill(self, group: Group) -> None:
         """Free rows to waiting games."""

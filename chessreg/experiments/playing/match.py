@@ -52,10 +52,18 @@ def play_match(task: Task[PlaySpec, PlayHow]) -> None:
             edits=intervention.edits(device) if intervention else (),
             adjudicate=None if spec.adjudication == "none" else parse_limit(spec.adjudication),
             batch_games=how.batch_games,
+            engines_slow=lambda slow: share_cores(how, slow),
             tick=lambda: task.progress(task.units_done / len(task.units), ""),
         )
         for game in arena.play(task.units):
             hand_back(task, game)
+
+
+def share_cores(how: PlayHow, engines_slow: bool) -> None:
+    """One thread for the model while the engines are slower: its other threads would spin on cores that they need."""
+    from chessreg.models.devices import prepare
+
+    prepare("cpu", how.threads or int(engines_slow))
 
 
 def hand_back(task: Task[PlaySpec, PlayHow], game: PlayedGame) -> None:

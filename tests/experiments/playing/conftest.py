@@ -1,4 +1,4 @@
-"""A registry with a model that plays: a GPT whose weights are written by hand so that it is a bigram model of game text.
+"""A registry with a model that plays: a GPT with weights written by hand, a bigram model of game text.
 
 It writes things like `Nf3 ` and `exd5 `, of which one in six or so is legal: real retries and forfeits, in a fraction
 of a millisecond a token, on every fresh clone.

@@ -196,7 +196,7 @@ def test_a_book_of_openings_is_named_by_its_content(session, play, tmp_path):
 
 def test_frames_show_every_ply_with_the_illegal_tries(session, play):
     report = play(games=8, policy="retry:3", temperatures=(0.9,), opening="random:2", move_limit=6)
-    tried = [row for row in rows(session, tables.IllegalAttempt)]
+    tried = rows(session, tables.IllegalAttempt)
     game = rows(session, tables.Game, unit=tried[0].unit)[0]
     frames = kind("play").frames({"run_id": report.run_id, "unit": game.unit}, session.inputs)
     assert len(frames) == game.plies + 1

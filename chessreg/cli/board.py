@@ -1,0 +1,82 @@
+"""`chessreg board`: a position of a game or an experiment, as text or SVG."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from chessreg.cli.base import Home, emit, json_option, pass_home
+from chessreg.cli.fresh import fresh
+from chessreg.errors import BadInputError
+
+if TYPE_CHECKING:
+    from chessreg.games.boardframe import BoardFrame
+
+FEW = 4  # so many boards are all shown where no ply is given
+
+
+@click.command()
+@click.argument("reference", metavar="GAME")
+@click.option("--ply", type=int, help="Which board: 0 is the start, -1 the last.  [default: the last; all where few]")
+@click.option("--item", type=int, help="Of a unit with many rows (a probe's layer): the game's row in its dataset.")
+@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture instead (one board).")
+@json_option
+@pass_home
+def board(home: Home, reference: str, ply: int | None, item: int | None, svg: Path | None) -> None:
+    """Draw the boards behind GAME, which is RUN:UNIT: a game's position, an edit's two boards, a probe's reading.
+
+    \b
+    chessreg board plain:12 --ply 30
+    chessreg board plain:12 --ply -1 --svg end.svg
+    chessreg board edits:7
+    """
+    from chessreg.experiments.playing.stored import unit_reference
+    from chessreg.games.svg import render_svg, render_text
+    from chessreg.jobs.frames import frames_of
+
+    fresh(home)
+    session = home.session()
+    with session.database.read() as sql:
+        run_id, unit = unit_reference(sql, reference)
+    frames = picked(frames_of(session.inputs, run_id, unit, item), ply, reference)
+    if svg is not None:
+        write(svg, render_svg(frames[-1]))
+        click.echo(f"{svg}: {frames[-1].title}", err=True)
+    if home.json:
+        emit(home, as_object(frames, svg))
+    elif svg is None:
+        click.echo("\n".join(render_text(frame) for frame in frames), nl=False)
+
+
+def picked(frames: list[BoardFrame], ply: int | None, reference: str) -> list[BoardFrame]:
+    """The frames that are meant. Raises BadInputError for a ply that there is not."""
+    if ply is None:
+        return frames if len(frames) <= FEW else frames[-1:]
+    if not -len(frames) <= ply < len(frames):
+        raise BadInputError(f"{reference} has no ply {ply}", f"its boards are 0 to {len(frames) - 1}")
+    return [frames[ply]]
+
+
+def write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadInputError(f"cannot write {path}: {error.strerror}") from error
+
+
+def as_object(frames: list[BoardFrame], svg: Path | None) -> dict[str, object]:
+    """The boards as one JSON object."""
+    boards = [
+        {
+            "title": frame.title,
+            "fen": frame.fen,
+            "last_move": frame.last_move,
+            "marks": {str(square): mark for square, mark in frame.marks.items()},
+            "heat": None if frame.heat is None else {str(square): value for square, value in frame.heat.items()},
+            "caption": frame.caption,
+        }
+        for frame in frames
+    ]
+    return {"boards": boards, "svg": str(svg) if svg else None}

@@ -1,0 +1,128 @@
+"""`chessreg game`: games that a model played."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import click
+
+from chessreg.cli.base import Home, emit, json_option, pass_home
+from chessreg.cli.fresh import fresh
+
+if TYPE_CHECKING:
+    from chessreg.registry.database import Database
+
+LISTED = {
+    "run_id": "run", "name": "name", "unit": "game", "player": "model", "color": "color", "opponent": "opponent",
+    "opening": "opening", "result": "result", "termination": "termination", "plies": "plies", "turns": "turns",
+    "first_try_legal": "legal at once",
+}  # fmt: skip
+
+
+@click.group()
+def game() -> None:
+    """Games that a model played: list, show, export. `chessreg run play` makes them."""
+
+
+@game.command("list")
+@click.option("--run", metavar="RUN", help="Those of one run.")
+@click.option("--limit", type=click.IntRange(min=0), default=100, show_default=True, help="The last N; 0: all.")
+@json_option
+@pass_home
+def list_(home: Home, run: str | None, limit: int) -> None:
+    """List games, the newest last.
+
+    \b
+    Example: chessreg game list --run plain
+    """
+    from chessreg.experiments.playing.stored import game_list
+    from chessreg.registry import names
+
+    with fresh(home).read() as session:
+        run_id = names.resolve(session, "run", run) if run else None
+        emit(home, game_list(session, run_id, limit or None), LISTED)
+
+
+@game.command()
+@click.argument("run", metavar="RUN")
+@click.argument("unit", type=int)
+@json_option
+@pass_home
+def show(home: Home, run: str, unit: int) -> None:
+    """Show one game: as PGN, or with --json in full.
+
+    \b
+    Example: chessreg game show plain 12
+    """
+    from chessreg.experiments.playing.stored import full_record, stored_games
+    from chessreg.games.pgn import game_pgn
+    from chessreg.registry import names
+
+    database = fresh(home)
+    with database.read() as session:
+        run_id = names.resolve(session, "run", run)
+    stored = next(stored_games(database, [(run_id, unit)]))
+    if home.json:
+        emit(home, full_record(stored))
+    else:
+        click.echo(game_pgn(stored.record()), nl=False)
+
+
+@game.command()
+@click.argument("source", metavar="RUN|QUERY")
+@click.option("--pgn", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The file to write.")
+@click.option("--row", type=click.IntRange(min=1), help="Of a query: the games behind this row of its table.")
+@json_option
+@pass_home
+def export(home: Home, source: str, pgn: Path, row: int | None) -> None:
+    """Write the games of a run, or behind a query's rows, as PGN.
+
+    Headers name model, intervention, engine, limit, opening and seeds; illegal tries and adjudication are comments.
+
+    \b
+    chessreg game export plain --pgn plain.pgn
+    chessreg game export "elo by intervention" --row 2 --pgn second.pgn
+    """
+    from chessreg.experiments.playing.stored import stored_games
+    from chessreg.games.pgn import save_pgn
+
+    database = fresh(home)
+    keys = chosen(database, source, row)
+    count = save_pgn((stored.record() for stored in stored_games(database, keys)), pgn)
+    if home.json:
+        emit(home, {"path": str(pgn), "games": count})
+    else:
+        click.echo(f"{pgn}: {count:,} games", err=True)
+
+
+def chosen(database: Database, source: str, row: int | None) -> list[tuple[UUID, int]]:
+    """The keys of the games that RUN or QUERY means; a run's name wins over a query's."""
+    from chessreg.errors import BadInputError, NotFoundError
+    from chessreg.experiments.playing.stored import games_of
+    from chessreg.registry import names
+
+    if row is None:
+        try:
+            with database.read() as session:
+                run_id = names.resolve(session, "run", source)
+        except NotFoundError as missing:
+            no_run = missing
+        else:
+            return games_of(database, run_id)
+    from chessreg.queries.ask import rows_behind, run_query
+
+    try:
+        rows = range(1, len(run_query(database, source)) + 1) if row is None else [row]
+    except NotFoundError as error:
+        if row is None and " " not in source:
+            raise no_run from error
+        raise
+    behind = [found for number in rows for found in rows_behind(database, source, number).rows]
+    if behind and not {"run_id", "unit", "termination"} <= behind[0].keys():
+        raise BadInputError(f"behind {source!r} are no games", 'chessreg game export "elo by intervention" --pgn FILE')
+    keys = dict.fromkeys((UUID(str(found["run_id"])), int(found["unit"])) for found in behind)
+    if not keys:
+        raise NotFoundError(f"behind {source!r} are no games yet", "chessreg run play makes games")
+    return list(keys)

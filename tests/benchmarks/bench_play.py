@@ -1,0 +1,214 @@
+"""Matches: games a minute against one game at a time, and how busy slow engines are kept.
+
+    python tests/benchmarks/bench_play.py [--checkpoint FILE_OR_FOLDER] [--threads 2] [--games 48]
+
+1. At 1,000 nodes: the arena against the plain way, which plays one game after the other and recomputes the whole text
+   for every character. Both use the same model object, dtype and threads, the policy retry:5, the same draws, and level
+   20, which forgets everything before each move and so plays the same moves every time: both ways must play the same
+   games. The plain way plays a few of them; its games a minute are its turns a minute over the arena's turns a game.
+2. At 100,000 nodes, level 0: the same searches done by the engines alone, on all cores, over the time of the match.
+
+The model is the bundled one unless another is named; without either there is nothing to measure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from contextlib import ExitStack
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+import chess
+import chess.engine
+import numpy as np
+import torch
+
+from chessreg.experiments.playing.arena import Arena
+from chessreg.experiments.playing.game import PlayedGame, Rules
+from chessreg.experiments.playing.policies import author_temperature, make_policy
+from chessreg.games.engines import ENGINE_OPTIONS, find_stockfish, parse_engine
+from chessreg.games.openings import Opening, openings, parse_opening
+from chessreg.games.pool import EngineMove, EnginePool, free_cores
+from chessreg.games.tokenizers import tokenizer
+from chessreg.models.language_model import LanguageModel
+from chessreg.models.sampling import draw
+from chessreg.noise import uniform
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "checkpoints" / "lichess-8x192-char.pt"
+PGN = tokenizer("pgn-char-32")
+TRIES = 5
+NOISE = (0, 0)
+SOURCE = parse_opening("random:4")
+
+
+def opening(number: int) -> Opening:
+    return openings(SOURCE, 0, [number])[0]
+
+
+class RecordingPool(EnginePool):
+    """An engine pool that keeps the positions it is asked about."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.asked: list[tuple[Hashable, chess.Board, tuple[int | str, ...]]] = []
+
+    def submit(self, game_id: Hashable, board: chess.Board, *, key: tuple[int | str, ...]) -> Future[EngineMove]:
+        self.asked.append((game_id, board.copy(), key))
+        return super().submit(game_id, board, key=key)
+
+
+def arena_games(
+    model: LanguageModel,
+    opponent: str,
+    games: int,
+    move_limit: int,
+    on_slow: Callable[[bool], None],
+    batch_games: int = 32,
+) -> tuple[list[PlayedGame], float, RecordingPool]:
+    """Games by the arena, and the seconds that they took, engines started."""
+    with RecordingPool(parse_engine(opponent)) as pool:
+        warm_up(pool)
+        policy, rules = make_policy(f"retry:{TRIES}"), Rules(chess.WHITE, move_limit)
+        settings: dict[str, Any] = {"noise": NOISE, "batch_games": batch_games, "engines_slow": on_slow}
+        arena = Arena(model, PGN, policy, rules, pool, opening, **settings)
+        began = time.perf_counter()
+        played = list(arena.play(range(games)))
+        return sorted(played, key=lambda game: game.unit), time.perf_counter() - began, pool
+
+
+def warm_up(pool: EnginePool) -> None:
+    """Start every engine process before the clock runs."""
+    for future in [EnginePool.submit(pool, "warm", chess.Board(), key=()) for _ in range(4 * pool.processes)]:
+        future.result()
+
+
+# -- the plain way ----------------------------------------------------------------------------------------------------
+
+
+def plain_text(model: LanguageModel, prompt: list[int], key: tuple[int | str, ...], temperature: float) -> str:
+    """A move's text, the whole context recomputed for every character."""
+    written: list[int] = []
+    for step in range(PGN.max_move_tokens):
+        logits = model.logits(torch.tensor([prompt + written]))[0, -1]
+        logprobs = torch.log_softmax(logits.float(), -1)[None].numpy()
+        token = int(draw(logprobs, np.array([temperature]), np.array([uniform(*key, step)]))[0])
+        if token in PGN.stop_ids:
+            break
+        written.append(token)
+    return PGN.decode(written)
+
+
+def plain_game(
+    model: LanguageModel, engine: chess.engine.SimpleEngine, unit: int, move_limit: int
+) -> tuple[list[str], int]:
+    """One game as chess_gpt_eval plays it: its moves and the model's turns."""
+    begun = opening(unit)
+    board, sans, turns = begun.board(), list(begun.sans), 0
+    while not board.is_game_over() and len(sans) - len(begun.moves) < 2 * move_limit:
+        move = None
+        if board.turn == chess.WHITE:
+            turns += 1
+            prompt = PGN.encode(PGN.prompt(sans)).tolist()
+            for attempt in range(TRIES):
+                key = ("play", *NOISE, unit, len(sans), attempt)
+                move = PGN.parse(plain_text(model, prompt, key, author_temperature(attempt)), board)
+                if move is not None:
+                    break
+            if move is None:
+                break
+        else:
+            move = engine.play(board, chess.engine.Limit(nodes=1000), game=object()).move
+        assert move is not None
+        sans.append(board.san_and_push(move))
+    return sans, turns
+
+
+def against_plain(
+    model: LanguageModel, games: int, plain_games: int, on_slow: Callable[[bool], None]
+) -> dict[str, float]:
+    """Games a minute at 1,000 nodes, both ways."""
+    limit = 40
+    played, seconds, _ = arena_games(model, "stockfish:20@nodes=1000", games, limit, on_slow)
+    turns_per_game = sum(len(game.tries) for game in played) / games
+    turns = 0
+    with chess.engine.SimpleEngine.popen_uci(str(find_stockfish())) as engine:
+        engine.configure(dict(ENGINE_OPTIONS))
+        engine.configure({"Skill Level": 20})
+        began = time.perf_counter()
+        for unit in range(plain_games):
+            sans, own = plain_game(model, engine, unit, limit)
+            turns += own
+            assert sans == played[unit].sans, f"game {unit}: the two ways must play the same"
+        plain_seconds = time.perf_counter() - began
+    ours, plain = 60 * games / seconds, 60 * turns / plain_seconds / turns_per_game
+    return {
+        "arena_games_per_minute": round(ours, 1),
+        "plain_games_per_minute": round(plain, 2),
+        "turns_per_game": round(turns_per_game, 1),
+        "ratio": round(ours / plain, 1),
+    }
+
+
+def against_engines(model: LanguageModel, games: int, on_slow: Callable[[bool], None]) -> dict[str, float]:
+    """How much of a match at 100,000 nodes the engines alone would take."""
+    opponent = "stockfish:0@nodes=100000"
+    cpu = time.process_time()
+    played, seconds, pool = arena_games(model, opponent, games, 8, on_slow)
+    cpu = time.process_time() - cpu
+    with EnginePool(parse_engine(opponent)) as alone:
+        warm_up(alone)
+        began = time.perf_counter()
+        moves = [future.result() for future in [alone.submit(g, b, key=k) for g, b, k in pool.asked]]
+        bound_seconds = time.perf_counter() - began
+    return {
+        "games_per_minute": round(60 * len(played) / seconds, 1),
+        "engine_only_games_per_minute": round(60 * len(played) / bound_seconds, 1),
+        "engine_seconds_per_move": round(sum(move.seconds for move in moves) / len(moves), 4),
+        "own_cpu_seconds_per_move": round(cpu / len(moves), 4),
+        "share_of_bound": round(bound_seconds / seconds, 3),
+    }
+
+
+def load(given: Path | None, stack: ExitStack) -> LanguageModel | None:
+    """The named checkpoint, else the bundled one, else the one beside the checkout."""
+    from chessreg.models.importers import import_checkpoint
+
+    bundled = stack.enter_context(as_file(files("chessreg") / "data" / "reference-model"))
+    source = given or (bundled if bundled.is_dir() else SHARED)
+    if not source.exists():
+        return None
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "checkpoint"
+    import_checkpoint(source, folder)
+    return LanguageModel.load(folder)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--checkpoint", type=Path)
+    parser.add_argument("--threads", type=int, default=free_cores())
+    parser.add_argument("--games", type=int, default=48)
+    parser.add_argument("--plain-games", type=int, default=3)
+    options = parser.parse_args()
+    with ExitStack() as stack:
+        model = load(options.checkpoint, stack)
+        if model is None:
+            print("skipped: no model is bundled yet, name one with --checkpoint")
+            return
+        torch.set_num_threads(options.threads)
+        result = against_plain(model, options.games, options.plain_games, lambda slow: None)
+        print(
+            json.dumps({"at": "1,000 nodes", "threads": options.threads, "target": "ratio >= 5", **result}), flush=True
+        )
+        share: Callable[[bool], None] = lambda slow: torch.set_num_threads(1 if slow else options.threads)
+        busy = against_engines(model, options.games // 2, share)
+        print(json.dumps({"at": "100,000 nodes", "cores": free_cores(), "target": "share_of_bound >= 0.85", **busy}))
+
+
+if __name__ == "__main__":
+    main()
