@@ -38,7 +38,8 @@
 -- One row per run, condition and intervention. Random directions random-0, random-1, … are one condition.
 SELECT DISTINCT t.run_id, t.condition, regexp_replace(t.condition, '-[0-9]+$', '') AS kind, t.intervention_id,
        i.checkpoint_id, coalesce(i.intervention, 'none') AS intervention
-FROM (SELECT DISTINCT run_id, condition, intervention_id FROM trial WHERE condition <> 'skipped') AS t
+FROM (SELECT DISTINCT run_id, condition, intervention_id FROM trial WHERE condition <> 'skipped'
+      AND run_id IN (SELECT run_id FROM trial WHERE intervention_id IS NOT NULL)) AS t
 LEFT JOIN interventions AS i ON i.intervention_id = t.intervention_id
 
 -- statement: cells

@@ -1,0 +1,57 @@
+-- title: legal moves by ply
+-- aliases: legal move rate, first-try legal rate, legality
+-- paper: Karvonen 2024, section 2.2
+-- made by: chessreg run legality
+-- columns:
+--   checkpoint: the model
+--   moves: full moves of the game, ten by ten
+--   positions [positions]: turns that were looked at
+--   games [games]: games that they are from
+--   legal [%]: turns whose greedy text is a legal move, with its interval; games are resampled
+--   mass [%]: mean exact probability of a legal move, where it was computed
+--   run: the legality run
+--   done [games]: units that are there
+--   planned [games]: units of the run
+--   checkpoint_id [hidden]: its id
+--   run_id [hidden]: its id
+-- statistics:
+--   legal = percent(legal, positions)
+--   mass = percent(mass, massed)
+
+-- statement: base
+SELECT dense_rank() OVER (ORDER BY c.checkpoint, k.checkpoint_id, r.created_at, t.run_id, m.number) AS cell, t.run_id,
+       t.unit, t.condition, t.sample, t.attempt_id, t.item, t.ply, t.text, t.legal_original, t.mass_original, t.detail,
+       m.moves, r.run, r.done, r.planned, k.checkpoint_id, c.checkpoint
+FROM trial AS t
+JOIN scoped AS r ON r.run_id = t.run_id AND r.kind = 'legality'
+JOIN run_checkpoint AS k ON k.run_id = t.run_id
+LEFT JOIN checkpoints AS c ON c.checkpoint_id = k.checkpoint_id
+CROSS JOIN LATERAL (
+    SELECT v.number, v.moves
+    FROM (SELECT t.ply // 20 AS number, (t.ply // 20 * 10 + 1) || '–' || (t.ply // 20 * 10 + 10) AS moves
+          UNION ALL SELECT -1, 'all') AS v
+) AS m
+
+-- statement: table
+SELECT cell, checkpoint, moves, count(*) AS positions, count(DISTINCT item) AS games, run, done, planned,
+       checkpoint_id, run_id
+FROM base
+GROUP BY ALL
+ORDER BY cell
+
+-- statement: clusters
+WITH played AS (
+    SELECT cell, run_id, item, count(*) FILTER (legal_original) AS legal, count(*) AS positions,
+           coalesce(sum(mass_original::DECIMAL(18, 15)), 0)::DOUBLE AS mass, count(mass_original) AS massed
+    FROM base
+    GROUP BY cell, run_id, item
+)
+SELECT cell, legal, positions, mass, massed, count(*) AS clusters
+FROM played
+GROUP BY ALL
+ORDER BY ALL
+
+-- statement: rows
+SELECT run, unit, item AS game, ply, text, legal_original, mass_original, run_id
+FROM base
+ORDER BY run_id, unit, ply
