@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import Counter
 from concurrent.futures import Future
 
@@ -109,27 +107,23 @@ def test_cropping_plays_on_past_the_context(small, pgn):
     assert "context_full" not in {str(game.end.termination) for game in games}
 
 
-class SlowPool:
-    """Random moves, each after a while; counts how many searches were under way while the model was working."""
+class HeldPool:
+    """Random moves that wait: the oldest searches of a group end once both groups search, or nothing else happens."""
 
-    def __init__(self, seconds):
-        self.seconds, self.open, self.most = seconds, 0, 0
-        self.lock = threading.Lock()
+    def __init__(self, group):
+        self.group, self.open, self.quiet = group, [], 0
 
     def submit(self, game, board, *, key):
-        future: Future[EngineMove] = Future()
-        move = choose_move(RANDOM, board, key)
-        with self.lock:
-            self.open += 1
-            self.most = max(self.most, self.open)
+        self.open.append((Future(), choose_move(RANDOM, board, key)))
+        self.quiet = 0
+        return self.open[-1][0]
 
-        def answer():
-            with self.lock:
-                self.open -= 1
-            future.set_result(EngineMove(move, None, 1, self.seconds))
-
-        threading.Timer(self.seconds, answer).start()
-        return future
+    def tick(self):
+        self.quiet += 1
+        if len(self.open) == 2 * self.group or self.quiet > 2:
+            for future, move in self.open[: self.group]:
+                future.set_result(EngineMove(move, None, 1, 0.0))
+            del self.open[: self.group]
 
 
 class Watching:
@@ -139,32 +133,47 @@ class Watching:
         self.policy, self.pool, self.temperatures, self.seen = policy, pool, policy.temperatures, []
 
     def choose(self, session, tokenizer, turns):
-        self.seen.append(self.pool.open)
+        self.seen.append(len(self.pool.open))
         return self.policy.choose(session, tokenizer, turns)
 
 
 def test_one_groups_engines_search_while_the_other_group_is_at_the_model(model, pgn):
-    pool = SlowPool(0.3)
-    both = arena(model, pgn, pool, batch_games=6)
+    pool = HeldPool(group=3)
+    both = arena(model, pgn, pool, batch_games=6, tick=pool.tick)
     both.policy = Watching(both.policy, pool)
-    assert len(list(both.play(range(6)))) == 6
-    assert both.policy.seen[0] == 0
-    assert all(open_ == 3 for open_ in both.policy.seen[1:-2])
+    games = list(both.play(range(6)))
+    assert {game.ply for game in games} == {4 + 16}
+    assert both.policy.seen == [0, *[3] * 15]
+
+
+def test_the_model_hears_which_of_the_two_is_slower(model, pgn):
+    said = []
+    pool = HeldPool(group=4)
+    list(arena(model, pgn, pool, batch_games=4, groups=1, tick=pool.tick, engines_slow=said.append).play(range(4)))
+    assert said == [True]
+    quick = []
+    with EnginePool(RANDOM) as instant:
+        list(arena(model, pgn, instant, batch_games=4, engines_slow=quick.append).play(range(4)))
+    assert quick == []
 
 
 def test_a_wait_for_engines_can_be_broken_off(model, pgn):
     class Enough(Exception):
         pass
 
+    class Mute:
+        def submit(self, game, board, *, key):
+            return Future()
+
+    ticks = []
+
     def tick():
-        if time.monotonic() - began > 0.5:
+        ticks.append(1)
+        if len(ticks) > 5:
             raise Enough
 
-    pool = SlowPool(5)
-    began = time.monotonic()
     with pytest.raises(Enough):
-        list(arena(model, pgn, pool, tick=tick).play(range(4)))
-    assert time.monotonic() - began < 3
+        list(arena(model, pgn, Mute(), tick=tick).play(range(4)))
 
 
 def test_rows_are_closed_up_when_no_game_waits(model, pgn, monkeypatch):
