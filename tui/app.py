@@ -20,6 +20,7 @@ from tui.screens.room import Room
 from tui.screens.runs import RunsScreen
 from tui.themes import BOARD_DARK, THEMES
 from tui.widgets.banner import Banner
+from tui.widgets.squares import GLYPHS, Glyphs
 
 if TYPE_CHECKING:
     from chessreg.session import Session
@@ -43,11 +44,12 @@ class ChessregApp(App[Exception | None]):
     """
 
     def __init__(
-        self, opener: Callable[[], Session], place: str = "", *, read_only: bool = False, figurines: bool = True
+        self, opener: Callable[[], Session], place: str = "", *, read_only: bool = False, glyphs: Glyphs | None = None
     ) -> None:
         super().__init__()
         self.desk = Desk(opener)
-        self.read_only, self.figurines = read_only, figurines
+        self.read_only = read_only
+        self.glyphs: Glyphs = glyphs or ("outline" if self.no_color else "solid")
         self.place_shown = " · ".join(filter(None, [show.place(place), "read only" if read_only else ""]))
         self.version: str | None = None
         self.lost = False
@@ -180,7 +182,8 @@ class ChessregApp(App[Exception | None]):
     def action_glyphs(self) -> None:
         from tui.screens.board import BoardScreen
 
-        self.figurines = not self.figurines
+        ways = list(GLYPHS)
+        self.glyphs = ways[(ways.index(self.glyphs) + 1) % len(ways)]
         if isinstance(self.room, BoardScreen):
             self.room.draw()
 

@@ -26,6 +26,7 @@ def tui(home: Home, read_only: bool, letters: bool) -> None:
     place, store_path = home.place, home.store_path
     from chessreg.session import Session
     from tui.app import ChessregApp
+    from tui.widgets.squares import Glyphs
 
     def opener() -> Session:
         from tui.registry import open_session, take_in
@@ -35,7 +36,8 @@ def tui(home: Home, read_only: bool, letters: bool) -> None:
             take_in(session)
         return session
 
-    app = ChessregApp(opener, place.shown, read_only=read_only, figurines=not letters and speaks_unicode())
+    glyphs: Glyphs | None = "letters" if letters or not speaks_unicode() else None
+    app = ChessregApp(opener, place.shown, read_only=read_only, glyphs=glyphs)
     error = app.run()
     if error is not None:
         raise error

@@ -1,4 +1,4 @@
-"""Values as the screens write them. Times are local; tests replace `when` and `host` to be the same everywhere."""
+"""Values as the screens write them. Times are local; tests replace those that differ from machine to machine."""
 
 from __future__ import annotations
 
@@ -15,6 +15,16 @@ def when(time: datetime | None) -> str:
     if time is None:
         return ""
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+def short(id: UUID | str) -> str:
+    """The end of an id, as every list shows it. What is short already stays as it is."""
+    return id.hex[-6:] if isinstance(id, UUID) else id[-6:] if len(id) == 32 else id
+
+
+def provenance(text: str) -> str:
+    """Where a table's numbers come from, without the rows that were read: `chessreg query` prints those too."""
+    return text.partition("; read ")[0]
 
 
 def host(name: str | None) -> str:
@@ -55,7 +65,7 @@ def value(thing: Any) -> str:
     if isinstance(thing, str):
         return " ".join(thing.split())
     if isinstance(thing, UUID):
-        return thing.hex[-6:]
+        return short(thing)
     if isinstance(thing, datetime):
         return when(thing)
     if isinstance(thing, float):

@@ -52,6 +52,8 @@ def condition(session: Session, word: str) -> ColumnElement[bool]:
 
 def by_field(session: Session, field: str, value: str) -> ColumnElement[bool]:
     run, attempt = tables.Run, tables.Attempt
+    if not value:  # `kind:` while it is typed
+        return not_(no())
     pattern = "%" + value.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
     if field == "kind":
         return run.kind.ilike(pattern, escape="\\")
@@ -70,7 +72,7 @@ def by_field(session: Session, field: str, value: str) -> ColumnElement[bool]:
         "running": and_(run.completed_at.is_(None), running),
         "partial": and_(run.completed_at.is_(None), not_(running)),
     }
-    fits = [is_state[state] for state in STATES if value and state.startswith(value.lower())]
+    fits = [is_state[state] for state in STATES if state.startswith(value.lower())]
     return or_(*fits) if fits else no()
 
 

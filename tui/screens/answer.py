@@ -5,6 +5,7 @@ from __future__ import annotations
 from textual.app import ComposeResult
 from textual.widgets import Static
 
+from tui import show
 from tui.actions import bindings
 from tui.data.pages import Row
 from tui.data.queries import Answer, answer, behind, columns
@@ -57,7 +58,7 @@ class AnswerScreen(Room):
         above = " · ".join(filter(None, [found.same, "with unfinished runs" if self.partial else ""]))
         self.query_one(".above", Static).update(above)
         self.query_one(".above").display = bool(above)
-        self.query_one(".below", Static).update("\n".join([*found.notes, short_footer(found)]))
+        self.query_one(".below", Static).update("\n".join([*found.notes, show.provenance(found.footer)]))
         self.query_one(PageTable).show(found.pages, rows, columns=table_columns(found), keep=keep)
 
     def command(self) -> str:
@@ -109,7 +110,7 @@ class RowsScreen(Room):
         found = await self.ask(f"asking {title}", lambda session: first_page(behind(session, title, number, partial)))
         if found is not None:
             shown, rows = found
-            self.query_one(".below", Static).update("\n".join([*shown.notes, short_footer(shown)]))
+            self.query_one(".below", Static).update("\n".join([*shown.notes, show.provenance(shown.footer)]))
             table = self.query_one(PageTable)
             table.show(shown.pages, rows, columns=table_columns(shown), keep=table.loaded and table.cursor < len(rows))
 
@@ -125,8 +126,3 @@ class RowsScreen(Room):
 
 def first_page(found: Answer) -> tuple[Answer, list[Row]]:
     return found, list(found.pages.page(0))
-
-
-def short_footer(found: Answer) -> str:
-    """Where the numbers come from, without the rows that were read: `chessreg query` prints those too."""
-    return found.footer.partition("; read ")[0]

@@ -11,6 +11,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Static
 
 from chessreg.games.boardframe import BoardFrame
+from tui import show
 from tui.actions import Action, bindings
 from tui.data.pages import PAGE, Pages
 from tui.screens.room import Room
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from tui.data.boards import Boards
 
 TEXT_LINES = 5  # below boards that stand side by side
+PANE_WIDEST = 64
 
 
 class BoardScreen(Room):
@@ -40,8 +42,9 @@ class BoardScreen(Room):
     BoardScreen #boards { height: 1fr; width: auto; }
     BoardScreen #pair { height: auto; width: auto; }
     BoardScreen #stage { height: 1fr; }
-    BoardScreen #side { width: 1fr; height: 1fr; padding: 1 1 0 1; }
-    BoardScreen #told { height: auto; max-height: 60%; border-top: solid $panel; }
+    BoardScreen #side { width: 1fr; max-width: 72; height: 1fr; padding: 0 1 0 1; }
+    BoardScreen #title { height: auto; padding: 0 0 1 0; text-style: bold; color: $text-accent; }
+    BoardScreen #told { height: auto; max-height: 60%; padding: 1 0 0 0; }
     BoardScreen.-pair #side { display: none; }
     BoardScreen.-pair #boards { width: 1fr; }
     BoardScreen.-single #right { display: none; }
@@ -65,6 +68,7 @@ class BoardScreen(Room):
                 yield BoardPane(id="left")
                 yield BoardPane(id="right")
             with Vertical(id="side"):
+                yield Static("", id="title", markup=False)
                 yield MoveList()
                 yield Static("", id="told", markup=False)
 
@@ -120,16 +124,18 @@ class BoardScreen(Room):
         return next((size for size in reversed(SIZES) if self.fits(size, text)), "small")
 
     def draw(self) -> None:
-        size, figurines = self.board_size, self.desk_app.figurines
+        size, glyphs = self.board_size, self.desk_app.glyphs
         panes = [self.query_one("#left", BoardPane), self.query_one("#right", BoardPane)]
         for pane, frame in zip(panes, self.frames, strict=False):
-            pane.show(self.turned(frame), size, figurines)
+            pane.show(self.turned(frame), size, glyphs)
             pane.set_class(not self.paired, "-bare")
-            pane.styles.width = max(squares.extent(size)[0], (self.app.size.width - 6) // 2 if self.paired else 0)
+            half = (self.app.size.width - 6) // 2 if self.paired else 0
+            pane.styles.width = max(squares.extent(size)[0], min(half, PANE_WIDEST))
         if not self.paired and self.frames:
             moves = self.query_one(MoveList)
             moves.place = self.frame
             moves.display = len(moves.frames) > 1
+            self.query_one("#title", Static).update(self.frames[0].title)
             self.query_one("#told", Static).update("\n".join(words(self.frames[0])))
 
     def turned(self, frame: BoardFrame) -> BoardFrame:
@@ -207,5 +213,8 @@ class BoardScreen(Room):
         self.go(event.place)
 
     def command(self) -> str:
-        run = self.row["run_id"]
-        return f"chessreg board {getattr(run, 'hex', str(run))[-6:]}/{self.row.get('unit')} --ply {self.frame}"
+        run, item = self.row["run_id"], self.row.get("item", self.row.get("game"))
+        words = f"chessreg board {show.short(run)}:{self.row.get('unit')}"
+        if self.boards is not None and self.boards.row.get("family") == "score" and item is not None:
+            words += f" --item {item}"
+        return words if self.paired else f"{words} --ply {self.frame}"

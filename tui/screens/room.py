@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar, cast
 
 from textual import work
 from textual.app import ComposeResult
+from textual.containers import Vertical
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.worker import Worker
@@ -31,6 +32,9 @@ class Room(Screen[None]):
 
     place: ClassVar[str]
     AUTO_FOCUS = "PageTable"
+    DEFAULT_CSS = """
+    Room > #bottom { dock: bottom; height: auto; }
+    """
     ESCAPE_TO_MINIMIZE = False
 
     follows: ClassVar[bool] = True  # whether what is shown can change while one looks
@@ -41,8 +45,9 @@ class Room(Screen[None]):
     def compose(self) -> ComposeResult:
         yield TopBar()
         yield from self.body()
-        yield KeyBar()
-        yield Banner()
+        with Vertical(id="bottom"):
+            yield Banner()
+            yield KeyBar()
 
     def body(self) -> ComposeResult:
         raise NotImplementedError

@@ -116,7 +116,7 @@ class RunScreen(Room):
             table.show(pane.pages, pane.first, columns=pane.columns, keep=here)
 
     def command(self) -> str:
-        return f"chessreg runs show {self.run_id.hex[-6:]}"
+        return f"chessreg runs show {show.short(self.run_id)}"
 
     def action_pane(self, way: str) -> None:
         strip = self.query_one(PaneStrip)
@@ -138,7 +138,7 @@ class RunScreen(Room):
             self.app.push_screen(BoardScreen(pane.pages, event.place, event.row))
         elif event.row.get("source_run_id"):
             made_by = event.row["source_run_id"]
-            self.app.push_screen(RunScreen(made_by, f"run {made_by.hex[-6:]}"))
+            self.app.push_screen(RunScreen(made_by, f"run {show.short(made_by)}"))
         else:
             self.on_page_table_inspected(PageTable.Inspected(event.table, event.place, event.row))
 
@@ -181,7 +181,7 @@ def summary(run: Mapping[str, Any]) -> Text:
     """Two lines or three: what the run is and how it stands, then what is said of it."""
     facts = [
         f"{run['kind']} (version {run['version']})",
-        run["id"].hex[-6:],
+        show.short(run["id"]),
         state(run),
         f"{units(run)} units",
         show.when(run["created_at"]),

@@ -36,7 +36,7 @@ def units(row: Mapping[str, Any]) -> str:
 
 
 COLUMNS = (
-    Column("short", "id"),
+    Column("short", "id", text=lambda row: show.short(row["short"])),
     Column("name", "name", widest=28, least=12),
     Column("kind", "kind", widest=16),
     Column("state", "state", text=state),
@@ -104,7 +104,7 @@ class RunsScreen(Room):
         from tui.screens.run import RunScreen
 
         self.app.push_screen(
-            RunScreen(event.row["id"], event.row["name"] or f"{event.row['kind']} {event.row['short']}")
+            RunScreen(event.row["id"], event.row["name"] or f"{event.row['kind']} {show.short(event.row['short'])}")
         )
 
 

@@ -9,7 +9,7 @@ class Banner(Static):
     """`say` shows a line, `hush` takes it away."""
 
     DEFAULT_CSS = """
-    Banner { dock: bottom; height: auto; max-height: 3; padding: 0 1; display: none; color: $foreground; }
+    Banner { height: auto; max-height: 3; padding: 0 1; display: none; color: $foreground; }
     Banner.-said { display: block; }
     Banner.-busy { background: $warning-muted; color: $text-warning; }
     Banner.-wrong { background: $error-muted; color: $text-error; text-style: bold; }

@@ -18,7 +18,7 @@ from textual.widgets import Static
 
 from chessreg.games.boardframe import BoardFrame
 from tui.widgets import squares
-from tui.widgets.squares import Look, Size
+from tui.widgets.squares import Glyphs, Look, Size
 
 # A square's mark → the colour that its ground is blended with, and how much of it.
 TINTS = {"last": ("last", 0.55), "from": ("last", 0.6), "to": ("last", 0.75), "arrow": ("arrow", 0.35),
@@ -48,7 +48,7 @@ class Squares(Widget):
 
     frame: reactive[BoardFrame | None] = reactive(None)
     square_size: reactive[Size] = reactive("medium", layout=True)
-    figurines: reactive[bool] = reactive(True)
+    glyphs: reactive[Glyphs] = reactive("solid")
 
     def get_content_width(self, container: Extent, viewport: Extent) -> int:
         return squares.extent(self.square_size)[0]
@@ -59,7 +59,7 @@ class Squares(Widget):
     def watch_frame(self) -> None:
         self._drawn = None
 
-    watch_square_size = watch_figurines = watch_frame
+    watch_square_size = watch_glyphs = watch_frame
 
     def notify_style_update(self) -> None:
         super().notify_style_update()
@@ -69,7 +69,7 @@ class Squares(Widget):
         if self.frame is None:
             return Strip.blank(self.size.width, self.rich_style)
         if self._drawn is None:
-            self._drawn = squares.draw(self.frame, self.square_size, self.figurines)
+            self._drawn = squares.draw(self.frame, self.square_size, self.glyphs)
         if y >= len(self._drawn):
             return Strip.blank(self.size.width, self.rich_style)
         line = [Segment(piece.text, self._style(piece.look)) for piece in self._drawn[y]]
@@ -115,7 +115,7 @@ class BoardPane(Vertical):
     BoardPane { width: auto; height: auto; margin: 0 2 0 1; }
     BoardPane > .board-title { width: 1fr; height: auto; text-style: bold; color: $text-accent; }
     BoardPane > .board-caption { width: 1fr; height: auto; color: $foreground; }
-    BoardPane.-bare > .board-caption { display: none; }
+    BoardPane.-bare > Static { display: none; }
     """
 
     def __init__(self, id: str | None = None, classes: str | None = None) -> None:
@@ -128,10 +128,10 @@ class BoardPane(Vertical):
         yield self.squares
         yield self.caption
 
-    def show(self, frame: BoardFrame, size: Size, figurines: bool) -> None:
+    def show(self, frame: BoardFrame, size: Size, glyphs: Glyphs) -> None:
         """Draw this frame."""
         self.title.update(frame.title)
-        self.squares.square_size, self.squares.figurines, self.squares.frame = size, figurines, frame
+        self.squares.square_size, self.squares.glyphs, self.squares.frame = size, glyphs, frame
         self.caption.update("\n".join(words(frame)))
 
 

@@ -20,7 +20,7 @@ class KeyBar(Widget):
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"key-bar--key", "key-bar--word"}
     DEFAULT_CSS = """
-    KeyBar { dock: bottom; height: 1; background: $panel; color: $foreground; }
+    KeyBar { height: 1; background: $panel; color: $foreground; }
     KeyBar > .key-bar--key { color: $text-accent; text-style: bold; }
     KeyBar > .key-bar--word { color: $text-muted; }
     """

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from rich.segment import Segment
 from textual import events
+from textual.geometry import Size
 from textual.message import Message
 from textual.reactive import reactive
 from textual.strip import Strip
@@ -21,19 +22,22 @@ class MoveList(Widget):
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"move-list--line", "move-list--here", "move-list--wrong"}
     DEFAULT_CSS = """
-    MoveList { width: 1fr; height: 1fr; }
+    MoveList { width: 1fr; height: auto; max-height: 75%; }
     MoveList > .move-list--line { color: $text-muted; }
     MoveList > .move-list--here { color: $block-cursor-foreground; background: $primary; text-style: bold; }
     MoveList > .move-list--wrong { color: $text-error; }
     """
 
-    frames: reactive[tuple[BoardFrame, ...]] = reactive(())
+    frames: reactive[tuple[BoardFrame, ...]] = reactive((), layout=True)
     place: reactive[int] = reactive(0)
 
     class Chosen(Message):
         def __init__(self, place: int) -> None:
             super().__init__()
             self.place = place
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return len(self.frames)
 
     @property
     def first(self) -> int:

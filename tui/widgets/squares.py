@@ -1,4 +1,4 @@
-"""A BoardFrame as cells of text, without a terminal: three sizes, figurines or letters, marks that need no colour."""
+"""A BoardFrame as cells of text, without a terminal: three sizes, three sets of pieces, marks that need no colour."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ SQUARE: dict[Size, tuple[int, int]] = {"small": (2, 1), "medium": (4, 2), "large
 SIZES: tuple[Size, ...] = tuple(SQUARE)
 LABELS = 2  # cells left of the ranks
 
-FIGURINES = dict(zip("KQRBNPkqrbnp", "♔♕♖♗♘♙♚♛♜♝♞♟", strict=True))
+Glyphs = Literal["solid", "outline", "letters"]
+# Solid figurines read best where White and Black differ in colour, outlines where they cannot, letters everywhere.
+GLYPHS: dict[Glyphs, dict[str, str]] = {
+    "solid": dict(zip("KQRBNPkqrbnp.", "♚♛♜♝♞♟♚♛♜♝♞♟·", strict=True)),
+    "outline": dict(zip("KQRBNPkqrbnp.", "♔♕♖♗♘♙♚♛♜♝♞♟·", strict=True)),
+    "letters": dict(zip("KQRBNPkqrbnp.", "KQRBNPkqrbnp.", strict=True)),
+}
 WORDS = {
     "removed": "taken off",
     "illegal": "illegal",
@@ -54,7 +60,7 @@ def extent(size: Size) -> tuple[int, int]:
     return LABELS + 8 * wide, 8 * high + 1
 
 
-def draw(frame: BoardFrame, size: Size = "small", figurines: bool = True) -> list[list[Piece]]:
+def draw(frame: BoardFrame, size: Size = "small", glyphs: Glyphs = "outline") -> list[list[Piece]]:
     """The lines of the board, from the top: eight ranks of one to three lines each, then the files' letters."""
     wide, high = SQUARE[size]
     lines = []
@@ -63,14 +69,14 @@ def draw(frame: BoardFrame, size: Size = "small", figurines: bool = True) -> lis
             label = f"{rank[0] // 8 + 1} " if line == (high - 1) // 2 else "  "
             lines.append([Piece(label, BESIDE)])
             for square in rank:
-                lines[-1] += cells(frame, square, size, line, figurines)
+                lines[-1] += cells(frame, square, size, line, glyphs)
     files = "hgfedcba" if frame.flipped else "abcdefgh"
     before = 0 if size == "small" else wide // 2 - 1
     lines.append([Piece("  " + "".join((" " * before + name).ljust(wide) for name in files), BESIDE)])
     return lines
 
 
-def cells(frame: BoardFrame, square: int, size: Size, line: int, figurines: bool) -> Iterator[Piece]:
+def cells(frame: BoardFrame, square: int, size: Size, line: int, glyphs: Glyphs) -> Iterator[Piece]:
     """One line of one square."""
     wide, high = SQUARE[size]
     letter, heat = frame.squares[square], None if frame.heat is None else frame.heat.get(square, 0.0)
@@ -87,7 +93,7 @@ def cells(frame: BoardFrame, square: int, size: Size, line: int, figurines: bool
         return Piece(text, Look(square, dark, shade, heat, ink))
 
     if line == (high - 1) // 2:
-        figure = ("·" if figurines else EMPTY) if letter == EMPTY else FIGURINES[letter] if figurines else letter
+        figure = GLYPHS[glyphs][letter]
         before = 0 if size == "small" else wide // 2 - 1
         sign = MARK_SIGNS[mark] if mark else LAST if shade == "last" else " "
         if before:
@@ -102,9 +108,9 @@ def cells(frame: BoardFrame, square: int, size: Size, line: int, figurines: bool
         yield piece(" " * wide, "faint")
 
 
-def text(frame: BoardFrame, size: Size = "small", figurines: bool = True) -> str:
+def text(frame: BoardFrame, size: Size = "small", glyphs: Glyphs = "outline") -> str:
     """The board as plain text."""
-    return "\n".join("".join(piece.text for piece in line).rstrip() for line in draw(frame, size, figurines))
+    return "\n".join("".join(piece.text for piece in line).rstrip() for line in draw(frame, size, glyphs))
 
 
 def legend(frame: BoardFrame) -> list[str]:

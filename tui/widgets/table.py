@@ -35,7 +35,7 @@ class PageTable(ScrollView, can_focus=True):
         background: $background;
         color: $foreground;
         scrollbar-size-vertical: 1;
-        scrollbar-size-horizontal: 1;
+        scrollbar-size-horizontal: 0;
     }
     PageTable > .page-table--head { color: $text-accent; background: $panel; text-style: bold; }
     PageTable > .page-table--cursor { background: $surface-lighten-2; text-style: bold; }
@@ -186,7 +186,8 @@ class PageTable(ScrollView, can_focus=True):
         if y == 0:
             cells = [fitted(c.heading, w, c.right) for c, w in zip(self.columns, self._widths, strict=True)]
             head = self.get_component_rich_style("page-table--head")
-            return self._line(" " * GUTTER + (" " * GAP).join(cells), width, head)
+            line = self._line(" " * GUTTER + (" " * GAP).join(cells), width, head)
+            return self._hinted(line, width, head)
         place = y - 1 + self.scroll_offset.y
         if not self.count:
             words = (self.empty if self.loaded else "reading…") if y == 2 else ""
@@ -205,6 +206,15 @@ class PageTable(ScrollView, can_focus=True):
     def _line(self, text: str, width: int, style: Any) -> Strip:
         x = self.scroll_offset.x
         return Strip([Segment(text, style)]).crop_extend(x, x + width, style)
+
+    def _hinted(self, line: Strip, width: int, style: Any) -> Strip:
+        """The headings with « and » where columns go on to the left and to the right."""
+        x = self.scroll_offset.x
+        if x > 0:
+            line = Strip.join([Strip([Segment("«", style)]), line.crop(1)])
+        if self.virtual_size.width > x + self.scrollable_content_region.width:
+            line = Strip.join([line.crop(0, width - 2), Strip([Segment(" »", style)])])
+        return line
 
     # -- the cursor -----------------------------------------------------------------------------------------------
 

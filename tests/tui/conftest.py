@@ -1,0 +1,230 @@
+"""A registry made by real, tiny runs, and the app on it. Nothing in a picture differs from machine to machine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import chess
+import chess.pgn
+import numpy as np
+import pytest
+from textual.pilot import Pilot
+from textual.worker import WorkerCancelled
+
+from chessreg.cli.root import run_command_line
+from chessreg.noise import generator
+from chessreg.session import Session, open_session
+from tui import registry, show
+from tui.app import ChessregApp
+from tui.screens.room import Room
+
+TOY = str(Path(__file__).parent.parent / "kinds" / "toy_kind.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("tui"))  # one worker makes the world, once
+
+
+# -- a world of real runs ---------------------------------------------------------------------------------------------
+
+
+def random_games(number: int, plies: int = 40) -> Iterator[chess.pgn.Game]:
+    for n in range(number):
+        random, board, game = generator("tui world", n), chess.Board(), chess.pgn.Game()
+        game.headers.update({"WhiteElo": str(1000 + 40 * n), "BlackElo": "1500", "Result": "*"})
+        node: chess.pgn.GameNode = game
+        while len(board.move_stack) < plies and not board.is_game_over():
+            move = random.choice(list(board.legal_moves))
+            board.push(move)
+            node = node.add_variation(move)
+        yield game
+
+
+def bigram_checkpoint(folder: Path, texts: list[str]) -> None:
+    """A one-block GPT that has the pairs of characters of game texts in its MLP: about one move in six is legal, so
+    that games have retries and forfeits."""
+    import torch
+
+    from chessreg.games.tokenizers import PgnCharacters
+    from chessreg.models.checkpoint import CheckpointInfo, gpt2_config, save_checkpoint
+    from chessreg.models.random_twin import random_twin
+
+    torch.set_num_threads(1)
+    pgn = PgnCharacters()
+    counts = np.full((pgn.size, pgn.size), 0.02)
+    for text in texts:
+        ids = pgn.encode(text)
+        np.add.at(counts, (ids[:-1], ids[1:]), 1)
+    model = random_twin(gpt2_config(n_layer=1, n_head=1, n_embd=32, block_size=512, vocab_size=32, d_mlp=32), 0)
+    table = torch.from_numpy(np.log(counts / counts.sum(1, keepdims=True))).float()
+    block = model.transformer.h[0]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        model.transformer.wte.weight.copy_(torch.eye(32))
+        block.ln_2.weight.fill_(1)
+        block.mlp.c_fc.weight.copy_(10 * torch.eye(32))
+        active = torch.nn.functional.gelu(10 * torch.nn.functional.layer_norm(torch.eye(32), (32,)))
+        block.mlp.c_proj.weight.copy_(torch.linalg.solve(active, 10 * table - torch.eye(32)))
+        model.transformer.ln_f.weight.fill_(2.5)
+    save_checkpoint(model, folder, CheckpointInfo.of(model, PgnCharacters.name, source={"format": "test"}))
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with registry and store: a dataset, a model, caches, a probe, edits, two matches, the toy, and a run
+    that was interrupted."""
+    from chessreg.experiments.cache import CacheSpec
+    from chessreg.experiments.edit import EditSpec
+    from chessreg.experiments.play import PlayHow, PlaySpec
+    from chessreg.experiments.probe import ProbeSpec
+    from chessreg.games.tokenizers import PgnCharacters
+    from chessreg.jobs.kind import kind
+
+    root = tmp_path_factory.mktemp("tui")
+    games = list(random_games(24))
+    (root / "games.pgn").write_text("".join(f"{game}\n\n" for game in games))
+    sans = [[node.san() for node in game.mainline()] for game in games]
+    bigram_checkpoint(root / "bigram", [PgnCharacters().render(moves) + " " for moves in sans])
+    play = PlaySpec(
+        checkpoint="bigram", opponent="random", games=3, opening="random:6", move_limit=8, adjudication="none"
+    )
+    place = ["--registry", str(root / "registry.db"), "--store", str(root / "store")]
+    for command in (
+        ["dataset", "add", str(root / "games.pgn"), "--name", "games"],
+        ["dataset", "split", "games", "--parts", "fit=0.6,test=0.4"],
+        ["import", "checkpoint", str(root / "bigram"), "--name", "bigram"],
+    ):
+        assert run_command_line([*place, *command]) == 0
+    with open_session(str(root / "registry.db"), root / "store") as session:
+        for part in ("fit", "test"):
+            session.run(CacheSpec(checkpoint="bigram", dataset=f"games:{part}", games=5, last=3), name=f"cache-{part}")
+        session.run(ProbeSpec(cache="cache-fit", test_cache="cache-test", epochs=1), name="board")
+        session.run(EditSpec(checkpoint="bigram", probe="board", dataset="games:test", games=2), name="edits")
+        session.run(play, PlayHow(threads=1), name="plain")
+        sure = play.model_copy(update={"policy": "legal", "temperatures": (1.0,)})
+        session.run(sure, PlayHow(threads=1), name="sure")
+        toy = kind(TOY)
+        session.run(toy.spec(positions=12), kind=TOY, name="toy")
+        cut = session.run(toy.spec(positions=9, seed=1), kind=TOY, name="cut", on_progress=interrupt_at(4))
+        assert cut.interrupted
+        assert cut.state == "partial"
+    return root
+
+
+def interrupt_at(unit: int) -> Callable[[float, str], None]:
+    calls = iter(range(1, 1000))
+
+    def on_progress(fraction: float, text: str) -> None:
+        if next(calls) >= unit:
+            raise KeyboardInterrupt
+
+    return on_progress
+
+
+@pytest.fixture
+def session(world: Path) -> Iterator[Session]:
+    with open_session(str(world / "registry.db"), world / "store") as opened:
+        yield opened
+
+
+# -- the app ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def same_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times, hosts, ids, paths and durations as they are nowhere: pictures do not tell where they were taken."""
+
+    def when(time: datetime | None) -> str:
+        return "2026-01-02 03:04" if time else ""
+
+    monkeypatch.setattr(show, "when", when)
+    monkeypatch.setattr(show, "host", lambda name: "box1" if name else "")
+    monkeypatch.setattr(show, "short", lambda id: "a1b2c3")
+    monkeypatch.setattr(show, "duration", lambda seconds: "" if seconds is None else "1.0 s")
+    monkeypatch.setattr(show, "place", lambda text: "project/registry.db")
+    monkeypatch.setattr(show, "provenance", lambda text: text.partition("; query")[0])
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+def make_app(folder: Path, **settings: Any) -> ChessregApp:
+    """The app on a registry and store in this folder."""
+    read_only = bool(settings.get("read_only"))
+
+    def opener() -> Session:
+        return registry.open_session(f"sqlite:///{folder / 'registry.db'}", folder / "store", read_only)
+
+    return ChessregApp(opener, str(folder / "registry.db"), **settings)
+
+
+async def settled(pilot: Pilot[Any], rounds: int = 3) -> None:
+    """Wait for what workers read and for what they then want: order, page, picture. Never for a time."""
+    for _ in range(rounds):
+        with suppress(WorkerCancelled):  # a newer reading took its place
+            await pilot.app.workers.wait_for_complete()
+        await pilot.pause()
+
+
+class Driver:
+    """The app under test: keys, and what is on the screen."""
+
+    def __init__(self, app: ChessregApp, pilot: Pilot[Any]) -> None:
+        self.app, self.pilot = app, pilot
+
+    async def press(self, *keys: str) -> str:
+        """Press keys, let everything settle, and return the screen's text."""
+        for key in keys:
+            await self.pilot.press(key)
+            await settled(self.pilot)
+        return self.text
+
+    @property
+    def text(self) -> str:
+        strips = self.app.screen._compositor.render_strips()
+        return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips)
+
+    @property
+    def lines(self) -> list[str]:
+        return self.text.splitlines()
+
+    @property
+    def room(self) -> Room:
+        assert self.app.room is not None
+        return self.app.room
+
+    async def find_row(self, word: str) -> None:
+        """Put the cursor on the first row in sight whose line has this word."""
+        from tui.widgets.table import PageTable
+
+        table = self.room.query_one(PageTable)
+        rows = [n for n in range(table.count) if word in " ".join(c.of(table.row(n) or {}) for c in table.columns)]
+        assert rows, f"no row with {word!r}:\n{self.text}"
+        table.move(rows[0])
+        await settled(self.pilot)
+
+
+@asynccontextmanager
+async def driving(app: ChessregApp, size: tuple[int, int] = (100, 30)) -> AsyncIterator[Driver]:
+    async with app.run_test(size=size) as pilot:
+        await settled(pilot)
+        yield Driver(app, pilot)
+
+
+@pytest.fixture
+def drive(world: Path) -> Callable[..., Any]:
+    """`async with drive(size=(80, 24)) as driver:` on the world, or on another folder."""
+
+    def start(folder: Path | None = None, size: tuple[int, int] = (100, 30), **settings: Any) -> Any:
+        return driving(make_app(folder or world, **settings), size)
+
+    return start
+
+
+Steps = Callable[[Driver], Awaitable[None]]

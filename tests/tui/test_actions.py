@@ -1,0 +1,67 @@
+"""One table of actions: every key does something, every action has a place, words of help and a command as twin."""
+
+from __future__ import annotations
+
+import shlex
+
+import click
+import pytest
+
+from chessreg.cli.base import LazyCommand
+from chessreg.cli.root import COMMANDS, root
+from tui.actions import ACTIONS, EVERYWHERE, TABLE, Action, check
+from tui.app import ChessregApp
+from tui.screens.answer import AnswerScreen, RowsScreen
+from tui.screens.board import BoardScreen
+from tui.screens.boards import BoardsScreen
+from tui.screens.page import PageScreen
+from tui.screens.queries import QueriesScreen
+from tui.screens.room import Room
+from tui.screens.run import RunScreen
+from tui.screens.runs import RunsScreen
+from tui.widgets.table import PageTable
+
+SCREENS = (RunsScreen, RunScreen, BoardsScreen, BoardScreen, QueriesScreen, AnswerScreen, RowsScreen, PageScreen)
+PLACES = {EVERYWHERE: ChessregApp, TABLE: PageTable} | {screen.place: screen for screen in SCREENS}
+
+for known in (COMMANDS, root.lazy):  # until the root's own table names it
+    known.setdefault("runs", LazyCommand("chessreg.cli.runs:runs", "Runs: list, show, name, tag, note."))
+
+
+@pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.name)
+def test_an_action_is_bound_where_it_belongs_and_does_something(action: Action) -> None:
+    owner = PLACES[action.place]
+    assert callable(getattr(owner, f"action_{action.method}"))
+    bound = {binding.key: binding.action for _, binding in owner._merged_bindings}
+    for key in action.keys.split(","):
+        assert bound[key] == action.call
+    assert action.text
+    assert action.text[0].isupper()
+
+
+def test_a_key_taken_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match="x in runs is both"):
+        check([Action("runs", "a", "x", "A"), Action("runs", "b", "y,x", "B")])
+    with pytest.raises(ValueError, match="taken everywhere"):
+        check([Action("runs", "a", "q", "A"), Action(EVERYWHERE, "quit", "q", "Q")])
+
+
+@pytest.mark.parametrize("twin", sorted({action.twin for action in ACTIONS if action.twin}))
+def test_a_twin_is_a_command_with_these_options(twin: str) -> None:
+    words = shlex.split(twin)
+    assert words.pop(0) == "chessreg"
+    command: click.Command = root
+    context = click.Context(root)
+    while words and isinstance(command, click.Group) and not words[0].startswith("-"):
+        found = command.get_command(context, words.pop(0))
+        assert found is not None, twin
+        command = found
+    known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+    assert {word for word in words if word.startswith("-")} <= known
+
+
+def test_every_screen_has_the_keys_of_the_whole_house() -> None:
+    for screen in PLACES.values():
+        if issubclass(screen, Room):
+            own = {key for _, binding in screen._merged_bindings for key in [binding.key]}
+            assert not own & {"q", "question_mark", "escape", "1", "2", "3"}

