@@ -121,6 +121,7 @@ class Play(Kind):
     how = PlayHow
     detail: ClassVar[Mapping[str, type[BaseModel]]] = {"game": GameDetail}
     queries = ("elo by intervention", "games by termination")
+    example = "--checkpoint reference --opponent random --games 20 --policy legal --opening random:6 --name games"
 
     def units(self, spec: PlaySpec, inputs: Inputs) -> int:
         self.check(spec, inputs)

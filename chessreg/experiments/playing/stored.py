@@ -177,23 +177,19 @@ def _chunk(session: Session, keys: list[tuple[UUID, int]]) -> list[StoredGame]:
 def game_list(session: Session, run_id: UUID | None = None, limit: int | None = None) -> list[dict[str, Any]]:
     """Games with their match's columns, the newest runs last; the packed columns left out. `limit` keeps the last."""
     game, match, run = tables.Game, tables.Match, tables.Run
-    found = (
-        select(game, match)
-        .join(match, (match.run_id == game.run_id) & (match.number == game.match))
-        .join(run, run.id == game.run_id)
-        .order_by(run.created_at.desc(), game.run_id.desc(), game.unit.desc())
-    )
-    if run_id is not None:
-        found = found.where(game.run_id == run_id)
+    runs = [run_id] if run_id else session.scalars(select(run.id).order_by(run.created_at.desc(), run.id.desc()))
     called = names.names(session, "run")
-    rows = [
-        {
-            "name": called.get(played.run_id),
-            **_columns(played, PACKED | {"detail"}),
-            **_columns(of, {"run_id", "number"}),
-        }
-        for played, of in session.execute(found.limit(limit))
-    ]
+    rows: list[dict[str, Any]] = []
+    for one in runs:  # run by run: sorting all games of a large registry takes seconds
+        if limit is not None and len(rows) >= limit:
+            break
+        played = select(game).where(game.run_id == one).order_by(game.unit.desc())
+        matches = {m.number: m for m in session.scalars(select(match).where(match.run_id == one))}
+        if not matches:
+            continue
+        for found in session.scalars(played.limit(None if limit is None else limit - len(rows))):
+            of = _columns(matches[found.match], {"run_id", "number"})
+            rows.append({"name": called.get(one), **_columns(found, PACKED | {"detail"}), **of})
     return rows[::-1]
 
 
