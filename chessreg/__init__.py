@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from chessreg.session import Session
 
 
-def open(registry: str | None = None, store: str | Path | None = None) -> Session:  # noqa: A001
+def open(registry: str | None = None, store: str | Path | None = None) -> Session:
     """Open a registry (a path or URL; default ./.chessreg/registry.db) and its store (default ./.chessreg/store)."""
     from chessreg.session import open_session
 

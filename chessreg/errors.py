@@ -1,4 +1,4 @@
-"""Every error that chessreg raises on purpose: one line of what went wrong, and a hint naming the command that helps."""
+"""Errors that chessreg raises on purpose: one line of what went wrong, and a hint naming the command that helps."""
 
 from __future__ import annotations
 

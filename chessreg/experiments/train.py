@@ -65,7 +65,10 @@ class Train(Kind):
     """
 
     name = "train"
-    example = "--datasets sample:fit --heldout sample:test --n-layer 2 --n-head 2 --n-embd 32 --steps 30 --batch-tokens 2048 --warmup-steps 5"
+    example = (
+        "--datasets sample:fit --heldout sample:test --n-layer 2 --n-head 2 --n-embd 32 --steps 30 "
+        "--batch-tokens 2048 --warmup-steps 5"
+    )
     families = ("metric_point",)
     spec = TrainSpec
     how = TrainHowSettings
