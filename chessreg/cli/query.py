@@ -14,6 +14,7 @@ from chessreg.errors import BadInputError
 if TYPE_CHECKING:
     from chessreg.queries.catalogue import Entry
     from chessreg.queries.result import QueryResult
+    from chessreg.registry.database import Database
 
 FORMATS = ["table", "markdown", "latex", "csv", "json", "parquet"]  # chessreg.queries.render.FORMATS, unimported
 
@@ -79,13 +80,11 @@ def query(
         return
     if sql is not None:
         if rows is not None or published or any(scope.values()):
-            raise click.UsageError(
-                "--sql is asked as it is: scope options, --rows and --published are for named queries"
-            )
+            raise click.UsageError("scope options, --rows and --published go with a named query, not with --sql")
         from chessreg.queries.ask import run_sql
 
         text = sys.stdin.read() if sql == "-" else sql
-        result = run_sql(home.database(), text, timeout=timeout, memory=memory)
+        result = run_sql(registry(home), text, timeout=timeout, memory=memory)
     else:
         result = ask(home, known(name), rows, published, scoring, timeout, memory, scope)
     if as_json and format_ not in (None, "json"):
@@ -102,6 +101,15 @@ def known(name: str | None) -> str:
     return find(name).title
 
 
+def registry(home: Home) -> Database:
+    """The registry, with rows that wait to be taken in: the store is opened only where there are some."""
+    if any((home.store_path / "fragments" / "incoming").glob("*")):
+        from chessreg.cli.fresh import fresh
+
+        return fresh(home)
+    return home.database()
+
+
 def ask(
     home: Home,
     name: str,
@@ -115,7 +123,7 @@ def ask(
     from chessreg.queries.ask import rows_behind, run_query
     from chessreg.queries.scope import Scope
 
-    database, scope = home.database(), Scope.of(options)
+    database, scope = registry(home), Scope.of(options)
     if rows is not None:
         if published:
             raise click.UsageError("--rows and --published do not go together")

@@ -115,8 +115,11 @@ class Asked:
     def relations(self) -> str:
         """WITH the entry's relations, each narrowed to the scope."""
         parts = [f"scoped AS (SELECT * FROM runs WHERE {self.filters.runs})"]
+        conditions = {"cells": [self.filters.cells], "base": list(self.base_where)}
+        if "cells" not in self.entry.relations:
+            conditions["base"].append(self.filters.cells)
         for relation, sql in self.entry.relations.items():
-            condition = {"cells": self.filters.cells, "base": " AND ".join(self.base_where)}.get(relation, "true")
+            condition = " AND ".join(conditions.get(relation, ["true"]))
             parts.append(f"{relation} AS (SELECT * FROM (\n{sql}\n) WHERE {condition})")
         return f"WITH {', '.join(parts)}"
 

@@ -186,6 +186,20 @@ class Maker:
         self.add(*rows)
         return run
 
+    def legality(self, checkpoint, games, **run):
+        """A legality run. `games` are lists of (legal, mass or None), one for each of White's turns."""
+        run = self.run("legality", len(games), checkpoint=checkpoint, **run)
+        rows = [
+            tables.Trial(
+                run_id=run.id, unit=unit, condition="clean", sample=-2 * turn - 1, attempt_id=run.attempt_id, item=unit,
+                ply=2 * turn, fen=None, text="e4", legal_original=legal, mass_original=mass,
+            )
+            for unit, turns in enumerate(games)
+            for turn, (legal, mass) in enumerate(turns)
+        ]  # fmt: skip
+        self.add(*rows)
+        return run
+
 
 @pytest.fixture(scope="session")
 def empty_registry(tmp_path_factory):

@@ -79,7 +79,7 @@ def test_a_near_miss_is_suggested():
     assert caught.value.exit_code == 3
     assert '"elo by intervention"' in caught.value.hint
     with pytest.raises(NotFoundError) as caught:
-        find("legality")
+        find("board intervention")
     assert '"board intervention legality"' in caught.value.hint
     with pytest.raises(NotFoundError, match="there is no query 'xyzzy'") as caught:
         find("xyzzy")

@@ -142,3 +142,20 @@ def test_shares_of_one_arm_add_up_in_every_resample(database, make):
     assert (mate["share"], stale["share"]) == (20, 80)
     assert mate["share_high"] == pytest.approx(100 - stale["share_low"], abs=12)  # each row has draws of its own
     assert mate["share_high"] > 40
+
+
+def test_legal_moves_by_ply_and_over_all(database, make):
+    checkpoint, other = make.checkpoint("a"), make.checkpoint("b")
+    late = [(True, None)] * 10 + [(False, 0.25)]
+    make.legality(checkpoint, [late, [(True, 0.5), (False, None)]], name="held-out")
+    make.legality(other, [[(True, None)]])
+    edits(make)
+    rows = run_query(database, "legal moves by ply", checkpoint="a").rows
+    assert [(r["moves"], r["positions"], r["games"], r["run"]) for r in rows] == [
+        ("all", 13, 2, "held-out"),
+        ("1–10", 12, 2, "held-out"),
+        ("11–20", 1, 1, "held-out"),
+    ]
+    assert [r["legal"] for r in rows] == pytest.approx([100 * 11 / 13, 100 * 11 / 12, 0])
+    assert [r["mass"] for r in rows] == pytest.approx([37.5, 50, 25])
+    assert {r["board"] for r in rows_behind(database, "legal moves by ply", 3, checkpoint="a").rows} == {"held-out:0"}

@@ -11,11 +11,13 @@ A file has a header and named statements:
     --   n [games]: games that ended so
     -- statistics:
     --   share = percent(ended, games)
-    -- statement: cells        relations that the following statements may name
-    -- statement: base         one row per result, with cell, run_id, unit, attempt_id, checkpoint_id
+    -- statement: cells        relations that the following statements may name; `scoped` is the runs in scope
+    -- statement: base         one row per result, with cell, run_id, unit and attempt_id
     -- statement: table        one row per cell, ORDER BY cell
     -- statement: clusters     per cell: distinct (counts of a cluster), and how many clusters have them
-    -- statement: rows         what lies behind a cell
+    -- statement: rows         what lies behind a cell; `board` is what `chessreg board` takes
+
+The first of `cells` and `base` that is there must have checkpoint_id: --checkpoint narrows it.
 
 `columns` is the shown order; a column that a statistic adds brings its `_low` and `_high`. `[hidden]` columns are in
 JSON, CSV and Parquet only. Nothing here imports more than the standard library.

@@ -111,7 +111,7 @@ GROUP BY ALL
 ORDER BY ALL
 
 -- statement: rows
-SELECT run, unit, condition, sample, item AS game, ply, text, legal_original, legal_modified, mass_original,
+SELECT run || ':' || unit AS board, run, unit, condition, sample, item AS game, ply, text, legal_original, legal_modified, mass_original,
        mass_modified, intervention, run_id
 FROM base
 ORDER BY run_id, unit, condition, sample

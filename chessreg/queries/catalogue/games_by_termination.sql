@@ -91,7 +91,7 @@ WHERE s.openings > coalesce(h.clusters, 0)
 ORDER BY ALL
 
 -- statement: rows
-SELECT run, unit, result, score, termination, plies, turns, first_try_legal, adjudication_cp, opening_number,
+SELECT run || ':' || unit AS board, run, unit, result, score, termination, plies, turns, first_try_legal, adjudication_cp, opening_number,
        intervention, color, run_id
 FROM base
 ORDER BY run_id, unit

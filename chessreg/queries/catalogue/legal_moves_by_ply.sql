@@ -52,6 +52,6 @@ GROUP BY ALL
 ORDER BY ALL
 
 -- statement: rows
-SELECT run, unit, item AS game, ply, text, legal_original, mass_original, run_id
+SELECT run || ':' || unit AS board, run, unit, item AS game, ply, text, legal_original, mass_original, run_id
 FROM base
 ORDER BY run_id, unit, ply

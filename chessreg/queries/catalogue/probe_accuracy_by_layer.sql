@@ -79,6 +79,6 @@ GROUP BY ALL
 ORDER BY ALL
 
 -- statement: rows
-SELECT run, unit, split, item AS game, layer, n, correct, majority, exact, positions, label, run_id
+SELECT run || ':' || unit AS board, run, unit, split, item AS game, layer, n, correct, majority, exact, positions, label, run_id
 FROM base
 ORDER BY run_id, unit, split, item

@@ -1,0 +1,146 @@
+"""`chessreg query` as it is typed: data on stdout, talk on stderr, and its exit codes."""
+
+import json
+
+import pytest
+
+from chessreg.cli.root import run_command_line
+
+
+@pytest.fixture
+def type_(tmp_path, monkeypatch, capsys):
+    """Type a command; returns (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CHESSREG_REGISTRY", str(tmp_path / "registry.db"))
+
+    def typed(*words):
+        capsys.readouterr()
+        code = run_command_line(["query", *words])
+        return (code, *capsys.readouterr())
+
+    return typed
+
+
+@pytest.fixture
+def filled(database, make):
+    checkpoint = make.checkpoint("reference")
+    make.play(checkpoint, [{}, {"result": "0-1"}], name="plain")
+    make.play(checkpoint, [{"result": "0-1"}] * 2, intervention=make.intervention(checkpoint), name="edited")
+    return make
+
+
+def test_a_table_on_stdout_and_the_footer_on_stderr(type_, filled):
+    code, out, err = type_("elo by intervention")
+    assert code == 0
+    assert "contrastive:skill L3-5 x0.1" in out
+    assert "query " not in out
+    assert err.startswith("elo by intervention: 2 rows; query ")
+
+
+def test_csv_on_stdout_holds_only_data(type_, filled):
+    _, out, _ = type_("elo", "--format", "csv")
+    lines = out.splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith("checkpoint,intervention,color,")
+
+
+def test_json_is_one_document_with_meta_and_nothing_on_stderr(type_, filled):
+    code, out, err = type_("elo", "--json", "--run", "plain")
+    document = json.loads(out)
+    assert (code, err) == (0, "")
+    assert [row["n"] for row in document["rows"]] == [2]
+    assert document["meta"]["scope"] == {"run": ["plain"]}
+
+
+def test_an_empty_registry_gives_a_helpful_line_and_typed_columns(type_):
+    code, out, err = type_("elo")
+    assert (code, out) == (0, "")
+    assert err.startswith("nothing to show yet; chessreg run play makes what this table shows\n")
+    code, out, _ = type_("elo", "--format", "csv")
+    assert (code, out.count("\n")) == (0, 1)
+
+
+def test_rows_behind_a_line_of_the_table(type_, filled):
+    code, out, _ = type_("elo", "--rows", "2", "--json")
+    assert code == 0
+    assert [(row["run"], row["unit"]) for row in json.loads(out)["rows"]] == [("edited", 0), ("edited", 1)]
+    code, _, err = type_("elo", "--rows", "3")
+    assert (code, err.splitlines()[0]) == (4, "error: there is no row 3")
+
+
+def test_published_numbers_beside_ours(type_, filled):
+    code, out, err = type_("elo", "--published", "--format", "markdown")
+    assert code == 0
+    assert "| Karvonen 2024 | Table 3 | 8 layer random | none | % |" in out
+    assert "0 of 14 rows are comparable" in err
+
+
+def test_sql_of_ones_own(type_, filled):
+    code, out, _ = type_(
+        "--sql", "SELECT run, count(*) AS n FROM games JOIN runs USING (run_id) GROUP BY run", "--json"
+    )
+    assert code == 0
+    assert json.loads(out)["rows"] == [{"run": "edited", "n": 2}, {"run": "plain", "n": 2}]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["elo by interventoin"], 3, 'hint: did you mean "elo by intervention"'),
+        (["elo", "--checkpoint", "refrence"], 3, "reference"),
+        (["--sql", "DROP TABLE game"], 4, "error: DROP is not allowed here"),
+        (["--sql", "SELECT * FROM nowhere"], 4, "nowhere"),
+        (["elo", "--where", "1 = 1; DELETE FROM run"], 4, "--where is one SQL condition"),
+        (["elo", "--since", "soon"], 4, "'soon' is no date"),
+        (["elo", "--output", "x.xls"], 4, ".xls"),
+        ([], 2, "--list shows what there is"),
+        (["elo", "--sql", "SELECT 1"], 2, "give the NAME of a query, or --sql"),
+        (["--sql", "SELECT 1", "--tag", "x"], 2, "go with a named query"),
+        (["elo", "--format", "xls"], 2, "xls"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_a_hint_and_an_exit_code(type_, filled, words, code, said):
+    status, out, err = type_(*words)
+    assert (status, out) == (code, "")
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_errors_as_json(type_, filled):
+    code, out, err = type_("elo by interventoin", "--json")
+    assert (code, out) == (3, "")
+    assert json.loads(err)["error"] == "there is no query 'elo by interventoin'"
+
+
+def test_a_wrong_name_makes_no_registry(type_, tmp_path):
+    assert type_("xyzzy")[0] == 3
+    assert not (tmp_path / "registry.db").exists()
+
+
+def test_the_list_and_what_the_columns_mean(type_):
+    assert "elo by intervention" in type_("--list")[1]
+    rows = json.loads(type_("--list", "--json")[1])
+    assert {"title", "aliases", "paper", "made_by"} == set(rows[0])
+    code, out, _ = type_("elo", "--columns")
+    assert code == 0
+    assert "on the same openings" in out
+
+
+def test_a_file_is_written_and_named_on_stderr(type_, filled, tmp_path):
+    code, out, err = type_("elo", "--output", "table.tex")
+    assert (code, out) == (0, "")
+    assert "table.tex: 2 rows as latex" in err
+    assert r"\toprule" in (tmp_path / "table.tex").read_text()
+
+
+def test_rows_that_wait_are_taken_in_first(type_, tmp_path, monkeypatch, database, make):
+    from store import Store
+    from store.fragments import FragmentWriter
+
+    monkeypatch.setenv("CHESSREG_STORE", str(tmp_path / "store"))
+    run = make.run("toy", 1, done=0)
+    with FragmentWriter(Store.create(tmp_path / "store"), run.id.hex, run.attempt_id.hex) as writer:
+        key = {"run_id": run.id.hex, "attempt_id": run.attempt_id.hex}
+        writer.add("score", {**key, "unit": 0, "split": "toy", "item": 3, "n": 1, "correct": 1})
+        writer.add("unit_range", {**key, "start": 0, "stop": 1})
+    assert type_("--sql", "SELECT item, correct FROM score", "--format", "csv")[1] == "item,correct\n3,1\n"

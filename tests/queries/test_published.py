@@ -1,0 +1,134 @@
+"""The papers' numbers beside ours: a difference only where checkpoint, data and protocol are the paper's."""
+
+import pytest
+
+from chessreg.errors import NotFoundError
+from chessreg.queries import run_query
+from chessreg.queries.catalogue import find
+from chessreg.queries.published import beside, values
+from chessreg.registry import tables
+from chessreg.registry.identity import digest_of, uuid_of
+
+
+def published(database, name, **scope):
+    rows = beside(database, run_query(database, name, **scope)).rows
+    return {(r["table"], r["row"], r["column"]): r for r in rows}
+
+
+def test_the_papers_numbers_are_all_there():
+    table = {(v.table, v.row, v.column): v.value for v in values()}
+    assert len(table) == len(values()) == 8 + 96 + 8 + 8 + 12 + 2
+    assert table["Table 1", "8 layer trained", "square"] == 99.1
+    assert table["Figure 3", "8 layer, layer 6", "square"] == 99.0
+    assert table["Figure 3", "16 layer, layer 12", "square"] == 99.6
+    assert table["Table 2", "16 layer with intervention", "modified board"] == 92.0
+    assert table["Table 3", "16 layer random", "positive"] == 43.2
+    assert table["Table 8", "8 layer, layer 5", "success"] == 85.5
+
+
+def test_every_published_number_belongs_to_a_query_and_to_a_column_with_an_interval():
+    for value in values():
+        entry = find(value.query)
+        assert value.query == entry.title
+        assert value.lost or value.measure in {s.name for s in entry.statistics}
+
+
+def test_an_empty_registry_shows_the_papers_numbers_alone(database):
+    rows = published(database, "board intervention legality")
+    line = rows["Table 2", "8 layer with intervention", "modified board"]
+    assert (line["published"], line["ours"], line["difference"]) == (90.4, None, None)
+    assert line["comparison"] == "not comparable: nothing of ours plays this part"
+
+
+def test_lost_numbers_are_marked_lost(database):
+    line = published(database, "elo")["Figure 2", "8 layer, Stockfish levels 0 to 9", "win rate"]
+    assert line["published"] is None
+    assert line["note"].startswith("lost: ")
+    assert line["comparison"] == "not comparable: the paper's number is lost"
+
+
+def play_table_3(make, *, d_model=512, tag=True, version="16", limit="nodes=100000"):
+    checkpoint = make.checkpoint("reference", d_model=d_model, heads=8)
+    if tag:
+        make.say("checkpoint", checkpoint.id, "tag", "karvonen-2024:8-layer")
+    games = [{"result": "1-0"}, {"result": "0-1"}] * 50
+    for edit in (None, make.intervention(checkpoint, layers=(3, 4, 5, 6), scale=0.1)):
+        make.play(checkpoint, games, intervention=edit, opening="standard", version=version, limit=limit)
+
+
+def test_a_match_under_the_papers_protocol_is_compared(database, make):
+    play_table_3(make)
+    line = published(database, "elo")["Table 3", "8 layer standard", "none"]
+    assert line["comparison"] == "comparable"
+    assert (line["published"], line["ours"], line["unit"]) == (49.6, 50, "%")
+    assert line["difference"] == pytest.approx(0.4)
+    assert line["difference_low"] == pytest.approx(line["ours_low"] - 49.6)
+    assert line["difference_low"] < 0 < line["difference_high"]
+    up = published(database, "elo")["Table 3", "8 layer standard", "positive"]
+    assert (up["comparison"], up["difference"]) == ("comparable", pytest.approx(50 - 54.8))
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        (
+            {"tag": False, "d_model": 192},
+            "another model (layers 8, d_model 192; the paper's is 8 x 512, not tagged here)",
+        ),
+        ({"version": "15.1"}, "opponent stockfish:0@nodes=100000 15.1, the paper's Stockfish 16 level 0"),
+        ({"limit": "nodes=1000"}, "nodes=1000 a move, the paper's 100000 nodes"),
+    ],
+)
+def test_another_model_engine_or_limit_is_shown_but_not_compared(database, make, other, reason):
+    play_table_3(make, **other)
+    line = published(database, "elo")["Table 3", "8 layer standard", "none"]
+    assert (line["ours"], line["difference"], line["difference_low"]) == (50, None, None)
+    assert line["comparison"] == f"not comparable: {reason}"
+
+
+def dataset_of(make, run, tag):
+    digest = digest_of(tag)
+    artefact = tables.Artefact(digest=digest, kind="dataset", bytes=1, state="complete", created_at=run.created_at)
+    row = tables.Dataset(
+        id=uuid_of(digest), identity=digest, artefact=digest, source="x", games=1, plies=1, duplicates=0, rejected=0,
+        skipped=0, report={}, created_at=run.created_at,
+    )  # fmt: skip
+    link = tables.RunInput(run_id=run.id, name="dataset", recipe=f"dataset:{digest}[1,0.0,0.5]", digest=digest)
+    make.add(artefact, row, link)
+    make.say("dataset", row.id, "tag", tag)
+
+
+def test_edits_need_the_papers_model_games_states_and_edit(database, make):
+    checkpoint = make.checkpoint("paper", d_model=512, heads=8)
+    make.say("checkpoint", checkpoint.id, "tag", "karvonen-2024:8-layer")
+    edit = make.intervention(checkpoint, "probe:piece", (3, 4, 5, 6), 1.5)
+    run = make.edit(checkpoint, [(1, {"clean": (5, 2, 1.0, 0.5), "edit": (4, 5, 0.8, 1.0)})], intervention=edit)
+    line = published(database, "karvonen table 2")
+    reasons = line["Table 2", "8 layer with intervention", "modified board"]["comparison"]
+    assert reasons == (
+        "not comparable: other games than the paper's Lichess set (its test file is not public); "
+        "1 states, the paper's 5000"
+    )
+    dataset_of(make, run, "karvonen-2024:lichess")
+    line = published(database, "karvonen table 2")["Table 2", "8 layer with intervention", "modified board"]
+    assert line["comparison"] == "not comparable: 1 states, the paper's 5000"
+    single = make.intervention(checkpoint, "probe:piece", (4,), 1.5)
+    make.edit(checkpoint, [(1, {"clean": (5, 2, 1.0, 0.5), "edit": (4, 3, 0.8, 1.0)})], intervention=single)
+    table_8 = published(database, "karvonen table 2")["Table 8", "8 layer, layer 5", "success"]
+    assert (table_8["published"], table_8["ours"], table_8["difference"]) == (85.5, 60, None)
+    assert "states neither the scale" in table_8["comparison"]
+
+
+def test_the_papers_layer_6_is_our_layer_5(database, make):
+    checkpoint = make.checkpoint("a")
+    make.probe(checkpoint, {(5, "test"): [(64, 64), (64, 32)], (5, "validation"): [(64, 64)]}, layers=(5,))
+    rows = published(database, "probe accuracy")
+    assert rows["Figure 3", "8 layer, layer 6", "square"]["ours"] == 75
+    assert rows["Figure 3", "8 layer, layer 5", "square"]["ours"] is None
+    assert rows["Table 1", "8 layer trained", "square"]["ours"] == 75
+    assert rows["Table 1", "8 layer randomized", "square"]["ours"] is None
+
+
+def test_a_query_without_published_numbers_says_so(database):
+    with pytest.raises(NotFoundError, match="no published numbers"):
+        beside(database, run_query(database, "games by termination"))

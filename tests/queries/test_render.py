@@ -1,0 +1,141 @@
+"""Rendering: the same bytes every time, intervals and bounds as people read them, nothing lost for programs."""
+
+import csv
+import io
+import json
+
+import pytest
+
+from chessreg.errors import BadInputError
+from chessreg.queries import render, run_query, run_sql
+from chessreg.queries.catalogue import entries
+from chessreg.queries.engine import _ENGINES, Engine
+from chessreg.queries.render import FORMATS, rendered
+
+
+@pytest.fixture
+def results(database, make):
+    """A little of everything: games that won, lost and stopped; probes; edits."""
+    checkpoint = make.checkpoint("reference")
+    edit = make.intervention(checkpoint)
+    ends = [{}, {"result": "0-1"}, {"result": "1/2-1/2", "termination": "stalemate"},
+            {"result": "*", "termination": "move_limit", "adjudication_cp": 30}]  # fmt: skip
+    make.play(checkpoint, [ends[n % 4] | {"opening_number": n // 2} for n in range(40)], name="plain")
+    make.play(checkpoint, [ends[n % 3] | {"opening_number": n // 2} for n in range(40)], intervention=edit)
+    make.play(checkpoint, [ends[1]] * 20, intervention=make.intervention(checkpoint, scale=-3))
+    scores = {
+        (layer, split): [(64, 20 + 7 * g % 40) for g in range(9)]
+        for layer in (0, 1)
+        for split in ("validation", "test")
+    }
+    make.probe(checkpoint, scores, name="board")
+    states = [
+        (g, {"clean": (5, g % 4, 0.9 + g / 1000, 0.1 * (g % 7)), "edit": (g % 5, 3, 1 / 3, 1 / (g + 1.1))})
+        for g in range(12)
+    ]
+    make.edit(checkpoint, states, intervention=make.intervention(checkpoint, "probe:piece", (5,), 1.5))
+    make.legality(checkpoint, [[(True, 0.9), (g % 3 > 0, None), (True, 1 / (g + 1.3))] for g in range(12)])
+    return database
+
+
+def test_the_same_query_twenty_times_on_eight_threads_gives_the_same_bytes(results):
+    seen = {}
+    for _ in range(20):
+        _ENGINES[results] = Engine(results, threads=8)  # nothing kept from the time before
+        for entry in entries():
+            result = run_query(results, entry.title)
+            assert len(result) >= 2
+            for name in FORMATS:
+                seen.setdefault((entry.title, name), set()).add(rendered(result, name))
+    assert {len(versions) for versions in seen.values()} == {1}
+
+
+def test_bounds_and_intervals_as_people_read_them(results):
+    text = rendered(run_query(results, "elo", where="score = 0"), "table")
+    assert "0.000 [≤ 0.139]" in text
+    assert "≤ -317" in text
+    assert "inf" not in text
+    assert "nan" not in text
+
+
+def test_what_every_row_shares_stands_above_the_table(results):
+    text = rendered(run_query(results, "elo"), "table")
+    first, header, *_ = text.splitlines()
+    assert first.startswith("checkpoint") is False
+    assert "opening random:20; policy retry:5" in first
+    assert "opening" not in header
+    assert "checkpoint_id" not in text
+    assert header.split()[:3] == ["#", "checkpoint", "intervention"]
+
+
+def test_latex_has_booktabs_and_escapes(results):
+    text = rendered(run_query(results, "elo"), "latex")
+    assert text.startswith("% elo by intervention: Karvonen 2024, Table 3 and Figure 2\n")
+    assert r"\toprule" in text
+    assert r"\bottomrule" in text
+    assert r"first try legal \%" in text
+    assert r"$\leq$" in text
+    assert "≤" not in text
+    body = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert len({line.replace(r"\&", "").count("&") for line in body}) == 1
+    odd = run_sql(results, "SELECT 'a_b & 50% \\ {x} ~^$#' AS x")
+    assert r"a\_b \& 50\% \textbackslash{} \{x\} \textasciitilde{}\textasciicircum{}\$\#" in rendered(odd, "latex")
+
+
+def test_markdown_is_a_table_with_pipes_escaped(results):
+    lines = rendered(run_sql(results, "SELECT 'a|b' AS x, 1.5 AS y"), "markdown").splitlines()
+    assert lines == ["| x | y |", "| --- | ---: |", "| a\\|b | 1.500 |"]
+
+
+def test_csv_json_and_parquet_have_every_column_and_exact_numbers(results):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    result = run_query(results, "elo")
+    rows = list(csv.DictReader(io.StringIO(rendered(result, "csv"))))
+    assert [list(row) for row in rows] == [result.columns] * len(result)
+    assert [float(row["score"]) for row in rows] == [row["score"] for row in result.rows]
+    assert rows[0]["intervention_id"] == ""
+    document = json.loads(rendered(result, "json"))
+    assert document["rows"] == result.rows
+    assert document["meta"]["query"] == "elo by intervention"
+    assert {"name": "n", "unit": "games", "text": "games played"} in document["columns"]
+    table = pq.read_table(pa.BufferReader(rendered(result, "parquet")))
+    assert table.to_pylist() == result.rows
+    assert json.loads(table.schema.metadata[b"chessreg"])["query_hash"] == result.meta["query_hash"]
+    assert result.to_pandas()["score"].tolist() == [row["score"] for row in result.rows]
+
+
+def test_odd_values_come_out_of_every_format(results):
+    sql = """SELECT NULL AS nothing, true AS yes, [1, NULL] AS list, {'a': 1} AS struct, 'x\ny' AS lines,
+        TIMESTAMPTZ '2026-01-01' AS at_, DATE '2026-01-02' AS day, 'nan'::DOUBLE AS nan, '\\xAB'::BLOB AS bytes,
+        170141183460469231731687303715884105727::HUGEINT AS huge"""
+    result = run_sql(results, sql)
+    for name in FORMATS:
+        assert rendered(result, name)
+    [row] = json.loads(rendered(result, "json"))["rows"]
+    assert (row["nothing"], row["yes"], row["list"], row["struct"]) == (None, True, [1, None], {"a": 1})
+    assert (row["nan"], row["bytes"], row["day"]) == (None, "ab", "2026-01-02")
+
+
+def test_a_file_is_written_whole_in_the_format_of_its_name(results, tmp_path):
+    result = run_query(results, "elo")
+    for suffix, name in render.SUFFIXES.items():
+        path = tmp_path / f"table{suffix}"
+        assert render.write(result, path) == name
+        data = rendered(result, name)
+        assert path.read_bytes() == (data if isinstance(data, bytes) else data.encode())
+    with pytest.raises(BadInputError, match=r"no format is written to \.xls"):
+        render.write(result, tmp_path / "table.xls")
+    with pytest.raises(BadInputError, match="cannot write"):
+        render.write(result, tmp_path / "nowhere" / "table.csv")
+    assert sorted(p.name for p in tmp_path.glob("*table*")) == sorted(f"table{s}" for s in render.SUFFIXES)
+
+
+def test_the_footer_names_what_the_numbers_rest_on(results):
+    result = run_query(results, "games by termination")
+    line = render.footer(result)
+    assert line.startswith("games by termination: 6 rows; query ")
+    assert "registry schema 0001" in line
+    assert f"data {results.data_version()}" in line
+    assert "100 game" in line
