@@ -6,7 +6,9 @@
    for every character. Both use the same model object, dtype and threads, the policy retry:5, the same draws, and level
    20, which forgets everything before each move and so plays the same moves every time: both ways must play the same
    games. The plain way plays a few of them; its games a minute are its turns a minute over the arena's turns a game.
-2. At 100,000 nodes, level 0: the same searches done by the engines alone, on all cores, over the time of the match.
+2. At 100,000 nodes, level 0: the time of the same searches done by the engines alone, on all cores, over the time of
+   the match, the median of three rounds. A machine that does other things too disturbs this; `share_by_cpu` is then the better
+   figure: the share of the match in which an engine process had a search to do, times the engines' part of the CPU.
 
 The model is the bundled one unless another is named; without either there is nothing to measure.
 """
@@ -27,6 +29,7 @@ from typing import Any
 import chess
 import chess.engine
 import numpy as np
+import psutil
 import torch
 
 from chessreg.experiments.playing.arena import Arena
@@ -57,10 +60,12 @@ class RecordingPool(EnginePool):
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self.asked: list[tuple[Hashable, chess.Board, tuple[int | str, ...]]] = []
+        self.answers: list[Future[EngineMove]] = []
 
     def submit(self, game_id: Hashable, board: chess.Board, *, key: tuple[int | str, ...]) -> Future[EngineMove]:
         self.asked.append((game_id, board.copy(), key))
-        return super().submit(game_id, board, key=key)
+        self.answers.append(super().submit(game_id, board, key=key))
+        return self.answers[-1]
 
 
 def arena_games(
@@ -156,23 +161,40 @@ def against_plain(
 
 
 def against_engines(model: LanguageModel, games: int, on_slow: Callable[[bool], None]) -> dict[str, float]:
-    """How much of a match at 100,000 nodes the engines alone would take."""
+    """How much of a match at 100,000 nodes the engines alone would take: the median of three rounds."""
     opponent = "stockfish:0@nodes=100000"
-    cpu = time.process_time()
-    played, seconds, pool = arena_games(model, opponent, games, 8, on_slow)
-    cpu = time.process_time() - cpu
-    with EnginePool(parse_engine(opponent)) as alone:
-        warm_up(alone)
-        began = time.perf_counter()
-        moves = [future.result() for future in [alone.submit(g, b, key=k) for g, b, k in pool.asked]]
-        bound_seconds = time.perf_counter() - began
-    return {
-        "games_per_minute": round(60 * len(played) / seconds, 1),
-        "engine_only_games_per_minute": round(60 * len(played) / bound_seconds, 1),
-        "engine_seconds_per_move": round(sum(move.seconds for move in moves) / len(moves), 4),
-        "own_cpu_seconds_per_move": round(cpu / len(moves), 4),
-        "share_of_bound": round(bound_seconds / seconds, 3),
-    }
+    rounds = []
+    for _ in range(3):
+        cpu = time.process_time()
+        played, seconds, pool = arena_games(model, opponent, games, 6, on_slow)
+        own_cpu = time.process_time() - cpu
+        searching = sum(answer.result().seconds for answer in pool.answers)
+        with EnginePool(parse_engine(opponent)) as alone:
+            warm_up(alone)
+            before = engine_cpu(alone)
+            began = time.perf_counter()
+            for future in [alone.submit(g, b, key=k) for g, b, k in pool.asked]:
+                future.result()
+            bound_seconds = time.perf_counter() - began
+            searched_cpu = engine_cpu(alone) - before
+        busy = searching / seconds / pool.processes
+        rounds.append(
+            {
+                "games_per_minute": round(60 * len(played) / seconds, 1),
+                "engine_only_games_per_minute": round(60 * len(played) / bound_seconds, 1),
+                "engines_busy": round(busy, 3),
+                "engine_cpu_seconds_per_move": round(searched_cpu / len(pool.asked), 4),
+                "own_cpu_seconds_per_move": round(own_cpu / len(pool.asked), 4),
+                "share_by_cpu": round(busy * searched_cpu / (searched_cpu + own_cpu), 3),
+                "share_of_bound": round(bound_seconds / seconds, 3),
+            }
+        )
+    return sorted(rounds, key=lambda one: one["share_of_bound"])[1]
+
+
+def engine_cpu(pool: EnginePool) -> float:
+    """CPU seconds that the engine processes have used."""
+    return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pool.pids)
 
 
 def load(given: Path | None, stack: ExitStack) -> LanguageModel | None:
