@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import chess
+import chess.pgn
 import pytest
+
+from chessreg.noise import generator
+from chessreg.session import Session, open_session
 
 
 @pytest.fixture(scope="session")
@@ -14,3 +20,52 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("no ../shared/data beside the checkout")
     return folder
+
+
+def random_game(number: int, plies: int = 44) -> str:
+    """A PGN of random legal moves, with ratings."""
+    random, board = generator("kinds world", number), chess.Board()
+    game = chess.pgn.Game()
+    game.headers.update({"WhiteElo": str(1000 + 40 * number), "BlackElo": "1500", "Result": "*"})
+    node: chess.pgn.GameNode = game
+    while len(board.move_stack) < plies and not board.is_game_over():
+        move = random.choice(list(board.legal_moves))
+        board.push(move)
+        node = node.add_variation(move)
+    return f"{game}\n\n"
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a registry and a store in which `sample`, `reference`, `reference-fit`, … exist.
+
+    The names are those of the kinds' examples: `chessreg demo` makes the same things, larger.
+    """
+    from chessreg.experiments.cache import CacheSpec
+    from chessreg.experiments.probe import ProbeSpec
+    from chessreg.experiments.vector import VectorSpec
+    from chessreg.jobs import checkpoints, datasets, splits
+    from chessreg.models.checkpoint import CheckpointInfo, gpt2_config, save_checkpoint
+    from chessreg.models.random_twin import random_twin
+
+    root = tmp_path_factory.mktemp("world")
+    (root / "games.pgn").write_text("".join(random_game(n) for n in range(60)))
+    twin = random_twin(gpt2_config(n_layer=2, n_head=2, n_embd=32, block_size=1023, vocab_size=32), seed=0)
+    save_checkpoint(twin, root / "twin", CheckpointInfo.of(twin, "pgn-char-32"))
+    with open_session(str(root / "registry.db"), root / "store") as session:
+        datasets.add_dataset(session.database, session.store, [root / "games.pgn"], name="sample")
+        splits.split_dataset(session.database, session.store, "sample", "fit=0.6,test=0.4", seed=0)
+        checkpoints.import_checkpoint(session.database, session.store, root / "twin", name="reference")
+        for part in ("fit", "test"):
+            spec = CacheSpec(checkpoint="reference", dataset=f"sample:{part}", last=16)
+            session.run(spec, name=f"reference-{part}")
+        session.run(ProbeSpec(cache="reference-fit", epochs=1), name="reference-board")
+        session.run(VectorSpec(cache="reference-fit", first_ply=6), name="skill")
+    return root
+
+
+@pytest.fixture
+def world_session(world: Path) -> Iterator[Session]:
+    """The world's registry and store, open."""
+    with open_session(str(world / "registry.db"), world / "store") as opened:
+        yield opened

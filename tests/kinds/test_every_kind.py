@@ -42,7 +42,8 @@ def results(session, run_id) -> dict[str, int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
-def test_a_kind_is_helped_planned_killed_resumed_queried_and_drawn(name, world, session):
+def test_a_kind_is_helped_planned_killed_resumed_queried_and_drawn(name, world, world_session):
+    session = world_session
     found = kind(name)
     example = shlex.split(found.example)
     assert example, f"kind {found.name} has no example"

@@ -1,0 +1,63 @@
+"""`cache`: what is stored is the residual stream at the looked-at characters, whatever the batch, once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from chessreg.errors import BadInputError
+from chessreg.experiments.cache import CacheHow, CacheSpec, load_cache
+from chessreg.games.tokenizers import tokenizer
+
+
+def cached(session, **settings):
+    spec = CacheSpec(**{"checkpoint": "reference", "dataset": "sample:fit", "dtype": "float32"} | settings)
+    report = session.run(spec)
+    return load_cache(session.inputs, f"run:{session_hash(session, report)}")
+
+
+def session_hash(session, report) -> str:
+    from chessreg.registry import tables
+
+    with session.database.read() as sql:
+        return sql.get_one(tables.Run, report.run_id).spec_hash
+
+
+def test_rows_equal_a_forward_pass_of_each_game_alone(world_session):
+    found = cached(world_session, games=5, last=12)
+    model, encode = world_session.model("reference"), tokenizer("pgn-char-32").encode
+    games, _ = world_session.inputs.dataset(found.spec.dataset)
+    assert found.layers == [0, 1]
+    for item in np.unique(found.array.game):
+        text = games.texts(np.array([item]))[0]
+        at = np.flatnonzero(found.array.game == item)
+        assert found.array.token[at].tolist() == [i for i, c in enumerate(text) if c == "."][:12]
+        assert found.array.ply[at].tolist() == list(range(0, 2 * len(at), 2))
+        tokens = torch.from_numpy(encode(text).astype(np.int64))[None]
+        alone = model.residuals(tokens, [0, 1])
+        for layer in (0, 1):
+            expected = alone[layer][0, found.array.token[at]].numpy()
+            np.testing.assert_allclose(found.read(layer, at), expected, atol=1e-4)
+
+
+def test_small_types_hold_the_same_numbers_rounded(world_session):
+    exact = cached(world_session, games=4).read(1)
+    for dtype, step in (("float16", 2e-3), ("bfloat16", 1e-2)):
+        rounded = cached(world_session, games=4, dtype=dtype).read(1)
+        np.testing.assert_allclose(rounded, exact, rtol=step, atol=1e-3)
+
+
+def test_groups_and_batches_do_not_change_what_is_read(world_session):
+    one = cached(world_session, games=7, replicate=1)
+    spec = CacheSpec(checkpoint="reference", dataset="sample:fit", dtype="float32", games=7, replicate=2)
+    report = world_session.run(spec, CacheHow(batch_games=2, group_games=3))
+    other = load_cache(world_session.inputs, f"run:{session_hash(world_session, report)}")
+    assert len(other.groups) == 3
+    order = [np.lexsort((c.array.ply, c.array.game)) for c in (one, other)]
+    np.testing.assert_allclose(one.read(0)[order[0]], other.read(0)[order[1]], atol=1e-4)
+
+
+def test_a_layer_that_the_model_lacks_is_refused(world_session):
+    with pytest.raises(BadInputError, match="layer 7"):
+        cached(world_session, layers=(0, 7))

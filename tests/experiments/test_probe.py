@@ -1,0 +1,109 @@
+"""`probe`: fits what is linear, scores every game, and never tests on what it was fitted on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sqlalchemy import select
+
+from chessreg.errors import BadInputError
+from chessreg.experiments.probe import ProbeSpec, best_layer, load_probe
+from chessreg.experiments.probing.data import ProbeData
+from chessreg.experiments.probing.fitting import fit, score
+from chessreg.registry import tables
+
+
+class Readable:
+    """Activations from which every square is read by a linear rule: layer 1 of size 20, layer 0 pure noise."""
+
+    def __init__(self, rows: int = 3000, width: int = 48) -> None:
+        random = np.random.default_rng(0)
+        self.values = {1: 20 * random.standard_normal((rows, width)).astype(np.float32)}
+        self.values[0] = random.standard_normal((rows, width)).astype(np.float32)
+        rule = random.standard_normal((width, 64, 3))
+        labels = np.einsum("rd,dsk->rsk", self.values[1], rule).argmax(-1).astype(np.int8)
+        self.data = ProbeData(self, np.repeat(np.arange(rows // 10), 10).astype(np.int32), labels, 3)
+        self.array, self.d_model = self, width
+
+    def read(self, layer, rows=slice(None)):
+        return self.values[int(str(layer).split(".")[1]) if isinstance(layer, str) else layer][rows]
+
+    def iter_batches(self, points, size, seed, epoch, keep):
+        from store.batches import Batch
+
+        order = np.random.default_rng([seed, epoch]).permutation(np.flatnonzero(keep))
+        for start in range(0, len(order), size):
+            rows = order[start : start + size]
+            yield Batch(rows, {point: self.read(point, rows) for point in points}, "float32")
+
+
+def test_a_linear_rule_is_learnt_whatever_the_size_of_the_layer():
+    made = Readable()
+    rows = made.data.item < 240
+    spec = ProbeSpec(cache="run:" + "0" * 64, epochs=12)
+    weight = fit(spec, made.data, rows, [0, 1], "cpu", lambda fraction, text: None)
+    right = {}
+    for layer in (0, 1):
+        scored = list(score(weight[layer], made.data, ~rows, layer, made.data.majority(rows), "cpu"))
+        assert [row[0] for row in scored] == list(range(240, 300))
+        right[layer] = sum(row[2] for row in scored) / sum(row[1] for row in scored)
+    assert right[1] > 0.93
+    assert right[0] < 0.5
+
+
+def test_scores_follow_from_the_stored_probe(world_session):
+    inputs = world_session.inputs
+    recipe = inputs.recipe("run:probe", "reference-board")
+    run = inputs.run(recipe)
+    spec = ProbeSpec(**run.spec)
+    data = ProbeData.load(inputs, spec.cache, "piece", "cache")
+    held = data.held_out(spec.validation, spec.seed)
+    assert not set(data.item[held]) & set(data.item[~held])
+    with world_session.database.read() as sql:
+        rows = sql.scalars(select(tables.Score).where(tables.Score.run_id == run.id)).all()
+    assert {row.item for row in rows} == set(data.item[held].tolist())
+    for row in rows:
+        weight = load_probe(inputs, recipe, row.layer).weight
+        at = np.flatnonzero(data.item == row.item)
+        read = np.einsum("rd,dsk->rsk", data.cache.read(row.layer, at), weight).argmax(-1)
+        truth = data.labels[at]
+        assert (row.n, row.correct) == (truth.size, int((read == truth).sum()))
+        positive, false_positive, false_negative = np.frombuffer(row.counts, "<i4").reshape(3, 13)
+        assert (positive + false_negative).tolist() == np.bincount(truth.ravel(), minlength=13).tolist()
+        assert (positive + false_positive).tolist() == np.bincount(read.ravel(), minlength=13).tolist()
+        assert row.detail["exact"] == int((read == truth).all(1).sum())
+
+
+def test_the_best_layer_is_chosen_on_validation(world_session):
+    inputs = world_session.inputs
+    recipe = inputs.recipe("run:probe", "reference-board")
+    with world_session.database.read() as sql:
+        rows = sql.scalars(select(tables.Score).where(tables.Score.run_id == inputs.run(recipe).id)).all()
+    accuracy = {
+        layer: sum(r.correct for r in rows if r.layer == layer and r.split == "validation")
+        / sum(r.n for r in rows if r.layer == layer and r.split == "validation")
+        for layer in (0, 1)
+    }
+    assert best_layer(inputs, recipe) == max(accuracy, key=accuracy.__getitem__)
+
+
+def test_labels_are_the_boards_of_python_chess(world_session):
+    import chess
+
+    inputs = world_session.inputs
+    data = ProbeData.load(inputs, inputs.recipe("run:cache", "reference-fit"), "piece", "cache")
+    games, _ = inputs.dataset(data.cache.spec.dataset)
+    item = int(data.item[0])
+    board, boards = chess.Board(), []
+    for word in games.texts(np.array([item]))[0][1:].split():
+        boards.append(board.copy(stack=False))
+        board.push_san(word.split(".")[-1])
+    for row in np.flatnonzero(data.item == item):
+        pieces = [boards[data.cache.array.ply[row]].piece_at(s) for s in chess.SQUARES]
+        expected = [6 if p is None else 6 + (p.piece_type if p.color else -p.piece_type) for p in pieces]
+        assert data.labels[row].tolist() == expected
+
+
+def test_a_layer_that_is_not_cached_is_refused(world_session):
+    with pytest.raises(BadInputError, match="layer 5"):
+        world_session.run(ProbeSpec(cache="reference-fit", layers=(5,)))
