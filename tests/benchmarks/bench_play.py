@@ -7,7 +7,7 @@
    20, which forgets everything before each move and so plays the same moves every time: both ways must play the same
    games. The plain way plays a few of them; its games a minute are its turns a minute over the arena's turns a game.
 2. At 100,000 nodes, level 0: the time of the same searches done by the engines alone, on all cores, over the time of
-   the match, the median of three rounds. A machine that does other things too disturbs this; `share_by_cpu` is then the better
+   the match, the median of three rounds. Other work on the machine disturbs this; `share_by_cpu` is then the better
    figure: the share of the match in which an engine process had a search to do, times the engines' part of the CPU.
 
 The model is the bundled one unless another is named; without either there is nothing to measure.
