@@ -35,6 +35,7 @@ DEFAULT_MEMORY = "4GB"
 LOCK = (
     "SET temp_directory = ''",  # first: it is refused afterwards
     "SET TimeZone = 'UTC'",
+    "SET enable_progress_bar = false",  # it would be drawn on stdout
     "SET autoinstall_known_extensions = false",
     "SET autoload_known_extensions = false",
     "SET allow_community_extensions = false",

@@ -7,6 +7,7 @@ fail. So a first row of typed values goes in front of each table and is cut off 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 
 TABLES: dict[str, sa.Table] = {table.name: table for table in Base.metadata.sorted_tables}
 BATCH_ROWS = "65536"
+LARGE = 100_000  # units of results from which two connections share the reading
+RUNS = """WITH RECURSIVE r(id) AS (
+    SELECT min(run_id) FROM "{table}"
+    UNION ALL SELECT (SELECT min(run_id) FROM "{table}" WHERE run_id > r.id) FROM r WHERE r.id IS NOT NULL
+) SELECT id, (SELECT max(unit) FROM "{table}" WHERE run_id = r.id) + 1 AS units FROM r WHERE id IS NOT NULL"""
 
 # SQLAlchemy's type → (first row's value on SQLite, DuckDB's type, how DuckDB reads what SQLite gave). Order matters.
 TYPES: list[tuple[type[Any], str, str, str]] = [
@@ -73,26 +79,65 @@ def view(database: Database, table: str, read: frozenset[str], source: str) -> s
 
 
 def read(database: Database, wanted: Mapping[str, frozenset[str]]) -> tuple[dict[str, pa.Table], str]:
-    """These columns of these tables, and the data version: all as of one moment. No table without a wanted column."""
+    """These columns of these tables, and the data version: all as of one moment. No table without a wanted column.
+
+    Of a large table of SQLite a second connection reads the second half meanwhile, if it sees the same data version.
+    """
+    import pyarrow as pa
+
     with _connection(database) as connection:
-        state = _fetch(connection, "SELECT registry_id, data_version FROM registry_state", database.dialect).to_pylist()
-        found = {}
-        for table, names in wanted.items():
-            found[table] = _fetch(connection, _select(table, sorted(names), database.dialect), database.dialect)
-            if database.dialect == "sqlite":
-                found[table] = _with_uuids(found[table].slice(1), table)
-    # The same text as Database.data_version().
-    version = f"{UUID(str(state[0]['registry_id'])).hex[-6:]}.{state[0]['data_version']}" if state else "0.0"
-    return found, version
+        version = _version(connection, database.dialect)
+        cuts = {t: cut for t in wanted if (cut := _cut(connection, database.dialect, t))}
+        parts = {t: [_select(t, n, database.dialect, f"< {cuts[t]}" if t in cuts else "")] for t, n in wanted.items()}
+        rest = {t: _select(t, wanted[t], database.dialect, f">= {cut}") for t, cut in cuts.items()}
+        with ThreadPoolExecutor(1) as aside:
+            reading = aside.submit(_read_aside, database, rest, version) if rest else None
+            found = {t: [_fetch(connection, sql, t, database.dialect) for sql in sqls] for t, sqls in parts.items()}
+            others = reading.result() if reading else {}
+        for table, sql in rest.items():
+            found[table].append(others[table] if others else _fetch(connection, sql, table, database.dialect))
+    return {t: pa.concat_tables(tables) for t, tables in found.items()}, version
 
 
-def _select(table: str, names: list[str], dialect: str) -> str:
+def _read_aside(database: Database, selects: Mapping[str, str], version: str) -> dict[str, pa.Table]:
+    """The answers, or none if the registry has moved on from `version`."""
+    with _connection(database) as connection:
+        if _version(connection, database.dialect) != version:
+            return {}
+        return {table: _fetch(connection, sql, table, database.dialect) for table, sql in selects.items()}
+
+
+def _version(connection: Any, dialect: str) -> str:
+    """The same text as Database.data_version(), as this connection sees it."""
+    rows = _answer(connection, "SELECT registry_id, data_version FROM registry_state", dialect).to_pylist()
+    return f"{UUID(str(rows[0]['registry_id'])).hex[-6:]}.{rows[0]['data_version']}" if rows else "0.0"
+
+
+def _cut(connection: Any, dialect: str, table: str) -> str:
+    """The key (run_id, unit) in the middle of a large table of results; empty for other tables."""
+    if dialect != "sqlite" or [c.name for c in TABLES[table].primary_key][:2] != ["run_id", "unit"]:
+        return ""
+    runs = _answer(connection, RUNS.format(table=table), dialect).to_pylist()  # a few steps down the index for each run
+    total = sum(int(run["units"] or 0) for run in runs)
+    if total < LARGE:
+        return ""
+    before = 0
+    for run in runs:
+        if before + run["units"] >= total / 2:
+            return f"('{run['id']}', {int(total / 2 - before)})"
+        before += run["units"]
+    return ""
+
+
+def _select(table: str, wanted: frozenset[str], dialect: str, cut: str) -> str:
+    names = sorted(wanted)
     listed = ", ".join(f'"{name}"' for name in names)
+    where = f" WHERE (run_id, unit) {cut}" if cut else ""
     if dialect != "sqlite":
         return f'SELECT {listed} FROM "{table}"'
     known = columns(table)
     first = ", ".join(f'{_type(known[name])[1]} AS "{name}"' for name in names)
-    return f'SELECT {first} UNION ALL SELECT {listed} FROM "{table}"'
+    return f'SELECT {first} UNION ALL SELECT {listed} FROM "{table}"{where}'
 
 
 @contextmanager
@@ -129,7 +174,13 @@ def _connection(database: Database) -> Iterator[Any]:
         raise ChessregError(f"the registry cannot be read: {error}", "chessreg db status") from error
 
 
-def _fetch(connection: Any, sql: str, dialect: str) -> pa.Table:
+def _fetch(connection: Any, sql: str, table: str, dialect: str) -> pa.Table:
+    """The answer to a `_select` of this table, without the first row."""
+    found = _answer(connection, sql, dialect)
+    return _with_uuids(found.slice(1), table) if dialect == "sqlite" else found
+
+
+def _answer(connection: Any, sql: str, dialect: str) -> pa.Table:
     import adbc_driver_manager as adbc
     import pyarrow as pa
 

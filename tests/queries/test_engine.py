@@ -200,3 +200,41 @@ def test_a_registry_that_was_closed_is_let_go(tmp_path):
     del database
     gc.collect()
     assert gone() is None
+
+
+@pytest.mark.parametrize("sizes", [[3, 1, 9], [20], [1] * 12, [7, 7]])
+def test_a_large_table_is_read_in_two_halves_that_leave_nothing_out(database, make, monkeypatch, sizes):
+    checkpoint, asked = make.checkpoint("a"), []
+    for size in sizes:
+        make.play(checkpoint, [{}] * size)
+    plain = source._read_aside
+    monkeypatch.setattr(source, "LARGE", 5)
+    monkeypatch.setattr(source, "_read_aside", lambda *a: asked.append(found := plain(*a)) or found)
+    rows = run_sql(database, "SELECT run_id, unit FROM game").rows
+    assert len({tuple(row.values()) for row in rows}) == len(rows) == sum(sizes)
+    [second] = asked
+    assert second["game"].num_rows == pytest.approx(sum(sizes) / 2, abs=1)
+
+
+def test_the_second_half_is_of_the_same_moment_as_the_first(database, make, monkeypatch):
+    """A write between the two connections: the second sees another version, and the first reads all itself."""
+    checkpoint = make.checkpoint("a")
+    make.play(checkpoint, [{}] * 10)
+    plain, asked = source._read_aside, []
+
+    def late(*arguments):
+        make.play(checkpoint, [{}] * 7)
+        asked.append(plain(*arguments))
+        return asked[-1]
+
+    monkeypatch.setattr(source, "LARGE", 5)
+    monkeypatch.setattr(source, "_read_aside", late)
+    tables_read, version = source.read(database, {"game": frozenset({"run_id", "unit"})})
+    assert asked == [{}]
+    assert tables_read["game"].num_rows == 10
+    assert version != database.data_version()
+
+
+def test_nothing_is_drawn_on_stdout_while_a_query_takes_long(database):
+    sql = "SELECT current_setting('enable_progress_bar') AS bar"
+    assert run_sql(database, sql).rows == [{"bar": False}]

@@ -51,7 +51,7 @@ FROM arms
 JOIN (SELECT run_id, run, machines FROM scoped) USING (run_id)
 
 -- statement: base
-SELECT c.cell, c.protocol, c.intervention_id IS NULL AS plain, c.opening_seed,
+SELECT c.cell, c.protocol, c.opening_seed,
        CASE WHEN c.opening = 'standard' THEN g.unit ELSE g.opening_number END AS opening_number,
        g.run_id, g.unit, g.match, g.attempt_id, c.run, c.checkpoint_id, c.checkpoint, c.intervention, c.color,
        game_score($scoring, g.result, g.termination, g.adjudication_cp, c.color) AS score,
@@ -60,7 +60,7 @@ FROM game AS g JOIN cells AS c ON c.run_id = g.run_id AND c.match = g.match
 
 -- statement: table
 WITH played AS (
-    SELECT cell, count(*) AS n, count(DISTINCT hash(moves)) AS unique_games,
+    SELECT cell, count(*) AS n,
            count(*) FILTER (score = 1) AS w, count(*) FILTER (score = 0.5) AS d, count(*) FILTER (score = 0) AS l,
            count(*) FILTER (score IS NULL) AS unscored,
            count(*) FILTER (result = '*' AND adjudication_cp IS NOT NULL) AS adjudicated,
@@ -68,6 +68,9 @@ WITH played AS (
            100.0 * sum(first_try_legal)::DOUBLE / nullif(sum(turns), 0)::DOUBLE AS first_try_legal
     FROM base
     GROUP BY cell
+),
+different AS (
+    SELECT cell, count(*) AS unique_games FROM (SELECT DISTINCT cell, hash(moves) FROM base) GROUP BY cell
 ),
 arm AS (
     SELECT cell, checkpoint, checkpoint_id, intervention, intervention_id, color, engine, engine_version, level,
@@ -80,22 +83,37 @@ arm AS (
 SELECT cell, checkpoint, intervention, color, engine, engine_version, opponent, level, "limit", opening, policy,
        move_limit, $scoring AS scoring, n, planned, unique_games, w, d, l, unscored, adjudicated, forfeits,
        first_try_legal, runs, machines, checkpoint_id, intervention_id
-FROM arm JOIN played USING (cell)
+FROM arm JOIN played USING (cell) JOIN different USING (cell)
 ORDER BY cell
 
 -- statement: clusters
--- A cluster is one opening; beside its points stand those of the plain model from the same opening.
+-- A cluster is one opening; beside its points stand those of the plain model from the same opening. Openings on which
+-- the same happened in every cell of a protocol are counted together; a game is written 4 * cell + twice its score.
 WITH opened AS (
-    SELECT cell, protocol, plain, opening_seed, opening_number, sum(score) AS points, count(score) AS scored
+    SELECT protocol, list_sort(list(4 * cell + coalesce(2 * score, 3)::BIGINT)) AS games
     FROM base
+    GROUP BY protocol, opening_seed, opening_number
+),
+alike AS (
+    SELECT row_number() OVER () AS number, games, openings
+    FROM (SELECT protocol, games, count(*) AS openings FROM opened GROUP BY ALL)
+),
+scored AS (
+    SELECT number, openings, game // 4 AS cell, sum(game % 4) / 2 AS points, count(*) AS scored
+    FROM (SELECT number, openings, unnest(games) AS game FROM alike)
+    WHERE game % 4 < 3
     GROUP BY ALL
+),
+twin AS (
+    SELECT DISTINCT e.cell, p.cell AS plain_cell
+    FROM cells AS e JOIN cells AS p ON p.protocol = e.protocol AND p.intervention_id IS NULL
+    WHERE e.intervention_id IS NOT NULL
 )
-SELECT o.cell, o.points, o.scored, p.points AS base_points, p.scored AS base_scored, count(*) AS clusters
-FROM opened AS o
-LEFT JOIN opened AS p
-    ON p.plain AND NOT o.plain AND p.protocol = o.protocol
-    AND p.opening_seed = o.opening_seed AND p.opening_number = o.opening_number
-WHERE o.scored > 0
+SELECT o.cell, o.points, o.scored, p.points AS base_points, p.scored AS base_scored,
+       sum(o.openings)::BIGINT AS clusters
+FROM scored AS o
+LEFT JOIN twin AS t ON t.cell = o.cell
+LEFT JOIN scored AS p ON p.number = o.number AND p.cell = t.plain_cell
 GROUP BY ALL
 ORDER BY ALL
 

@@ -65,29 +65,20 @@ FROM ended JOIN described USING (arm)
 ORDER BY cell
 
 -- statement: clusters
+-- A cluster is one opening: how many of its games ended so, of how many. Openings whose games ended alike are counted.
 WITH opened AS (
-    SELECT arm, opening_seed, opening_number, cell, count(*) AS ended FROM base GROUP BY ALL
+    SELECT arm, list_sort(list(cell)) AS ends
+    FROM base
+    GROUP BY arm, opening_seed, opening_number
 ),
-every AS (
-    SELECT arm, opening_seed, opening_number, sum(ended)::BIGINT AS games FROM opened GROUP BY ALL
-),
--- Per arm and number of games of an opening: how many openings. Those without a game that ended so count with 0.
-sizes AS (
-    SELECT arm, games, count(*) AS openings FROM every GROUP BY ALL
-),
-hits AS (
-    SELECT o.arm, o.cell, o.ended, e.games, count(*) AS clusters
-    FROM opened AS o JOIN every AS e USING (arm, opening_seed, opening_number)
-    GROUP BY ALL
+alike AS (
+    SELECT arm, ends, count(*) AS openings FROM opened GROUP BY ALL
 )
-SELECT cell, ended, games, clusters FROM hits
-UNION ALL
-SELECT k.cell, 0, s.games, s.openings - coalesce(h.clusters, 0)
-FROM (SELECT DISTINCT arm, cell FROM hits) AS k
-JOIN sizes AS s ON s.arm = k.arm
-LEFT JOIN (SELECT cell, games, sum(clusters)::BIGINT AS clusters FROM hits GROUP BY ALL) AS h
-    ON h.cell = k.cell AND h.games = s.games
-WHERE s.openings > coalesce(h.clusters, 0)
+SELECT c.cell, len(list_filter(a.ends, lambda e: e = c.cell)) AS ended, len(a.ends) AS games,
+       sum(a.openings)::BIGINT AS clusters
+FROM (SELECT DISTINCT arm, unnest(ends) AS cell FROM alike) AS c
+JOIN alike AS a ON a.arm = c.arm
+GROUP BY ALL
 ORDER BY ALL
 
 -- statement: rows
