@@ -124,7 +124,6 @@ class Play(Kind):
     example = "--checkpoint reference --opponent random --games 20 --policy legal --opening random:6 --name games"
 
     def units(self, spec: PlaySpec, inputs: Inputs) -> int:
-        self.check(spec, inputs)
         return spec.games
 
     def check(self, spec: PlaySpec, inputs: Inputs) -> None:

@@ -57,6 +57,8 @@ class Inputs:
             return self._dataset_recipe(reference)
         if noun == "checkpoint":
             return self._checkpoint_recipe(reference)
+        if noun == "book":
+            return self._file_recipe(noun, reference)
         return self._run_recipe(noun.removeprefix("run:"), reference)
 
     def _dataset_recipe(self, reference: str) -> str:
@@ -84,6 +86,13 @@ class Inputs:
                 )
             ).first()
             return f"run:{run.spec_hash}/{output}"
+
+    def _file_recipe(self, kind: str, reference: str) -> str:
+        """A file of the user's, kept in the store and named by its content."""
+        path = Path(reference).expanduser()
+        if not path.is_file():
+            raise NotFoundError(f"{reference} does not exist")
+        return f"sha256:{self.store.add(path, kind).digest}"
 
     def _run_recipe(self, kind: str, reference: str) -> str:
         with self.database.read() as session:

@@ -58,6 +58,9 @@ class Kind:
     def estimate(self, spec: Any, inputs: Inputs) -> Estimate:
         return Estimate()
 
+    def check(self, spec: Any, inputs: Inputs) -> None:
+        """Called before anything is recorded: raise for what the work needs and would only miss later."""
+
     def run(self, task: Task[Any, Any]) -> None:
         raise NotImplementedError
 

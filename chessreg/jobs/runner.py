@@ -70,6 +70,7 @@ def run(
     missing = missing_units(inputs, frozen)
     if not missing:
         return RunReport(frozen.run_id, kind.name, frozen.units, 0, 0, None, "complete")
+    kind.check(frozen.spec, inputs)
     on_start(frozen, len(missing))
     attempt = Attempt(frozen, how, inputs, given, missing, on_progress)
     interrupted = attempt.go()
