@@ -140,6 +140,11 @@ def show(result: QueryResult, format_: str | None, output: Path | None) -> None:
     """Data on stdout or into the file; notes and the footer on stderr."""
     from chessreg.queries import render
 
+    chosen = format_ or (render.SUFFIXES.get(output.suffix.lower()) if output else None)
+    if result.meta.get("published") and chosen in (None, "table", "markdown", "latex"):
+        from chessreg.queries.published import with_ours
+
+        result = with_ours(result)
     if output is not None:
         written = render.write(result, output, format_)
         click.echo(f"{output}: {len(result):,} rows as {written}", err=True)

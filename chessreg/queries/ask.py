@@ -50,7 +50,8 @@ def run_query(
         table = engine.over(table, f"SELECT * FROM result WHERE {asked.result_where} ORDER BY cell", timeout)
     meta = metadata(engine, answer, table.num_rows, entry.digest, asked.meta)
     notes = remarks(entry, table.num_rows, answer["left out"], scope)
-    return QueryResult(table.drop_columns(["cell"]), meta, notes, entry, table["cell"].to_pylist())
+    cells = table["cell"].to_pylist()
+    return QueryResult(table.drop_columns(["cell"]), meta, notes, entry, cells, entry.columns)
 
 
 def rows_behind(

@@ -30,11 +30,12 @@ def layout(result: QueryResult) -> tuple[list[str], dict[str, str]]:
     rows = result.rows
     ends = {f"{name}{end}" for name in result.intervals for end in ("_low", "_high")}
     shown = [n for n in result.columns if n not in ends and not result.column(n).hidden]
-    if result.entry is None or not rows:
+    if not result.described or not rows:
         return shown, {}
+    stays = {"row", "column", "comparison"} if result.meta.get("published") else {shown[0]}
     same: dict[str, str] = {}
     kept = []
-    for place, name in enumerate(shown):
+    for name in shown:
         values = [row[name] for row in rows]
         ended = name in result.intervals and any(
             row[f"{name}{e}"] is not None for row in rows for e in ("_low", "_high")
@@ -42,7 +43,7 @@ def layout(result: QueryResult) -> tuple[list[str], dict[str, str]]:
         if all(v is None for v in values) and not ended:
             continue
         describes = isinstance(values[0], str) or result.column(name).unit in ("", "plies")
-        if place and describes and name not in result.intervals and len(set(values)) == 1 and len(rows) > 1:
+        if name not in stays and describes and name not in result.intervals and len(set(values)) == 1 and len(rows) > 1:
             same[name] = cell(result, rows[0], name)
         else:
             kept.append(name)
@@ -284,7 +285,7 @@ def footer(result: QueryResult) -> str:
     """One line of where the numbers come from."""
     meta = result.meta
     read = ", ".join(f"{count:,} {name}" for name, count in meta["rows_read"].items() if count) or "no rows"
-    named = result.entry.title if result.entry else "sql"
+    named = meta["query"] if "paper" in meta else "sql"
     return (
         f"{named}: {meta['rows']:,} rows; query {meta['query_hash']}, registry schema {meta['registry_schema']}, "
         f"data {meta['data_version']}; read {read}"

@@ -17,7 +17,8 @@ class QueryResult:
     """Rows and where they come from.
 
     `meta` names query, query hash, scope, registry schema, data version and row counts. `notes` are for the reader,
-    never data. `cells` numbers the groups of rows behind a catalogue table, one per row.
+    never data. `cells` numbers the groups of rows behind a catalogue table, one per row. `described` says
+    what the columns mean.
     """
 
     table: pa.Table
@@ -25,6 +26,7 @@ class QueryResult:
     notes: list[str] = field(default_factory=list)
     entry: Entry | None = None
     cells: list[int] | None = None
+    described: tuple[Column, ...] = ()
 
     @property
     def columns(self) -> list[str]:
@@ -48,14 +50,13 @@ class QueryResult:
 
     def column(self, name: str) -> Column:
         """What a column means; of an interval's end, what its statistic means."""
-        if self.entry is None:
-            return Column(name, "", "")
+        known = {column.name: column for column in self.described}
         for suffix, text in (("_low", "lower"), ("_high", "upper")):
             stem = name.removesuffix(suffix)
             if stem != name and stem in self.intervals:
-                base = self.entry.column(stem)
+                base = known.get(stem, Column(stem, "", ""))
                 return replace(base, name=name, text=f"{text} end of the 95 % interval of {stem}")
-        return self.entry.column(name)
+        return known.get(name, Column(name, "", ""))
 
     @property
     def intervals(self) -> frozenset[str]:

@@ -133,10 +133,9 @@ def difference(clusters: Clusters, hits: str, trials: str, base_hits: str, base_
     value = pairs.total(hits) / pairs.total(trials) - pairs.total(base_hits) / pairs.total(base_trials)
     resamples = _ratios(pairs, hits, trials) - _ratios(pairs, base_hits, base_trials)
     low, high = _percentiles(resamples)
-    if low == high:  # every pair differs by the same: two Wilson intervals say more than a width of 0
-        ours = wilson(pairs.total(hits) / pairs.total(trials), pairs.number)
-        base = wilson(pairs.total(base_hits) / pairs.total(base_trials), pairs.number)
-        low, high = max(-1.0, ours[0] - base[1]), min(1.0, ours[1] - base[0])
+    if low == high:  # every pair differs by the same: one that does not can still be this frequent
+        bound = one_sided(pairs.number)
+        low, high = max(-1.0, value - bound), min(1.0, value + bound)
     return Estimate(value, low, high)
 
 
@@ -171,13 +170,15 @@ def elo_difference(clusters: Clusters, points: str, games: str, base_points: str
         clipped = [np.clip(r, 0.5 / n, 1 - 0.5 / n) for r, n in zip(both, trials, strict=True)]
         elos = [-400 * np.log10(1 / r - 1) for r in clipped]
         low, high = _percentiles(elos[0] - elos[1])
-        if low < high:
-            return Estimate(elo(ours.value) - elo(base.value), low, high)
+        if low == high:  # every pair differs by the same, as in `difference`
+            bound, half = one_sided(pairs.number), 0.5 / pairs.total(games)
+            ends = (ours.value - bound, ours.value + bound)
+            low, high = (elo(min(max(end, half), 1 - half)) - elo(base.value) for end in ends)
+        return Estimate(elo(ours.value) - elo(base.value), low, high)
     mine, theirs = elo_of(ours), elo_of(base)
     low_end = mine.low - theirs.high if mine.low is not None and theirs.high is not None else None
     high_end = mine.high - theirs.low if mine.high is not None and theirs.low is not None else None
-    value = None if mine.value is None or theirs.value is None else mine.value - theirs.value
-    return Estimate(value, low_end, high_end)
+    return Estimate(None, low_end, high_end)
 
 
 def _ratios(clusters: Clusters, hits: str, trials: str) -> np.ndarray:

@@ -71,7 +71,7 @@ def test_rows_behind_a_line_of_the_table(type_, filled):
 def test_published_numbers_beside_ours(type_, filled):
     code, out, err = type_("elo", "--published", "--format", "markdown")
     assert code == 0
-    assert "| Karvonen 2024 | Table 3 | 8 layer random | none | % |" in out
+    assert "\n| 8 layer random | none | 15.7 | 50.0 [" in out
     assert "0 of 14 rows are comparable" in err
 
 

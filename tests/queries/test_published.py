@@ -5,7 +5,8 @@ import pytest
 from chessreg.errors import NotFoundError
 from chessreg.queries import run_query
 from chessreg.queries.catalogue import find
-from chessreg.queries.published import beside, values
+from chessreg.queries.published import beside, values, with_ours
+from chessreg.queries.render import rendered
 from chessreg.registry import tables
 from chessreg.registry.identity import digest_of, uuid_of
 
@@ -127,6 +128,17 @@ def test_the_papers_layer_6_is_our_layer_5(database, make):
     assert rows["Figure 3", "8 layer, layer 5", "square"]["ours"] is None
     assert rows["Table 1", "8 layer trained", "square"]["ours"] == 75
     assert rows["Table 1", "8 layer randomized", "square"]["ours"] is None
+
+
+def test_for_reading_numbers_without_ours_are_left_out_and_counted(database, make):
+    assert len(with_ours(beside(database, run_query(database, "elo")))) == 14
+    play_table_3(make)
+    result = with_ours(beside(database, run_query(database, "elo")))
+    assert [row["row"] for row in result.rows] == ["8 layer standard"] * 2
+    assert "12 published numbers have nothing of ours beside them" in result.notes[-1]
+    text = rendered(result, "table")
+    assert text.startswith("paper Karvonen 2024; table Table 3; unit %; model reference\n")
+    assert "49.6   50.0 [4" in text
 
 
 def test_a_query_without_published_numbers_says_so(database):

@@ -98,6 +98,15 @@ def test_a_difference_uses_only_clusters_that_both_have():
     assert stats.difference(nobody, "points", "games", "base", "base_games") == stats.UNKNOWN
 
 
+def test_pairs_that_all_differ_by_the_same_still_have_a_width():
+    pairs = clusters(points=[1, 0], games=[1, 1], base=[1, 0], base_games=[1, 1], weights=[15, 15])
+    same = stats.difference(pairs, "points", "games", "base", "base_games")
+    assert (same.value, -same.low, same.high) == (0, stats.one_sided(30), stats.one_sided(30))
+    in_elo = stats.elo_difference(pairs, "points", "games", "base", "base_games")
+    assert in_elo.value == 0
+    assert in_elo.high == pytest.approx(stats.elo(0.5 + stats.one_sided(30))) == -in_elo.low
+
+
 def test_an_elo_difference_is_finite_or_a_bound():
     pairs = clusters(points=[1, 0, 0.5], games=[1] * 3, base=[0, 0.5, 0], base_games=[1] * 3, weights=[30, 20, 10])
     both = stats.elo_difference(pairs, "points", "games", "base", "base_games")

@@ -7,7 +7,7 @@
 --   twin_of: the model whose untrained twin this is
 --   label: what is read off the residual stream
 --   positions: at which characters
---   hook_point: where in the model
+--   hook_point [hidden]: where in the model
 --   layer: 0-based; the paper counts from 1
 --   split: validation (held out of fitting, used to choose) or test
 --   n_games [games]: games scored

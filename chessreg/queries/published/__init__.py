@@ -10,12 +10,13 @@ so with a tag, `chessreg checkpoint tag CHECKPOINT karvonen-2024:8-layer`.
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chessreg.errors import ChessregError, NotFoundError
+from chessreg.queries.catalogue import Column
 from chessreg.queries.result import QueryResult
 
 if TYPE_CHECKING:
@@ -147,7 +148,22 @@ def beside(database: Database, result: QueryResult) -> QueryResult:
     table = pa.table({n: pa.array([row.get(n) for row in rows], types[n]) for n in COLUMNS})
     compared_rows = sum(row["comparison"] == "comparable" for row in rows)
     notes = [*result.notes, f"{compared_rows} of {len(rows)} rows are comparable with the paper's"]
-    return QueryResult(table, {**result.meta, "published": True, "rows": table.num_rows}, notes)
+    meta = {**result.meta, "published": True, "rows": table.num_rows}
+    units = {row["unit"] for row in rows}
+    unit = units.pop() if len(units) == 1 else ""
+    numbers = ("published", "ours", "difference")
+    columns = tuple(Column(n, unit if n in numbers else "", text) for n, text in COLUMNS.items())
+    return QueryResult(table, meta, notes, described=columns)
+
+
+def with_ours(result: QueryResult) -> QueryResult:
+    """For reading: without the published numbers that nothing of ours stands beside, if there are any others."""
+    keep = [place for place, row in enumerate(result.rows) if row["ours"] is not None]
+    left = len(result) - len(keep)
+    if not keep or not left:
+        return result
+    note = f"{left} published numbers have nothing of ours beside them; --format csv and --json list them all"
+    return replace(result, table=result.table.take(keep), notes=[*result.notes, note])
 
 
 def compared(engine: Engine, value: Value, ours: pa.Table) -> list[dict[str, Any]]:
