@@ -1,8 +1,4 @@
-"""A registry with a model that plays: a GPT with weights written by hand, a bigram model of game text.
-
-It writes things like `Nf3 ` and `exd5 `, of which one in six or so is legal: real retries and forfeits, in a fraction
-of a millisecond a token, on every fresh clone.
-"""
+"""A registry with the bigram model in it, matches on it, and directions to add."""
 
 from __future__ import annotations
 
@@ -10,75 +6,31 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 from chessreg.games.engines import find_stockfish
-from chessreg.games.openings import OpeningSpec, openings
 from chessreg.games.tokenizers import PgnCharacters, Tokenizer
 from chessreg.jobs.checkpoints import import_checkpoint
-from chessreg.models.checkpoint import CheckpointInfo, gpt2_config, save_checkpoint
 from chessreg.models.language_model import LanguageModel
-from chessreg.models.random_twin import random_twin
 from chessreg.session import Session, open_session
-
-torch.set_num_threads(1)  # tiny matrices: a second thread only waits
 
 NAME = "bigram"
 
 
-def transitions() -> np.ndarray:
-    """log P(next character | character) in the text of random games, float64 [32, 32]."""
-    pgn = PgnCharacters()
-    counts = np.full((pgn.size, pgn.size), 0.02)
-    for opening in openings(OpeningSpec("random", "30"), 0, range(60)):
-        ids = pgn.encode(pgn.render(opening.sans) + " ")
-        np.add.at(counts, (ids[:-1], ids[1:]), 1)
-    return np.log(counts / counts.sum(1, keepdims=True))
-
-
-def bigram_model(block_size: int = 512) -> LanguageModel:
-    """A one-block GPT: the embedding is one-hot, the MLP a table of transitions, attention writes nothing."""
-    size = PgnCharacters.size
-    config = gpt2_config(n_layer=1, n_head=1, n_embd=size, block_size=block_size, vocab_size=size, d_mlp=size)
-    hf = random_twin(config, 0)
-    table = torch.from_numpy(transitions()).float()
-    block = hf.transformer.h[0]
-    with torch.no_grad():
-        for parameter in hf.parameters():
-            parameter.zero_()
-        hf.transformer.wte.weight.copy_(torch.eye(size))
-        block.ln_2.weight.fill_(1)
-        block.mlp.c_fc.weight.copy_(10 * torch.eye(size))
-        active = torch.nn.functional.gelu(10 * torch.nn.functional.layer_norm(torch.eye(size), (size,)))
-        block.mlp.c_proj.weight.copy_(torch.linalg.solve(active, 10 * table - torch.eye(size)))
-        hf.transformer.ln_f.weight.fill_(2.5)
-    return LanguageModel(hf)
+@pytest.fixture(scope="session")
+def model(bigram: Callable[..., LanguageModel]) -> LanguageModel:
+    return bigram()
 
 
 @pytest.fixture(scope="session")
-def model() -> LanguageModel:
-    return bigram_model()
-
-
-@pytest.fixture(scope="session")
-def small() -> LanguageModel:
+def small(bigram: Callable[..., LanguageModel]) -> LanguageModel:
     """The same with room for 64 characters."""
-    return bigram_model(block_size=64)
+    return bigram(block_size=64)
 
 
 @pytest.fixture(scope="session")
 def pgn() -> Tokenizer:
     return PgnCharacters()
-
-
-@pytest.fixture(scope="session")
-def checkpoint_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("bigram") / "checkpoint"
-    made = bigram_model()
-    save_checkpoint(made.hf, folder, CheckpointInfo.of(made.hf, PgnCharacters.name, source={"format": "test"}))
-    return folder
 
 
 @pytest.fixture

@@ -1,0 +1,67 @@
+"""A model that plays: a GPT with weights written by hand, a bigram model of game text.
+
+It writes things like `Nf3 ` and `exd5 `, of which one in six or so is legal: real retries and forfeits, in a fraction
+of a millisecond a token, on every fresh clone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from chessreg.games.openings import OpeningSpec, openings
+from chessreg.games.tokenizers import PgnCharacters
+from chessreg.models.checkpoint import CheckpointInfo, gpt2_config, save_checkpoint
+from chessreg.models.language_model import LanguageModel
+from chessreg.models.random_twin import random_twin
+
+torch.set_num_threads(1)  # tiny matrices: a second thread only waits
+
+
+def transitions(likes: str = "") -> np.ndarray:
+    """log P(next character | character) in the text of random games, float64 [32, 32], those of `likes` made likely."""
+    pgn = PgnCharacters()
+    counts = np.full((pgn.size, pgn.size), 0.02)
+    for opening in openings(OpeningSpec("random", "30"), 0, range(60)):
+        ids = pgn.encode(pgn.render(opening.sans) + " ")
+        np.add.at(counts, (ids[:-1], ids[1:]), 1)
+    ids = pgn.encode(likes)
+    np.add.at(counts, (ids[:-1], ids[1:]), counts.sum(1)[ids[:-1]])
+    return np.log(counts / counts.sum(1, keepdims=True))
+
+
+def bigram_model(block_size: int = 512, likes: str = "") -> LanguageModel:
+    """A one-block GPT: the embedding is one-hot, the MLP a table of transitions, attention writes nothing."""
+    size = PgnCharacters.size
+    config = gpt2_config(n_layer=1, n_head=1, n_embd=size, block_size=block_size, vocab_size=size, d_mlp=size)
+    hf = random_twin(config, 0)
+    table = torch.from_numpy(transitions(likes)).float()
+    block = hf.transformer.h[0]
+    with torch.no_grad():
+        for parameter in hf.parameters():
+            parameter.zero_()
+        hf.transformer.wte.weight.copy_(torch.eye(size))
+        block.ln_2.weight.fill_(1)
+        block.mlp.c_fc.weight.copy_(10 * torch.eye(size))
+        active = torch.nn.functional.gelu(10 * torch.nn.functional.layer_norm(torch.eye(size), (size,)))
+        block.mlp.c_proj.weight.copy_(torch.linalg.solve(active, 10 * table - torch.eye(size)))
+        hf.transformer.ln_f.weight.fill_(2.5)
+    return LanguageModel(hf)
+
+
+@pytest.fixture(scope="session")
+def bigram() -> Callable[..., LanguageModel]:
+    """Makes the bigram model; `block_size` is its context in characters, `likes` a text that it likes to write."""
+    return bigram_model
+
+
+@pytest.fixture(scope="session")
+def checkpoint_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bigram") / "checkpoint"
+    made = bigram_model()
+    save_checkpoint(made.hf, folder, CheckpointInfo.of(made.hf, PgnCharacters.name, source={"format": "test"}))
+    return folder
