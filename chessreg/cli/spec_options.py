@@ -76,9 +76,9 @@ def option(name: str, field: FieldInfo) -> click.Option:
     text = field.description or ""
     text += "  [required]" if required else f"  [default: {shown_default(default)}]"
     if kind is bool:
-        return click.Option([f"{flag}/--no-{flag[2:]}"], default=None, help=text)
+        return click.Option([f"{flag}/--no-{flag[2:]}", parameter_name(name)], default=None, help=text)
     metavar = reference.noun.removeprefix("run:").upper() if reference else None
-    return click.Option([flag], type=kind, default=None, help=text, metavar=metavar)
+    return click.Option([flag, parameter_name(name)], type=kind, default=None, help=text, metavar=metavar)
 
 
 def options(model: type[BaseModel], prefix: str = "") -> list[click.Option]:

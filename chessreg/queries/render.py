@@ -17,6 +17,7 @@ from chessreg.queries.result import QueryResult
 
 DECIMALS = {"%": 1, "Elo": 0, "plies": 1}
 DASH = ""
+SENTENCE = 60  # a longer cell is a sentence, and stands below the table
 
 
 # -- for people -------------------------------------------------------------------------------------------------------
@@ -122,6 +123,7 @@ def table(result: QueryResult, width: int | None = None) -> str:
     from rich.text import Text
 
     headings, cells, same, numeric = grid(result)
+    notes = footnotes(headings, cells)
     made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     made.add_column(Text("#"), justify="right")
     for name, right in zip(headings, numeric, strict=True):
@@ -133,7 +135,20 @@ def table(result: QueryResult, width: int | None = None) -> str:
     if same:
         console.print(Text(caption(same)))
     console.print(made)
+    for place, note in enumerate(notes, 1):
+        console.print(Text(f"[{place}] {note}"))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def footnotes(headings: list[str], cells: list[list[str]]) -> list[str]:
+    """Move the sentences out of the cells: a column with one gets numbers, the sentences are returned."""
+    notes: dict[str, int] = {}
+    for place in range(len(headings)):
+        if max((len(row[place]) for row in cells), default=0) > SENTENCE:
+            for row in cells:
+                if row[place]:
+                    row[place] = f"[{notes.setdefault(row[place], len(notes) + 1)}]"
+    return list(notes)
 
 
 def markdown(result: QueryResult) -> str:
