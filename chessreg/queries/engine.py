@@ -10,18 +10,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from chessreg.errors import BadInputError, ChessregError
-from chessreg.queries import gate, source, views
-from chessreg.queries.buffers import without_dashes
+from chessreg.errors import ChessregError
+from chessreg.queries import duck, gate, source, views
+from chessreg.queries.duck import DEFAULT_MEMORY
 from chessreg.queries.source import TABLES
 
 if TYPE_CHECKING:
@@ -30,19 +28,6 @@ if TYPE_CHECKING:
 
     from chessreg.registry.database import Database
 
-DEFAULT_TIMEOUT = 300.0
-DEFAULT_MEMORY = "4GB"
-LOCK = (
-    "SET temp_directory = ''",  # first: it is refused afterwards
-    "SET TimeZone = 'UTC'",
-    "SET enable_progress_bar = false",  # it would be drawn on stdout
-    "SET autoinstall_known_extensions = false",
-    "SET autoload_known_extensions = false",
-    "SET allow_community_extensions = false",
-    "SET python_enable_replacements = false",  # else SQL reads any variable of the caller
-    "SET enable_external_access = false",
-    "SET lock_configuration = true",
-)
 # Off while planning: they would drop a scan of an empty table, or hide a filter's column in the scan.
 NOT_WHEN_PLANNING = "statistics_propagation, filter_pushdown, empty_result_pullup, compressed_materialization"
 KEPT_ROWS = 100_000  # an answer with more is not kept
@@ -72,7 +57,7 @@ class Engine:
         self._answers: dict[Any, Answer] = {}  # to what was asked before, while the data version stands
         self._read: dict[str, frozenset[str]] = {}
         self._lock = threading.RLock()
-        self._planner = self._connect("4GB", NOT_WHEN_PLANNING)
+        self._planner = duck.connect(DEFAULT_MEMORY, self.threads, NOT_WHEN_PLANNING)
         for table in TABLES:
             types = ", ".join(f'"{n}" {source.duckdb_type(c)}' for n, c in source.columns(table).items())
             self._planner.execute(f'CREATE TABLE "{table}" ({types})')
@@ -81,7 +66,7 @@ class Engine:
         self._views: dict[str, str] = {}
         self._set_views()
         self._data: duckdb.DuckDBPyConnection | None = None
-        weakref.finalize(self, _close, [self._planner])
+        weakref.finalize(self, duck.close, [self._planner])
 
     @property
     def database(self) -> Database:
@@ -105,12 +90,12 @@ class Engine:
             if key in self._answers:
                 return self._answers[key]
             needed: dict[str, frozenset[str]] = {}
-            with _explained():
+            with duck.explained():
                 for sql in statements.values():
                     for table, names in self.plan(sql, parameters).items():
                         needed[table] = needed.get(table, frozenset()) | names
             connection = self._load(needed)
-            tables = {name: self._run(connection, sql, parameters, timeout) for name, sql in statements.items()}
+            tables = {name: duck.run(connection, sql, parameters, timeout) for name, sql in statements.items()}
             answer = Answer(tables, {table: self._rows[table] for table in needed}, self.version)
             if sum(table.num_rows for table in tables.values()) <= KEPT_ROWS:
                 self._answers[key] = answer
@@ -122,7 +107,7 @@ class Engine:
         >>> engine.plan("SELECT kind, count(*) FROM run GROUP BY kind")  # doctest: +SKIP
         {'run': frozenset({'kind'})}
         """
-        row = self._planner.execute("EXPLAIN (FORMAT json) " + sql, _used(sql, parameters)).fetchone()
+        row = self._planner.execute("EXPLAIN (FORMAT json) " + sql, duck.used(sql, parameters)).fetchone()
         assert row
         needed: dict[str, frozenset[str]] = {}
         pending = list(json.loads(row[1]))
@@ -146,7 +131,7 @@ class Engine:
         with self._lock:
             self.refresh()
             try:
-                self._planner.execute("EXPLAIN " + sql, _used(sql, parameters))
+                self._planner.execute("EXPLAIN " + sql, duck.used(sql, parameters))
             except duckdb.Error as error:
                 return gate.first_line(error)
             return ""
@@ -155,9 +140,9 @@ class Engine:
         """A SELECT over one Arrow table, there called `result`."""
         with self._lock:
             connection = self._data or self._planner
-            _register(connection, "result", table)
+            duck.register(connection, "result", table)
             try:
-                return self._run(connection, sql, None, timeout)
+                return duck.run(connection, sql, None, timeout)
             finally:
                 connection.unregister("result")
 
@@ -224,7 +209,7 @@ class Engine:
         for table, arrow in tables.items():
             self._read[table] = missing[table]
             self._rows[table] = arrow.num_rows
-            _register(self._data, f"_{table}", arrow)
+            duck.register(self._data, f"_{table}", arrow)
             select = source.view(self.database, table, missing[table], f'"_{table}"')
             self._data.execute(f'CREATE OR REPLACE VIEW "{table}" AS {select}')
         return self._data
@@ -235,48 +220,14 @@ class Engine:
         return {table: names for table, names in wanted.items() if names != self._read.get(table)}
 
     def _open(self) -> duckdb.DuckDBPyConnection:
-        connection = self._connect(self.memory)
-        weakref.finalize(self, _close, [connection])
+        connection = duck.connect(self.memory, self.threads)
+        weakref.finalize(self, duck.close, [connection])
         for table in TABLES:
             types = ", ".join(f'NULL::{source.duckdb_type(c)} AS "{n}"' for n, c in source.columns(table).items())
             connection.execute(f"CREATE VIEW \"{table}\" AS SELECT {types} WHERE error('{table} was not read')")
         for name, select in self._views.items():
             connection.execute(f'CREATE VIEW "{name}" AS {select}')
         return connection
-
-    def _connect(self, memory: str, without: str = "") -> duckdb.DuckDBPyConnection:
-        import duckdb
-
-        connection = duckdb.connect(":memory:", config={"threads": str(self.threads)})
-        try:
-            connection.execute(f"SET memory_limit = '{memory}'")
-        except duckdb.Error as error:
-            connection.close()
-            raise gate.explained(error) from error
-        if without:
-            connection.execute(f"SET disabled_optimizers = '{without}'")
-        for macro in views.MACROS:
-            connection.execute(macro)
-        for statement in LOCK:
-            connection.execute(statement)
-        return connection
-
-    def _run(
-        self,
-        connection: duckdb.DuckDBPyConnection,
-        sql: str,
-        parameters: Mapping[str, Any] | None,
-        timeout: float | None,
-    ) -> pa.Table:
-        seconds = DEFAULT_TIMEOUT if timeout is None else timeout
-        timer = threading.Timer(seconds, connection.interrupt)
-        timer.daemon = True
-        with _explained():
-            timer.start()
-            try:
-                return _arrow(connection, sql, _used(sql, parameters))
-            finally:
-                timer.cancel()
 
 
 def engine_of(database: Database, memory: str | None = None) -> Engine:
@@ -299,66 +250,3 @@ _ENGINES_LOCK = threading.Lock()
 
 def digest(sql: str) -> str:
     return hashlib.sha256(sql.encode()).hexdigest()
-
-
-def _used(sql: str, parameters: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The parameters that a statement names: DuckDB refuses others."""
-    return {name: value for name, value in (parameters or {}).items() if f"${name}" in sql}
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    import duckdb
-
-    try:
-        yield
-    except duckdb.Error as error:
-        raise gate.explained(error) from error
-
-
-def _arrow(connection: duckdb.DuckDBPyConnection, sql: str, parameters: dict[str, Any]) -> pa.Table:
-    """Rows as Arrow. DuckDB 2 gives them through a relation, DuckDB 1 by another name."""
-    relation = connection.sql(sql, params=parameters or None)
-    if relation is None:  # a statement without rows; the gate lets none through
-        raise BadInputError("that gives no rows", gate.HINT)
-    table = relation.to_arrow_table() if hasattr(relation, "to_arrow_table") else relation.fetch_arrow_table()
-    return _tidied(table, [str(kind) for kind in relation.types])
-
-
-def _tidied(table: pa.Table, types: list[str]) -> pa.Table:
-    """Ids as 32 hex digits, as everywhere else; whole numbers as int64, other decimals as doubles."""
-    import pyarrow as pa
-
-    for place, (field, kind) in enumerate(zip(table.schema, types, strict=True)):
-        column = table.column(place)
-        if kind == "UUID":
-            column = without_dashes(column)
-        elif pa.types.is_decimal(field.type) or kind in ("HUGEINT", "UHUGEINT"):
-            values = column.to_pylist()
-            whole = pa.types.is_decimal(field.type) is False or field.type.scale == 0
-            small = all(v is None or abs(v) < 2**63 for v in values)
-            if whole and small:
-                column = pa.array([None if v is None else int(v) for v in values], pa.int64())
-            else:
-                column = pa.array([None if v is None else float(v) for v in values], pa.float64())
-        else:
-            continue
-        table = table.set_column(place, field.name, column)
-    return table
-
-
-def _register(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table) -> None:
-    """Give DuckDB an Arrow table. It would import pandas first (0.3 s) only to see that this is no data frame."""
-    hide = "pandas" not in sys.modules
-    if hide:
-        sys.modules["pandas"] = None  # type: ignore[assignment]
-    try:
-        connection.register(name, table)
-    finally:
-        if hide:
-            del sys.modules["pandas"]
-
-
-def _close(connections: list[duckdb.DuckDBPyConnection]) -> None:
-    for connection in connections:
-        connection.close()

@@ -123,7 +123,7 @@ def arm(session: Any, number: int, games: int, machine: UUID, checkpoint: UUID, 
             policy="retry:5",
             move_limit=180,
             planned=games,
-        )  # fmt: skip
+        )
     )
     session.flush()
     return run, attempt

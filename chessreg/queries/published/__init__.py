@@ -141,8 +141,9 @@ def beside(database: Database, result: QueryResult) -> QueryResult:
     engine = engine_of(database)
     ours = described(engine, result)
     rows: list[dict[str, Any]] = []
-    for value in wanted:
-        rows += compared(engine, value, ours)
+    found = players(engine, wanted, ours)
+    for number, value in enumerate(wanted):
+        rows += compared(value, found.get(number, []))
     types = {name: pa.float64() if name.split("_")[0] in ("published", "ours", "difference") else pa.string()
              for name in COLUMNS}  # fmt: skip
     table = pa.table({n: pa.array([row.get(n) for row in rows], types[n]) for n in COLUMNS})
@@ -166,7 +167,27 @@ def with_ours(result: QueryResult) -> QueryResult:
     return replace(result, table=result.table.take(keep), notes=[*result.notes, note])
 
 
-def compared(engine: Engine, value: Value, ours: pa.Table) -> list[dict[str, Any]]:
+def players(engine: Engine, wanted: list[Value], ours: pa.Table) -> dict[int, list[dict[str, Any]]]:
+    """For each published value by number: our rows that play its part, with the reasons against comparing them."""
+    parts = []
+    for number, value in enumerate(wanted):
+        if value.lost:
+            continue
+        reasons = [f"CASE WHEN NOT coalesce(({n.holds}), false) THEN {n.otherwise} END" for n in value.needs]
+        parts.append(
+            f"""SELECT {number} AS number, place, "{value.measure}" AS ours, "{value.measure}_low" AS low,
+            "{value.measure}_high" AS high, checkpoint AS model,
+            concat_ws('; ', {", ".join(["NULL", *reasons])}) AS reasons
+            FROM result WHERE ({value.role}) AND "{value.measure}" IS NOT NULL"""
+        )
+    found: dict[int, list[dict[str, Any]]] = {}
+    if parts:
+        for row in engine.over(ours, " UNION ALL ".join(parts) + " ORDER BY number, place").to_pylist():
+            found.setdefault(row["number"], []).append(row)
+    return found
+
+
+def compared(value: Value, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """One line for each of our rows that plays the part of a published value; one without ours if there is none."""
     line: dict[str, Any] = {
         "paper": value.paper,
@@ -179,14 +200,6 @@ def compared(engine: Engine, value: Value, ours: pa.Table) -> list[dict[str, Any
     }
     if value.lost:
         return [{**line, "comparison": "not comparable: the paper's number is lost"}]
-    reasons = ", ".join(f"CASE WHEN NOT coalesce(({n.holds}), false) THEN {n.otherwise} END" for n in value.needs)
-    measure = value.measure
-    found = engine.over(
-        ours,
-        f"""SELECT "{measure}" AS ours, "{measure}_low" AS low, "{measure}_high" AS high, checkpoint AS model,
-            concat_ws('; ', NULL, {reasons or "NULL"}) AS reasons
-            FROM result WHERE ({value.role}) AND ("{measure}" IS NOT NULL) ORDER BY place""",
-    ).to_pylist()
     lines = []
     for row in found:
         factor = value.factor
