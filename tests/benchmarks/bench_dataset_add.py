@@ -42,9 +42,17 @@ def plain_way(text: str, games: int) -> tuple[float, int]:
     return time.perf_counter() - start, plies
 
 
+def default_files() -> list[Path]:
+    """The 92,736 Lichess games beside the checkout when they are there, else the bundled sample."""
+    here = Path(__file__).resolve().parents[2]
+    shared = here.parent / "shared" / "data" / "games"
+    found = [shared / f"lichess-{part}.pgn.zst" for part in ("lm", "probe-train", "probe-test")]
+    return found if all(path.exists() for path in found) else [here / "chessreg" / "data" / "sample-games.pgn.zst"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("files", nargs="*", type=Path, default=default_files())
     parser.add_argument("--baseline-games", type=int, default=1500)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--reader", default="auto", choices=["auto", "rust", "python"])
