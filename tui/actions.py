@@ -26,6 +26,7 @@ class Action:
     twin: str = ""
     parameter: str = ""  # handed to the method
     writes: bool = False  # not offered with --read-only
+    first: bool = False  # before the focused widget sees the key: what is typed next must go to the new focus
 
     @property
     def name(self) -> str:
@@ -53,7 +54,7 @@ SHOWN = {
     "right_square_bracket": "]", "left_square_bracket": "[", "f1": "F1",
 }  # fmt: skip
 
-EVERYWHERE, TABLE = "everywhere", "table"
+EVERYWHERE, TABLE, FILTER = "everywhere", "table", "filter"
 
 ACTIONS: tuple[Action, ...] = (
     Action(EVERYWHERE, "help", "question_mark,f1", "Show every key that works here", "help", "chessreg tui --help"),
@@ -78,7 +79,10 @@ ACTIONS: tuple[Action, ...] = (
     Action(TABLE, "scroll_columns", "right,l", "Columns to the right", parameter="1"),
     Action(TABLE, "open", "enter,o", "Open the row", "open"),
     Action(TABLE, "inspect", "i", "All fields of the row", "fields"),
-    Action("runs", "filter", "slash", "Filter the runs as you type", "filter", "chessreg runs list --kind KIND"),
+    Action(FILTER, "leave", "enter,down", "Keep the words and go to the list", "to the list"),
+    Action(FILTER, "clear_words", "escape", "Clear the words", "clear"),
+    Action("runs", "filter", "slash", "Filter the runs as you type", "filter", "chessreg runs list --kind KIND",
+           first=True),
     Action("run", "pane", "tab,right_square_bracket", "Next part of the run", "next part",
            "chessreg runs show RUN", "1"),
     Action("run", "pane", "shift+tab,left_square_bracket", "Previous part of the run", parameter="-1"),
@@ -96,7 +100,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("board", "scroll_text", "pagedown", "Further down the text below", parameter="1"),
     Action("board", "scroll_text", "pageup", "Further up", parameter="-1"),
     Action("board", "inspect", "i", "All fields of the row"),
-    Action("queries", "filter", "slash", "Search the queries", "search", "chessreg query --list"),
+    Action("queries", "filter", "slash", "Search the queries", "search", "chessreg query --list", first=True),
     Action("page", "scroll_text", "down,j", "Down", parameter="1"),
     Action("page", "scroll_text", "up,k", "Up", parameter="-1"),
     Action("page", "scroll_text", "pagedown,space", "A page down", parameter="page"),
@@ -116,7 +120,9 @@ def of(place: str) -> list[Action]:
 
 def bindings(place: str) -> list[Any]:
     """BINDINGS of the class that is this place."""
-    return [Binding(action.keys, action.call, action.text, id=action.name) for action in of(place)]
+    return [
+        Binding(action.keys, action.call, action.text, id=action.name, priority=action.first) for action in of(place)
+    ]
 
 
 def check(actions: Iterable[Action] = ACTIONS) -> None:
@@ -129,7 +135,7 @@ def check(actions: Iterable[Action] = ACTIONS) -> None:
                 raise ValueError(f"{key} in {action.place} is both {keys[key]} and {action.name}")
             keys[key] = action.name
     for place, keys in by_place.items():
-        both = set(keys) & set(by_place.get(EVERYWHERE, {})) if place != EVERYWHERE else set()
+        both = set(keys) & set(by_place.get(EVERYWHERE, {})) if place not in (EVERYWHERE, FILTER) else set()
         if both:
             raise ValueError(f"{', '.join(sorted(both))} of {place} is taken everywhere")
 

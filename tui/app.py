@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 TICK = 0.5  # seconds between looks at what is waited for
 LOOK = 4  # ticks between looks for changes
+TAKE_IN = 20  # ticks between takings in of results that wait
 SLOW = 1.0  # seconds after which the banner tells
 
 
@@ -54,7 +55,7 @@ class ChessregApp(App[Exception | None]):
         self.version: str | None = None
         self.lost = False
         self._ticks = 0
-        self._looking = False
+        self._looking = self._taking_in = False
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return BOARD_DARK
@@ -78,18 +79,25 @@ class ChessregApp(App[Exception | None]):
 
     def tick(self) -> None:
         """Tell what takes long; now and then look whether the registry has changed."""
+        if self._ticks % TAKE_IN == 0 and not self.read_only:
+            self.take_in()
         self._ticks += 1
-        banner, waiting = self.banner(), self.desk.waiting()
-        if banner is not None and not banner.has_class("-wrong"):
-            if waiting and waiting.seconds > SLOW:
-                banner.say(f"still {waiting.what} … {waiting.seconds:.0f} s; every key works meanwhile")
-            elif banner.words:
-                banner.hush()
+        self.tell_slow()
         if self._ticks % LOOK == 0:
             if self.room is not None and self.room.stale:
                 self.room.catch_up()
             if not self._looking:
                 self.look()
+
+    def tell_slow(self) -> None:
+        """Say in the banner what has been waited for too long, and take it away when it has come."""
+        banner, waiting = self.banner(), self.desk.waiting()
+        if banner is None or banner.has_class("-wrong"):
+            return
+        if waiting and waiting.seconds > SLOW:
+            banner.say(f"still {waiting.what} … {waiting.seconds:.0f} s; every key works meanwhile")
+        elif banner.words:
+            banner.hush()
 
     def banner(self) -> Banner | None:
         room = self.room
@@ -107,9 +115,28 @@ class ChessregApp(App[Exception | None]):
             return
         finally:
             self._looking = False
+        self.tell_slow()
         changed, self.version = version != self.version and self.version is not None, version
         if self.lost or changed:
             self.changed()
+
+    @work(group="take in")
+    async def take_in(self, tell: bool = False) -> None:
+        """Take in results that wait, as every listing command does. What is shown follows by the look for changes."""
+        from tui.registry import take_in
+
+        if self._taking_in:
+            return
+        self._taking_in = True
+        try:
+            why_not = await self.desk.ask("taking in results", take_in)
+        except Exception as error:  # a registry that cannot be opened or read: the look for changes tells it
+            self.log.warning(error)
+            return
+        finally:
+            self._taking_in = False
+        if why_not and tell:
+            self.notify(f"not up to date: {why_not}", severity="warning")
 
     def changed(self) -> None:
         """Every screen that follows the registry reads again: the one in sight now, the others when they are seen."""
@@ -155,18 +182,11 @@ class ChessregApp(App[Exception | None]):
     def action_palette(self) -> None:
         self.action_command_palette()
 
-    @work(group="reload")
     async def action_reload(self) -> None:
-        room = self.room
-        if room is None:
-            return
         if not self.read_only:
-            from tui.registry import take_in
-
-            why_not = await room.ask("taking in results", take_in)
-            if why_not:
-                self.notify(f"not up to date: {why_not}", severity="warning")
-        room.load()
+            self.take_in(tell=True)
+        if self.room is not None:
+            self.room.load()
 
     def action_copy_command(self) -> None:
         if self.room is not None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from chessreg.cli.base import Home, pass_home
+
+if TYPE_CHECKING:
+    from chessreg.session import Session
 
 
 @click.command()
@@ -24,17 +29,13 @@ def tui(home: Home, read_only: bool, letters: bool) -> None:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise BadInputError("chessreg tui needs a terminal", "chessreg runs list prints the runs")
     place, store_path = home.place, home.store_path
-    from chessreg.session import Session
     from tui.app import ChessregApp
     from tui.widgets.squares import Glyphs
 
     def opener() -> Session:
-        from tui.registry import open_session, take_in
+        from tui.registry import open_session
 
-        session = open_session(place.url, store_path, read_only)
-        if not read_only:
-            take_in(session)
-        return session
+        return open_session(place.url, store_path, read_only)
 
     glyphs: Glyphs | None = "letters" if letters or not speaks_unicode() else None
     app = ChessregApp(opener, place.shown, read_only=read_only, glyphs=glyphs)

@@ -164,11 +164,12 @@ def make_app(folder: Path, **settings: Any) -> ChessregApp:
     return ChessregApp(opener, str(folder / "registry.db"), **settings)
 
 
-async def settled(pilot: Pilot[Any], rounds: int = 3) -> None:
-    """Wait for what workers read and for what they then want: order, page, picture. Never for a time."""
-    for _ in range(rounds):
+async def settled(pilot: Pilot[Any]) -> None:
+    """Wait for what workers read, and for what they then want: order, page, picture. Never for a time."""
+    await pilot.pause()
+    while waited_for := [worker for worker in pilot.app.workers if not worker.is_finished]:
         with suppress(WorkerCancelled):  # a newer reading took its place
-            await pilot.app.workers.wait_for_complete()
+            await pilot.app.workers.wait_for_complete(waited_for)
         await pilot.pause()
 
 
@@ -227,4 +228,17 @@ def drive(world: Path) -> Callable[..., Any]:
     return start
 
 
-Steps = Callable[[Driver], Awaitable[None]]
+@pytest.fixture
+def app_on() -> Callable[..., ChessregApp]:
+    return make_app
+
+
+@pytest.fixture
+def driver_of() -> Callable[[Pilot[Any]], Awaitable[Driver]]:
+    """A driver of an app that somebody else has started."""
+
+    async def start(pilot: Pilot[Any]) -> Driver:
+        await settled(pilot)
+        return Driver(pilot.app, pilot)  # type: ignore[arg-type]
+
+    return start

@@ -9,7 +9,7 @@ import pytest
 
 from chessreg.cli.base import LazyCommand
 from chessreg.cli.root import COMMANDS, root
-from tui.actions import ACTIONS, EVERYWHERE, TABLE, Action, check
+from tui.actions import ACTIONS, EVERYWHERE, FILTER, TABLE, Action, check
 from tui.app import ChessregApp
 from tui.screens.answer import AnswerScreen, RowsScreen
 from tui.screens.board import BoardScreen
@@ -19,10 +19,11 @@ from tui.screens.queries import QueriesScreen
 from tui.screens.room import Room
 from tui.screens.run import RunScreen
 from tui.screens.runs import RunsScreen
+from tui.widgets.filterbar import FilterBar
 from tui.widgets.table import PageTable
 
 SCREENS = (RunsScreen, RunScreen, BoardsScreen, BoardScreen, QueriesScreen, AnswerScreen, RowsScreen, PageScreen)
-PLACES = {EVERYWHERE: ChessregApp, TABLE: PageTable} | {screen.place: screen for screen in SCREENS}
+PLACES = {EVERYWHERE: ChessregApp, TABLE: PageTable, FILTER: FilterBar} | {screen.place: screen for screen in SCREENS}
 
 for known in (COMMANDS, root.lazy):  # until the root's own table names it
     known.setdefault("runs", LazyCommand("chessreg.cli.runs:runs", "Runs: list, show, name, tag, note."))
@@ -32,9 +33,9 @@ for known in (COMMANDS, root.lazy):  # until the root's own table names it
 def test_an_action_is_bound_where_it_belongs_and_does_something(action: Action) -> None:
     owner = PLACES[action.place]
     assert callable(getattr(owner, f"action_{action.method}"))
-    bound = {binding.key: binding.action for _, binding in owner._merged_bindings}
+    bound = owner._merged_bindings.key_to_bindings
     for key in action.keys.split(","):
-        assert bound[key] == action.call
+        assert bound[key][0].action == action.call
     assert action.text
     assert action.text[0].isupper()
 

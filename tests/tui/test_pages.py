@@ -40,6 +40,8 @@ def fill(session: Session, number: int = RUNS) -> list[Any]:
             names.say(sql, "run", row["id"], "name", f"run-{row['spec']['n']}")
         names.say(sql, "run", rows[7]["id"], "archive")
         names.say(sql, "run", rows[8]["id"], "tag", "best")
+        for n, withdrawn in ((9, False), (9, True), (11, False), (11, True), (11, False)):  # said, taken back, said
+            names.say(sql, "run", rows[n]["id"], "tag", "twice", withdrawn=withdrawn)
         sql.execute(
             insert(tables.UnitRange),
             [
@@ -114,6 +116,7 @@ def test_overlapping_ranges_count_their_units_once(filled) -> None:
         ("RUN-10", lambda n: n in (10, *range(100, 110, 10), *range(1000, 1037, 10))),
         ("name:run-10 play", lambda n: n in (1020,)),
         ("tag:best", lambda n: n == 8),
+        ("tag:twice", lambda n: n == 11),
         ("archived", lambda n: n == 7),
         ("kind:", lambda n: True),
         ("100%", lambda n: False),
@@ -127,6 +130,8 @@ def test_words_narrow_the_runs(filled, words: str, fits: Any) -> None:
     assert found.count == len(expected)
     shown = [row["spec"]["n"] for number in range(7) for row in found.page(number)]
     assert sorted(shown) == expected
+    made = [row["created_at"] for number in range(7) for row in found.page(number)]
+    assert made == sorted(made, reverse=True)
 
 
 def test_the_end_of_an_id_finds_its_run(filled) -> None:

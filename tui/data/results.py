@@ -9,7 +9,8 @@ from uuid import UUID
 from sqlalchemy import func, select
 
 from chessreg.registry import names, tables
-from tui.data.pages import KeysetPages, Pages, Row
+from tui.data.keyset import KeysetPages
+from tui.data.pages import Pages, Row
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, String, and_, cast, exists, func, literal, not_, or_, select, type_coerce
+from sqlalchemy import ColumnElement, Select, String, and_, cast, exists, func, literal, not_, or_, select, type_coerce
+from sqlalchemy.orm import aliased
 
 from chessreg.errors import BadInputError
 from chessreg.jobs import listing
 from chessreg.registry import identity, names, tables
-from tui.data.pages import KeysetPages, Pages, Row
+from tui.data.keyset import ChosenPages, KeysetPages
+from tui.data.pages import Pages, Row
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession
@@ -33,7 +35,11 @@ def runs(session: Session, text: str = "") -> Pages:
     conditions = [condition(session, word) for word in text.split()]
     if "archived" not in text.split():
         conditions.append(not_(said(session, "archive", None)))
-    return KeysetPages(session, run, (run.created_at, run.id), where=conditions, descending=True, rows=summaries)
+    if not text.split():
+        return KeysetPages(session, run, (run.created_at, run.id), where=conditions, descending=True, rows=summaries)
+    order = select(hex_of(session)).where(*conditions).order_by(run.created_at.desc(), run.id.desc())
+    with session.database.read() as sql:
+        return ChosenPages(session, run, sql.scalars(order).all(), summaries)
 
 
 def condition(session: Session, word: str) -> ColumnElement[bool]:
@@ -89,11 +95,21 @@ def hex_of(session: Session) -> ColumnElement[str]:
 
 def said(session: Session, word: str, pattern: str | None) -> ColumnElement[bool]:
     """Whether something like `pattern` is said of the run now."""
-    now = names.NOW
-    spoken = select(now.c.target).where(now.c.noun == "run", now.c.word == word)
+    spoken = now_said(word)
     if pattern is not None:
-        spoken = spoken.where(now.c.value.ilike(pattern, escape="\\"))
+        spoken = spoken.where(tables.Annotation.value.ilike(pattern, escape="\\"))
     return hex_of(session).in_(spoken)
+
+
+def now_said(word: str) -> Select[Any]:
+    """Targets of what is said of runs with this word now. The same as view annotation_now has, but through the index:
+    the view numbers every annotation of the registry first."""
+    said, later = tables.Annotation, aliased(tables.Annotation)
+    newer = or_(later.at > said.at, and_(later.at == said.at, later.id > said.id))
+    same = (later.noun == said.noun, later.target == said.target, later.word == said.word, later.value == said.value)
+    return select(said.target).where(
+        said.noun == "run", said.word == tables.Word(word), not_(said.withdrawn), not_(exists().where(*same, newer))
+    )
 
 
 def summaries(sql: SqlSession, records: Sequence[tables.Run]) -> list[Row]:
@@ -120,11 +136,13 @@ def words(sql: SqlSession, ids: Sequence[UUID]) -> dict[UUID, dict[str, Any]]:
     for target, word, value, host in sql.execute(mine.order_by(now.c.at, now.c.value)):
         said[UUID(hex=target)][word].append((value, host))
     called = {target: spoken["name"][-1] for target, spoken in said.items() if spoken["name"]}
+    said_by = tables.Annotation
     holders = (
-        select(now.c.value)
-        .where(now.c.noun == "run", now.c.word == "name", now.c.value.in_([name for name, _ in called.values()]))
-        .group_by(now.c.value)
-        .having(func.count(now.c.target.distinct()) > 1)
+        now_said("name")
+        .where(said_by.value.in_([name for name, _ in called.values()]))
+        .with_only_columns(said_by.value)
+        .group_by(said_by.value)
+        .having(func.count(said_by.target.distinct()) > 1)
     )
     shared = set(sql.scalars(holders)) if called else set()
     return {

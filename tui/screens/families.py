@@ -44,7 +44,7 @@ KNOWN: dict[str, tuple[Column, ...]] = {
     "game": (
         Column("unit", "game", right=True),
         Column("result", "result"),
-        Column("termination", "ended by"),
+        Column("termination", "ended by", least=16),
         Column("plies", "plies", right=True),
         Column("first_try_legal", "legal at once", right=True, text=first_tries),
         Column("adjudication_cp", "centipawns", right=True),

@@ -14,8 +14,8 @@ from tui.widgets.table import PageTable
 
 COLUMNS = (
     Column("title", "query", least=30),
+    Column("made_by", "from", least=18),
     Column("paper", "paper", least=24),
-    Column("made_by", "from"),
     Column("aliases", "also called", widest=60),
 )
 
@@ -51,7 +51,7 @@ class QueriesScreen(Room):
         self.load()
 
     def on_filter_bar_left(self) -> None:
-        self.query_one(PageTable).focus()
+        self.set_focus(self.query_one(PageTable))
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
         from tui.screens.answer import AnswerScreen

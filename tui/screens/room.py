@@ -13,9 +13,10 @@ from textual.widget import Widget
 from textual.worker import Worker
 
 from chessreg.errors import ChessregError
-from tui.actions import EVERYWHERE, Action, of
+from tui.actions import EVERYWHERE, FILTER, TABLE, Action, of
 from tui.data.pages import Pages
 from tui.widgets.banner import Banner
+from tui.widgets.filterbar import FilterBar
 from tui.widgets.keybar import KeyBar, footer
 from tui.widgets.table import PageTable
 from tui.widgets.topbar import TopBar
@@ -93,8 +94,14 @@ class Room(Screen[None]):
 
     def actions(self) -> list[Action]:
         """What can be done here, as the focused widget and the app's settings have it."""
-        found = [*of(self.place), *(a for a in of("table") if self.query(PageTable)), *of(EVERYWHERE)]
+        if isinstance(self.focused, FilterBar):
+            found = [*of(FILTER), *(a for a in of(EVERYWHERE) if a.method == "palette")]
+        else:
+            found = [*of(self.place), *(a for a in of(TABLE) if self.query(PageTable)), *of(EVERYWHERE)]
         return [a for a in found if self.offers(a) and not (a.writes and self.desk_app.read_only)]
+
+    def on_descendant_focus(self) -> None:
+        self.relabel()
 
     def offers(self, action: Action) -> bool:
         """Whether an action makes sense now. Going back does not, in the first screen of a room."""
@@ -105,7 +112,9 @@ class Room(Screen[None]):
         if action.place == EVERYWHERE:
             return self.desk_app
         focused = self.focused
-        if action.place == "table":
+        if action.place == FILTER:
+            return self.query_one(FilterBar)
+        if action.place == TABLE:
             return focused if isinstance(focused, PageTable) else self.query(PageTable).first()
         return self
 

@@ -98,7 +98,7 @@ class RunsScreen(Room):
         self.load()
 
     def on_filter_bar_left(self) -> None:
-        self.query_one(PageTable).focus()
+        self.set_focus(self.query_one(PageTable))
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
         from tui.screens.run import RunScreen

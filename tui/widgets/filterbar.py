@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from textual import events
 from textual.message import Message
 from textual.timer import Timer
 from textual.widgets import Input
+
+from tui.actions import FILTER, bindings
 
 PAUSE = 0.12  # seconds without a key before it is acted on
 
@@ -13,10 +14,11 @@ PAUSE = 0.12  # seconds without a key before it is acted on
 class FilterBar(Input):
     """Enter and ↓ go back to the list, Esc clears and goes back."""
 
+    BINDINGS = bindings(FILTER)
+
     DEFAULT_CSS = """
-    FilterBar { height: 1; border: none; padding: 0 1; background: $surface; color: $foreground; display: none; }
+    FilterBar { height: 1; border: none; padding: 0 1; background: $surface; color: $foreground; }
     FilterBar:focus { border: none; background: $surface-lighten-1; }
-    FilterBar.-open { display: block; }
     """
 
     class Typed(Message):
@@ -31,12 +33,13 @@ class FilterBar(Input):
 
     def __init__(self, placeholder: str, id: str | None = None) -> None:
         super().__init__(placeholder=placeholder, id=id, select_on_focus=False)
+        self.display = False
         self._timer: Timer | None = None
         self._said = ""
 
     def open(self) -> None:
-        self.add_class("-open")
-        self.focus()
+        self.display = True
+        self.screen.set_focus(self)  # at once: what is typed next is for this line
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
@@ -52,21 +55,13 @@ class FilterBar(Input):
             self._said = self.value
             self.post_message(self.Typed(self.value))
 
-    def clear_words(self) -> bool:
-        """Forget the words and close; whether there were any."""
-        had = bool(self.value)
-        self.value = ""
-        self.remove_class("-open")
+    def action_leave(self) -> None:
         self._tell()
-        return had
+        self.display = bool(self.value)
+        self.post_message(self.Left())
 
-    def on_key(self, event: events.Key) -> None:
-        if event.key in ("enter", "down"):
-            event.prevent_default().stop()
-            self._tell()
-            self.set_class(bool(self.value), "-open")
-            self.post_message(self.Left())
-        elif event.key == "escape":
-            event.prevent_default().stop()
-            self.clear_words()
-            self.post_message(self.Left())
+    def action_clear_words(self) -> None:
+        self.value = ""
+        self._tell()
+        self.display = False
+        self.post_message(self.Left())

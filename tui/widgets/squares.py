@@ -79,7 +79,7 @@ def draw(frame: BoardFrame, size: Size = "small", glyphs: Glyphs = "outline") ->
 def cells(frame: BoardFrame, square: int, size: Size, line: int, glyphs: Glyphs) -> Iterator[Piece]:
     """One line of one square."""
     wide, high = SQUARE[size]
-    letter, heat = frame.squares[square], None if frame.heat is None else frame.heat.get(square, 0.0)
+    letter, heat = frame.squares[square], None if frame.heat is None else frame.heat.get(square)
     mark = frame.marks.get(square)
     shade: Mark | Literal["last", "arrow"] | None = mark
     if shade is None and frame.last_move and square in frame.last_move:

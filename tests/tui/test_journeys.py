@@ -1,0 +1,324 @@
+"""What a researcher does: from the runs to a board, from a table's line to the game behind it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from chessreg.jobs import listing
+from chessreg.queries import render, run_query
+from chessreg.session import Session, open_session
+from tui.data.boards import boards
+from tui.data.results import results
+from tui.screens.board import BoardScreen
+from tui.widgets.filterbar import FilterBar
+from tui.widgets.table import PageTable
+
+
+def run_of(session: Session, name: str) -> dict:
+    with session.database.read() as sql:
+        return listing.run(sql, name)
+
+
+async def test_the_runs_are_listed_with_state_and_units(drive, session: Session) -> None:
+    async with drive() as driver:
+        with session.database.read() as sql:
+            told = listing.runs(sql)
+        assert f"{len(told)} runs (1 not complete) · 1 dataset · 1 checkpoint" in driver.text
+        for run in told:
+            (line,) = [line for line in driver.lines if f"a1b2c3  {run['name']} " in line]
+            assert f"{run['state']} " in line
+            assert f" {run['done']}/{run['units']} " in line
+        assert 0 < next(run for run in told if run["name"] == "cut")["done"] < 9
+        newest_first = [line for line in driver.lines if "2026-01-02" in line]
+        assert "cut" in newest_first[0]
+        assert "cache-fit" in newest_first[-1]
+
+
+async def test_typing_narrows_the_runs_and_escape_brings_them_back(drive) -> None:
+    async with drive() as driver:
+        await driver.press("slash")
+        assert "Enter to the list  Esc clear" in driver.lines[-1]
+        for key in "state:partial":
+            await driver.pilot.press("colon" if key == ":" else key)
+        bar = driver.room.query_one(FilterBar)
+        assert bar.value == "state:partial"
+        await driver.press("enter")
+        assert "1 of 8 runs" in driver.text
+        assert " cut " in driver.text
+        assert "complete " not in driver.text.replace("not complete", "")
+        await driver.press("slash", "escape")
+        assert "8 runs (1" in driver.lines[1]
+        assert isinstance(driver.app.focused, PageTable)
+
+
+async def test_a_word_that_is_no_field_is_told_in_the_banner_until_it_is_mended(drive) -> None:
+    async with drive() as driver:
+        await driver.press("slash")
+        for key in ("h", "u", "e", "colon", "1"):
+            await driver.pilot.press(key)
+        await driver.press("enter")
+        assert "! runs have no 'hue' to look at" in driver.text
+        await driver.press("slash", "escape")
+        assert "hue" not in driver.text
+
+
+async def test_a_run_shows_what_the_command_shows_part_by_part(drive, session: Session) -> None:
+    run = run_of(session, "edits")
+    async with drive(size=(160, 45)) as driver:
+        await driver.find_row("edits")
+        await driver.press("enter")
+        trials = results(session, "trial", run["id"]).count
+        assert f"[trials {trials}]" in driver.text
+        await driver.press("tab")
+        assert "[settings]" in driver.text
+        for setting in run["spec"]:
+            assert any(line.strip(" ›").startswith(setting) for line in driver.lines)
+        games = next(line for line in driver.lines if " games " in line)
+        assert "given" in games
+        await driver.press("tab")
+        assert "[attempts 1]" in driver.text
+        assert "finished" in driver.text
+        await driver.press("tab")
+        assert f"[read {len(run['inputs'])}]" in driver.text
+        await driver.press("tab")
+        assert f"[made {len(run['outputs'])}]" in driver.text
+        await driver.press("tab")
+        assert f"[trials {trials}]" in driver.text
+
+
+async def test_an_input_leads_to_the_run_that_made_it(drive) -> None:
+    async with drive() as driver:
+        await driver.find_row("edits")
+        await driver.press("enter", "tab", "tab", "tab")
+        await driver.find_row("probe")
+        await driver.press("enter")
+        assert "probe (version" in driver.text
+        assert "scores" in driver.text
+        await driver.press("escape")
+        assert "[read 3]" in driver.text
+
+
+async def test_a_game_is_stepped_through_to_its_end_and_its_illegal_tries_are_told(drive, session: Session) -> None:
+    run = run_of(session, "plain")
+    row = results(session, "game", run["id"]).page(0)[0]
+    frames = boards(session, row).frames
+    async with drive() as driver:
+        await driver.find_row("plain")
+        await driver.press("enter", "enter")
+        screen = driver.room
+        assert isinstance(screen, BoardScreen)
+        assert len(frames) > 2
+        await driver.press("right", "l")
+        assert screen.frame == 2
+        assert screen.frames == [frames[2]]
+        assert frames[2].caption[0] in driver.text
+        await driver.press("left")
+        assert screen.frame == 1
+        await driver.press("end")
+        assert screen.frames == [frames[-1]]
+        await driver.press("right")
+        assert screen.frame == len(frames) - 1
+        await driver.press("home")
+        assert screen.frame == 0
+        with_tries = [n for n, frame in enumerate(frames) if any("illegal" in line for line in frame.caption)]
+        assert with_tries, "the bigram model makes illegal tries"
+        await driver.press("exclamation_mark")
+        assert screen.frame == with_tries[0]
+        told = next(line for line in frames[with_tries[0]].caption if "illegal" in line)
+        assert told[:20] in driver.text
+
+
+async def test_down_goes_on_to_the_next_game_of_the_list(drive) -> None:
+    async with drive() as driver:
+        await driver.find_row("plain")
+        await driver.press("enter", "enter")
+        screen = driver.room
+        assert isinstance(screen, BoardScreen)
+        first = screen.boards
+        await driver.press("down")
+        assert screen.boards is not None
+        assert screen.boards.row["unit"] == 1
+        assert screen.boards.frames != first.frames
+        await driver.press("k", "k")
+        assert screen.boards.row["unit"] == 0
+
+
+async def test_an_edit_stands_side_by_side_and_both_boards_change_together(drive, session: Session) -> None:
+    run = run_of(session, "edits")
+    row = results(session, "trial", run["id"]).page(0)[0]
+    original, edited = boards(session, row).frames
+    async with drive(size=(200, 60)) as driver:
+        await driver.find_row("edits")
+        await driver.press("enter", "enter")
+        left, right = (driver.room.query_one(f"#{side}").squares for side in ("left", "right"))
+        assert (left.frame, right.frame) == (original, edited)
+        assert left.region.y == right.region.y
+        assert left.region.right < right.region.x
+        assert original.title in driver.text
+        assert edited.title in driver.text
+        removed = next(square for square, mark in edited.marks.items() if mark == "removed")
+        assert edited.squares[removed] == "."
+        assert original.squares[removed] != "."
+        sizes = [left.square_size]
+        for _ in range(3):
+            await driver.press("space")
+            assert left.square_size == right.square_size
+            sizes.append(left.square_size)
+        assert set(sizes) == {"small", "medium", "large"}
+        assert sizes[0] == sizes[3]
+        await driver.press("f")
+        assert left.frame.flipped
+        assert right.frame.flipped
+        await driver.press("a", "a")
+        assert (left.glyphs, right.glyphs) == ("letters", "letters")
+        await driver.press("n")
+        assert "Traceback" not in driver.text
+
+
+async def test_from_a_table_to_the_rows_behind_a_line_to_the_board(drive, session: Session) -> None:
+    title = "games by termination"
+    result = run_query(session.database, title)
+    headings, cells, _, _ = render.grid(result)
+    async with drive(size=(160, 40)) as driver:
+        await driver.press("3", "slash")
+        for key in "termination":
+            await driver.pilot.press(key)
+        await driver.press("enter")
+        await driver.find_row(title)
+        await driver.press("enter")
+        assert f"queries › {title}" in driver.lines[0]
+        for line, number in zip(cells, range(1, 99), strict=False):
+            shown = next(text for text in driver.lines if text.lstrip("› ").startswith(f"{number} "))
+            for cell in line:
+                assert cell in shown
+        assert all(heading in driver.text for heading in headings)
+        await driver.press("enter")
+        assert "row 1" in driver.lines[0]
+        table = driver.room.query_one(PageTable)
+        behind = table.row(0)
+        assert table.count >= 1
+        await driver.press("enter")
+        screen = driver.room
+        assert isinstance(screen, BoardScreen)
+        assert screen.boards is not None
+        assert screen.boards.row["run_id"] == UUID(behind["run_id"])
+        assert screen.boards.row["unit"] == behind["unit"]
+        await driver.press("escape", "escape", "escape")
+        assert driver.lines[0].strip().startswith("chessreg › queries")
+
+
+async def test_the_papers_numbers_stand_beside_ours(drive) -> None:
+    async with drive(size=(160, 40)) as driver:
+        await driver.press("3")
+        await driver.find_row("probe accuracy")
+        await driver.press("enter", "p")
+        assert "published" in driver.text
+        assert "Karvonen 2024" in driver.text
+        await driver.press("p")
+        assert "published" not in "\n".join(driver.lines[:-1])
+
+
+async def test_the_boards_room_lists_games_trials_and_scores_of_all_runs(drive) -> None:
+    async with drive(size=(160, 40)) as driver:
+        await driver.press("2")
+        assert "[games]" in driver.text
+        assert " sure " in driver.text
+        assert " plain " in driver.text
+        await driver.press("tab")
+        assert "[trials]" in driver.text
+        assert " edits " in driver.text
+        await driver.press("tab")
+        assert "[scores]" in driver.text
+        await driver.find_row("toy")
+        await driver.press("enter")
+        assert isinstance(driver.room, BoardScreen)
+        assert driver.room.boards.kind == "toy"
+
+
+async def test_help_and_palette_have_every_action_of_the_place(drive) -> None:
+    async with drive(size=(160, 70)) as driver:
+        actions = driver.room.actions()
+        await driver.press("question_mark")
+        for action in actions:
+            assert action.text in driver.text
+            assert action.shown_keys in driver.text
+        await driver.press("escape", "ctrl+p")
+        for key in "queries":
+            await driver.pilot.press(key)
+        while "Go to the queries" not in driver.text:
+            await driver.pilot.pause(0.02)
+        await driver.press("enter")
+        await driver.press()
+        assert "chessreg › queries" in driver.text
+
+
+async def test_the_command_that_prints_what_is_shown_is_copied(drive) -> None:
+    async with drive() as driver:
+        await driver.press("y")
+        assert driver.app.clipboard == "chessreg runs list"
+        await driver.find_row("plain")
+        await driver.press("enter", "enter", "right", "y")
+        assert driver.app.clipboard == "chessreg board a1b2c3:0 --ply 1"
+
+
+async def test_an_empty_registry_says_what_to_type_and_follows(drive, tmp_path: Path) -> None:
+    async with drive(tmp_path) as driver:
+        assert "There are no games yet." in driver.text
+        assert "$ chessreg demo" in driver.text
+        assert "$ chessreg dataset add FILE.pgn --name games" in driver.text
+        await driver.press("2")
+        assert "no boards yet" in driver.text
+        await driver.press("1")
+        with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as session:
+            from chessreg.jobs.kind import kind
+
+            toy = str(Path(__file__).parent.parent / "kinds" / "toy_kind.py")
+            session.run(kind(toy).spec(positions=2), kind=toy, name="late")
+        while "late" not in driver.text:  # another process wrote; nobody pressed a key
+            await driver.pilot.pause(0.1)
+        assert "1 run · " in driver.text
+
+
+async def test_read_only_writes_nothing_and_says_so(world: Path, drive) -> None:
+    def files() -> set[tuple[str, bytes]]:
+        return {(path.name, path.read_bytes()) for path in (world / "store" / "fragments").rglob("*") if path.is_file()}
+
+    before = files()
+    async with drive(read_only=True, size=(120, 30)) as driver:
+        assert "read only" in driver.lines[0]
+        await driver.press("r", "enter")
+        assert driver.app.is_running
+    assert files() == before
+
+
+async def test_a_registry_that_is_not_there_ends_the_app_with_the_reason(tmp_path: Path, drive) -> None:
+    from chessreg.errors import NotFoundError
+
+    async with drive(tmp_path, read_only=True) as driver:
+        while driver.app.is_running:
+            await driver.pilot.pause(0.02)
+        assert isinstance(driver.app.return_value, NotFoundError)
+
+
+async def test_a_lost_database_is_a_banner_and_comes_back(drive, monkeypatch: pytest.MonkeyPatch) -> None:
+    from chessreg.registry.failures import RegistryError
+    from tui.registry import OffLoopDatabase
+
+    async with drive() as driver:
+
+        def lost(self: OffLoopDatabase):
+            raise RegistryError("the registry box2 does not answer", "check that the server runs")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(OffLoopDatabase, "read", lost)
+            await driver.press("enter")
+            assert "! the registry box2 does not answer (check that the server runs" in driver.text
+            await driver.press("escape", "j")
+            assert driver.room.query_one(PageTable).cursor == 1
+        while "does not answer" in driver.text:
+            await driver.pilot.pause(0.1)
+        await driver.press("enter")
+        assert "units" in driver.text

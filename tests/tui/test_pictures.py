@@ -1,0 +1,145 @@
+"""A picture of every screen at two sizes, each with the numbers that it must show. `pytest --snapshot-update` takes
+them anew; look at them before they are committed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from chessreg.jobs import listing
+from chessreg.queries import render, run_query
+from chessreg.session import Session
+from tui.data.boards import boards
+from tui.data.results import results
+
+
+@pytest.fixture(params=[(80, 24), (200, 60)], ids=["80x24", "200x60"])
+def picture(request: pytest.FixtureRequest, world: Path, snap_compare: Any, app_on: Any, driver_of: Any) -> Any:
+    """`picture(steps, *words)`: do the steps, find the words on the screen, compare the picture."""
+
+    def take(steps: Callable[[Any], Any], *words: str, folder: Path | None = None) -> None:
+        async def before(pilot: Pilot[Any]) -> None:
+            driver = await driver_of(pilot)
+            await steps(driver)
+            for word in words:
+                assert word in driver.text, f"{word!r} is not in\n{driver.text}"
+
+        assert snap_compare(app_on(folder or world), terminal_size=request.param, run_before=before)
+
+    return take
+
+
+def run_of(session: Session, name: str) -> dict[str, Any]:
+    with session.database.read() as sql:
+        return listing.run(sql, name)
+
+
+def first_row(session: Session, name: str, family: str, place: int = 0) -> Any:
+    return results(session, family, run_of(session, name)["id"]).page(0)[place]
+
+
+def test_runs(picture: Any, session: Session) -> None:
+    async def steps(driver: Any) -> None:
+        await driver.press("j", "j")
+
+    cut = run_of(session, "cut")
+    picture(steps, "8 runs (1 not complete)", f"partial     {cut['done']}/{cut['units']}", "2026-01-02 03:04", "box1")
+
+
+def test_a_run(picture: Any, session: Session) -> None:
+    async def steps(driver: Any) -> None:
+        await driver.find_row("board")
+        await driver.press("enter")
+
+    row = first_row(session, "board", "score")
+    share = f"{100 * row['correct'] / row['n']:.1f} %"
+    count = results(session, "score", row["run_id"]).count
+    picture(steps, f"[scores {count}]", f"{row['n']}", f"{row['correct']}", share)
+
+
+def test_settings_of_a_run(picture: Any) -> None:
+    async def steps(driver: Any) -> None:
+        await driver.find_row("toy")
+        await driver.press("enter", "tab")
+
+    picture(steps, "[settings]", "positions", "12", "given")
+
+
+def test_a_game(picture: Any, session: Session) -> None:
+    async def steps(driver: Any) -> None:
+        await driver.find_row("plain")
+        await driver.press("enter", "enter", "exclamation_mark")
+
+    frames = boards(session, first_row(session, "plain", "game")).frames
+    shown = next(frame for frame in frames if any("illegal" in line for line in frame.caption))
+    picture(steps, shown.caption[0], next(line for line in shown.caption if "illegal" in line)[:24])
+
+
+def test_an_edit(picture: Any, session: Session) -> None:
+    async def steps(driver: Any) -> None:
+        await driver.find_row("edits")
+        await driver.press("enter", "enter")
+
+    original, edited = boards(session, first_row(session, "edits", "trial")).frames
+    picture(steps, original.title, edited.title, "x taken off", original.caption[0][:20])
+
+
+def test_what_a_probe_reads(picture: Any, session: Session) -> None:
+    async def steps(driver: Any) -> None:
+        await driver.find_row("board")
+        await driver.press("enter", "enter", "right")
+
+    frames = boards(session, first_row(session, "board", "score")).frames
+    picture(steps, frames[1].title[:40], "numbers, shade: probability of the truth")
+
+
+def test_boards(picture: Any, session: Session) -> None:
+    async def steps(driver: Any) -> None:
+        await driver.press("2")
+
+    row = first_row(session, "plain", "game")
+    picture(steps, "[games]", row["termination"], f"{row['first_try_legal']}/{row['turns']}", "plain", "sure")
+
+
+def test_queries(picture: Any) -> None:
+    async def steps(driver: Any) -> None:
+        await driver.press("3")
+
+    picture(steps, "elo by intervention", "games by termination", "Karvonen 2024", "chessreg run play")
+
+
+def test_an_answer(picture: Any, session: Session) -> None:
+    async def steps(driver: Any) -> None:
+        await driver.press("3")
+        await driver.find_row("games by termination")
+        await driver.press("enter")
+
+    _, cells, _, _ = render.grid(run_query(session.database, "games by termination"))
+    picture(steps, *cells[0][:3], f"games by termination: {len(cells)} rows")
+
+
+def test_rows_behind_an_answer(picture: Any) -> None:
+    async def steps(driver: Any) -> None:
+        await driver.press("3")
+        await driver.find_row("probe accuracy")
+        await driver.press("enter", "enter")
+
+    picture(steps, "row 1", "board", "correct", "test")
+
+
+def test_help(picture: Any) -> None:
+    async def steps(driver: Any) -> None:
+        await driver.press("question_mark")
+
+    picture(steps, "Here", "Filter the runs as you type", "In a table", "chessreg runs list --kind KIND")
+
+
+def test_an_empty_registry(picture: Any, tmp_path: Path) -> None:
+    async def steps(driver: Any) -> None:
+        assert driver.lines[1].startswith(" 0 runs")
+
+    picture(steps, "There are no games yet.", "$ chessreg demo", folder=tmp_path)

@@ -1,0 +1,102 @@
+"""The real command in a real terminal: tmux types keys and reads the screen."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed: make deps installs it")
+
+
+class Terminal:
+    """A tmux session of its own server."""
+
+    def __init__(self, folder: Path) -> None:
+        self.socket, self.folder = f"chessreg-{uuid4().hex[:8]}", folder
+
+    def tmux(self, *words: str) -> str:
+        done = subprocess.run(["tmux", "-u", "-L", self.socket, *words], capture_output=True, text=True, timeout=30)
+        return done.stdout
+
+    def start(self, *words: str, size: tuple[int, int] = (80, 24)) -> None:
+        place = ["--registry", str(self.folder / "registry.db"), "--store", str(self.folder / "store")]
+        command = shlex.join([sys.executable, "-m", "chessreg.cli", "tui", *place, *words])
+        shell = f"LC_ALL=C.UTF-8 {command}; echo ended with $?; exec cat"
+        self.tmux("-f", os.devnull, "new-session", "-d", "-x", str(size[0]), "-y", str(size[1]), shell)
+
+    def keys(self, *keys: str) -> None:
+        self.tmux("send-keys", *keys)
+
+    @property
+    def text(self) -> str:
+        return self.tmux("capture-pane", "-p")
+
+    def until(self, *words: str, seconds: float = 90.0) -> str:
+        """The screen, once it has all these words."""
+        deadline = time.monotonic() + seconds
+        while not all(word in (text := self.text) for word in words):
+            assert time.monotonic() < deadline, f"{words} did not come; the screen is\n{text}"
+            time.sleep(0.05)
+        return text
+
+    def close(self) -> None:
+        self.tmux("kill-server")
+
+
+@pytest.fixture
+def terminal(world: Path) -> Iterator[Terminal]:
+    opened = Terminal(world)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def test_keys_lead_from_the_runs_to_a_board_and_out(terminal: Terminal) -> None:
+    terminal.start("--ascii")
+    screen = terminal.until("chessreg › runs", "8 runs (1 not complete)", "plain")
+    assert screen.splitlines()[-1].startswith(" ? help")
+    terminal.keys("/")
+    terminal.keys("-l", "kind:play plain")
+    terminal.until("1 of 8 runs", "Enter to the list")
+    terminal.keys("Enter")
+    terminal.until("Enter open")
+    terminal.keys("Enter")
+    terminal.until("[games 3]", "forfeit")
+    terminal.keys("Enter")
+    terminal.until("game 0", "start", "R   N   B   Q   K   B   N   R")
+    terminal.keys("l")
+    terminal.until("› ", "1. ")
+    terminal.keys("?")
+    terminal.until("Next position", "chessreg board RUN:UNIT")
+    terminal.keys("Escape")
+    terminal.until("game 0")
+    terminal.keys("3")
+    terminal.until("elo by intervention")
+    terminal.keys("q")
+    terminal.until("ended with 0")
+
+
+def test_a_wrong_registry_is_one_line_and_an_exit_status(terminal: Terminal, tmp_path: Path) -> None:
+    terminal.folder = tmp_path
+    terminal.start("--read-only")
+    screen = terminal.until("ended with 3")
+    assert "error: there is no registry" in screen.replace("\n", " ")
+    assert "Traceback" not in screen
+
+
+def test_without_a_terminal_the_command_says_what_else_to_type(world: Path) -> None:
+    command = [sys.executable, "-m", "chessreg.cli", "tui", "--registry", str(world / "registry.db")]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60)
+    assert done.returncode == 4
+    assert done.stderr.startswith("error: chessreg tui needs a terminal")
+    assert "chessreg runs list" in done.stderr
