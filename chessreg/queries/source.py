@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from chessreg.registry.database import Database
 
 TABLES: dict[str, sa.Table] = {table.name: table for table in Base.metadata.sorted_tables}
-BATCH_ROWS = "65536"
+BATCH_ROWS = "16384"
 LARGE = 100_000  # units of results from which two connections share the reading
 RUNS = """WITH RECURSIVE r(id) AS (
     SELECT min(run_id) FROM "{table}"
