@@ -43,7 +43,7 @@ def layout(result: QueryResult) -> tuple[list[str], dict[str, str]]:
         )
         if all(v is None for v in values) and not ended:
             continue
-        describes = isinstance(values[0], str) or result.column(name).unit in ("", "plies")
+        describes = isinstance(values[0], str) or result.column(name).unit in ("", "moves")
         if name not in stays and describes and name not in result.intervals and len(set(values)) == 1 and len(rows) > 1:
             same[name] = cell(result, rows[0], name)
         else:

@@ -121,7 +121,7 @@ def arm(session: Any, number: int, games: int, machine: UUID, checkpoint: UUID, 
             opening="random:20",
             opening_seed=0,
             policy="retry:5",
-            move_limit=180,
+            move_limit=90,
             planned=games,
         )
     )

@@ -120,7 +120,7 @@ class Maker:
             run_id=run.id, number=0, player="model", checkpoint_id=checkpoint.id,
             intervention_id=intervention.id if intervention else None, engine_id=self.engine(version),
             opponent=f"stockfish:{level}@{limit}", level=level, limit=limit, color=color, opening=opening,
-            opening_seed=opening_seed, policy=policy, move_limit=180, planned=planned or len(games), detail=None,
+            opening_seed=opening_seed, policy=policy, move_limit=90, planned=planned or len(games), detail=None,
         )  # fmt: skip
         rows = [self.game(run, unit, **game) for unit, game in enumerate(games)]
         self.add(match, *rows)

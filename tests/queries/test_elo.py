@@ -154,7 +154,7 @@ def test_a_player_of_another_program_has_no_checkpoint_and_is_shown(database, ma
     run = make.run("play", 1)
     make.add(
         tables.Match(run_id=run.id, number=0, player="gpt-4", opponent="random", color="white", opening="standard",
-                     opening_seed=0, policy="foreign", move_limit=180, planned=1),
+                     opening_seed=0, policy="foreign", move_limit=90, planned=1),
         make.game(run, 0),
     )  # fmt: skip
     [row] = ask(database)

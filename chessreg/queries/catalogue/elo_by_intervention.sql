@@ -13,7 +13,7 @@
 --   limit [hidden]: what bounds one move of the engine
 --   opening: standard, random:PLIES or book:DIGEST
 --   policy: how the model's move is chosen
---   move_limit [plies]: the game is stopped and adjudicated here
+--   move_limit [moves]: after so many moves of the model the game is stopped and adjudicated
 --   scoring: paper (draws a half; beyond the move limit more than 100 centipawns decide) or author-2024
 --   n [games]: games played
 --   planned [games]: games that the runs were to play

@@ -10,7 +10,7 @@
 --   engine_version: its program's version
 --   opening: standard, random:PLIES or book:DIGEST
 --   policy: how the model's move is chosen
---   move_limit [plies]: the game is stopped here
+--   move_limit [moves]: after so many moves of the model the game is stopped and adjudicated
 --   termination: why the games stopped
 --   n [games]: games that stopped so
 --   share [%]: of the games of this arm, with its interval; openings are resampled
