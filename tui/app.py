@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual import work
 from textual.app import App
 
-from chessreg.errors import ChessregError
 from tui import show
 from tui.actions import EVERYWHERE, bindings
 from tui.desk import Desk
@@ -152,7 +151,7 @@ class ChessregApp(App[Exception | None]):
         from chessreg.cli.root import told
         from chessreg.registry.failures import RegistryError
 
-        if not self.desk.opened and isinstance(error, ChessregError) and not isinstance(error, RegistryError):
+        if not self.desk.opened and not isinstance(error, RegistryError):
             self.exit(error)
             return
         message, hint, _ = told(error)

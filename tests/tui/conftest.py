@@ -25,6 +25,7 @@ from tui.screens.room import Room
 TOY = str(Path(__file__).parent.parent / "kinds" / "toy_kind.py")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:

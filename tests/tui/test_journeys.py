@@ -12,6 +12,7 @@ from chessreg.queries import render, run_query
 from chessreg.session import Session, open_session
 from tui.data.boards import boards
 from tui.data.results import results
+from tui.palette import Actions, told
 from tui.screens.board import BoardScreen
 from tui.widgets.filterbar import FilterBar
 from tui.widgets.table import PageTable
@@ -245,7 +246,10 @@ async def test_help_and_palette_have_every_action_of_the_place(drive) -> None:
         for action in actions:
             assert action.text in driver.text
             assert action.shown_keys in driver.text
-        await driver.press("escape", "ctrl+p")
+        await driver.press("escape")
+        offered = [hit.help async for hit in Actions(driver.app.screen).discover()]
+        assert offered == [told(action) for action in actions if action.method != "palette"]
+        await driver.press("ctrl+p")
         for key in "queries":
             await driver.pilot.press(key)
         while "Go to the queries" not in driver.text:
@@ -322,3 +326,41 @@ async def test_a_lost_database_is_a_banner_and_comes_back(drive, monkeypatch: py
             await driver.pilot.pause(0.1)
         await driver.press("enter")
         assert "units" in driver.text
+
+
+async def test_all_fields_of_a_line_are_shown_in_full(drive, session: Session) -> None:
+    title = "elo by intervention"
+    headings, cells, _, _ = render.grid(run_query(session.database, title))
+    async with drive(size=(100, 50)) as driver:
+        await driver.press("3")
+        await driver.find_row(title)
+        await driver.press("enter", "i")
+        for heading, cell in zip(headings, cells[0], strict=True):
+            assert any(line.split() == [*heading.split(), *cell.split()] for line in driver.lines), heading
+        await driver.press("escape", "escape", "1")
+        await driver.find_row("toy")
+        await driver.press("enter", "i")
+        assert any(line.startswith("  fen") and line.count("/") == 7 for line in driver.lines)
+
+
+@pytest.mark.parametrize("size", [(20, 6), (40, 12)])
+async def test_a_tiny_terminal_shows_what_fits(drive, size: tuple[int, int]) -> None:
+    async with drive(size=size) as driver:
+        await driver.press("enter", "tab", "tab", "i", "escape", "escape", "question_mark", "escape", "slash", "escape")
+        await driver.press("2", "enter", "right", "space", "f", "escape", "3", "enter", "enter", "enter", "escape")
+        assert driver.app.is_running
+        assert all(len(line) <= size[0] for line in driver.lines)
+        await driver.pilot.resize_terminal(120, 40)
+        assert "? help" in await driver.press()
+
+
+async def test_every_theme_draws_every_room(drive) -> None:
+    async with drive() as driver:
+        seen = {driver.app.theme}
+        for _ in range(3):
+            await driver.press("T", "2", "enter", "escape", "1")
+            seen.add(driver.app.theme)
+        assert seen == {"chessreg-dark", "chessreg-light", "chessreg-contrast"}
+        driver.app.theme = "nord"  # one of textual's own has colours for the board too
+        await driver.press("2", "enter")
+        assert isinstance(driver.room, BoardScreen)

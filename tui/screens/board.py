@@ -39,7 +39,7 @@ class BoardScreen(Room):
     BINDINGS = bindings("board")
     DEFAULT_CSS = """
     BoardScreen #message { padding: 1 2; height: auto; color: $text-muted; }
-    BoardScreen #boards { height: 1fr; width: auto; }
+    BoardScreen #boards { height: 1fr; width: auto; scrollbar-size-vertical: 1; }
     BoardScreen #pair { height: auto; width: auto; }
     BoardScreen #stage { height: 1fr; }
     BoardScreen #side { width: 1fr; max-width: 72; height: 1fr; padding: 0 1 0 1; }

@@ -25,6 +25,5 @@ class Details(PageScreen):
         table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
         for name, value in self.fields.items():
-            if not (name.startswith("c") and name[1:].isdigit()):  # a cell's text; its value stands beside it
-                table.add_row(Text(name.replace("_", " ")), Text(show.full(value)))
+            table.add_row(Text(name.replace("_", " ")), Text(show.full(value)))
         return table

@@ -27,8 +27,8 @@ class HelpScreen(PageScreen):
         parts: list[RenderableType] = []
         for place in dict.fromkeys(action.place for action in self.told):
             table = Table.grid(padding=(0, 2))
-            table.add_column(style="bold", no_wrap=True, min_width=12)
-            table.add_column(min_width=24)
+            table.add_column(style="bold", no_wrap=True, width=9)
+            table.add_column(width=34 if self.app.size.width < 110 else 50)
             table.add_column(style="dim", overflow="fold")
             for action in self.told:
                 if action.place == place:

@@ -19,7 +19,7 @@ class PageScreen(Room):
     AUTO_FOCUS = "VerticalScroll"
     BINDINGS = bindings("page")
     DEFAULT_CSS = """
-    PageScreen VerticalScroll { padding: 1 2; }
+    PageScreen VerticalScroll { padding: 1 2; scrollbar-size-vertical: 1; }
     PageScreen VerticalScroll > Static { height: auto; }
     """
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, TypeVar, cast
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from textual import work
 from textual.app import ComposeResult
@@ -12,7 +12,6 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.worker import Worker
 
-from chessreg.errors import ChessregError
 from tui.actions import EVERYWHERE, FILTER, TABLE, Action, of
 from tui.data.pages import Pages
 from tui.widgets.banner import Banner
@@ -128,7 +127,8 @@ class Room(Screen[None]):
         """What the desk answers; None when it failed, which the banner then tells."""
         try:
             answer = await self.desk_app.desk.ask(what, function)
-        except ChessregError as error:
+        except Exception as error:  # told like on the command line, a fault of ours too: the rest goes on working
+            self.log.error(error)
             self.desk_app.trouble(self, error)
             return None
         self.desk_app.all_well(self)
@@ -147,4 +147,13 @@ class Room(Screen[None]):
     def on_page_table_inspected(self, event: PageTable.Inspected) -> None:
         from tui.screens.details import Details
 
-        self.app.push_screen(Details(dict(event.row)))
+        self.app.push_screen(Details(fields_of(event.table, event.row)))
+
+
+def fields_of(table: PageTable, row: Mapping[str, Any]) -> dict[str, Any]:
+    """All of a row by name. Cells of text (c0, c1, …) go by their heading, and give way to the value of that name."""
+    cells = {column.heading: column.of(row) for column in table.columns if column.field in row}
+    values = {name: value for name, value in row.items() if not (name[0] == "c" and name[1:].isdigit())}
+    named = {name.replace("_", " ") for name in values}
+    shown = {heading: text for heading, text in cells.items() if heading not in named}
+    return shown | values if "c0" in row else values
