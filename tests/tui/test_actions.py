@@ -7,8 +7,7 @@ import shlex
 import click
 import pytest
 
-from chessreg.cli.base import LazyCommand
-from chessreg.cli.root import COMMANDS, root
+from chessreg.cli.root import root
 from tui.actions import ACTIONS, EVERYWHERE, FILTER, TABLE, Action, check
 from tui.app import ChessregApp
 from tui.screens.answer import AnswerScreen, RowsScreen
@@ -24,9 +23,6 @@ from tui.widgets.table import PageTable
 
 SCREENS = (RunsScreen, RunScreen, BoardsScreen, BoardScreen, QueriesScreen, AnswerScreen, RowsScreen, PageScreen)
 PLACES = {EVERYWHERE: ChessregApp, TABLE: PageTable, FILTER: FilterBar} | {screen.place: screen for screen in SCREENS}
-
-for known in (COMMANDS, root.lazy):  # until the root's own table names it
-    known.setdefault("runs", LazyCommand("chessreg.cli.runs:runs", "Runs: list, show, name, tag, note."))
 
 
 @pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.name)
