@@ -16,7 +16,7 @@ demo: $(VENV)/.installed stockfish
 	@$(BIN)/chessreg demo
 
 test: $(VENV)/.installed-dev
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup -q $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -q $(ARGS)
 
 bench: $(VENV)/.installed-dev
 	@for b in tests/benchmarks/bench_*.py; do echo "== $$b"; $(BIN)/python $$b || exit 1; done
