@@ -21,7 +21,7 @@ class Size:
     match_games: int
 
 
-SIZES = {"full": Size(1500, 500, 450, 60), "small": Size(60, 30, 12, 4)}
+SIZES = {"full": Size(1200, 400, 450, 60), "small": Size(40, 20, 8, 2)}
 OPPONENT = "random"
 
 
@@ -63,7 +63,7 @@ def commands(size: Size) -> list[tuple[str, list[str]]]:
             "Take the piece about to move off the board inside the model: do its moves follow?",
             [
                 f"run edit {model} --probe reference-board --dataset sample:test --games {size.edit_games} "
-                "--per-game 1 --name edits",
+                "--per-game 1 --layers 3-6 --scale 50 --name edits",
             ],
         ),
         (
@@ -71,15 +71,15 @@ def commands(size: Size) -> list[tuple[str, list[str]]]:
             [
                 "run vector --cache reference-fit --first-ply 20 --name skill",
                 f"{play} --name plain",
-                f"{play} --intervention.vector skill --intervention.scale -2 --name weakened",
+                f"{play} --intervention.vector skill --intervention.layers 3-6 --intervention.scale -2 --name weakened",
             ],
         ),
         (
-            "The papers' tables, their numbers beside these",
+            "The papers' tables, and the papers' numbers beside these",
             [
-                'query "probe accuracy by layer" --published',
-                'query "board intervention legality" --published',
-                'query "elo by intervention" --published',
+                f'query "{title}"{published}'
+                for title in ("probe accuracy by layer", "board intervention legality", "elo by intervention")
+                for published in ("", " --published")
             ],
         ),
     ]
