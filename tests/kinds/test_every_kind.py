@@ -77,7 +77,8 @@ def test_a_kind_is_helped_planned_killed_resumed_queried_and_drawn(name, world, 
     assert "nothing to do" in again.stderr
     assert results(session, planned_id(planned)) == rows
 
-    view = found.name if len(found.families) == 1 else f"{found.name}_{next(iter(rows))}"
+    short = len(found.families) == 1 and found.name not in tables.Base.metadata.tables
+    view = found.name if short else f"{found.name}_{next(iter(rows))}"
     asked = f"select count(*) as n from {view} where run_id = '{planned_id(planned)}'"
     answer = chessreg(world, "query", "--sql", asked, "--format", "csv")
     assert answer.returncode == 0, answer.stderr

@@ -72,7 +72,20 @@ def test_a_name_that_another_thing_has_is_refused_until_it_is_taken_back(databas
 
 
 @pytest.mark.parametrize(
-    "name", ["", "-x", "a b", "a/b", "a@b", "ä", "x" * 101, "c0ffee", "DEADBEEF", "a:b", "01a1fd90-15f1-736e-9f87-391196fe6f2c"]
+    "name",
+    [
+        "",
+        "-x",
+        "a b",
+        "a/b",
+        "a@b",
+        "ä",
+        "x" * 101,
+        "c0ffee",
+        "DEADBEEF",
+        "a:b",
+        "01a1fd90-15f1-736e-9f87-391196fe6f2c",
+    ],
 )
 def test_names_that_would_be_taken_for_something_else_are_refused(name: str) -> None:
     with pytest.raises(BadInputError, match="cannot be a name"):
