@@ -164,6 +164,7 @@ def _connection(database: Database) -> Iterator[Any]:
         place += f"{'&' if url.query else '?'}options={_quoted(options)}"
     try:
         with (
+            database.stranger(),
             adbc.AdbcDatabase(driver=driver, uri=place) as opened,
             adbc.AdbcConnection(opened) as connection,
         ):

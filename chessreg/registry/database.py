@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 
@@ -18,6 +18,7 @@ from chessreg.registry.failures import RegistryError, explained
 from chessreg.registry.filesystem import network_file_system
 from chessreg.registry.lease import Lease
 from chessreg.registry.tables import RegistryState
+from chessreg.registry.turns import turns_at
 from chessreg.registry.urls import Place, mask, place_of
 
 
@@ -37,6 +38,9 @@ class Database:
         self._reader = reader_engine(place, network=network)
         self._pid = os.getpid()
         self._thread = threading.local()
+        self._turns = turns_at(place.path) if place.path is not None else None
+        if self._turns is not None:
+            self._turns.closes_with(self._dispose)
 
     @classmethod
     def open(cls, url: str | Path | None = None, *, create: bool = True) -> Database:
@@ -93,7 +97,7 @@ class Database:
             self._lease.hold()
         self._thread.writing = True
         try:
-            with explained(self.place), Session(self._writer, expire_on_commit=False) as session:
+            with self._turn(), explained(self.place), Session(self._writer, expire_on_commit=False) as session:
                 before = _changes(session)
                 yield session
                 session.flush()
@@ -107,7 +111,7 @@ class Database:
     def read(self) -> Iterator[Session]:
         """A transaction that sees one state of the registry and can change nothing."""
         self._after_fork()
-        with explained(self.place), Session(self._reader, expire_on_commit=False) as session:
+        with self._turn(), explained(self.place), Session(self._reader, expire_on_commit=False) as session:
             yield session
 
     def data_version(self) -> str:
@@ -119,10 +123,20 @@ class Database:
     def close(self) -> None:
         """Close all connections and give the lease back."""
         self._after_fork()
-        self._reader.dispose()
-        self._writer.dispose()  # the last to go: it can tidy the log away
+        self._dispose()
         if self._lease is not None:
             self._lease.release()
+
+    def stranger(self) -> AbstractContextManager[None]:
+        """Hold this while another copy of SQLite (ADBC's) has the file open in this process; see `turns`."""
+        return self._turns.stranger() if self._turns is not None else nullcontext()
+
+    def _turn(self) -> AbstractContextManager[None]:
+        return self._turns.ours() if self._turns is not None else nullcontext()
+
+    def _dispose(self) -> None:
+        self._reader.dispose()
+        self._writer.dispose()  # the last to go: it can tidy the log away
 
     def __enter__(self) -> Database:
         return self

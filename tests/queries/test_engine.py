@@ -217,13 +217,19 @@ def test_a_large_table_is_read_in_two_halves_that_leave_nothing_out(database, ma
 
 
 def test_the_second_half_is_of_the_same_moment_as_the_first(database, make, monkeypatch):
-    """A write between the two connections: the second sees another version, and the first reads all itself."""
+    """Another process writes between the two connections: the second sees another version, the first reads all."""
     checkpoint = make.checkpoint("a")
     make.play(checkpoint, [{}] * 10)
     plain, asked = source._read_aside, []
 
+    write = (
+        "import sqlite3, sys; registry = sqlite3.connect(sys.argv[1], timeout=30);"
+        "registry.execute('DELETE FROM game WHERE unit > 6');"
+        "registry.execute('UPDATE registry_state SET data_version = data_version + 1'); registry.commit()"
+    )
+
     def late(*arguments):
-        make.play(checkpoint, [{}] * 7)
+        subprocess.run([sys.executable, "-c", write, str(database.place.path)], check=True, timeout=60)
         asked.append(plain(*arguments))
         return asked[-1]
 
