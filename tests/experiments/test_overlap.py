@@ -1,0 +1,124 @@
+"""Leakage: whole games, openings and positions that an evaluation shares with training games, against sets of FENs."""
+
+from __future__ import annotations
+
+import chess
+import numpy as np
+import pytest
+from sqlalchemy import update
+
+from chessreg.errors import BadInputError
+from chessreg.experiments import overlap
+from chessreg.experiments.overlap import Evaluated
+from chessreg.games.moves import pack, unpack
+from chessreg.games.position_hash import HashSet, position_hashes
+from chessreg.games.reader import boards_of
+from chessreg.registry import tables
+
+
+def states(packed: bytes) -> list[str]:
+    """Piece placement and side to move after 0, 1, … plies."""
+    board = chess.Board()
+    found = [" ".join(board.fen().split()[:2])]
+    for move in unpack(packed):
+        board.push(move)
+        found.append(" ".join(board.fen().split()[:2]))
+    return found
+
+
+def test_hashes_tell_positions_apart_as_fens_do(world_session):
+    games = world_session.dataset("sample")
+    packed = games.moves(np.arange(len(games)))
+    boards, offsets = boards_of(games.texts(np.arange(len(games))))
+    hashes = position_hashes(boards, overlap.plies_of(offsets))
+    fens = [fen for moves in packed for fen in states(moves)]
+    assert len(fens) == len(hashes)
+    assert len(set(zip(fens, hashes.tolist(), strict=True))) == len(set(fens)) == len(np.unique(hashes))
+
+
+def test_a_hash_set_answers_as_a_set_does():
+    random = np.random.default_rng(0)
+    values = random.integers(0, 2**64, 3000, np.uint64)
+    found = HashSet(values[:1000])
+    assert found.contains(values).tolist() == [True] * 1000 + [False] * 2000
+    assert (found.sorted[found.places(values[:1000])] == values[:1000]).all()
+    assert not HashSet(np.zeros(0, np.uint64)).contains(values).any()
+
+
+def trained(session, *recipes: str) -> str:
+    """The reference checkpoint's recipe, after saying what it was trained on."""
+    with session.database.write() as sql:
+        sql.execute(update(tables.Checkpoint).values(training_datasets=list(recipes)))
+    return session.inputs.recipe("checkpoint", "reference")
+
+
+@pytest.fixture
+def forget(world_session):
+    """The checkpoint's training games are unknown again afterwards."""
+    yield
+    with world_session.database.write() as sql:
+        sql.execute(update(tables.Checkpoint).values(training_datasets=None))
+
+
+@pytest.mark.usefixtures("forget")
+def test_counts_equal_those_of_sets_of_fens(world_session):
+    inputs = world_session.inputs
+    recipe = trained(world_session, inputs.recipe("dataset", "sample:fit"))
+    games, part = inputs.dataset(inputs.recipe("dataset", "sample:fit"))
+    fit = games.rows(part)
+    other = np.setdiff1d(np.arange(len(games)), fit)
+    places = np.concatenate([fit[:3], other[:10]])
+    found = overlap.measure(inputs, recipe, Evaluated.of(games, places))
+    old = {fen for moves in games.moves(fit) for fen in states(moves)}
+    new = {fen for moves in games.moves(places) for fen in states(moves)}
+    openings = {moves[:40] for moves in games.moves(fit)}
+    assert (found.games, found.of_games, found.train_games) == (3, 13, len(fit))
+    assert found.openings == sum(moves[:40] in openings for moves in games.moves(places)) >= 3
+    assert (found.positions, found.of_positions) == (len(old & new), len(new))
+    with pytest.raises(BadInputError, match="3 of the 13 games"):
+        overlap.refuse(inputs, recipe, games, places, allow=False)
+    overlap.refuse(inputs, recipe, games, places, allow=True)
+    overlap.refuse(inputs, recipe, games, other, allow=False)
+
+
+@pytest.mark.usefixtures("forget")
+def test_only_positions_looked_at_are_compared(world_session):
+    inputs = world_session.inputs
+    recipe = trained(world_session, inputs.recipe("dataset", "sample:fit"))
+    games, part = inputs.dataset(inputs.recipe("dataset", "sample:test"))
+    places = games.rows(part)[:4]
+    item, ply = np.repeat(places, 2), np.tile([0, 30], 4)
+    found = overlap.measure(inputs, recipe, Evaluated.of(games, places, item, ply))
+    assert (found.positions, found.of_positions) == (1, 5)  # all share the initial position
+
+
+def test_what_is_not_known_is_said_to_be_unknown(world_session):
+    inputs = world_session.inputs
+    games = world_session.dataset("sample")
+    mine = Evaluated.of(games, np.arange(3))
+    found = overlap.measure(inputs, inputs.recipe("checkpoint", "reference"), mine)
+    assert (found.games, found.positions, found.of_games) == (None, None, 3)
+    assert "unknown" in str(found)
+
+
+@pytest.mark.usefixtures("forget")
+def test_training_games_that_are_elsewhere_are_unknown(world_session):
+    found = overlap.measure(
+        world_session.inputs, trained(world_session, "dataset:" + "0" * 64), Evaluated.of_moves([pack([])])
+    )
+    assert found.games is None
+    assert "not in this registry" in (found.why_unknown or "")
+
+
+def test_a_probe_and_a_cache_lead_to_the_same_games(world_session):
+    inputs = world_session.inputs
+    games = world_session.dataset("sample")
+    cached, _ = overlap.trained_on(inputs, inputs.recipe("run:cache", "reference-fit"))
+    probed, _ = overlap.trained_on(inputs, inputs.recipe("run:probe", "reference-board"))
+    assert cached is not None
+    assert probed is not None
+    assert cached[0][1].tolist() == probed[0][1].tolist()
+    found = overlap.measure(
+        inputs, inputs.recipe("run:vector", "skill"), Evaluated.of_moves(games.moves(cached[0][1][:2]))
+    )
+    assert (found.games, found.of_games) == (2, 2)
