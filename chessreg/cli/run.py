@@ -54,7 +54,13 @@ def command(kind: Kind, name: str) -> click.Command:
     from chessreg.cli.spec_options import options
 
     what, how = options(kind.spec), options(kind.how)
+    preset = click.Option(
+        ["--preset"],
+        type=click.Choice(list(kind.presets)),
+        help="Fill settings in as a paper had them; options override it.",
+    )
     own = [
+        *([preset] if kind.presets else []),
         click.Option(
             ["--spec"], type=click.Path(dir_okay=False), help="Read settings from a TOML file; options override it."
         ),
@@ -125,7 +131,10 @@ def settings(kind: Kind, params: dict[str, Any]) -> tuple[Any, Any, dict[str, st
         raise BadInputError(f"{params['spec']} is a spec of kind {from_file['kind']}, not {kind.name}")
     what_given, how_given = given_values(kind.spec, params), given_values(kind.how, params)
     sources = {key: str(params["spec"]) for key in from_file} | dict.fromkeys(what_given | how_given, "given")
-    spec = build(kind.spec, merged({k: v for k, v in from_file.items() if k in kind.spec.model_fields}, what_given))
+    filled = kind.preset(params["preset"]) if params.get("preset") else {}
+    sources = dict.fromkeys(filled, f"preset {params.get('preset')}") | sources
+    in_file = {k: v for k, v in from_file.items() if k in kind.spec.model_fields}
+    spec = build(kind.spec, merged(merged(filled, in_file), what_given))
     how = build(kind.how, merged({k: v for k, v in from_file.items() if k in kind.how.model_fields}, how_given))
     return spec, how, sources
 

@@ -51,6 +51,18 @@ class Kind:
     detail: ClassVar[Mapping[str, type[BaseModel]]] = {}  # family → the kind's own columns
     queries: ClassVar[tuple[str, ...]] = ()  # the catalogue queries that show its results
     example: ClassVar[str] = ""  # settings of a small run on what `chessreg demo` makes, shown in help
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # name → settings that it fills in; they are hashed, not it
+
+    def preset(self, name: str) -> dict[str, Any]:
+        """The settings that a preset fills in: `PlaySpec(**kind("play").preset("paper"), checkpoint="mine")`.
+
+        Raises NotFoundError for a preset that this kind does not have.
+        """
+        if name not in self.presets:
+            raise NotFoundError(
+                f"kind {self.name} has no preset {name!r}", f"it has {', '.join(self.presets) or 'none'}"
+            )
+        return dict(self.presets[name])
 
     def units(self, spec: Any, inputs: Inputs) -> int:
         raise NotImplementedError
@@ -117,6 +129,11 @@ def checked(found: type[Kind]) -> Kind:
     both = set(found.spec.model_fields) & set(found.how.model_fields)
     if both:
         raise BadInputError(f"kind {found.name}: {', '.join(sorted(both))} is both a what and a how setting")
+    for preset, values in found.presets.items():
+        if wrong := set(values) - set(found.spec.model_fields):
+            raise BadInputError(
+                f"kind {found.name}: preset {preset} fills {', '.join(sorted(wrong))}", "no such setting"
+            )
     return found()
 
 
