@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 LISTED = {
     "id": "id", "name": "name", "architecture": "architecture", "layers": "layers", "d_model": "d model",
-    "heads": "heads", "parameters": "parameters", "tokenizer": "tokenizer", "tokens_seen": "tokens seen",
-    "source_format": "source",
+    "heads": "heads", "parameters": "parameters", "residual": "residual", "tokenizer": "tokenizer",
+    "tokens_seen": "tokens seen", "source_format": "source",
 }  # fmt: skip
 
 

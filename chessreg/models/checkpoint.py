@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 1
 CONFIG, WEIGHTS, INFO = "config.json", "model.safetensors", "chessreg.json"
+HEAD = "lm_head.weight"
+EMBEDDINGS = ("transformer.wte.weight", "transformer.wpe.weight", HEAD)
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class CheckpointInfo:
     residual is "raw", or "centred" for weights whose residual stream has mean 0 over d_model (specification of
     Karvonen's TransformerLens files). parameters counts each weight once, a tied head included in the embedding, and
     leaves out biases that are all zero and frozen; parameters_without_embeddings also leaves out token and position
-    embeddings. source holds format, digest and whatever the importer or trainer recorded.
+    embeddings and an output head of its own. source holds format, digest and whatever the importer or trainer recorded.
     """
 
     tokenizer: str
@@ -88,7 +90,7 @@ def architecture(model: GPT2LMHeadModel) -> dict[str, Any]:
         "activation": config.activation_function,
         "layer_norm_epsilon": config.layer_norm_epsilon,
         "bias": has_biases(model),
-        "tied_head": True,
+        "tied_head": bool(config.tie_word_embeddings),
     }
 
 
@@ -102,8 +104,12 @@ def gpt2_config(
     activation: str = "gelu",
     d_mlp: int | None = None,
     layer_norm_epsilon: float = 1e-5,
+    tied_head: bool = True,
 ) -> GPT2Config:
-    """Hugging Face's configuration of this shape. activation "gelu" is the exact one; GPT-2's own is "gelu_new"."""
+    """Hugging Face's configuration of this shape. activation "gelu" is the exact one; GPT-2's own is "gelu_new".
+
+    tied_head False: the output head is a matrix of its own, as in models whose final LayerNorm is folded into it.
+    """
     from transformers import GPT2Config
 
     return GPT2Config(
@@ -120,16 +126,16 @@ def gpt2_config(
         attn_pdrop=0.0,
         bos_token_id=None,
         eos_token_id=None,
-        tie_word_embeddings=True,
+        tie_word_embeddings=tied_head,
         attn_implementation="sdpa",
     )
 
 
 def count_parameters(model: GPT2LMHeadModel) -> tuple[int, int]:
-    """Parameters with and without embeddings (tokens and positions); see CheckpointInfo for what counts."""
+    """Parameters with and without embeddings (tokens, positions, untied head); see CheckpointInfo for what counts."""
     biases = has_biases(model)
     counted = {name: p.numel() for name, p in model.named_parameters() if biases or not name.endswith(".bias")}
-    embeddings = counted["transformer.wte.weight"] + counted["transformer.wpe.weight"]
+    embeddings = sum(counted.get(name, 0) for name in EMBEDDINGS)
     return sum(counted.values()), sum(counted.values()) - embeddings
 
 
@@ -145,7 +151,7 @@ def freeze_absent_biases(model: GPT2LMHeadModel) -> GPT2LMHeadModel:
 def hf_model(config: GPT2Config, weights: Mapping[str, torch.Tensor]) -> GPT2LMHeadModel:
     """A GPT2LMHeadModel in eval mode holding these weights; biases that they lack are zero and frozen.
 
-    weights are named as in GPT2LMHeadModel's state_dict, without lm_head (tied).
+    weights are named as in GPT2LMHeadModel's state_dict, without lm_head where it is tied.
     Raises BadInputError naming weights that are missing, unknown or of another shape than the configuration says.
     """
     import torch
@@ -224,7 +230,7 @@ def save_checkpoint(
     weights = {
         name: tensor.detach().to("cpu", stored).contiguous()
         for name, tensor in sorted(model.state_dict().items())
-        if name != "lm_head.weight"
+        if name != HEAD or not model.config.tie_word_embeddings
     }
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
     config = model.config
@@ -237,7 +243,7 @@ def save_checkpoint(
         **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
         "bos_token_id": None,
         "eos_token_id": None,
-        "tie_word_embeddings": True,
+        "tie_word_embeddings": bool(config.tie_word_embeddings),
         "use_cache": True,
     }
     (folder / CONFIG).write_text(json.dumps(written, indent=2, sort_keys=True) + "\n")
@@ -274,7 +280,12 @@ def load_model(folder: Path, dtype: torch.dtype | None = None) -> GPT2LMHeadMode
     except (OSError, ValueError, SafetensorError) as error:
         raise BadInputError(f"checkpoint {folder} cannot be read: {error}") from error
     shape = {k: info.architecture[k] for k in ("n_layer", "n_head", "n_embd", "block_size", "vocab_size", "activation")}
-    made = gpt2_config(**shape, d_mlp=config["n_inner"], layer_norm_epsilon=info.architecture["layer_norm_epsilon"])
+    made = gpt2_config(
+        **shape,
+        d_mlp=config["n_inner"],
+        layer_norm_epsilon=info.architecture["layer_norm_epsilon"],
+        tied_head=info.architecture.get("tied_head", True),
+    )
     return hf_model(made, {name: tensor.to(dtype or torch.float32) for name, tensor in weights.items()})
 
 

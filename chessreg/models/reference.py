@@ -46,4 +46,35 @@ def gpt2_logits(
         residual = residual + linear((pattern @ v).transpose(1, 2).flatten(2), f"{block}.attn.c_proj")
         inner = linear(norm(residual, f"{block}.ln_2"), f"{block}.mlp.c_fc")
         residual = residual + linear(F.gelu(inner, approximate=ACTIVATIONS[activation]), f"{block}.mlp.c_proj")
-    return norm(residual, "transformer.ln_f") @ weights["transformer.wte.weight"].float().T
+    head = weights.get("lm_head.weight", weights["transformer.wte.weight"])
+    return norm(residual, "transformer.ln_f") @ head.float().T
+
+
+def transformer_lens_logits(weights: Mapping[str, Tensor], tokens: Tensor, epsilon: float = 1e-5) -> Tensor:
+    """Logits float32 [batch, length, vocab] from a HookedTransformer's state dict, LayerNorms folded in or not.
+
+    Heads stay apart as they are in the file: W_Q [head, d_model, d_head], W_O [head, d_head, d_model]; exact GELU.
+    """
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        x = x - x.mean(-1, keepdim=True)
+        x = x / (x.pow(2).mean(-1, keepdim=True) + epsilon).sqrt()
+        return x if f"{name}.w" not in weights else x * weights[f"{name}.w"].float() + weights[f"{name}.b"].float()
+
+    length = tokens.shape[1]
+    visible = torch.ones(length, length, dtype=torch.bool).tril()
+    residual = weights["embed.W_E"].float()[tokens] + weights["pos_embed.W_pos"].float()[:length]
+    for layer in range(sum(name.endswith(".mlp.W_in") for name in weights)):
+        part = {
+            name.rsplit(".", 1)[1]: tensor.float()
+            for name, tensor in weights.items()
+            if name.startswith((f"blocks.{layer}.attn.", f"blocks.{layer}.mlp."))
+        }
+        x = norm(residual, f"blocks.{layer}.ln1")
+        q, k, v = (torch.einsum("bpd,hde->bhpe", x, part[f"W_{i}"]) + part[f"b_{i}"][:, None] for i in "QKV")
+        scores = torch.einsum("bhqe,bhke->bhqk", q, k) / q.shape[-1] ** 0.5
+        pattern = scores.masked_fill(~visible, -torch.inf).softmax(-1)
+        residual = residual + torch.einsum("bhqk,bhke,hed->bqd", pattern, v, part["W_O"]) + part["b_O"]
+        x = norm(residual, f"blocks.{layer}.ln2") @ part["W_in"] + part["b_in"]
+        residual = residual + F.gelu(x) @ part["W_out"] + part["b_out"]
+    return norm(residual, "ln_final") @ weights["unembed.W_U"].float() + weights["unembed.b_U"].float()

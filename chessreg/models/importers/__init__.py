@@ -10,8 +10,10 @@ from chessreg.models.importers.registry import (
     import_checkpoint,
     register,
 )
+from chessreg.models.importers.transformer_lens import TransformerLensFile
 
 __all__ = ["FORMATS", "ImportFormat", "ImportReport", "Imported", "import_checkpoint", "register"]
 
 register(NanoGPTFile())
+register(TransformerLensFile())
 register(HuggingFaceFolder())

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chessreg.errors import BadInputError
-from chessreg.models.checkpoint import INFO, gpt2_config, hf_model, read_info
+from chessreg.models.checkpoint import HEAD, INFO, gpt2_config, hf_model, read_info
 from chessreg.models.importers.registry import Imported
 from chessreg.models.importers.source import Source, read_torch_file
 
@@ -20,7 +20,6 @@ PLAIN = {
     "scale_attn_weights": True,
     "scale_attn_by_inverse_layer_idx": False,
     "add_cross_attention": False,
-    "tie_word_embeddings": True,
 }
 BUFFERS = (".attn.bias", ".attn.masked_bias")
 
@@ -37,7 +36,7 @@ class HuggingFaceFolder:
         if not self.recognises(source):
             raise BadInputError(f"{source.path.name} is no Hugging Face folder: it has no config.json")
         config = read_config(source.path)
-        raw = read_weights(source.path)
+        raw = read_weights(source.path, tied=config.get("tie_word_embeddings", True))
         made = gpt2_config(
             n_layer=config["n_layer"],
             n_head=config["n_head"],
@@ -47,6 +46,7 @@ class HuggingFaceFolder:
             d_mlp=config.get("n_inner"),
             activation=config.get("activation_function", "gelu_new"),
             layer_norm_epsilon=config.get("layer_norm_epsilon", 1e-5),
+            tied_head=HEAD not in raw,
         )
         ours = read_info(source.path) if (source.path / INFO).is_file() else None  # one of our own comes home
         transposed = {n: t.t() if ".h." in n and t.dim() == 2 else t for n, t in raw.items()}
@@ -88,8 +88,11 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def read_weights(folder: Path) -> dict[str, Tensor]:
-    """Weights under the names of GPT2LMHeadModel (a bare GPT2Model lacks the prefix), without buffers and tied head."""
+def read_weights(folder: Path, tied: bool = True) -> dict[str, Tensor]:
+    """Weights under the names of GPT2LMHeadModel (a bare GPT2Model lacks the prefix), without buffers and tied head.
+
+    Where the configuration says that the head is not tied, it is kept as a weight of its own.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -107,12 +110,14 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
         weights = read_torch_file(pickled)
     if not isinstance(weights, dict) or not all(hasattr(t, "dim") for t in weights.values()):
         raise BadInputError(f"{folder.name}: its weights are not a dict of tensors")
-    head = weights.pop("lm_head.weight", None)
+    head = weights.pop(HEAD, None)
     named = {n if n.startswith("transformer.") else f"transformer.{n}": t for n, t in weights.items()}
     named = {name: tensor for name, tensor in named.items() if not name.endswith(BUFFERS)}
     if not all(tensor.is_floating_point() for tensor in named.values()):
         raise BadInputError(f"{folder.name}: its weights are not all floats")
     embedding = named.get("transformer.wte.weight")
-    if head is not None and embedding is not None and not head.equal(embedding):
-        raise BadInputError(f"{folder.name}: its output head is not tied to the token embedding")
-    return named
+    if tied and head is not None and embedding is not None and not head.equal(embedding):
+        raise BadInputError(f"{folder.name}: its output head is not the token embedding, as its config.json says")
+    if not tied and head is None:
+        raise BadInputError(f"{folder.name} has no {HEAD}, and its config.json says that its head is not tied")
+    return named if tied or head is None else {**named, HEAD: head}

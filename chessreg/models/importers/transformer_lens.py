@@ -1,0 +1,162 @@
+"""TransformerLens' state dict of a GPT-2, as Karvonen's conversion saves it (specification of Karvonen 2024, 2.2).
+
+His `.pth` files are folded: each LayerNorm's weight is multiplied into the matrix that reads its output, every matrix
+that writes to the residual stream is centred over d_model, and the unembedding is centred over the vocabulary. Nothing
+of that is undone. The model is represented as it is, with LayerNorm weights of one and an output head of its own, and
+since its residual stream then has mean 0 at every position, that is what the checkpoint says: `centred` (2.3).
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import TYPE_CHECKING
+
+from chessreg.errors import BadInputError
+from chessreg.models.checkpoint import HEAD, gpt2_config, hf_model
+from chessreg.models.importers.registry import Imported
+from chessreg.models.importers.source import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+BUFFERS = (".attn.mask", ".attn.IGNORE")
+BLOCK = ("attn.W_Q", "attn.W_K", "attn.W_V", "attn.W_O", "attn.b_Q", "attn.b_K", "attn.b_V", "attn.b_O")
+BLOCK += ("mlp.W_in", "mlp.b_in", "mlp.W_out", "mlp.b_out")
+NORM = ("ln1.w", "ln1.b", "ln2.w", "ln2.b")
+OUTSIDE = ("embed.W_E", "pos_embed.W_pos", "unembed.W_U", "unembed.b_U")
+FINAL = ("ln_final.w", "ln_final.b")
+CENTRED_WITHIN = 1e-4  # of a matrix's typical size; float32 centring leaves about 1e-7, an uncentred matrix about 1
+
+
+class TransformerLensFile:
+    """A torch file with the state dict of a HookedTransformer: `embed.W_E`, `blocks.0.attn.W_Q`, `unembed.W_U`, …"""
+
+    name = "transformer_lens"
+
+    def recognises(self, source: Source) -> bool:
+        content = source.content
+        return isinstance(content, dict) and "embed.W_E" in content and "unembed.W_U" in content
+
+    def read(self, source: Source) -> Imported:
+        from chessreg.models.reference import transformer_lens_logits
+
+        if not self.recognises(source):
+            raise BadInputError(f"{source.path.name} has no TransformerLens weights: {source.description}")
+        raw = state_dict(source)
+        layers = sum(name.endswith(".mlp.W_in") for name in raw)
+        heads, d_model, _ = raw["blocks.0.attn.W_Q"].shape
+        config = gpt2_config(
+            n_layer=layers,
+            n_head=heads,
+            n_embd=d_model,
+            block_size=len(raw["pos_embed.W_pos"]),
+            vocab_size=len(raw["embed.W_E"]),
+            d_mlp=raw["blocks.0.mlp.W_in"].shape[1],
+            tied_head=False,
+        )
+        folded = "ln_final.w" not in raw
+        return Imported(
+            model=hf_model(config, converted(raw, layers)),
+            reference=functools.partial(transformer_lens_logits, raw),
+            residual="centred" if writes_centred(raw, layers) else "raw",
+            source={"folded": folded},
+        )
+
+
+def state_dict(source: Source) -> dict[str, Tensor]:
+    """The file's tensors without mask buffers, names and shapes checked. BadInputError names what does not fit."""
+    import torch
+
+    name = source.path.name
+    raw = {str(key): value for key, value in source.content.items() if not str(key).endswith(BUFFERS)}
+    if not all(isinstance(v, torch.Tensor) and v.is_floating_point() for v in raw.values()):
+        raise BadInputError(f"{name}: its weights are not all tensors of floats")
+    raw = {key: value.detach() for key, value in raw.items()}
+    numbers = {int(found[1]) for key in raw if (found := re.match(r"blocks\.(\d+)\.", key))}
+    if not numbers or numbers != set(range(len(numbers))):
+        raise BadInputError(f"{name}: its blocks are not numbered 0, 1, 2, …")
+    unfolded = "ln_final.w" in raw
+    parts = (*BLOCK, *(NORM if unfolded else ()))
+    expected = {*OUTSIDE, *(FINAL if unfolded else ()), *(f"blocks.{n}.{part}" for n in numbers for part in parts)}
+    if missing := sorted(expected - raw.keys()):
+        raise BadInputError(f"{name}: weights are missing: {', '.join(missing[:3])} ({len(missing)} in all)")
+    if unknown := sorted(raw.keys() - expected):
+        raise BadInputError(
+            f"{name}: weights that no such GPT-2 has: {', '.join(unknown[:3])} ({len(unknown)} in all)",
+            "chessreg reads HookedTransformers with standard positions, one causal attention and one MLP a block",
+        )
+    check_shapes(name, raw, len(numbers))
+    if bool(raw["unembed.b_U"].any()):
+        raise BadInputError(
+            f"{name}: its unembedding has a bias, which GPT-2's Hugging Face format has no place for",
+            "import the checkpoint that it was converted from",
+        )
+    return raw
+
+
+def check_shapes(name: str, raw: Mapping[str, Tensor], layers: int) -> None:
+    query = raw["blocks.0.attn.W_Q"]
+    if query.dim() != 3 or raw["embed.W_E"].dim() != 2 or raw["blocks.0.mlp.W_in"].dim() != 2:
+        raise BadInputError(f"{name}: blocks.0.attn.W_Q is not [head, d_model, d_head], or a matrix is none")
+    head, d_model, d_head = query.shape
+    vocabulary, mlp = len(raw["embed.W_E"]), raw["blocks.0.mlp.W_in"].shape[1]
+    if head * d_head != d_model:
+        raise BadInputError(f"{name}: {head} heads of {d_head} do not make up a d_model of {d_model}")
+    read, write = (head, d_model, d_head), (head, d_head, d_model)
+    shapes = dict(zip(BLOCK, [read] * 3 + [write] + [(head, d_head)] * 3 + [(d_model,)], strict=False))
+    shapes |= {"mlp.W_in": (d_model, mlp), "mlp.b_in": (mlp,), "mlp.W_out": (mlp, d_model), "mlp.b_out": (d_model,)}
+    wanted: dict[str, tuple[int, ...]] = {
+        f"blocks.{layer}.{part}": shape for layer in range(layers) for part, shape in shapes.items()
+    }
+    wanted |= {"embed.W_E": (vocabulary, d_model), "pos_embed.W_pos": (len(raw["pos_embed.W_pos"]), d_model)}
+    wanted |= {"unembed.W_U": (d_model, vocabulary), "unembed.b_U": (vocabulary,)}
+    for key, tensor in raw.items():
+        shape = wanted.get(key, (d_model,))  # the rest are LayerNorms
+        if tuple(tensor.shape) != shape:
+            raise BadInputError(
+                f"{name}: weight {key} has shape {list(tensor.shape)}, its neighbours say {list(shape)}"
+            )
+
+
+def converted(raw: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
+    """The weights under GPT2LMHeadModel's names, float32; the numbers are the file's own."""
+    import torch
+
+    d_model = raw["embed.W_E"].shape[1]
+    weights = {
+        "transformer.wte.weight": raw["embed.W_E"],
+        "transformer.wpe.weight": raw["pos_embed.W_pos"],
+        HEAD: raw["unembed.W_U"].T,
+        "transformer.ln_f.weight": raw.get("ln_final.w", torch.ones(d_model)),
+        "transformer.ln_f.bias": raw.get("ln_final.b", torch.zeros(d_model)),
+    }
+    for layer in range(layers):
+        theirs, ours = f"blocks.{layer}", f"transformer.h.{layer}"
+        for number in (1, 2):
+            weights[f"{ours}.ln_{number}.weight"] = raw.get(f"{theirs}.ln{number}.w", torch.ones(d_model))
+            weights[f"{ours}.ln_{number}.bias"] = raw.get(f"{theirs}.ln{number}.b", torch.zeros(d_model))
+        # [head, d_model, d_head] → [d_model, head * d_head]; Hugging Face's Conv1D keeps its matrices [in, out]
+        thirds = [raw[f"{theirs}.attn.W_{i}"].permute(1, 0, 2).flatten(1) for i in "QKV"]
+        weights[f"{ours}.attn.c_attn.weight"] = torch.cat(thirds, dim=1)
+        weights[f"{ours}.attn.c_attn.bias"] = torch.cat([raw[f"{theirs}.attn.b_{i}"].flatten() for i in "QKV"])
+        weights[f"{ours}.attn.c_proj.weight"] = raw[f"{theirs}.attn.W_O"].flatten(0, 1)
+        weights[f"{ours}.attn.c_proj.bias"] = raw[f"{theirs}.attn.b_O"]
+        weights[f"{ours}.mlp.c_fc.weight"] = raw[f"{theirs}.mlp.W_in"]
+        weights[f"{ours}.mlp.c_fc.bias"] = raw[f"{theirs}.mlp.b_in"]
+        weights[f"{ours}.mlp.c_proj.weight"] = raw[f"{theirs}.mlp.W_out"]
+        weights[f"{ours}.mlp.c_proj.bias"] = raw[f"{theirs}.mlp.b_out"]
+    return {name: tensor.float().clone().contiguous() for name, tensor in weights.items()}
+
+
+def writes_centred(raw: Mapping[str, Tensor], layers: int) -> bool:
+    """Whether everything written to the residual stream has mean 0 over d_model: read off the weights, not the name."""
+    written = [raw["embed.W_E"], raw["pos_embed.W_pos"]]
+    for layer in range(layers):
+        written += [raw[f"blocks.{layer}.{part}"] for part in ("attn.W_O", "attn.b_O", "mlp.W_out", "mlp.b_out")]
+    return all(
+        float(t.float().mean(-1).abs().max()) <= CENTRED_WITHIN * max(float(t.float().abs().mean()), 1e-12)
+        for t in written
+    )
