@@ -100,7 +100,8 @@ class Attempt(Base):
     id: Mapped[UUID] = mapped_column(primary_key=True)
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), index=True)
     machine_id: Mapped[UUID] = mapped_column(ForeignKey("machine.id"))
-    executor: Mapped[str] = mapped_column(String(32))
+    job_id: Mapped[UUID | None] = mapped_column(index=True)  # None: a run in the foreground
+    executor: Mapped[str] = mapped_column(String(255))
     how: Mapped[dict[str, Any]] = mapped_column(Json)
     argv: Mapped[list[str]] = mapped_column(Json)
     pid: Mapped[int]
@@ -115,6 +116,8 @@ class Attempt(Base):
     message: Mapped[str | None] = mapped_column(Text)
     exit_code: Mapped[int | None]
     units_done: Mapped[int] = mapped_column(default=0)
+    progress: Mapped[float | None] = mapped_column(FiniteFloat)  # of its own share, 0 to 1
+    doing: Mapped[str | None] = mapped_column(Text)  # what it said last of its progress
     log: Mapped[str | None] = mapped_column(Text)
     chessreg_version: Mapped[str] = mapped_column(String(64))
     code: Mapped[dict[str, Any]] = mapped_column(Json)  # commit, patch, untracked: chessreg, working folder

@@ -7,10 +7,11 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ForeignKey, String, Text
+from sqlalchemy import Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from chessreg.registry.tables.types import Base, Json, UtcDateTime, check, choice
+from chessreg.registry.tables.provenance import Cause
+from chessreg.registry.tables.types import Base, Digest, Json, UtcDateTime, check, choice
 
 
 class JobState(enum.StrEnum):
@@ -20,17 +21,35 @@ class JobState(enum.StrEnum):
 
 
 class Job(Base):
-    """One launch of a run, or of a shard of it, on an executor."""
+    """One shard of a run that was launched: what was asked for, where it is, how it ended.
+
+    Shard k of n does units [units·k/n, units·(k+1)/n); with k = n it does what is left when the others have finished
+    (the kind's reduce). The run's own row comes with its first attempt, so a job may stand for a run that is not there
+    yet, of which the units are not known.
+    """
 
     __tablename__ = "job"
-    __table_args__ = (check("range", "start >= 0 AND stop >= start"),)
+    __table_args__ = (check("shard", "shard >= 0 AND shards >= 1 AND shard <= shards"),)
     id: Mapped[UUID] = mapped_column(primary_key=True)
-    run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), index=True)
-    executor: Mapped[str] = mapped_column(String(32))
-    start: Mapped[int]
-    stop: Mapped[int]
+    group_id: Mapped[UUID] = mapped_column(index=True)  # one launch: its shards, the cells of its sweep
+    run_id: Mapped[UUID] = mapped_column(index=True)
+    kind: Mapped[str] = mapped_column(String(64))
+    spec_hash: Mapped[str] = mapped_column(Digest)
+    executor: Mapped[str] = mapped_column(String(255))  # "local", "slurm:PROFILE", "ray:ADDRESS"
+    host: Mapped[str] = mapped_column(String(255))  # of the supervisor that looks after it
+    shard: Mapped[int]
+    shards: Mapped[int]
     priority: Mapped[int] = mapped_column(default=0)
-    handle: Mapped[str | None] = mapped_column(Text)  # the executor's own id
     state: Mapped[JobState] = mapped_column(choice(JobState, "state"))
-    detail: Mapped[dict[str, Any]] = mapped_column(Json)
+    cancel: Mapped[bool] = mapped_column(default=False)  # somebody wants it to end
+    cause: Mapped[Cause | None] = mapped_column(choice(Cause, "cause"))
+    message: Mapped[str | None] = mapped_column(Text)
+    tries: Mapped[int] = mapped_column(default=0)
+    handle: Mapped[str | None] = mapped_column(Text)  # the executor's own id of the last try
+    detail: Mapped[dict[str, Any]] = mapped_column(Json)  # source, spec, how, given, store, after, …: jobs.launch
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)  # the last try
+    ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+Index("ix_job_state", Job.state)

@@ -1,0 +1,143 @@
+"""What is this machine's own: slots, groups of processes, numbers that are used again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+
+import pytest
+
+from chessreg.errors import BadInputError
+from chessreg.jobs.executors import Needs, Work
+from chessreg.jobs.executors.gpus import Gpu
+from chessreg.jobs.executors.local import LocalExecutor
+from chessreg.jobs.executors.slots import Slots
+from chessreg.registry.identity import new_id
+from chessreg.registry.process import pid_start
+from chessreg.registry.tables import Cause
+
+TWO = [Gpu(0, 80.0, 79.0), Gpu(1, 80.0, 79.5)]
+
+
+def work(tmp_path, code: str, **needs: object) -> Work:
+    job = new_id()
+    settings = {"device": "cpu", "threads": 1} | needs
+    return Work(job, job, (sys.executable, "-u", "-c", code), tmp_path / job.hex, tmp_path, needs=Needs(**settings))
+
+
+def place(slots: Slots, needs: Needs, gpus: list[Gpu], holder: str) -> int | None:
+    """The GPU that it got; None when it waits."""
+    slot = slots.find(needs, gpus)
+    if slot is not None:
+        slots.take(holder, slot)
+    return slot.gpu if slot else None
+
+
+def test_one_work_a_gpu_the_freest_first():
+    slots = Slots(16)
+    assert [place(slots, Needs("auto"), TWO, name) for name in "abc"] == [1, 0, None]
+    slots.give_back("a")
+    assert place(slots, Needs("auto"), TWO, "c") == 1
+
+
+def test_a_gpu_that_others_use_is_not_free():
+    busy = [Gpu(0, 80.0, 40.0)]
+    assert Slots(16).find(Needs("cuda"), busy) is None
+    assert Slots(16).find(Needs("cuda", gpu_memory=39), busy)
+    assert Slots(16).find(Needs("cuda", gpu_memory=41), busy) is None
+
+
+def test_a_gpu_is_shared_only_among_those_that_may():
+    slots = Slots(16)
+    assert place(slots, Needs("cuda:1", share_gpu=True), TWO, "a") == 1
+    assert place(slots, Needs("cuda:1", share_gpu=True), TWO, "b") == 1
+    assert place(slots, Needs("cuda:1"), TWO, "c") is None
+    assert slots.find(Needs("cuda:1", share_gpu=True), TWO).env["CUDA_VISIBLE_DEVICES"] == "1"
+
+
+def test_cores_are_divided_over_shards_and_never_given_twice():
+    slots = Slots(4)
+    first = slots.find(Needs("auto", shards=2), [])
+    assert (first.gpu, first.threads) == (None, 2)
+    slots.take("a", first)
+    slots.take("b", slots.find(Needs("cpu", shards=2), TWO))
+    assert slots.find(Needs("cpu", threads=1), []) is None
+    slots.give_back("a")
+    assert slots.find(Needs("cpu", threads=2), []).env["OMP_NUM_THREADS"] == "2"
+    assert Slots(2).find(Needs("cpu", threads=64), []).threads == 2
+
+
+def test_what_this_machine_can_never_give_is_refused():
+    for needs, gpus in (
+        (Needs("cuda"), []),
+        (Needs("cuda:2"), TWO),
+        (Needs("auto", gpu_memory=200), TWO),
+    ):
+        with pytest.raises(BadInputError):
+            Slots(4).find(needs, gpus)
+
+
+def test_a_dead_leader_takes_its_children_with_it(tmp_path):
+    executor = LocalExecutor(read=list)
+    code = """import subprocess, sys, time
+child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])
+print('child', child.pid, flush=True); time.sleep(600)"""
+    each = work(tmp_path, code)
+    handle = executor.submit([each])[each.job_id]
+    deadline = time.monotonic() + 30
+    while "child" not in (said := each.log.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    child = int(said.split()[1])
+    os.kill(json.loads(handle)["pid"], signal.SIGKILL)
+    while executor.poll([handle])[handle].state != "ended":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    seen = executor.poll([handle])[handle]
+    assert (seen.cause, seen.exit_code) == (Cause.KILLED, 137)
+    while pid_start(child) is not None:
+        assert time.monotonic() < deadline, "the child outlived its group"
+        time.sleep(0.02)
+
+
+def test_a_number_used_again_is_not_taken_for_the_work(tmp_path):
+    mine = {"pid": os.getpid(), "started": 1.0, "log": "x", "gpu": None, "threads": 1, "shared": False}
+    from chessreg.registry.process import boot_id
+
+    handle = json.dumps({**mine, "boot": boot_id()})
+    executor = LocalExecutor(read=list)
+    executor.cancel(handle)  # would end this very test
+    assert executor.poll([handle])[handle].cause is Cause.LOST
+    other_boot = json.dumps({**mine, "started": pid_start(os.getpid()), "boot": "another"})
+    executor.cancel(other_boot)
+    assert executor.poll([other_boot])[other_boot].cause is Cause.LOST
+
+
+def test_works_wait_for_room(tmp_path):
+    executor = LocalExecutor(read=list)
+    works = [work(tmp_path, "import time; time.sleep(600)", threads=executor.slots.cores) for _ in range(2)]
+    started = executor.submit(works)
+    assert list(started) == [works[0].job_id]
+    handle = started[works[0].job_id]
+    executor.cancel(handle)
+    deadline = time.monotonic() + 30
+    while executor.poll([handle])[handle].state != "ended":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    later = executor.submit(works[1:])
+    assert list(later) == [works[1].job_id]
+    executor.cancel(later[works[1].job_id])
+    while executor.poll(later.values())[later[works[1].job_id]].state != "ended":
+        time.sleep(0.02)
+
+
+def test_a_folder_that_is_gone_is_one_clear_error(tmp_path):
+    from chessreg.errors import ChessregError
+
+    gone = work(tmp_path, "pass")
+    gone = Work(gone.job_id, gone.group_id, gone.argv, gone.folder, tmp_path / "gone", needs=gone.needs)
+    with pytest.raises(ChessregError, match="gone"):
+        LocalExecutor(read=list).submit([gone])
