@@ -14,7 +14,7 @@ from uuid import UUID
 from pydantic import Field, field_validator, model_validator
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.jobs.spec import Ref, Settings
+from chessreg.jobs.spec import Added, Ref, Settings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,6 +41,13 @@ class InterventionSettings(Settings):
     positions: Literal["all", "last"] = Field(default="all", description="every token, or only the newest")
     control: str = Field(default="none", description="none, or random: a random direction of the same norm instead")
     control_seed: int = Field(default=0, description="seed of the control's directions")
+    form: Annotated[Literal["hook", "mlp-bias"], Added()] = Field(
+        default="hook",
+        description="hook after the block, or bias of its last matrix as in chess_gpt_eval: equal results",
+    )
+    layers_label: Annotated[str, Added()] = Field(
+        default="", description="what a paper calls these layers, for example 11-15: text beside the 0-based list"
+    )
 
     @field_validator("layers")
     @classmethod
@@ -66,6 +73,8 @@ class InterventionSettings(Settings):
             raise BadInputError("an intervention of scale 0 changes nothing", "leave out the vector")
         if self.control == "none" and self.control_seed:
             raise BadInputError("intervention.control_seed is set, but there is no control that draws", "")
+        if self.form == "mlp-bias" and self.positions != "all":
+            raise BadInputError("a bias edits every token", "--intervention.positions all, or --intervention.form hook")
         return self
 
     @property
@@ -137,7 +146,8 @@ class Intervention:
         made = []
         for layer, direction in self.directions.items():
             vector = torch.from_numpy(direction).to(device)
-            made.append(Edit(layer, vector, self.settings.scale, self.settings.positions, "add"))
+            settings = self.settings
+            made.append(Edit(layer, vector, settings.scale, settings.positions, "add", settings.form))
         return made
 
 
@@ -157,6 +167,9 @@ def load(settings: InterventionSettings, checkpoint: tables.Checkpoint, inputs: 
     for layer in rows:
         real = load_vector(inputs, settings.vector, layer)
         directions[layer] = CONTROLS[settings.control](real, layer, settings.control_seed)
+    detail: dict[str, Any] = {"control": settings.control, "control_seed": settings.control_seed}
+    later = {"form": settings.form, "layers_label": settings.layers_label}
+    detail |= {name: value for name, value in later.items() if value != NOTHING[name]}
     columns = {
         "checkpoint_id": checkpoint.id,
         "source": next(iter(rows.values())).source if settings.control == "none" else settings.control,
@@ -165,7 +178,7 @@ def load(settings: InterventionSettings, checkpoint: tables.Checkpoint, inputs: 
         "scale": settings.scale,
         "scale_rule": SCALE_RULE,
         "positions": settings.positions,
-        "detail": {"control": settings.control, "control_seed": settings.control_seed},
+        "detail": detail,
     }
     return Intervention(settings, directions, {"id": uuid_of(digest_of(columns)), **columns})
 

@@ -50,10 +50,13 @@ def reference_of(field: FieldInfo) -> Ref | None:
     return next((m for m in field.metadata if isinstance(m, Ref)), None)
 
 
-def what(spec: Spec) -> dict[str, Any]:
+def what(spec: Settings) -> dict[str, Any]:
     """The hashed part of a spec as plain JSON values, fields added later left out while they have their default."""
     values = spec.model_dump(mode="json")
     for name, field in type(spec).model_fields.items():
-        if any(isinstance(m, Added) for m in field.metadata) and getattr(spec, name) == field.get_default():
+        value = getattr(spec, name)
+        if any(isinstance(m, Added) for m in field.metadata) and value == field.get_default():
             del values[name]
+        elif isinstance(value, Settings):
+            values[name] = what(value)
     return values

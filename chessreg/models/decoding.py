@@ -143,6 +143,32 @@ class DecodingSession:
         """Repeat each row `repeats` times: row r becomes rows r·repeats to (r + 1)·repeats - 1."""
         self.select([r for r in range(len(self)) for _ in range(repeats)])
 
+    def branch(self, edits: Sequence[Edit]) -> DecodingSession:
+        """A session of the same rows under edits, of which this one has none; each computes for itself from here on.
+
+        Keys and values before the first position that an edit touches are taken over: of edits at the last position
+        all but that one's. Raises BadInputError when this session is edited itself.
+        """
+        if self.edits:
+            raise BadInputError("an edited session has no clean keys and values to branch from")
+        other = DecodingSession(self.model, len(self), edits)
+        other.tokens = [list(tokens) for tokens in self.tokens]
+        touched = [self._first_touched(edits, tokens) for tokens in self.tokens]
+        other._clean = [min(clean, first) for clean, first in zip(self._clean, touched, strict=True)]
+        other._known = [not tokens for tokens in self.tokens]
+        if any(other._clean):
+            other.cache = self.cache.copy()
+        other.refresh()
+        return other
+
+    def _first_touched(self, edits: Sequence[Edit], tokens: list[int]) -> int:
+        """The first position that one of the edits changes; all of them if none does."""
+        if any(edit.positions == "all" for edit in edits):
+            return 0
+        ids, language = np.array(tokens, np.int64), self.model.tokenizer
+        masks = [position_set(edit.positions).mask(ids, language) for edit in edits if len(ids)]
+        return min((int(mask.argmax()) for mask in masks if mask.any()), default=len(tokens))
+
     @torch.inference_mode()
     def refresh(self) -> Tensor:
         """`logprobs`, after computing what rollbacks left unknown."""

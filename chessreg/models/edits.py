@@ -1,6 +1,7 @@
 """Edits of the residual stream: a vector added to, or subtracted from, `blocks.L.hook_resid_post`.
 
-Karvonen 2024, sections 3.4 and 4: board edits subtract a probe's direction, skill edits add one.
+Karvonen 2024, sections 3.4 and 4: board edits subtract a probe's direction, skill edits add one. An edit of every token
+has two forms that give the same result: a hook after the block, and a bias of the block's last matrix (7.1 there).
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import numpy as np
 from torch import Tensor, nn
 
 from chessreg.errors import BadInputError, NotFoundError
+from chessreg.games import positions as text_positions
+from chessreg.games.tokenizers import tokenizer
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,8 @@ def register_positions(positions: PositionSet) -> None:
 
 
 def position_set(name: str) -> PositionSet:
-    """The position set of this name, or NotFoundError."""
+    """The position set of this name, or NotFoundError. `white_segments` is `white-segments`."""
+    name = name.replace("_", "-")
     if name not in POSITION_SETS:
         raise NotFoundError(f"no position set {name}", f"there are {', '.join(sorted(POSITION_SETS))}")
     return POSITION_SETS[name]
@@ -50,12 +54,29 @@ register_positions(PositionSet("all", True, lambda tokens, tokenizer: np.ones(le
 register_positions(PositionSet("last", False, lambda tokens, tokenizer: np.arange(len(tokens)) == len(tokens) - 1))
 
 
+def _of_text(name: str) -> PositionSet:
+    """Positions that games.positions finds in the text. Each depends on the characters up to it: they are settled."""
+
+    def mask(tokens: np.ndarray, language: str) -> np.ndarray:
+        chosen = np.zeros(len(tokens), bool)
+        chosen[text_positions.find(name, tokenizer(language).decode(tokens))[0]] = True
+        return chosen
+
+    return PositionSet(name, True, mask)
+
+
+for _name in ("white-segments", "black-segments", "dots"):
+    register_positions(_of_text(_name))
+
+
 @dataclass(frozen=True, eq=False)
 class Edit:
     """residual ± scale · vector after block `layer` (0-based), at a set of positions.
 
     vector is [d_model], or [batch, d_model] for a direction of its own for each row; scale is a number, or [batch].
-    The vector is not normalised here. Raises BadInputError for other shapes or an unknown op or position set.
+    The vector is not normalised here. The form `mlp-bias` adds it to the bias of the block's `mlp.c_proj` instead of
+    hooking the block's output: the same at every token, as chess_gpt_eval does it, for one vector at all positions.
+    Raises BadInputError for other shapes or an unknown op, form or position set.
     """
 
     layer: int
@@ -63,6 +84,7 @@ class Edit:
     scale: float | Tensor = 1.0
     positions: str = "all"
     op: Literal["add", "subtract"] = "add"
+    form: Literal["hook", "mlp-bias"] = "hook"
 
     def __post_init__(self) -> None:
         if self.vector.dim() not in (1, 2):
@@ -70,6 +92,10 @@ class Edit:
         if self.op not in ("add", "subtract"):
             raise BadInputError(f"an edit adds or subtracts; there is no op {self.op}")
         position_set(self.positions)
+        if self.form not in ("hook", "mlp-bias"):
+            raise BadInputError(f"an edit is a hook or an mlp-bias; there is no form {self.form}")
+        if self.form == "mlp-bias" and (self.positions != "all" or self.per_row):
+            raise BadInputError("a bias is one vector at every position", "other positions or rows need the form hook")
 
     @property
     def per_row(self) -> bool:
@@ -98,15 +124,32 @@ def editing(blocks: Sequence[nn.Module], edits: Sequence[tuple[Edit, Tensor | No
     Raises NotFoundError for a layer that the model does not have.
     """
     handles = []
+    biases: list[tuple[nn.Module, nn.Parameter]] = []
     try:
         for edit, mask in edits:
             if not 0 <= edit.layer < len(blocks):
                 raise NotFoundError(f"no layer {edit.layer}: the model has layers 0 to {len(blocks) - 1}")
-            handles.append(blocks[edit.layer].register_forward_hook(_hook(edit, mask)))
+            if edit.form == "mlp-bias":
+                biases.append(_add_bias(blocks[edit.layer], edit))
+            else:
+                handles.append(blocks[edit.layer].register_forward_hook(_hook(edit, mask)))
         yield
     finally:
         for handle in handles:
             handle.remove()
+        for matrix, bias in reversed(biases):
+            matrix.bias = bias
+
+
+def _add_bias(block: Any, edit: Edit) -> tuple[nn.Module, nn.Parameter]:
+    """Give the block's last matrix a bias with the edit in it; returns the matrix and the bias that it had.
+
+    chess_gpt_eval sets the bias; its models have none, so adding is the same there, and right for folded models too.
+    """
+    matrix: nn.Module = block.mlp.c_proj
+    bias: nn.Parameter = matrix.bias
+    matrix.bias = nn.Parameter(bias.detach() + edit.delta(bias)[0, 0], requires_grad=False)
+    return matrix, bias
 
 
 def _hook(edit: Edit, mask: Tensor | None) -> Callable[[nn.Module, Any, Tensor], Tensor]:

@@ -1,22 +1,20 @@
 """Exact probabilities of legal moves, out of one forward pass.
 
-The spellings of a position's moves share beginnings, so they form a tree of characters. All nodes of all rows go
-through the model at once: a node attends to its row's prompt and to its own ancestors (tree attention), at the position
-that its depth gives. Nodes are written beyond the rows' lengths, so the session is as it was afterwards.
+The spellings of a position's moves share beginnings, so they form a tree of characters (tree.py). Two masses: of the
+canonical spelling of every legal move, and of every text that would be read as a legal move.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from chessreg.errors import BadInputError
-from chessreg.models.decoding import ContextFullError, DecodingSession, group_by_length
-from chessreg.models.edits import position_set
+from chessreg.models.decoding import DecodingSession
+from chessreg.models.tree import Beginning, Continuations
 from chessreg.noise import uniform
 
 if TYPE_CHECKING:
@@ -24,22 +22,7 @@ if TYPE_CHECKING:
 
     from chessreg.games.tokenizers import Tokenizer
 
-TREE_TOKENS = 8192  # the most nodes in one pass: bounds memory, not results
-
-
-@dataclass
-class _Tree:
-    """The nodes that one row feeds. Lists are parallel; a parent comes before its children.
-
-    With edits of unsettled positions a node exists twice: clean, for its descendants to attend to, and as the last
-    token that the edit touches, to be read.
-    """
-
-    tokens: list[int] = field(default_factory=list)
-    positions: list[int] = field(default_factory=list)
-    ancestors: list[list[int]] = field(default_factory=list)  # own index included
-    edited: list[list[bool]] = field(default_factory=list)  # for each edit of the session
-    reads: list[tuple[int, int, int]] = field(default_factory=list)  # (text, node read or -1 for the prompt, token)
+FLOOR = 1e-7  # texts behind a beginning less probable than this are not followed; their sum is reported
 
 
 def text_logprobs(
@@ -58,29 +41,20 @@ def text_logprobs(
         raise BadInputError(f"texts for {len(texts)} rows, {len(chosen)} rows are asked for")
     if any(not session.tokens[row] for row in chosen):
         raise BadInputError("a row without a prompt has no continuation to score")
-    encoded = [[[int(i) for i in tokenizer.encode(text)] for text in row] for row in texts]
-    longest = [max((len(ids) for ids in row), default=0) for row in encoded]
-    full = [
-        row
-        for row, length in zip(chosen, longest, strict=True)
-        if len(session.tokens[row]) + length - 1 > session.model.block_size
-    ]
-    if full:
-        raise ContextFullError(full, session.model.block_size)
-    session.refresh()
-    trees = [_tree(session, row, ids) for row, ids in zip(chosen, encoded, strict=True)]
-    out: list[np.ndarray] = [np.zeros(0)] * len(texts)
-    order = sorted(range(len(chosen)), key=lambda i: len(trees[i].tokens))
-    for group in group_by_length(order, [len(trees[i].tokens) for i in order], TREE_TOKENS):
-        group.sort()  # all rows in order are read in place
-        scores = _score(session, [chosen[i] for i in group], [trees[i] for i in group])
-        prompts = session.logprobs[[chosen[i] for i in group]].double().cpu().numpy()
-        for place, i in enumerate(group):
-            reads = np.array(trees[i].reads, np.int64).reshape(-1, 3)
-            text, node, token = reads.T
-            values = np.where(node < 0, prompts[place, token], scores[place, node, token])
-            out[i] = np.bincount(text, values, minlength=len(texts[i]))
-    return out
+    encoded = [[tuple(tokenizer.encode(text).tolist()) for text in row] for row in texts]
+    return sequence_logprobs(Continuations(session, chosen), encoded)
+
+
+def sequence_logprobs(trees: Continuations, sequences: Sequence[Sequence[Beginning]]) -> list[np.ndarray]:
+    """log P of each sequence of token ids after its row: a float64 array for each row. Grows the trees by them."""
+    trees.grow([[ids[:-1] for ids in row] for row in sequences])
+    found = []
+    for place, row in enumerate(sequences):
+        steps = [(number, ids[:depth], token) for number, ids in enumerate(row) for depth, token in enumerate(ids)]
+        lines = trees.lines(place, [beginning for _, beginning, _ in steps]).astype(np.float64)
+        values = lines[np.arange(len(steps)), [token for _, _, token in steps]]
+        found.append(np.bincount([number for number, _, _ in steps], values, minlength=len(row)))
+    return found
 
 
 def move_logprobs(
@@ -122,64 +96,71 @@ def choose_legal(logprobs: Mapping[str, float], temperature: float, *key: int | 
     return moves[int(np.searchsorted(ladder, uniform(*key) * ladder[-1], side="right"))]
 
 
-def _tree(session: DecodingSession, row: int, texts: Sequence[Sequence[int]]) -> _Tree:
-    """The row's nodes: every proper, non-empty beginning of a text, once."""
-    tree = _Tree()
-    history = session.tokens[row]
-    root: list[int] = []
-    for position in range(session.clean(row), len(history)):  # an edited last token, which descendants see clean
-        root = _add(session, tree, history[: position + 1], root, clean=True)
-    nodes: dict[tuple[int, ...], tuple[int, list[int]]] = {(): (-1, root)}  # beginning → (read here, attend to these)
-    for number, ids in enumerate(texts):
-        for depth, token in enumerate(ids):
-            beginning = tuple(ids[:depth])
-            if beginning not in nodes:
-                above, path = nodes[beginning[:-1]][1], [*history, *beginning]
-                read = seen = _add(session, tree, path, above)
-                if not session.settled:
-                    seen = _add(session, tree, path, above, clean=True)
-                nodes[beginning] = read[-1], seen
-            tree.reads.append((number, nodes[beginning][0], token))
-    return tree
+@dataclass(frozen=True)
+class Mass:
+    """A probability in two parts: `found`, and at most `missed` on top, which lies behind beginnings below FLOOR."""
+
+    found: float
+    missed: float
 
 
-def _add(session: DecodingSession, tree: _Tree, path: list[int], above: list[int], clean: bool = False) -> list[int]:
-    """Add the last token of `path`; return its ancestors and itself. clean leaves out edits of unsettled positions."""
-    touched = []
-    for edit in session.edits:
-        if edit.positions == "all":
-            touched.append(True)
-            continue
-        positions = position_set(edit.positions)
-        hit = positions.mask(np.array(path, np.int64), session.model.tokenizer)[-1]
-        touched.append(bool(hit) and not (clean and not positions.settled))
-    tree.tokens.append(path[-1])
-    tree.positions.append(len(path) - 1)
-    tree.ancestors.append([*above, len(tree.ancestors)])
-    tree.edited.append(touched)
-    return tree.ancestors[-1]
+def accepted_mass(
+    trees: Continuations,
+    texts: Sequence[Sequence[Collection[str]]],
+    tokenizer: Tokenizer,
+    max_tokens: int | None = None,
+) -> list[list[Mass]]:
+    """For each row and each of its sets of texts: the probability that what the model writes is one of them.
+
+    A move is written as `sampling.sample_moves` writes it: until a stop token, or until `max_tokens`; what follows a
+    `;` is another game and does not count (`Tokenizer.parse`). A text of exactly `max_tokens` needs no end. Beginnings
+    are followed in the order of their depth while their probability is at least FLOOR; `missed` is exact, so the true
+    value lies in [found, found + missed].
+    """
+    limit = tokenizer.max_move_tokens if max_tokens is None else max_tokens
+    stops = [*sorted(tokenizer.stop_ids), *tokenizer.encode(";").tolist()]
+    walks = [_Walk(sets, tokenizer, limit, stops) for sets in texts]
+    while any(walk.open for walk in walks):
+        trees.grow([[beginning for beginning, _, _ in walk.open] for walk in walks])
+        for place, walk in enumerate(walks):
+            walk.step(trees, place)
+    return [[Mass(float(f), float(m)) for f, m in zip(walk.found, walk.missed, strict=True)] for walk in walks]
 
 
-@torch.inference_mode()
-def _score(session: DecodingSession, rows: list[int], trees: list[_Tree]) -> np.ndarray:
-    """Log-probabilities float64 [rows, nodes, vocab] after each node."""
-    width = max(max(len(tree.tokens) for tree in trees), 1)
-    clean = np.array([session.clean(row) for row in rows])
-    columns = clean[:, None] + np.arange(width)
-    ids = np.zeros((len(rows), width), np.int64)
-    positions = columns.copy()
-    visible = np.zeros((len(rows), width, int(columns.max()) + 1), bool)
-    masks = [np.zeros((len(rows), width), bool) for _ in session.edits]
-    for i, tree in enumerate(trees):
-        count = len(tree.tokens)
-        ids[i, :count], positions[i, :count] = tree.tokens, tree.positions
-        visible[i, :, : clean[i]] = True
-        visible[i, np.arange(width), columns[i]] = True  # padding attends to itself: a row of nothing would be NaN
-        for node, ancestors in enumerate(tree.ancestors):
-            visible[i, node, clean[i] + np.array(ancestors)] = True
-        for number, mask in enumerate(masks):
-            mask[i, :count] = [edited[number] for edited in tree.edited]
-    if not any(tree.tokens for tree in trees):
-        return np.zeros((len(rows), width, session.model.vocab_size))
-    hidden = session.forward(rows, ids, columns, positions, visible, masks)
-    return session.head(hidden).double().cpu().numpy()
+class _Walk:
+    """One row's walk down the texts of its sets, level by level."""
+
+    def __init__(self, sets: Sequence[Collection[str]], tokenizer: Tokenizer, limit: int, stops: list[int]) -> None:
+        self.found, self.missed = np.zeros(len(sets)), np.zeros(len(sets))
+        self.limit, self.stops = limit, stops
+        members: dict[str, list[bool]] = {}
+        for number, texts in enumerate(sets):
+            for text in texts:
+                members.setdefault(text, [False] * len(sets))[number] = True
+        ids = [tuple(tokenizer.encode(text).tolist()) for text in members]
+        kept = [(sequence, np.array(of)) for sequence, of in zip(ids, members.values(), strict=True)]
+        kept = [(sequence, of) for sequence, of in kept if len(sequence) <= limit]
+        # beginnings to be followed, the probability of each, and the texts that begin so
+        self.open: list[tuple[Beginning, float, list[tuple[Beginning, np.ndarray]]]] = [((), 1.0, kept)] if kept else []
+
+    def step(self, trees: Continuations, place: int) -> None:
+        """Take what ends here, and open the beginnings that are one token longer."""
+        opened = []
+        for beginning, probability, texts in self.open:
+            depth = len(beginning)
+            after = probability * np.exp(trees.logprobs(place, beginning).astype(np.float64))
+            branches: dict[int, list[tuple[Beginning, np.ndarray]]] = {}
+            for text in texts:
+                if len(text[0]) == depth:
+                    self.found[text[1]] += after[self.stops].sum()
+                else:
+                    branches.setdefault(text[0][depth], []).append(text)
+            for token, behind in branches.items():
+                of = np.any([text[1] for text in behind], axis=0)
+                if depth + 1 == self.limit:
+                    self.found[of] += after[token]
+                elif after[token] < FLOOR:
+                    self.missed[of] += after[token]
+                else:
+                    opened.append(((*beginning, token), float(after[token]), behind))
+        self.open = opened

@@ -14,6 +14,7 @@ from chessreg.noise import uniform
 if TYPE_CHECKING:
     from chessreg.games.tokenizers import Tokenizer
     from chessreg.models.decoding import DecodingSession
+    from chessreg.models.tree import Continuations
 
 Key = tuple[int | str, ...]
 
@@ -94,6 +95,54 @@ def sample_moves(
     if not keep:
         session.restore(before, chosen)
     return [_sampled(tokenizer, ids, float(total)) for ids, total in zip(written, totals, strict=True)]
+
+
+def sample_trees(
+    trees: Continuations,
+    tokenizer: Tokenizer,
+    keys: Sequence[Sequence[Key]],
+    *,
+    temperature: Sequence[float],
+    max_tokens: int | None = None,
+) -> list[list[SampledText]]:
+    """Several continuations of each row, one for each of its keys, of the given temperatures (one a key).
+
+    What `sample_moves` would write with the same keys. Continuations share the nodes of their row's tree, and what the
+    tree holds already is not computed again: after the legal moves were scored most texts cost nothing.
+    """
+    limit = tokenizer.max_move_tokens if max_tokens is None else max_tokens
+    heats = np.asarray(temperature, np.float64)
+    drawn = [(place, number, key) for place, own in enumerate(keys) for number, key in enumerate(own)]
+    written: list[tuple[int, ...]] = [()] * len(drawn)
+    totals = np.zeros(len(drawn))
+    active = list(range(len(drawn)))
+    while active:
+        ready = [i for i in active if trees.has(drawn[i][0], written[i])]
+        if not ready:
+            wanted: list[set[tuple[int, ...]]] = [set() for _ in range(len(trees))]
+            for i in active:
+                wanted[drawn[i][0]].add(written[i])
+            trees.grow([sorted(row) for row in wanted])
+            continue
+        logprobs = np.stack([trees.logprobs(drawn[i][0], written[i]) for i in ready])
+        heat = heats[[drawn[i][1] for i in ready]]
+        noise = np.array(
+            [uniform(*drawn[i][2], len(written[i])) if h > 0 else 0.0 for i, h in zip(ready, heat, strict=True)]
+        )
+        tokens = draw(logprobs, heat, noise)
+        totals[ready] += logprobs[np.arange(len(ready)), tokens]
+        for i, token in zip(ready, tokens.tolist(), strict=True):
+            written[i] = (*written[i], token)
+        active = [
+            i
+            for i in active
+            if not written[i] or (written[i][-1] not in tokenizer.stop_ids and len(written[i]) < limit)
+        ]
+    texts = [_sampled(tokenizer, list(ids), float(total)) for ids, total in zip(written, totals, strict=True)]
+    found: list[list[SampledText]] = [[] for _ in keys]
+    for (place, _, _), text in zip(drawn, texts, strict=True):
+        found[place].append(text)
+    return found
 
 
 def _sampled(tokenizer: Tokenizer, ids: list[int], logprob: float) -> SampledText:

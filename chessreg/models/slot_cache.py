@@ -70,6 +70,14 @@ class SlotLayer(CacheLayerMixin):
         if self.is_initialized:
             self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
 
+    def copy(self) -> SlotLayer:
+        """A layer of its own with the same keys and values."""
+        other = SlotLayer(self.row_count)
+        if self.is_initialized:
+            other.lazy_initialization(self.keys, self.values)
+            other.keys, other.values = self.keys.clone(), self.values.clone()
+        return other
+
     def _grow(self, width: int) -> None:
         missing = width - self.keys.shape[2]
         if missing > 0:
@@ -102,3 +110,9 @@ class SlotCache(Cache):
     def take(self, rows: Tensor) -> None:
         for layer in self.layers:
             layer.take(rows)
+
+    def copy(self) -> SlotCache:
+        """A cache of its own with the same keys and values."""
+        other = SlotCache(0, 0)
+        other.layers = [layer.copy() for layer in self.layers]
+        return other

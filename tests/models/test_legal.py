@@ -12,7 +12,7 @@ from torch import Tensor
 
 from chessreg.errors import BadInputError
 from chessreg.games.tokenizers import Tokenizer
-from chessreg.models import legal
+from chessreg.models import legal, tree
 from chessreg.models.decoding import ContextFullError
 from chessreg.models.edits import Edit
 from chessreg.models.language_model import LanguageModel
@@ -97,7 +97,7 @@ def test_small_passes_give_the_same(tiny: LanguageModel, pgn: Tokenizer, monkeyp
     session.feed(prompts)
     whole = legal.move_logprobs(session, boards, pgn)
     some = legal.move_logprobs(session, [boards[3], boards[1]], pgn, rows=[3, 1])
-    monkeypatch.setattr(legal, "TREE_TOKENS", 1)
+    monkeypatch.setattr(tree, "TREE_TOKENS", 1)
     for one, other in zip(legal.move_logprobs(session, boards, pgn), whole, strict=True):
         assert one == pytest.approx(other, abs=CLOSE)
     assert some[0] == pytest.approx(whole[3], abs=CLOSE)

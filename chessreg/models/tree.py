@@ -1,0 +1,170 @@
+"""Trees of continuations: many texts after each row of a session, their shared beginnings computed once.
+
+A node is a beginning of a text. All new nodes of all rows go through the model at once: a node attends to its row's
+prompt and to its own ancestors (tree attention), at the position that its depth gives. Nodes are written beyond the
+rows' lengths, so the session is as it was afterwards; whatever is fed to it forgets them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from chessreg.models.decoding import ContextFullError, DecodingSession, group_by_length
+from chessreg.models.edits import position_set
+
+TREE_TOKENS = 8192  # the most nodes in one pass: bounds memory, not results
+
+Beginning = tuple[int, ...]
+
+
+@dataclass
+class _Row:
+    """The nodes of one row. Columns are counted from the first that the row's tree may write.
+
+    With edits of unsettled positions a node exists twice: clean, for its descendants to attend to, and as the last
+    token that the edit touches, to be read.
+    """
+
+    columns: int = 0
+    index: dict[Beginning, int] = field(default_factory=dict)  # node → its line in `logprobs`
+    paths: dict[Beginning, list[int]] = field(default_factory=dict)  # node → the columns that its children attend to
+    logprobs: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+
+
+@dataclass
+class _Batch:
+    """What one row feeds in one pass; lists are parallel, a parent comes before its children."""
+
+    first: int
+    tokens: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    attended: list[list[int]] = field(default_factory=list)  # columns of the tree, its own included
+    edited: list[list[bool]] = field(default_factory=list)  # for each edit of the session
+    reads: list[int] = field(default_factory=list)  # which of the fed nodes are read, in the order of their lines
+
+
+class Continuations:
+    """Trees after the rows of a session (all, or `rows` of it), which grow as they are asked for.
+
+    The root of a tree is the row's prompt, the empty beginning; it is there from the start. While a tree is in use its
+    session may not be fed. Everything equals feeding the texts one by one, under the session's edits too.
+    """
+
+    def __init__(self, session: DecodingSession, rows: Sequence[int] | None = None) -> None:
+        self.session = session
+        self.rows = list(range(len(session))) if rows is None else list(rows)
+        session.refresh()
+        prompts = session.logprobs[self.rows].cpu().numpy()
+        self._trees = [_Row(index={(): 0}, logprobs=prompts[i : i + 1]) for i in range(len(self.rows))]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def logprobs(self, place: int, beginning: Beginning = ()) -> np.ndarray:
+        """Log-probabilities float32 [vocab] of the next token after a beginning that was grown."""
+        tree = self._trees[place]
+        line: np.ndarray = tree.logprobs[tree.index[beginning]]
+        return line
+
+    def lines(self, place: int, beginnings: Iterable[Beginning]) -> np.ndarray:
+        """The same for several beginnings, float32 [n, vocab]."""
+        tree = self._trees[place]
+        found: np.ndarray = tree.logprobs[[tree.index[beginning] for beginning in beginnings]]
+        return found
+
+    def has(self, place: int, beginning: Beginning) -> bool:
+        return beginning in self._trees[place].index
+
+    def grow(self, wanted: Sequence[Iterable[Beginning]]) -> None:
+        """Compute these beginnings of each row, and those on the way to them.
+
+        Raises ContextFullError, before anything is computed, when one would pass the model's last position.
+        """
+        full = [
+            row
+            for row, beginnings in zip(self.rows, wanted, strict=True)
+            if len(self.session.tokens[row]) + max(map(len, beginnings), default=0) > self.session.model.block_size
+        ]
+        if full:
+            raise ContextFullError(full, self.session.model.block_size)
+        batches = [self._plan(place, beginnings) for place, beginnings in enumerate(wanted)]
+        order = [i for i in range(len(batches)) if batches[i].tokens]
+        order.sort(key=lambda i: len(batches[i].tokens))
+        for group in group_by_length(order, [len(batches[i].tokens) for i in order], TREE_TOKENS):
+            group.sort()  # all rows in order are read in place
+            scores = self._compute(group, [batches[i] for i in group])
+            for place, i in enumerate(group):
+                tree = self._trees[i]
+                tree.logprobs = np.concatenate([tree.logprobs, scores[place, batches[i].reads]])
+
+    def _plan(self, place: int, beginnings: Iterable[Beginning]) -> _Batch:
+        """The tokens that a row must feed for these beginnings."""
+        session, row, tree = self.session, self.rows[place], self._trees[place]
+        history = session.tokens[row]
+        batch = _Batch(tree.columns)
+        for beginning in beginnings:
+            for depth in range(1, len(beginning) + 1):
+                node = beginning[:depth]
+                if node in tree.index:
+                    continue
+                if () not in tree.paths:
+                    root: list[int] = []
+                    for position in range(session.clean(row), len(history)):  # an edited last token, seen clean
+                        root = self._add(tree, batch, history[: position + 1], root, clean=True)
+                    tree.paths[()] = root
+                above, path = tree.paths[node[:-1]], [*history, *node]
+                tree.index[node] = len(tree.index)
+                batch.reads.append(len(batch.tokens))
+                tree.paths[node] = self._add(tree, batch, path, above)
+                if not session.settled:
+                    tree.paths[node] = self._add(tree, batch, path, above, clean=True)
+        return batch
+
+    def _add(self, tree: _Row, batch: _Batch, path: list[int], above: list[int], clean: bool = False) -> list[int]:
+        """Feed the last token of `path`; return the columns its children attend to. clean: without unsettled edits."""
+        touched = []
+        for edit in self.session.edits:
+            positions = position_set(edit.positions)
+            if edit.positions == "all":
+                hit = True
+            elif edit.positions == "last":
+                hit = not clean
+            else:
+                hit = bool(positions.mask(np.array(path, np.int64), self.session.model.tokenizer)[-1])
+                hit = hit and not (clean and not positions.settled)
+            touched.append(hit)
+        batch.tokens.append(path[-1])
+        batch.positions.append(len(path) - 1)
+        batch.attended.append([*above, tree.columns])
+        batch.edited.append(touched)
+        tree.columns += 1
+        return batch.attended[-1]
+
+    @torch.inference_mode()
+    def _compute(self, group: list[int], batches: list[_Batch]) -> np.ndarray:
+        """Log-probabilities float32 [rows, nodes, vocab] after each fed node."""
+        session, rows = self.session, [self.rows[i] for i in group]
+        width = max(len(batch.tokens) for batch in batches)
+        clean = np.array([session.clean(row) for row in rows])
+        first = clean + np.array([batch.first for batch in batches])
+        columns = first[:, None] + np.arange(width)
+        ids = np.zeros((len(rows), width), np.int64)
+        positions = columns.copy()
+        visible = np.zeros((len(rows), width, int(columns.max()) + 1), bool)
+        masks = [np.zeros((len(rows), width), bool) for _ in session.edits]
+        for i, batch in enumerate(batches):
+            count = len(batch.tokens)
+            ids[i, :count], positions[i, :count] = batch.tokens, batch.positions
+            visible[i, :, : clean[i]] = True
+            visible[i, np.arange(width), columns[i]] = True  # padding attends to itself: a row of nothing would be NaN
+            node = np.repeat(np.arange(count), [len(attended) for attended in batch.attended])
+            visible[i, node, clean[i] + np.concatenate(batch.attended)] = True
+            for number, mask in enumerate(masks):
+                mask[i, :count] = [edited[number] for edited in batch.edited]
+        hidden = session.forward(rows, ids, columns, positions, visible, masks)
+        logprobs: np.ndarray = session.head(hidden).cpu().numpy()
+        return logprobs

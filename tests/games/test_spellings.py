@@ -1,0 +1,54 @@
+"""Spellings of legal moves are exactly the texts that python-chess takes."""
+
+from __future__ import annotations
+
+import itertools
+
+import chess
+import pytest
+
+from chessreg.games.spellings import spellings
+from chessreg.games.tokenizers import PgnCharacters
+
+POSITIONS = {
+    "start": chess.STARTING_FEN,
+    "castling both sides, ambiguous rooks and knights": "r3k2r/pppq1ppp/2n2n2/3N4/8/2N2N2/PPP2PPP/R3K2R w KQkq - 0 1",
+    "castling for Black": "r3k2r/8/8/8/8/8/8/R3K2R b KQkq - 0 1",
+    "en passant": "rnbqkbnr/ppp1p1pp/8/3pPp2/8/8/PPPP1PPP/RNBQKBNR w KQkq f6 0 3",
+    "promotions with capture": "1n2k3/P1P5/8/8/8/8/8/4K3 w - - 0 1",
+    "three queens that reach one square": "4k3/8/8/Q7/8/8/8/Q3K2Q w - - 0 1",
+    "in check": "rnb1kbnr/pppp1ppp/8/4p3/6Pq/5P2/PPPPP2P/RNBQKBNR w KQkq - 1 3",
+    "no king": "8/8/3n4/8/2P1R3/8/8/8 w - - 0 1",
+}
+SQUARES = [f + r for r in "12345678" for f in "abcdefgh"]
+
+
+def taken(board: chess.Board, text: str) -> bool:
+    try:
+        return bool(board.parse_san(text))
+    except ValueError:
+        return False
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+def test_they_are_the_texts_that_parse_san_takes(name: str) -> None:
+    """Every text of python-chess's grammar to half of the targets, with one sign, as all are alike to it."""
+    board = chess.Board(POSITIONS[name])
+    found = spellings(board)
+    assert all(taken(board, text) for text in found)
+    assert {board.san(move) for move in board.legal_moves} <= found
+    targets = sorted({chess.square_name(move.to_square) for move in board.legal_moves})
+    promotions = ["", "=Q", "q", "=b", "N"] if any(move.promotion for move in board.legal_moves) else ["", "=Q"]
+    targets += ["h1", "a1", "h8", "a8"]  # castling written as the king taking its rook
+    heads = itertools.product(["", *"NBKRQ"], ["", *"abcdefgh"], ["", *"12345678"], targets[::2], promotions)
+    grammar = {"".join(parts) + "+" for parts in heads} | {"O-O+", "O-O-O+", "0-0+", "0-0-0+", "--", "Z0", "0000"}
+    assert {text for text in grammar if taken(board, text)} == grammar & found
+
+
+def test_null_moves_are_refused_and_an_alphabet_restricts() -> None:
+    board = chess.Board("1n2k3/P1P5/8/8/8/8/8/4K3 w - - 0 1")
+    assert not {"--", "Z0", "0000", "@@@@"} & spellings(board)
+    model = spellings(board, PgnCharacters.vocabulary)
+    assert model == {text for text in spellings(board) if set(text) <= set(PgnCharacters.vocabulary)}
+    assert {"a8=Q", "a8Q", "a7xb8=b#", "a7-a8N+"} <= model
+    assert not any(set(text) & set("nrq") for text in model)
