@@ -7,11 +7,12 @@ from pathlib import Path
 import click
 
 from chessreg.cli.base import Home, json_option, pass_home
+from chessreg.cli.results import results
 
 
 @click.group("import")
 def import_() -> None:
-    """Bring in a checkpoint from a file."""
+    """Bring in what others made: a checkpoint, or results."""
 
 
 @import_.command()
@@ -51,3 +52,6 @@ def checkpoint(
             session.database, session.store, source, name=name, tokenizer=tokenizer, trained_on=trained_on or None
         )
     tell(home, made)
+
+
+import_.add_command(results)

@@ -32,6 +32,12 @@ class Termination(StrEnum):
     MOVE_LIMIT = "move_limit"
     CONTEXT_FULL = "context_full"
     ENGINE_DIED = "engine_died"
+    # Of games that others played:
+    OPPONENT_FORFEIT = "opponent_forfeit"  # the model's opponent found no legal move
+    THREEFOLD_REPETITION = "threefold_repetition"  # claimed
+    FIFTY_MOVES = "fifty_moves"  # claimed
+    TIME_FORFEIT = "time_forfeit"
+    UNKNOWN = "unknown"
 
 
 ADJUDICATED = frozenset({Termination.MOVE_LIMIT, Termination.CONTEXT_FULL})

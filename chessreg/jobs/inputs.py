@@ -10,6 +10,7 @@ A recipe is one of
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,14 @@ if TYPE_CHECKING:
     from store import Store
 
 RECIPE = re.compile(r"^(sha256:[0-9a-f]{64}|run:[0-9a-f]{64}(/\S+)?|dataset:[0-9a-f]{64}(\[[^\]]*\])?)$")
+
+CONTENT = ("results", "probe-file", "vector-file")  # files of others that are known by their bytes alone
+IMPORTED = "imported-"  # how the kinds begin that bring in what a kind would make; their runs can stand in its place
+
+
+def stands_for(kind: str, wanted: str) -> bool:
+    """Whether a run of `kind` can stand where a run of kind `wanted` is asked for."""
+    return kind in (wanted, IMPORTED + wanted)
 
 
 @dataclass(frozen=True)
@@ -59,6 +68,8 @@ class Inputs:
             return self._checkpoint_recipe(reference)
         if noun == "book":
             return self._file_recipe(noun, reference)
+        if noun in CONTENT:
+            return self._content_recipe(noun, reference)
         return self._run_recipe(noun.removeprefix("run:"), reference)
 
     def _dataset_recipe(self, reference: str) -> str:
@@ -77,6 +88,11 @@ class Inputs:
     def _checkpoint_recipe(self, reference: str) -> str:
         with self.database.read() as session:
             checkpoint = session.get_one(tables.Checkpoint, names.resolve(session, "checkpoint", reference))
+            if checkpoint.artefact is None:
+                raise BadInputError(
+                    f"checkpoint {reference} is an external model: its games are here, its weights are not",
+                    "chessreg import checkpoint FILE brings weights in",
+                )
             if checkpoint.run_id is None:
                 return f"sha256:{checkpoint.artefact}"
             run = session.get_one(tables.Run, checkpoint.run_id)
@@ -94,10 +110,20 @@ class Inputs:
             raise NotFoundError(f"{reference} does not exist")
         return f"sha256:{self.store.add(path, kind).digest}"
 
+    def _content_recipe(self, kind: str, reference: str) -> str:
+        """The same for a file that is known by its bytes alone, whatever it is called."""
+        path = Path(reference).expanduser()
+        if not path.is_file():
+            raise NotFoundError(f"{reference} does not exist")
+        with self.store.stage(kind) as folder:
+            shutil.copyfile(path, folder / kind)
+            return f"sha256:{self.store.publish(folder).digest}"
+
     def _run_recipe(self, kind: str, reference: str) -> str:
+        """`kind` is the run's, or `run` for a run of any kind."""
         with self.database.read() as session:
             run = session.get_one(tables.Run, names.resolve(session, "run", reference))
-            if run.kind != kind:
+            if kind != "run" and not stands_for(run.kind, kind):
                 raise BadInputError(f"run {reference} is a {run.kind} run, not a {kind} run")
             return f"run:{run.spec_hash}"
 
@@ -124,7 +150,7 @@ class Inputs:
                 raise BadInputError(
                     f"{run.kind} run {run.id.hex[-6:]} is not complete", f"chessreg run --resume {run.id.hex[-6:]}"
                 )
-            if kind and run.kind != kind:
+            if kind and not stands_for(run.kind, kind):
                 raise BadInputError(f"run {run.id.hex[-6:]} is a {run.kind} run, not a {kind} run")
             session.expunge(run)
             return run

@@ -62,7 +62,9 @@ LEFT JOIN merged ON merged.run_id = r.id
 LEFT JOIN tried ON tried.run_id = r.id
 
 -- view: checkpoints
-SELECT c.id AS checkpoint_id, coalesce(n.name, right(replace(c.id::VARCHAR, '-', ''), 6)) AS checkpoint,
+SELECT c.id AS checkpoint_id,
+       coalesce(n.name, CASE WHEN c.source_format = 'external' THEN json_extract_string(c.detail, '$.player') END,
+                right(replace(c.id::VARCHAR, '-', ''), 6)) AS checkpoint,
        c.architecture, c.layers, c.d_model, c.heads, c.parameters, c.parameters_without_embeddings, c.tokens_seen,
        c.residual, c.tokenizer, c.source_format, c.source_format = 'random-init' AS random_init, c.parent_id, t.tags,
        coalesce(t.archived, false) AS archived, coalesce(t.invalid, false) AS invalid, c.artefact, c.created_at

@@ -56,8 +56,9 @@ class StoredGame:
         """The opponent's name for people, with the engine's version: `Stockfish 15.1, level 0, nodes=1000`."""
         if self.match.level is None or self.engine is None:
             return self.match.opponent
-        limit = self.match.limit or "depth=1, nodes=1"
-        return f"{self.engine.name} {self.engine.version}, level {self.match.level}, {limit}"
+        limit = self.match.limit or ("depth=1, nodes=1" if self.match.level < 0 else "limit unknown")
+        version = "(version unknown)" if self.engine.version == "unknown" else self.engine.version
+        return f"{self.engine.name} {version}, level {self.match.level}, {limit}"
 
     @property
     def players(self) -> tuple[str, str]:
@@ -75,8 +76,9 @@ class StoredGame:
             "Round": str(game.unit),
             "Run": game.run_id.hex,
             "Policy": match.policy,
-            "MoveLimit": str(match.move_limit),
         }
+        if match.move_limit is not None:
+            headers["MoveLimit"] = str(match.move_limit)
         if match.checkpoint_id is not None:
             headers["Checkpoint"] = match.checkpoint_id.hex
         if self.engine is not None and self.engine.binary_sha256:
@@ -204,7 +206,7 @@ def full_record(stored: StoredGame) -> dict[str, Any]:
         **_columns(game, PACKED),
         "moves": stored.moves,
         "sans": sans(game.moves),
-        "tries": np.frombuffer(game.tries, np.uint8).tolist(),
+        "tries": None if game.tries is None else np.frombuffer(game.tries, np.uint8).tolist(),
         "illegal_attempts": [
             {"ply": ply, "number": number, "text": text}
             for ply, texts in sorted(stored.illegal.items())

@@ -56,21 +56,29 @@ class Tokenizer(Base):
 
 
 class Checkpoint(Base):
-    """A model's weights. The id derives from the artefact's digest."""
+    """A model's weights. The id derives from the artefact's digest.
+
+    An external model (source format `external`) is one that others let play and whose weights are not here: it has no
+    artefact, its id derives from its name, and what nobody told is NULL. Nothing that needs weights meets one
+    (`jobs.inputs` refuses it), so the columns of the shape are typed as those of every other checkpoint.
+    """
 
     __tablename__ = "checkpoint"
-    __table_args__ = (check("residual", "residual IN ('raw', 'centred')"),)
+    __table_args__ = (
+        check("residual", "residual IN ('raw', 'centred')"),
+        check("weights", "(artefact IS NULL) = (source_format = 'external')"),
+    )
     id: Mapped[UUID] = mapped_column(primary_key=True)
-    artefact: Mapped[str] = mapped_column(ForeignKey("artefact.digest"), unique=True)
-    architecture: Mapped[str] = mapped_column(String(64))
-    layers: Mapped[int]
-    d_model: Mapped[int]
-    heads: Mapped[int]
-    block_size: Mapped[int]
-    tokenizer: Mapped[str] = mapped_column(ForeignKey("tokenizer.name"))
-    parameters: Mapped[int] = mapped_column(BigInteger)
-    parameters_without_embeddings: Mapped[int] = mapped_column(BigInteger)
-    residual: Mapped[str] = mapped_column(String(16))  # raw or centred (specs: Karvonen 2.3)
+    artefact: Mapped[str] = mapped_column(ForeignKey("artefact.digest"), unique=True, nullable=True)
+    architecture: Mapped[str] = mapped_column(String(64), nullable=True)
+    layers: Mapped[int] = mapped_column(nullable=True)
+    d_model: Mapped[int] = mapped_column(nullable=True)
+    heads: Mapped[int] = mapped_column(nullable=True)
+    block_size: Mapped[int] = mapped_column(nullable=True)
+    tokenizer: Mapped[str] = mapped_column(ForeignKey("tokenizer.name"), nullable=True)
+    parameters: Mapped[int] = mapped_column(BigInteger, nullable=True)
+    parameters_without_embeddings: Mapped[int] = mapped_column(BigInteger, nullable=True)
+    residual: Mapped[str] = mapped_column(String(16), nullable=True)  # raw or centred (specs: Karvonen 2.3)
     tokens_seen: Mapped[int | None] = mapped_column(BigInteger)
     training_datasets: Mapped[list[str] | None] = mapped_column(Json)  # dataset recipes; None is unknown
     source_format: Mapped[str] = mapped_column(String(32))
@@ -99,33 +107,36 @@ class ActivationCache(Base):
 
 
 class Probe(Base):
-    """A linear probe: unit `unit` of a probe run, or an imported file."""
+    """A linear probe: unit `unit` of a probe run, or of a run that imported files.
+
+    What an imported file does not tell is NULL, its model too when no checkpoint was named.
+    """
 
     __tablename__ = "probe"
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
     unit: Mapped[int] = mapped_column(primary_key=True)
     artefact: Mapped[str] = mapped_column(ForeignKey("artefact.digest"), index=True)
-    checkpoint_id: Mapped[UUID] = mapped_column(index=True)
+    checkpoint_id: Mapped[UUID | None] = mapped_column(index=True)
     hook_point: Mapped[str] = mapped_column(String(128))
     layer: Mapped[int]
     label: Mapped[str] = mapped_column(String(64))
     positions: Mapped[str] = mapped_column(String(32))
     classes: Mapped[int]
-    train_games: Mapped[int]
-    train_positions: Mapped[int] = mapped_column(BigInteger)
-    epochs: Mapped[float] = mapped_column(FiniteFloat)
+    train_games: Mapped[int | None]
+    train_positions: Mapped[int | None] = mapped_column(BigInteger)
+    epochs: Mapped[float | None] = mapped_column(FiniteFloat)
     norm: Mapped[float] = mapped_column(FiniteFloat)
     detail: Mapped[dict[str, Any]] = mapped_column(Json)
 
 
 class Vector(Base):
-    """A direction in a residual stream, float32 [d_model]."""
+    """A direction in a residual stream, float32 [d_model]. checkpoint_id NULL: an imported one of an unknown model."""
 
     __tablename__ = "vector"
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
     unit: Mapped[int] = mapped_column(primary_key=True)
     artefact: Mapped[str] = mapped_column(ForeignKey("artefact.digest"), index=True)
-    checkpoint_id: Mapped[UUID] = mapped_column(index=True)
+    checkpoint_id: Mapped[UUID | None] = mapped_column(index=True)
     hook_point: Mapped[str] = mapped_column(String(128))
     layer: Mapped[int]
     source: Mapped[str] = mapped_column(String(64))  # contrastive, probe, random, shuffled

@@ -5,6 +5,7 @@ Every key begins (run, unit): a row that comes a second time collides with itsel
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 from uuid import UUID
 
@@ -12,6 +13,11 @@ from sqlalchemy import BigInteger, Boolean, ForeignKey, Index, LargeBinary, Stri
 from sqlalchemy.orm import Mapped, mapped_column
 
 from chessreg.registry.tables.types import Base, FiniteFloat, Json, Small, bulk, check
+
+
+def move_hash(packed: bytes) -> int:
+    """The 64 bits that name a move list (chessreg.games.moves.move_hash), as the signed integer that SQL stores."""
+    return int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little", signed=True)
 
 
 class Score(Base):
@@ -65,13 +71,14 @@ class Match(Base):
     intervention_id: Mapped[UUID | None] = mapped_column(index=True)
     engine_id: Mapped[UUID | None]
     opponent: Mapped[str] = mapped_column(String(128))  # stockfish:0@nodes=100, random, …
+    opponent_checkpoint_id: Mapped[UUID | None]  # where the opponent is a model
     level: Mapped[int | None]
     limit: Mapped[str | None] = mapped_column(String(32))
     color: Mapped[str] = mapped_column(String(16))  # the model's: white, black
     opening: Mapped[str] = mapped_column(String(64))  # standard, random:20, book:<digest>
     opening_seed: Mapped[int] = mapped_column(BigInteger)
     policy: Mapped[str] = mapped_column(String(64))  # retry:5, legal
-    move_limit: Mapped[int]
+    move_limit: Mapped[int | None]  # None: there was none, or nobody recorded it
     planned: Mapped[int]
     detail: Mapped[dict[str, Any] | None] = mapped_column(Json)
 
@@ -95,10 +102,13 @@ class Game(Base):
     termination: Mapped[str] = mapped_column(String(32))
     adjudication_cp: Mapped[int | None]  # White's view, at the move limit
     turns: Mapped[int] = mapped_column(Small)  # turns of the model
-    first_try_legal: Mapped[int] = mapped_column(Small)  # of them, those whose first try was legal
-    tries: Mapped[bytes] = mapped_column(LargeBinary)  # uint8 [turns]: tries needed
+    first_try_legal: Mapped[int | None] = mapped_column(Small)  # of them, those whose first try was legal
+    tries: Mapped[bytes | None] = mapped_column(LargeBinary)  # uint8 [turns]: tries needed; None: not recorded
     moves: Mapped[bytes] = mapped_column(LargeBinary)
-    seconds: Mapped[float] = mapped_column(FiniteFloat)
+    move_hash: Mapped[int] = mapped_column(  # filled in from the moves by whoever inserts
+        BigInteger, default=lambda context: move_hash(context.get_current_parameters()["moves"])
+    )
+    seconds: Mapped[float | None] = mapped_column(FiniteFloat)
     detail: Mapped[dict[str, Any] | None] = mapped_column(Json)
 
 
@@ -124,7 +134,7 @@ class Rating(Base):
     player: Mapped[str] = mapped_column(String(255), primary_key=True)
     attempt_id: Mapped[UUID]
     estimator: Mapped[str] = mapped_column(String(64))
-    rating: Mapped[float] = mapped_column(FiniteFloat)
+    rating: Mapped[float | None] = mapped_column(FiniteFloat)  # None: all won or all lost, only a bound is known
     low: Mapped[float | None] = mapped_column(FiniteFloat)
     high: Mapped[float | None] = mapped_column(FiniteFloat)
     games: Mapped[int]

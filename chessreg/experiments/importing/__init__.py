@@ -1,0 +1,1 @@
+"""Others' results on their way into the registry: players, records, reports."""

@@ -1,0 +1,294 @@
+"""The CSV files of chess_gpt_eval (Karvonen 2024; specification 7.2 to 7.9) and of its forks.
+
+Three column sets share sixteen columns; the others are optional: `player_*_time`, then `player_*_legal_moves`,
+`total_moves` and `illegal_moves`, then `player_*_illegal_moves_details`. player_one is always White. A transcript is a
+prompt, which may be anything, and the moves after it. Scores are text (`1`, `0`, `1/2`, `0.5`) and stay as given.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from typing import Any
+
+import chess
+
+from chessreg.games.adjudication import Termination, game_over
+from chessreg.games.foreign.game import (
+    ForeignFile,
+    ForeignGame,
+    Oddity,
+    Rejected,
+    compare_result,
+    ending,
+    note_duplicates,
+    replay,
+)
+from chessreg.games.foreign.players import chess_gpt_eval_player, limit_of
+from chessreg.games.foreign.text import flag, header, number, table
+from chessreg.games.movetext import RESULTS
+
+POLICY = "retry:5"
+"""The program asks five times, then the player forfeits (7.2)."""
+MOVE_LIMIT = 90
+"""MAX_MOVES = 89 for nanoGPT: stopped after 90 full moves. Games of other players went on."""
+
+BASE = frozenset(
+    [
+        "game_id",
+        "transcript",
+        "result",
+        "player_one",
+        "player_two",
+        "player_one_score",
+        "player_two_score",
+        "player_one_illegal_moves",
+        "player_two_illegal_moves",
+        "player_one_resignation",
+        "player_two_resignation",
+        "player_one_failed_to_find_legal_move",
+        "player_two_failed_to_find_legal_move",
+        "game_title",
+        "number_of_moves",
+        "time_taken",
+    ]
+)
+MORE = frozenset(
+    [
+        "player_one_time",
+        "player_two_time",
+        "player_one_legal_moves",
+        "player_two_legal_moves",
+        "total_moves",
+        "illegal_moves",
+        "player_one_illegal_moves_details",
+        "player_two_illegal_moves_details",
+    ]
+)
+SIDES = {chess.WHITE: "player_one", chess.BLACK: "player_two"}
+NAMED = {chess.WHITE: "White", chess.BLACK: "Black"}
+SCORES = {"1-0": (1.0, 0.0), "0-1": (0.0, 1.0), "1/2-1/2": (0.5, 0.5), "*": (0.5, 0.5)}
+_FIRST_MOVE = re.compile(r"(?:\A|\n|;)[ \t]*1\.(?=[ \t]*\S)")
+_PIECE = re.compile(r"(\d+)\.+|(\S+)")
+_TAG_LINE = re.compile(r'\[[A-Za-z][A-Za-z0-9_]* "[^"]*"\]')
+
+
+def fits(text: str) -> bool:
+    return set(header(text)) >= BASE
+
+
+def read(text: str) -> ForeignFile:
+    """Every row, replayed and compared with what it says of itself. Raises BadInputError for text that is no CSV."""
+    rows = table(text)
+    games: list[ForeignGame] = []
+    rejected: list[Rejected] = []
+    for place, row in enumerate(rows):
+        found = read_row(place, row)
+        if isinstance(found, Rejected):
+            rejected.append(found)
+        else:
+            games.append(found)
+    note_duplicates(games)
+    stopped = any(game.termination == Termination.MOVE_LIMIT for game in games)
+    return ForeignFile(len(rows), tuple(games), tuple(rejected), POLICY, MOVE_LIMIT if stopped else None)
+
+
+def read_row(place: int, row: dict[str, str]) -> ForeignGame | Rejected:
+    """One row's game, or why it has none."""
+    prompt, moves = split_transcript(row["transcript"])
+    words, oddities = half_moves(moves)
+    board, fault = replay(words)
+    if fault is not None:
+        return Rejected(place, f"half-move {len(board.move_stack) + 1}, {fault[:20]!r}, is not legal")
+    if row["result"] not in SCORES:
+        return Rejected(place, f"{row['result'][:20]!r} is no game result")
+    game = ForeignGame(
+        row=place,
+        id=row["game_id"],
+        white=chess_gpt_eval_player(row["player_one"], limit_of(row.get("player_one_time", ""))),
+        black=chess_gpt_eval_player(row["player_two"], limit_of(row.get("player_two_time", ""))),
+        result=row["result"],
+        moves=list(board.move_stack),
+        termination=ending(board, row["result"]),
+        seconds=number(row["time_taken"]),
+        given=given_words(row),
+        oddities=oddities,
+    )
+    if broken := [line for line in prompt.splitlines() if line.strip() and not _TAG_LINE.fullmatch(line.strip())]:
+        game.odd("prompt is no PGN", f"{len(prompt.splitlines())} lines, of them not tags: {'; '.join(broken)[:120]}")
+    read_ending(game, board, row)
+    read_tries(game, row)
+    read_details(game, row)
+    compare_result(game, board)
+    compare_counts(game, board, row)
+    return game
+
+
+def split_transcript(transcript: str) -> tuple[str, str]:
+    """Prompt and moves. The moves begin with the first `1.` that stands at the start, at a line's, or after a `;`.
+
+    >>> split_transcript('[Variant "Standard\\']\\n1. e4 e5')
+    ('[Variant "Standard\\']', '1. e4 e5')
+    """
+    found = _FIRST_MOVE.search(transcript)
+    if found is None:
+        return transcript.strip(), ""
+    start = found.end() - 2
+    return transcript[:start].strip("; \n\t"), transcript[start:]
+
+
+def half_moves(text: str) -> tuple[list[str], list[Oddity]]:
+    """The SAN words, and what is odd about the numbers between them.
+
+    >>> half_moves("1. e4 e5 2. Nf3\\n2. Nc6")
+    (['e4', 'e5', 'Nf3', 'Nc6'], [Oddity(code='repeated move number', text='2. stands before both half-moves')])
+    """
+    words: list[str] = []
+    oddities = []
+    for number_text, word in _PIECE.findall(text):
+        if word:
+            if word not in RESULTS:
+                words.append(word)
+            continue
+        due = len(words) // 2 + 1
+        if int(number_text) != due:
+            oddities.append(Oddity("wrong move number", f"{number_text}. stands where {due}. is due"))
+        elif len(words) % 2:
+            oddities.append(Oddity("repeated move number", f"{number_text}. stands before both half-moves"))
+    return words, oddities
+
+
+def given_words(row: dict[str, str]) -> dict[str, Any]:
+    """The row's own words that have no column here: scores as given, counts, and columns of no known version."""
+    given: dict[str, Any] = {
+        "white_score_given": row["player_one_score"],
+        "black_score_given": row["player_two_score"],
+        "white_illegal_tries": whole(row["player_one_illegal_moves"]),
+        "black_illegal_tries": whole(row["player_two_illegal_moves"]),
+    }
+    extra = {name: value for name, value in row.items() if name not in BASE | MORE}
+    return {**given, "extra": extra} if extra else given
+
+
+def read_ending(game: ForeignGame, board: chess.Board, row: dict[str, str]) -> None:
+    """Forfeits, resignations and the move limit, which the board does not show."""
+    for color, side in SIDES.items():
+        lost = "0-1" if color else "1-0"
+        forfeited = flag(row[f"{side}_failed_to_find_legal_move"])
+        resigned = flag(row[f"{side}_resignation"])
+        if not (forfeited or resigned):
+            continue
+        what = "forfeited" if forfeited else "resigned"
+        if game_over(board) is not None:
+            game.odd(
+                "given up after the end", f"{NAMED[color]} is said to have {what}, the board says {ending(board, '*')}"
+            )
+            continue
+        game.termination = str(Termination.FORFEIT_ILLEGAL if forfeited else Termination.RESIGNATION)
+        game.loser_by_forfeit = color
+        if game.result != lost:
+            game.odd("result differs from ending", f"{NAMED[color]} {what}, but the result is {game.result}")
+        if board.turn != color:
+            game.odd("given up out of turn", f"{NAMED[color]} {what} while {NAMED[not color]} was to move")
+    if game.result == "*" and game.termination == Termination.UNKNOWN:
+        if len(game.moves) >= 2 * MOVE_LIMIT:
+            game.termination = str(Termination.MOVE_LIMIT)
+            game.odd("not adjudicated", "stopped at the move limit; no evaluation is recorded")
+        else:
+            game.odd("ending not recorded", f"no result after {len(game.moves)} plies")
+
+
+def read_tries(game: ForeignGame, row: dict[str, str]) -> None:
+    """How many turns were legal at the first try: as counted in the row, or all of them where no try was illegal."""
+    for color, side in SIDES.items():
+        turns = game.turns(color)
+        illegal = whole(row[f"{side}_illegal_moves"])
+        counted = whole(row.get(f"{side}_legal_moves", ""))
+        legal = turns if illegal == 0 and game.loser_by_forfeit != color else None
+        if counted is not None and counted > turns:
+            game.odd("more legal first tries than turns", f"{NAMED[color]}: {counted} of {turns}")
+        elif counted is not None:
+            if legal is not None and counted != legal:
+                text = f"{NAMED[color]}: no illegal try, but {counted} of {turns} turns legal at once"
+                game.odd("counts of tries differ", f"{text} (the others may be an opening)")
+            legal = counted
+        tries = [1] * turns if legal == turns else None
+        if color:
+            game.white_first_try_legal, game.white_tries = legal, tries
+        else:
+            game.black_first_try_legal, game.black_tries = legal, tries
+
+
+def read_details(game: ForeignGame, row: dict[str, str]) -> None:
+    """The illegal tries one by one, where the row lists them: then the tries of every turn are known."""
+    for color, side in SIDES.items():
+        text = row.get(f"{side}_illegal_moves_details", "").strip()
+        if not text:
+            continue
+        try:
+            listed = [(int(d["move_number"]), str(d["attempted_move"])) for d in ast.literal_eval(text)]
+        except (ValueError, SyntaxError, KeyError, TypeError, MemoryError, RecursionError):
+            game.odd("details of tries unreadable", f"{NAMED[color]}: {text[:80]}")
+            continue
+        total = game.given["white_illegal_tries" if color else "black_illegal_tries"]
+        if total != len(listed):
+            game.odd("counts of tries differ", f"{NAMED[color]}: {total} illegal tries counted, {len(listed)} listed")
+        by_turn = Counter(move_number - 1 for move_number, _ in listed)
+        turns = game.turns(color)
+        if any(not 0 <= turn < turns for turn in by_turn):
+            game.odd("details of tries unreadable", f"{NAMED[color]}: a try after the last move")
+            continue
+        gave_up = {turns - 1} if game.loser_by_forfeit == color else set()
+        tries = [by_turn[turn] + (turn not in gave_up) for turn in range(turns)]
+        first = sum(1 for turn in range(turns) if not by_turn[turn] and turn not in gave_up)
+        known = game.first_try_legal(color)
+        if known is not None and known != first:
+            game.odd(
+                "counts of tries differ", f"{NAMED[color]}: {known} turns legal at once counted, {first} by the list"
+            )
+        if color:
+            game.white_first_try_legal, game.white_tries = first, tries
+        else:
+            game.black_first_try_legal, game.black_tries = first, tries
+        numbers: Counter[int] = Counter()
+        for move_number, attempted in listed:
+            ply = 2 * (move_number - 1) + (0 if color else 1)
+            game.illegal.append((ply, numbers[ply], attempted))
+            numbers[ply] += 1
+    note_legal_tries(game)
+
+
+def note_legal_tries(game: ForeignGame) -> None:
+    """Note tries that are listed as illegal, but are legal in their position."""
+    wanted = {ply for ply, _, _ in game.illegal}
+    board = chess.Board()
+    for ply in range(max(wanted, default=-1) + 1):
+        for _, _, text in (t for t in game.illegal if t[0] == ply):
+            try:
+                board.parse_san(text)
+            except ValueError:
+                continue
+            game.odd("illegal try that is legal", f"{text} at half-move {ply + 1}")
+        if ply < len(game.moves):
+            board.push(game.moves[ply])
+
+
+def compare_counts(game: ForeignGame, board: chess.Board, row: dict[str, str]) -> None:
+    """Note counts and scores that do not fit the moves and the result."""
+    if whole(row["number_of_moves"]) != board.fullmove_number:
+        game.odd("number of moves differs", f"{row['number_of_moves']} recorded, {board.fullmove_number} on the board")
+    scores = (row["player_one_score"].strip(), row["player_two_score"].strip())
+    values = tuple(0.5 if score == "1/2" else number(score) for score in scores)
+    if any(value is not None and value < 0 for value in values):
+        game.odd("score is a sentinel", f"{scores[0]} and {scores[1]}")
+    elif values != SCORES[game.result]:
+        game.odd("score differs from result", f"{scores[0]} and {scores[1]} for {game.result}")
+    title = f"{row['player_one']} vs. {row['player_two']}"
+    if row["game_title"] != title:
+        game.odd("title differs from players", row["game_title"][:80])
+
+
+def whole(text: str) -> int | None:
+    found = number(text)
+    return int(found) if found is not None and found.is_integer() else None

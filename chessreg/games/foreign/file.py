@@ -1,0 +1,72 @@
+"""Files of others' results: which formats there are, and which one a file has."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.games.foreign import chess_gpt_eval, grid, tournament
+from chessreg.games.foreign.game import ForeignFile
+from chessreg.games.foreign.text import read_text
+
+
+@dataclass(frozen=True)
+class Format:
+    """A file format. `fits` looks at a file's text; `games` reads one, where the format is of games."""
+
+    name: str
+    holds: Literal["games", "aggregates"]
+    summary: str
+    fits: Callable[[str], bool]
+    games: Callable[[str], ForeignFile] | None = None
+
+
+FORMATS: dict[str, Format] = {
+    f.name: f
+    for f in (
+        Format(
+            "chess_gpt_eval",
+            "games",
+            "one CSV row a game, as adamkarvonen/chess_gpt_eval and its forks write (16 to 24 columns)",
+            chess_gpt_eval.fits,
+            chess_gpt_eval.read,
+        ),
+        Format("pgn", "games", "a tournament: games of named players", tournament.fits, tournament.read),
+        Format("grid-search", "aggregates", "means and completion rates by intervention, one CSV row each", grid.fits),
+    )
+}
+
+
+def format_named(name: str) -> Format:
+    """Raises NotFoundError for a format that there is not."""
+    if name not in FORMATS:
+        raise NotFoundError(f"there is no format of results {name!r}", f"one of {', '.join(FORMATS)}")
+    return FORMATS[name]
+
+
+def find_format(path: Path) -> Format:
+    """The format of a file, by its content. Raises NotFoundError without the file, BadInputError for another format."""
+    if not path.exists():
+        raise NotFoundError(f"no file {path}")
+    text = read_text(path)
+    for found in FORMATS.values():
+        if found.fits(text):
+            return found
+    known = "; ".join(f"{f.name}: {f.summary}" for f in FORMATS.values())
+    raise BadInputError(f"{path} holds no results in a format that chessreg reads", known)
+
+
+@functools.lru_cache(maxsize=2)  # of a run's estimate, work and report: replaying a thousand games takes seconds
+def read_games(path: Path, name: str) -> ForeignFile:
+    """The games of a file. Raises BadInputError when it holds none."""
+    found = format_named(name)
+    if found.games is None:
+        raise BadInputError(f"a {name} file holds aggregates, no games", f"chessreg import results {path}")
+    read = found.games(read_text(path))
+    if not read.rows:
+        raise BadInputError(f"{path.name} holds no games")
+    return read

@@ -1,0 +1,169 @@
+"""A game that somebody else's program recorded, after it was replayed and compared with what its row says."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import chess
+
+from chessreg.games.adjudication import Termination, game_over
+from chessreg.games.foreign.players import Player
+from chessreg.games.moves import pack
+
+
+@dataclass(frozen=True)
+class Oddity:
+    """Something about a row that is not as one would expect. `code` names the sort, `text` says what it is."""
+
+    code: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A row that holds no game that could be kept, and why."""
+
+    row: int
+    text: str
+
+
+@dataclass
+class ForeignGame:
+    """One game as its file has it.
+
+    `row` counts from 0. `white_tries` and `black_tries` are the tries of each turn where the file tells them (None: it
+    does not); `illegal` is (ply, number, text) of the recorded illegal tries. `given` are the file's own words about
+    the game that have no column (its scores among them), kept as they stand.
+    """
+
+    row: int
+    id: str
+    white: Player
+    black: Player
+    result: str
+    moves: list[chess.Move]
+    termination: str
+    loser_by_forfeit: chess.Color | None = None
+    white_tries: list[int] | None = None
+    black_tries: list[int] | None = None
+    white_first_try_legal: int | None = None
+    black_first_try_legal: int | None = None
+    illegal: list[tuple[int, int, str]] = field(default_factory=list)
+    seconds: float | None = None
+    given: dict[str, Any] = field(default_factory=dict)
+    oddities: list[Oddity] = field(default_factory=list)
+
+    @property
+    def packed(self) -> bytes:
+        return pack(self.moves)
+
+    def side(self, color: chess.Color) -> Player:
+        return self.white if color else self.black
+
+    def turns(self, color: chess.Color) -> int:
+        """Turns of one side: its moves, and the turn in which it gave the game away."""
+        plies = len(self.moves)
+        lost_turn = self.loser_by_forfeit == color and plies % 2 == (0 if color else 1)
+        return (plies + (1 if color else 0)) // 2 + lost_turn
+
+    def tries(self, color: chess.Color) -> list[int] | None:
+        return self.white_tries if color else self.black_tries
+
+    def first_try_legal(self, color: chess.Color) -> int | None:
+        return self.white_first_try_legal if color else self.black_first_try_legal
+
+    def odd(self, code: str, text: str) -> None:
+        self.oddities.append(Oddity(code, text))
+
+
+@dataclass(frozen=True)
+class ForeignFile:
+    """What a file holds: games in row order, rows without one, and how many rows there are.
+
+    `policy` and `move_limit` are those of the program that wrote the format, where it has any.
+    """
+
+    rows: int
+    games: tuple[ForeignGame, ...]
+    rejected: tuple[Rejected, ...]
+    policy: str = "unknown"
+    move_limit: int | None = None
+
+    def report(self) -> dict[str, Any]:
+        """Counts, and every oddity by its sort with the rows that have it: plain values, for people and as JSON."""
+        by_code: dict[str, list[tuple[int, str]]] = defaultdict(list)
+        for game in self.games:
+            for oddity in game.oddities:
+                by_code[oddity.code].append((game.row, oddity.text))
+        return {
+            "rows": self.rows,
+            "games": len(self.games),
+            "rejected": [{"row": r.row, "reason": r.text} for r in self.rejected],
+            "results": dict(sorted(Counter(game.result for game in self.games).items())),
+            "terminations": dict(sorted(Counter(game.termination for game in self.games).items())),
+            "oddities": [
+                {
+                    "code": code,
+                    "count": len(found),
+                    "rows": [row for row, _ in found],
+                    "texts": sorted({text for _, text in found})[:3],
+                }
+                for code, found in sorted(by_code.items())
+            ],
+        }
+
+
+def replay(words: Iterable[str]) -> tuple[chess.Board, str | None]:
+    """Play SAN words from the start position. The second value is the first word that is no legal move, or None."""
+    board = chess.Board()
+    for word in words:
+        try:
+            move = board.parse_san(word)
+        except ValueError:
+            return board, word
+        if not move:  # a null move is legal for parse_san, not in chess
+            return board, word
+        board.push(move)
+    return board, None
+
+
+def ending(board: chess.Board, result: str) -> str:
+    """Why a game with this last position and result stopped, as far as the board tells; else `unknown`.
+
+    Draws may have been claimed: threefold repetition and fifty moves count when the position allows the claim.
+    """
+    end = game_over(board)
+    if end is not None:
+        return str(end.termination)
+    if result == "1/2-1/2" and board.is_repetition(3):
+        return str(Termination.THREEFOLD_REPETITION)
+    if result == "1/2-1/2" and board.is_fifty_moves():
+        return str(Termination.FIFTY_MOVES)
+    return str(Termination.UNKNOWN)
+
+
+def compare_result(game: ForeignGame, board: chess.Board) -> None:
+    """Note where the recorded result is not what the last position says."""
+    end = game_over(board)
+    if end is not None and end.result != game.result:
+        game.odd("result differs from board", f"recorded {game.result}, the board says {end.result}")
+    if end is None and game.result != "*" and game.termination == Termination.UNKNOWN:
+        game.odd("ending not recorded", f"{game.result}, but the game could go on and nothing says why it stopped")
+
+
+def note_duplicates(games: Iterable[ForeignGame]) -> None:
+    """Note games whose moves an earlier game of the same players has too."""
+    seen: dict[tuple[str, str, bytes], int] = {}
+    ids: dict[str, int] = {}
+    for game in games:
+        key = (game.white.text, game.black.text, game.packed)
+        if key in seen:
+            game.odd("moves of an earlier game", f"the same moves as row {seen[key]}")
+        seen.setdefault(key, game.row)
+        if game.id and game.id in ids:
+            game.odd("id of an earlier game", f"{game.id} is row {ids[game.id]} too")
+        if game.id:
+            ids.setdefault(game.id, game.row)

@@ -1,0 +1,106 @@
+"""Aggregates of skill interventions: the grid searches of chess_gpt_eval (specification 7.8), one CSV row each.
+
+A row is a mean score or a completion rate of one model under one intervention, over several opponents. Games, opponents
+and limits are not told; the intervention is what the author's file name told of it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from chessreg.errors import BadInputError
+from chessreg.games.foreign.text import flag, header, number, table
+
+COLUMNS = frozenset(
+    [
+        "cell",
+        "metric",
+        "name",
+        "value",
+        "n",
+        "pct_completed",
+        "ci_lo",
+        "ci_hi",
+        "random_full_moves",
+        "coefficient",
+        "source",
+        "model",
+        "layers_in_name",
+        "truncated_name",
+        "levels",
+        "pos_start",
+    ]
+)
+SOURCES = {"caa": "contrastive:skill", "probe": "probe:skill", "none": ""}
+"""The author's words for where a vector comes from, and ours."""
+VALUES = {"n": "n", "pct_completed": "percent_without_forfeit", "ci_lo": "low", "ci_hi": "high"}
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """One row. `layers` are 0-based, as the author's file names have them, and may be incomplete where the name was cut
+    (`detail["truncated_name"]`); `values` maps the metric and n, percent_without_forfeit, low, high to numbers."""
+
+    row: int
+    model: str
+    source: str  # "" without an intervention
+    layers: tuple[int, ...]
+    coefficient: float
+    random_plies: int
+    metric: str
+    values: dict[str, float]
+    detail: dict[str, Any]
+
+    @property
+    def opening(self) -> str:
+        return f"random:{self.random_plies}" if self.random_plies else "standard"
+
+
+def fits(text: str) -> bool:
+    return set(header(text)) >= COLUMNS
+
+
+def read(text: str) -> list[Aggregate]:
+    """Every row. Raises BadInputError naming the line and column that cannot be read."""
+    return [read_row(place, row) for place, row in enumerate(table(text))]
+
+
+def read_row(place: int, row: dict[str, str]) -> Aggregate:
+    def wrong(column: str) -> BadInputError:
+        return BadInputError(f"row {place}: {column} is {row[column][:40]!r}", "every row of a grid-search CSV has it")
+
+    value, turns = number(row["value"]), number(row["random_full_moves"])
+    if value is None:
+        raise wrong("value")
+    if turns is None:
+        raise wrong("random_full_moves")
+    if row["source"] not in SOURCES:
+        raise wrong("source")
+    coefficient = number(row["coefficient"])
+    if coefficient is None and row["source"] != "none":
+        raise wrong("coefficient")
+    if not re.fullmatch(r"[\w-]{1,64}", row["metric"]):
+        raise wrong("metric")
+    if not row["model"].strip():
+        raise wrong("model")
+    values = {row["metric"]: value}
+    values |= {name: found for column, name in VALUES.items() if (found := number(row[column])) is not None}
+    return Aggregate(
+        row=place,
+        model=row["model"].strip(),
+        source=SOURCES[row["source"]],
+        layers=tuple(int(layer) for layer in re.findall(r"\d+", row["layers_in_name"])),
+        coefficient=coefficient or 0.0,
+        random_plies=2 * int(turns),
+        metric=row["metric"],
+        values=values,
+        detail={
+            "cell": row["cell"],
+            "name": row["name"],
+            "truncated_name": flag(row["truncated_name"]),
+            "levels": row["levels"] or None,
+            "pos_start": row["pos_start"] or None,
+        },
+    )

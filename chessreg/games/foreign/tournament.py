@@ -1,0 +1,116 @@
+"""PGN files of tournaments: games of named players and engines, with their ratings."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import chess
+import chess.pgn
+
+from chessreg.games import movetext
+from chessreg.games.adjudication import Termination
+from chessreg.games.foreign.game import (
+    ForeignFile,
+    ForeignGame,
+    Rejected,
+    compare_result,
+    ending,
+    note_duplicates,
+)
+from chessreg.games.foreign.players import tournament_player
+
+_ELO = re.compile(r"\s*(\d{1,4})\??\s*")
+_KEPT = {"Event": "event", "Site": "site", "Date": "date", "Round": "round", "TimeControl": "time_control",
+         "Termination": "termination_given", "ECO": "eco"}  # fmt: skip
+_NOTHING = frozenset({"", "?", "-", "????.??.??"})
+_TERMINATIONS = {
+    "time forfeit": Termination.TIME_FORFEIT,
+    "rules infraction": Termination.FORFEIT_ILLEGAL,
+}
+"""The PGN standard's words that say more than the board does."""
+
+
+def fits(text: str) -> bool:
+    start = text.lstrip()[:4000]
+    return bool(re.match(r"\[[A-Za-z]\w* \"", start) or re.match(r"(?:\{[^}]*\}\s*)?1\.\s?[a-hNO]", start))
+
+
+def read(text: str) -> ForeignFile:
+    """Every game, replayed; one with an illegal move or another start position is listed, not kept."""
+    games: list[ForeignGame] = []
+    rejected: list[Rejected] = []
+    row = 0
+    stream = io.StringIO(text)
+    with quiet_parser():
+        while (found := chess.pgn.read_game(stream)) is not None:
+            kept = read_game(row, found)
+            if isinstance(kept, Rejected):
+                rejected.append(kept)
+            else:
+                games.append(kept)
+            row += 1
+    note_duplicates(games)
+    return ForeignFile(row, tuple(games), tuple(rejected))
+
+
+@contextmanager
+def quiet_parser() -> Iterator[None]:
+    """python-chess logs what it cannot read; it is in `errors` too, and so in our report."""
+    logger = logging.getLogger("chess.pgn")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+def read_game(row: int, found: chess.pgn.Game) -> ForeignGame | Rejected:
+    headers = found.headers
+    if found.errors:
+        return Rejected(row, str(found.errors[0])[:200])
+    if found.board().fen() != chess.STARTING_FEN or type(found.board()) is not chess.Board:
+        return Rejected(row, f"it starts from another position: {headers.get('FEN', headers.get('Variant', ''))}")
+    result = movetext.result(headers.get("Result", "*"))
+    if result is None:
+        return Rejected(row, f"{headers['Result'][:20]!r} is no game result")
+    board = found.end().board()
+    if not all(board.move_stack):
+        return Rejected(row, "it has a null move")
+    programs = {side: headers.get(f"{side}Type", "").lower() == "program" for side in ("White", "Black")}
+    game = ForeignGame(
+        row=row,
+        id=headers.get("GameId", headers.get("Site", "")) if "/" in headers.get("Site", "") else "",
+        white=tournament_player(headers.get("White", "?"), programs["White"]),
+        black=tournament_player(headers.get("Black", "?"), programs["Black"]),
+        result=result,
+        moves=list(board.move_stack),
+        termination=ending(board, result),
+        given=given_words(headers),
+    )
+    said = _TERMINATIONS.get(headers.get("Termination", "").strip().lower())
+    if game.termination == Termination.UNKNOWN and said is not None:
+        game.termination = str(said)
+        game.loser_by_forfeit = {"0-1": chess.WHITE, "1-0": chess.BLACK}.get(result)
+    for name in ("White", "Black"):
+        if headers.get(name, "?") in _NOTHING:
+            game.odd("player has no name", name)
+    if not game.moves:
+        game.odd("no moves", f"{result} without a move")
+    compare_result(game, board)
+    return game
+
+
+def given_words(headers: chess.pgn.Headers) -> dict[str, Any]:
+    """Ratings and the tags that say where and how the game was played."""
+    given: dict[str, Any] = {
+        name: headers[tag] for tag, name in _KEPT.items() if headers.get(tag, "").strip() not in _NOTHING
+    }
+    for tag, name in (("WhiteElo", "white_elo"), ("BlackElo", "black_elo")):
+        if match := _ELO.fullmatch(headers.get(tag, "")):
+            given[name] = int(match[1])
+    return given
