@@ -7,19 +7,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import Field
 
+from chessreg.experiments.playing.first_tries import STRIDE_PLIES, first_tries
 from chessreg.experiments.selection import GameSelection, select
 from chessreg.jobs.inputs import Inputs
 from chessreg.jobs.kind import Estimate, Kind
 from chessreg.jobs.spec import CheckpointRef, How
 
 if TYPE_CHECKING:
-    import chess
-
     from chessreg.games.boardframe import BoardFrame
+    from chessreg.games.tokenizers import Tokenizer
     from chessreg.jobs.task import Task
-    from chessreg.models.decoding import DecodingSession
-
-STRIDE_PLIES = 2  # White's turns, or Black's
+    from chessreg.models.language_model import LanguageModel
 
 
 class LegalitySpec(GameSelection):
@@ -79,52 +77,30 @@ class Legality(Kind):
 
 
 def walk(
-    task: Task[LegalitySpec, LegalityHow], model: Any, pgn: Any, units: list[int], texts: list[str], places: np.ndarray
+    task: Task[LegalitySpec, LegalityHow],
+    model: LanguageModel,
+    pgn: Tokenizer,
+    units: list[int],
+    texts: list[str],
+    places: np.ndarray,
 ) -> None:
-    """Go through these games together, turn by turn; at each turn write a move, judge it, and go on as the game did."""
-    import chess
-
-    from chessreg.models.sampling import sample_moves
-
+    """Judge what the model writes at the turns of these games."""
     spec = task.spec
-    moves = [[word.split(".")[-1] for word in text[1:].split()] for text in texts]
-    boards = [chess.Board() for _ in texts]
-    session: DecodingSession = model.session(len(texts))
-    ply = 0
-    while any(ply < len(played) for played in moves):
-        active = [r for r, played in enumerate(moves) if ply < len(played)]
-        if ply % STRIDE_PLIES == spec.black and ply // STRIDE_PLIES % spec.every == 0:
-            prompts = [list(map(int, pgn.encode(pgn.prompt(moves[r][:ply])))) for r in active]
-            room = [r for r, p in zip(active, prompts, strict=True) if len(p) + pgn.max_move_tokens < model.block_size]
-            session.sync([prompts[active.index(r)] if r in room else session.tokens[r] for r in range(len(texts))])
-            if room:
-                written = sample_moves(session, pgn, [(0,)] * len(room), temperature=0.0, rows=room)
-                masses = legal_masses(session, pgn, boards, room) if spec.mass else [None] * len(room)
-                for r, sampled, mass in zip(room, written, masses, strict=True):
-                    task.emit(
-                        "trial",
-                        units[r],
-                        condition="clean",
-                        sample=-ply - 1,  # greedy texts count down, one for each ply
-                        intervention_id=None,
-                        item=int(places[r]),
-                        ply=ply,
-                        fen=boards[r].fen(),
-                        text=sampled.text[:32],
-                        legal_original=pgn.parse(sampled.text, boards[r]) is not None,
-                        legal_modified=None,
-                        mass_original=mass,
-                        mass_modified=None,
-                    )
-        for r in active:
-            boards[r].push_san(moves[r][ply])
-        ply += 1
+    for ply, turns in enumerate(first_tries(model, pgn, texts, black=spec.black, every=spec.every, mass=spec.mass)):
+        for turn in turns:
+            task.emit(
+                "trial",
+                units[turn.game],
+                condition="clean",
+                sample=-ply - 1,  # greedy texts count down, one for each ply
+                intervention_id=None,
+                item=int(places[turn.game]),
+                ply=ply,
+                fen=turn.board.fen(),
+                text=turn.text[:32],
+                legal_original=turn.move is not None,
+                legal_modified=None,
+                mass_original=turn.mass,
+                mass_modified=None,
+            )
         task.progress((units[0] + 1) / (task.units[-1] + 1), f"ply {ply}")
-
-
-def legal_masses(session: DecodingSession, pgn: Any, boards: list[chess.Board], rows: list[int]) -> list[float]:
-    """The exact probability that each row's next text is a legal move, 0 to 1."""
-    from chessreg.models.legal import legal_move_mass, move_logprobs
-
-    scored = move_logprobs(session, [boards[r] for r in rows], pgn, rows)
-    return [min(legal_move_mass(row), 1.0) for row in scored]

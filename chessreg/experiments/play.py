@@ -21,6 +21,30 @@ if TYPE_CHECKING:
 
 BYTES_PER_GAME = 900  # a fragment's share of one game
 
+PAPER: dict[str, Any] = {
+    "opponent": "stockfish:0@nodes=100000",
+    "color": "white",
+    "finished_openings": "redraw",
+    "policy": "retry:5",  # at the temperatures that are its default
+    "move_tokens": 10,
+    "resignation": "counts",
+    "move_limit": 90,
+    "context": "crop",
+    "adjudication": "nodes=100000",
+    "adjudicate_at": 0,
+}
+"""What Karvonen 2024 states (sections 2.2 and 4.3, Appendix E); its code where it is silent (specification 7.2)."""
+
+AUTHOR_2024: dict[str, Any] = {
+    **PAPER,
+    "opponent": "stockfish:0@time=0.1",
+    "finished_openings": "keep",
+    "adjudication": "time=0.1",
+    "adjudicate_at": 90,
+}
+"""What the code of chess_gpt_eval does (specification 7.2, 7.3, 7.6): MAX_MOVES = 89 plays 90 full moves, and the
+notebook evaluates every stopped game as it stood after White's 90th move, random opening included."""
+
 
 class PlaySpec(Spec):
     model_config = ConfigDict(validate_default=True)  # defaults are spelled out too: equal specs hash equally
@@ -35,19 +59,32 @@ class PlaySpec(Spec):
     opening: str = Field(
         "standard", description="standard, random:PLIES or book:FILE; game n of every arm starts from opening n"
     )
+    finished_openings: Literal["redraw", "keep"] = Field(
+        "redraw",
+        description="random plies that end the game: draw anew, or keep it (chess_gpt_eval: 5 restarts at most)",
+    )
     book: Annotated[str | None, Ref("book")] = Field(None, description="the file of book:FILE, filled in from it")
     opening_seed: int = Field(0, description="seed of the openings, apart from the seed of the play")
     policy: str = Field("retry:5", description="retry:N (sample up to N times, then forfeit) or legal")
     temperatures: tuple[float, ...] = Field(
         (), description="one for each try; none given: retry 0.001,0.201,0.401,0.5,0.5 (Karvonen), legal 1"
     )
+    move_tokens: int = Field(
+        0, ge=0, le=64, description="characters that a try may write; 0: the tokenizer's limit (10 in PGN)"
+    )
     resignation: Literal["counts", "illegal"] = Field(
         "counts", description="a game result written as a move: counts as resigning (Karvonen), or as an illegal try"
     )
     move_limit: int = Field(90, ge=1, description="full moves after the opening, then the game is stopped")
     adjudication: str = Field("nodes=100000", description="Stockfish's limit for evaluating a stopped game, or none")
+    adjudicate_at: int = Field(
+        0, ge=0, description="evaluate it as it stood after White's move of this number; 0: as it ended"
+    )
     context: Literal["adjudicate", "forfeit", "crop"] = Field(
         "adjudicate", description="when the model's context is full: stop the game, forfeit it, or drop the oldest text"
+    )
+    precision: Literal["float32", "bfloat16", "float16"] = Field(
+        "float32", description="what the model computes in (the author: float16 on a GPU)"
     )
     intervention: InterventionSettings = Field(default_factory=InterventionSettings)
 
@@ -68,10 +105,9 @@ class PlaySpec(Spec):
     @model_validator(mode="before")
     @classmethod
     def _split_book(cls, values: Any) -> Any:
-        """`book:FILE` becomes the source `book` and its file, which is then named by its content."""
-        if isinstance(values, dict) and str(values.get("opening", "")).startswith("book:"):
-            return {**values, "opening": "book", "book": values["opening"].removeprefix("book:")}
-        return values
+        from chessreg.experiments.playing.starts import split_book
+
+        return split_book(values)
 
     @field_validator("opening")
     @classmethod
@@ -89,11 +125,31 @@ class PlaySpec(Spec):
             raise BadInputError("a temperature is 0 (the most probable token) or positive", "--temperatures 0.001,0.5")
         return make_policy(info.data["policy"], temperatures).temperatures
 
+    @field_validator("move_tokens")
+    @classmethod
+    def _only_where_text_is_written(cls, move_tokens: int, info: ValidationInfo) -> int:
+        from chessreg.experiments.playing.policies import make_policy
+
+        return make_policy(info.data["policy"], (), move_tokens=move_tokens).move_tokens
+
+    @field_validator("finished_openings")
+    @classmethod
+    def _only_where_plies_are_drawn(cls, rule: str, info: ValidationInfo) -> str:
+        """Equal specs hash equally: without random plies there is nothing to keep."""
+        return rule if info.data.get("opening", "").startswith("random") else "redraw"
+
     @model_validator(mode="after")
     def _book_has_file(self) -> PlaySpec:
         if (self.opening == "book") != (self.book is not None):
             raise BadInputError("openings of a book need its file", "write --opening book:FILE")
         return self
+
+    @property
+    def opening_source(self) -> str:
+        """The openings' text as the match keeps it."""
+        if self.finished_openings == "keep" and self.opening.startswith("random:"):
+            return self.opening.replace("random:", "random-2024:")
+        return self.opening
 
 
 class PlayHow(How):
@@ -105,6 +161,11 @@ class GameDetail(BaseModel):
     """Columns of a game that only this kind has."""
 
     legal_mass: float | None = Field(None, description="mean exact probability of a legal move, policy legal only")
+    training_openings: int | None = Field(
+        None,
+        description="training games of the model with the same first 20 plies; none: it is not known what they are",
+    )
+    training_games: int | None = Field(None, description="training games of the model with exactly these moves")
 
 
 class Play(Kind):
@@ -115,6 +176,8 @@ class Play(Kind):
     """
 
     name = "play"
+    version = 2  # 2: the context is cropped as the author crops it, to the model's last position
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": PAPER, "author-2024": AUTHOR_2024}
     families = ("game", "illegal_attempt")
     determinism = "statistical"
     spec = PlaySpec

@@ -1,4 +1,4 @@
-"""Opening books on disk: named lines of moves in a TSV, a CSV or a PGN file, zipped or not."""
+"""Opening books on disk: named lines of moves in a TSV, a CSV or a PGN file, or positions of an EPD; zipped or not."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pathlib import Path
 import chess
 
 from chessreg.errors import BadInputError, NotFoundError
+from chessreg.games.shortest import shortest_game
 
 COLUMNS = ("pgn", "moves", "opening")
 _COMMENT = re.compile(r"\{[^}]*\}|;[^\n]*|\$\d+")
@@ -25,7 +26,7 @@ _RESULTS = frozenset({"1-0", "0-1", "1/2-1/2", "*"})
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a book: its name (may be empty) and its moves as the file has them."""
+    """One line of a book: its name (may be empty) and its moves as the file has them; of an EPD its position."""
 
     name: str
     text: str
@@ -38,13 +39,13 @@ class Book:
     path: str
     sha256: str
     lines: tuple[Line, ...]
+    positions: bool = False  # an EPD: lines are positions, and the shortest game to one is played
 
     @staticmethod
     def read(path: str | Path) -> Book:
-        """Read a `.tsv`, `.csv` or `.pgn` book, or one of these in `.zip`, `.gz`, `.bz2` or `.zst`.
+        """Read a `.tsv`, `.csv`, `.pgn` or `.epd` book, or one of these in `.zip`, `.gz`, `.bz2` or `.zst`.
 
-        Raises NotFoundError when there is no such file, BadInputError when it holds no lines of moves: an EPD file has
-        positions without the moves that led there, and a model that reads games needs the moves."""
+        Raises NotFoundError when there is no such file, BadInputError when it holds no lines."""
         path = Path(path)
         try:
             stat = path.stat()
@@ -53,9 +54,15 @@ class Book:
         return _read(path, stat.st_mtime_ns, stat.st_size)
 
     def moves(self, number: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The moves of line `number` as UCI and as canonical SAN. Raises BadInputError naming an illegal move."""
+        """The moves of line `number` as UCI and as canonical SAN.
+
+        Raises BadInputError naming an illegal move, or a position to which no short game leads."""
         board, sans = chess.Board(), []
         line = self.lines[number]
+        if self.positions:
+            for move in self._to_position(line, number):
+                sans.append(board.san_and_push(move))
+            return tuple(move.uci() for move in board.move_stack), tuple(sans)
         for token in _tokens(line.text):
             try:
                 move = board.parse_san(token)
@@ -68,6 +75,15 @@ class Book:
         if board.is_game_over():
             raise BadInputError(f"{self.path}: {line.name or f'line {number + 1}'} ends in a finished game")
         return tuple(move.uci() for move in board.move_stack), tuple(sans)
+
+    def _to_position(self, line: Line, number: int) -> list[chess.Move]:
+        try:
+            target = chess.Board(line.text)
+            if not target.is_valid() or target.is_game_over():
+                raise ValueError("it is not a position that play can go on from")
+        except ValueError as error:
+            raise BadInputError(f"{self.path}: {line.name or f'line {number + 1}'}: {line.text!r}: {error}") from None
+        return shortest_game(target)
 
 
 def _tokens(text: str) -> list[str]:
@@ -86,20 +102,19 @@ def _read(path: Path, _modified: int, _size: int) -> Book:
     suffix = Path(name).suffix.lower()
     text = content.decode("utf-8-sig", "replace")
     if suffix == ".epd":
-        raise BadInputError(
-            f"{path} is an EPD book: it has positions without the moves that led there, and a model reads moves",
-            "use a TSV or PGN book",
-        )
-    if suffix in (".tsv", ".csv"):
+        lines = _positions(text)
+    elif suffix in (".tsv", ".csv"):
         lines = _table(path, text, "\t" if suffix == ".tsv" else ",")
     elif suffix == ".pgn":
         lines = _games(path, text)
     else:
-        raise BadInputError(f"{path} is no opening book", "a book is a .tsv, .csv or .pgn file, or one of these zipped")
+        raise BadInputError(
+            f"{path} is no opening book", "a book is a .tsv, .csv, .pgn or .epd file, or one of these zipped"
+        )
     distinct = {line.text: line for line in reversed(lines) if line.text and not line.text.endswith("#")}
     if not distinct:
         raise BadInputError(f"{path} holds no line of moves")
-    return Book(str(path), hashlib.sha256(data).hexdigest(), tuple(reversed(distinct.values())))
+    return Book(str(path), hashlib.sha256(data).hexdigest(), tuple(reversed(distinct.values())), suffix == ".epd")
 
 
 def _unpacked(path: Path, data: bytes) -> tuple[str, bytes]:
@@ -132,6 +147,17 @@ def _table(path: Path, text: str, delimiter: str) -> list[Line]:
     if column is None:
         raise BadInputError(f"{path} has no column of moves", f"name one of its columns {', '.join(COLUMNS)}")
     return [Line(row.get("name") or "", " ".join((row[column] or "").split())) for row in rows]
+
+
+def _positions(text: str) -> list[Line]:
+    """The positions of an EPD: its first four fields, without counters and operations; the `id` is the name."""
+    lines = []
+    for line in text.splitlines():
+        fields = line.split(maxsplit=4)
+        if len(fields) >= 4 and not line.startswith("#"):
+            named = re.search(r'\bid "([^"]*)"', fields[4]) if len(fields) > 4 else None
+            lines.append(Line(named[1] if named else "", " ".join(fields[:4])))
+    return lines
 
 
 def _games(path: Path, text: str) -> list[Line]:

@@ -1,8 +1,9 @@
 """Openings that both arms of a match start from: a pure function of (spec, seed, number).
 
-Sources are a registry of functions: `standard` (no moves), `random:PLIES` (uniform legal plies; the ten random turns of
-chess_gpt_eval are `random:20`) and `book:FILE` (lines of a TSV or CSV with a `pgn`, `moves` or `opening` column, or of
-a PGN file; each line is used once before any is used again).
+Sources are a registry of functions: `standard` (no moves), `random:PLIES` (uniform legal plies, never a finished game;
+the ten random turns of Karvonen 2024, section 4.3, are `random:20`), `random-2024:PLIES` (the same draws, finished
+games handed over as in chess_gpt_eval) and `book:FILE` (lines of a TSV or CSV with a `pgn`, `moves` or `opening`
+column, or of a PGN file, or positions of an EPD; each line is used once before any is used again).
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def opening_source(name: str) -> Callable[[Source], Source]:
 
 
 def parse_opening(text: str) -> OpeningSpec:
-    """Read `standard`, `random:20` or `book:FILE`.
+    """Read `standard`, `random:20`, `random-2024:20` or `book:FILE`.
 
     Raises NotFoundError for an unknown source or a missing book, BadInputError for an argument that it cannot use."""
     source, _, argument = text.strip().partition(":")
@@ -108,16 +109,45 @@ def _random(argument: str, seed: int, numbers: Iterable[int]) -> list[Opening]:
 
 def _random_opening(plies: int, seed: int, number: int) -> Opening:
     for attempt in range(1000):
-        draw = generator("opening", seed, number, attempt)
-        board, sans = chess.Board(), []
-        for _ in range(plies):
-            moves = sorted(board.legal_moves, key=chess.Move.uci)  # not python-chess's own order, which may change
-            if not moves:
-                break
-            sans.append(board.san_and_push(moves[int(draw.integers(len(moves)))]))
+        board, sans = _random_plies(plies, seed, number, attempt)
         if len(sans) == plies and not board.is_game_over():
-            return Opening(number, tuple(move.uci() for move in board.move_stack), tuple(sans), "")
+            return _opening_of(number, board, sans)
     raise BadInputError(f"no unfinished game after {plies} random plies in 1,000 tries", "use fewer plies")
+
+
+AUTHOR_RESTARTS = 5
+
+
+@opening_source("random-2024")
+def _random_2024(argument: str, seed: int, numbers: Iterable[int]) -> list[Opening]:
+    """chess_gpt_eval (specification 7.2): a new start, at most five, when a side runs out of moves; the last ply may
+    itself end the game."""
+    if not argument.isdecimal() or not 1 <= int(argument) <= 200:
+        raise BadInputError(f"random openings need 1 to 200 plies, not {argument!r}", "for example random-2024:20")
+    made = []
+    for number in numbers:
+        for attempt in range(AUTHOR_RESTARTS + 1):
+            board, sans = _random_plies(int(argument), seed, number, attempt)
+            if len(sans) == int(argument):
+                break
+        made.append(_opening_of(number, board, sans))
+    return made
+
+
+def _random_plies(plies: int, seed: int, number: int, attempt: int) -> tuple[chess.Board, list[str]]:
+    """The board after so many uniformly drawn plies, fewer when there is no move left, and their SAN."""
+    draw = generator("opening", seed, number, attempt)
+    board, sans = chess.Board(), []
+    for _ in range(plies):
+        moves = sorted(board.legal_moves, key=chess.Move.uci)  # not python-chess's own order, which may change
+        if not moves:
+            break
+        sans.append(board.san_and_push(moves[int(draw.integers(len(moves)))]))
+    return board, sans
+
+
+def _opening_of(number: int, board: chess.Board, sans: list[str]) -> Opening:
+    return Opening(number, tuple(move.uci() for move in board.move_stack), tuple(sans))
 
 
 @opening_source("book")

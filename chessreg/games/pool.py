@@ -49,11 +49,13 @@ class EngineMove:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A full-strength judgement of a position: White's view in centipawns, mate in n = ±(10000 - n)."""
+    """A full-strength judgement of a position: White's view in centipawns, mate in n = ±(10000 - n), and the move that
+    the engine would play."""
 
     score_cp: int
     nodes: int
     seconds: float
+    move: chess.Move | None = None
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,8 @@ class EnginePool:
     """Engine moves for many games. Thread-safe; use as a context manager.
 
     `processes` defaults to the free cores; under a time limit it never exceeds them, because engines that share a core
-    search less in the same time. `fresh` (see above) defaults to what makes level 20 deterministic.
+    search less in the same time (`timed` says that analyses have one, where the opponent has none). `fresh` (see above)
+    defaults to what makes level 20 deterministic.
 
     Raises NotFoundError at once when the opponent needs Stockfish and there is none.
     """
@@ -112,13 +115,15 @@ class EnginePool:
         path: Path | None = None,
         reserved_cores: int = 0,
         fresh: bool | None = None,
+        timed: bool | None = None,
     ) -> None:
         if processes is not None and processes < 1:
             raise BadInputError(f"an engine pool needs at least one process, not {processes}")
         self.spec = spec
         cores = free_cores(reserved_cores)
         wanted = processes or cores
-        timed = spec.limit is not None and spec.limit.kind == "time"
+        if timed is None:
+            timed = spec.limit is not None and spec.limit.kind == "time"
         self.processes = min(wanted, cores) if timed else wanted
         self.fresh = (spec.level == FULL_SKILL and not timed) if fresh is None else fresh
         self._path = path or (find_stockfish() if spec.needs_process else None)
@@ -155,9 +160,12 @@ class EnginePool:
         search = self._enqueue(game_id, position, spec.go, spec.skill, spec.patience, self.fresh)
         return _then(search, finish, future)
 
-    def analyse(self, board: chess.Board, limit: Limit = DEFAULT_ANALYSIS) -> Future[Evaluation]:
-        """Full-strength evaluation of `board`, for adjudication; works for every opponent, where Stockfish is there."""
+    def analyse(
+        self, board: chess.Board, limit: Limit = DEFAULT_ANALYSIS, only: chess.Move | None = None
+    ) -> Future[Evaluation]:
+        """Full-strength evaluation of `board`, or of one move in it; every opponent's pool can, where Stockfish is."""
         turn = board.turn
+        go = limit.go if only is None else f"{limit.go} searchmoves {only.uci()}"
         if self._path is None:
             self._path = find_stockfish()
 
@@ -165,9 +173,10 @@ class EnginePool:
             score = white_centipawns(result, turn)
             if score is None:
                 raise EngineDiedError("the engine gave no score for a position")
-            return Evaluation(score, result.nodes, result.seconds)
+            best = chess.Move.from_uci(result.move) if result.move else None
+            return Evaluation(score, result.nodes, result.seconds, best)
 
-        search = self._enqueue(None, position_command(board), limit.go, FULL_SKILL, limit.patience, True)
+        search = self._enqueue(None, position_command(board), go, FULL_SKILL, limit.patience, True)
         return _then(search, finish, Future())
 
     def close(self) -> None:

@@ -72,7 +72,8 @@ class Arena:
         self.pool, self.opening_of, self.noise, self.edits = pool, opening_of, noise, list(edits)
         self.adjudicate, self.batch_games, self.group_count, self.tick = adjudicate, batch_games, groups, tick
         self.engines_slow, self.slow, self.waits = engines_slow, False, 0.5
-        self.room = model.block_size - (tokenizer.max_move_tokens - 1)  # a move's last token is never fed
+        longest = max(policy.move_tokens, tokenizer.max_move_tokens)
+        self.room = model.block_size - (longest - 1)  # a move's last token is never fed
         self.waiting: Iterator[int] = iter(())
         self.finished: deque[PlayedGame] = deque()
         self.judged: list[tuple[PlayedGame, Future[Evaluation]]] = []
@@ -91,6 +92,7 @@ class Arena:
         while self.judged:
             self._judge(block=True)
             yield from self._drain()
+        yield from self._drain()
 
     # -- one group ------------------------------------------------------------------------------------------------
 
@@ -134,11 +136,19 @@ class Arena:
     def _fill(self, group: Group) -> None:
         """Free rows to waiting games."""
         for row, game in enumerate(group.games):
-            if game is None and (unit := next(self.waiting, None)) is not None:
-                fresh = PlayedGame(unit, self.opening_of(unit), self.rules)
+            if game is None and (fresh := self._next_game()) is not None:
                 group.games[row] = fresh
                 if not fresh.model_to_move:
                     self._ask(group, row, fresh)
+
+    def _next_game(self) -> PlayedGame | None:
+        """The next game that waits. One whose opening ended it is finished as it is."""
+        for unit in self.waiting:
+            game = PlayedGame(unit, self.opening_of(unit), self.rules)
+            if game.end is None:
+                return game
+            self.finished.append(game)
+        return None
 
     def _ask(self, group: Group, row: int, game: PlayedGame) -> None:
         group.asked[row] = self.pool.submit(game.unit, game.board, key=(*self.noise, game.unit, game.ply))
@@ -150,7 +160,7 @@ class Arena:
                 continue
             group.games[row] = None
             if game.adjudicated and self.adjudicate is not None:
-                self.judged.append((game, self.pool.analyse(game.board, self.adjudicate)))
+                self.judged.append((game, self.pool.analyse(game.judged_board(), self.adjudicate)))
             else:
                 self.finished.append(game)
 
@@ -171,8 +181,10 @@ class Arena:
             if game is None or tokens is None:
                 wanted.append(group.session.tokens[row])
                 continue
-            wanted.append(tokens)
-            turns.append(Turn(row, game.board, ("play", *self.noise, game.unit, game.ply)))
+            long = len(tokens) > self.room
+            wanted.append(group.session.tokens[row] if long else tokens)
+            key = ("play", *self.noise, game.unit, game.ply)
+            turns.append(Turn(row, game.board, key, tuple(tokens) if long else None))
         if not turns:
             return
         group.session.sync(wanted)
@@ -184,10 +196,8 @@ class Arena:
     def _context(self, game: PlayedGame) -> list[int] | None:
         """What the model reads, ending where its move begins. None: it does not fit, and the game has ended."""
         tokens: list[int] = self.tokenizer.encode(self.tokenizer.prompt(game.sans)).tolist()
-        if len(tokens) <= self.room:
+        if len(tokens) <= self.room or self.rules.context_full == "crop":
             return tokens
-        if self.rules.context_full == "crop":
-            return tokens[-self.room :]
         game.fill_context()
         return None
 

@@ -19,12 +19,14 @@ class Rules:
 
     `move_limit` full moves are counted from the end of the opening. `context_full` says what happens when the model's
     positions cannot hold one more move: `adjudicate` (like the move limit), `forfeit`, or `crop` (go on with the newest
-    characters, as chess_gpt_eval does).
+    characters, as chess_gpt_eval does). A stopped game is evaluated as it ended, or as it stood after White's move
+    number `adjudicate_at` where that is not 0 and the game came so far (chess_gpt_eval's notebook: 90).
     """
 
     colour: chess.Color
     move_limit: int = 90
     context_full: Literal["adjudicate", "forfeit", "crop"] = "adjudicate"
+    adjudicate_at: int = 0
 
 
 @dataclass
@@ -48,6 +50,7 @@ class PlayedGame:
     def __post_init__(self) -> None:
         self.board = self.opening.board()
         self.sans = list(self.opening.sans)
+        self.end = game_over(self.board)  # random-2024 hands over finished games
 
     @property
     def model_to_move(self) -> bool:
@@ -61,6 +64,16 @@ class PlayedGame:
     def adjudicated(self) -> bool:
         """Stopped in play: an evaluation says what it counts for."""
         return self.end is not None and self.end.termination in ADJUDICATED and self.end.result == "*"
+
+    def judged_board(self) -> chess.Board:
+        """The position that is evaluated when the game is stopped."""
+        plies = 2 * self.rules.adjudicate_at - 1
+        if not 0 < plies < self.ply:
+            return self.board
+        board = self.board.root()
+        for move in self.board.move_stack[:plies]:
+            board.push(move)
+        return board
 
     def push(self, move: chess.Move) -> None:
         """Play a legal move, and end the game if that ends it."""

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import chess
 
-from chessreg.errors import BadInputError
 from chessreg.experiments import interventions
 from chessreg.experiments.playing.arena import Arena
 from chessreg.experiments.playing.game import Rules
 from chessreg.experiments.playing.policies import make_policy
-from chessreg.experiments.playing.records import engine_row, game_columns, player_name
+from chessreg.experiments.playing.records import check_engine, engine_row, game_columns, player_name
+from chessreg.experiments.playing.starts import opening_maker, record_opening
+from chessreg.experiments.playing.uniqueness import TrainingGames
 from chessreg.games.engines import parse_engine, parse_limit
-from chessreg.games.openings import Opening, OpeningSpec, openings, parse_opening
-from chessreg.games.pool import EnginePool
+from chessreg.games.pool import EnginePool, free_cores
 from chessreg.games.tokenizers import tokenizer
 from chessreg.registry import tables
 
@@ -30,48 +28,72 @@ NUMBER = 0  # a play run has one match
 
 def play_match(task: Task[PlaySpec, PlayHow]) -> None:
     """Play the units of this attempt. Only finished games are handed back."""
+    import torch
+
     from chessreg.models.devices import prepare
     from chessreg.models.language_model import LanguageModel
 
     spec, how, inputs = task.spec, task.how, task.inputs
     checkpoint, folder = inputs.checkpoint(spec.checkpoint)
     device = prepare(how.device, how.threads)
-    model = LanguageModel.load(folder, device=device)
+    model = LanguageModel.load(folder, device=device, dtype=getattr(torch, spec.precision))
     intervention = interventions.load(spec.intervention, checkpoint, inputs)
     opponent = parse_engine(spec.opponent)
+    adjudicate = None if spec.adjudication == "none" else parse_limit(spec.adjudication)
+    training = TrainingGames.of(inputs, spec.checkpoint)
     record_match(task, checkpoint, intervention)
-    with EnginePool(opponent, how.engine_processes or None) as pool:
+    timed = any(limit is not None and limit.kind == "time" for limit in (opponent.limit, adjudicate))
+    cores = Cores(how, device, timed)
+    with EnginePool(opponent, how.engine_processes or None, timed=timed, reserved_cores=cores.reserved) as pool:
         arena = Arena(
             model,
             tokenizer(checkpoint.tokenizer),
-            make_policy(spec.policy, spec.temperatures, spec.resignation == "counts"),
-            Rules(chess.WHITE if spec.color == "white" else chess.BLACK, spec.move_limit, spec.context),
+            make_policy(spec.policy, spec.temperatures, spec.resignation == "counts", spec.move_tokens),
+            Rules(
+                chess.WHITE if spec.color == "white" else chess.BLACK,
+                spec.move_limit,
+                spec.context,
+                spec.adjudicate_at,
+            ),
             pool,
             opening_maker(task),
             noise=(spec.seed, spec.replicate),
             edits=intervention.edits(device) if intervention else (),
-            adjudicate=None if spec.adjudication == "none" else parse_limit(spec.adjudication),
+            adjudicate=adjudicate,
             batch_games=how.batch_games,
-            engines_slow=lambda slow: share_cores(how, slow),
+            engines_slow=cores.share,
             tick=lambda: task.progress(task.units_done / len(task.units), ""),
         )
         for game in arena.play(task.units):
-            hand_back(task, game)
+            hand_back(task, game, training)
 
 
-def share_cores(how: PlayHow, engines_slow: bool) -> None:
-    """One thread for the model while the engines are slower: its other threads would spin on cores that they need."""
-    from chessreg.models.devices import prepare
+class Cores:
+    """Who computes where. Under a time limit the model's threads and the engines never share a core: an engine that
+    waits for one searches less in its time."""
 
-    prepare("cpu", how.threads or int(engines_slow))
+    def __init__(self, how: PlayHow, device: str, timed: bool) -> None:
+        self.how, self.timed, self.reserved = how, timed, 0
+        if timed and device == "cpu" and free_cores() > 1:
+            self.reserved = min(how.threads or 1, free_cores() - 1)
+            self.share(True)
+
+    def share(self, engines_slow: bool) -> None:
+        """One thread for the model while the engines are slower: its other threads would spin on cores they need."""
+        from chessreg.models.devices import prepare
+
+        prepare("cpu", self.how.threads or int(engines_slow or self.timed))
 
 
-def hand_back(task: Task[PlaySpec, PlayHow], game: PlayedGame) -> None:
+def hand_back(task: Task[PlaySpec, PlayHow], game: PlayedGame, training: TrainingGames | None) -> None:
     """The rows of one finished game."""
     from chessreg.experiments.play import GameDetail
 
+    columns = game_columns(game)
     mass = round(sum(game.legal_mass) / len(game.legal_mass), 4) if game.legal_mass else None
-    task.emit("game", game.unit, GameDetail(legal_mass=mass), match=NUMBER, **game_columns(game))
+    openings, games = training.like(columns["moves"]) if training else (None, None)
+    detail = GameDetail(legal_mass=mass, training_openings=openings, training_games=games)
+    task.emit("game", game.unit, detail, match=NUMBER, **columns)
     for ply, number, text in game.illegal:
         task.emit("illegal_attempt", game.unit, ply=ply, number=number, text=text)
     task.done(game.unit)
@@ -87,21 +109,15 @@ def record_match(
     spec = task.spec
     opponent = parse_engine(spec.opponent)
     engine = engine_row(opponent)
+    check_engine(task, NUMBER, engine)
     with task.inputs.database.read() as session:
-        before = session.get(tables.Match, (task.run_id, NUMBER))
-        if before is not None and before.engine_id != engine["id"]:
-            other = session.get_one(tables.Engine, before.engine_id)
-            raise BadInputError(
-                f"the games of this run so far were played against {other.name} {other.version}, "
-                f"here is another program: {engine['name']} {engine['version']}",
-                "--replicate 1 begins a run of its own",
-            )
         player = player_name(session, checkpoint.id)
     task.record("engine", **engine)
     if intervention is not None:
         task.record("intervention", **intervention.row)
     detail: dict[str, Any] = {
-        name: getattr(spec, name) for name in ("temperatures", "resignation", "adjudication", "context")
+        name: getattr(spec, name)
+        for name in ("move_tokens", "resignation", "adjudication", "adjudicate_at", "context", "precision")
     }
     task.record(
         "match",
@@ -115,44 +131,10 @@ def record_match(
         level=opponent.level,
         limit=opponent.limit.text if opponent.limit else None,
         color=spec.color,
-        opening=record_book(task) if spec.book else spec.opening,
+        opening=record_opening(task),
         opening_seed=spec.opening_seed,
         policy=spec.policy,
         move_limit=spec.move_limit,
         planned=spec.games,
         detail={**detail, "temperatures": list(spec.temperatures), "book": spec.book},
     )
-
-
-def record_book(task: Task[PlaySpec, PlayHow]) -> str:
-    """The book of this match as a row, and the name that the match has for it."""
-    from chessreg.games.book import Book
-    from chessreg.registry.tables.types import utc_now
-
-    digest, path = book_file(task)
-    task.record(
-        "artefact", digest=digest, kind="book", bytes=path.stat().st_size, state="complete", created_at=utc_now()
-    )
-    task.record(
-        "opening_book",
-        digest=digest,
-        source=path.name,
-        format=path.suffix.removeprefix("."),
-        openings=len(Book.read(path).lines),
-        created_at=utc_now(),
-    )
-    return f"book:{digest[:32]}"
-
-
-def book_file(task: Task[PlaySpec, PlayHow]) -> tuple[str, Path]:
-    """Digest and file of the book."""
-    assert task.spec.book
-    found = task.inputs.artefact("book", task.spec.book)
-    return found.digest, task.store.artefact(found.digest).file
-
-
-def opening_maker(task: Task[PlaySpec, PlayHow]) -> Callable[[int], Opening]:
-    """Opening n of this match, the same in every arm with this opening and opening seed."""
-    spec = task.spec
-    source = OpeningSpec("book", str(book_file(task)[1])) if spec.book else parse_opening(spec.opening)
-    return lambda number: openings(source, spec.opening_seed, [number])[0]

@@ -7,8 +7,10 @@ from uuid import UUID
 
 import numpy as np
 
+from chessreg.errors import BadInputError
 from chessreg.games.engines import EngineSpec, engine_identity
 from chessreg.games.moves import pack
+from chessreg.registry import tables
 from chessreg.registry.identity import digest_of, short, uuid_of
 from chessreg.registry.names import name_of
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from chessreg.experiments.playing.game import PlayedGame
+    from chessreg.jobs.task import Task
 
 
 def engine_row(spec: EngineSpec) -> dict[str, Any]:
@@ -34,6 +37,20 @@ def engine_row(spec: EngineSpec) -> dict[str, Any]:
     else:
         columns = {"name": spec.kind, "version": "1", "binary_sha256": None, "options": {}}
     return {"id": uuid_of(digest_of(columns)), **columns}
+
+
+def check_engine(task: Task[Any, Any], number: int, engine: dict[str, Any]) -> None:
+    """Raise BadInputError when an earlier attempt of this run met another engine: its games cannot be pooled with
+    these."""
+    with task.inputs.database.read() as session:
+        before = session.get(tables.Match, (task.run_id, number))
+        if before is not None and before.engine_id != engine["id"]:
+            other = session.get_one(tables.Engine, before.engine_id)
+            raise BadInputError(
+                f"the games of this run so far were played against {other.name} {other.version}, "
+                f"here is another program: {engine['name']} {engine['version']}",
+                "--replicate 1 begins a run of its own",
+            )
 
 
 def game_columns(game: PlayedGame) -> dict[str, Any]:
