@@ -21,7 +21,7 @@ def render_item(kind: str, item: Any, autogen_context: Any) -> str | bool:
         return "sa.Float(precision=53)"
     if isinstance(item, UtcDateTime):
         return "sa.DateTime(timezone=True)"
-    if type(item) is type(Json):
+    if isinstance(item, Json):
         autogen_context.imports.add("from sqlalchemy.dialects import postgresql")
         return 'sa.JSON().with_variant(postgresql.JSONB(), "postgresql")'
     return False

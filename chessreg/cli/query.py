@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -16,7 +17,35 @@ if TYPE_CHECKING:
     from chessreg.queries.result import QueryResult
     from chessreg.registry.database import Database
 
+F = TypeVar("F", bound=Callable[..., Any])
 FORMATS = ["table", "markdown", "latex", "csv", "json", "parquet"]  # chessreg.queries.render.FORMATS, unimported
+
+
+def scope_options(function: F) -> F:
+    """The options that every named query and plot is narrowed by."""
+    options: list[Callable[[F], F]] = [
+        click.option(
+            "--checkpoint", multiple=True, metavar="NAME", help="Only this checkpoint; may be given several times."
+        ),
+        click.option("--run", multiple=True, metavar="NAME", help="Only this run."),
+        click.option("--tag", multiple=True, help="Only runs or checkpoints with this tag."),
+        click.option("--machine", multiple=True, metavar="HOST", help="Only what ran there."),
+        click.option("--since", metavar="WHEN", help="Only runs made since: 2026-01-31, 7d, 12h."),
+        click.option(
+            "--where", metavar="SQL", help="A condition on the table's columns, or on those of the rows behind it."
+        ),
+        click.option("--partial", is_flag=True, help="Also runs that are not complete."),
+        click.option(
+            "--scoring",
+            type=click.Choice(["paper", "author-2024"]),
+            default="paper",
+            show_default=True,
+            help="How games are scored: as the paper says, or as its code does.",
+        ),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
 
 
 @click.command()
@@ -24,15 +53,7 @@ FORMATS = ["table", "markdown", "latex", "csv", "json", "parquet"]  # chessreg.q
 @click.option("--list", "list_", is_flag=True, help="List the queries.")
 @click.option("--columns", is_flag=True, help="Say what the columns of NAME mean.")
 @click.option("--sql", metavar="SELECT", help="Ask with a SELECT of your own instead (- reads it from stdin).")
-@click.option("--checkpoint", multiple=True, metavar="NAME", help="Only this checkpoint; may be given several times.")
-@click.option("--run", multiple=True, metavar="NAME", help="Only this run.")
-@click.option("--tag", multiple=True, help="Only runs or checkpoints with this tag.")
-@click.option("--machine", multiple=True, metavar="HOST", help="Only what ran there.")
-@click.option("--since", metavar="WHEN", help="Only runs made since: 2026-01-31, 7d, 12h.")
-@click.option("--where", metavar="SQL", help="A condition on the table's columns, or on those of the rows behind it.")
-@click.option("--partial", is_flag=True, help="Also runs that are not complete.")
-@click.option("--scoring", type=click.Choice(["paper", "author-2024"]), default="paper", show_default=True,
-              help="How games are scored: as the paper says, or as its code does.")  # fmt: skip
+@scope_options
 @click.option("--rows", type=int, metavar="N", help="The games, trials or scores behind row N of the table.")
 @click.option("--published", is_flag=True, help="The paper's numbers, with ours beside them.")
 @click.option("--format", "format_", type=click.Choice(FORMATS), help="How to print  [default: table]")

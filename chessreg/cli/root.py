@@ -32,6 +32,7 @@ COMMANDS = {
     "probe": LazyCommand("chessreg.cli.probe:probe", "Probes: list, show."),
     "vector": LazyCommand("chessreg.cli.vector:vector", "Directions: list, show."),
     "query": LazyCommand("chessreg.cli.query:query", "The papers' tables from the registry, and SQL of your own."),
+    "plot": LazyCommand("chessreg.cli.plot:plot", "The papers' figures from the registry."),
     "game": LazyCommand("chessreg.cli.game:game", "Games that were played: list, show, export."),
     "board": LazyCommand("chessreg.cli.board:board", "Draw a board of a game or a trial."),
     "engine": LazyCommand("chessreg.cli.engine:engine", "Engines and the ladder of opponents."),

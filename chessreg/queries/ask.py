@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.queries import gate
-from chessreg.queries.catalogue import Entry, find
+from chessreg.queries.catalogue import Entry, Plot, find
 from chessreg.queries.engine import Answer, Engine, digest, engine_of
 from chessreg.queries.result import QueryResult
 from chessreg.queries.scope import Filters, Scope, filters
@@ -52,6 +53,15 @@ def run_query(
     notes = remarks(entry, table.num_rows, answer["left out"], scope)
     cells = table["cell"].to_pylist()
     return QueryResult(table.drop_columns(["cell"]), meta, notes, entry, cells, entry.columns)
+
+
+def plotted(
+    database: Database, entry: Entry, plot: Plot, scope: Scope | None = None, *, scoring: str = "paper"
+) -> QueryResult:
+    """The rows of a catalogue query that a plot of it shows."""
+    result = run_query(database, entry.title, scope, scoring=scoring)
+    table = engine_of(database).over(result.table, f"SELECT * FROM result WHERE {plot.where}")
+    return replace(result, table=table, cells=None, meta=result.meta | {"rows": table.num_rows})
 
 
 def rows_behind(

@@ -40,6 +40,20 @@ def bytes_of(array: pa.Array, length: int) -> np.ndarray:
     return np.frombuffer(array.buffers()[2], np.uint8, n * length, begin).reshape(n, length)
 
 
+def numbers(column: pa.ChunkedArray) -> np.ndarray:
+    """A column of numbers as float64 [n]; NULL is NaN."""
+    kinds = {"int64": np.int64, "int32": np.int32, "uint64": np.uint64, "double": np.float64, "float": np.float32}
+    parts = [np.zeros(0)]
+    for chunk in column.chunks:
+        kind = kinds.get(str(chunk.type))
+        if kind is None:
+            parts.append(np.array(chunk.to_pylist(), np.float64))
+            continue
+        data = np.frombuffer(chunk.buffers()[1], kind)[chunk.offset : chunk.offset + len(chunk)].astype(np.float64)
+        parts.append(np.where(bits(chunk), data, np.nan))
+    return np.concatenate(parts)
+
+
 def doubles(values: Sequence[float | None]) -> pa.Array:
     """float64 [n]; None is NULL."""
     import pyarrow as pa

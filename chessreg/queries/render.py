@@ -5,14 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
-import tempfile
 from collections.abc import Callable
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
 from chessreg.errors import BadInputError
+from chessreg.queries.files import written_whole
 from chessreg.queries.result import QueryResult
 
 DECIMALS = {"%": 1, "Elo": 0, "plies": 1}
@@ -275,25 +274,8 @@ def write(result: QueryResult, path: Path, format: str | None = None) -> str:
         raise BadInputError(f"{path}: no format is written to {path.suffix or 'a name without suffix'}",
                             f"--format, or one of {', '.join(SUFFIXES)}")  # fmt: skip
     data = rendered(result, chosen)
-    try:
-        handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data if isinstance(data, bytes) else data.encode())
-            os.chmod(aside, 0o666 & ~_umask())
-            os.replace(aside, path)
-        except BaseException:
-            os.unlink(aside)
-            raise
-    except OSError as error:
-        raise BadInputError(f"cannot write {path}: {error.strerror}") from error
+    written_whole(path, data if isinstance(data, bytes) else data.encode())
     return chosen
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def footer(result: QueryResult) -> str:

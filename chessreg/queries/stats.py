@@ -8,7 +8,8 @@ one by one, whose cost does not grow with their number.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -20,6 +21,8 @@ RESAMPLES = 2000
 CONFIDENCE = 0.95
 Z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
 BLOCK = 4_000_000  # numbers drawn at once, so that many distinct clusters do not fill the memory
+SHARED = 400  # more distinct clusters than these take draws that are made once for all cells with as many clusters
+SHARED_CLUSTERS = 40_000  # as far as these draws fit the memory: a byte each
 
 
 class Estimate(NamedTuple):
@@ -71,16 +74,45 @@ class Clusters:
         return np.stack([self._sums[(name,)] for name in names])
 
     def _draw(self, names: Sequence[str]) -> np.ndarray:
+        table = np.stack([self.counts[name] for name in names])
+        if len(self.weights) > SHARED and self.number <= SHARED_CLUSTERS:
+            return _sums_of_shared(np.repeat(table, self.weights, axis=1))
         random = generator("bootstrap", *self.key)  # starts over: every call sees the same samples
         kinds, number = len(self.weights), self.number
-        table = np.stack([self.counts[name] for name in names])
         sums = np.empty((len(names), RESAMPLES))
-        step = max(1, BLOCK // max(kinds, 1))
-        for start in range(0, RESAMPLES, step):
-            stop = min(RESAMPLES, start + step)
+        for start, stop in _blocks(kinds):
             drawn = random.multinomial(number, self.weights / number, size=stop - start)
             sums[:, start:stop] = np.einsum("rk,nk->nr", drawn.astype(np.float64), table)
         return sums
+
+
+def _blocks(width: int) -> Iterator[tuple[int, int]]:
+    """Ranges [start, stop) of resamples, each of at most BLOCK numbers."""
+    step = max(1, BLOCK // max(width, 1))
+    return ((start, min(RESAMPLES, start + step)) for start in range(0, RESAMPLES, step))
+
+
+@lru_cache(maxsize=2)
+def _shared_draws(number: int) -> np.ndarray:
+    """How often each of `number` clusters is drawn in each resample, uint8 [resample, cluster]."""
+    random = generator("bootstrap", number)
+    drawn = np.empty((RESAMPLES, number), np.uint8)
+    for row in drawn:
+        row[:] = np.bincount(random.integers(number, size=number), minlength=number)
+    return drawn
+
+
+def _sums_of_shared(table: np.ndarray) -> np.ndarray:
+    """Totals of `table` float64 [name, cluster] in the shared resamples, float64 [name, resample].
+
+    What differs from the mean is added up in single precision: the sums differ from exact ones by less than 1e-6 of
+    their spread.
+    """
+    means = table.mean(axis=1, keepdims=True)
+    spread = (table - means).astype(np.float32).T
+    draws = _shared_draws(table.shape[1])
+    sums = np.concatenate([draws[start:stop].astype(np.float32) @ spread for start, stop in _blocks(table.shape[1])])
+    return sums.T.astype(np.float64) + means * table.shape[1]
 
 
 def wilson(rate: float, n: float) -> tuple[float, float]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from chessreg.errors import ChessregError
 from chessreg.queries import stats
-from chessreg.queries.buffers import doubles
+from chessreg.queries.buffers import doubles, numbers
 from chessreg.queries.stats import Clusters, Estimate
 
 if TYPE_CHECKING:
@@ -35,12 +35,13 @@ FUNCTIONS: dict[str, tuple[Callable[..., Estimate], int]] = {  # and the decimal
 def clusters_by_cell(clusters: pa.Table, title: str) -> dict[int, Clusters]:
     """The rows of a `clusters` statement (cell, counts…, clusters), by cell."""
     names = [n for n in clusters.column_names if n not in ("cell", "clusters")]
-    cells = np.array(clusters["cell"].to_pylist(), np.int64)
-    counts = {n: np.array(clusters[n].to_pylist(), np.float64) for n in names}  # a NULL becomes NaN
-    weights = np.array(clusters["clusters"].to_pylist(), np.int64)
+    cells = numbers(clusters["cell"]).astype(np.int64)
+    counts = {n: numbers(clusters[n]) for n in names}  # a NULL becomes NaN
+    weights = numbers(clusters["clusters"]).astype(np.int64)
     found = {}
-    for cell in np.unique(cells).tolist():
-        rows = cells == cell
+    starts = np.flatnonzero(np.diff(cells, prepend=-1))  # the rows come ordered, cell first
+    for start, stop in zip(starts, [*starts[1:], len(cells)], strict=False):  # no cell: nothing to pair
+        rows, cell = slice(start, stop), int(cells[start])
         found[cell] = Clusters({n: v[rows] for n, v in counts.items()}, weights[rows], (title, cell))
     return found
 

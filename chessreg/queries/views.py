@@ -31,6 +31,23 @@ MACROS = (
     WHEN len(layers) > 1 AND list_max(layers) - list_min(layers) = len(layers) - 1
         THEN list_min(layers) || '-' || list_max(layers)
     ELSE array_to_string(layers, ',') END""",
+    # The settings of a spec as one text, without those that are named.
+    """CREATE MACRO settings_text(spec, without) AS list_aggregate(list_transform(
+    list_filter(json_keys(spec), lambda name: NOT list_contains(without, name)),
+    lambda name: name || '=' || coalesce(json_extract(spec, '$."' || name || '"')::VARCHAR, 'null')),
+    'string_agg', '; ')""",
+    # Number `place` of little-endian int32s that are given as hexadecimal digits.
+    """CREATE MACRO int32_of(digits, place) AS (
+    '0x' || substr(digits, 8 * place + 7, 2) || substr(digits, 8 * place + 5, 2)
+    || substr(digits, 8 * place + 3, 2) || substr(digits, 8 * place + 1, 2))::BIGINT""",
+    # What a probe's class means. Of pieces: class = value + 6, values -6 (black king) to 6 (white king); mine and the
+    # opponent's are told by the positions (`dots`: White to move; `even-spaces`: Black).
+    """CREATE MACRO class_text(label, positions, class) AS CASE
+    WHEN label <> 'piece' THEN 'class ' || class
+    WHEN class = 6 THEN 'Blank'
+    ELSE CASE WHEN positions NOT IN ('dots', 'odd-spaces', 'even-spaces') THEN if(class > 6, 'White ', 'Black ')
+              WHEN (class > 6) = (positions <> 'even-spaces') THEN 'My ' ELSE 'Opp. ' END
+         || ['Pawn', 'Knight', 'Bishop', 'Rook', 'Queen', 'King'][abs(class - 6)] END""",
 )
 
 JSON_TYPES = {"integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN", "string": "VARCHAR"}

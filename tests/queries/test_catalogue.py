@@ -49,7 +49,7 @@ def test_an_empty_registry_has_the_columns_of_the_header_with_their_types(title,
     assert entry.made_by in result.notes[0]
 
 
-@pytest.mark.parametrize("title", EVERY)
+@pytest.mark.parametrize("title", [entry.title for entry in entries() if entry.statistics])
 def test_statistics_are_known_functions_of_columns_of_the_clusters(title, database):
     entry, engine = find(title), engine_of(database)
     asked = Asked(engine, entry, Scope(), filters(database, Scope()), "paper")

@@ -11,6 +11,14 @@ A file has a header and named statements:
     --   n [games]: games that ended so
     -- statistics:
     --   share = percent(ended, games)
+    -- plot: win rate by level
+    --   aliases: karvonen figure 2
+    --   form: lines             or bars
+    --   x: level
+    --   y: score                with its interval, where it has one
+    --   series: checkpoint      columns; one line or colour for each combination
+    --   panels: opening         columns; one panel for each combination
+    --   where: level IS NOT NULL
     -- statement: cells        relations that the following statements may name; `scoped` is the runs in scope
     -- statement: base         one row per result, with cell, run_id, unit and attempt_id
     -- statement: table        one row per cell, ORDER BY cell
@@ -34,9 +42,10 @@ from pathlib import Path
 
 from chessreg.errors import ChessregError, NotFoundError
 
-HEADER = re.compile(r"^-- (title|aliases|paper|made by|columns|statistics|statement):\s*(.*)$")
+HEADER = re.compile(r"^-- (title|aliases|paper|made by|columns|statistics|plot|statement):\s*(.*)$")
 COLUMN = re.compile(r"^--   (\w+)(?: \[([^\]]*)\])?: (.+)$")
 STATISTIC = re.compile(r"^--   (\w+) = (\w+)\(([\w, ]+)\)$")
+PLOTTED = re.compile(r"^--   (aliases|form|x|y|series|panels|where): (.+)$")
 MORE = re.compile(r"^--       ?(\S.*)$")
 INTERVAL = ("_low", "_high")
 
@@ -61,6 +70,20 @@ class Statistic:
 
 
 @dataclass(frozen=True)
+class Plot:
+    """A figure of a table: `y` with its interval over `x`, one line or colour a series, one axes a panel."""
+
+    title: str
+    x: str
+    y: str
+    form: str = "lines"
+    aliases: tuple[str, ...] = ()
+    series: tuple[str, ...] = ()
+    panels: tuple[str, ...] = ()
+    where: str = "true"
+
+
+@dataclass(frozen=True)
 class Entry:
     """One catalogue file."""
 
@@ -73,6 +96,7 @@ class Entry:
     statements: dict[str, str]
     path: Path
     text: str
+    plots: tuple[Plot, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -94,6 +118,7 @@ def parse(text: str, path: Path) -> Entry:
     columns: list[Column] = []
     statistics: list[Statistic] = []
     statements: dict[str, list[str]] = {}
+    plots: list[dict[str, str]] = []
     part = ""
     for number, line in enumerate(text.splitlines(), 1):
         header = HEADER.match(line)
@@ -102,6 +127,8 @@ def parse(text: str, path: Path) -> Entry:
             if part == "statement":
                 part = header[2].split()[0]
                 statements[part] = []
+            elif part == "plot":
+                plots.append({"title": header[2].strip()})
             else:
                 fields[part] = header[2].strip()
         elif part in statements:
@@ -114,6 +141,8 @@ def parse(text: str, path: Path) -> Entry:
             columns.append(Column(last.name, last.unit, f"{last.text} {more[1]}", last.hidden))
         elif part == "statistics" and (made := STATISTIC.match(line)):
             statistics.append(Statistic(made[1], made[2], tuple(a.strip() for a in made[3].split(","))))
+        elif part == "plot" and (plotted := PLOTTED.match(line)):
+            plots[-1][plotted[1]] = plotted[2].strip()
         elif part in ("paper", "aliases", "made by") and (more := MORE.match(line)):
             fields[part] += " " + more[1]
         elif line.strip():
@@ -122,9 +151,12 @@ def parse(text: str, path: Path) -> Entry:
     missing += [s for s in ("base", "table", "rows") if s not in statements]
     if missing:
         raise ChessregError(f"{path.name} has no {', '.join(missing)}")
+    for plot in plots:
+        if lacks := [key for key in ("x", "y") if key not in plot]:
+            raise ChessregError(f"{path.name}: plot {plot['title']} has no {', '.join(lacks)}")
     return Entry(
         title=fields["title"],
-        aliases=tuple(a.strip() for a in fields.get("aliases", "").split(",") if a.strip()),
+        aliases=_words(fields.get("aliases", "")),
         paper=fields["paper"],
         made_by=fields["made by"],
         columns=tuple(columns),
@@ -132,7 +164,15 @@ def parse(text: str, path: Path) -> Entry:
         statements={name: "\n".join(lines).strip() for name, lines in statements.items()},
         path=path,
         text=text,
+        plots=tuple(
+            Plot(**{key: _words(v) if key in ("aliases", "series", "panels") else v for key, v in plot.items()})  # type: ignore[arg-type]
+            for plot in plots
+        ),
     )
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 @cache
@@ -154,15 +194,35 @@ def find(name: str) -> Entry:
     >>> find("Elo by Intervention").title
     'elo by intervention'
     """
-    wanted = _key(name)
     known = {_key(n): entry for entry in entries() for n in (entry.title, *entry.aliases, entry.path.stem)}
-    if wanted in known:
-        return known[wanted]
-    near = difflib.get_close_matches(wanted, known, n=5, cutoff=0.6)
-    near += [key for key in known if wanted and (wanted in key or key in wanted)]
-    titles = list(dict.fromkeys(known[key].title for key in near))[:3]
-    hint = "did you mean " + " or ".join(f'"{t}"' for t in titles) + "?" if titles else "chessreg query --list"
-    raise NotFoundError(f"there is no query {name!r}", hint)
+    if _key(name) in known:
+        return known[_key(name)]
+    titles = {key: entry.title for key, entry in known.items()}
+    raise NotFoundError(f"there is no query {name!r}", _near_misses(name, titles) or "chessreg query --list")
+
+
+def find_plot(name: str) -> tuple[Entry, Plot]:
+    """The plot with this title or alias, and the query that it shows; a query with one plot answers for it too.
+
+    Raises NotFoundError with the near misses.
+    """
+    known = {_key(n): (entry, plot) for entry in entries() for plot in entry.plots for n in (plot.title, *plot.aliases)}
+    if _key(name) in known:
+        return known[_key(name)]
+    for entry in entries():
+        if len(entry.plots) == 1 and _key(name) in map(_key, (entry.title, *entry.aliases, entry.path.stem)):
+            return entry, entry.plots[0]
+    titles = {key: plot.title for key, (_, plot) in known.items()}
+    raise NotFoundError(f"there is no plot {name!r}", _near_misses(name, titles) or "chessreg plot --list")
+
+
+def _near_misses(name: str, titles: dict[str, str]) -> str:
+    """`did you mean …?` of the titles (by key) that are spelled like this; empty if none is."""
+    wanted = _key(name)
+    near = difflib.get_close_matches(wanted, titles, n=5, cutoff=0.6)
+    near += [key for key in titles if wanted and (wanted in key or key in wanted)]
+    found = list(dict.fromkeys(titles[key] for key in near))[:3]
+    return "did you mean " + " or ".join(f'"{t}"' for t in found) + "?" if found else ""
 
 
 def _key(name: str) -> str:

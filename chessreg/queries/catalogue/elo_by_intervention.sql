@@ -1,6 +1,6 @@
 -- title: elo by intervention
--- aliases: elo, skill interventions, karvonen table 3, karvonen figure 2
--- paper: Karvonen 2024, Table 3 and Figure 2
+-- aliases: elo, skill interventions, karvonen table 3, karvonen table 7, karvonen figure 2
+-- paper: Karvonen 2024, Tables 3 and 7 and Figure 2
 -- made by: chessreg run play
 -- columns:
 --   checkpoint: the model that played
@@ -24,10 +24,14 @@
 --   unscored [games]: no score under this scoring policy
 --   adjudicated [games]: stopped and decided by the engine's evaluation
 --   forfeits [games]: lost by illegal tries
+--   ends: why the games ended, in percent of them
 --   score: points per scored game, with its interval; openings are resampled
+--   score_played: points per scored game that no side forfeited; 0.9 of few games says less than 0.5 of many
 --   elo [Elo]: against that engine; at a score of 0 or 1 only a bound is known
 --   delta_score: score minus that of the model without intervention, on the same openings
 --   delta_elo [Elo]: the same in Elo
+--   delta_control: score minus that of the control directions (random, shuffled) at the same layers and size of scale,
+--       on the same openings
 --   first_try_legal [%]: turns of the model whose first try was a legal move
 --   runs: the runs that played
 --   machines: where they ran
@@ -37,7 +41,24 @@
 --   score = score(points, scored)
 --   elo = elo(points, scored)
 --   delta_score = score_difference(points, scored, base_points, base_scored)
+--   score_played = score(played_points, played)
 --   delta_elo = elo_difference(points, scored, base_points, base_scored)
+--   delta_control = score_difference(points, scored, control_points, control_scored)
+-- plot: win rate by level
+--   aliases: karvonen figure 2, figure 2
+--   form: lines
+--   x: level
+--   y: score
+--   series: checkpoint, intervention, color, limit, policy, engine_version
+--   panels: opening
+--   where: level >= 0
+-- plot: score by intervention
+--   aliases: karvonen table 3, table 3
+--   form: bars
+--   x: opening
+--   y: score
+--   series: intervention, checkpoint, color, opponent, engine_version
+--   panels: policy
 
 -- statement: cells
 -- One row per arm. Arms of one protocol differ in their intervention alone; arms of one cell in nothing shown.
@@ -55,7 +76,8 @@ SELECT c.cell, c.protocol, c.opening_seed,
        CASE WHEN c.opening = 'standard' THEN g.unit ELSE g.opening_number END AS opening_number,
        g.run_id, g.unit, g.match, g.attempt_id, c.run, c.checkpoint_id, c.checkpoint, c.intervention, c.color,
        game_score($scoring, g.result, g.termination, g.adjudication_cp, c.color) AS score,
-       g.plies, g.result, g.termination, g.adjudication_cp, g.turns, g.first_try_legal, g.seconds, g.moves
+       g.plies, g.result, g.termination, g.adjudication_cp, g.turns, g.first_try_legal, g.seconds,
+       g.move_hash
 FROM game AS g JOIN cells AS c ON c.run_id = g.run_id AND c.match = g.match
 
 -- statement: table
@@ -65,12 +87,20 @@ WITH played AS (
            count(*) FILTER (score IS NULL) AS unscored,
            count(*) FILTER (result = '*' AND adjudication_cp IS NOT NULL) AS adjudicated,
            count(*) FILTER (termination = 'forfeit_illegal') AS forfeits,
-           100.0 * sum(first_try_legal)::DOUBLE / nullif(sum(turns), 0)::DOUBLE AS first_try_legal
+           100.0 * sum(first_try_legal)::DOUBLE
+               / nullif(sum(turns) FILTER (first_try_legal IS NOT NULL), 0)::DOUBLE AS first_try_legal
     FROM base
     GROUP BY cell
 ),
 different AS (
-    SELECT cell, count(*) AS unique_games FROM (SELECT DISTINCT cell, hash(moves) FROM base) GROUP BY cell
+    SELECT cell, count(*) AS unique_games FROM (SELECT DISTINCT cell, move_hash FROM base) GROUP BY cell
+),
+ended AS (
+    SELECT cell, string_agg(replace(termination, '_', ' ') || ' ' || round(100.0 * n / total)::BIGINT, ', '
+                            ORDER BY n DESC, termination) AS ends
+    FROM (SELECT cell, termination, count(*) AS n, sum(count(*)) OVER (PARTITION BY cell) AS total
+          FROM base GROUP BY cell, termination)
+    GROUP BY cell
 ),
 arm AS (
     SELECT cell, checkpoint, checkpoint_id, intervention, intervention_id, color, engine, engine_version, level,
@@ -81,16 +111,19 @@ arm AS (
     GROUP BY ALL
 )
 SELECT cell, checkpoint, intervention, color, engine, engine_version, opponent, level, "limit", opening, policy,
-       move_limit, $scoring AS scoring, n, planned, unique_games, w, d, l, unscored, adjudicated, forfeits,
+       move_limit, $scoring AS scoring, n, planned, unique_games, w, d, l, unscored, adjudicated, forfeits, ends,
        first_try_legal, runs, machines, checkpoint_id, intervention_id
-FROM arm JOIN played USING (cell) JOIN different USING (cell)
+FROM arm JOIN played USING (cell) JOIN different USING (cell) JOIN ended USING (cell)
 ORDER BY cell
 
 -- statement: clusters
--- A cluster is one opening; beside its points stand those of the plain model from the same opening. Openings on which
--- the same happened in every cell of a protocol are counted together; a game is written 4 * cell + twice its score.
+-- A cluster is one opening; beside its points stand those of the plain model and of the controls from the same opening.
+-- Openings on which the same happened in every cell of a protocol are counted together. A game is written as 8 * cell +
+-- twice its score, or + 3 without a score, or + 4 plus its score when it was forfeited.
 WITH opened AS (
-    SELECT protocol, list_sort(list(4 * cell + coalesce(2 * score, 3)::BIGINT)) AS games
+    SELECT protocol, list_sort(list(8 * cell + CASE WHEN score IS NULL THEN 3
+                                                    WHEN termination IN ('forfeit_illegal', 'opponent_forfeit')
+                                                    THEN 4 + score::BIGINT ELSE (2 * score)::BIGINT END)) AS games
     FROM base
     GROUP BY protocol, opening_seed, opening_number
 ),
@@ -99,21 +132,37 @@ alike AS (
     FROM (SELECT protocol, games, count(*) AS openings FROM opened GROUP BY ALL)
 ),
 scored AS (
-    SELECT number, openings, game // 4 AS cell, sum(game % 4) / 2 AS points, count(*) AS scored
+    SELECT number, openings, game // 8 AS cell, count(*) AS scored,
+           sum(CASE WHEN game % 8 < 3 THEN game % 8 / 2 ELSE game % 8 - 4 END) AS points,
+           count(*) FILTER (game % 8 < 3) AS played,
+           coalesce(sum(game % 8 / 2) FILTER (game % 8 < 3), 0) AS played_points
     FROM (SELECT number, openings, unnest(games) AS game FROM alike)
-    WHERE game % 4 < 3
+    WHERE game % 8 <> 3
     GROUP BY ALL
 ),
 twin AS (
     SELECT DISTINCT e.cell, p.cell AS plain_cell
     FROM cells AS e JOIN cells AS p ON p.protocol = e.protocol AND p.intervention_id IS NULL
     WHERE e.intervention_id IS NOT NULL
+),
+control AS (
+    SELECT number, cell, sum(points) AS points, sum(scored)::BIGINT AS scored
+    FROM (
+        SELECT DISTINCT e.cell, c.cell AS control_cell
+        FROM cells AS e
+        JOIN cells AS c ON c.protocol = e.protocol AND c.layers = e.layers AND abs(c.scale) = abs(e.scale)
+            AND c.positions = e.positions AND regexp_matches(c.source, '^(random|shuffled)')
+        WHERE e.intervention_id IS NOT NULL AND NOT regexp_matches(e.source, '^(random|shuffled)')
+    )
+    JOIN (SELECT number, cell AS control_cell, points, scored FROM scored) USING (control_cell)
+    GROUP BY ALL
 )
-SELECT o.cell, o.points, o.scored, p.points AS base_points, p.scored AS base_scored,
-       sum(o.openings)::BIGINT AS clusters
+SELECT o.cell, o.points, o.scored, o.played_points, o.played, p.points AS base_points, p.scored AS base_scored,
+       c.points AS control_points, c.scored AS control_scored, sum(o.openings)::BIGINT AS clusters
 FROM scored AS o
 LEFT JOIN twin AS t ON t.cell = o.cell
 LEFT JOIN scored AS p ON p.number = o.number AND p.cell = t.plain_cell
+LEFT JOIN control AS c ON c.number = o.number AND c.cell = o.cell
 GROUP BY ALL
 ORDER BY ALL
 

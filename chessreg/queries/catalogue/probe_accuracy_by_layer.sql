@@ -1,6 +1,6 @@
 -- title: probe accuracy by layer
--- aliases: probe accuracy, probes, karvonen figure 3, karvonen table 1
--- paper: Karvonen 2024, Figure 3 and Table 1
+-- aliases: probe accuracy, probes, karvonen figure 3
+-- paper: Karvonen 2024, Figure 3
 -- made by: chessreg run probe
 -- columns:
 --   checkpoint: the model that was probed
@@ -28,6 +28,14 @@
 --   accuracy = percent(correct, n)
 --   majority = percent(majority, majority_n)
 --   boards = percent(exact, positions)
+-- plot: probe accuracy by layer
+--   aliases: karvonen figure 3, figure 3
+--   form: lines
+--   x: layer
+--   y: accuracy
+--   series: checkpoint, run
+--   panels: label, positions
+--   where: split = 'test'
 
 -- statement: cells
 -- One row per probe and split. A run is a cell of its own: nothing is pooled over settings or seeds.

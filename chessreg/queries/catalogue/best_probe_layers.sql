@@ -1,0 +1,133 @@
+-- title: best probe layers
+-- aliases: probe accuracy of the best layer, karvonen table 1
+-- paper: Karvonen 2024, Table 1
+-- made by: chessreg run probe
+-- columns:
+--   checkpoint: the model
+--   weights: trained, or untrained: its twins with random weights
+--   label: what is read off the residual stream
+--   positions: at which characters
+--   selected_on: which games chose the layer: validation, or test (as the paper did: biased upwards)
+--   layer: the chosen layer, 0-based
+--   layers_tried [layers]: among how many
+--   seeds [runs]: probe runs that differ in their seed, pooled
+--   models [models]: models that were probed: 1, or the number of twins
+--   n_games [games]: test games, each scored by every run
+--   n [predictions]: squares (or positions) scored
+--   accuracy [%]: right on the test games, with its interval; games are resampled
+--   majority [%]: always naming what is most frequent in the fitting games
+--   minus_majority [%]: accuracy minus majority, same games
+--   untrained [%]: accuracy of the twins, at the layer chosen in the same way
+--   untrained_layer: that layer
+--   minus_untrained [%]: accuracy minus that of the twins, same games
+--   train_games [games]: games fitted on
+--   epochs: passes over them
+--   runs: the probe runs
+--   done [units]: units that are there
+--   planned [units]: units of the runs
+--   checkpoint_id [hidden]: the trained model's id
+--   run_id [hidden]: id of the first of the runs
+-- statistics:
+--   accuracy = percent(correct, n)
+--   majority = percent(majority, majority_n)
+--   minus_majority = percent_difference(correct, n, majority, majority_n)
+--   untrained = percent(base_correct, base_n)
+--   minus_untrained = percent_difference(correct, n, base_correct, base_n)
+-- plot: probe accuracy of the best layer
+--   aliases: karvonen table 1 bars
+--   form: bars
+--   x: checkpoint
+--   y: accuracy
+--   series: weights
+--   panels: label, positions, selected_on
+
+-- statement: cells
+-- One row per probe. Runs of one pool differ in seed and replicate alone, and untrained twins in their weights.
+SELECT p.run_id, p.unit, p.layer, p.label, p.positions, p.train_games, p.epochs, p.checkpoint_id AS probed_id,
+       coalesce(CASE WHEN c.random_init THEN c.parent_id END, p.checkpoint_id) AS checkpoint_id,
+       coalesce(parent.checkpoint, c.checkpoint) AS checkpoint,
+       CASE WHEN c.random_init THEN 'untrained' ELSE 'trained' END AS weights,
+       settings_text(r.spec, ['seed', 'replicate', 'cache', 'test_cache', 'validation_cache', 'layers']) AS settings,
+       r.run, r.done, r.planned
+FROM probe AS p
+JOIN scoped AS r ON r.run_id = p.run_id AND r.kind = 'probe'
+LEFT JOIN checkpoints AS c ON c.checkpoint_id = p.checkpoint_id
+LEFT JOIN checkpoints AS parent ON c.random_init AND parent.checkpoint_id = c.parent_id
+
+-- statement: pools
+SELECT *, dense_rank() OVER (ORDER BY label, positions, checkpoint, checkpoint_id, settings, train_games, epochs) AS pool
+FROM cells
+
+-- statement: chosen
+-- For each pool, kind of weights and way of choosing: the layer with the highest share of right answers.
+SELECT pool, weights, selected_on, layer, layers_tried,
+       4 * pool + 2 * (weights = 'untrained')::BIGINT + (selected_on = 'test')::BIGINT AS cell
+FROM (
+    SELECT *, row_number() OVER (PARTITION BY pool, weights, selected_on ORDER BY right_share DESC, layer) AS place,
+           count(*) OVER (PARTITION BY pool, weights, selected_on) AS layers_tried
+    FROM (
+        SELECT k.pool, k.weights, s.split AS selected_on, k.layer,
+               sum(s.correct)::DOUBLE / sum(s.n)::DOUBLE AS right_share
+        FROM pools AS k
+        JOIN score AS s ON s.run_id = k.run_id AND s.unit = k.unit
+        WHERE s.item >= 0 AND s.split IN ('validation', 'test')
+        GROUP BY ALL
+    )
+)
+WHERE place = 1
+
+-- statement: base
+SELECT h.cell, h.pool, h.weights, h.selected_on, s.run_id, s.unit, s.attempt_id, s.split, s.item, s.layer, s.n,
+       s.correct, json_extract_string(s.detail, '$.majority')::BIGINT AS majority, k.run, k.checkpoint_id, k.checkpoint,
+       k.label
+FROM chosen AS h
+JOIN pools AS k ON k.pool = h.pool AND k.weights = h.weights AND k.layer = h.layer
+JOIN score AS s ON s.run_id = k.run_id AND s.unit = k.unit AND s.split = 'test' AND s.item >= 0
+
+-- statement: table
+WITH scored AS (
+    SELECT cell, count(DISTINCT item) AS n_games, sum(n)::BIGINT AS n FROM base GROUP BY cell
+),
+pooled AS (
+    SELECT pool, weights, any_value(checkpoint) AS checkpoint, any_value(label) AS label,
+           any_value(positions) AS positions, count(DISTINCT run_id) AS seeds, count(DISTINCT probed_id) AS models,
+           any_value(train_games) AS train_games, any_value(epochs) AS epochs,
+           string_agg(DISTINCT run, ', ' ORDER BY run) AS runs, any_value(checkpoint_id) AS checkpoint_id,
+           min(run_id) AS run_id
+    FROM pools
+    GROUP BY ALL
+),
+progress AS (
+    SELECT pool, weights, sum(done)::BIGINT AS done, sum(planned)::BIGINT AS planned
+    FROM (SELECT DISTINCT pool, weights, run_id, done, planned FROM pools) GROUP BY ALL
+)
+SELECT h.cell, p.checkpoint, h.weights, p.label, p.positions, h.selected_on, h.layer, h.layers_tried, p.seeds, p.models,
+       s.n_games, s.n, u.layer AS untrained_layer, p.train_games, p.epochs, p.runs, g.done, g.planned, p.checkpoint_id,
+       p.run_id
+FROM chosen AS h
+JOIN scored AS s ON s.cell = h.cell
+JOIN pooled AS p ON p.pool = h.pool AND p.weights = h.weights
+JOIN progress AS g ON g.pool = h.pool AND g.weights = h.weights
+LEFT JOIN chosen AS u
+    ON u.pool = h.pool AND u.selected_on = h.selected_on AND u.weights = 'untrained' AND h.weights = 'trained'
+ORDER BY h.cell
+
+-- statement: clusters
+-- A cluster is one game, with the answers of all runs of the pool, and beside them those of the untrained twins.
+WITH played AS (
+    SELECT cell, pool, weights, selected_on, item, sum(correct)::BIGINT AS correct, sum(n)::BIGINT AS n,
+           sum(majority)::BIGINT AS majority, sum(n) FILTER (majority IS NOT NULL)::BIGINT AS majority_n
+    FROM base
+    GROUP BY ALL
+)
+SELECT p.cell, p.correct, p.n, p.majority, p.majority_n, u.correct AS base_correct, u.n AS base_n, count(*) AS clusters
+FROM played AS p
+LEFT JOIN played AS u ON u.pool = p.pool AND u.selected_on = p.selected_on AND u.item = p.item
+    AND u.weights = 'untrained' AND p.weights = 'trained'
+GROUP BY ALL
+ORDER BY ALL
+
+-- statement: rows
+SELECT run || ':' || unit AS board, run, unit, split, item AS game, layer, n, correct, majority, label, run_id
+FROM base
+ORDER BY run_id, unit, split, item

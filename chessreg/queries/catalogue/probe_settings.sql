@@ -1,0 +1,54 @@
+-- title: probe settings
+-- aliases: probe hyperparameters, karvonen table 4
+-- paper: Karvonen 2024, Table 4
+-- made by: chessreg run probe
+-- columns:
+--   checkpoint: the model that was probed
+--   label: what is read off the residual stream
+--   positions: at which characters
+--   optimizer: the one that the probes are fitted with
+--   learning_rate: its largest rate
+--   weight_decay: its weight decay
+--   beta1: its first decay of moments
+--   beta2: its second
+--   train_games [games]: games fitted on
+--   epochs: passes over them
+--   batch_positions [positions]: in one step
+--   layers [layers]: probed in each run
+--   seeds: of the runs
+--   runs: the probe runs with these settings
+--   checkpoint_id [hidden]: its id
+
+-- statement: cells
+SELECT p.run_id, p.unit, p.checkpoint_id, c.checkpoint, p.label, p.positions, p.train_games, p.epochs,
+       json_extract_string(r.spec, '$.learning_rate')::DOUBLE AS learning_rate,
+       json_extract_string(r.spec, '$.weight_decay')::DOUBLE AS weight_decay,
+       json_extract_string(r.spec, '$.beta1')::DOUBLE AS beta1, json_extract_string(r.spec, '$.beta2')::DOUBLE AS beta2,
+       json_extract_string(r.spec, '$.batch_positions')::BIGINT AS batch_positions,
+       json_extract_string(r.spec, '$.seed')::BIGINT AS seed, r.run, r.kind
+FROM probe AS p
+JOIN scoped AS r ON r.run_id = p.run_id AND r.kind = 'probe'
+LEFT JOIN checkpoints AS c ON c.checkpoint_id = p.checkpoint_id
+
+-- statement: base
+SELECT dense_rank() OVER (ORDER BY checkpoint, checkpoint_id, label, positions, learning_rate, weight_decay, beta1, beta2,
+                                   train_games, epochs, batch_positions) AS cell,
+       k.*, a.attempt_id
+FROM cells AS k
+LEFT JOIN (SELECT run_id, start, stop, attempt_id FROM unit_range) AS a
+    ON a.run_id = k.run_id AND k.unit >= a.start AND k.unit < a.stop
+
+-- statement: table
+SELECT cell, checkpoint, label, positions, 'AdamW' AS optimizer, learning_rate, weight_decay, beta1, beta2,
+       train_games, epochs, batch_positions, count(DISTINCT unit) AS layers,
+       string_agg(DISTINCT seed::VARCHAR, ', ' ORDER BY seed::VARCHAR) AS seeds,
+       string_agg(DISTINCT run, ', ' ORDER BY run) AS runs, checkpoint_id
+FROM base
+GROUP BY ALL
+ORDER BY cell
+
+-- statement: rows
+SELECT DISTINCT run || ':' || unit AS board, run, unit, label, positions, learning_rate, weight_decay, beta1, beta2,
+       train_games, epochs, batch_positions, seed, run_id
+FROM base
+ORDER BY run_id, unit

@@ -1,0 +1,143 @@
+"""A query's answer as a figure: lines or bars with their 95 % intervals, by matplotlib, the same bytes every time."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chessreg.errors import BadInputError
+from chessreg.queries.catalogue import Plot
+from chessreg.queries.files import written_whole
+from chessreg.queries.render import heading, number
+from chessreg.queries.result import QueryResult
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".svg", ".png", ".pdf")
+MARKERS = "osD^vP*X"
+LINES = ("-", "--", ":", "-.")
+PANEL = (4.8, 3.6)  # inches
+LETTER = 0.08  # inches of a legend's letter
+DOTS_PER_INCH = 150
+Row = Mapping[str, Any]
+
+
+def draw(result: QueryResult, plot: Plot) -> Figure:
+    """The figure of a catalogue answer whose rows are those that the plot shows. Raises BadInputError if none are."""
+    from matplotlib.figure import Figure
+
+    rows = [row for row in result.rows if row[plot.x] is not None and row[plot.y] is not None]
+    if not rows:
+        raise BadInputError(f"there is nothing to plot for {plot.title!r}", *result.notes[:1])
+    panels = grouped(rows, plot.panels)
+    series = list(grouped(rows, telling(rows, plot.series)))
+    figure = Figure(figsize=(PANEL[0] * len(panels), PANEL[1]), layout="constrained")
+    axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    for axis, (title, shown) in zip(axes, panels.items(), strict=True):
+        parts = grouped(shown, telling(rows, plot.series))
+        (bars if plot.form == "bars" else lines)(axis, result, plot, parts, series)
+        axis.set_title(title, fontsize="medium")
+        axis.set_xlabel(result.column(plot.x).name.replace("_", " "))
+        axis.grid(axis="y", alpha=0.3)
+    axes[0].set_ylabel(heading(result, plot.y))
+    if len(series) > 1:
+        handles, labels = axes[0].get_legend_handles_labels()
+        for axis in axes[1:]:  # a panel may lack a series
+            for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+                if label not in labels:
+                    handles.append(handle)
+                    labels.append(label)
+        columns = int(figure.get_figwidth() / (LETTER * max(map(len, labels)) + 0.5))
+        figure.legend(handles, labels, loc="outside lower center", ncols=max(1, columns), fontsize="small")
+    figure.suptitle(plot.title, fontsize="medium")
+    return figure
+
+
+def telling(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
+    """Of these columns, those in which the rows differ: the rest would be said in every line of a legend."""
+    return [name for name in names if len({str(row[name]) for row in rows}) > 1]
+
+
+def grouped(rows: Sequence[Row], names: Sequence[str]) -> dict[str, list[Row]]:
+    """Rows by what these columns say, in order of appearance."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(", ".join(number(row[name], 3) for name in names if row[name] is not None), []).append(row)
+    return found
+
+
+def lines(axis: Axes, result: QueryResult, plot: Plot, parts: Mapping[str, list[Row]], series: Sequence[str]) -> None:
+    """One line with markers a series; the x axis has a tick for every whole number that occurs."""
+    for label, rows in parts.items():
+        place = series.index(label)
+        ordered = sorted(rows, key=lambda row: row[plot.x])
+        axis.errorbar(
+            [row[plot.x] for row in ordered],
+            [row[plot.y] for row in ordered],
+            yerr=errors(result, plot, ordered),
+            label=label,
+            color=f"C{place % 10}",
+            marker=MARKERS[place % len(MARKERS)],
+            linestyle=LINES[place // 10 % len(LINES)],
+            markersize=4,
+            capsize=2,
+        )
+    values = {row[plot.x] for rows in parts.values() for row in rows}
+    if all(isinstance(value, int | str) for value in values) and len(values) <= 24:
+        axis.set_xticks(sorted(values))
+
+
+def bars(axis: Axes, result: QueryResult, plot: Plot, parts: Mapping[str, list[Row]], series: Sequence[str]) -> None:
+    """Groups of bars, one group for each x in order of appearance, one bar for each series in it."""
+    places = list(dict.fromkeys(number(row[plot.x], 3) for rows in parts.values() for row in rows))
+    width = 0.8 / len(series)
+    for label, rows in parts.items():
+        place = series.index(label)
+        axis.bar(
+            [places.index(number(row[plot.x], 3)) + (place - (len(series) - 1) / 2) * width for row in rows],
+            [row[plot.y] for row in rows],
+            width,
+            yerr=errors(result, plot, rows),
+            label=label,
+            color=f"C{place % 10}",
+            capsize=2,
+            error_kw={"linewidth": 1},
+        )
+    wide = max(map(len, places)) > 12
+    axis.set_xticks(range(len(places)), places, rotation=20 * wide, ha="right" if wide else "center")
+
+
+def errors(result: QueryResult, plot: Plot, rows: Sequence[Row]) -> list[list[float]] | None:
+    """Distances to both ends of the interval; an end that is not known has none. None: the column has no interval."""
+    if plot.y not in result.intervals:
+        return None
+
+    def distance(row: Row, end: str) -> float:
+        return 0.0 if row[plot.y + end] is None else max(0.0, abs(row[plot.y + end] - row[plot.y]))
+
+    return [[distance(row, end) for row in rows] for end in ("_low", "_high")]
+
+
+def write(figure: Figure, path: Path) -> None:
+    """Write a figure, whole or not at all, in the format of the suffix. Raises BadInputError for another suffix."""
+    import matplotlib
+
+    suffix = check_suffix(path)
+    out = io.BytesIO()
+    dateless = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+    with matplotlib.rc_context({"svg.hashsalt": "chessreg", "svg.fonttype": "none"}):
+        figure.savefig(out, format=suffix[1:], dpi=DOTS_PER_INCH, metadata=dateless.get(suffix))
+    written_whole(path, out.getvalue())
+
+
+def check_suffix(path: Path) -> str:
+    """The suffix of a figure's file. Raises BadInputError for one that is not written."""
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        said = suffix or "a name without suffix"
+        raise BadInputError(f"{path}: no figure is written to {said}", f"one of {', '.join(SUFFIXES)}")
+    return suffix

@@ -1,0 +1,120 @@
+"""Tables of probes that pool seeds, compare with untrained twins, and rate every class."""
+
+import struct
+
+import pytest
+
+from chessreg.queries import run_query
+from chessreg.queries.ask import rows_behind
+from chessreg.registry import tables
+
+TRAINED = {
+    (0, "validation"): [(64, 60)],
+    (1, "validation"): [(64, 50)],
+    (0, "test"): [(64, 60), (64, 56), (64, 62)],
+    (1, "test"): [(64, 62), (64, 62), (64, 61)],
+}
+UNTRAINED = {
+    (0, "validation"): [(64, 30)],
+    (1, "validation"): [(64, 31)],
+    (0, "test"): [(64, 40), (64, 41), (64, 40)],
+    (1, "test"): [(64, 32), (64, 30), (64, 31)],
+}
+
+
+@pytest.fixture
+def probed(make):
+    """A model with two probe seeds and two twins with one each."""
+    model = make.checkpoint("reference")
+    for seed in (0, 1):
+        make.probe(model, TRAINED, name=f"board-{seed}", spec={"seed": seed, "cache": "a", "epochs": 5})
+    for number in (0, 1):
+        twin = make.checkpoint(f"twin-{number}", source_format="random-init", parent_id=model.id)
+        make.probe(twin, UNTRAINED, name=f"twin-{number}", spec={"seed": 0, "cache": f"b{number}", "epochs": 5})
+    return model
+
+
+def test_the_layer_is_chosen_on_validation_or_on_test_and_always_reported_on_test(database, probed):
+    rows = run_query(database, "karvonen table 1").rows
+    assert [(r["weights"], r["selected_on"], r["layer"], r["seeds"], r["models"]) for r in rows] == [
+        ("trained", "validation", 0, 2, 1),
+        ("trained", "test", 1, 2, 1),
+        ("untrained", "validation", 1, 2, 2),
+        ("untrained", "test", 0, 2, 2),
+    ]
+    assert [r["accuracy"] for r in rows] == pytest.approx([100 * s / 192 for s in (178, 185, 93, 121)])
+    assert {(r["n_games"], r["n"], r["layers_tried"]) for r in rows} == {(3, 384, 2)}
+
+
+def test_trained_minus_twins_pairs_the_same_games(database, probed):
+    validation, test, *untrained = run_query(database, "karvonen table 1", checkpoint="reference").rows
+    assert validation["minus_untrained"] == pytest.approx(100 * (178 - 93) / 192)
+    assert test["minus_untrained"] == pytest.approx(100 * (185 - 121) / 192)
+    assert validation["minus_untrained_low"] < validation["minus_untrained"] < validation["minus_untrained_high"]
+    assert (validation["untrained_layer"], test["untrained_layer"]) == (1, 0)
+    assert {r["minus_untrained"] for r in untrained} == {None}
+
+
+def test_runs_of_other_settings_are_another_pool(database, make, probed):
+    make.probe(probed, TRAINED, name="longer", spec={"seed": 0, "cache": "a", "epochs": 9})
+    rows = run_query(database, "best probe layers", where="weights = 'trained' AND selected_on = 'test'").rows
+    assert sorted(r["runs"] for r in rows) == ["board-0, board-1", "longer"]
+    assert {r["run"] for r in rows_behind(database, "best probe layers", 1).rows} == {"board-0", "board-1"}
+
+
+def counts(*classes):
+    """int32 [3, classes] of (true positives, false positives, false negatives) a class."""
+    return b"".join(struct.pack(f"<{len(classes)}i", *row) for row in zip(*classes, strict=True))
+
+
+def test_f1_is_pooled_and_as_the_author_averages_it(database, make):
+    run = make.probe(make.checkpoint("a"), {(0, "validation"): [(64, 60)]}, layers=(0,))
+    games = [((8, 2, 0), (300, 1, 2)), ((8, 0, 2), (300, 0, 0)), ((1, 3, 3), (300, 0, 0)), ((1, 0, 4), (300, 2, 1))]
+    for item, game in enumerate(games):
+        make.add(
+            tables.Score(
+                run_id=run.id, unit=0, split="test", item=item, attempt_id=run.attempt_id, layer=0, n=64, correct=60,
+                counts=counts(*game),
+            )
+        )  # fmt: skip
+    first, second = run_query(database, "karvonen table 9").rows
+    assert (first["class"], first["name"], first["n_games"]) == (0, "Opp. King", 4)
+    assert (first["true_positives"], first["false_positives"], first["false_negatives"]) == (18, 5, 9)
+    assert first["f1"] == pytest.approx(36 / (36 + 5 + 9))
+    by_hand = [2 * 16 / (2 * 16 + 2 + 2), 2 * 2 / (2 * 2 + 3 + 7)]  # games 0 and 1, games 2 and 3
+    assert first["f1_author"] == pytest.approx(sum(by_hand) / 2, abs=1e-7)
+    assert second["f1"] == pytest.approx(2400 / 2406)
+    assert len(rows_behind(database, "karvonen table 9", 1)) == 4
+
+
+def test_probe_settings_are_told_once_for_all_seeds(database, make):
+    settings = {"learning_rate": 0.001, "weight_decay": 0.01, "beta1": 0.9, "beta2": 0.99, "batch_positions": 66}
+    model = make.checkpoint("a")
+    for seed in (0, 1):
+        make.probe(model, TRAINED, name=f"seed-{seed}", spec={**settings, "seed": seed})
+    [row] = run_query(database, "karvonen table 4").rows
+    assert {name: row[name] for name in settings} == settings
+    assert (row["seeds"], row["runs"], row["layers"], row["optimizer"]) == ("0, 1", "seed-0, seed-1", 2, "AdamW")
+
+
+def test_training_settings_come_from_the_run_or_from_what_the_checkpoint_brought(database, make):
+    model = make.checkpoint("imported")
+    with database.write() as session:
+        row = session.get(tables.Checkpoint, model.id)
+        row.detail = {"source": {"iter_num": 600000, "config": {
+            "learning_rate": 3e-4, "min_lr": 3e-5, "decay_lr": True, "batch_size": 100, "beta2": 0.95, "dropout": 0.0,
+        }}}  # fmt: skip
+    make.checkpoint("untrained", source_format="random-init", parent_id=model.id)
+    [row] = run_query(database, "karvonen table 5").rows
+    told = {"learning_rate": 3e-4, "final_learning_rate": 3e-5, "schedule": "cosine", "optimizer": "adamw",
+            "beta2": 0.95, "steps": 600000, "batch_tokens": 102300, "dropout": 0, "layers": 8}  # fmt: skip
+    assert {name: row[name] for name in told} == told
+
+
+def test_many_different_games_take_draws_made_once(database, make):
+    """More than 400 kinds of games: the interval is that of games drawn one by one."""
+    scores = {(0, "test"): [(2112, 1000 + n) for n in range(500)]}
+    make.probe(make.checkpoint("a"), scores, layers=(0,))
+    [row] = run_query(database, "probe accuracy by layer").rows
+    width = 2 * 1.96 * 100 * (500 / 12**0.5) / 2112 / 500**0.5  # of a mean of 500 draws from a uniform distribution
+    assert row["accuracy_high"] - row["accuracy_low"] == pytest.approx(width, rel=0.08)
