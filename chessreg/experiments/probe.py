@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.cache import CachedActivations, hook_point
+from chessreg.experiments import overlap
+from chessreg.experiments.cache import CacheSpec
+from chessreg.experiments.overlap import ALLOW_OVERLAP, AllowOverlap
+from chessreg.experiments.probing.rows import ProbeScore, RatingRow
+from chessreg.experiments.probing.stored import FittedProbe, best_layer, load_probe
+from chessreg.experiments.selection import select
+from chessreg.experiments.skill import SkillSettings
 from chessreg.jobs.inputs import Inputs
 from chessreg.jobs.kind import Estimate, Kind
 from chessreg.jobs.spec import How, Ref, Spec
 from chessreg.registry import tables
 
 if TYPE_CHECKING:
+    from chessreg.experiments.probing.work import ProbeWork
     from chessreg.games.boardframe import BoardFrame
+    from chessreg.games.dataset import Games
     from chessreg.jobs.task import Task
 
+__all__ = ["FittedProbe", "Probe", "ProbeSpec", "best_layer", "load_probe"]
+
 CacheRef = Annotated[str, Ref("run:cache")]
+
+PAPER: Mapping[str, Any] = {  # Karvonen Table 4 and specification 3.4: two games of 33 positions in a step
+    "learning_rate": 1e-3,
+    "schedule": "constant",
+    "batch_positions": 66,
+    "init": 1.0,
+    "normalise": False,
+}
 
 
 class ProbeSpec(Spec):
@@ -28,51 +45,58 @@ class ProbeSpec(Spec):
     test_cache: Annotated[str | None, Ref("run:cache")] = Field(
         None, description="activations of other games to test on"
     )
-    label: str = Field("piece", description="what is read off each square (Karvonen 2024, section 3.1)")
+    label: str = Field(
+        "piece",
+        description="what is read: piece, colour, threat, legal-move, pin, previous-move, random; skill or rating",
+    )
+    skill: SkillSettings = SkillSettings()
+    first: int = Field(0, ge=0, description="leave out the first positions of each game (Karvonen: 25 for skill)")
+    last: int | None = Field(None, ge=1, description="positions counted from the game's start (Karvonen: 33)")
     layers: tuple[int, ...] = Field((), description="layers, 0-based; none given: all that are cached")
     validation: float = Field(0.1, gt=0, lt=1, description="share of the games held out of fitting, by game")
     epochs: int = Field(5, ge=1, description="passes over the cache (Karvonen Table 4)")
     batch_positions: int = Field(256, ge=1, description="positions in one step")
-    learning_rate: float = Field(1e-2, gt=0, description="AdamW's, on residuals of size 1; falls to a tenth")
+    learning_rate: float = Field(1e-2, gt=0, description="AdamW's")
+    schedule: Literal["linear", "constant"] = Field(
+        "linear", description="linear: the rate falls to a tenth; constant: as Karvonen's"
+    )
     weight_decay: float = Field(0.01, ge=0, description="AdamW's (Karvonen Table 4)")
     beta1: float = Field(0.9, description="AdamW's (Karvonen Table 4)")
     beta2: float = Field(0.99, description="AdamW's (Karvonen Table 4)")
+    init: float = Field(0.1, ge=0, description="standard deviation of the first weights, times 1/sqrt(d_model)")
+    normalise: bool = Field(True, description="divide each layer by its root mean square while it is fitted")
+    allow_overlap: AllowOverlap = ALLOW_OVERLAP
 
 
-class ProbeScore(BaseModel):
-    """The columns that probes add to their scores."""
-
-    hook_point: str
-    label: str
-    positions: int  # looked-at positions of this game
-    exact: int  # of them, those with every square right
-    majority: int  # squares right by always naming the class most frequent on that square in the fitting games
-
-
-@dataclass(frozen=True)
-class FittedProbe:
-    """A linear probe without bias: logits[square, class] = residual · weight[:, square, class]."""
-
-    weight: np.ndarray  # float32 [d_model, 64, classes]
-    hook_point: str
-    layer: int
-    label: str
-    centred: bool  # whether it was fitted on residuals minus their mean over d_model
+class ProbeHow(How):
+    memory_mib: int = Field(
+        4096, ge=0, description="memory for labels; beyond it they go to scratch files (activations always stream)"
+    )
 
 
 class Probe(Kind):
-    """Linear probes of the board, one per layer, with a score for every game.
+    """Linear probes of the board or of skill, one per layer, with a score for every game.
 
     Karvonen 2024, section 3: softmax regression of each square's content on the residual stream, without bias, the
-    loss summed over the 64 squares. One unit is one layer; all missing layers are fitted in one pass over the cache.
+    loss summed over the squares. Skill: one prediction a position, the class of a player's rating, or by regression
+    the rating itself. One unit is one layer; all missing layers are fitted in one pass over the cache.
     """
 
     name = "probe"
+    version = 2
     example = "--cache reference-fit --test-cache reference-test --epochs 2"
-    families = ("score", "metric_point")
+    families = ("score", "metric_point", "prediction")
     spec = ProbeSpec
-    detail = {"score": ProbeScore}  # noqa: RUF012
+    how = ProbeHow
+    detail = {"score": ProbeScore, "prediction": RatingRow}  # noqa: RUF012
     queries = ("probe accuracy by layer",)
+    presets = {  # noqa: RUF012
+        "paper": PAPER,
+        "paper-skill": {**PAPER, "label": "skill", "first": 25, "last": 33, "skill": {"strata": "pooled"}},
+        "paper-rating": {
+            "label": "rating", "first": 25, "epochs": 1, "learning_rate": 3e-4, "init": 1.0, "normalise": False,
+        },
+    }  # fmt: skip
 
     def units(self, spec: ProbeSpec, inputs: Inputs) -> int:
         return len(layers_of(spec, inputs))
@@ -80,62 +104,69 @@ class Probe(Kind):
     def estimate(self, spec: ProbeSpec, inputs: Inputs) -> Estimate:
         from chessreg.games.labels import label
 
-        layers = layers_of(spec, inputs)
+        wanted, layers = label(spec.label), layers_of(spec, inputs)
         run = inputs.run(spec.cache, "cache")
-        tested = run.units * spec.validation
+        tested, remarks = run.units * spec.validation, []
         if spec.test_cache:
             tested += inputs.run(spec.test_cache, "cache").units
+        if wanted.source != "position":
+            remarks = skill_remarks(spec, inputs)
         rows: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, run)
-        size = rows[0].d_model * 64 * len(label(spec.label).classes) * 4
-        return Estimate({"score": int(tested * len(layers))}, size * len(layers))
+        size = rows[0].d_model * wanted.squares * max(len(wanted.classes), 1) * 4
+        family = "prediction" if wanted.source == "rating" else "score"
+        return Estimate({family: int(tested * len(layers))}, size * len(layers), tuple(remarks))
 
-    def run(self, task: Task[ProbeSpec, How]) -> None:
-        from chessreg.experiments.probing.data import ProbeData
-        from chessreg.experiments.probing.fitting import fit, score
-        from chessreg.models.devices import prepare
+    def check(self, spec: ProbeSpec, inputs: Inputs) -> None:
+        """Refuses what was trained on: games of the model among those evaluated, fitted games among the test games."""
+        fitted, tested = cached_games(spec, inputs)
+        checkpoints = [
+            inputs.rows(tables.ActivationCache, inputs.run(c, "cache"))[0].checkpoint_id for c in caches(spec)
+        ]
+        if len(set(checkpoints)) > 1:
+            raise BadInputError("--cache and --test-cache hold activations of different checkpoints")
+        for games, places in (fitted, *tested):
+            overlap.refuse(inputs, checkpoint_of(spec, inputs), games, places, spec.allow_overlap)
+        for games, places in tested:
+            overlap.refuse_games([fitted], games.hashes[places], spec.allow_overlap, "the probe")
 
-        spec = task.spec
-        device = prepare(task.how.device, task.how.threads)
-        every = layers_of(spec, task.inputs)
-        layers = {unit: every[unit] for unit in task.units}
-        data = ProbeData.load(task.inputs, spec.cache, spec.label, "cache")
-        held_out = data.held_out(spec.validation, spec.seed)
-        weights = fit(spec, data, ~held_out, list(layers.values()), device, task.progress)
-        tested = [("validation", data, held_out)]
-        if spec.test_cache:
-            test = ProbeData.load(task.inputs, spec.test_cache, spec.label, "test_cache")
-            if test.cache.checkpoint_id != data.cache.checkpoint_id:
-                raise BadInputError("--cache and --test-cache hold activations of different checkpoints")
-            tested.append(("test", test, np.ones(len(test.item), bool)))
-        majority = data.majority(~held_out)
-        for number, (unit, layer) in enumerate(layers.items()):
-            for split, on, mask in tested:
-                for row in score(weights[number], on, mask, layer, majority, device):
-                    game, n, correct, counts, positions, exact, by_majority = row
-                    task.emit(
-                        "score",
-                        unit,
-                        ProbeScore(
-                            hook_point=hook_point(layer),
-                            label=spec.label,
-                            positions=positions,
-                            exact=exact,
-                            majority=by_majority,
-                        ),
-                        split=split,
-                        item=game,
-                        layer=layer,
-                        n=n,
-                        correct=correct,
-                        counts=counts,
-                    )
-            publish(task, data, unit, layer, weights[number], int((~held_out).sum()))
-            task.done(unit)
+    def run(self, task: Task[ProbeSpec, ProbeHow]) -> None:
+        from chessreg.experiments.probing.work import ProbeWork
+
+        work: ProbeWork = ProbeWork(task, layers_of(task.spec, task.inputs))
+        work.do()
 
     def frames(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         from chessreg.experiments.probing.frames import frames_of_score
 
         return frames_of_score(row, inputs)
+
+
+def caches(spec: ProbeSpec) -> list[str]:
+    return [spec.cache, *([spec.test_cache] if spec.test_cache else [])]
+
+
+def checkpoint_of(spec: ProbeSpec, inputs: Inputs) -> str:
+    """The recipe of the checkpoint that the activations are of."""
+    return str(inputs.run(spec.cache, "cache").spec["checkpoint"])
+
+
+def cached_games(spec: ProbeSpec, inputs: Inputs) -> tuple[tuple[Games, np.ndarray], list[tuple[Games, np.ndarray]]]:
+    """Datasets and places in them of the games of the cache, and of the test cache if there is one."""
+    found = [select(CacheSpec(**inputs.run(recipe, "cache").spec), inputs) for recipe in caches(spec)]
+    return found[0], found[1:]
+
+
+def skill_remarks(spec: ProbeSpec, inputs: Inputs) -> list[str]:
+    """How many games of which skill the caches have."""
+    from chessreg.experiments.skill import classes_of
+
+    said, fitted = [], None
+    for name, recipe in zip(("fit", "test"), caches(spec), strict=False):
+        cache = CacheSpec(**inputs.run(recipe, "cache").spec)
+        found = classes_of(inputs, cache.dataset, select(cache, inputs)[1], spec.skill, spec.seed, fitted)
+        fitted = fitted or found.report
+        said.append(f"{name}: {found.report}")
+    return said
 
 
 def layers_of(spec: ProbeSpec, inputs: Inputs) -> tuple[int, ...]:
@@ -148,70 +179,3 @@ def layers_of(spec: ProbeSpec, inputs: Inputs) -> tuple[int, ...]:
     if missing := set(spec.layers) - set(cached):
         raise BadInputError(f"layer {min(missing)} is not in the cache", f"it holds {', '.join(map(str, cached))}")
     return spec.layers or cached
-
-
-def publish(
-    task: Task[ProbeSpec, How], data: Any, unit: int, layer: int, weight: np.ndarray, train_positions: int
-) -> None:
-    """The probe of one layer as an artefact (safetensors and meta.json), and its row."""
-    from safetensors.numpy import save_file
-
-    cache: CachedActivations = data.cache
-    centred = cache.array.parts[0].attributes["spec"]["residual"] == "centred"
-    meta = {"hook_point": hook_point(layer), "layer": layer, "label": task.spec.label, "centred": centred}
-    with task.output(f"layer-{layer}", unit, "probe") as folder:
-        save_file({"weight": np.ascontiguousarray(weight)}, folder / "probe.safetensors")
-        (folder / "meta.json").write_text(json.dumps(meta, sort_keys=True))
-    train_games = int(
-        len(np.unique(data.item)) - len(np.unique(data.item[data.held_out(task.spec.validation, task.spec.seed)]))
-    )
-    task.record(
-        "probe",
-        run_id=task.run_id,
-        unit=unit,
-        artefact=task.last_output.digest,
-        checkpoint_id=cache.checkpoint_id,
-        hook_point=hook_point(layer),
-        layer=layer,
-        label=task.spec.label,
-        positions=cache.spec.positions,
-        classes=weight.shape[-1],
-        train_games=train_games,
-        train_positions=train_positions,
-        epochs=float(task.spec.epochs),
-        norm=float(np.linalg.norm(weight)),
-        detail=meta,
-    )
-
-
-def load_probe(inputs: Inputs, recipe: str, layer: int | None = None) -> FittedProbe:
-    """The probe of one layer of a probe run; without a layer the one that its validation games choose."""
-    from safetensors.numpy import load_file
-
-    run = inputs.run(recipe, "probe")
-    rows: list[tables.Probe] = inputs.rows(tables.Probe, run)
-    wanted = best_layer(inputs, recipe) if layer is None else layer
-    row = next((r for r in rows if r.layer == wanted), None)
-    if row is None:
-        raise BadInputError(f"that probe run has no layer {wanted}", f"it has {', '.join(str(r.layer) for r in rows)}")
-    found = inputs.located(f"probe layer {wanted}", recipe, row.artefact, inputs.store.path(row.artefact), run.id)
-    weight = load_file(found.path / "probe.safetensors")["weight"]
-    return FittedProbe(weight, row.hook_point, row.layer, row.label, bool(row.detail["centred"]))
-
-
-def best_layer(inputs: Inputs, recipe: str) -> int:
-    """The layer of a probe run with the highest accuracy on its validation games (never on test)."""
-    from sqlalchemy import func, select
-
-    run = inputs.run(recipe, "probe")
-    scores = tables.Score
-    with inputs.database.read() as session:
-        found = session.execute(
-            select(scores.layer)
-            .where(scores.run_id == run.id, scores.split == "validation")
-            .group_by(scores.layer)
-            .order_by((func.sum(scores.correct) * 1.0 / func.sum(scores.n)).desc(), scores.layer)
-        ).first()
-    if found is None or found[0] is None:
-        raise BadInputError(f"probe run {run.id.hex[-6:]} has no validation scores", "say which layer")
-    return int(found[0])

@@ -1,25 +1,86 @@
-"""What a probe is asked about a position: label functions from boards to classes. Registered by name.
+"""What a probe is asked about a position: label functions from positions to classes. Registered by name.
 
 Boards are int8 [positions, 64], squares a1, b1 … h8 (rank * 8 + file), P=1 N=2 B=3 R=4 Q=5 K=6, negative for Black.
+Threat, legal-move and pin are the author's for the side to move: at dots, where White is, they are his own labels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from chessreg.errors import NotFoundError
+from chessreg.games import attacks
+from chessreg.games.position_hash import position_hashes
+
+if TYPE_CHECKING:
+    from chessreg.games.dataset import Games
+
+PREVIOUS_PLIES = 25  # Karvonen specification 3.8
+GAMES_AT_ONCE = 2000
+
+
+class Asked:
+    """Positions that labels are asked about, with the games around them."""
+
+    def __init__(self, texts: Sequence[str], game: np.ndarray, ply: np.ndarray, number: np.ndarray) -> None:
+        """The positions after `ply` int [n] plies of the games `texts[game]` (int [n]); `number` int [texts] names the
+        games where they come from (their rows in the dataset)."""
+        from chessreg.games.reader import boards_of
+
+        self.texts, self.ply, self.item = texts, ply.astype(np.int64), number[game]
+        self._boards, offsets = boards_of(texts)
+        self.at = offsets[game] + self.ply
+
+    def __len__(self) -> int:
+        return len(self.ply)
+
+    @cached_property
+    def boards(self) -> np.ndarray:
+        """int8 [n, 64]."""
+        return self._boards[self.at]
+
+    @property
+    def white(self) -> np.ndarray:
+        """bool [n]: White is to move."""
+        return self.ply % 2 == 0
+
+    @property
+    def hashes(self) -> np.ndarray:
+        """uint64 [n]: equal for equal pieces and side to move."""
+        return position_hashes(self.boards, self.ply)
+
+    @cached_property
+    def targets(self) -> np.ndarray:
+        """Bit boards uint64 [n]: squares that a legal move goes to."""
+        from chessreg.games.reader import targets_of
+
+        return targets_of(self.texts)[self.at]
+
+    def earlier(self, plies: int) -> np.ndarray:
+        """Boards int8 [n, 64] so many plies before; empty where the game had not begun."""
+        there = self.ply >= plies
+        return np.where(there[:, None], self._boards[np.where(there, self.at - plies, self.at)], np.int8(0))
 
 
 @dataclass(frozen=True)
 class Label:
-    """A label per square. `of`: boards int8 [positions, 64] -> classes int8 [positions, 64], 0..len(classes)-1."""
+    """A label of `squares` squares (64, or 1 for the position as a whole).
+
+    of: what is asked -> classes int8 [positions, squares], 0..len(classes)-1. None for what is not read off the
+    position but belongs to its game: skill (classes by rating) and rating (a number; no classes).
+    """
 
     name: str
     classes: tuple[str, ...]
-    of: Callable[[np.ndarray], np.ndarray]
+    of: Callable[[Asked], np.ndarray] | None
+    squares: int = 64
+    source: Literal["position", "skill", "rating"] = "position"
+    about: str = ""
 
 
 _labels: dict[str, Label] = {}
@@ -44,11 +105,67 @@ def label(name: str) -> Label:
     return _labels[name]
 
 
-def piece(boards: np.ndarray) -> np.ndarray:
+def asked(games: Games, item: np.ndarray, ply: np.ndarray) -> Iterator[tuple[np.ndarray, Asked]]:
+    """The positions after `ply` int [n] plies of the games at rows `item` int [n] of a dataset, some games at a time:
+    (which of the n, the positions)."""
+    places, which = np.unique(item, return_inverse=True)
+    order = np.argsort(which, kind="stable")
+    for start in range(0, len(places), GAMES_AT_ONCE):
+        chunk = places[start : start + GAMES_AT_ONCE]
+        low, high = np.searchsorted(which, (start, start + len(chunk)), sorter=order)
+        rows = np.sort(order[low:high])
+        yield rows, Asked(games.texts(chunk), which[rows] - start, ply[rows], chunk)
+
+
+def piece(asked: Asked) -> np.ndarray:
     """The piece on each square, absolute colours, int8: 0 black king … 6 empty … 12 white king (Karvonen 3.1)."""
-    return boards.astype(np.int8, copy=False) + np.int8(6)
+    return asked.boards + np.int8(6)
+
+
+def colour(asked: Asked) -> np.ndarray:
+    """0 a black piece, 1 empty, 2 a white piece."""
+    return np.sign(asked.boards) + np.int8(1)
+
+
+def threat(asked: Asked) -> np.ndarray:
+    """1 where a piece of the side that is not to move attacks the square."""
+    return attacks.squares_of(attacks.attacked(asked.boards, ~asked.white)).astype(np.int8)
+
+
+def legal_move(asked: Asked) -> np.ndarray:
+    """1 where a legal move goes to the square."""
+    return attacks.squares_of(asked.targets).astype(np.int8)
+
+
+def pin(asked: Asked) -> np.ndarray:
+    """1 when a piece of the side to move is pinned to its king, int8 [n, 1]."""
+    return (attacks.pinned(asked.boards, asked.white) != 0).astype(np.int8)[:, None]
+
+
+def previous(asked: Asked) -> np.ndarray:
+    """`piece`, 25 plies earlier; empty before the game began."""
+    return asked.earlier(PREVIOUS_PLIES) + np.int8(6)
+
+
+def random_control(asked: Asked) -> np.ndarray:
+    """One of three classes without any meaning: a function of game, ply and square that no position determines."""
+    keys = asked.item.astype(np.uint64) << np.uint64(32) | asked.ply.astype(np.uint64)
+    ramp = np.arange(64, dtype=np.uint64)[None] * np.uint64(0x9E3779B97F4A7C15)
+    values = (keys[:, None] + np.uint64(1)) * np.uint64(0xD1342543DE82EF95) ^ ramp
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # SplitMix64's finaliser
+        values = (values ^ values >> np.uint64(shift)) * np.uint64(factor)
+    return ((values >> np.uint64(33)) % np.uint64(3)).astype(np.int8)
 
 
 PIECE_CLASSES = tuple("kqrbnp.PNBRQK")
+NO_YES = ("no", "yes")
 
-register(Label("piece", PIECE_CLASSES, piece))
+register(Label("piece", PIECE_CLASSES, piece, about="the piece on each square"))
+register(Label("colour", ("black", "empty", "white"), colour, about="whose piece is on each square"))
+register(Label("threat", NO_YES, threat, about="squares that the side not to move attacks"))
+register(Label("legal-move", NO_YES, legal_move, about="squares that a legal move goes to"))
+register(Label("pin", NO_YES, pin, squares=1, about="whether the side to move has a pinned piece"))
+register(Label("previous-move", PIECE_CLASSES, previous, about="the piece on each square 25 plies earlier"))
+register(Label("random", ("0", "1", "2"), random_control, about="classes without meaning: a control"))
+register(Label("skill", (), None, squares=1, source="skill", about="the class of a player's rating"))
+register(Label("rating", (), None, squares=1, source="rating", about="a player's rating, by regression"))

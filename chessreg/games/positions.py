@@ -16,14 +16,17 @@ Select = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """(characters uint8 [n], plies int64 [n]) -> bool [n]: which characters are positions."""
 
 _DOT, _SPACE = ord("."), ord(" ")
-_positions: dict[str, Select] = {}
+_positions: dict[str, tuple[Select, int]] = {}
 
 
-def register(name: str, select: Select) -> None:
-    """Make a choice of positions known by name. ValueError when the name is taken."""
+def register(name: str, select: Select, offset: int = 0) -> None:
+    """Make a choice of positions known by name. ValueError when the name is taken.
+
+    offset: so many characters after those selected, in the same state; past the end of a text there is none.
+    """
     if name in _positions:
         raise ValueError(f"positions {name!r} are already registered")
-    _positions[name] = select
+    _positions[name] = select, offset
 
 
 def names() -> list[str]:
@@ -58,13 +61,20 @@ def find_many(name: str, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, 
     spaces = np.zeros(len(characters) + 1, np.int64)
     np.cumsum(characters == _SPACE, out=spaces[1:])
     plies = spaces[1:] - np.repeat(spaces[starts], lengths)
-    chosen = np.flatnonzero(_positions[name](characters, plies))
+    select, offset = _positions[name]
+    chosen = np.flatnonzero(select(characters, plies))
+    inside = chosen - starts[game[chosen]] + offset < lengths[game[chosen]]
+    chosen = chosen[inside] + offset
     return game[chosen], chosen - starts[game[chosen]], plies[chosen]
 
 
-register("dots", lambda characters, plies: characters == _DOT)
-register("even-spaces", lambda characters, plies: (characters == _SPACE) & (plies % 2 == 1))
-register("odd-spaces", lambda characters, plies: (characters == _SPACE) & (plies % 2 == 0))
-register("spaces", lambda characters, plies: characters == _SPACE)
+for _name, _select in {
+    "dots": lambda characters, plies: characters == _DOT,
+    "even-spaces": lambda characters, plies: (characters == _SPACE) & (plies % 2 == 1),
+    "odd-spaces": lambda characters, plies: (characters == _SPACE) & (plies % 2 == 0),
+    "spaces": lambda characters, plies: characters == _SPACE,
+}.items():
+    register(_name, _select)
+    register(f"{_name}+1", _select, offset=1)
 register("white-segments", lambda characters, plies: plies % 2 == 0)
 register("black-segments", lambda characters, plies: plies % 2 == 1)

@@ -48,6 +48,11 @@ class Reader(Protocol):
         Captures must be spelled with their `x`, as in every dataset."""
         ...
 
+    def targets(self, movetexts: Sequence[str]) -> np.ndarray:
+        """Bit boards uint64 [positions], in the order of `boards`: squares that a legal move goes to (of castling the
+        king's)."""
+        ...
+
 
 def reader(name: str = "auto") -> Reader:
     """The reader of this name: `rust`, `python`, or `auto`, which is rust where its package is installed.
@@ -92,3 +97,8 @@ def boards_of(texts: Sequence[str], *, cut: bool = False, name: str = "auto") ->
             "texts cut to a fixed length are read with cut=True",
         )
     return boards, offsets
+
+
+def targets_of(texts: Sequence[str], name: str = "auto") -> np.ndarray:
+    """Squares that a legal move goes to, bit boards uint64 [positions], in the order of `boards_of`."""
+    return reader(name).targets([text.removeprefix(";") for text in texts])

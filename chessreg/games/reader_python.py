@@ -86,3 +86,23 @@ class PythonReader:
             offsets.append(len(rows))
         boards = np.stack(rows) if rows else np.zeros((0, 64), np.int8)
         return boards, np.array(offsets, np.int64), errors
+
+    def targets(self, movetexts: Sequence[str]) -> np.ndarray:
+        found: list[int] = []
+        for movetext in movetexts:
+            board = chess.Board()
+            for move in _legal_moves(movetext, board, strict=True):
+                found.append(_targets(board))
+                if move is None:
+                    break
+            else:
+                found.append(_targets(board))
+        return np.array(found, np.uint64)
+
+
+def _targets(board: chess.Board) -> int:
+    """A bit board of the squares that a legal move goes to."""
+    found = 0
+    for move in board.generate_legal_moves():
+        found |= 1 << move.to_square
+    return found

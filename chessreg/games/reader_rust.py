@@ -18,6 +18,7 @@ from chessreg.games.reader_python import PythonReader
 
 _VALUES = np.array([0, 1, 2, 3, 4, 5, 6, -1, -2, -3, -4, -5, -6], np.int8)
 _INITIAL = np.frombuffer(b"\x04\x02\x03\x05\x06\x03\x02\x04" + b"\x01" * 8, np.uint8)
+GAMES_WITH_MOVES = 1000  # legal moves take 30 times the memory of the moves played
 _START = np.concatenate([_INITIAL, np.zeros(32, np.uint8), np.full(8, 7, np.uint8), _INITIAL[:8] + 6])
 
 
@@ -94,3 +95,37 @@ class RustReader:
     def boards(self, movetexts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, dict[int, int]]:
         played, errors = _parsed(movetexts)
         return _VALUES[played.boards], played.offsets + np.arange(len(played.offsets)), errors
+
+    def targets(self, movetexts: Sequence[str]) -> np.ndarray:
+        return np.concatenate(
+            [_targets(movetexts[i : i + GAMES_WITH_MOVES]) for i in range(0, len(movetexts), GAMES_WITH_MOVES)]
+            or [np.zeros(0, np.uint64)]
+        )
+
+
+def _targets(movetexts: Sequence[str]) -> np.ndarray:
+    """Bit boards uint64 [positions] of the squares that a legal move goes to."""
+    import pyarrow as pa
+    import rust_pgn_reader_python_binding as rust
+
+    # A game without moves would be dropped: it is played as one of a single move, whose first position is its own.
+    given = [text if text and not text.isspace() else "e4" for text in movetexts]
+    strings = pa.chunked_array([pa.array(given, pa.large_string())])
+    parsed = rust.parse_games(strings, num_threads=1, chunk_multiplier=1, store_legal_moves=True)
+    found, keep = [], []
+    for chunk in parsed.chunks:
+        offsets = chunk.legal_move_offsets.astype(np.int64)
+        bits = np.uint64(1) << chunk.legal_move_to_squares.astype(np.uint64)
+        ends = np.diff(offsets) > 0
+        mask = np.zeros(len(offsets) - 1, np.uint64)
+        if ends.any():
+            mask[ends] = np.bitwise_or.reduceat(bits, offsets[:-1][ends])
+        found.append(mask)
+        keep.append(np.diff(chunk.position_offsets.astype(np.int64)))
+    masks, positions = np.concatenate(found), np.concatenate(keep)
+    wanted = np.ones(len(masks), bool)
+    starts = np.cumsum(positions) - positions
+    for game, text in enumerate(movetexts):
+        if not text or text.isspace():
+            wanted[starts[game] + 1] = False
+    return masks[wanted]

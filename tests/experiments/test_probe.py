@@ -9,7 +9,8 @@ from sqlalchemy import select
 from chessreg.errors import BadInputError
 from chessreg.experiments.probe import ProbeSpec, best_layer, load_probe
 from chessreg.experiments.probing.data import ProbeData
-from chessreg.experiments.probing.fitting import fit, score
+from chessreg.experiments.probing.fitting import fit
+from chessreg.experiments.probing.scoring import score
 from chessreg.registry import tables
 
 
@@ -23,7 +24,7 @@ class Readable:
         rule = random.standard_normal((width, 64, 3))
         labels = np.einsum("rd,dsk->rsk", self.values[1], rule).argmax(-1).astype(np.int8)
         self.data = ProbeData(self, np.repeat(np.arange(rows // 10), 10).astype(np.int32), labels, 3)
-        self.array, self.d_model = self, width
+        self.array, self.d_model, self.token = self, width, np.arange(rows)
 
     def read(self, layer, rows=slice(None)):
         return self.values[int(str(layer).split(".")[1]) if isinstance(layer, str) else layer][rows]
@@ -44,9 +45,9 @@ def test_a_linear_rule_is_learnt_whatever_the_size_of_the_layer():
     weight = fit(spec, made.data, rows, [0, 1], "cpu", lambda fraction, text: None)
     right = {}
     for layer in (0, 1):
-        scored = list(score(weight[layer], made.data, ~rows, layer, made.data.majority(rows), "cpu"))
-        assert [row[0] for row in scored] == list(range(240, 300))
-        right[layer] = sum(row[2] for row in scored) / sum(row[1] for row in scored)
+        scored = list(score(weight[layer], made.data, ~rows, layer))
+        assert [found.game for found in scored] == list(range(240, 300))
+        right[layer] = sum(found.correct for found in scored) / sum(found.n for found in scored)
     assert right[1] > 0.93
     assert right[0] < 0.5
 

@@ -26,6 +26,20 @@ def test_golden_indices_and_plies(name: str, characters: list[int], plies: list[
     assert [a.tolist() for a in found] == [characters, plies]
 
 
+@pytest.mark.parametrize("name", ["dots", "even-spaces", "odd-spaces", "spaces"])
+def test_the_offset_variant_is_one_character_later_in_the_same_state(name: str) -> None:
+    characters, plies = positions.find(name, GOLDEN)
+    later, same = positions.find(f"{name}+1", GOLDEN)
+    assert later.tolist() == (characters + 1).tolist()
+    assert same.tolist() == plies.tolist()
+
+
+def test_an_offset_past_the_end_of_a_text_is_dropped() -> None:
+    assert positions.find("dots+1", ";1.e4 e5 2.")[0].tolist() == [3]
+    game, character, _ = positions.find_many("dots+1", [";1.", ";1.e4"])
+    assert (game.tolist(), character.tolist()) == ([1], [3])
+
+
 def test_segments_belong_to_the_side_that_writes_them() -> None:
     white, plies = positions.find("white-segments", SHORT)
     assert white.tolist() == [0, 1, 2, 3, 4, 8, 9, 10, 11, 12, 13, 17, 18]

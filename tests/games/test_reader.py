@@ -231,3 +231,20 @@ def test_moves_are_packed_as_documented_and_hashed_for_ever() -> None:
     assert moves.unpack(packed) == line
     assert moves.move_hash(packed) == MOVE_HASH
     assert moves.move_hashes([packed, b""]).tolist() == [MOVE_HASH, moves.move_hash(b"")]
+
+
+def test_targets_of_legal_moves_are_those_of_python_chess(player: Reader) -> None:
+    games = [random_game(seed, 240) for seed in range(12 if player.name == "rust" else 3)]
+    movetexts = [" ".join(sans_of(game)) for game in games]
+    movetexts[1:1] = ["", "f3 e5 g4 Qh4#"]
+    games[1:1] = [chess.Board(), chess.Board()]
+    for san_word in movetexts[2].split():
+        games[2].push_san(san_word)
+    found = player.targets(movetexts)
+    expected = []
+    for game in games:
+        for board in moves.replay(moves.pack(game.move_stack)):
+            expected.append(sum({1 << move.to_square for move in board.legal_moves}))
+    assert found.dtype == np.uint64
+    assert found.tolist() == expected
+    assert player.targets([]).tolist() == []

@@ -2,53 +2,89 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import numpy as np
 
+from chessreg.experiments.probing.scoring import logits_by_game
 from chessreg.games.boardframe import BoardFrame, Mark
+from chessreg.games.labels import Label
 from chessreg.jobs.inputs import Inputs
 from chessreg.registry import tables
+
+if TYPE_CHECKING:
+    from chessreg.experiments.probing.data import ProbeData
+    from chessreg.experiments.probing.stored import FittedProbe
 
 
 def frames_of_score(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
     """One frame per looked-at position of the game: the position, squares read wrongly marked, confidence as heat."""
-    from chessreg.experiments.cache import load_cache
     from chessreg.experiments.probe import ProbeSpec, load_probe
-    from chessreg.games.labels import label
-    from chessreg.games.reader import boards_of
+    from chessreg.experiments.probing.data import ProbeData
+    from chessreg.experiments.probing.stored import skill_report
 
     with inputs.database.read() as session:
         run = session.get_one(tables.Run, UUID(str(row["run_id"])))
         spec = ProbeSpec(**run.spec)
         recipe = f"run:{run.spec_hash}"
-    which = spec.test_cache if row["split"] == "test" and spec.test_cache else spec.cache
-    cache = load_cache(inputs, which)
+    tested = bool(row["split"] == "test" and spec.test_cache)
     probe = load_probe(inputs, recipe, int(row["layer"]))
-    at = np.flatnonzero(cache.array.game == row["item"])
-    games, _ = inputs.dataset(cache.spec.dataset)
-    boards, _ = boards_of(games.texts(np.array([row["item"]])))
-    classes = label(probe.label)
-    residual = cache.read(probe.layer, at)
-    logits = np.einsum("pd,dsk->psk", residual, probe.weight, optimize=True)
-    logits -= logits.max(-1, keepdims=True)
-    probability = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    data = ProbeData.load(
+        inputs,
+        spec.test_cache if tested and spec.test_cache else spec.cache,
+        spec.label,
+        "test_cache" if tested else "cache",
+        first=spec.first,
+        last=spec.last,
+        skill=spec.skill,
+        seed=spec.seed,
+        fitted=skill_report(probe),
+        game=int(row["item"]),
+    )
+    return frames_of_game(inputs, probe, data, int(row["item"]))
+
+
+def frames_of_game(inputs: Inputs, probe: FittedProbe, data: ProbeData, game: int) -> list[BoardFrame]:
+    """What a probe reads off the positions of one game of a cache."""
+    from chessreg.experiments.probing.data import label_of
+    from chessreg.games.reader import boards_of
+
+    games, _ = inputs.dataset(data.cache.spec.dataset)
+    boards, _ = boards_of(games.texts(np.array([game])))
+    label = label_of(data, probe.label)
     frames = []
-    for i, ply in enumerate(cache.array.ply[at].tolist()):
-        truth = classes.of(boards[ply : ply + 1])[0]
-        read = probability[i].argmax(-1)
-        wrong: dict[int, Mark] = {int(s): "wrong" for s in np.flatnonzero(read != truth)}
-        frames.append(
-            BoardFrame(
-                title=f"ply {ply}: layer {probe.layer} reads {64 - len(wrong)} of 64 squares",
-                squares=letters(boards[ply]),
-                marks=wrong,
-                heat={s: float(probability[i, s, truth[s]]) for s in range(64)},
-                heat_label="probability of the truth",
-            )
-        )
+    for found in logits_by_game(probe.weight, data, data.rows & (data.item == game), probe.layer):
+        for logits, at in zip(found.logits, found.rows, strict=True):
+            ply = int(data.cache.array.ply[at])
+            squares, said = letters(boards[ply]), f"ply {ply}: layer {probe.layer} reads"
+            if data.classes == 0:
+                elo = float(logits[0, 0]) * probe.detail["std"] + probe.detail["mean"]
+                frames.append(BoardFrame(f"{said} {elo:.0f} Elo, the truth is {data.labels[at, 0]:.0f}", squares))
+            else:
+                frames.append(frame(said, squares, label, softmax(logits), data.labels[at]))
     return frames
+
+
+def frame(said: str, squares: str, label: Label, probability: np.ndarray, truth: np.ndarray) -> BoardFrame:
+    """One position: probability float [squares, classes] read, classes int8 [squares] true."""
+    read = probability.argmax(-1)
+    if len(truth) == 1:
+        name, sure = label.classes[read[0]], probability[0, read[0]]
+        return BoardFrame(f"{said} {label.name} {name} ({sure:.0%}), the truth is {label.classes[truth[0]]}", squares)
+    wrong: dict[int, Mark] = {int(s): "wrong" for s in np.flatnonzero(read != truth)}
+    return BoardFrame(
+        title=f"{said} {64 - len(wrong)} of 64 squares",
+        squares=squares,
+        marks=wrong,
+        heat={s: float(probability[s, truth[s]]) for s in range(64)},
+        heat_label="probability of the truth",
+    )
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    shifted = np.exp(logits - logits.max(-1, keepdims=True))
+    return shifted / shifted.sum(-1, keepdims=True)
 
 
 def letters(values: np.ndarray) -> str:
