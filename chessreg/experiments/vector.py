@@ -1,145 +1,299 @@
-"""`vector`: directions in the residual stream from cached activations, for every layer."""
+"""`vector`: directions in the residual stream, for every layer: contrasts, probes' differences, and their controls."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.cache import CachedActivations, hook_point, load_cache
+from chessreg.experiments import overlap
+from chessreg.experiments.cache import hook_point
+from chessreg.experiments.overlap import ALLOW_OVERLAP, AllowOverlap
+from chessreg.experiments.skill import SkillSettings
+from chessreg.experiments.vectors.contrast import AUTHORS_POSITIONS, Direction
 from chessreg.jobs.inputs import Inputs
 from chessreg.jobs.kind import Estimate, Kind
 from chessreg.jobs.spec import How, Ref, Spec
-from chessreg.noise import generator
 from chessreg.registry import tables
 
 if TYPE_CHECKING:
+    from chessreg.experiments.vectors.makers import Origin
     from chessreg.jobs.task import Task
+
+CONTRASTS = ("contrastive", "cascade")
+CONTROLS = ("random", "shuffled")
+PAPER_CASCADE = 0.15  # times vectors that are sums over eight positions (specification 5.1)
 
 
 class VectorSpec(Spec):
-    cache: Annotated[str, Ref("run:cache")] = Field(description="activations to average")
-    source: Literal["contrastive", "shuffled"] = Field(
-        "contrastive", description="contrastive: high minus low; shuffled: the same with the labels permuted, a control"
+    source: Literal["contrastive", "cascade", "probe", "random", "shuffled"] = Field(
+        "contrastive",
+        description="contrastive: strong minus weak; cascade: the same, earlier layers' vectors added on the way; "
+        "probe: a skill probe's class difference; random, shuffled: controls with the norms of another vector run",
     )
-    label: Literal["white_elo", "black_elo"] = Field("white_elo", description="the rating that splits the games")
-    quantile: float = Field(1 / 6, gt=0, le=0.5, description="share of the games in each class (Karvonen: sixths)")
+    cache: Annotated[str | None, Ref("run:cache")] = Field(None, description="activations to contrast")
+    checkpoint: Annotated[str | None, Ref("checkpoint")] = Field(
+        None, description="without a cache: the model, run once for all layers"
+    )
+    dataset: Annotated[str | None, Ref("dataset")] = Field(
+        None, description="without a cache: games, a dataset or one part of it"
+    )
+    games: int = Field(100_000, ge=1, description="without a cache: put at most this many games into classes")
+    min_plies: int = Field(0, ge=0, description="without a cache: leave out shorter games")
+    keep_duplicates: bool = Field(False, description="without a cache: also games whose moves occurred before")
+    at: str = Field("dots", description="without a cache: where to look: dots (White to move), even-spaces, …")
+    probe: Annotated[str | None, Ref("run:probe")] = Field(None, description="for source probe: the skill probes")
+    of: Annotated[str | None, Ref("run:vector")] = Field(None, description="for controls: the vectors they stand for")
+    positions: Literal["averaged", "summed"] = Field(
+        "averaged", description="mean per position, or of sums over each game's positions as the author stores them"
+    )
     first_ply: int = Field(50, ge=0, description="only positions from this ply on (Karvonen: dot 25)")
-    layers: tuple[int, ...] = Field((), description="layers, 0-based; none given: all that are cached")
+    last_ply: int | None = Field(None, ge=0, description="only positions up to this ply (Karvonen: dot 32, ply 64)")
+    whole_games: bool = Field(False, description="only games that have every position of that range, as the author's")
+    skill: SkillSettings = Field(SkillSettings(), description="the classes of games")
+    total: int | None = Field(None, ge=2, description="the first so many classed games (the author's code: 2,000)")
+    per_class: int | None = Field(None, ge=1, description="the first so many games of each class (the paper: 2,000)")
+    cascade_scale: float | None = Field(
+        None, description="for cascade: times each earlier vector  [default: 0.15, times 8 for averages]"
+    )
+    normalise: Literal["none", "unit"] | None = Field(
+        None, description="scale to unit norm  [default: unit for probe, else none]"
+    )
+    layers: tuple[int, ...] = Field((), description="layers, 0-based; none given: all that there are")
+    allow_overlap: AllowOverlap = ALLOW_OVERLAP
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        """What a source does not use stays unset: settings without effect would make two runs of one experiment."""
+        check_settings(self)
+        if self.source == "cascade" and self.cascade_scale is None:
+            scale = PAPER_CASCADE * (1 if self.positions == "summed" else AUTHORS_POSITIONS)
+            object.__setattr__(self, "cascade_scale", scale)
+        if self.normalise is None:
+            object.__setattr__(self, "normalise", "unit" if self.source == "probe" else "none")
+        return self
+
+
+USED: dict[str, tuple[str, ...]] = {  # besides seed, replicate, source, layers
+    "contrast": ("positions", "first_ply", "last_ply", "whole_games", "skill", "total", "per_class", "allow_overlap"),
+    "model": ("checkpoint", "dataset", "games", "min_plies", "keep_duplicates", "at"),
+    "cascade": ("cascade_scale",),
+    "probe": ("probe", "normalise"),
+    "control": ("of",),
+}
+
+
+def check_settings(spec: VectorSpec) -> None:
+    """Raise BadInputError for a source without what it needs, or with a setting that it would not look at."""
+    contrasts = spec.source in CONTRASTS
+    groups = {
+        "contrast": contrasts,
+        "model": contrasts and spec.cache is None,
+        "cascade": spec.source == "cascade",
+        "probe": spec.source == "probe",
+        "control": spec.source in CONTROLS,
+    }
+    used = {name for group, names in USED.items() if groups[group] for name in names} | (
+        {"cache"} if contrasts else set()
+    )
+    resolved = {"cascade_scale": None, "normalise": "none"}
+    for name in ("cache", *(name for names in USED.values() for name in names)):
+        value, default = getattr(spec, name), type(spec).model_fields[name].default
+        if name not in used and value not in (default, resolved.get(name, default)):
+            why = "it takes all else from that run" if spec.source in CONTROLS else "it would change nothing"
+            why = "the cache decides it" if contrasts and name in USED["model"] else why
+            raise BadInputError(f"--{name.replace('_', '-')} is set, but source {spec.source} does not use it", why)
+    if contrasts and spec.cache is None and not (spec.checkpoint and spec.dataset):
+        raise BadInputError("a contrast needs activations", "give --cache RUN, or --checkpoint and --dataset")
+    if spec.source == "probe" and spec.probe is None:
+        raise BadInputError("source probe needs --probe", "a run of skill probes: chessreg probe list")
+    if spec.source in CONTROLS and spec.of is None:
+        raise BadInputError(f"a {spec.source} control needs --of", "the vector run that it stands for")
+    if spec.last_ply is not None and spec.last_ply < spec.first_ply:
+        raise BadInputError(f"no ply lies between {spec.first_ply} and {spec.last_ply}", "raise --last-ply")
+    if spec.whole_games and spec.last_ply is None:
+        raise BadInputError("whole games need an end of the range", "give --last-ply (the author's: 64)")
+
+
+class VectorHow(How):
+    batch_games: int = Field(32, ge=1, description="games in one forward pass")
+    keep_sums: bool = Field(True, description="keep each game's sums: shuffled controls then need no pass of their own")
+
+
+AUTHORS: dict[str, Any] = {
+    "positions": "summed",
+    "first_ply": 50,
+    "last_ply": 64,
+    "whole_games": True,
+    "skill": {"rating": "white_elo", "bins": 6, "keep": (0, -1), "strata": "pooled"},
+}
 
 
 class Vector(Kind):
-    """Contrastive activation vectors: mean residual of games of strong players minus that of weak ones.
+    """Directions in the residual stream: what differs between games of strong and of weak players.
 
-    Karvonen 2024, section 4. Means are per position, not the sums over eight positions that the paper's code stores: a
-    coefficient of 0.1 there is a scale of 0.8 here. One unit is one layer.
+    Karvonen 2024, section 4 (specification 5.1): mean residual of the strong games minus that of the weak ones, all
+    layers in one pass. Averages are per position; the author's are sums over eight, so that his coefficient 0.1 is a
+    scale of 0.8 on averages. Controls (--source random or shuffled --of RUN --seed N) are runs of their own, with the
+    norm of the real vector in each layer. One unit is one layer.
     """
 
     name = "vector"
+    version = 2
     example = "--cache reference-fit --first-ply 4"
     families = ("metric_point",)
     spec = VectorSpec
+    how = VectorHow
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {**AUTHORS, "per_class": 2000},
+        "author-2024": {**AUTHORS, "total": 2000},
+    }
 
     def units(self, spec: VectorSpec, inputs: Inputs) -> int:
         return len(layers_of(spec, inputs))
 
     def estimate(self, spec: VectorSpec, inputs: Inputs) -> Estimate:
-        layers = layers_of(spec, inputs)
-        return Estimate({"metric_point": 4 * len(layers)}, len(layers) * 4096)
+        from chessreg.experiments.vectors.classed import gather
 
-    def run(self, task: Task[VectorSpec, How]) -> None:
-        spec = task.spec
-        cache = load_cache(task.inputs, spec.cache)
-        layers = layers_of(spec, task.inputs)
-        high, low, edges = classes(spec, cache, task.inputs)
-        for unit in task.units:
-            values = cache.read(layers[unit])
-            means = values[high].mean(0, dtype=np.float64), values[low].mean(0, dtype=np.float64)
-            vector = (means[0] - means[1]).astype(np.float32)
-            publish(task, cache, unit, layers[unit], vector, edges)
-            measured = {
-                "norm": float(np.linalg.norm(vector)),
-                "norm_high": float(np.linalg.norm(means[0])),
-                "norm_low": float(np.linalg.norm(means[1])),
-                "positions": float(high.sum() + low.sum()),
-            }
+        layers = layers_of(spec, inputs)
+        if spec.source not in CONTRASTS:
+            return Estimate({"metric_point": len(layers)}, len(layers) * 4096)
+        games = gather(spec, inputs)
+        streamed = games.cache is None and spec.source == "contrastive"
+        sums = len(games.places) * games.checkpoint.d_model * 4 if streamed else 0
+        return Estimate({"metric_point": 6 * len(layers)}, len(layers) * (sums + 8192), (str(games.report),))
+
+    def check(self, spec: VectorSpec, inputs: Inputs) -> None:
+        from chessreg.experiments.vectors.classed import gather
+
+        if spec.source in CONTRASTS:
+            games = gather(spec, inputs)
+            recipe = checkpoint_of(spec, inputs)
+            overlap.refuse(inputs, recipe, games.games, games.places, spec.allow_overlap)
+
+    def run(self, task: Task[VectorSpec, VectorHow]) -> None:
+        from chessreg.experiments.vectors.makers import MAKERS
+
+        every = layers_of(task.spec, task.inputs)
+        units = {every[unit]: unit for unit in task.units}
+        origin, made = MAKERS[task.spec.source](task, list(units))
+        shared = overlap_of(task, origin)
+        for layer, direction in made:
+            publish(task, origin, units[layer], layer, direction, shared)
+            measured = {"norm": direction.norm, **direction.norms()}
+            if origin.games is not None:
+                measured |= {"positions": float(origin.games.positions.sum()), **origin.games.counts()}
             for name, value in measured.items():
-                task.emit("metric_point", unit, name=name, step=0, value=value)
-            task.done(unit)
+                task.emit("metric_point", units[layer], name=name, step=0, value=float(value))
+            task.done(units[layer])
+
+
+def checkpoint_of(spec: VectorSpec, inputs: Inputs) -> str:
+    """The recipe of the model that a contrast is taken in."""
+    if spec.cache is None:
+        assert spec.checkpoint
+        return spec.checkpoint
+    return str(inputs.run(spec.cache, "cache").spec["checkpoint"])
+
+
+def overlap_of(task: Task[VectorSpec, VectorHow], origin: Origin) -> dict[str, Any]:
+    """What the contrasted games share with the model's training games, for the detail of the vectors."""
+    if origin.games is None or task.spec.source not in CONTRASTS:
+        return {}
+    evaluated = overlap.Evaluated.of(origin.games.games, origin.games.places)
+    found = overlap.measure(task.inputs, checkpoint_of(task.spec, task.inputs), evaluated)
+    return {"overlap": {"checkpoint": found.columns()}}
 
 
 def layers_of(spec: VectorSpec, inputs: Inputs) -> tuple[int, ...]:
-    rows: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, inputs.run(spec.cache, "cache"))
-    cached = tuple(int(point.split(".")[1]) for point in rows[0].hook_points)
-    if missing := set(spec.layers) - set(cached):
-        raise BadInputError(f"layer {min(missing)} is not in the cache", f"it holds {', '.join(map(str, cached))}")
-    return spec.layers or cached
+    """The layers to make, ascending. Raises BadInputError for one that the cache, model, probes or vectors lack."""
+    if spec.of is not None:
+        there, where = sorted(vector_rows(inputs, spec.of)), "that vector run"
+    elif spec.probe is not None:
+        from chessreg.experiments.vectors.makers import probe_rows
 
-
-def classes(
-    spec: VectorSpec, cache: CachedActivations, inputs: Inputs
-) -> tuple[np.ndarray, np.ndarray, dict[str, float]]:
-    """Which rows of the cache belong to the high and to the low class, bool [rows] each, and the classes' edges."""
-    games, _ = inputs.dataset(cache.spec.dataset)
-    item = cache.array.game
-    rating = games.table([spec.label]).column(spec.label).to_numpy(zero_copy_only=False).astype(float)
-    places = np.unique(item)
-    known = places[np.isfinite(rating[places])]
-    if len(known) < 10:
-        raise BadInputError(f"only {len(known)} of the cached games have {spec.label}", "cache games with ratings")
-    low, high = np.quantile(rating[known], [spec.quantile, 1 - spec.quantile])
-    if low >= high:
-        raise BadInputError(f"{spec.label} is {low:.0f} for nearly all games: there is no contrast")
-    if spec.source == "shuffled":
-        rating[known] = generator(spec.seed, "shuffled ratings").permutation(rating[known])
-    late = cache.array.ply >= spec.first_ply
-    chosen = late & (rating[item] >= high), late & (rating[item] <= low)
-    if not (chosen[0].any() and chosen[1].any()):
-        raise BadInputError(f"no cached position lies at or after ply {spec.first_ply}", "lower --first-ply")
-    return *chosen, {"low": float(low), "high": float(high)}
+        there, where = sorted(probe_rows(inputs, spec.probe)), "that probe run"
+    elif spec.cache is not None:
+        rows: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, inputs.run(spec.cache, "cache"))
+        there, where = sorted(int(point.split(".")[1]) for point in rows[0].hook_points), "the cache"
+    else:
+        assert spec.checkpoint
+        checkpoint, _ = inputs.checkpoint(spec.checkpoint)
+        there, where = list(range(checkpoint.layers)), "the model"
+    if missing := set(spec.layers) - set(there):
+        raise BadInputError(f"layer {min(missing)} is not in {where}", f"it has {', '.join(map(str, there))}")
+    return tuple(sorted(set(spec.layers))) or tuple(there)
 
 
 def publish(
-    task: Task[VectorSpec, How],
-    cache: CachedActivations,
-    unit: int,
-    layer: int,
-    vector: np.ndarray,
-    edges: dict[str, float],
+    task: Task[VectorSpec, VectorHow], origin: Origin, unit: int, layer: int, direction: Direction, more: dict[str, Any]
 ) -> None:
+    """The vector of one layer as an artefact (safetensors and meta.json), and its row."""
     from safetensors.numpy import save_file
 
     spec = task.spec
-    meta = {"hook_point": hook_point(layer), "layer": layer, "label": spec.label, "positions": "averaged", **edges}
+    meta = {
+        "hook_point": hook_point(layer),
+        "layer": layer,
+        "source": origin.source,
+        "seed": spec.seed,
+        **origin.detail,
+        **direction.norms(),
+        **direction.detail,
+        **more,
+    }
+    if direction.sums is not None and task.how.keep_sums:
+        assert origin.games is not None
+        with task.output(f"sums-{layer}", unit, "sums") as folder:
+            save_file({"sums": direction.sums, "places": origin.games.places}, folder / "sums.safetensors")
     with task.output(f"layer-{layer}", unit, "vector") as folder:
-        save_file({"vector": vector}, folder / "vector.safetensors")
+        save_file(direction.tensors(), folder / "vector.safetensors")
         (folder / "meta.json").write_text(json.dumps(meta, sort_keys=True))
     task.record(
         "vector",
         run_id=task.run_id,
         unit=unit,
         artefact=task.last_output.digest,
-        checkpoint_id=cache.checkpoint_id,
+        checkpoint_id=origin.checkpoint_id,
         hook_point=hook_point(layer),
         layer=layer,
-        source=f"{spec.source}:{spec.label}",
-        positions=cache.spec.positions,
-        norm=float(np.linalg.norm(vector)),
+        source=origin.source,
+        positions=origin.at,
+        norm=direction.norm,
         detail=meta,
     )
 
 
-def load_vector(inputs: Inputs, recipe: str, layer: int) -> Any:
-    """The vector of one layer of a vector run, float32 [d_model]."""
+def vector_rows(inputs: Inputs, recipe: str) -> dict[int, tables.Vector]:
+    """The rows of a vector run by layer."""
+    rows: list[tables.Vector] = inputs.rows(tables.Vector, inputs.run(recipe, "vector"))
+    return {row.layer: row for row in rows}
+
+
+def load_direction(inputs: Inputs, recipe: str, layer: int) -> Direction:
+    """The direction of one layer of a vector run, with its two sides where it has them."""
+    rows = vector_rows(inputs, recipe)
+    if layer not in rows:
+        raise BadInputError(f"that vector run has no layer {layer}", f"it has {', '.join(map(str, sorted(rows)))}")
+    return read_vector(inputs, recipe, rows[layer])
+
+
+def read_vector(inputs: Inputs, recipe: str, row: tables.Vector) -> Direction:
+    """The direction behind a row of the table `vector`."""
     from safetensors.numpy import load_file
 
-    run = inputs.run(recipe, "vector")
-    rows: list[tables.Vector] = inputs.rows(tables.Vector, run)
-    row = next((r for r in rows if r.layer == layer), None)
-    if row is None:
-        raise BadInputError(f"that vector run has no layer {layer}", f"it has {', '.join(str(r.layer) for r in rows)}")
-    found = inputs.located(f"vector layer {layer}", recipe, row.artefact, inputs.store.path(row.artefact), run.id)
-    return load_file(found.path / "vector.safetensors")["vector"]
+    path = inputs.store.path(row.artefact)
+    found = load_file(inputs.located(f"vector layer {row.layer}", recipe, row.artefact, path, row.run_id).path / FILE)
+    return Direction(found["vector"], found.get("high"), found.get("low"), dict(row.detail))
+
+
+FILE = "vector.safetensors"
+
+
+def load_vector(inputs: Inputs, recipe: str, layer: int) -> np.ndarray:
+    """The vector of one layer of a vector run, float32 [d_model]."""
+    return load_direction(inputs, recipe, layer).vector
