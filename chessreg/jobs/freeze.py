@@ -54,10 +54,31 @@ def _resolved(settings: Any, inputs: Inputs) -> Any:
     return settings.model_copy(update=changes)
 
 
+def identified(kind: Kind, spec: Spec, inputs: Inputs) -> tuple[Spec, str]:
+    """The spec with its inputs named by recipe, and its hash: what names a run, also before its inputs are there."""
+    spec = with_recipes(spec, inputs)
+    return spec, digest_of({"kind": kind.name, "version": kind.version, "what": what(spec)})
+
+
+def recipes(settings: Any) -> dict[str, str]:
+    """Field (nested ones dotted, several numbered) → recipe, of every input that a frozen spec names."""
+    from pydantic import BaseModel
+
+    found: dict[str, str] = {}
+    for name, field in type(settings).model_fields.items():
+        value = getattr(settings, name)
+        if isinstance(value, BaseModel):
+            found |= {f"{name}.{inner}": recipe for inner, recipe in recipes(value).items()}
+        elif reference_of(field) and isinstance(value, tuple):
+            found |= {f"{name}[{place}]": recipe for place, recipe in enumerate(value)}
+        elif reference_of(field) and value is not None:
+            found[name] = value
+    return found
+
+
 def freeze(kind: Kind, spec: Spec, inputs: Inputs) -> Frozen:
     """Resolve, count the units, hash. Raises what the inputs raise when one of them is not there."""
-    spec = with_recipes(spec, inputs)
-    spec_hash = digest_of({"kind": kind.name, "version": kind.version, "what": what(spec)})
+    spec, spec_hash = identified(kind, spec, inputs)
     units = kind.units(spec, inputs)
     if units < 1:
         raise BadInputError(f"this {kind.name} has nothing to do", "its inputs yield no units")

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from sqlalchemy import LargeBinary, Table, Uuid, func, insert, select, text, update
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from chessreg.errors import ChessregError
 from chessreg.jobs.kind import FAMILIES
 from chessreg.registry import tables
 from chessreg.registry.database import Database
+from chessreg.registry.failures import RegistryError, SchemaError
 from chessreg.registry.identity import new_id
 from chessreg.registry.tables.types import UtcDateTime, utc_now
 
@@ -41,11 +43,16 @@ class IngestReport:
     repeated: int = 0
     conflicts: int = 0
     set_aside: int = 0
+    waiting: dict[str, str] = field(default_factory=dict)  # fragment → why it could not be taken in yet
 
 
 def ingest(database: Database, store: Store) -> IngestReport:
-    """Take in every fragment that waits in the store. Unreadable ones are put in quarantine, with the reason."""
-    from store.fragments import mark_ingested, pending, read_or_quarantine
+    """Take in every fragment that waits in the store. One that is damaged, or not understood, goes into quarantine
+    with the reason; one whose run or machine has not arrived yet waits on.
+
+    Raises RegistryError when the registry does not answer: then everything waits.
+    """
+    from store.fragments import mark_ingested, pending, quarantine, read_or_quarantine
 
     report = IngestReport()
     for fragment in pending(store):
@@ -54,11 +61,21 @@ def ingest(database: Database, store: Store) -> IngestReport:
             report.set_aside += 1
             continue
         rows = [(family, row) for family, chunk in chunks for row in chunk]
-        with database.write() as session:
-            if database.dialect == "postgresql":
-                session.execute(text("select pg_advisory_xact_lock(hashtext('chessreg ingest'))"))
-            take_in(session, fragment, rows, report)
-        mark_ingested(store, fragment)
+        try:
+            with database.write() as session:
+                if database.dialect == "postgresql":
+                    session.execute(text("select pg_advisory_xact_lock(hashtext('chessreg ingest'))"))
+                take_in(session, fragment, rows, report)
+        except (RegistryError, SchemaError):
+            raise
+        except IntegrityError as error:
+            report.waiting[fragment.name] = str(error.orig).split("\n", 1)[0]
+            continue
+        except ChessregError as error:  # it will not be understood later either, and must not keep back the others
+            quarantine(store, fragment, str(error))
+            report.set_aside += 1
+            continue
+        mark_ingested(store, fragment, keep=any(family != "check_in" for family, _ in rows))
     return report
 
 
@@ -81,15 +98,30 @@ def take_in(session: Session, fragment: Fragment, rows: list[tuple[str, dict[str
             report.rows += len(fresh)
         else:
             insert_missing(session, TABLES[name], by_table[name])
+    for row in by_table["check_in"]:
+        check_in(session, row)
     attempt = TABLES["attempt"]
-    for row in by_table["check_in"] + by_table["attempt_end"]:
+    for row in by_table["attempt_end"]:
         session.execute(update(attempt).where(attempt.c.id == row.pop("id")).values(**row))
+    if by_table.keys() == {"check_in"}:  # one every ten seconds of every attempt: the next one says it all again
+        report.fragments += 1
+        return
     session.add(
         tables.FragmentRecord(name=fragment.name, run_id=UUID(fragment.run_id), rows=len(rows), ingested_at=utc_now())
     )
     for run_id in {row["run_id"] for row in by_table["unit_range"]}:
         complete_run(session, run_id)
     report.fragments += 1
+
+
+def check_in(session: Session, row: dict[str, Any]) -> None:
+    """Note that an attempt lives. An older check-in that comes late says nothing; a newer one finds the lost again."""
+    attempt = TABLES["attempt"]
+    newer = attempt.c.id == row.pop("id"), attempt.c.checked_in_at < row["checked_in_at"]
+    running, lost = tables.AttemptState.RUNNING, tables.AttemptState.LOST
+    session.execute(update(attempt).where(*newer, attempt.c.state == running).values(**row))
+    alive = {"state": running, "cause": None, "ended_at": None, "message": None}
+    session.execute(update(attempt).where(*newer, attempt.c.state == lost).values(**row, **alive))
 
 
 def typed(table: Table, row: dict[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=Spec)
 H = TypeVar("H", bound=How)
 
-CHECK_IN_SECONDS = 10.0
 FLUSH_SECONDS = 2.0
 FLUSH_ROWS = 5000
 
@@ -54,10 +53,11 @@ class Task(Generic[S, H]):
         self.kind, self.run_id, self.attempt_id = frozen.kind, frozen.run_id, attempt_id
         self.units_done = 0
         self.stopping = False
+        self.fraction, self.doing = 0.0, ""  # how far it is; the heart says it at the next check-in
         self._writer, self._after_flush, self._on_progress = writer, after_flush, on_progress
         self._held: dict[int, list[tuple[str, dict[str, Any]]]] = defaultdict(list)
         self._rows = 0
-        self._flushed = self._checked_in = time.monotonic()
+        self._flushed = time.monotonic()
 
     @property
     def store(self) -> Store:
@@ -97,23 +97,14 @@ class Task(Generic[S, H]):
         self.progress(self.units_done / max(len(self.units), 1), "")
 
     def progress(self, fraction: float, text: str) -> None:
-        """Say how far this attempt is (0 to 1), and check in when it is time. Raises Stop when it was asked to end."""
+        """Say how far this attempt is (0 to 1) and what it does. Raises Stop when it was asked to end."""
+        self.fraction, self.doing = fraction, text or self.doing
         self._on_progress(fraction, text)
         now = time.monotonic()
-        if now - self._checked_in > CHECK_IN_SECONDS:
-            self._checked_in = now
-            self.check_in()
         if self._rows >= FLUSH_ROWS or (self._rows and now - self._flushed > FLUSH_SECONDS):
             self.flush()
         if self.stopping:
             raise Stop
-
-    def check_in(self) -> None:
-        self._writer.add(
-            "check_in",
-            plain({"id": self.attempt_id, "checked_in_at": utc_now(), "units_done": self.units_done}),
-        )
-        self._rows += 1
 
     def flush(self) -> None:
         self._rows, self._flushed = 0, time.monotonic()

@@ -30,6 +30,8 @@ class Slot:
             "CUDA_VISIBLE_DEVICES": visible,
             "OMP_NUM_THREADS": threads,
             "MKL_NUM_THREADS": threads,
+            "CHESSREG_THREADS": threads,  # what the worker takes for --threads, and records
+            "CHESSREG_GPU": visible,
         }
 
 

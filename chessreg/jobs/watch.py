@@ -1,0 +1,127 @@
+"""Which attempts are still alive. On this host the process table tells at once; elsewhere their promises do.
+
+An attempt promises when it will check in next. A watcher counts from when it saw that promise, on its own clock, so no
+two clocks need agree. A promise that was not kept makes an attempt `lost`, never `failed`; one that checks in again is
+running again (`ingest`), and late results count.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from sqlalchemy import select
+
+from chessreg.registry import provenance, tables
+from chessreg.registry.database import Database
+from chessreg.registry.tables.types import utc_now
+
+if TYPE_CHECKING:
+    from store import Store
+
+SLOW_SECONDS = 5.0  # a look that took longer says nothing: the registry, not the attempts, stood still
+
+
+def mark_dead(database: Database) -> int:
+    """Mark as lost the attempts of this host whose process is gone (boot id, pid and start time tell at once)."""
+    dead = [attempt.id for attempt, host in running(database) if gone(attempt, host)]
+    return lose(database, dead, tables.Cause.KILLED, "its process is gone")
+
+
+def running(database: Database) -> list[tuple[tables.Attempt, str]]:
+    """Attempts that are said to run, each with its host."""
+    with database.read() as session:
+        found = session.execute(
+            select(tables.Attempt, tables.Machine.host)
+            .join(tables.Machine, tables.Machine.id == tables.Attempt.machine_id)
+            .where(tables.Attempt.state == tables.AttemptState.RUNNING)
+        ).all()
+        session.expunge_all()
+    return [(attempt, host) for attempt, host in found]
+
+
+def gone(attempt: tables.Attempt, host: str) -> bool | None:
+    """Whether the process of an attempt of this host is gone; None when this host cannot tell."""
+    if host != socket.gethostname():
+        return None
+    if attempt.boot_id == provenance.boot_id():
+        return provenance.pid_start(attempt.pid) != attempt.pid_started
+    # Another boot: this machine's own earlier one, or another machine of the same name.
+    return True if attempt.machine_id == provenance.this_machine()["id"] else None
+
+
+def lose(database: Database, attempts: list[UUID], cause: tables.Cause, message: str) -> int:
+    """Say that attempts are lost, unless they have ended meanwhile; returns of how many that was true."""
+    if not attempts:
+        return 0
+    lost = 0
+    with database.write() as session:
+        for attempt_id in attempts:
+            attempt = session.get_one(tables.Attempt, attempt_id)
+            if attempt.state is tables.AttemptState.RUNNING:
+                attempt.state, attempt.cause = tables.AttemptState.LOST, cause
+                attempt.ended_at, attempt.message = utc_now(), message
+                lost += 1
+    return lost
+
+
+class Watcher:
+    """Promises as seen from here, with the time on this host's own clock at which each was first seen.
+
+    The notes are kept in the store, so that commands that live for a moment watch together. A restart of the machine
+    or a look that failed makes the watcher begin again: it forgets rather than accuse.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.file = store.root / f"watch-{socket.gethostname()}.json"
+
+    def look(self, database: Database, began: float | None = None) -> int:
+        """Mark as lost whose promise is overdue; returns how many. Call it after what waited was taken in.
+
+        `began` is `time.monotonic()` from before that, to tell a registry that stood still.
+        """
+        began = time.monotonic() if began is None else began
+        lost = mark_dead(database)
+        elsewhere = [attempt for attempt, host in running(database) if gone(attempt, host) is None]
+        now = time.monotonic()
+        if not elsewhere:
+            self.forget()
+            return lost
+        seen = {} if now - began > SLOW_SECONDS else self._notes()
+        notes: dict[str, list[Any]] = {}
+        overdue = []
+        for attempt in elsewhere:
+            promised, since = seen.get(attempt.id.hex, ("", now))
+            if promised != attempt.checked_in_at.isoformat():
+                promised, since = attempt.checked_in_at.isoformat(), now
+            notes[attempt.id.hex] = [promised, since]
+            if now - since > attempt.next_check_in_seconds:
+                overdue.append(attempt.id)
+        self._keep(notes)
+        return lost + lose(database, overdue, tables.Cause.LOST, "it did not check in as promised")
+
+    def forget(self) -> None:
+        """Begin again: what was seen so far proves nothing."""
+        with suppress(OSError):
+            self.file.unlink(missing_ok=True)
+
+    def _notes(self) -> dict[str, tuple[str, float]]:
+        try:
+            found = json.loads(self.file.read_text())
+            if found["boot"] != provenance.boot_id():
+                return {}
+            return {key: (promised, float(since)) for key, (promised, since) in found["seen"].items()}
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}
+
+    def _keep(self, notes: dict[str, list[Any]]) -> None:
+        aside = Path(f"{self.file}.{os.getpid()}")
+        with suppress(OSError):
+            aside.write_text(json.dumps({"boot": provenance.boot_id(), "seen": notes}))
+            aside.replace(self.file)
