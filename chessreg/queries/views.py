@@ -33,7 +33,7 @@ MACROS = (
     ELSE array_to_string(layers, ',') END""",
     # The settings of a spec as one text, without those that are named.
     """CREATE MACRO settings_text(spec, without) AS list_aggregate(list_transform(
-    list_filter(json_keys(spec), lambda name: NOT list_contains(without, name)),
+    list_sort(list_filter(json_keys(spec), lambda name: NOT list_contains(without, name))),
     lambda name: name || '=' || coalesce(json_extract(spec, '$."' || name || '"')::VARCHAR, 'null')),
     'string_agg', '; ')""",
     # Number `place` of little-endian int32s that are given as hexadecimal digits.

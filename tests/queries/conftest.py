@@ -2,6 +2,7 @@
 
 import itertools
 import shutil
+import struct
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -152,7 +153,8 @@ class Maker:
                 rows.append(
                     tables.Score(
                         run_id=run.id, unit=layers.index(layer), split=split, item=item, attempt_id=run.attempt_id,
-                        layer=layer, n=n, correct=correct, counts=None, detail=detail[0] if detail else None,
+                        layer=layer, n=n, correct=correct, detail=detail[0] if detail else None,
+                        counts=struct.pack("<6i", correct, n, n - correct, 0, n - correct, 0),
                     )
                 )  # fmt: skip
         self.add(artefact, *rows)

@@ -44,10 +44,11 @@ def test_the_same_query_twenty_times_on_eight_threads_gives_the_same_bytes(resul
         _ENGINES[results] = Engine(results, threads=8)  # nothing kept from the time before
         for entry in entries():
             result = run_query(results, entry.title)
-            assert len(result) >= 2
             for name in FORMATS:
                 seen.setdefault((entry.title, name), set()).add(rendered(result, name))
     assert {len(versions) for versions in seen.values()} == {1}
+    filled = [entry.title for entry in entries() if len(run_query(results, entry.title)) >= 1]
+    assert {"elo by intervention", "best probe layers", "probe f1 by class", "board intervention legality"} <= {*filled}
 
 
 def test_bounds_and_intervals_as_people_read_them(results):
@@ -70,7 +71,7 @@ def test_what_every_row_shares_stands_above_the_table(results):
 
 def test_latex_has_booktabs_and_escapes(results):
     text = rendered(run_query(results, "elo"), "latex")
-    assert text.startswith("% elo by intervention: Karvonen 2024, Table 3 and Figure 2\n")
+    assert text.startswith("% elo by intervention: Karvonen 2024, Tables 3 and 7 and Figure 2\n")
     assert r"\toprule" in text
     assert r"\bottomrule" in text
     assert r"first try legal \%" in text
