@@ -1,0 +1,215 @@
+"""Saved probes and activation vectors of Karvonen's code, of every age (specification of Karvonen 2024, 3.9 and 5.2).
+
+A probe file is a dict with `linear_probe` and what was logged, or, the oldest, the tensor alone. A vector file has
+`difference_vector` and mostly the two averages. A vector made from a skill probe is that probe's file with the same
+three tensors added. All are read by torch's weights-only unpickler; nothing of a file is ever run.
+
+The squares of a probe [1, d_model, 8, 8, classes] are [rank - 1, file], so that flattened they are a1, b1 … h8.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chessreg.errors import BadInputError
+from chessreg.models.importers.nanogpt import plain
+from chessreg.models.importers.source import read_torch_file
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+LABELS = {
+    "chess_piece_probe": "piece",
+    "chess_color_probe": "colour",
+    "chess_threat_probe": "threat",
+    "chess_legal_move_probe": "legal-move",
+    "chess_pin_probe": "pin",
+    "chess_prev_move_probe": "previous-move",
+    "chess_random_probe": "random",
+    "chess_skill_probe": "skill",
+}
+SHAPES = {(8, 8, 13): "piece", (8, 8, 3): "colour", (1, 1, 2): "skill", (1, 1): "rating"}
+POSITIONS = re.compile(r"find_(dots|even_spaces|odd_spaces|spaces)(_indices)?(_offset_one)?(_indices)?")
+SIDES = ("difference_vector", "average_high_elo_activation", "average_low_elo_activation")
+LICHESS_DOTS = 33  # in every game of the author's Lichess sets (3.3)
+TRANSFORMER_LENS = "tf_lens_"  # how the author's names of folded models begin: their residual stream is centred (2.3)
+SAME = 1e-4  # of the norm: within this, difference_vector is the high average minus the low one
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a file, or failing that its name, says about where its tensors come from. None: it does not say."""
+
+    layer: int | None
+    label: str | None
+    model: str | None
+    n_layers: int | None
+    positions: str | None
+    first_position: int | None  # positions are numbered from 0 within a game
+    logged: dict[str, Any] = field(default_factory=dict)  # every number and word in the file, as it stands there
+
+    @property
+    def centred(self) -> bool | None:
+        """Whether the residual stream had mean 0 over d_model; None when the model is not named."""
+        return None if self.model is None else self.model.startswith(TRANSFORMER_LENS)
+
+    @property
+    def positions_per_game(self) -> int | None:
+        """How many positions of each game were looked at, where that is known: the author's Lichess games, at dots."""
+        if self.positions != "dots" or self.first_position is None or self.logged.get("dataset_prefix") != "lichess_":
+            return None
+        return int(self.logged.get("pos_end") or LICHESS_DOTS) - self.first_position
+
+
+@dataclass(frozen=True)
+class ProbeFile:
+    """A linear probe without bias; weight float32 [d_model, 64 or 1, classes], 1 class for a regression."""
+
+    weight: np.ndarray
+    origin: Origin
+
+    @property
+    def epochs(self) -> int | None:
+        """Passes over the games. The file's `epochs` is the index of the last one."""
+        last = self.origin.logged.get("epochs")
+        return None if last is None else int(last) + 1
+
+    @property
+    def train_games(self) -> int | None:
+        """Games fitted on. The file's `iters` counts games over all epochs; `num_games` includes those held out."""
+        seen = self.origin.logged.get("iters")
+        return None if seen is None or not self.epochs else round(seen / self.epochs)
+
+
+@dataclass(frozen=True)
+class VectorFile:
+    """A direction float32 [d_model], the two sides whose difference it is where the file has them, and its source.
+
+    source: contrastive, cascade or probe. Contrastive sides are sums over `origin.positions_per_game` positions.
+    """
+
+    vector: np.ndarray
+    high: np.ndarray | None
+    low: np.ndarray | None
+    source: str
+    origin: Origin
+
+
+def read_probe(path: Path, name: str | None = None) -> ProbeFile:
+    """A saved probe. `name` is the file's own where `path` is a copy of it. Raises BadInputError."""
+    name = name or path.name
+    content = read_torch_file(path)
+    logged = content if isinstance(content, dict) else {}
+    tensor = content.get("linear_probe") if isinstance(content, dict) else content
+    if not hasattr(tensor, "dim"):
+        hint = f"chessreg import vector {name}" if SIDES[0] in logged else "a probe file has `linear_probe`"
+        raise BadInputError(f"{name} holds no linear probe", hint)
+    if tensor.dim() not in (4, 5) or tensor.shape[0] != 1 or tuple(tensor.shape[2:4]) not in ((8, 8), (1, 1)):
+        raise BadInputError(
+            f"{name}: its probe has shape {list(tensor.shape)}", "known are [1, d_model, 8 or 1, 8 or 1, classes]"
+        )
+    origin = origin_of(logged, name)
+    if origin.label is None:
+        guessed = SHAPES.get(tuple(tensor.shape[2:]))
+        origin = Origin(**{**vars(origin), "label": guessed})
+    weight = tensor[0].unflatten(-1, (-1, 1)) if tensor.dim() == 4 else tensor[0]
+    return ProbeFile(floats(weight.flatten(1, 2), name), origin)
+
+
+def read_vector(path: Path, name: str | None = None) -> VectorFile:
+    """A saved activation vector, or the difference of a skill probe's two classes. Raises BadInputError."""
+    name = name or path.name
+    content = read_torch_file(path)
+    if not isinstance(content, dict) or not (SIDES[0] in content or "linear_probe" in content):
+        raise BadInputError(f"{name} holds no activation vector", "a vector file has `difference_vector`")
+    origin = origin_of(content, name)
+    cascade = re.search(r"type=caa_cascade", name) is not None
+    source = "probe" if "linear_probe" in content else "cascade" if cascade else "contrastive"
+    if SIDES[0] not in content:
+        weight = read_probe(path, name).weight
+        if weight.shape[1:] != (1, 2):
+            raise BadInputError(
+                f"{name} is a probe of {weight.shape[1]} squares and {weight.shape[2]} classes, not one direction",
+                f"chessreg import probe {name}",
+            )
+        low, high = weight[:, 0, 0], weight[:, 0, 1]
+        return VectorFile(high - low, high, low, source, origin)
+    vector, high, low = (one_dimensional(content.get(key), key, name) for key in SIDES)
+    if vector is None:
+        raise BadInputError(f"{name}: its difference_vector is no tensor")
+    if high is not None and low is not None and not agrees(vector, high, low):
+        raise BadInputError(f"{name}: its difference_vector is not its high average minus its low one")
+    return VectorFile(vector, high, low, source, origin)
+
+
+def origin_of(logged: dict[str, Any], name: str) -> Origin:
+    """Where a file's tensors come from: what it logged, and its name where it logged nothing."""
+    config = logged.get("config_name") or logged.get("linear_probe_name")
+    if not config:
+        config = next((key for key in LABELS if key in name), None)
+    layer = logged.get("layer")
+    if layer is None and (found := re.search(r"layer[_=](\d+)", name)):
+        layer = int(found[1])
+    model = logged.get("model_name")
+    if not model and (found := re.search(rf"{TRANSFORMER_LENS}\w+?layers\w*?ckpt(_no_optimizer)?", name)):
+        model = found[0]
+    n_layers = logged.get("n_layers")
+    if n_layers is None and (found := re.search(r"_?(\d+)layers", str(model or name))):
+        n_layers = int(found[1])
+    first = logged.get("pos_start")
+    if first is None and (found := re.search(r"pos_start_(\d+)", name)):
+        first = int(found[1])
+    indexing = logged.get("indexing_function_name")
+    positions = positions_of(str(indexing)) if indexing else None
+    if positions is None and logged:  # what the author's first files took for granted
+        positions = "even-spaces" if "black_player" in name else "dots"
+    known = {key: plain(value) for key, value in logged.items() if key not in (*SIDES, "linear_probe")}
+    return Origin(
+        layer=None if layer is None else int(layer),
+        label=label_of(str(config)) if config else None,
+        model=str(model) if model else None,
+        n_layers=None if n_layers is None else int(n_layers),
+        positions=positions,
+        first_position=None if first is None else int(first),
+        logged={key: value for key, value in known.items() if value is not None},
+    )
+
+
+def label_of(config: str) -> str:
+    """Our name of a label of the author's; one that we do not have keeps its own."""
+    return LABELS.get(config, config.removeprefix("chess_").removesuffix("_probe").replace("_", "-"))
+
+
+def positions_of(indexing: str) -> str:
+    """Our name of an indexing function of the author's; one that we do not have keeps its own."""
+    found = POSITIONS.fullmatch(indexing)
+    return found[1].replace("_", "-") + ("+1" if found[3] else "") if found else indexing
+
+
+def floats(tensor: Tensor, name: str) -> np.ndarray:
+    import numpy as np
+
+    values = np.ascontiguousarray(tensor.detach().float().numpy())
+    if not np.isfinite(values).all():
+        raise BadInputError(f"{name} holds NaN or infinite values")
+    return values
+
+
+def one_dimensional(tensor: Any, key: str, name: str) -> np.ndarray | None:
+    if tensor is None:
+        return None
+    if not hasattr(tensor, "dim") or tensor.dim() != 1 or not tensor.is_floating_point():
+        raise BadInputError(f"{name}: {key} is no tensor of floats [d_model]")
+    return floats(tensor, name)
+
+
+def agrees(vector: np.ndarray, high: np.ndarray, low: np.ndarray) -> bool:
+    import numpy as np
+
+    if not vector.shape == high.shape == low.shape:
+        return False
+    return bool(np.linalg.norm(high - low - vector) <= SAME * max(np.linalg.norm(high), np.linalg.norm(low)))
