@@ -153,14 +153,16 @@ def refuse_games(trained: Trained, hashes: np.ndarray, allow: bool, what: str) -
 def trained_on(inputs: Inputs, recipe: str) -> tuple[Trained | None, str | None]:
     """The games that a checkpoint, probe, vector or cache was made from, or None and why they are unknown.
 
-    A probe's and a vector's are the games of its cache, the held-out ones too.
+    A probe's and a vector's are the games of its cache, the held-out ones too; a vector's without a cache are those
+    that were put into classes.
     """
     from chessreg.experiments.selection import GameSelection, select
 
     run = None if recipe.startswith("sha256:") else inputs.run(recipe, complete=False)
-    if run is not None and isinstance(run.spec.get("cache"), str):
-        return trained_on(inputs, run.spec["cache"])
-    if run is not None and run.kind == "cache":
+    for source in ("cache", "probe", "of"):  # a vector is made from a cache, a probe's weights or another vector
+        if run is not None and isinstance(run.spec.get(source), str):
+            return trained_on(inputs, run.spec[source])
+    if run is not None and (run.kind == "cache" or (run.kind == "vector" and run.spec.get("dataset"))):
         names = GameSelection.model_fields
         selection = GameSelection(**{name: value for name, value in run.spec.items() if name in names})
         return [select(selection, inputs)], None

@@ -376,3 +376,28 @@ def test_a_layer_that_is_not_there_is_told(world_session):
     for spec in (VectorSpec(cache="reference-fit", layers=(7,)), VectorSpec(source="random", of="skill", layers=(7,))):
         with pytest.raises(BadInputError, match="layer 7"):
             world_session.run(spec)
+
+
+def test_the_games_behind_a_vector_are_known_also_without_a_cache(world_session):
+    from chessreg.experiments.overlap import trained_on
+
+    inputs = world_session.inputs
+    run = made(world_session, VectorSpec(**STREAM), "from-model")
+    control = made(world_session, VectorSpec(source="random", of="from-model", seed=1), "its-control")
+    games, part = inputs.dataset(inputs.recipe("dataset", "sample:fit"))
+    for reference in (run, control):
+        ((_, places),), _ = trained_on(inputs, reference)
+        np.testing.assert_array_equal(places, games.rows(part))
+
+
+def test_games_that_the_model_was_trained_on_are_refused(world_session, monkeypatch):
+    from chessreg.experiments import overlap
+
+    games, _ = world_session.inputs.dataset(world_session.inputs.recipe("dataset", "sample"))
+    monkeypatch.setattr(overlap, "trained_on", lambda inputs, recipe: ([(games, np.arange(20))], None))
+    spec = VectorSpec(**STREAM, replicate=2)
+    with pytest.raises(BadInputError, match="--allow-overlap"):
+        world_session.run(spec)
+    run = made(world_session, spec.model_copy(update={"allow_overlap": True}), "overlapping")
+    shared = vector_rows(world_session.inputs, run)[0].detail["overlap"]["checkpoint"]
+    assert 0 < shared["games"] < shared["of_games"]
