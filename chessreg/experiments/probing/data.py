@@ -57,12 +57,14 @@ class ProbeData:
         fitted: SkillReport | None = None,
         allocate: Allocate = np.empty,
         game: int | None = None,
+        truth: bool = True,
     ) -> ProbeData:
         """Labels are derived from the dataset that the cache was made from, never stored with the activations.
 
         first, last: only the positions numbered first ≤ number < last of each game. fitted: the skill report of the
         games that the probe was fitted on, whose edges hold. allocate makes the arrays that grow with the cache.
-        game: only the rows of this one are usable and have a label, as one board view needs.
+        game: only the rows of this one are usable and have a label, as one board view needs. truth: False for games
+        whose skill or rating is of no matter; `labels` is then 0 there.
         """
         from chessreg.experiments.skill import SkillSettings, classes_of
 
@@ -73,11 +75,13 @@ class ProbeData:
         item, ply = cache.array.game, cache.array.ply
         places = np.unique(item).astype(np.int64)
         found, classes = None, len(wanted.classes)
-        if wanted.source != "position":
+        if wanted.source != "position" and truth:
             found = classes_of(inputs, spec.dataset, places, skill or SkillSettings(), seed, fitted)
             classes = len(found.report.games) if wanted.source == "skill" else 0
         shape = (len(item), wanted.squares)
         values = allocate(shape, np.float32 if wanted.source == "rating" else np.int8)
+        if wanted.of is None:
+            values[:] = 0
         hashes = allocate((len(item),), np.uint64)
         mine = np.arange(len(item)) if game is None else np.flatnonzero(item == game)
         for rows, asked in labels.asked(games, item[mine], ply[mine]):
@@ -88,7 +92,8 @@ class ProbeData:
             of_game = found.classes if wanted.source == "skill" else found.rating
             values[:, 0] = of_game[np.searchsorted(places, item)]
         usable = in_range(cache, first, last) & (item == game if game is not None else True)
-        usable &= np.isfinite(values[:, 0]) if wanted.source == "rating" else values[:, 0] >= 0
+        if found is not None:
+            usable &= np.isfinite(values[:, 0]) if wanted.source == "rating" else values[:, 0] >= 0
         if not usable.any():
             raise BadInputError(f"no cached position of {field} is numbered {first} or more", "lower --first")
         return cls(cache, item, values, classes, hashes, usable, found, places)
@@ -160,10 +165,9 @@ def scratch(folder: Path, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         return np.memmap(file, dtype, "w+", shape=shape)
 
 
-def label_of(data: ProbeData, name: str) -> Label:
-    """The label with its classes: those of skill depend on the games."""
+def label_of(name: str, classes: int) -> Label:
+    """The label with its classes: how many skill has depends on the games."""
     wanted = labels.label(name)
     if wanted.source == "skill":
-        classes = ("low", "high") if data.classes == 2 else tuple(str(k) for k in range(data.classes))
-        return replace(wanted, classes=classes)
+        return replace(wanted, classes=("low", "high") if classes == 2 else tuple(map(str, range(classes))))
     return wanted

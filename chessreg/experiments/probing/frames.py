@@ -45,33 +45,38 @@ def frames_of_score(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
     return frames_of_game(inputs, probe, data, int(row["item"]))
 
 
-def frames_of_game(inputs: Inputs, probe: FittedProbe, data: ProbeData, game: int) -> list[BoardFrame]:
-    """What a probe reads off the positions of one game of a cache."""
+def frames_of_game(
+    inputs: Inputs, probe: FittedProbe, data: ProbeData, game: int, centre: bool = False
+) -> list[BoardFrame]:
+    """What a probe reads off the positions of one game of a cache, beside the truth where that is known."""
     from chessreg.experiments.probing.data import label_of
     from chessreg.games.reader import boards_of
 
     games, _ = inputs.dataset(data.cache.spec.dataset)
     boards, _ = boards_of(games.texts(np.array([game])))
-    label = label_of(data, probe.label)
+    label = label_of(probe.label, probe.weight.shape[-1])
+    known = label.source == "position" or data.skill is not None
     frames = []
-    for found in logits_by_game(probe.weight, data, data.rows & (data.item == game), probe.layer):
+    for found in logits_by_game(probe.weight, data, data.rows & (data.item == game), probe.layer, centre=centre):
         for logits, at in zip(found.logits, found.rows, strict=True):
             ply = int(data.cache.array.ply[at])
             squares, said = letters(boards[ply]), f"ply {ply}: layer {probe.layer} reads"
-            if data.classes == 0:
+            if label.source == "rating":
                 elo = float(logits[0, 0]) * probe.detail["std"] + probe.detail["mean"]
-                frames.append(BoardFrame(f"{said} {elo:.0f} Elo, the truth is {data.labels[at, 0]:.0f}", squares))
+                truth = f", the truth is {data.labels[at, 0]:.0f}" if known else ""
+                frames.append(BoardFrame(f"{said} {elo:.0f} Elo{truth}", squares))
             else:
-                frames.append(frame(said, squares, label, softmax(logits), data.labels[at]))
+                frames.append(frame(said, squares, label, softmax(logits), data.labels[at] if known else None))
     return frames
 
 
-def frame(said: str, squares: str, label: Label, probability: np.ndarray, truth: np.ndarray) -> BoardFrame:
-    """One position: probability float [squares, classes] read, classes int8 [squares] true."""
+def frame(said: str, squares: str, label: Label, probability: np.ndarray, truth: np.ndarray | None) -> BoardFrame:
+    """One position: probability float [squares, classes] read, classes int8 [squares] true (None: not known)."""
     read = probability.argmax(-1)
-    if len(truth) == 1:
+    if truth is None or len(truth) == 1:
         name, sure = label.classes[read[0]], probability[0, read[0]]
-        return BoardFrame(f"{said} {label.name} {name} ({sure:.0%}), the truth is {label.classes[truth[0]]}", squares)
+        beside = "" if truth is None else f", the truth is {label.classes[truth[0]]}"
+        return BoardFrame(f"{said} {label.name} {name} ({sure:.0%}){beside}", squares)
     wrong: dict[int, Mark] = {int(s): "wrong" for s in np.flatnonzero(read != truth)}
     return BoardFrame(
         title=f"{said} {64 - len(wrong)} of 64 squares",

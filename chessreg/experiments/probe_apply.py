@@ -1,0 +1,232 @@
+"""`probe-apply`: what fitted probes, ours or imported, read off other games."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from pydantic import Field
+
+from chessreg.errors import BadInputError
+from chessreg.experiments import overlap
+from chessreg.experiments.cache import CachedActivations, CacheSpec, load_cache
+from chessreg.experiments.overlap import ALLOW_OVERLAP, AllowOverlap, Evaluated
+from chessreg.experiments.probing.rows import ProbeScore, Sparse, score_columns
+from chessreg.experiments.probing.stored import FittedProbe, load_probe
+from chessreg.experiments.selection import select
+from chessreg.games.labels import label
+from chessreg.jobs.inputs import Inputs
+from chessreg.jobs.kind import Estimate, Kind
+from chessreg.jobs.spec import How, Ref, Spec
+from chessreg.registry import tables
+
+if TYPE_CHECKING:
+    from chessreg.experiments.probing.data import ProbeData
+    from chessreg.games.boardframe import BoardFrame
+    from chessreg.jobs.task import Task
+
+
+class ApplySpec(Spec):
+    probe: Annotated[str, Ref("run:probe")] = Field(description="the fitted probes")
+    cache: Annotated[str, Ref("run:cache")] = Field(description="activations of other games of the same model")
+    layers: tuple[int, ...] = Field((), description="layers, 0-based; none given: all that are fitted and cached")
+    first: int | None = Field(None, ge=0, description="leave out the first positions; none: as the probe was fitted")
+    last: int | None = Field(None, ge=1, description="positions counted from the start; none: as the probe was fitted")
+    allow_overlap: AllowOverlap = ALLOW_OVERLAP
+
+
+class ReadRow(Sparse):
+    """What a probe of skill or rating reads off one game. `value` is the class most positions vote for, or Elo."""
+
+    layer: int
+    hook_point: str
+    label: str
+    positions: int
+    lowest: int | None = None  # positions read as the lowest class
+    highest: int | None = None  # positions read as the highest class
+    vote_class: int | None = None
+    mean_class: int | None = None  # the class of the mean logit over the game
+
+
+class ProbeApply(Kind):
+    """What fitted probes read off other games: boards scored as on test games, skill counted whoever plays.
+
+    Of skill no truth is needed: how many games and positions are read as which class stands in the metrics
+    `share_of_positions`, `share_of_games_by_vote` and `share_of_games_by_mean` (step: the class, 0 the lowest).
+    Karvonen 2024, section 4.3, says that 99.4 % of games from random openings are read as low skill, not in which
+    unit. One unit is one layer.
+    """
+
+    name = "probe-apply"
+    example = "--probe reference-board --cache reference-test"
+    families = ("score", "prediction", "metric_point")
+    spec = ApplySpec
+    detail = {"score": ProbeScore, "prediction": ReadRow}  # noqa: RUF012
+
+    def units(self, spec: ApplySpec, inputs: Inputs) -> int:
+        return len(layers_of(spec, inputs))
+
+    def estimate(self, spec: ApplySpec, inputs: Inputs) -> Estimate:
+        rows = self.units(spec, inputs) * inputs.run(spec.cache, "cache").units
+        read = label(load_probe(inputs, spec.probe, layers_of(spec, inputs)[0]).label)
+        return Estimate({"score" if read.source == "position" else "prediction": rows})
+
+    def check(self, spec: ApplySpec, inputs: Inputs) -> None:
+        run = inputs.run(spec.cache, "cache")
+        games, places = select(CacheSpec(**run.spec), inputs)
+        overlap.refuse(inputs, run.spec["checkpoint"], games, places, spec.allow_overlap)
+        overlap.refuse(inputs, spec.probe, games, places, spec.allow_overlap, "the probe")
+        probe = load_probe(inputs, spec.probe, layers_of(spec, inputs)[0])
+        row: tables.ActivationCache = inputs.rows(tables.ActivationCache, run)[0]
+        if probe.weight.shape[0] != row.d_model:
+            raise BadInputError(f"the probe reads d_model {probe.weight.shape[0]}, the cache holds {row.d_model}")
+        fitted_on = inputs.rows(tables.Probe, inputs.run(spec.probe))[0].checkpoint_id
+        if fitted_on not in (None, row.checkpoint_id):
+            raise BadInputError("the probe was fitted on another checkpoint than the cache is of")
+        centring(probe, load_cache(inputs, spec.cache))
+
+    def run(self, task: Task[ApplySpec, How]) -> None:
+        from chessreg.games.position_hash import HashSet
+        from chessreg.models.devices import prepare
+
+        spec, inputs = task.spec, task.inputs
+        device = prepare(task.how.device, task.how.threads)
+        layers = layers_of(spec, inputs)
+        probe = load_probe(inputs, spec.probe, layers[0])
+        data = applied_data(spec, inputs, probe)
+        fitted = fitted_positions(spec, inputs)
+        seen = None if fitted is None else HashSet(fitted)
+        emit_overlap(task, data)
+        for unit in task.units:
+            probe = load_probe(inputs, spec.probe, layers[unit])
+            centre = centring(probe, data.cache)
+            if label(probe.label).source == "position":
+                emit_scores(task, unit, probe, data, seen, centre, device)
+            else:
+                emit_reads(task, unit, probe, data, centre, device)
+            task.done(unit)
+
+    def frames(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+        from uuid import UUID
+
+        from chessreg.experiments.probing.frames import frames_of_game
+
+        with inputs.database.read() as session:
+            spec = ApplySpec(**session.get_one(tables.Run, UUID(str(row["run_id"]))).spec)
+        if row.get("item") is None:
+            return []
+        probe = load_probe(inputs, spec.probe, layers_of(spec, inputs)[int(row["unit"])])
+        data = applied_data(spec, inputs, probe, game=int(row["item"]))
+        return frames_of_game(inputs, probe, data, int(row["item"]), centring(probe, data.cache))
+
+
+def layers_of(spec: ApplySpec, inputs: Inputs) -> tuple[int, ...]:
+    """The layers to apply; raises BadInputError for one that was not fitted or not cached."""
+    rows: list[tables.Probe] = inputs.rows(tables.Probe, inputs.run(spec.probe))
+    caches: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, inputs.run(spec.cache, "cache"))
+    cached = {int(point.split(".")[1]) for point in caches[0].hook_points}
+    there = tuple(sorted({row.layer for row in rows} & cached))
+    if missing := set(spec.layers) - set(there):
+        raise BadInputError(f"layer {min(missing)} is not both fitted and cached", f"both: {list(there)}")
+    if not there:
+        raise BadInputError("no layer of the probe is in the cache", f"it holds {', '.join(map(str, sorted(cached)))}")
+    return spec.layers or there
+
+
+def applied_data(spec: ApplySpec, inputs: Inputs, probe: FittedProbe, game: int | None = None) -> ProbeData:
+    """The cache, labelled where the label is read off the position."""
+    from chessreg.experiments.probing.data import ProbeData
+
+    first = probe.detail.get("first", probe.detail.get("first_position")) if spec.first is None else spec.first
+    last = probe.detail.get("last") if spec.last is None else spec.last
+    return ProbeData.load(inputs, spec.cache, probe.label, "cache", first=first or 0, last=last, truth=False, game=game)
+
+
+def fitted_positions(spec: ApplySpec, inputs: Inputs) -> np.ndarray | None:
+    """Hashes of the positions that the probe was fitted on, uint64, or None where they are unknown."""
+    from chessreg.experiments.probe import ProbeSpec
+    from chessreg.experiments.probing.data import ProbeData
+
+    run = inputs.run(spec.probe)
+    if run.kind != "probe":
+        return None
+    fit = ProbeSpec(**run.spec)
+    data = ProbeData.load(inputs, fit.cache, fit.label, "fitted_on", first=fit.first, last=fit.last, truth=False)
+    return data.positions[data.rows & ~data.held_out(fit.validation, fit.seed)]
+
+
+def centring(probe: FittedProbe, cache: CachedActivations) -> bool:
+    """Whether the cache's residuals must be centred for this probe (Karvonen specification 2.3).
+
+    Raises BadInputError for a probe of raw residuals on a cache of centred ones: what it needs is gone.
+    """
+    centred = cache.array.parts[0].attributes["spec"]["residual"] == "centred"
+    if centred and not probe.centred:
+        raise BadInputError("the probe was fitted on raw residuals, the cache holds centred ones")
+    return probe.centred and not centred
+
+
+def emit_overlap(task: Task[ApplySpec, How], data: ProbeData) -> None:
+    """What the games share with those that the model and the probe were made from, as metrics of the first unit.
+
+    Unknown counts have no metric.
+    """
+    if 0 not in task.units:
+        return
+    inputs, spec = task.inputs, task.spec
+    games, _ = inputs.dataset(data.cache.spec.dataset)
+    places = np.unique(data.item[data.rows]).astype(np.int64)
+    mine = Evaluated(games.hashes[places], overlap.opening_hashes(games.moves(places)), data.positions[data.rows])
+    for name, recipe in (("checkpoint", data.cache.spec.checkpoint), ("probe", spec.probe)):
+        found = overlap.measure(inputs, recipe, mine, task.progress)
+        for what in ("games", "openings", "positions"):
+            value = getattr(found, what)
+            if value is not None:
+                task.emit("metric_point", 0, name=f"overlap_{name}_{what}", step=0, value=float(value))
+
+
+def emit_scores(
+    task: Task[ApplySpec, How], unit: int, probe: FittedProbe, data: ProbeData, seen: Any, centre: bool, device: str
+) -> None:
+    """A score row a game, as on the test games of a probe run."""
+    from chessreg.experiments.probing.scoring import score
+
+    majority = np.array(probe.detail.get("majority", data.majority(data.rows)), np.int8)
+    for found in score(probe.weight, data, data.rows, probe.layer, device, centre):
+        columns = score_columns(found, data, probe.layer, probe.label, majority, seen, None)
+        task.emit(
+            "score", unit, columns, split="test", item=found.game, layer=probe.layer, n=found.n, correct=found.correct,
+            counts=found.counts,
+        )  # fmt: skip
+
+
+def emit_reads(
+    task: Task[ApplySpec, How], unit: int, probe: FittedProbe, data: ProbeData, centre: bool, device: str
+) -> None:
+    """A prediction row a game, and how many games and positions are read as which class."""
+    from chessreg.experiments.probing.scoring import logits_by_game
+
+    classes = probe.weight.shape[-1] if label(probe.label).source == "skill" else 0
+    shares = np.zeros((3, classes))
+    for found in logits_by_game(probe.weight, data, data.rows, probe.layer, device, centre):
+        columns: dict[str, Any] = {}
+        if classes:
+            named = np.bincount(found.logits[:, 0].argmax(-1), minlength=classes)
+            vote, mean = int(named.argmax()), int(found.logits[:, 0].mean(0, dtype=np.float64).argmax())
+            shares[0] += named
+            shares[1, vote] += 1
+            shares[2, mean] += 1
+            value = float(vote)
+            columns = {"lowest": int(named[0]), "highest": int(named[-1]), "vote_class": vote, "mean_class": mean}
+        elif "std" in probe.detail:
+            value = float(found.logits.mean(dtype=np.float64)) * probe.detail["std"] + probe.detail["mean"]
+        else:
+            raise BadInputError("the probe's file does not say the mean and spread of its ratings")
+        row = ReadRow(
+            layer=probe.layer, hook_point=probe.hook_point, label=probe.label, positions=len(found.rows), **columns
+        )
+        task.emit("prediction", unit, row, item=found.game, name=f"{probe.label}:{probe.layer}", value=value)
+    names = ("share_of_positions", "share_of_games_by_vote", "share_of_games_by_mean")
+    for name, counts in zip(names, shares, strict=True):
+        for k, count in enumerate(counts.tolist()):
+            task.emit("metric_point", unit, name=name, step=k, value=count / counts.sum())
