@@ -7,6 +7,7 @@ import chess
 from chessreg.errors import BadInputError
 
 MAX_PLIES = 10
+MAX_POSITIONS = 100_000  # tried before a position counts as too far: some ten seconds
 
 
 def shortest_game(target: chess.Board, max_plies: int = MAX_PLIES) -> list[chess.Move]:
@@ -21,11 +22,13 @@ def shortest_game(target: chess.Board, max_plies: int = MAX_PLIES) -> list[chess
     """
     first = 0 if target.turn == chess.WHITE else 1
     for plies in range(first, max_plies + 1, 2):
-        board = chess.Board()
-        if _lead(board, target, plies, set()):
+        board, dead = chess.Board(), set[tuple[int, object]]()
+        if _lead(board, target, plies, dead):
             return list(board.move_stack)
+        if len(dead) > MAX_POSITIONS:
+            break
     raise BadInputError(
-        f"no game of {max_plies} plies or fewer leads to {target.epd()}, and a model reads moves, not positions",
+        f"no game of {max_plies} plies or fewer was found that leads to {target.epd()}, and a model reads moves, not positions",
         "use a book of games (PGN, TSV or CSV)",
     )
 
@@ -35,7 +38,7 @@ def _lead(board: chess.Board, target: chess.Board, plies: int, dead: set[tuple[i
     if plies == 0:
         return _same(board, target)
     key = (plies, board._transposition_key())
-    if key in dead or _too_far(board, target, plies):
+    if key in dead or len(dead) > MAX_POSITIONS or _too_far(board, target, plies):
         return False
     for move in sorted(board.legal_moves, key=chess.Move.uci):
         board.push(move)

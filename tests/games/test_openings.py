@@ -100,11 +100,29 @@ def test_a_pgn_book_is_read_plain_and_zipped(tmp_path: Path) -> None:
         assert {opening.name for opening in found} == {"", "Bird"}
 
 
-def test_an_epd_book_is_refused_because_it_has_no_moves(tmp_path: Path) -> None:
-    path = tmp_path / "book.epd"
-    path.write_text("r1bqkbnr/1ppp1ppp/p1n5/1B2p3/4P3/5N2/PPPP1PPP/RNBQK2R w KQkq - 0 4\n")
-    with pytest.raises(BadInputError, match=r"EPD book.*without the moves"):
-        parse_opening(f"book:{path}")
+def test_the_authors_random_openings_are_the_same_draws_and_may_be_finished() -> None:
+    plain, author = (openings(parse_opening(f"{source}:20"), 3, range(30)) for source in ("random", "random-2024"))
+    same = [a == b for a, b in zip(plain, author, strict=True)]
+    assert sum(same) > 20
+
+
+def test_the_author_starts_anew_five_times_and_keeps_a_last_ply_that_mates(monkeypatch: pytest.MonkeyPatch) -> None:
+    mate = chess.Board()
+    sans = ["f3", "e5", "g4", "Qh4#"]
+    for san in sans:
+        mate.push_san(san)
+    tried: list[int] = []
+
+    def stuck(plies: int, seed: int, number: int, attempt: int) -> tuple[chess.Board, list[str]]:
+        tried.append(attempt)
+        return mate, sans
+
+    monkeypatch.setattr("chessreg.games.openings._random_plies", stuck)
+    assert openings(parse_opening("random-2024:4"), 0, [0])[0].board().is_checkmate()
+    assert tried == [0]
+    tried.clear()
+    assert len(openings(parse_opening("random-2024:6"), 0, [0])[0].moves) == 4
+    assert tried == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(
@@ -153,5 +171,3 @@ def test_the_shared_books_are_read(shared_data: Path) -> None:
         for number in range(0, len(book.lines), len(book.lines) // 20):
             moves, sans = book.moves(number)
             assert len(moves) == len(sans) > 0
-    with pytest.raises(BadInputError, match="EPD"):
-        Book.read(folder / "noob_3moves.epd.zip")
