@@ -263,6 +263,26 @@ def test_a_skill_probes_direction_is_its_highest_class_minus_its_lowest():
         class_difference(np.zeros((12, 64, 13), np.float32))
 
 
+@pytest.mark.parametrize("label", ["skill", "rating"])
+def test_the_vector_of_a_probe_run_has_unit_norm_unless_asked_otherwise(world_session, label):
+    from chessreg.experiments.probe import ProbeSpec, load_probe
+
+    inputs = world_session.inputs
+    world_session.run(ProbeSpec(cache="reference-fit", label=label, epochs=1, first=2), name=f"{label}-probe")
+    unit = made(world_session, VectorSpec(source="probe", probe=f"{label}-probe"), f"{label}-unit")
+    kept = made(world_session, VectorSpec(source="probe", probe=f"{label}-probe", normalise="none"), f"{label}-kept")
+    for layer in (0, 1):
+        weight = load_probe(inputs, inputs.recipe("run:probe", f"{label}-probe"), layer).weight
+        expected = weight[:, 0, -1] - (weight[:, 0, 0] if label == "skill" else 0)
+        np.testing.assert_allclose(load_vector(inputs, kept, layer), expected, rtol=1e-5)
+        found = load_vector(inputs, unit, layer)
+        assert np.linalg.norm(found) == pytest.approx(1)
+        np.testing.assert_allclose(found * np.linalg.norm(expected), expected, atol=1e-5)
+        row = vector_rows(inputs, unit)[layer]
+        assert row.source == f"probe:{label}"
+        assert row.detail["norm_before_matching"] == pytest.approx(np.linalg.norm(expected), rel=1e-5)
+
+
 def test_a_board_probe_has_no_skill_direction(world_session):
     with pytest.raises(BadInputError, match="no one class difference"):
         world_session.run(VectorSpec(source="probe", probe="reference-board"))

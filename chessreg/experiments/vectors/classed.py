@@ -48,6 +48,7 @@ class ClassedGames:
         """What a vector's detail keeps of its games."""
         most, mean = int(self.positions.max()), float(self.positions.mean())
         return {
+            "games": len(self.places),
             **self.counts(),
             "positions_per_game": most if mean == most else mean,
             "games_without_positions": self.incomplete,

@@ -61,6 +61,8 @@ def others(inputs: Inputs, mine: tables.Vector) -> Iterator[tuple[tables.Vector,
         ).all()
         session.expunge_all()
     for row, spec_hash in rows:
+        if mine.checkpoint_id is None and row.detail.get("model") != mine.detail.get("model"):
+            continue  # imported ones of unknown models: only the name can tell that it is the same
         try:
             values = read_vector(inputs, f"run:{spec_hash}", row).vector
         except ChessregError:

@@ -92,13 +92,16 @@ def with_norm(direction: np.ndarray, norm: float) -> np.ndarray:
 def class_difference(weight: np.ndarray) -> Direction:
     """Highest class minus lowest of a skill probe's weights [d_model, 1, classes] (Karvonen 2024, section 4.1).
 
-    Not normalised. BadInputError for a probe that reads more than one thing (64 squares).
+    Of a probe that reads the rating itself [d_model, 1, 1]: where the rating rises. Not normalised. BadInputError for a
+    probe that reads more than one thing (64 squares).
     """
-    if weight.ndim != 3 or weight.shape[1] != 1 or weight.shape[2] < 2:
+    if weight.ndim != 3 or weight.shape[1] != 1:
         raise BadInputError(
             f"a probe of shape {list(weight.shape)} has no one class difference",
             "give a probe of skill, which reads one of a few classes off each game",
         )
+    if weight.shape[2] == 1:
+        return Direction(as_float32(weight[:, 0, 0]))
     low, high = weight[:, 0, 0], weight[:, 0, -1]
     return Direction(as_float32(high - low), as_float32(high), as_float32(low))
 

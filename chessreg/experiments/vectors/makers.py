@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class Origin:
     """What all directions of a run have in common, for their rows."""
 
-    checkpoint_id: UUID
+    checkpoint_id: UUID | None  # None: of a model that is not in this registry
     source: str  # as contrastive:white_elo, random:contrastive:white_elo, probe:skill
     at: str
     detail: dict[str, Any]
@@ -97,9 +97,9 @@ def contrasts(
         return
     kept = {layer: kept_sums(task, layer, games.places) for layer in layers} if task.spec.of else {}
     if kept and all(found is not None for found in kept.values()):
-        for layer, found in kept.items():
-            assert found is not None
-            yield layer, contrast(found, games.positions, classes, spec.positions)
+        for layer, known in kept.items():
+            assert known is not None
+            yield layer, contrast(known, games.positions, classes, spec.positions)
         return
     model, texts, where = run_on(task, spec, games)
     folder = task.folder / "sums"

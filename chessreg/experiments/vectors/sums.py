@@ -5,7 +5,9 @@ They come from a cache, or from the model in one forward pass over the games tha
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -116,8 +118,6 @@ def from_model_resumable(
 
     The folder must be of this run alone: layers, games and positions are a function of the run's spec.
     """
-    import os
-
     game, character = where
     name = "sums-" + "_".join(map(str, layers))
     folder.mkdir(parents=True, exist_ok=True)
@@ -127,13 +127,16 @@ def from_model_resumable(
         path = folder / f"{name}-{low}.npy"
         if not path.exists():
             mine = (game >= low) & (game < high)
-            piece = from_model(
-                model, texts[low:high], (game[mine] - low, character[mine]), layers, batch_games,
-                on_progress=lambda done, low=low: on_progress(low + done),
-            )  # fmt: skip
+            here = game[mine] - low, character[mine]
+            shift = partial(_shifted, on_progress, low)
+            piece = from_model(model, texts[low:high], here, layers, batch_games, on_progress=shift)
             with (folder / f".{name}-{low}.{os.getpid()}").open("wb") as file:
                 np.save(file, piece)
             os.replace(file.name, path)
         pieces.append(np.load(path))
         on_progress(high)
     return np.concatenate(pieces, axis=1)
+
+
+def _shifted(on_progress: Callable[[int], None], low: int, done: int) -> None:
+    on_progress(low + done)
