@@ -78,7 +78,7 @@ def test_a_kind_is_helped_planned_killed_resumed_queried_and_drawn(name, world, 
     assert results(session, planned_id(planned)) == rows
 
     short = len(found.families) == 1 and found.name not in tables.Base.metadata.tables
-    view = found.name if short else f"{found.name}_{next(iter(rows))}"
+    view = (found.name if short else f"{found.name}_{next(iter(rows))}").replace("-", "_")
     asked = f"select count(*) as n from {view} where run_id = '{planned_id(planned)}'"
     answer = chessreg(world, "query", "--sql", asked, "--format", "csv")
     assert answer.returncode == 0, answer.stderr
