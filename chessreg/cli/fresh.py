@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import click
@@ -16,12 +17,14 @@ def fresh(home: Home) -> Database:
     """The registry with every waiting fragment taken in. One that cannot be written is listed as it is."""
     from chessreg.errors import ChessregError
     from chessreg.jobs.ingest import ingest
-    from chessreg.jobs.runner import mark_dead
+    from chessreg.jobs.watch import Watcher
 
-    session = home.session()
+    session, began = home.session(), time.monotonic()
+    watcher = Watcher(session.store)
     try:
         ingest(session.database, session.store)
-        mark_dead(session.database)
+        watcher.look(session.database, began)
     except ChessregError as error:
+        watcher.forget()
         click.echo(f"not up to date: {error.message}", err=True)
     return session.database

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,8 +50,10 @@ def run(ctx: click.Context, resume: str | None) -> None:
         go_on(home, resume)
 
 
-def command(kind: Kind, name: str) -> click.Command:
-    """The command of one kind. What-settings decide the result; how-settings do not."""
+def command(
+    kind: Kind, name: str, made: type[KindCommand] | None = None, more: Sequence[click.Option] = ()
+) -> click.Command:
+    """The command of one kind. What-settings decide the result; how-settings do not. `more`: options of one's own."""
     from chessreg.cli.spec_options import options
 
     what, how = options(kind.spec), options(kind.how)
@@ -65,14 +68,17 @@ def command(kind: Kind, name: str) -> click.Command:
             ["--spec"], type=click.Path(dir_okay=False), help="Read settings from a TOML file; options override it."
         ),
         click.Option(["--name"], help="Name the run."),
+        *more,
         click.Option(["--dry-run"], is_flag=True, help="Print the plan (units, rows, bytes) and do nothing."),
         click.Option(["--json"], is_flag=True, help="Print one JSON document."),
     ]
-    return KindCommand(kind, name, what, how, own)
+    return (made or KindCommand)(kind, name, what, how, own)
 
 
 class KindCommand(click.Command):
     """`chessreg run KIND`, with its settings in two groups."""
+
+    verb = "run"
 
     def __init__(self, kind: Kind, name: str, what: list[Any], how: list[Any], own: list[Any]) -> None:
         self.kind, self.groups = kind, {"Settings (decide the result)": what, "How (does not)": how, "Options": own}
@@ -80,7 +86,7 @@ class KindCommand(click.Command):
 
         text = inspect.getdoc(type(kind)) or ""
         if kind.example:
-            text += f"\n\n\b\nExample: chessreg run {name}\n  {kind.example.replace(' --', chr(10) + '  --')}"
+            text += f"\n\n\b\nExample: chessreg {self.verb} {name}\n  {kind.example.replace(' --', chr(10) + '  --')}"
         super().__init__(name, params=[*what, *how, *own], callback=self.go, help=text, short_help=kind.summary)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -177,17 +183,25 @@ def plan(session: Session, kind: Kind, spec: Any, how: Any, sources: dict[str, s
 
 def go_on(home: Home, reference: str) -> None:
     """Resume a run from its recorded spec."""
+    kind, spec, given = recorded(home, reference)
+    execute(home, kind, spec, kind.how(), given, None, False)
+
+
+def recorded(home: Home, reference: str) -> tuple[Kind, Any, tuple[str, ...]]:
+    """Kind, spec and given settings of a run, as they were recorded."""
     from chessreg.jobs.kind import kind as find
     from chessreg.registry import tables
 
     session = home.session()
     run_id = session.id("run", reference)
     with session.database.read() as sql:
-        record = sql.get_one(tables.Run, run_id)
+        record = sql.get(tables.Run, run_id)
+        if record is None:  # named when it was launched, and not begun yet
+            raise NotFoundError(f"run {reference} has not begun", f"chessreg jobs {reference}")
         source = sql.get_one(tables.KindRecord, (record.kind, record.version)).source
         spec_values, given = record.spec, tuple(record.given)
     kind = find(source)
-    execute(home, kind, kind.spec(**spec_values), kind.how(), given, None, False)
+    return kind, kind.spec(**spec_values), given
 
 
 def execute(

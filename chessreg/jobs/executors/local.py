@@ -65,9 +65,7 @@ class LocalExecutor:
         first = self._asked.setdefault(handle, now)
         with suppress(ProcessLookupError):
             if now == first:
-                os.kill(
-                    process["pid"], signal.SIGTERM
-                )  # the leader alone: dead children look like faults
+                os.kill(process["pid"], signal.SIGTERM)  # the leader alone: dead children look like faults
             elif now - first > self._grace:
                 os.killpg(process["pid"], signal.SIGKILL)
 
@@ -188,3 +186,11 @@ def oom_kills() -> int:
             if name == "oom_kill":
                 return int(count)
     return 0
+
+
+def adopted(process: dict[str, Any], log: Path) -> str:
+    """The handle of a worker that another process started, from its own `process.json`. Its slot is not known."""
+    found = {key: process[key] for key in ("pid", "started")}
+    return json.dumps(
+        {**found, "boot": process["boot_id"], "log": str(log), "gpu": None, "threads": 1, "shared": False}
+    )

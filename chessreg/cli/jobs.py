@@ -1,0 +1,409 @@
+"""Jobs: `chessreg jobs`, `job show`, `logs`, `cancel`, `retry`, `wait`, `attach`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chessreg.cli.base import Home, emit, json_option, pass_home
+from chessreg.cli.fresh import fresh
+from chessreg.errors import ChessregError, NotFoundError
+
+if TYPE_CHECKING:
+    from chessreg.registry.tables import Job
+
+LISTED = {"id": "job", "title": "what", "name": "name", "standing": "state", "done": "done", "units": "units",
+          "pace": "pace", "executor": "on", "host": "host", "tries": "tries", "why": ""}  # fmt: skip
+POLL_SECONDS = 0.5
+
+
+@click.command()
+@click.argument("references", nargs=-1, metavar="[JOB]…")
+@click.option("--all", "everything", is_flag=True, help="Also those that finished more than a day ago.")
+@json_option
+@pass_home
+def jobs(home: Home, references: tuple[str, ...], everything: bool) -> None:
+    """List the jobs, the newest last: all, or those of a launch or a run, by id or name.
+
+    \b
+    Example: chessreg jobs
+    """
+    rows = standing(home, references, everything)
+    emit(home, rows if home.json else [shown(row) for row in rows], LISTED)
+    warn_without_supervisor(home, rows)
+
+
+def standing(home: Home, references: tuple[str, ...] | list[str], everything: bool = True) -> list[dict[str, Any]]:
+    """Rows of jobs, after what waits was taken in."""
+    from datetime import timedelta
+
+    from sqlalchemy import or_, select
+
+    from chessreg.jobs import standing as stand
+    from chessreg.registry.tables import Job
+    from chessreg.registry.tables.types import utc_now
+
+    with fresh(home).read() as session:
+        if references:
+            return stand.rows(session, found(session, references))
+        query = select(Job).order_by(Job.created_at, Job.shard, Job.id)
+        if not everything:
+            query = query.where(or_(Job.ended_at.is_(None), Job.ended_at > utc_now() - timedelta(days=1)))
+        return stand.rows(session, session.scalars(query).all())
+
+
+def found(session: Any, references: tuple[str, ...] | list[str]) -> list[Job]:
+    """The jobs that are meant, each once."""
+    from chessreg.jobs import queue
+
+    return list({job.id: job for reference in references for job in queue.find(session, reference)}.values())
+
+
+def shown(row: dict[str, Any]) -> dict[str, Any]:
+    """A row for people: how fast, how long yet, and why not."""
+    why = row["message"] or ""
+    if row["waits_for"]:
+        why = f"waits for {', '.join(row['waits_for'])}"
+    elif row["state"] == "running":
+        why = row["doing"] or ""
+    return {**row, "standing": row["state"], "pace": pace(row), "why": why[:80]}
+
+
+def pace(row: dict[str, Any]) -> str:
+    """`12.3/s, 4 min left`."""
+    words = []
+    if row["rate"]:
+        rate = row["rate"]
+        words.append(
+            f"{rate:.1f}/s" if rate >= 1 else f"{60 * rate:.1f}/min" if rate >= 1 / 60 else f"{3600 * rate:.1f}/h"
+        )
+    if row["seconds_left"] is not None:
+        words.append(f"{duration(row['seconds_left'])} left")
+    return ", ".join(words)
+
+
+def duration(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def warn_without_supervisor(home: Home, rows: list[dict[str, Any]]) -> None:
+    import socket
+
+    from chessreg.jobs.presence import Presence
+
+    host = socket.gethostname()
+    open_here = [r for r in rows if r["host"] == host and r["state"] in ("queued", "waiting", "running", "cancelling")]
+    if open_here and not Presence(home.session().store).who():
+        click.echo(f"no supervisor looks after {len(open_here)} jobs here: chessreg supervisor start", err=True)
+
+
+@click.group()
+def job() -> None:
+    """One job: show."""
+
+
+@job.command()
+@click.argument("reference", metavar="JOB")
+@json_option
+@pass_home
+def show(home: Home, reference: str) -> None:
+    """Show a job in full: its settings, what it waits for, every attempt with its cause.
+
+    \b
+    Example: chessreg job show 3f2a1c
+    """
+    from chessreg.jobs import standing as stand
+
+    with fresh(home).read() as session:
+        details = [stand.detail(session, each) for each in found(session, [reference])]
+    if home.json:
+        emit(home, details[0] if len(details) == 1 else details)
+        return
+    for place, row in enumerate(details):
+        if place:
+            click.echo()
+        columns = ["id", "title", "name", "state", "done", "units", "executor", "host", "priority", "tries", "message",
+                   "group_id", "run_id", "created_at", "started_at", "ended_at", "folder"]  # fmt: skip
+        emit(home, {**row, "waits_for": ", ".join(row["waits_for"])}, [*columns, "waits_for"])
+        click.echo("\nsettings")
+        values = {**row["spec"], **row["how"]}
+        emit(home, [{"setting": key, "value": str(value)} for key, value in values.items()])
+        if row["attempts"]:
+            click.echo("\nattempts")
+            emit(home, row["attempts"], ["id", "state", "cause", "exit_code", "host", "started_at", "ended_at",
+                                         "units_done", "message"])  # fmt: skip
+
+
+@click.command()
+@click.argument("references", nargs=-1, required=True, metavar="JOB…")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the jobs end; Ctrl-C stops only the looking.")
+@click.option("-n", "--lines", type=int, help="Only the last so many lines of each.")
+@json_option
+@pass_home
+def logs(home: Home, references: tuple[str, ...], follow: bool, lines: int | None) -> None:
+    """Print what jobs have said, over all their tries. --json prints one object a line when it follows.
+
+    \b
+    Example: chessreg logs -f 3f2a1c
+    """
+    files = log_files(home, references)
+    read = {title: path.read_bytes() for title, path in files.items()}
+    texts = {title: content.decode(errors="replace").splitlines() for title, content in read.items()}
+    if lines is not None:
+        texts = {title: text[-lines:] if lines else [] for title, text in texts.items()}
+    if home.json and not follow:
+        emit(home, [{"job": title, "path": files[title], "lines": text} for title, text in texts.items()])
+        return
+    for title, text in texts.items():
+        for line in text:
+            say_line(home, title if len(files) > 1 else "", line)
+    if follow:
+        follow_logs(home, references, files, {title: len(content) for title, content in read.items()})
+
+
+def say_line(home: Home, title: str, line: str) -> None:
+    if home.json:
+        print(json.dumps({"job": title, "line": line}, ensure_ascii=False), flush=True)
+    else:
+        print(f"{title}: {line}" if title else line, flush=True)
+
+
+def log_files(home: Home, references: tuple[str, ...]) -> dict[str, Path]:
+    """Title of each job → its log. Raises NotFoundError where none has begun, or it lies on another machine."""
+    from chessreg.jobs import queue
+    from chessreg.jobs.executors import executor
+
+    store = home.session().store
+    with fresh(home).read() as session:
+        wanted = found(session, references)
+        files: dict[str, Path] = {}
+        for each in wanted:
+            path: Path | None = queue.folder_of(store, each) / "log.txt"
+            if path is not None and not path.exists():
+                path = executor(each.executor).logs(each.handle) if each.handle else None
+            if path is not None and path.exists():
+                files[f"{queue.title(each)} ({each.id.hex[-6:]})"] = path
+    if not files:
+        first = wanted[0]
+        if first.tries:
+            raise NotFoundError(f"the log is on {first.host}", f"chessreg logs {first.id.hex[-6:]} there")
+        raise NotFoundError(f"{queue.title(first)} has not begun", f"chessreg job show {first.id.hex[-6:]}")
+    return files
+
+
+def follow_logs(home: Home, references: tuple[str, ...], files: dict[str, Path], at: dict[str, int]) -> None:
+    """Print what is added, until no job of them runs or will."""
+    over = False
+    while True:
+        for title, path in files.items():
+            with path.open("rb") as file:
+                file.seek(at[title])
+                added = file.read()
+            whole = added if over else added[: added.rfind(b"\n") + 1]
+            at[title] += len(whole)
+            for line in whole.decode(errors="replace").splitlines():
+                say_line(home, title if len(files) > 1 else "", line)
+        if over:
+            return
+        over = is_over(standing(home, references))
+        time.sleep(0.0 if over else POLL_SECONDS)
+        for title, path in log_files(home, references).items():
+            files.setdefault(title, path)
+            at.setdefault(title, 0)
+
+
+def is_over(rows: list[dict[str, Any]]) -> bool:
+    from chessreg.jobs.standing import OVER
+
+    return all(row["state"] in OVER for row in rows)
+
+
+@click.command()
+@click.argument("references", nargs=-1, required=True, metavar="JOB…")
+@json_option
+@pass_home
+def cancel(home: Home, references: tuple[str, ...]) -> None:
+    """Take jobs out of the queue and end those that run; complete units are kept. `retry` takes it back.
+
+    \b
+    Example: chessreg cancel 3f2a1c
+    """
+    from chessreg.jobs import queue
+
+    changed = change(home, references, queue.cancel)
+    tell(home, changed, "cancelled", "none of these was queued or running")
+
+
+@click.command()
+@click.argument("references", nargs=-1, required=True, metavar="JOB…")
+@json_option
+@pass_home
+def retry(home: Home, references: tuple[str, ...]) -> None:
+    """Put jobs that ended without finishing back into the queue. Complete units are not done again.
+
+    \b
+    Example: chessreg retry 3f2a1c
+    """
+    from chessreg.jobs import queue
+
+    changed = change(home, references, queue.retry)
+    tell(home, changed, "queued again", "none of these ended without finishing")
+
+
+def change(home: Home, references: tuple[str, ...], do: Any) -> list[str]:
+    """Do it to the jobs that are meant, and see that a supervisor is there to carry it out; returns their ids."""
+    import socket
+
+    from chessreg.jobs.presence import Presence
+
+    with fresh(home).write() as session:
+        changed = do(session, found(session, references))
+        ids = [each.id.hex for each in changed]
+        here = any(each.host == socket.gethostname() for each in changed)
+    if here:
+        Presence(home.session().store).start(home.registry_url)
+    return ids
+
+
+def tell(home: Home, ids: list[str], what: str, nothing: str) -> None:
+    rows = standing(home, ids) if ids else []
+    if home.json:
+        emit(home, rows)
+    for row in rows:
+        click.echo(f"{what}: {row['title']} ({row['id'].hex[-6:]})", err=True)
+    if not ids:
+        click.echo(nothing, err=True)
+
+
+@click.command()
+@click.argument("references", nargs=-1, required=True, metavar="JOB…")
+@click.option("--timeout", type=float, metavar="SECONDS", help="Give up after so long.")
+@json_option
+@pass_home
+def wait(home: Home, references: tuple[str, ...], timeout: float | None) -> None:
+    """Come back when jobs have ended. Exit status 0 when all finished, 1 when one did not or cannot begin.
+
+    \b
+    Example: chessreg wait fit && chessreg query "probe accuracy by layer"
+    """
+    until_over(home, references, timeout, home.json)
+
+
+def until_over(home: Home, references: tuple[str, ...] | list[str], timeout: float | None, as_json: bool) -> None:
+    """Wait for the end, say how it was, and exit with 1 unless all finished."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while not is_over(rows := standing(home, references)):
+        if deadline is not None and time.monotonic() > deadline:
+            raise ChessregError(f"not over after {timeout:g} s", f"chessreg jobs {' '.join(references)}")
+        warn_once(home, rows)
+        time.sleep(POLL_SECONDS)
+    if as_json:
+        emit(True, rows)
+    else:
+        emit(False, [shown(row) for row in rows], LISTED)
+    if any(row["state"] != "finished" for row in rows):
+        sys.exit(1)
+
+
+def warn_once(home: Home, rows: list[dict[str, Any]]) -> None:
+    """A queue that nobody looks after would be waited for in vain: see that somebody does."""
+    import socket
+
+    from chessreg.jobs.presence import Presence
+
+    if any(row["host"] == socket.gethostname() for row in rows):
+        Presence(home.session().store).start(home.registry_url)
+
+
+@click.command()
+@click.argument("references", nargs=-1, metavar="[JOB]…")
+@json_option
+@pass_home
+def attach(home: Home, references: tuple[str, ...]) -> None:
+    """Follow jobs live: progress, rate, time left. Ctrl-C stops only the looking; the jobs go on.
+
+    --json prints one document a line, whenever something changed. Without a JOB: all that are not over.
+
+    \b
+    Example: chessreg attach 3f2a1c
+    """
+    if not references:
+        references = tuple(row["id"].hex for row in standing(home, ()) if not is_over([row]))
+        if not references:
+            click.echo("no job waits or runs", err=True)
+            return
+    try:
+        rows = lines(home, references) if home.json or not sys.stderr.isatty() else bars(home, references)
+    except KeyboardInterrupt:
+        click.echo("the jobs go on; chessreg attach follows them again", err=True)
+        return
+    if any(row["state"] != "finished" for row in rows):
+        sys.exit(1)
+
+
+def changes(home: Home, references: tuple[str, ...]) -> Iterator[list[dict[str, Any]]]:
+    """The rows again and again, until all is over."""
+    while True:
+        rows = standing(home, references)
+        yield rows
+        if is_over(rows):
+            return
+        warn_once(home, rows)
+        time.sleep(POLL_SECONDS)
+
+
+def lines(home: Home, references: tuple[str, ...]) -> list[dict[str, Any]]:
+    """A line for each job that changed."""
+    from chessreg.cli.output import plain
+
+    last: dict[Any, Any] = {}
+    rows: list[dict[str, Any]] = []
+    for rows in changes(home, references):
+        for row in rows:
+            seen = row["state"], row["done"], row["progress"], row["message"]
+            if last.get(row["id"]) == seen:
+                continue
+            last[row["id"]] = seen
+            if home.json:
+                print(json.dumps(plain(row), ensure_ascii=False), flush=True)
+            else:
+                people = shown(row)
+                of = f"{row['done']:,}/{row['units']:,}" if row["units"] else ""
+                print(
+                    " ".join(filter(None, (row["title"], row["state"], of, people["pace"], people["why"]))), flush=True
+                )
+    return rows
+
+
+def bars(home: Home, references: tuple[str, ...]) -> list[dict[str, Any]]:
+    """A bar for each job, on a screen."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[state]}"),
+        TextColumn("{task.fields[pace]}"),
+        TextColumn("[dim]{task.fields[why]}"),
+    )
+    rows: list[dict[str, Any]] = []
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        tasks: dict[Any, Any] = {}
+        for rows in changes(home, references):
+            for row in map(shown, rows):
+                fields = {"state": row["state"], "pace": row["pace"], "why": row["why"]}
+                if row["id"] not in tasks:
+                    tasks[row["id"]] = progress.add_task(row["title"], total=1.0, **fields)
+                progress.update(tasks[row["id"]], completed=row["progress"] or 0.0, **fields)
+    return rows

@@ -1,0 +1,235 @@
+"""`chessreg launch KIND` and `chessreg launch job.toml`: experiments as jobs that outlive this terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chessreg.cli.base import Home, emit
+from chessreg.cli.run import KindCommand, KindGroup, command, read_toml, recorded, settings
+from chessreg.errors import BadInputError
+
+if TYPE_CHECKING:
+    from chessreg.jobs.kind import Kind
+    from chessreg.jobs.launch import Order, Planned
+
+ASKED = ("on", "shards", "priority", "share_gpu", "gpu_memory")  # how it is launched, as options and in job files
+LISTED = {"kind": "kind", "run": "run", "name": "name", "standing": "", "units": "units", "missing": "missing",
+          "shards": "shards", "waits": "waits for"}  # fmt: skip
+
+
+def placing() -> list[click.Option]:
+    """The options that say where and how; without defaults, so that a job file's stand where none is given."""
+    return [
+        click.Option(["--on"], metavar="EXECUTOR", help="local, slurm:PROFILE, ray or ray:ADDRESS.  [default: local]"),
+        click.Option(["--address"], help="Address of the Ray cluster, with --on ray."),
+        click.Option(["--shards"], type=click.IntRange(1), help="Ranges of units, side by side.  [default: 1]"),
+        click.Option(["--priority"], type=int, help="Higher ones start first.  [default: 0]"),
+        click.Option(["--share-gpu"], is_flag=True, default=None, help="May stand on a GPU with others that may."),
+        click.Option(["--gpu-memory"], type=float, metavar="GIB", help="Memory that must be free on its GPU."),
+        click.Option(["--wait"], is_flag=True, help="Come back when all has ended; exit status 1 unless all finished."),
+    ]
+
+
+class LaunchGroup(KindGroup):
+    """Subcommands made from the kinds, and from job files: a name that ends in .toml is one."""
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command:
+        if name.endswith(".toml"):
+            return file_command(Path(name))
+        from chessreg.jobs.kind import kind
+
+        sweep = click.Option(
+            ["--sweep"],
+            type=click.Path(dir_okay=False),
+            help="A TOML file with [grid] or [[cells]]: many runs at once.",
+        )
+        return command(kind(name), name, LaunchCommand, [*placing(), sweep])
+
+
+@click.group(cls=LaunchGroup, invoke_without_command=True, subcommand_metavar="KIND|job.toml [SETTINGS]…")
+@click.option("--resume", metavar="RUN", help="Launch what is missing of a run, by name or id.")
+@click.pass_context
+def launch(ctx: click.Context, resume: str | None) -> None:
+    """Queue an experiment as jobs that outlive this terminal. The settings are those of `chessreg run KIND`.
+
+    A setting may name what another job has yet to make: the job then waits for it. What is complete already is not
+    done again. A job file holds `kind`, settings, and on, shards, priority, name; or several such tables as [[job]],
+    which may name each other; [grid] or [[cells]] in one makes it a sweep.
+
+    \b
+    Example: chessreg launch cache --checkpoint reference --dataset sample:fit --name fit --shards 2
+             chessreg launch probe --cache fit
+             chessreg jobs
+    """
+    if ctx.invoked_subcommand is None:
+        if resume is None:
+            click.echo(ctx.get_help())
+            return
+        home = ctx.find_object(Home)
+        assert home
+        from chessreg.jobs.launch import Order
+
+        kind, spec, given = recorded(home, resume)
+        go(home, [Order(kind, spec, kind.how(), given)], dry_run=False, wait=False, as_json=False)
+
+
+class LaunchCommand(KindCommand):
+    """`chessreg launch KIND`."""
+
+    verb = "launch"
+
+    def go(self, **params: Any) -> None:
+        home = click.get_current_context().find_object(Home)
+        assert home
+        if params["sweep"]:
+            orders = sweep_orders(self.kind, params)
+        else:
+            spec, how, sources = settings(self.kind, params)
+            orders = [order_of(self.kind, spec, how, tuple(sorted(sources)), params["name"], params)]
+        go(home, orders, dry_run=params["dry_run"], wait=params["wait"], as_json=params["json"])
+
+
+def order_of(kind: Kind, spec: Any, how: Any, given: tuple[str, ...], name: str | None, asked: dict[str, Any]) -> Order:
+    """The order, with what was asked of the executor; what was not is the default."""
+    from chessreg.jobs.launch import Order
+
+    on = asked.get("on") or "local"
+    if asked.get("address"):
+        if on != "ray":
+            raise BadInputError("--address goes with --on ray")
+        on = f"ray:{asked['address']}"
+    more = {key: asked[key] for key in ASKED if key != "on" and asked.get(key) is not None}
+    return Order(kind, spec, how, given, name, on, **more)
+
+
+def sweep_orders(kind: Kind, params: dict[str, Any]) -> list[Order]:
+    """The cells of a sweep file, each over the settings of the command line."""
+    from chessreg.cli.spec_options import given_values, merged
+
+    path = Path(params["sweep"])
+    table = read_toml(path)
+    if wrong := table.keys() - {"grid", "cells"}:
+        raise BadInputError(f"{path}: {', '.join(sorted(wrong))} is neither grid nor cells", "[grid]\nseed = [0, 1, 2]")
+    given = merged(given_values(kind.spec, params), given_values(kind.how, params))
+    file = read_toml(Path(params["spec"])) if params["spec"] else {}
+    preset = kind.preset(params["preset"]) if params.get("preset") else {}
+    base = merged(merged(dict(preset), {k: v for k, v in file.items() if k not in ("kind", "name")}), given)
+    return cell_orders(kind, base, table, params["name"], params, str(path))
+
+
+def cell_orders(
+    kind: Kind, base: dict[str, Any], table: dict[str, Any], name: str | None, asked: dict[str, Any], where: str
+) -> list[Order]:
+    """One order a cell of `table`'s grid and cells, over the settings `base`; one order where it has neither."""
+    from chessreg.cli.spec_options import build, merged
+    from chessreg.jobs.sweep import cell_name, cells, nested
+
+    orders = []
+    for number, cell in enumerate(cells(table.get("grid", {}), table.get("cells", ()))):
+        values = merged(base, nested(cell))
+        wrong = values.keys() - kind.spec.model_fields.keys() - kind.how.model_fields.keys()
+        if wrong:
+            raise BadInputError(f"{where}: {kind.name} has no setting {', '.join(sorted(wrong))}")
+        spec = build(kind.spec, {k: v for k, v in values.items() if k in kind.spec.model_fields})
+        how = build(kind.how, {k: v for k, v in values.items() if k in kind.how.model_fields})
+        orders.append(order_of(kind, spec, how, tuple(sorted(values)), cell_name(name, cell, number), asked))
+    return orders
+
+
+def file_command(path: Path) -> click.Command:
+    """`chessreg launch job.toml`."""
+
+    def go_file(**params: Any) -> None:
+        home = click.get_current_context().find_object(Home)
+        assert home
+        go(home, file_orders(path, params), dry_run=params["dry_run"], wait=params["wait"], as_json=params["json"])
+
+    return click.Command(
+        str(path),
+        params=[
+            *placing(),
+            click.Option(["--dry-run"], is_flag=True, help="Print the plan and do nothing."),
+            click.Option(["--json"], is_flag=True, help="Print one JSON document."),
+        ],
+        callback=go_file,
+        help=f"Launch what {path} says.",
+    )
+
+
+def file_orders(path: Path, params: dict[str, Any]) -> list[Order]:
+    """The orders of a job file. What the command line says of the executor stands over what the file says."""
+    from chessreg.jobs.kind import kind as find
+
+    table = read_toml(path)
+    general = {key: table.pop(key) for key in ASKED if key in table}
+    over = {key: params[key] for key in (*ASKED, "address") if params.get(key) is not None}
+    listed = table.pop("job", None)
+    if listed is None:
+        listed = [table]
+    elif not isinstance(listed, list) or table:
+        raise BadInputError(f"{path}: beside [[job]] only {', '.join(ASKED)} may stand", "put settings into a [[job]]")
+    orders: list[Order] = []
+    for number, job in enumerate(listed, 1):
+        where = str(path) if len(listed) == 1 else f"{path}, job {number}"
+        if "kind" not in job:
+            raise BadInputError(f"{where}: it has no kind", 'kind = "probe"')
+        own = {key: job.pop(key) for key in ASKED if key in job}
+        kind, name = find(kind_reference(job.pop("kind"), path)), job.pop("name", None)
+        sweep = {key: job.pop(key) for key in ("grid", "cells") if key in job}
+        preset = kind.preset(job.pop("preset")) if "preset" in job else {}
+        orders += cell_orders(kind, {**preset, **job}, sweep, name, general | own | over, where)
+    return orders
+
+
+def kind_reference(kind: str, file: Path) -> str:
+    """A kind of the user's own is looked for beside the job file."""
+    beside = file.parent / kind.partition(":")[0]
+    return str(file.parent / kind) if ".py" in kind and beside.is_file() else kind
+
+
+def go(home: Home, orders: list[Order], *, dry_run: bool, wait: bool, as_json: bool) -> None:
+    """Plan, queue, see that a supervisor is there, and say what is to come."""
+    from chessreg.jobs.ingest import ingest
+    from chessreg.jobs.launch import enqueue, plan
+    from chessreg.jobs.presence import Presence
+
+    session = home.session()
+    ingest(session.database, session.store)
+    planned = plan(orders, session.database, session.store)
+    group = None if dry_run else enqueue(planned, session.database, session.store)
+    rows = [row_of(each) for each in planned]
+    presence = Presence(session.store)
+    started = bool(group) and presence.start(home.registry_url)
+    if as_json and not wait:
+        emit(True, {"group_id": group, "runs": rows, "supervisor": presence.who() if group else None})
+    elif not as_json:
+        shown = [{**row, "run": row["run_id"].hex[-6:], "waits": ", ".join(row["waits_for"])} for row in rows]
+        emit(False, shown, LISTED)
+        if group:
+            click.echo(f"launched as {group.hex[-6:]}; chessreg attach {group.hex[-6:]} follows it", err=True)
+            if started:
+                click.echo(f"a supervisor was started for this machine; its log is {presence.log}", err=True)
+        elif not dry_run:
+            click.echo("nothing was queued: all of it is complete or launched already", err=True)
+    if wait and group:
+        from chessreg.cli.jobs import until_over
+
+        until_over(home, [group.hex], None, as_json)
+
+
+def row_of(planned: Planned) -> dict[str, Any]:
+    return {
+        "run_id": planned.run_id,
+        "kind": planned.order.kind.name,
+        "name": planned.order.name,
+        "standing": planned.standing,
+        "units": planned.units,
+        "missing": planned.missing,
+        "shards": planned.order.shards if planned.standing == "queued" else None,
+        "on": planned.order.on,
+        "priority": planned.order.priority,
+        "waits_for": [spec_hash[26:32] for spec_hash in planned.after],
+    }
