@@ -35,6 +35,18 @@ def random_game(number: int, plies: int = 44) -> str:
     return f"{game}\n\n"
 
 
+def match_of_two() -> str:
+    """A PGN of short finished games of one model against one level of Stockfish."""
+    movetexts = {
+        "1-0": "1. e4 e5 2. Bc4 Nc6 3. Qh5 Nf6 4. Qxf7# 1-0",
+        "0-1": "1. f3 e5 2. g4 Qh4# 0-1",
+        "1/2-1/2": "1. e4 e5 1/2-1/2",
+    }
+    order = ("1-0", "0-1", "0-1", "1/2-1/2", "1-0", "0-1")
+    tags = '[White "model"]\n[Black "Stockfish 0 (nodes=100)"]\n[Round "{}"]\n[Result "{}"]\n\n{}\n\n'
+    return "".join(tags.format(n, result, movetexts[result]) for n, result in enumerate(order))
+
+
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a registry and a store in which `sample`, `reference`, `reference-fit`, … exist.
@@ -42,6 +54,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     The names are those of the kinds' examples: `chessreg demo` makes the same things, larger.
     """
     from chessreg.experiments.cache import CacheSpec
+    from chessreg.experiments.imported_games import ImportedGamesSpec
     from chessreg.experiments.probe import ProbeSpec
     from chessreg.experiments.vector import VectorSpec
     from chessreg.jobs import checkpoints, datasets, splits
@@ -61,6 +74,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
             session.run(spec, name=f"reference-{part}")
         session.run(ProbeSpec(cache="reference-fit", epochs=1), name="reference-board")
         session.run(VectorSpec(cache="reference-fit", first_ply=6), name="skill")
+        (root / "plain.pgn").write_text(match_of_two())
+        session.run(ImportedGamesSpec(file=str(root / "plain.pgn")), name="plain")  # the demo plays its `plain`
     return root
 
 

@@ -119,7 +119,7 @@ class ImportedAggregates(Kind):
                 task.emit("metric_point", unit, name=name, step=0, value=value)
             task.done(unit)
 
-    def reduce(self, task: Task[ImportedAggregatesSpec, ImportHow]) -> None:  # type: ignore[override]
+    def reduce(self, task: Task[ImportedAggregatesSpec, ImportHow]) -> None:
         """The report: one more unit, when all rows are in."""
         from chessreg.experiments.importing import report
 

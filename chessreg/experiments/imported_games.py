@@ -140,7 +140,7 @@ class ImportedGames(Kind):
     how = ImportHow
     detail: ClassVar[Mapping[str, type[BaseModel]]] = {"game": ImportedGame}
     queries = ("elo by intervention", "games by termination")
-    example = "--file sample --name others"
+    example = "--file sample"
 
     def units(self, spec: ImportedGamesSpec, inputs: Inputs) -> int:
         return games_of(spec, inputs)[0].rows
@@ -187,7 +187,7 @@ class ImportedGames(Kind):
                         task.emit("illegal_attempt", unit, ply=ply, number=number, text=text[:32])
             task.done(unit)
 
-    def reduce(self, task: Task[ImportedGamesSpec, ImportHow]) -> None:  # type: ignore[override]
+    def reduce(self, task: Task[ImportedGamesSpec, ImportHow]) -> None:
         """The report: one more unit, when all rows are in."""
         from chessreg.experiments.importing import report
 

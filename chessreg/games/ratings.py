@@ -7,6 +7,8 @@ another limit a level's strength is another, so datasets that carry these number
 
 from __future__ import annotations
 
+import re
+
 from chessreg.games.engines import EngineSpec
 
 RATING_SCALE = "stockfish"
@@ -29,3 +31,21 @@ def level_rating(level: int) -> float | None:
 def engine_rating(spec: EngineSpec) -> float | None:
     """Elo of an opponent by its skill level, or None. The table's time control is not the spec's limit."""
     return None if spec.level is None or spec.random_share else level_rating(spec.level)
+
+
+ANCHOR_ERROR = 100.0
+"""Elo by which the whole table may be off, by its own statement; it was measured under another time control."""
+
+TABLES = ("levels", "levels-truncated")
+"""`levels` as published; `levels-truncated` without the decimals, as Junkin 2025 uses them (1467.6 is 1467)."""
+
+
+def opponent_rating(opponent: str, table: str = "levels") -> float | None:
+    """Elo of an opponent as a match writes it, whatever its limit; None for one that the table has not.
+
+    >>> opponent_rating("stockfish:3@time=0.1"), opponent_rating("random")
+    (1742.3, None)
+    """
+    match = re.fullmatch(r"stockfish:(\d+)@[^+]*", opponent)
+    found = level_rating(int(match[1])) if match else None
+    return float(int(found)) if found is not None and table == "levels-truncated" else found

@@ -42,7 +42,7 @@ def external_row(name: str, layers: int | None = None) -> dict[str, Any]:
 
 def engine_row(player: Player, version: str) -> dict[str, Any]:
     """The row of `engine` for a program that others ran: its binary is not known."""
-    columns = {"name": player.engine, "version": version, "binary_sha256": None, "options": {}}
+    columns: dict[str, Any] = {"name": player.engine, "version": version, "binary_sha256": None, "options": {}}
     return {"id": uuid_of(digest_of(columns)), **columns}
 
 

@@ -1,0 +1,1 @@
+"""Pools of games for the kind `rating`."""

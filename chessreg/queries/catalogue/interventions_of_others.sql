@@ -1,0 +1,58 @@
+-- title: interventions of others
+-- aliases: grid search, imported aggregates, published interventions
+-- paper: Karvonen 2024, section 4.2 and Table 6 (the author's grid searches)
+-- made by: chessreg run imported-aggregates
+-- columns:
+--   checkpoint: the model that played
+--   intervention: source, layers (0-based) and scale of the edit; none is the model as it is
+--   opening: standard or random:PLIES
+--   metric: what the value is: a mean score, or a percentage of games without a forfeit
+--   value: as published
+--   low: its published interval
+--   high: its upper end
+--   delta: value minus the mean of the model's values without intervention, of the same metric, table and opening
+--   n [games]: games behind it, where that is told
+--   without_forfeit [%]: games without a forfeit, where that is told beside a score
+--   bins: the classes of skill whose difference the vector is
+--   truncated: the author's file name was cut, so layers may be missing
+--   table: the table of the author's notebook
+--   runs: the import
+--   name [hidden]: the author's own name for it
+--   checkpoint_id [hidden]: its id
+--   intervention_id [hidden]: its id
+
+-- statement: cells
+SELECT a.*, m.detail, s.run
+FROM arms AS a
+JOIN scoped AS s ON s.run_id = a.run_id AND s.kind = 'imported-aggregates'
+JOIN "match" AS m ON m.run_id = a.run_id AND m.number = a.match
+
+-- statement: base
+SELECT row_number() OVER (ORDER BY c.checkpoint, c.checkpoint_id, p.name, "table", c.opening, p.value DESC, p.run_id,
+                                   p.unit) AS cell, p.*, c.* EXCLUDE (run_id, detail, "match")
+FROM (SELECT *, json_extract_string(detail, '$.metric') AS metric, json_extract_string(detail, '$.cell') AS "table",
+             json_extract_string(detail, '$.levels') AS bins, json_extract_string(detail, '$.name') AS author_name,
+             json_extract_string(detail, '$.truncated_name')::BOOLEAN AS truncated FROM cells) AS c
+JOIN metric_point AS p ON p.run_id = c.run_id AND p.unit = c.match AND p.name = c.metric
+
+-- statement: table
+SELECT b.cell, b.checkpoint, b.intervention, b.opening, b.metric, b.value, low.value AS low, high.value AS high,
+       CASE WHEN b.intervention_id IS NOT NULL THEN b.value - plain.value END AS delta, n.value::BIGINT AS n,
+       done.value AS without_forfeit, b.bins, b.truncated, b."table", b.run AS runs, b.author_name AS name,
+       b.checkpoint_id, b.intervention_id
+FROM base AS b
+LEFT JOIN metric_point AS low ON low.run_id = b.run_id AND low.unit = b.unit AND low.name = 'low'
+LEFT JOIN metric_point AS high ON high.run_id = b.run_id AND high.unit = b.unit AND high.name = 'high'
+LEFT JOIN metric_point AS n ON n.run_id = b.run_id AND n.unit = b.unit AND n.name = 'n'
+LEFT JOIN metric_point AS done
+    ON done.run_id = b.run_id AND done.unit = b.unit AND done.name = 'percent_without_forfeit'
+LEFT JOIN (SELECT run_id, checkpoint_id, opening, metric, "table", avg(value) AS value
+           FROM base WHERE intervention_id IS NULL GROUP BY ALL) AS plain
+    ON plain.run_id = b.run_id AND plain.checkpoint_id = b.checkpoint_id AND plain.opening = b.opening
+       AND plain.metric = b.metric AND plain."table" = b."table"
+ORDER BY b.cell
+
+-- statement: rows
+SELECT b.run, b.unit, p.name, p.value, b.author_name, b.run_id
+FROM base AS b JOIN metric_point AS p ON p.run_id = b.run_id AND p.unit = b.unit
+ORDER BY b.run_id, b.unit, p.name

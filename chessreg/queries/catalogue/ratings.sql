@@ -1,0 +1,62 @@
+-- title: ratings
+-- aliases: rating table, elo table, elo ratings
+-- paper: Junkin 2025, Appendix I; Karvonen 2024, section 4.2
+-- made by: chessreg run rating
+-- columns:
+--   run: the rating run; ratings of different runs are of different pools
+--   estimator: how it rates
+--   player: a model with its intervention, an engine with its limit, or a name
+--   rating [Elo]: estimated, or known beforehand (an anchor)
+--   rating_low [Elo]: its interval's lower end; the only thing known of a player that won every game
+--   rating_high [Elo]: the upper end; the only thing known of one that lost every game
+--   anchor: where a known rating comes from; empty: it is estimated
+--   games [games]: that count
+--   w [games]: won
+--   d [games]: drawn
+--   l [games]: lost
+--   score: points per game, a draw a half
+--   unscored [games]: that count nothing under this scoring
+--   opponents [players]: different ones
+--   anchored_games [games]: against opponents of known rating
+--   systematic [Elo]: by which all ratings may be off together, as the anchors may
+--   scoring: what draws and stopped games count
+--   policy: how the model's move is chosen
+--   opening: how its games begin
+--   checkpoint_id [hidden]: its id
+--   intervention_id [hidden]: its id
+
+-- statement: cells
+SELECT t.run_id, t.unit, t.attempt_id, r.run, t.estimator, t.player, t.rating, t.low AS rating_low, t.high AS rating_high,
+       t.games, json_extract_string(t.detail, '$.anchor') AS anchor,
+       json_extract_string(t.detail, '$.wins')::BIGINT AS w, json_extract_string(t.detail, '$.draws')::BIGINT AS d,
+       json_extract_string(t.detail, '$.losses')::BIGINT AS l, json_extract_string(t.detail, '$.score')::DOUBLE AS score,
+       json_extract_string(t.detail, '$.unscored')::BIGINT AS unscored,
+       json_extract_string(t.detail, '$.opponents')::BIGINT AS opponents,
+       json_extract_string(t.detail, '$.anchored_games')::BIGINT AS anchored_games,
+       json_extract_string(t.detail, '$.systematic')::DOUBLE AS systematic,
+       json_extract_string(t.detail, '$.scoring') AS scoring, json_extract_string(t.detail, '$.policy') AS policy,
+       json_extract_string(t.detail, '$.opening') AS opening,
+       json_extract_string(t.detail, '$.checkpoint_id')::UUID AS checkpoint_id,
+       json_extract_string(t.detail, '$.intervention_id')::UUID AS intervention_id,
+       json_extract(t.detail, '$.sides') AS sides,
+       row_number() OVER (ORDER BY r.created_at, t.run_id, coalesce(t.rating, t.low, t.high) DESC NULLS LAST, t.player) AS cell
+FROM rating AS t JOIN scoped AS r ON r.run_id = t.run_id
+
+-- statement: base
+SELECT * FROM cells
+
+-- statement: table
+SELECT cell, run, estimator, player, rating, rating_low, rating_high, anchor, games, w, d, l, score, unscored, opponents,
+       anchored_games, systematic, scoring, policy, opening, checkpoint_id, intervention_id
+FROM base
+ORDER BY cell
+
+-- statement: rows
+SELECT right(replace(g.run_id::VARCHAR, '-', ''), 6) || ':' || g.unit AS board, runs.run, g.unit, g.result, g.termination,
+       g.plies, m.player, m.opponent, m.color, g.run_id
+FROM (SELECT DISTINCT json_extract_string(s.side, '$[0]')::UUID AS run_id, json_extract_string(s.side, '$[1]')::BIGINT AS match
+      FROM (SELECT unnest(sides::JSON[]) AS side FROM base) AS s) AS played
+JOIN game AS g ON g.run_id = played.run_id AND g.match = played.match
+JOIN "match" AS m ON m.run_id = g.run_id AND m.number = g.match
+JOIN runs ON runs.run_id = g.run_id
+ORDER BY g.run_id, g.unit
