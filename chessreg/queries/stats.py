@@ -171,6 +171,19 @@ def difference(clusters: Clusters, hits: str, trials: str, base_hits: str, base_
     return Estimate(value, low, high)
 
 
+def difference_of_independent(ours: Clusters, base: Clusters, hits: str, trials: str) -> Estimate:
+    """Share minus share of a baseline that has other clusters: each is resampled by itself."""
+    ours, base = ours.known(hits, trials), base.known(hits, trials)
+    if not all(side.number and side.total(trials) for side in (ours, base)):
+        return UNKNOWN
+    value = ours.total(hits) / ours.total(trials) - base.total(hits) / base.total(trials)
+    low, high = _percentiles(_ratios(ours, hits, trials) - _ratios(base, hits, trials))
+    if low == high:  # neither varies: as in `difference`, what so few clusters cannot rule out
+        bound = one_sided(min(ours.number, base.number))
+        low, high = max(-1.0, value - bound), min(1.0, value + bound)
+    return Estimate(value, low, high)
+
+
 def elo(score: float) -> float:
     """Rating difference that this expected score stands for; the score lies strictly between 0 and 1.
 

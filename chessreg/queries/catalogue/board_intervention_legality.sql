@@ -4,8 +4,14 @@
 -- made by: chessreg run edit
 -- columns:
 --   checkpoint: the model
---   condition: clean (no edit), edit (the piece taken off) or random (a direction of the same length)
+--   condition: clean (no edit), edit (the piece taken off), or a control of the same length: random, or shuffled (the
+--       direction of another piece)
 --   intervention: source, layers (0-based), scale and positions of the edit
+--   layer [hidden]: the layer, where one alone is edited
+--   layers [hidden]: all of them
+--   scale [hidden]: length of what is subtracted, or what the scale rule goes by
+--   scale_rule [hidden]: single_scale, single_target or average_target
+--   edits_tried [hidden]: edits in the run: more than one is a sweep
 --   states [states]: positions with a piece to take off
 --   unique_states [states]: different ones among them
 --   games [games]: games that they are from
@@ -14,10 +20,16 @@
 --   modified [%]: legal on the board without the piece
 --   exact_original [%]: mean exact probability of a legal move on the original board
 --   exact_modified [%]: on the board without the piece
+--   spelled_original [%]: the same for every spelling that a reader takes, on the original board
+--   spelled_modified [%]: on the board without the piece
+--   greedy_original [%]: greedy texts that are legal on the original board
 --   greedy_modified [%]: greedy texts that are legal on the board without the piece
+--   unique_modified [%]: modified, each different position once
 --   delta_original [%]: original minus clean, same games
 --   delta_modified [%]: modified minus clean, same games
 --   delta_exact [%]: exact_modified minus clean, same games
+--   delta_random [%]: modified minus that of the random directions, same games
+--   delta_shuffled [%]: modified minus that of the shuffled ones
 --   skipped [states]: no piece to take off: the clean greedy text is illegal or moves the king
 --   run: the edit run
 --   done [states]: units that are there
@@ -29,24 +41,46 @@
 --   modified = percent(modified, samples)
 --   exact_original = percent(mass_original, states)
 --   exact_modified = percent(mass_modified, states)
+--   spelled_original = percent(spelled_original, spelled)
+--   spelled_modified = percent(spelled_modified, spelled)
+--   greedy_original = percent(greedy_original, greedy)
 --   greedy_modified = percent(greedy_modified, greedy)
+--   unique_modified = percent(unique_modified, unique_samples)
 --   delta_original = percent_difference(original, samples, base_original, base_samples)
 --   delta_modified = percent_difference(modified, samples, base_modified, base_samples)
 --   delta_exact = percent_difference(mass_modified, states, base_mass_modified, base_states)
+--   delta_random = percent_difference(modified, samples, random_modified, random_samples)
+--   delta_shuffled = percent_difference(modified, samples, shuffled_modified, shuffled_samples)
+-- plot: board edits
+--   aliases: karvonen table 2 bars
+--   form: bars
+--   x: condition
+--   y: modified
+--   series: checkpoint, run
+--   where: edits_tried = 1
+-- plot: board edits by layer
+--   aliases: karvonen table 8 bars
+--   form: lines
+--   x: layer
+--   y: modified
+--   series: condition, scale, run
+--   panels: checkpoint
+--   where: layer IS NOT NULL
 
 -- statement: conditions
 -- One row per run, condition and intervention. Random directions random-0, random-1, … are one condition.
 SELECT DISTINCT t.run_id, t.condition, regexp_replace(t.condition, '-[0-9]+$', '') AS kind, t.intervention_id,
-       i.checkpoint_id, coalesce(i.intervention, 'none') AS intervention
+       i.checkpoint_id, coalesce(i.intervention, 'none') AS intervention, i.layers, i.scale, i.scale_rule, i.positions
 FROM (SELECT DISTINCT run_id, condition, intervention_id FROM trial WHERE condition <> 'skipped'
       AND run_id IN (SELECT run_id FROM trial WHERE intervention_id IS NOT NULL)) AS t
 LEFT JOIN interventions AS i ON i.intervention_id = t.intervention_id
 
 -- statement: cells
-SELECT a.run_id, a.condition, a.intervention_id, a.intervention, a.kind, k.checkpoint_id, c.checkpoint, r.run, r.done,
-       r.planned, r.created_at,
+SELECT a.* EXCLUDE (checkpoint_id), k.checkpoint_id, c.checkpoint, r.run, r.done, r.planned, r.created_at,
+       count(DISTINCT a.intervention_id) FILTER (a.kind = 'edit') OVER (PARTITION BY a.run_id) AS edits_tried,
        dense_rank() OVER (ORDER BY c.checkpoint, k.checkpoint_id, r.created_at, a.run_id,
-                          CASE a.kind WHEN 'clean' THEN 0 WHEN 'edit' THEN 1 ELSE 2 END, a.kind, a.intervention) AS cell
+                          CASE a.kind WHEN 'clean' THEN 0 WHEN 'edit' THEN 1 ELSE 2 END, a.kind, a.layers::VARCHAR,
+                          a.scale, a.intervention) AS cell
 FROM conditions AS a
 JOIN scoped AS r ON r.run_id = a.run_id
 LEFT JOIN (
@@ -65,20 +99,31 @@ FROM trial AS t
 JOIN cells AS k ON k.run_id = t.run_id AND k.condition = t.condition
     AND k.intervention_id IS NOT DISTINCT FROM t.intervention_id
 
+-- statement: positions
+-- Every state with what its position is, and whether it is the first of the run there.
+SELECT run_id, unit, position, position IS NULL OR unit = min(unit) OVER (PARTITION BY run_id, position) AS is_first
+FROM (SELECT run_id, unit, coalesce(max(json_extract_string(detail, '$.position')), max(fen)) AS position
+      FROM trial WHERE sample < 0 AND condition <> 'skipped' GROUP BY ALL)
+
 -- statement: table
 WITH counted AS (
-    SELECT cell, count(DISTINCT unit) AS states, count(DISTINCT f.fen) AS unique_states, count(DISTINCT item) AS games,
-           count(*) FILTER (sample >= 0) AS samples
-    FROM base
-    LEFT JOIN (SELECT run_id, unit, max(fen) AS fen FROM trial GROUP BY ALL) AS f USING (run_id, unit)
-    GROUP BY cell
+    SELECT b.cell, count(DISTINCT b.unit) AS states, count(DISTINCT f.position) AS unique_states,
+           count(DISTINCT b.item) AS games, count(*) FILTER (b.sample >= 0) AS samples
+    FROM base AS b LEFT JOIN positions AS f USING (run_id, unit)
+    GROUP BY b.cell
 ),
 arm AS (
-    SELECT DISTINCT cell, checkpoint, kind AS condition, intervention, run, done, planned, checkpoint_id, run_id
+    SELECT cell, any_value(checkpoint) AS checkpoint, any_value(kind) AS condition,
+           any_value(intervention) AS intervention, any_value(layers)::BIGINT[] AS layers, any_value(scale) AS scale,
+           any_value(scale_rule) AS scale_rule, any_value(edits_tried) AS edits_tried, any_value(run) AS run,
+           any_value(done) AS done, any_value(planned) AS planned, any_value(checkpoint_id) AS checkpoint_id,
+           any_value(run_id) AS run_id
     FROM cells
+    GROUP BY cell
 )
-SELECT arm.cell, checkpoint, condition, intervention, states, unique_states, games, samples,
-       coalesce(s.skipped, 0) AS skipped, run, done, planned, checkpoint_id, arm.run_id
+SELECT arm.cell, checkpoint, condition, intervention, CASE WHEN len(layers) = 1 THEN layers[1] END AS layer, layers, scale,
+       scale_rule, edits_tried, states, unique_states, games, samples, coalesce(s.skipped, 0) AS skipped, run, done,
+       planned, checkpoint_id, arm.run_id
 FROM arm
 JOIN counted ON counted.cell = arm.cell
 LEFT JOIN (SELECT run_id, count(*) AS skipped FROM trial WHERE condition = 'skipped' GROUP BY run_id) AS s
@@ -86,27 +131,50 @@ LEFT JOIN (SELECT run_id, count(*) AS skipped FROM trial WHERE condition = 'skip
 ORDER BY arm.cell
 
 -- statement: clusters
--- A cluster is one game; beside its counts stand those of the clean model. Sums of probabilities are exact decimals:
--- the order in which threads add up floating-point numbers would show.
+-- A cluster is one game; beside its counts stand those of the clean model and of the controls of the same edit. Sums of
+-- probabilities are exact decimals: the order in which threads add up floating-point numbers would show.
 WITH played AS (
-    SELECT cell, run_id, item, any_value(kind) AS kind,
+    SELECT b.cell, b.run_id, b.item, any_value(b.kind) AS kind,
            count(*) FILTER (sample >= 0 AND legal_original) AS original,
            count(*) FILTER (sample >= 0 AND legal_modified) AS modified,
            count(*) FILTER (sample >= 0) AS samples,
+           count(*) FILTER (sample >= 0 AND legal_modified AND f.is_first) AS unique_modified,
+           count(*) FILTER (sample >= 0 AND f.is_first) AS unique_samples,
            sum(mass_original::DECIMAL(18, 15))::DOUBLE AS mass_original,
            sum(mass_modified::DECIMAL(18, 15))::DOUBLE AS mass_modified,
            count(mass_modified) AS states,
+           sum(json_extract_string(detail, '$.spelled_original')::DECIMAL(18, 15)) FILTER (sample < 0)::DOUBLE
+               AS spelled_original,
+           sum(json_extract_string(detail, '$.spelled_modified')::DECIMAL(18, 15)) FILTER (sample < 0)::DOUBLE
+               AS spelled_modified,
+           count(json_extract_string(detail, '$.spelled_modified')) FILTER (sample < 0) AS spelled,
+           count(*) FILTER (sample < 0 AND legal_original) AS greedy_original,
            count(*) FILTER (sample < 0 AND legal_modified) AS greedy_modified,
            count(*) FILTER (sample < 0) AS greedy
-    FROM base
-    GROUP BY cell, run_id, item
+    FROM base AS b LEFT JOIN positions AS f USING (run_id, unit)
+    GROUP BY b.cell, b.run_id, b.item
+),
+beside AS (
+    SELECT DISTINCT e.cell, c.cell AS control_cell, c.kind
+    FROM cells AS e
+    JOIN cells AS c ON c.run_id = e.run_id AND c.kind IN ('random', 'shuffled') AND c.layers::VARCHAR = e.layers::VARCHAR
+        AND c.scale = e.scale AND c.scale_rule = e.scale_rule AND c.positions = e.positions
+    WHERE e.kind = 'edit'
 )
-SELECT p.cell, p.original, p.modified, p.samples, coalesce(p.mass_original, 0) AS mass_original,
-       coalesce(p.mass_modified, 0) AS mass_modified, p.states, p.greedy_modified, p.greedy,
+SELECT p.cell, p.original, p.modified, p.samples, p.unique_modified, p.unique_samples,
+       coalesce(p.mass_original, 0) AS mass_original, coalesce(p.mass_modified, 0) AS mass_modified, p.states,
+       coalesce(p.spelled_original, 0) AS spelled_original, coalesce(p.spelled_modified, 0) AS spelled_modified,
+       p.spelled, p.greedy_original, p.greedy_modified, p.greedy,
        c.original AS base_original, c.modified AS base_modified, c.samples AS base_samples,
-       c.mass_modified AS base_mass_modified, c.states AS base_states, count(*) AS clusters
+       c.mass_modified AS base_mass_modified, c.states AS base_states, r.modified AS random_modified,
+       r.samples AS random_samples, s.modified AS shuffled_modified, s.samples AS shuffled_samples,
+       count(*) AS clusters
 FROM played AS p
 LEFT JOIN played AS c ON c.kind = 'clean' AND p.kind <> 'clean' AND c.run_id = p.run_id AND c.item = p.item
+LEFT JOIN beside AS br ON br.cell = p.cell AND br.kind = 'random'
+LEFT JOIN played AS r ON r.cell = br.control_cell AND r.item = p.item
+LEFT JOIN beside AS bs ON bs.cell = p.cell AND bs.kind = 'shuffled'
+LEFT JOIN played AS s ON s.cell = bs.control_cell AND s.item = p.item
 GROUP BY ALL
 ORDER BY ALL
 

@@ -1,0 +1,60 @@
+"""Steps that are no experiments: parts of a dataset, and untrained twins of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from sqlalchemy import select
+
+from chessreg.jobs.checkpoints import random_twin
+from chessreg.jobs.splits import split_dataset
+from chessreg.registry import names, tables
+
+if TYPE_CHECKING:
+    from chessreg.papers.plan import Values
+    from chessreg.session import Session
+
+
+class Preparation(NamedTuple):
+    """`made` gives the recipe of what is there already (None: nothing), `make` makes it."""
+
+    made: Callable[[Session, Values], str | None]
+    make: Callable[[Session, Values], str]
+
+
+def made_twin(session: Session, settings: Values) -> str | None:
+    parent = session.id("checkpoint", settings["checkpoint"])
+    with session.database.read() as sql:
+        rows = sql.scalars(
+            select(tables.Checkpoint).where(
+                tables.Checkpoint.parent_id == parent, tables.Checkpoint.source_format == "random-init"
+            )
+        )
+        found = next((row.artefact for row in rows if row.detail.get("seed") == settings["seed"]), None)
+    return found and f"sha256:{found}"
+
+
+def make_twin(session: Session, settings: Values) -> str:
+    found = random_twin(session.database, session.store, settings["checkpoint"], seed=settings["seed"])
+    return f"sha256:{found.artefact}"
+
+
+def made_parts(session: Session, settings: Values) -> str | None:
+    """The dataset's name, once it has these parts; whatever their bounds: they may be the user's own."""
+    with session.database.read() as sql:
+        dataset = names.resolve(sql, "dataset", settings["dataset"])
+        there = set(sql.scalars(select(tables.Split.name).where(tables.Split.dataset_id == dataset)))
+    wanted = {part.partition("=")[0] for part in settings["parts"].split(",")}
+    return str(settings["dataset"]) if wanted <= there else None
+
+
+def make_parts(session: Session, settings: Values) -> str:
+    split_dataset(session.database, session.store, settings["dataset"], settings["parts"], settings["seed"])
+    return str(settings["dataset"])
+
+
+PREPARATIONS: dict[str, Preparation] = {
+    "twin": Preparation(made_twin, make_twin),
+    "split": Preparation(made_parts, make_parts),
+}

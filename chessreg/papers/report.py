@@ -1,0 +1,133 @@
+"""A paper's tables and figures as files: Markdown and CSV of every sheet, the paper's numbers beside, plots as SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.queries.files import written_whole
+
+if TYPE_CHECKING:
+    from chessreg.papers.plan import Sheet
+    from chessreg.papers.work import Work
+    from chessreg.queries.result import QueryResult
+
+
+@dataclass(frozen=True)
+class Written:
+    """One sheet as it was written: how many rows, which files, and what asks for it again."""
+
+    sheet: Sheet
+    scoring: str
+    rows: int
+    files: tuple[str, ...]
+    command: str
+    notes: tuple[str, ...]
+
+
+def write(work: Work, folder: Path) -> list[Written]:
+    """Every sheet into `folder` (made if it is not there), and index.md with the commands. Returns what was written.
+
+    Raises BadInputError when the folder cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInputError(f"cannot make {folder}: {error.strerror}") from error
+    made = [sheet_written(work, sheet, scoring, folder) for sheet in work.paper.sheets for scoring in sheet.scorings]
+    written_whole(folder / "index.md", index(work, made).encode())
+    return made
+
+
+def sheet_written(work: Work, sheet: Sheet, scoring: str, folder: Path) -> Written:
+    """One sheet under one scoring policy."""
+    from chessreg.queries import render
+    from chessreg.queries.ask import run_query
+
+    session, stem = work.session, sheet.file if scoring == "paper" else f"{sheet.file}-{scoring}"
+    options = {"tag": work.tag, "where": sheet.where}
+    result = run_query(session.database, sheet.query, scoring=scoring, **options)
+    files = [f"{stem}.md", f"{stem}.csv"]
+    render.write(result, folder / files[0])
+    render.write(result, folder / files[1])
+    if sheet.published:
+        files += published(work, result, stem, folder)
+    files += plots(work, sheet, scoring, stem, folder) if len(result) else []
+    return Written(sheet, scoring, len(result), tuple(files), command(work, sheet, scoring), tuple(result.notes))
+
+
+def published(work: Work, result: QueryResult, stem: str, folder: Path) -> list[str]:
+    """The paper's own numbers beside ours, where there are any."""
+    from chessreg.queries import render
+    from chessreg.queries.published import beside, with_ours
+
+    try:
+        both = beside(work.session.database, result)
+    except NotFoundError:
+        return []
+    render.write(with_ours(both), folder / f"{stem}-published.md")
+    render.write(both, folder / f"{stem}-published.csv")
+    return [f"{stem}-published.md", f"{stem}-published.csv"]
+
+
+def plots(work: Work, sheet: Sheet, scoring: str, stem: str, folder: Path) -> list[str]:
+    """The sheet's plots; one that has no point to show is left out."""
+    from chessreg.queries import plot
+    from chessreg.queries.ask import plotted
+    from chessreg.queries.catalogue import find_plot
+    from chessreg.queries.scope import Scope
+
+    found = []
+    for number, title in enumerate(sheet.plots):
+        entry, wanted = find_plot(title)
+        result = plotted(
+            work.session.database, entry, wanted, Scope.of({"tag": work.tag, "where": sheet.where}), scoring=scoring
+        )
+        try:
+            figure = plot.draw(result, wanted)
+        except BadInputError:
+            continue
+        name = f"{stem}{f'-{number + 1}' if number else ''}.svg"
+        plot.write(figure, folder / name)
+        found.append(name)
+    return found
+
+
+def command(work: Work, sheet: Sheet, scoring: str) -> str:
+    """What prints this sheet again."""
+    import shlex
+
+    where = f" --where {shlex.quote(sheet.where)}" if sheet.where else ""
+    policy = f" --scoring {scoring}" if scoring != "paper" else ""
+    return f'chessreg query "{sheet.query}" --tag {work.tag}{where}{policy}'
+
+
+def index(work: Work, made: Sequence[Written]) -> str:
+    """What each file holds, the command behind each, and the runs."""
+    asked = work.request
+    lines = [
+        f"# {work.paper.title}",
+        "",
+        f"Checkpoint {asked.checkpoint}; fitted on {asked.fit}, tested on {asked.test}; size {asked.size}; "
+        f"{len(work.steps)} steps, tagged `{work.tag}`.",
+        "",
+        "Each table is printed again by its command; `--rows N` shows the games, trials or scores behind row N, and "
+        "`chessreg board` draws them.",
+        "",
+    ]
+    for written in made:
+        title = (
+            written.sheet.title if written.scoring == "paper" else f"{written.sheet.title}, scoring {written.scoring}"
+        )
+        linked = ", ".join(f"[{name}]({name})" for name in written.files)
+        lines += [f"## {title}", "", f"{written.rows} rows: {linked}", "", f"    {written.command}", ""]
+        lines += [f"- {note}" for note in written.notes] + ([""] if written.notes else [])
+    lines += ["## Runs", "", "| step | kind | run | serves |", "|---|---|---|---|"]
+    for step in work.steps:
+        recipe = work.recipes.get(step.name, "")
+        run = work.made.run_id(step.name)[-6:] if recipe.startswith("run:") else recipe.removeprefix("sha256:")[:12]
+        lines.append(f"| {step.name} | {step.kind} | {run} | {step.serves} |")
+    return "\n".join(lines) + "\n"
