@@ -9,9 +9,11 @@ import click
 
 from chessreg.cli.base import Home, emit, json_option, pass_home
 from chessreg.cli.probe import LISTED as PROBES
+from chessreg.cli.probe import with_model
 from chessreg.cli.results import results
 from chessreg.cli.spec_options import Numbers
 from chessreg.cli.vector import LISTED as VECTORS
+from chessreg.cli.vector import with_norms
 
 
 @click.group("import")
@@ -97,7 +99,7 @@ def probe(home: Home, paths: tuple[Path, ...], name: str | None, **given: Any) -
 
     run_id = bring_in(home, ImportedProbe, paths, name, given)
     with home.session().database.read() as session:
-        emit(home, listing.probes(session, run_id), PROBES)
+        emit(home, with_model(listing.probes(session, run_id)), PROBES)
 
 
 @import_.command()
@@ -116,7 +118,7 @@ def vector(home: Home, paths: tuple[Path, ...], name: str | None, **given: Any) 
 
     run_id = bring_in(home, ImportedVector, paths, name, given)
     with home.session().database.read() as session:
-        emit(home, listing.made(session, "vector", tables.Vector, run_id), VECTORS)
+        emit(home, with_norms(listing.made(session, "vector", tables.Vector, run_id)), VECTORS)
 
 
 def bring_in(home: Home, kind: Any, paths: tuple[Path, ...], name: str | None, given: dict[str, Any]) -> str:

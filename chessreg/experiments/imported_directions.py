@@ -291,7 +291,8 @@ def spec_of(
             told[{"layer": "layers"}.get(setting, setting)] = tuple(values) if setting == "layer" else values[0]
     if kind is ImportedVector and any(file.source == "cascade" for file in named):
         told["source"] = "cascade"
-    given = {name: value for name, value in given.items() if value}
+    said = {"layers": tuple(f.origin.layer for f in bare), "model": bare[0].origin.model, "label": bare[0].origin.label}
+    given = {name: value for name, value in given.items() if value and value != said.get(name)}  # said twice is once
     spec = kind.spec(files=tuple(map(str, paths)), **{**told, **given})
     fit_together(spec, inputs, bare)
     fits: Callable[..., None] = probes_fit if kind is ImportedProbe else vectors_fit

@@ -101,7 +101,7 @@ class VectorFile:
 
 def read_probe(path: Path, name: str | None = None) -> ProbeFile:
     """A saved probe. `name` is the file's own where `path` is a copy of it. Raises BadInputError."""
-    name = name or path.name
+    name = path.name if name is None else name
     content = read_torch_file(path)
     logged = content if isinstance(content, dict) else {}
     tensor = content.get("linear_probe") if isinstance(content, dict) else content
@@ -122,7 +122,7 @@ def read_probe(path: Path, name: str | None = None) -> ProbeFile:
 
 def read_vector(path: Path, name: str | None = None) -> VectorFile:
     """A saved activation vector, or the difference of a skill probe's two classes. Raises BadInputError."""
-    name = name or path.name
+    name = path.name if name is None else name
     content = read_torch_file(path)
     if not isinstance(content, dict) or not (SIDES[0] in content or "linear_probe" in content):
         raise BadInputError(f"{name} holds no activation vector", "a vector file has `difference_vector`")

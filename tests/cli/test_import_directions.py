@@ -1,0 +1,151 @@
+"""`chessreg import probe | vector`, and what was imported in the place of what is made here."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from chessreg.session import open_session
+
+torch.set_num_threads(1)
+MODEL = "tf_lens_lichess_2layers_ckpt_no_optimizer"
+LOGGED = {
+    "iters": 50, "epochs": 4, "indexing_function_name": "find_dots_indices", "pos_start": 0, "n_layers": 2,
+    "config_name": "chess_piece_probe", "dataset_prefix": "lichess_", "num_games": 11, "model_name": MODEL,
+}  # fmt: skip
+
+
+def random(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def probe_file(folder: Path, layer: int, **more: Any) -> Path:
+    path = Path(tempfile.mkdtemp(dir=folder)) / f"{MODEL}_chess_piece_probe_layer_{layer}.pth"
+    torch.save({**LOGGED, "linear_probe": random(1, 32, 8, 8, 13, seed=layer), "layer": layer, **more}, path)
+    return path
+
+
+def vector_file(folder: Path, layer: int, **more: Any) -> Path:
+    high, low = random(32, seed=layer), random(32, seed=layer + 50)
+    sides = {"average_high_elo_activation": high, "average_low_elo_activation": low, "difference_vector": high - low}
+    counts = {"count_high_elo": 3, "count_low_elo": 4, "column_name": "WhiteEloBinIndex"}
+    path = folder / f"type=caa_simple_model=2layers_layer={layer}_activations.pt"
+    logged = {**LOGGED, "config_name": "chess_skill_probe", "pos_start": 25}
+    torch.save({**logged, **sides, **counts, "layer": layer, **more}, path)
+    return path
+
+
+def test_probes_of_several_layers_are_one_import(here: Any, tmp_path: Path) -> None:
+    files = [probe_file(tmp_path, layer) for layer in (1, 0)]
+    rows = here.json("import", "probe", *files, "--name", "theirs")
+    assert [(row["name"], row["layer"], row["train_games"], row["epochs"]) for row in rows] == [
+        ("theirs", 1, 10, 5),
+        ("theirs", 0, 10, 5),
+    ]
+    assert (rows[0]["checkpoint_id"], rows[0]["model"]) == (None, f"unknown: {MODEL}")
+    assert rows[0]["train_positions"] == 10 * 33
+    assert rows[0]["detail"]["residual"] == "centred"
+    assert here.json("probe", "list")[0]["artefact"] == rows[0]["artefact"]
+    shown = here.json("probe", "show", "theirs", "--layer", "0", "--square", "e2")
+    weight = torch.load(files[1])["linear_probe"]
+    assert shown["norms"]["P"] == pytest.approx(float(weight[0, :, 1, 4, 7].norm()), rel=1e-5)
+    before = here.state()
+    assert here("import", "probe", *files) == 0
+    assert "already" in here.err
+    assert here.state() == before
+
+
+def test_vectors_keep_the_sums_of_the_file_and_say_so(here: Any, tmp_path: Path) -> None:
+    rows = here.json("import", "vector", vector_file(tmp_path, 0), vector_file(tmp_path, 1), "--name", "caa")
+    detail = rows[0]["detail"]
+    assert (rows[0]["source"], rows[0]["games"]) == ("contrastive:white_elo", 7)
+    assert (detail["positions"], detail["positions_summed"]) == ("summed", 8)
+    shown = here.json("vector", "show", "caa", "--layer", "1")
+    assert shown["norm_high"] == pytest.approx(float(random(32, seed=1).norm()), rel=1e-5)
+    assert here.json("vector", "show", "caa", "--against", "caa") == [
+        {"layer": layer, "cosine": pytest.approx(1)} for layer in (0, 1)
+    ]
+    assert here("vector", "show", "caa") == 4  # two layers: which?
+
+
+def test_a_skill_probe_gives_the_difference_of_its_classes(here: Any, tmp_path: Path) -> None:
+    skill = {"config_name": "chess_skill_probe", "linear_probe": random(1, 32, 1, 1, 2)}
+    path = probe_file(tmp_path, 1, **skill)
+    made = here.json("import", "vector", path, "--name", "derived")[0]
+    expected = skill["linear_probe"][0, :, 0, 0, 1] - skill["linear_probe"][0, :, 0, 0, 0]
+    assert (made["source"], made["norm"]) == ("probe:skill", pytest.approx(float(expected.norm()), rel=1e-5))
+    with open_session() as session:
+        assert session.vector("derived", 1) == pytest.approx(expected.numpy())
+    here.json("import", "probe", path, "--name", "skill")
+    cosines = here.json("probe", "show", "skill")["cosines"]
+    assert list(cosines) == ["low and high"]
+
+
+def test_names_tell_what_bare_tensors_do_not(here: Any, tmp_path: Path) -> None:
+    path = tmp_path / f"{MODEL}_chess_piece_probe_layer_1_pos_start_5.pth"
+    torch.save(random(1, 32, 8, 8, 13), path)
+    row = here.json("import", "probe", path)[0]
+    assert (row["layer"], row["label"], row["train_games"], row["positions"]) == (1, "piece", None, "unknown")
+    nameless = path.rename(tmp_path / "probe.pth")
+    assert here("import", "probe", nameless) == 4
+    assert "does not say its layer" in here.err
+    assert here("import", "probe", nameless, "--layers", "1") == 4
+    assert "residual convention" in here.err
+    same = here.json("import", "probe", nameless, "--layers", "1", "--model", MODEL, "--label", "piece")
+    assert same[0]["run_id"] == row["run_id"]  # the bytes and what is said of them are the same
+
+
+def test_refusals_leave_nothing_behind(here: Any, tmp_path: Path, world: Path) -> None:
+    class Bomb:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return os.system, (f"touch {tmp_path / 'ran'}",)
+
+    bomb = tmp_path / "bomb.pth"
+    torch.save({**LOGGED, "layer": 0, "linear_probe": random(1, 32, 1, 1, 2), "x": Bomb()}, bomb)
+    assert here("import", "checkpoint", world / "twin", "--name", "small") == 0
+    wide = {"linear_probe": random(1, 64, 8, 8, 13)}
+    before = here.state()
+    for words, status, message in (
+        (("probe", bomb), 4, "would execute code"),
+        (("probe", tmp_path / "no.pth"), 3, "no file"),
+        (("probe", probe_file(tmp_path, 0), probe_file(tmp_path, 0)), 4, "two files are of layer 0"),
+        (("probe", probe_file(tmp_path, 0), probe_file(tmp_path, 1, model_name="x")), 4, "different models"),
+        (("probe", probe_file(tmp_path, 0, **wide), "--checkpoint", "small"), 4, "d_model 64"),
+        (("probe", probe_file(tmp_path, 0, n_layers=8), "--checkpoint", "small"), 4, "8 layers"),
+        (("probe", probe_file(tmp_path, 5), "--checkpoint", "small"), 4, "layer 5"),
+        (("probe", probe_file(tmp_path, 0), "--checkpoint", "nobody"), 3, "nobody"),
+        (("vector", probe_file(tmp_path, 0)), 4, "64 squares"),
+    ):
+        assert here("import", *words) == status, here.err
+        assert message in here.err
+        assert here.err.count("\n") <= 2
+    assert here.state() == before
+    assert not (tmp_path / "ran").exists()
+
+
+def test_edits_and_games_take_imported_directions(world: Path, tmp_path: Path, capsys: Any) -> None:
+    """Where `edit` asks for a probe run and `play` for a vector run."""
+    from chessreg.cli.root import run_command_line
+
+    place = ["--registry", str(world / "registry.db"), "--store", str(world / "store")]
+
+    def chessreg(*words: str | Path) -> int:
+        return run_command_line([*place, *map(str, words)])
+
+    probes = [probe_file(tmp_path, layer) for layer in (0, 1)]
+    assert chessreg("import", "probe", *probes, "--checkpoint", "reference", "--name", "their-board") == 0
+    assert chessreg("import", "vector", vector_file(tmp_path, 1), "--checkpoint", "reference", "--name", "caa") == 0
+    edit = "run edit --checkpoint reference --probe their-board --dataset sample:test --games 2 --per-game 1 --layers 1"
+    assert chessreg(*edit.split()) == 0, capsys.readouterr().err
+    play = "run play --checkpoint reference --opponent random --games 2 --policy legal --move-limit 3"
+    assert chessreg(*play.split(), "--intervention.vector", "caa", "--intervention.scale", "0.1") == 0
+    strange = probe_file(tmp_path, 1)
+    assert chessreg("import", "probe", strange, "--name", "of-nobody") == 0
+    capsys.readouterr()
+    assert chessreg(*edit.replace("their-board", "of-nobody").split()) == 4
+    assert "another checkpoint" in capsys.readouterr().err
