@@ -169,7 +169,10 @@ class Vector(Kind):
 
     def check(self, spec: VectorSpec, inputs: Inputs) -> None:
         from chessreg.experiments.vectors.classed import gather
+        from chessreg.experiments.vectors.makers import labelled
 
+        if spec.source == "shuffled":
+            labelled(spec, inputs)
         if spec.source in CONTRASTS:
             games = gather(spec, inputs)
             recipe = checkpoint_of(spec, inputs)
@@ -187,6 +190,8 @@ class Vector(Kind):
             measured = {"norm": direction.norm, **direction.norms()}
             if origin.games is not None:
                 measured |= {"positions": float(origin.games.positions.sum()), **origin.games.counts()}
+            if "norm_before_matching" in direction.detail:
+                measured["norm_before_matching"] = direction.detail["norm_before_matching"]
             for name, value in measured.items():
                 task.emit("metric_point", units[layer], name=name, step=0, value=float(value))
             task.done(units[layer])

@@ -229,6 +229,12 @@ def test_shuffled_controls_of_a_streamed_vector_need_no_pass_of_their_own(world_
         assert row.detail["of"] == real
 
 
+def test_vectors_without_labels_cannot_be_shuffled(world_session):
+    made(world_session, VectorSpec(source="random", of="skill", seed=6), "random-6")
+    with pytest.raises(BadInputError, match="no labels here"):
+        world_session.run(VectorSpec(source="shuffled", of="random-6"))
+
+
 def test_a_random_control_is_the_direction_that_matches_draw_for_that_seed(world_session):
     from chessreg.experiments.interventions import CONTROLS
 

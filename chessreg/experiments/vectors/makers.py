@@ -216,16 +216,10 @@ def stored(task: Task[VectorSpec, VectorHow], layer: int) -> np.ndarray | None:
 @maker("shuffled")
 def shuffled(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
     """The contrast of another run again, its classes dealt anew within each stratum, with that run's norms."""
-    from chessreg.experiments.vector import VectorSpec, load_direction
+    from chessreg.experiments.vector import load_direction
 
     spec = task.spec
-    assert spec.of
-    real_run = task.inputs.run(spec.of, "vector")
-    real = VectorSpec(**real_run.spec)
-    if real.source not in ("contrastive", "cascade"):
-        raise BadInputError(
-            f"the labels of a vector from {real.source} cannot be shuffled", "a contrastive run has labels"
-        )
+    real = labelled(spec, task.inputs)
     games = gather(real, task.inputs)
     dealt = permuted(games.classes, games.stratum, spec.seed)
     origin = contrast_origin(real, "shuffled", games)
@@ -238,6 +232,21 @@ def shuffled(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
             yield layer, Direction(with_norm(made.vector, norm), detail=detail)
 
     return origin, matched()
+
+
+def labelled(spec: VectorSpec, inputs: Inputs) -> VectorSpec:
+    """The spec whose labels a shuffled control deals anew. BadInputError for vectors that were made without labels."""
+    from chessreg.experiments.vector import CONTRASTS, VectorSpec
+
+    assert spec.of
+    run = inputs.run(spec.of, "vector")
+    source = run.spec.get("source", "file")
+    if run.kind != "vector" or source not in CONTRASTS:
+        raise BadInputError(
+            f"vectors of a {run.kind} run from {source} have no labels here that could be shuffled",
+            "give a contrastive or cascade run, or --source random",
+        )
+    return VectorSpec(**run.spec)
 
 
 @maker("random")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from chessreg.models.language_model import LanguageModel
 
 SLICE = 1 << 16  # cached rows read at once
-GROUP = 256  # games between two savings of a forward pass that may be interrupted
+GROUP = 128  # games between two savings of a forward pass that may be interrupted
 
 Places = tuple[np.ndarray, np.ndarray]
 """Positions of one or more games: index of the game int64 [p], index of the character int64 [p]."""
