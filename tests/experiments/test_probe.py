@@ -9,7 +9,7 @@ from sqlalchemy import select
 from chessreg.errors import BadInputError
 from chessreg.experiments.probe import ProbeSpec, best_layer, load_probe
 from chessreg.experiments.probing.data import ProbeData
-from chessreg.experiments.probing.fitting import fit
+from chessreg.experiments.probing.fitting import Standard, fit
 from chessreg.experiments.probing.scoring import score
 from chessreg.registry import tables
 
@@ -50,6 +50,20 @@ def test_a_linear_rule_is_learnt_whatever_the_size_of_the_layer():
         right[layer] = sum(found.correct for found in scored) / sum(found.n for found in scored)
     assert right[1] > 0.93
     assert right[0] < 0.5
+
+
+def test_regression_learns_a_linear_rule():
+    made = Readable()
+    elo = (1500 + 300 * made.values[1] @ np.random.default_rng(1).standard_normal(48) / 140).astype(np.float32)[:, None]
+    data = ProbeData(made, made.data.item, elo, 0)
+    rows = data.item < 240
+    standard = Standard.of(elo[rows])
+    spec = ProbeSpec(cache="run:" + "0" * 64, epochs=12, label="rating")
+    weight = fit(spec, data, rows, [0, 1], "cpu", lambda fraction, text: None, standard)
+    read = made.values[1] @ weight[1, :, 0, 0] * standard.std + standard.mean
+    assert np.abs(read - elo[:, 0])[~rows].mean() < 0.1 * standard.std
+    noise = made.values[0] @ weight[0, :, 0, 0] * standard.std + standard.mean
+    assert np.abs(noise - elo[:, 0])[~rows].mean() > 0.5 * standard.std
 
 
 def test_scores_follow_from_the_stored_probe(world_session):

@@ -32,11 +32,11 @@ class ProbeScore(Sparse):
     `right_at` has two hex digits for each position of the game in order: squares right there. The ply of position i is
     `ply_first + i * ply_step`, or where plies are not evenly spaced the three hex digits i of `ply_at`. In SQL:
 
-        WITH at AS (SELECT *, unnest(range(length(right_at) // 2)) AS i FROM probe_score)
+        WITH read AS (SELECT *, unnest(range(length(right_at) // 2)) AS i FROM probe_score)
         SELECT CASE WHEN ply_at IS NULL THEN ply_first + i * ply_step
                     ELSE ('0x' || substr(ply_at, 3 * i + 1, 3))::INTEGER END AS ply,
                sum(('0x' || substr(right_at, 2 * i + 1, 2))::INTEGER) / sum(n // positions) AS accuracy
-        FROM at GROUP BY ply ORDER BY ply
+        FROM read GROUP BY ply ORDER BY ply
     """
 
     hook_point: str
