@@ -88,10 +88,12 @@ def import_checkpoint(
     name: str | None = None,
     tokenizer: str = "pgn-char-32",
     trained_on: Sequence[str] | None = None,
+    fetched: dict[str, Any] | None = None,
 ) -> Registered:
     """Convert the file or folder `source`, verify it by logits, publish and register it.
 
-    The same weights imported again are recognised. `trained_on` names datasets of the registry (None: unknown).
+    The same weights imported again are recognised. `trained_on` names datasets of the registry (None: unknown);
+    `fetched` says where the file was downloaded from.
     Raises NotFoundError (no such file or dataset) and BadInputError (no checkpoint, code in a pickle, another
     vocabulary, a name that is taken); then nothing is stored or recorded.
     """
@@ -118,6 +120,7 @@ def import_checkpoint(
         register.refuse_taken(database, NOUN, name, known.id if known else None)
         artefact = publish(store, folder, known)
     detail = {
+        **({"fetched": fetched} if fetched else {}),
         "content": content,
         "verified": {"max_logit_difference": report.max_logit_difference, "tokens": report.tokens_compared},
     }

@@ -1,0 +1,146 @@
+"""A file over HTTP: gone on with where a download broke off, renamed only when its SHA-256 is right."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+
+from chessreg.errors import BadInputError, ChessregError, NotFoundError
+
+CHUNK = 1 << 18
+TIMEOUT_SECONDS = 60.0
+
+Progress = Callable[[int, int | None], None]
+"""Called with (bytes on disk, bytes in all or None)."""
+
+
+def fetch(
+    url: str,
+    target: Path,
+    expected: str | None,
+    *,
+    what: str,
+    on_progress: Progress | None = None,
+    missing: str = "",
+) -> Path:
+    """Download `url` to `target` and return it; at once when it is there and its SHA-256 is the expected one.
+
+    An interrupted download leaves `<target>.part`, from which the next call goes on. A `.part` that is complete and
+    differs is deleted. expected None: nobody publishes a digest, so whatever arrives whole is taken. `what` names the
+    download in messages, `missing` is the hint where the server has no such file.
+
+    Raises NotFoundError when the server has no such file, BadInputError for a wrong digest or a folder that cannot be
+    written, ChessregError when the network or the disk fails.
+    """
+    if target.exists():
+        if expected is None or sha256(target) == expected:
+            return target
+        raise BadInputError(
+            f"{target} is not the published file: its SHA-256 differs", f"delete it and fetch {what} again"
+        )
+    part = target.with_name(f"{target.name}.part")
+    try:
+        part.parent.mkdir(parents=True, exist_ok=True)
+        _download(url, part, on_progress, missing)
+        found = sha256(part)
+        if expected is not None and found != expected:
+            part.unlink()
+            raise BadInputError(
+                f"{target.name} arrived damaged: its SHA-256 is {found}, the published one {expected}",
+                f"fetch {what} again",
+            )
+        part.replace(target)
+    except OSError as error:
+        raise disk_error(error, part) from error
+    return target
+
+
+def read_text(url: str, missing: str = "") -> str:
+    """A small text file, whole. Raises as `fetch` does."""
+    answer = opened(url, {}, missing)
+    if answer is None:
+        return ""
+    try:
+        with answer:
+            return answer.read().decode("utf-8", "replace")
+    except (OSError, HTTPException) as error:
+        raise network_error(url, error) from error
+
+
+def _download(url: str, part: Path, on_progress: Progress | None, missing: str) -> None:
+    """Append what is missing to `part`."""
+    have = part.stat().st_size if part.exists() else 0
+    answer = opened(url, {"Range": f"bytes={have}-"} if have else {}, missing)
+    if answer is None:  # nothing follows what we have: it is complete, or too long, which the checksum tells
+        return
+    with answer:
+        if have and answer.status != 206:
+            have = 0  # the server sends the whole file again
+        length = answer.headers.get("Content-Length")
+        total = have + int(length) if length else None
+        with part.open("ab" if have else "wb") as file:
+            done = have
+            if on_progress:
+                on_progress(done, total)
+            while True:
+                try:
+                    chunk = answer.read(CHUNK)
+                except (OSError, HTTPException) as error:
+                    raise network_error(url, error) from error
+                if not chunk:
+                    break
+                file.write(chunk)
+                done += len(chunk)
+                if on_progress:
+                    on_progress(done, total)
+        if total is not None and done < total:
+            raise network_error(url, ConnectionError(f"the connection broke at {done} of {total} bytes"))
+
+
+def opened(
+    url: str,
+    headers: dict[str, str],
+    missing: str = "",
+    *,
+    method: str = "GET",
+    opener: urllib.request.OpenerDirector | None = None,
+) -> HTTPResponse | None:
+    """An open answer, or None where the asked range lies behind the end of the file (416)."""
+    try:
+        request = urllib.request.Request(url, headers={"User-Agent": "chessreg", **headers}, method=method)
+        open_ = opener.open if opener else urllib.request.urlopen
+        answer: HTTPResponse = open_(request, timeout=TIMEOUT_SECONDS)
+        return answer
+    except urllib.error.HTTPError as error:
+        if error.code == 416:
+            return None
+        if error.code in (404, 410):
+            raise NotFoundError(f"there is no {url}", missing) from error
+        raise ChessregError(f"{url} answered {error.code} {error.reason}", "try again later") from error
+    except (OSError, HTTPException, ValueError) as error:
+        raise network_error(url, error) from error
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def network_error(url: str, error: Exception) -> ChessregError:
+    reason = getattr(error, "reason", None) or error
+    return ChessregError(
+        f"cannot read {url}: {reason}", "check the network and run the same command: it goes on from here"
+    )
+
+
+def disk_error(error: OSError, part: Path) -> ChessregError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return ChessregError(
+            f"no space left for {part}", "free some space and run the same command: it goes on from here"
+        )
+    return BadInputError(f"cannot write {part}: {error.strerror or error}")

@@ -1,0 +1,237 @@
+"""`chessreg fetch`: a hub with Hugging Face's paths and redirects, downloads that break off, digests that differ."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from chessreg.errors import BadInputError, ChessregError, NotFoundError
+from chessreg.jobs import fetching
+from chessreg.models import hub
+from chessreg.models.hub import source_named, url_of
+from chessreg.models.random_twin import random_twin
+from chessreg.registry import tables
+from chessreg.session import Session, open_session
+
+MODEL = "/adamkarvonen/chess_llms/resolve/main/lichess_8layers_ckpt_no_optimizer.pt"
+GAMES = "/datasets/adamkarvonen/chess_games/resolve/main/lichess_100mb.zip"
+COMMIT = "c0ffee" + 34 * "0"
+CSV = "WhiteElo,BlackElo,Result,transcript\n" + "".join(
+    f"{1500 + n},1600,1-0,1.e4 e5 2.Nf3 Nc6 3.B{square} a6\n" for n, square in enumerate(("b5", "c4", "e2"))
+)
+
+
+class Hub(ThreadingHTTPServer):
+    """Answers /resolve/ with a redirect that carries the digest, as the hub does, and serves the storage behind it."""
+
+    daemon_threads = True
+    break_at: int | None = None
+    digests = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files: dict[str, bytes] = {}
+        self.told: dict[str, str] = {}  # what is said of a file whose digest is a lie
+        self.asked: list[tuple[str, str, str | None]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Hub
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        asked = self.headers.get("Range")
+        self.server.asked.append((self.command, self.path, asked))
+        content = self.server.files.get(self.path.removeprefix("/storage"))
+        if content is None:
+            return self.send_error(404)
+        if not self.path.startswith("/storage"):
+            digest = self.server.told.get(self.path) or hashlib.sha256(content).hexdigest()
+            self.send_response(302)
+            self.send_header("Location", f"http://localhost:{self.server.server_port}/storage{self.path}")
+            self.send_header("X-Repo-Commit", COMMIT)
+            if self.server.digests:
+                self.send_header("X-Linked-ETag", f'"{digest}"')
+                self.send_header("X-Linked-Size", str(len(content)))
+            self.send_header("Content-Length", "0")
+            return self.end_headers()
+        start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked else 0
+        if start >= len(content):
+            return self.send_error(416)
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(content) - start))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content[start : self.server.break_at])
+        self.close_connection = True
+        return None
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def model_bytes(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A tiny model in the author's file layout."""
+    from chessreg.models.checkpoint import gpt2_config
+
+    shape = {"n_layer": 2, "n_head": 2, "n_embd": 16, "block_size": 48, "vocab_size": 32}
+    weights = {}
+    for name, tensor in random_twin(gpt2_config(**shape), seed=1).state_dict().items():
+        if not name.endswith(".bias"):
+            weights[f"_orig_mod.{name}"] = tensor.t() if ".h." in name and tensor.dim() == 2 else tensor
+    path = tmp_path_factory.mktemp("hub") / "ckpt.pt"
+    torch.save({"model": weights, "model_args": {**shape, "bias": False, "dropout": 0.0}, "iter_num": 600_000}, path)
+    return path.read_bytes()
+
+
+@pytest.fixture
+def server(model_bytes: bytes, tmp_path: Path) -> Iterator[Hub]:
+    with zipfile.ZipFile(tmp_path / "games.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("lichess_100mb.csv", CSV)
+    with Hub() as running:
+        running.files = {MODEL: model_bytes, GAMES: (tmp_path / "games.zip").read_bytes()}
+        thread = threading.Thread(target=running.serve_forever, daemon=True)
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def session(tmp_path: Path, server: Hub, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    monkeypatch.setenv("HF_ENDPOINT", server.url)
+    with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as opened:
+        yield opened
+
+
+def fetched(session: Session, source: str, **settings: Any) -> Any:
+    return fetching.fetch(session.database, session.store, source_named(source), **settings)
+
+
+def row_of(session: Session, table: Any) -> Any:
+    with session.database.read() as sql:
+        return sql.query(table).one()
+
+
+def test_the_real_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_ENDPOINT", raising=False)
+    assert url_of(source_named("karvonen/8layers")) == f"https://huggingface.co{MODEL}"
+    assert url_of(source_named("karvonen/16layers")).endswith("/main/lichess_16layers_ckpt_no_optimizer.pt")
+    assert url_of(source_named("karvonen/games")) == f"https://huggingface.co{GAMES}"
+    monkeypatch.setenv("HF_ENDPOINT", "https://mirror.example/")
+    assert url_of(source_named("karvonen/8layers"), revision="v1/x").startswith("https://mirror.example/adamkarvonen/")
+    assert "/resolve/v1%2Fx/" in url_of(source_named("karvonen/8layers"), revision="v1/x")
+    with pytest.raises(NotFoundError, match="karvonen/9layers"):
+        source_named("karvonen/9layers")
+    with pytest.raises(BadInputError, match="no URL"):
+        url_of(source_named("karvonen/8layers"), endpoint="mirror")
+
+
+def test_a_model_arrives_verified_and_registered_with_its_origin(session: Session, server: Hub) -> None:
+    seen: list[float] = []
+    made = fetched(session, "karvonen/8layers", on_progress=lambda fraction, text: seen.append(fraction))
+    assert made.created
+    assert session.id("checkpoint", "karvonen-8layers") == made.id
+    detail = row_of(session, tables.Checkpoint).detail
+    assert detail["fetched"] == {
+        "url": server.url + MODEL,
+        "commit": COMMIT,
+        "sha256": hashlib.sha256(server.files[MODEL]).hexdigest(),
+        "published_sha256": True,
+    }
+    assert detail["source"]["sha256"] == detail["fetched"]["sha256"]
+    assert detail["source"]["file"] == "lichess_8layers_ckpt_no_optimizer.pt"
+    assert (seen[0], seen[-1]) == (0.0, 1.0)
+    assert not [path for path in (session.store.root / "downloads").rglob("*") if path.is_file()]
+    assert not fetched(session, "karvonen/8layers").created
+
+
+def test_an_interrupted_download_goes_on_where_it_was(session: Session, server: Hub) -> None:
+    server.break_at = 10_000
+    with pytest.raises(ChessregError, match="broke at 10000 of") as caught:
+        fetched(session, "karvonen/8layers")
+    assert "goes on from here" in caught.value.hint
+    with session.database.read() as sql:
+        assert sql.query(tables.Checkpoint).count() == 0
+    server.break_at = None
+    server.asked.clear()
+    assert fetched(session, "karvonen/8layers").created
+    assert ("GET", "/storage" + MODEL, "bytes=10000-") in server.asked
+
+
+def test_a_wrong_digest_is_refused_and_nothing_kept(session: Session, server: Hub) -> None:
+    server.told[MODEL] = 64 * "a"
+    with pytest.raises(BadInputError, match=f"arrived damaged.*{64 * 'a'}"):
+        fetched(session, "karvonen/8layers")
+    assert not [path for path in (session.store.root / "downloads").rglob("*") if path.is_file()]
+    with session.database.read() as sql:
+        assert sql.query(tables.Checkpoint).count() == 0
+
+
+def test_where_no_digest_is_published_what_arrived_is_said_and_nothing_is_gone_on_with(
+    session: Session, server: Hub
+) -> None:
+    server.digests = False
+    server.break_at = 10_000
+    with pytest.raises(ChessregError, match="broke at 10000"):
+        fetched(session, "karvonen/8layers")
+    server.break_at = None
+    server.asked.clear()
+    fetched(session, "karvonen/8layers")
+    assert [asked for method, _, asked in server.asked if method == "GET"] == [None, None]  # from the beginning
+    origin = row_of(session, tables.Checkpoint).detail["fetched"]
+    assert origin["published_sha256"] is False
+    assert origin["sha256"] == hashlib.sha256(server.files[MODEL]).hexdigest()
+
+
+def test_games_arrive_as_a_dataset_in_the_order_of_their_rows(session: Session, server: Hub) -> None:
+    made = fetched(session, "karvonen/games", keep=True)
+    row = row_of(session, tables.Dataset)
+    assert (row.games, row.rating_scale, row.id) == (3, "lichess", made.id)
+    assert row.report["fetched"]["sha256"] == hashlib.sha256(server.files[GAMES]).hexdigest()
+    assert session.dataset("karvonen-games").table(["white_elo"])["white_elo"].to_pylist() == [1500, 1501, 1502]
+    kept = session.store.root / "downloads" / "adamkarvonen--chess_games" / "lichess_100mb.zip"
+    assert kept.read_bytes() == server.files[GAMES]
+
+
+def test_another_file_of_the_repository_and_a_missing_one(session: Session, server: Hub) -> None:
+    other = "randominit_8layers_ckpt_no_optimizer.pt"
+    server.files[MODEL.replace("lichess_8layers_ckpt_no_optimizer.pt", other)] = server.files[MODEL]
+    fetched(session, "karvonen/8layers", file=other, name="untrained")
+    assert row_of(session, tables.Checkpoint).detail["source"]["file"] == other
+    with pytest.raises(NotFoundError, match="there is no http") as caught:
+        fetched(session, "karvonen/8layers", file="nothing.pt")
+    assert caught.value.hint.endswith("lists the files that there are")
+    with pytest.raises(BadInputError, match="no file of a repository"):
+        fetched(session, "karvonen/8layers", file="../../elsewhere.pt")
+
+
+def test_no_network_says_so(session: Session) -> None:
+    with pytest.raises(ChessregError, match=r"cannot read http://127\.0\.0\.1:9"):
+        fetched(session, "karvonen/8layers", endpoint="http://127.0.0.1:9")
+
+
+def test_a_renamed_repository_is_followed(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain_headers = hub._headers
+
+    def renamed(opener: Any, url: str, missing: str) -> tuple[Any, str | None]:
+        return ({}, MODEL) if url.endswith("/old") else plain_headers(opener, url, missing)
+
+    monkeypatch.setattr(hub, "_headers", renamed)
+    found = hub.look(f"{server.url}/old")
+    assert (found.sha256, found.commit) == (hashlib.sha256(server.files[MODEL]).hexdigest(), COMMIT)
