@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from chessreg.games.tokenizers import Tokenizer
 
-FLOOR = 1e-7  # texts behind a beginning less probable than this are not followed; their sum is reported
+FLOOR = 1e-6  # texts behind a beginning less probable than this are not followed; their sum is reported
 
 
 def text_logprobs(
@@ -104,13 +104,42 @@ class Mass:
     missed: float
 
 
+class Trie:
+    """Texts by their tokens, with the sets that they belong to: made once, walked under every edit."""
+
+    __slots__ = ("below", "children", "ends")
+
+    def __init__(self) -> None:
+        self.children: dict[int, Trie] = {}
+        self.ends = 0  # bit k: the text that ends here is in set k
+        self.below = 0  # bit k: a text that begins so is in set k
+
+    @classmethod
+    def of(cls, sets: Sequence[Collection[str]], tokenizer: Tokenizer) -> Trie:
+        """The texts of several sets."""
+        members: dict[str, int] = {}
+        for number, texts in enumerate(sets):
+            for text in texts:
+                members[text] = members.get(text, 0) | 1 << number
+        ids, offsets = tokenizer.encode_many(list(members))
+        tokens, root = ids.tolist(), cls()
+        for start, end, of in zip(offsets[:-1].tolist(), offsets[1:].tolist(), members.values(), strict=True):
+            node = root
+            node.below |= of
+            for token in tokens[start:end]:
+                child = node.children.get(token)
+                if child is None:
+                    child = node.children[token] = cls()
+                node = child
+                node.below |= of
+            node.ends |= of
+        return root
+
+
 def accepted_mass(
-    trees: Continuations,
-    texts: Sequence[Sequence[Collection[str]]],
-    tokenizer: Tokenizer,
-    max_tokens: int | None = None,
+    trees: Continuations, tries: Sequence[Trie], tokenizer: Tokenizer, max_tokens: int | None = None, sets: int = 1
 ) -> list[list[Mass]]:
-    """For each row and each of its sets of texts: the probability that what the model writes is one of them.
+    """For each row and each of the `sets` of its trie: the probability that what the model writes is a text of it.
 
     A move is written as `sampling.sample_moves` writes it: until a stop token, or until `max_tokens`; what follows a
     `;` is another game and does not count (`Tokenizer.parse`). A text of exactly `max_tokens` needs no end. Beginnings
@@ -119,48 +148,26 @@ def accepted_mass(
     """
     limit = tokenizer.max_move_tokens if max_tokens is None else max_tokens
     stops = [*sorted(tokenizer.stop_ids), *tokenizer.encode(";").tolist()]
-    walks = [_Walk(sets, tokenizer, limit, stops) for sets in texts]
-    while any(walk.open for walk in walks):
-        trees.grow([[beginning for beginning, _, _ in walk.open] for walk in walks])
-        for place, walk in enumerate(walks):
-            walk.step(trees, place)
-    return [[Mass(float(f), float(m)) for f, m in zip(walk.found, walk.missed, strict=True)] for walk in walks]
-
-
-class _Walk:
-    """One row's walk down the texts of its sets, level by level."""
-
-    def __init__(self, sets: Sequence[Collection[str]], tokenizer: Tokenizer, limit: int, stops: list[int]) -> None:
-        self.found, self.missed = np.zeros(len(sets)), np.zeros(len(sets))
-        self.limit, self.stops = limit, stops
-        members: dict[str, list[bool]] = {}
-        for number, texts in enumerate(sets):
-            for text in texts:
-                members.setdefault(text, [False] * len(sets))[number] = True
-        ids = [tuple(tokenizer.encode(text).tolist()) for text in members]
-        kept = [(sequence, np.array(of)) for sequence, of in zip(ids, members.values(), strict=True)]
-        kept = [(sequence, of) for sequence, of in kept if len(sequence) <= limit]
-        # beginnings to be followed, the probability of each, and the texts that begin so
-        self.open: list[tuple[Beginning, float, list[tuple[Beginning, np.ndarray]]]] = [((), 1.0, kept)] if kept else []
-
-    def step(self, trees: Continuations, place: int) -> None:
-        """Take what ends here, and open the beginnings that are one token longer."""
-        opened = []
-        for beginning, probability, texts in self.open:
-            depth = len(beginning)
-            after = probability * np.exp(trees.logprobs(place, beginning).astype(np.float64))
-            branches: dict[int, list[tuple[Beginning, np.ndarray]]] = {}
-            for text in texts:
-                if len(text[0]) == depth:
-                    self.found[text[1]] += after[self.stops].sum()
-                else:
-                    branches.setdefault(text[0][depth], []).append(text)
-            for token, behind in branches.items():
-                of = np.any([text[1] for text in behind], axis=0)
-                if depth + 1 == self.limit:
-                    self.found[of] += after[token]
-                elif after[token] < FLOOR:
-                    self.missed[of] += after[token]
-                else:
-                    opened.append(((*beginning, token), float(after[token]), behind))
-        self.open = opened
+    found, missed = np.zeros((len(tries), sets)), np.zeros((len(tries), sets))
+    open_: list[list[tuple[Beginning, float, Trie]]] = [[((), 1.0, trie)] for trie in tries]
+    bits = [[number for number in range(sets) if of >> number & 1] for of in range(1 << sets)]
+    while any(open_):
+        trees.grow([[beginning for beginning, _, _ in row] for row in open_])
+        for place, row in enumerate(open_):
+            if not row:
+                continue
+            lines = np.exp(trees.lines(place, [beginning for beginning, _, _ in row]).astype(np.float64))
+            lines *= np.array([probability for _, probability, _ in row])[:, None]
+            ended = lines[:, stops].sum(1).tolist()
+            opened: list[tuple[Beginning, float, Trie]] = []
+            for (beginning, _, node), after, end in zip(row, lines.tolist(), ended, strict=True):
+                found[place, bits[node.ends]] += end
+                for token, child in node.children.items():
+                    if len(beginning) + 1 == limit:  # cut here; only texts that end here are texts of the set
+                        found[place, bits[child.ends]] += after[token]
+                    elif after[token] < FLOOR:
+                        missed[place, bits[child.below]] += after[token]
+                    else:
+                        opened.append(((*beginning, token), after[token], child))
+            open_[place] = opened
+    return [[Mass(float(f), float(m)) for f, m in zip(*row, strict=True)] for row in zip(found, missed, strict=True)]

@@ -64,6 +64,13 @@ class Continuations:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def take(self, rows: Sequence[int]) -> Continuations:
+        """The trees of these rows of a session that has just been reduced to them (`DecodingSession.select`)."""
+        other = Continuations.__new__(Continuations)
+        other.session, other.rows = self.session, list(range(len(rows)))
+        other._trees = [self._trees[row] for row in rows]
+        return other
+
     def logprobs(self, place: int, beginning: Beginning = ()) -> np.ndarray:
         """Log-probabilities float32 [vocab] of the next token after a beginning that was grown."""
         tree = self._trees[place]

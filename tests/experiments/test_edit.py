@@ -11,7 +11,8 @@ from sqlalchemy import select
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.cache import CacheSpec
-from chessreg.experiments.edit import EditHow, EditSpec, states
+from chessreg.experiments.edit import EditHow, EditSpec
+from chessreg.experiments.editing.states import states
 from chessreg.experiments.probe import ProbeSpec
 from chessreg.experiments.selection import select as select_games
 from chessreg.games.tokenizers import tokenizer
@@ -32,7 +33,8 @@ def edited(world_session, bigram, tmp_path):
 
     def run(how=None, **settings):
         spec = EditSpec(
-            **{"checkpoint": "bigram", "probe": "bigram-board", "dataset": "sample:test", "games": 6, "per_game": 6}
+            **{"checkpoint": "bigram", "probe": "bigram-board", "dataset": "sample:test", "games": 6, "per_game": 4}
+            | {"spellings": False}
             | settings
         )
         report = session.run(spec, how)
@@ -53,7 +55,7 @@ def test_a_state_has_every_condition_or_a_reason(edited):
     skipped = [rows for rows in by_unit.values() if ("skipped", -1) in rows]
     assert done
     assert skipped
-    expected = {(c, s) for c in ("clean", "edit", "random-0", "random-1") for s in (-1, 0, 1, 2)}
+    expected = {(c, s) for c in ("clean", "edit", "random-0", "random-1", "shuffled-0") for s in (-1, 0, 1, 2)}
     assert all(set(rows) == expected for rows in done)
     assert all(len(rows) == 1 for rows in skipped)
     assert {rows["skipped", -1].detail["skipped"] for rows in skipped} <= {"illegal", "king"}

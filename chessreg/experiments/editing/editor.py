@@ -1,73 +1,71 @@
-"""The work behind `edit`: batches of states through clean, edited and control models."""
+"""The work behind `edit`: batches of states through the clean, the edited and the control models."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from uuid import UUID
 
 import chess
 import numpy as np
-import torch
+from torch import Tensor
 
-from chessreg.experiments.edit import EditHow, EditRow, EditSpec, State, intervention_row
-from chessreg.experiments.probe import best_layer, load_probe
-from chessreg.games.tokenizers import tokenizer
+from chessreg.experiments.edit import EditHow, EditRow, EditSpec
+from chessreg.experiments.editing.model import CLEAN, EditedModel, intervention_row
+from chessreg.experiments.editing.states import Removal, State, half, reason_to_skip, removal
+from chessreg.games.spellings import spellings
 from chessreg.jobs.task import Task
 from chessreg.models.devices import prepare
 from chessreg.models.edits import Edit
-from chessreg.models.language_model import LanguageModel
-from chessreg.models.legal import text_logprobs
-from chessreg.models.sampling import sample_moves
-from chessreg.noise import generator
+from chessreg.models.legal import Mass, Trie, accepted_mass, sequence_logprobs
+from chessreg.models.sampling import SampledText, sample_trees
+from chessreg.models.tree import Beginning, Continuations
+
+GREEDY = -1
 
 
 @dataclass(frozen=True)
-class Removal:
-    """A state whose piece about to move is taken off: the clean move, the piece, and the board without it."""
+class Spelt:
+    """The texts of a removal's two boards: canonical ones as token ids, and all spellings."""
 
-    state: State
-    move: chess.Move
-    piece: chess.Piece
-    modified: chess.Board
-
-    @property
-    def boards(self) -> tuple[chess.Board, chess.Board]:
-        return self.state.board, self.modified
+    canonical: tuple[frozenset[Beginning], frozenset[Beginning]]
+    every: Trie  # of the original and the modified board; empty when they are not asked for
 
 
 class Editor:
-    """A model with its probes, ready to edit states for one task."""
+    """An edited model at work for one task: every condition of a batch of states, and their rows."""
 
     def __init__(self, task: Task[EditSpec, EditHow]) -> None:
         self.task, self.spec = task, task.spec
-        checkpoint, folder = task.inputs.checkpoint(self.spec.checkpoint)
-        self.model = LanguageModel.load(folder, device=prepare(task.how.device, task.how.threads))
-        self.tokenizer = tokenizer(self.model.info.tokenizer)
-        self.layers = self.spec.layers or (best_layer(task.inputs, self.spec.probe),)
-        self.probes = {layer: load_probe(task.inputs, self.spec.probe, layer).weight for layer in self.layers}
-        recipes = [f"{self.spec.probe}/layer-{layer}" for layer in self.layers]
-        self.interventions: dict[str, Any] = {"clean": None}
-        for name, source, of in [
-            ("edit", "probe:piece", recipes),
-            *((f"random-{k}", "random", [f"seed:{self.spec.seed}/{k}"]) for k in range(self.spec.controls)),
-        ]:
-            row = intervention_row(self.spec, checkpoint.id, self.layers, source, of)
+        self.edited = EditedModel(task.spec, task.inputs, prepare(task.how.device, task.how.threads))
+        self.model, self.tokenizer = self.edited.model, self.edited.tokenizer
+        self.interventions: dict[str, UUID | None] = {CLEAN: None}
+        for condition in self.edited.conditions():
+            row = intervention_row(self.edited, condition)
             task.record("intervention", **row)
-            self.interventions[name] = row["id"]
+            self.interventions[condition.name] = row["id"]
 
-    def batch(self, states: list[State]) -> None:
+    def batch(self, states: Sequence[State]) -> None:
         """All rows of these states."""
-        if not states:
+        prompts = [self.tokenizer.encode(state.prompt).tolist() for state in states]
+        room = self.model.block_size - self.spec.max_characters
+        for state, prompt in zip(states, prompts, strict=True):
+            if len(prompt) > room:
+                self.skipped(state, "", None, "too long")
+        fitting = [i for i, prompt in enumerate(prompts) if len(prompt) <= room]
+        if not fitting:
             return
-        prompts = [[int(i) for i in self.tokenizer.encode(state.prompt)] for state in states]
+        states, prompts = [states[i] for i in fitting], [prompts[i] for i in fitting]
         session = self.model.session(len(states))
         session.feed(prompts)
-        greedy = sample_moves(session, self.tokenizer, [(0,)] * len(states), temperature=0.0)
+        trees = Continuations(session)
+        # the canonical moves of the original board first: most texts, the greedy one among them, are then there
+        trees.grow([[ids[:-1] for ids in self.canonical(state.board)] for state in states])
+        greedy = self.write(trees, [[(0,)]] * len(states), [0.0])
         removals, rows = [], []
-        for row, (state, sampled) in enumerate(zip(states, greedy, strict=True)):
+        for row, (state, [sampled]) in enumerate(zip(states, greedy, strict=True)):
             move = self.tokenizer.parse(sampled.text, state.board)
-            reason = "illegal" if move is None else "king" if king_moves(state.board, move) else None
+            reason = reason_to_skip(self.spec, state.board, move)
             if move is None or reason:
                 self.skipped(state, sampled.text, move, reason or "illegal")
             else:
@@ -75,66 +73,72 @@ class Editor:
                 rows.append(row)
         if not removals:
             return
+        spelt = [self.spell(removed) for removed in removals]
         session.select(rows)
-        self.condition("clean", session, removals)
+        self.condition(CLEAN, trees.take(rows), removals, spelt)
         kept = [prompts[row] for row in rows]
-        for name in [n for n in self.interventions if n != "clean"]:
-            edited = self.model.session(len(removals), edits=self.edits(name, removals))
-            edited.feed(kept)
-            self.condition(name, edited, removals)
+        real: list[Edit] = []
+        for condition in self.edited.conditions():
+            if condition.source == "edit":
+                edits = real = self.edited.edits(condition.setting, kept, removals)
+            else:
+                edits = self.edited.controls(condition, removals, real)
+            branch = Continuations(session.branch(edits))
+            self.condition(condition.name, branch, removals, spelt, edits, condition.setting.number)
 
-    def edits(self, name: str, removals: Sequence[Removal]) -> list[Edit]:
-        """One Edit per layer, with a unit direction of its own for each state."""
-        made = []
-        for layer, weight in self.probes.items():
-            directions = np.stack([self.direction(name, layer, weight, r) for r in removals])
-            made.append(Edit(layer, torch.from_numpy(directions), self.spec.scale, self.spec.positions, op="subtract"))
-        return made
+    def canonical(self, board: chess.Board) -> frozenset[Beginning]:
+        texts = (self.tokenizer.spell(board, move) for move in board.legal_moves)
+        return frozenset(tuple(self.tokenizer.encode(text).tolist()) for text in texts)
 
-    def direction(self, name: str, layer: int, weight: np.ndarray, removed: Removal) -> np.ndarray:
-        """Unit vector float32 [d_model]: the probe's for the piece on its square, or a seeded random one."""
-        vector: np.ndarray
-        if name != "edit":
-            noise = generator(self.spec.seed, name, layer, removed.state.unit)
-            vector = noise.standard_normal(len(weight))
-        else:
-            square = removed.move.from_square
-            kind = 6 + removed.piece.piece_type * (1 if removed.piece.color else -1)
-            vector = weight[:, square, kind] - self.spec.blank * weight[:, square, 6]
-        return (vector / np.linalg.norm(vector)).astype(np.float32)
+    def spell(self, removed: Removal) -> Spelt:
+        original, modified = (self.canonical(board) for board in removed.boards)
+        alphabet = self.tokenizer.decode(np.arange(self.tokenizer.size))
+        every = [spellings(board, alphabet) for board in removed.boards] if self.spec.spellings else []
+        return Spelt((original, modified), Trie.of(every, self.tokenizer))
 
-    def condition(self, name: str, session: Any, removals: Sequence[Removal]) -> None:
-        """Greedy text, exact legal mass on both boards and sampled texts of every state under one condition."""
+    def write(
+        self, trees: Continuations, keys: Sequence[Sequence[tuple[int | str, ...]]], temperature: Sequence[float]
+    ) -> list[list[SampledText]]:
+        return sample_trees(trees, self.tokenizer, keys, temperature=temperature, max_tokens=self.spec.max_characters)
+
+    def condition(
+        self,
+        name: str,
+        trees: Continuations,
+        removals: Sequence[Removal],
+        spelt: Sequence[Spelt],
+        edits: Sequence[Edit] = (),
+        setting: int | None = None,
+    ) -> None:
+        """Exact legal mass on both boards, greedy text and sampled texts of every state under one condition."""
         spec = self.spec
-        masses = self.masses(session, removals)
-        greedy = sample_moves(session, self.tokenizer, [(0,)] * len(removals), temperature=0.0)
-        for removed, mass, sampled in zip(removals, masses, greedy, strict=True):
+        masses = canonical_masses(trees, spelt)
+        every: list[list[Mass]] = [[]] * len(removals)
+        if spec.spellings:
+            tries = [texts.every for texts in spelt]
+            every = accepted_mass(trees, tries, self.tokenizer, spec.max_characters, sets=2)
+        keys = [
+            [(0,), *((spec.seed, "edit", removed.state.unit, sample) for sample in range(spec.samples))]
+            for removed in removals
+        ]
+        texts = self.write(trees, keys, [0.0, *[spec.temperature] * spec.samples])
+        for row, removed in enumerate(removals):
             detail = EditRow(
                 piece=removed.piece.symbol(),
-                square=chess.square_name(removed.move.from_square),
+                square=chess.square_name(removed.square),
                 move=removed.move.uci(),
+                position=removed.state.position,
+                half=half(spec, removed.state.item),
+                setting=setting,
+                scales=[scale_of(edit, row) for edit in edits] or None,
             )
-            self.emit(name, removed, -1, sampled.text, mass, detail)
-        if not spec.samples:
-            return
-        session.fork(spec.samples)
-        keys = [(spec.seed, "edit", r.state.unit, sample) for r in removals for sample in range(spec.samples)]
-        drawn = sample_moves(session, self.tokenizer, keys, temperature=spec.temperature)
-        for place, sampled in enumerate(drawn):
-            self.emit(name, removals[place // spec.samples], place % spec.samples, sampled.text, None, None)
-
-    def masses(self, session: Any, removals: Sequence[Removal]) -> list[tuple[float, float]]:
-        """The model's exact probability of a legal move on the original and on the modified board, per state."""
-        spelt = [
-            [{self.tokenizer.spell(board, move) for move in board.legal_moves} for board in r.boards] for r in removals
-        ]
-        texts = [sorted(original | modified) for original, modified in spelt]
-        scored = text_logprobs(session, texts, self.tokenizer)
-        found = []
-        for row, values, (original, modified) in zip(texts, scored, spelt, strict=True):
-            probability = dict(zip(row, np.exp(values).tolist(), strict=True))
-            found.append((sum(probability[t] for t in original), sum(probability[t] for t in modified)))
-        return found
+            if every[row]:
+                original, modified = every[row]
+                detail.spelled_original, detail.spelled_modified = original.found, modified.found
+                detail.spelled_missed = max(original.missed, modified.missed)
+            self.emit(name, removed, GREEDY, texts[row][0].text, masses[row], detail)
+            for sample, sampled in enumerate(texts[row][1:]):
+                self.emit(name, removed, sample, sampled.text)
 
     def emit(
         self,
@@ -142,8 +146,8 @@ class Editor:
         removed: Removal,
         sample: int,
         text: str,
-        mass: tuple[float, float] | None,
-        detail: EditRow | None,
+        mass: tuple[float, float] | tuple[None, None] = (None, None),
+        detail: EditRow | None = None,
     ) -> None:
         state = removed.state
         self.task.emit(
@@ -155,21 +159,26 @@ class Editor:
             intervention_id=self.interventions[name],
             item=state.item,
             ply=state.ply,
-            fen=state.board.fen() if name == "clean" and sample == -1 else None,
+            fen=state.board.fen() if name == CLEAN and sample == GREEDY else None,
             text=text[:32],
             legal_original=self.tokenizer.parse(text, state.board) is not None,
             legal_modified=self.tokenizer.parse(text, removed.modified) is not None,
-            mass_original=min(mass[0], 1.0) if mass else None,
-            mass_modified=min(mass[1], 1.0) if mass else None,
+            mass_original=mass[0],
+            mass_modified=mass[1],
         )
 
     def skipped(self, state: State, text: str, move: chess.Move | None, reason: str) -> None:
         self.task.emit(
             "trial",
             state.unit,
-            EditRow(move=move.uci() if move else None, skipped=reason),
+            EditRow(
+                move=move.uci() if move else None,
+                skipped=reason,
+                position=state.position,
+                half=half(self.spec, state.item),
+            ),
             condition="skipped",
-            sample=-1,
+            sample=GREEDY,
             intervention_id=None,
             item=state.item,
             ply=state.ply,
@@ -182,13 +191,17 @@ class Editor:
         )
 
 
-def king_moves(board: chess.Board, move: chess.Move) -> bool:
-    return board.piece_type_at(move.from_square) == chess.KING
+def canonical_masses(trees: Continuations, spelt: Sequence[Spelt]) -> list[tuple[float, float]]:
+    """The exact probability of a legal move in canonical SAN, on the original and on the modified board, per state."""
+    rows = [sorted(texts.canonical[0] | texts.canonical[1]) for texts in spelt]
+    found = []
+    for row, values, texts in zip(rows, sequence_logprobs(trees, rows), spelt, strict=True):
+        probability = dict(zip(row, np.exp(values).tolist(), strict=True))
+        original, modified = (min(sum(probability[ids] for ids in sorted(of)), 1.0) for of in texts.canonical)
+        found.append((original, modified))
+    return found
 
 
-def removal(state: State, move: chess.Move) -> Removal:
-    """The state without the piece about to move, nothing else changed (Karvonen specification 6.1, step 5)."""
-    modified = state.board.copy(stack=False)
-    piece = modified.remove_piece_at(move.from_square)
-    assert piece
-    return Removal(state, move, piece, modified)
+def scale_of(edit: Edit, row: int) -> float:
+    """The scale of an edit for one of its rows."""
+    return float(edit.scale[row] if isinstance(edit.scale, Tensor) and edit.scale.dim() else edit.scale)

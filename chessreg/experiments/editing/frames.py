@@ -32,8 +32,8 @@ def frames_of_state(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
     square = chess.parse_square(detail["square"])
     modified = original.copy(stack=False)
     modified.remove_piece_at(square)
-    wanted = row.get("condition") or "edit"
-    shown = wanted if wanted != "clean" else "edit"
+    wanted = row.get("condition") or "clean"
+    shown = wanted if wanted != "clean" else next(r.condition for r in rows if r.condition.startswith("edit"))
     return [
         BoardFrame.from_board(
             original,

@@ -1,0 +1,144 @@
+"""A model with its probes, and the edits that a spec makes of them for given states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import numpy as np
+import torch
+
+from chessreg.experiments.edit import EditSpec
+from chessreg.experiments.editing import directions
+from chessreg.experiments.editing.scales import Reading, measured, scale_rule
+from chessreg.experiments.editing.settings import Setting, settings_of
+from chessreg.experiments.editing.states import Removal
+from chessreg.experiments.probe import FittedProbe, load_probe
+from chessreg.games.labels import piece
+from chessreg.games.tokenizers import tokenizer
+from chessreg.models.edits import Edit
+from chessreg.models.language_model import LanguageModel
+from chessreg.registry.identity import digest_of, uuid_of
+
+if TYPE_CHECKING:
+    from chessreg.jobs.inputs import Inputs
+
+CLEAN = "clean"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One way to edit: a setting with the probe's own direction (`edit`), or with a control's in its place."""
+
+    name: str
+    setting: Setting
+    source: str  # edit, random, shuffled
+    draw: int = 0
+
+
+class EditedModel:
+    """The model of an edit run, with the probes of every layer that it edits."""
+
+    def __init__(self, spec: EditSpec, inputs: Inputs, device: str | torch.device) -> None:
+        self.spec = spec
+        self.checkpoint, folder = inputs.checkpoint(spec.checkpoint)
+        self.model = LanguageModel.load(folder, device=device)
+        self.tokenizer = tokenizer(self.model.info.tokenizer)
+        self.settings = settings_of(spec, inputs)
+        self.rule = scale_rule(spec.scale_rule)
+        layers = sorted({layer for setting in self.settings for layer in setting.layers})
+        self.probes = {layer: load_probe(inputs, spec.probe, layer) for layer in layers}
+        self.shuffled: dict[int, FittedProbe] = {}
+        if spec.shuffled_probe is not None:
+            self.shuffled = {layer: load_probe(inputs, spec.shuffled_probe, layer) for layer in layers}
+
+    def conditions(self) -> list[Condition]:
+        """Every edit, each with its controls behind it. A single edit has no number."""
+        spec, found = self.spec, []
+        for setting in self.settings:
+            name = "edit" if len(self.settings) == 1 else f"edit-{setting.number}"
+            found.append(Condition(name, setting, "edit"))
+            for source, draws in (("random", spec.controls), ("shuffled", spec.shuffled)):
+                found += [
+                    Condition(f"{source}-{setting.number * draws + draw}", setting, source, draw)
+                    for draw in range(draws)
+                ]
+        return found
+
+    def edits(self, setting: Setting, prompts: Sequence[Sequence[int]], removals: Sequence[Removal]) -> list[Edit]:
+        """The edits of a setting, one a layer, each with a direction and a scale for every state."""
+        labels = [removed.label for removed in removals]
+        made = [
+            self._edit(layer, directions.piece(self.spec, self.probes[layer].weight, removals, labels))
+            for layer in setting.layers
+        ]
+        readings = [self.reading(layer, removals) if self.rule.target else None for layer in setting.layers]
+        return measured(self.model, prompts, made, readings, self.rule, setting.value)
+
+    def controls(self, condition: Condition, removals: Sequence[Removal], real: Sequence[Edit]) -> list[Edit]:
+        """A control's edits in place of the `real` ones: at the same layers, as long for every state."""
+        made = []
+        for edit in real:
+            if condition.source == "shuffled" and self.shuffled:
+                labels = [removed.label for removed in removals]
+                vectors = directions.piece(self.spec, self.shuffled[edit.layer].weight, removals, labels)
+            else:
+                draw = directions.of_control(condition.source)
+                vectors = draw(self.spec, self.probes[edit.layer].weight, edit.layer, removals, condition.draw)
+            control = self._edit(edit.layer, vectors)
+            made.append(Edit(control.layer, control.vector, edit.scale, control.positions, control.op))
+        return made
+
+    def reading(self, layer: int, removals: Sequence[Removal]) -> Reading:
+        """What a target rule reads at a layer for these states."""
+        probe = self.probes[layer]
+        own, average = [], []
+        for removed in removals:
+            board = piece(values_of(removed))[0]
+            of_class = probe.weight[:, :, removed.label]
+            own.append(of_class[:, removed.square])
+            average.append(of_class[:, board != removed.label].mean(1))
+        centred = probe.centred and self.model.residual == "raw"
+        return Reading(torch.from_numpy(np.stack(own)), torch.from_numpy(np.stack(average)), centred)
+
+    def _edit(self, layer: int, vectors: np.ndarray) -> Edit:
+        on_device = torch.from_numpy(vectors).to(self.model.device)
+        return Edit(layer, on_device, 1.0, self.spec.positions, op="subtract")
+
+
+def values_of(removed: Removal) -> np.ndarray:
+    """The original board as piece values int8 [1, 64], as games.labels takes them."""
+    board = np.zeros((1, 64), np.int8)
+    for square, found in removed.state.board.piece_map().items():
+        board[0, square] = found.piece_type * (1 if found.color else -1)
+    return board
+
+
+def intervention_row(edited: EditedModel, condition: Condition) -> dict[str, Any]:
+    """A row of the intervention table for a condition; its id derives from the rest."""
+    spec, setting = edited.spec, condition.setting
+    if condition.source == "edit":
+        source, recipes = "probe:piece", [f"{spec.probe}/layer-{layer}" for layer in setting.layers]
+    elif condition.source == "shuffled" and spec.shuffled_probe is not None:
+        source, recipes = "shuffled", [f"{spec.shuffled_probe}/layer-{layer}" for layer in setting.layers]
+    else:
+        source, recipes = condition.source, [f"seed:{spec.seed}/{condition.draw}"]
+        if edited.rule.target is not None or condition.source == "shuffled":
+            recipes.append(spec.probe)
+    detail: dict[str, Any] = {"piece": spec.piece, "blank": spec.blank}
+    if spec.layers_label:
+        detail["layers_label"] = spec.layers_label
+    row = {
+        "checkpoint_id": edited.checkpoint.id.hex,
+        "source": source,
+        "recipes": recipes,
+        "layers": list(setting.layers),
+        "scale": setting.value,
+        "scale_rule": spec.scale_rule,
+        "positions": spec.positions,
+        "detail": detail,
+    }
+    key: UUID = uuid_of(digest_of(row))
+    return {"id": key, **row}
