@@ -42,7 +42,7 @@ def list_(home: Home, kind: str | None, everything: bool) -> None:
 
 def progress(row: dict[str, Any]) -> str:
     """How a run stands, in a cell: complete, or its state with units done of all."""
-    wrong = " (invalid)" if row["invalid"] else ""
+    wrong = " (invalid)" if row["invalid"] else " (stale)" if row["stale"] else ""
     return ("complete" if row["state"] == "complete" else f"{row['state']} {row['done']}/{row['units']}") + wrong
 
 
@@ -66,7 +66,7 @@ def show(home: Home, reference: str) -> None:
     row["progress"], row["tags"] = progress(row), " ".join(row["tags"])
     emit(home, row, {"id": "run", "name": "name", "kind": "kind", "version": "version", "progress": "state",
                      "created_at": "created", "completed_at": "completed", "spec_hash": "spec", "tags": "tags",
-                     "invalid": "invalid", "conflicts": "conflicts"})  # fmt: skip
+                     "invalid": "invalid", "rests_on_invalid": "rests on", "conflicts": "conflicts"})  # fmt: skip
     sections: list[tuple[str, list[dict[str, Any]], list[str]]] = [
         ("settings", [setting(row, key) for key in row["spec"]], ["setting", "value", "source"]),
         ("read", row["inputs"], ["name", "recipe", "digest", "source_run_id"]),
@@ -83,6 +83,29 @@ def show(home: Home, reference: str) -> None:
 
 def setting(row: dict[str, Any], key: str) -> dict[str, Any]:
     return {"setting": key, "value": str(row["spec"][key]), "source": "default" if key in row["defaulted"] else "given"}
+
+
+@runs.command()
+@click.argument("reference", metavar="[RUN]", required=False)
+@json_option
+@pass_home
+def conflicts(home: Home, reference: str | None) -> None:
+    """List results that came a second time and were other than those here; the first that came is what counts.
+
+    \b
+    Example: chessreg runs conflicts plain
+    """
+    from chessreg.jobs import listing
+
+    with fresh(home).read() as session:
+        rows = listing.conflicts(session, reference)
+    if not home.json:
+        said = {"attempt_id", "run_id"}
+        for row in rows:
+            row["key"] = " ".join(f"{name} {value}" for name, value in row["key"].items() if name not in said)
+            row["row"] = " ".join(f"{name}={value}" for name, value in row["row"].items() if name not in said)[:100]
+    emit(home, rows, {"run": "run", "kind": "kind", "family": "what", "key": "which", "host": "from", "row": "there",
+                      "found_at": "found"})  # fmt: skip
 
 
 add_words(runs, "run")

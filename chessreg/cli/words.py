@@ -39,7 +39,7 @@ def take_back(home: Home, noun: str, reference: str, word: str) -> None:
 
 
 def add_words(group: click.Group, noun: str) -> None:
-    """Give a noun's group the commands name, tag, untag, note, archive, restore, invalidate and revalidate."""
+    """Give a noun's group the commands name, tag, note, star, pin, archive and invalidate, and those that undo them."""
     what = noun.upper()
 
     @group.command("name", help=f"Name a {noun}; a new name takes the old one's place.")
@@ -70,6 +70,30 @@ def add_words(group: click.Group, noun: str) -> None:
     def note(home: Home, reference: str, text: str) -> None:
         say(home, noun, reference, "note", text)
 
+    @group.command("star", help=f"Star a {noun}: lists can show these first.")
+    @click.argument("reference", metavar=what)
+    @pass_home
+    def star(home: Home, reference: str) -> None:
+        say(home, noun, reference, "star", "")
+
+    @group.command("unstar", help="Take the star back.")
+    @click.argument("reference", metavar=what)
+    @pass_home
+    def unstar(home: Home, reference: str) -> None:
+        take_back(home, noun, reference, "star")
+
+    @group.command("pin", help=f"Pin a {noun}: it is the baseline that others are compared with.")
+    @click.argument("reference", metavar=what)
+    @pass_home
+    def pin(home: Home, reference: str) -> None:
+        say(home, noun, reference, "pin", "")
+
+    @group.command("unpin", help="Take the pin back.")
+    @click.argument("reference", metavar=what)
+    @pass_home
+    def unpin(home: Home, reference: str) -> None:
+        take_back(home, noun, reference, "pin")
+
     @group.command("archive", help=f"Leave a {noun} out of lists and queries; nothing is deleted.")
     @click.argument("reference", metavar=what)
     @pass_home
@@ -82,15 +106,43 @@ def add_words(group: click.Group, noun: str) -> None:
     def restore(home: Home, reference: str) -> None:
         take_back(home, noun, reference, "archive")
 
-    @group.command("invalidate", help=f"Say that a {noun} is wrong, and why: queries leave it out.")
-    @click.argument("reference", metavar=what)
-    @click.argument("reason")
-    @pass_home
-    def invalidate(home: Home, reference: str, reason: str) -> None:
-        say(home, noun, reference, "invalid", reason)
+    group.add_command(invalidate(noun))
+    group.add_command(validate(noun))
 
-    @group.command("revalidate", help="Say that it is not wrong after all.")
-    @click.argument("reference", metavar=what)
+
+def invalidate(noun: str) -> click.Command:
+    """`invalidate THING --why TEXT`, for one noun."""
+
+    @click.command("invalidate")
+    @click.argument("reference", metavar=noun.upper())
+    @click.option("--why", required=True, help="The reason; it is shown wherever this is.")
     @pass_home
-    def revalidate(home: Home, reference: str) -> None:
+    def command(home: Home, reference: str, why: str) -> None:
+        say(home, noun, reference, "invalid", why)
+        tell_stale(home)
+
+    command.help = f"Say that a {noun} is wrong: no query counts it, and what was made from it is marked stale."
+    return command
+
+
+def validate(noun: str) -> click.Command:
+    """`validate THING`, for one noun."""
+
+    @click.command("validate", help=f"Say that a {noun} is not wrong after all.")
+    @click.argument("reference", metavar=noun.upper())
+    @pass_home
+    def command(home: Home, reference: str) -> None:
         take_back(home, noun, reference, "invalid")
+        tell_stale(home)
+
+    return command
+
+
+def tell_stale(home: Home) -> None:
+    """How many runs are stale now."""
+    from chessreg.registry.lineage import stale
+
+    with home.session().database.read() as session:
+        count = len(stale(session))
+    if count:
+        click.echo(f"{count} run{'s are' if count > 1 else ' is'} stale: made from something invalid", err=True)

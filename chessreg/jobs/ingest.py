@@ -88,16 +88,7 @@ def take_in(session: Session, fragment: Fragment, rows: list[tuple[str, dict[str
         if family not in UPDATES and family not in TABLES:
             raise ChessregError(f"fragment {fragment.name} has rows of an unknown family {family!r}")
         by_table[family].append(typed(TABLES["attempt" if family in UPDATES else family], row))
-    complete = complete_units(session, by_table["unit_range"])
-    for name in sorted(by_table.keys() - set(UPDATES), key=ORDER.__getitem__):
-        if name in FAMILIES:
-            fresh = [row for row in by_table[name] if (row["run_id"], row["unit"]) not in complete]
-            again = [row for row in by_table[name] if (row["run_id"], row["unit"]) in complete]
-            insert_rows(session, TABLES[name], fresh)
-            compare(session, TABLES[name], again, report)
-            report.rows += len(fresh)
-        else:
-            insert_missing(session, TABLES[name], by_table[name])
+    take_rows(session, by_table, report)
     for row in by_table["check_in"]:
         check_in(session, row)
     attempt = TABLES["attempt"]
@@ -122,6 +113,20 @@ def check_in(session: Session, row: dict[str, Any]) -> None:
     session.execute(update(attempt).where(*newer, attempt.c.state == running).values(**row))
     alive = {"state": running, "cause": None, "ended_at": None, "message": None}
     session.execute(update(attempt).where(*newer, attempt.c.state == lost).values(**row, **alive))
+
+
+def take_rows(session: Session, by_table: dict[str, list[dict[str, Any]]], report: IngestReport) -> None:
+    """Typed rows by table: results of units that are complete here already are compared, everything else goes in."""
+    complete = complete_units(session, by_table.get("unit_range", []))
+    for name in sorted(by_table.keys() - set(UPDATES), key=ORDER.__getitem__):
+        if name in FAMILIES:
+            fresh = [row for row in by_table[name] if (row["run_id"], row["unit"]) not in complete]
+            again = [row for row in by_table[name] if (row["run_id"], row["unit"]) in complete]
+            insert_rows(session, TABLES[name], fresh)
+            compare(session, TABLES[name], again, report)
+            report.rows += len(fresh)
+        else:
+            insert_missing(session, TABLES[name], by_table[name])
 
 
 def typed(table: Table, row: dict[str, Any]) -> dict[str, Any]:

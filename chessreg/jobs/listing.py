@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from chessreg.errors import NotFoundError
-from chessreg.registry import names, tables
+from chessreg.registry import lineage, names, tables
 
 Row = dict[str, Any]
 
@@ -34,6 +34,8 @@ def words(session: Session, noun: str) -> dict[UUID, Row]:
             "name": called.get(target),
             "tags": sorted(spoken["tag"]),
             "notes": spoken["note"],
+            "starred": bool(spoken["star"]),
+            "pinned": bool(spoken["pin"]),
             "archived": bool(spoken["archive"]),
             "invalid": "; ".join(spoken["invalid"]) if spoken["invalid"] else None,
         }
@@ -41,7 +43,9 @@ def words(session: Session, noun: str) -> dict[UUID, Row]:
     }
 
 
-NOTHING_SAID: Row = {"name": None, "tags": [], "notes": [], "archived": False, "invalid": None}
+NOTHING_SAID: Row = {
+    "name": None, "tags": [], "notes": [], "starred": False, "pinned": False, "archived": False, "invalid": None,
+}  # fmt: skip
 
 
 def entities(session: Session, noun: str, table: Any) -> list[Row]:
@@ -144,11 +148,13 @@ def runs(session: Session, *, kind: str | None = None, archived: bool = False) -
     if kind is not None:
         query = query.where(tables.Run.kind == kind)
     said, done, tried = words(session, "run"), done_units(session), attempts(session)
+    rotten = lineage.stale(session)
     listed = []
     for record in session.scalars(query):
         spoken = said.get(record.id, NOTHING_SAID)
         if archived or not spoken["archived"]:
-            listed.append(summary(record, spoken, done, tried.get(record.id, [])))
+            row = summary(record, spoken, done, tried.get(record.id, []))
+            listed.append(row | {"stale": record.id in rotten})
     return listed
 
 
@@ -189,8 +195,11 @@ def run(session: Session, reference: str) -> Row:
         select(tables.Output).where(tables.Output.run_id == record.id).order_by(tables.Output.unit, tables.Output.name)
     )
     spoken = words(session, "run").get(record.id, NOTHING_SAID)
+    rests_on = lineage.stale(session).get(record.id, [])
     return {
         **summary(record, spoken, done_units(session), tried),
+        "stale": bool(rests_on),
+        "rests_on_invalid": [f"{node.noun} {node.id[-6:]}" for node in rests_on],
         "defaulted": sorted(record.spec.keys() - {name.partition(".")[0] for name in record.given}),
         "inputs": [columns(row) for row in inputs],
         "outputs": [columns(row) for row in outputs],
@@ -199,3 +208,23 @@ def run(session: Session, reference: str) -> Row:
         ),
         "tries": tried,
     }
+
+
+def conflicts(session: Session, reference: str | None = None) -> list[Row]:
+    """Results that came a second time and were other than those here, of one run or of all, oldest first."""
+    table = tables.Conflict
+    query = select(table, tables.Run.kind).join(tables.Run, tables.Run.id == table.run_id, isouter=True)
+    if reference is not None:
+        query = query.where(table.run_id == names.resolve(session, "run", reference))
+    called, hosts = names.names(session, "run"), hosts_of_attempts(session)
+    return [
+        {"run": called.get(record.run_id), "kind": kind, "host": hosts.get(record.attempt_id), **columns(record)}
+        for record, kind in session.execute(query.order_by(table.found_at, table.id))
+    ]
+
+
+def hosts_of_attempts(session: Session) -> dict[UUID, str]:
+    pairs = select(tables.Attempt.id, tables.Machine.host).join(
+        tables.Machine, tables.Machine.id == tables.Attempt.machine_id
+    )
+    return dict(session.execute(pairs).tuples().all())

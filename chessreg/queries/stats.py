@@ -184,6 +184,25 @@ def difference_of_independent(ours: Clusters, base: Clusters, hits: str, trials:
     return Estimate(value, low, high)
 
 
+def mean(clusters: Clusters, total: str, trials: str) -> Estimate:
+    """Total per trial, a quantity without bounds; the interval from resampled clusters."""
+    clusters = clusters.known(total, trials)
+    if not clusters.number or not clusters.total(trials):
+        return UNKNOWN
+    low, high = _percentiles(_ratios(clusters, total, trials))
+    return Estimate(clusters.total(total) / clusters.total(trials), low, high)
+
+
+def mean_difference(clusters: Clusters, total: str, trials: str, base_total: str, base_trials: str) -> Estimate:
+    """Mean minus mean of a baseline, over the clusters that both have, resampled together."""
+    pairs = clusters.known(total, trials, base_total, base_trials)
+    if not pairs.number or not pairs.total(trials) or not pairs.total(base_trials):
+        return UNKNOWN
+    value = pairs.total(total) / pairs.total(trials) - pairs.total(base_total) / pairs.total(base_trials)
+    low, high = _percentiles(_ratios(pairs, total, trials) - _ratios(pairs, base_total, base_trials))
+    return Estimate(value, low, high)
+
+
 def elo(score: float) -> float:
     """Rating difference that this expected score stands for; the score lies strictly between 0 and 1.
 

@@ -1,0 +1,300 @@
+"""Runs side by side: only the settings, code and machines that differ, and every metric with its difference.
+
+A difference is taken over the clusters that both runs have (the same games of the same dataset, the same openings),
+resampled together; where they share none, over both resampled apart. Runs of one spec on several machines are one run
+after a merge: given alone, a run is compared by its attempts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import numpy as np
+from sqlalchemy import select
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.queries import stats
+from chessreg.queries.engine import engine_of
+from chessreg.queries.stats import Clusters, Estimate
+from chessreg.registry import names, tables
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+    from chessreg.registry.database import Database
+
+# One row a metric and cluster: how many of how many. `clusters` carry the dataset or the opening in their names, so
+# that only the same games and the same openings are taken for pairs.
+CLUSTERS = """
+WITH subject(number, run_id, attempt_id) AS (VALUES {subjects}),
+about AS (
+    SELECT i.run_id, string_agg(DISTINCT i.digest, ' ' ORDER BY i.digest) AS datasets
+    FROM run_input AS i JOIN dataset AS d ON d.artefact = i.digest GROUP BY i.run_id
+),
+found AS (
+    SELECT s.number, 'accuracy, ' || r.split || coalesce(', layer ' || r.layer, '') AS metric,
+           coalesce(datasets, s.run_id::VARCHAR) || ' ' || r.item AS cluster,
+           r.correct::DOUBLE AS hits, r.n::DOUBLE AS trials
+    FROM score AS r JOIN subject AS s ON r.run_id = s.run_id AND r.attempt_id = coalesce(s.attempt_id, r.attempt_id)
+    LEFT JOIN about AS a ON a.run_id = s.run_id
+    WHERE r.item >= 0
+    UNION ALL BY NAME
+    SELECT s.number, u.metric || ', ' || t.condition AS metric,
+           coalesce(datasets, s.run_id::VARCHAR) || ' ' || t.item AS cluster, u.hits, 1.0::DOUBLE AS trials
+    FROM trial AS t JOIN subject AS s ON t.run_id = s.run_id AND t.attempt_id = coalesce(s.attempt_id, t.attempt_id)
+    LEFT JOIN about AS a ON a.run_id = s.run_id,
+    LATERAL (
+        SELECT unnest(['legal on the original board', 'legal on the modified board',
+                       'probability of a legal move, original', 'probability of a legal move, modified']) AS metric,
+               unnest([CASE WHEN t.sample >= 0 THEN t.legal_original::INTEGER::DOUBLE END,
+                       CASE WHEN t.sample >= 0 THEN t.legal_modified::INTEGER::DOUBLE END,
+                       t.mass_original, t.mass_modified]) AS hits
+    ) AS u
+    WHERE u.hits IS NOT NULL
+    UNION ALL BY NAME
+    SELECT s.number, u.metric,
+           g.opening || ' ' || g.opening_seed || ' ' || g.color || ' '
+           || CASE WHEN g.opening = 'standard' THEN g.unit ELSE g.opening_number END AS cluster, u.hits, u.trials
+    FROM games AS g JOIN subject AS s ON g.run_id = s.run_id AND g.attempt_id = coalesce(s.attempt_id, g.attempt_id),
+    LATERAL (
+        SELECT unnest(['score', 'first try legal', 'forfeits']) AS metric,
+               unnest([g.score_paper::DOUBLE, g.first_try_legal::DOUBLE,
+                       (g.termination = 'forfeit_illegal')::INTEGER::DOUBLE]) AS hits,
+               unnest([1.0::DOUBLE, g.turns::DOUBLE, 1.0::DOUBLE]) AS trials
+    ) AS u
+    WHERE u.hits IS NOT NULL
+)
+SELECT number, metric, cluster, sum(hits) AS hits, sum(trials) AS trials
+FROM found GROUP BY ALL ORDER BY ALL
+"""
+VALUES = """
+WITH subject(number, run_id, attempt_id) AS (VALUES {subjects})
+SELECT s.number, m.name || coalesce(' of unit ' || nullif(m.unit, 0), '') AS metric,
+       arg_max(m.value, m.step) AS value, NULL::DOUBLE AS low, NULL::DOUBLE AS high
+FROM metric_point AS m
+JOIN subject AS s ON m.run_id = s.run_id AND m.attempt_id = coalesce(s.attempt_id, m.attempt_id)
+GROUP BY s.number, m.name, m.unit
+UNION ALL BY NAME
+SELECT s.number, 'rating of ' || r.player AS metric, r.rating AS value, r.low, r.high
+FROM rating AS r JOIN subject AS s ON r.run_id = s.run_id AND r.attempt_id = coalesce(s.attempt_id, r.attempt_id)
+UNION ALL BY NAME
+SELECT s.number, 'mean ' || p.name AS metric, avg(p.value) AS value, NULL::DOUBLE AS low, NULL::DOUBLE AS high
+FROM prediction AS p
+JOIN subject AS s ON p.run_id = s.run_id AND p.attempt_id = coalesce(s.attempt_id, p.attempt_id)
+WHERE p.value IS NOT NULL
+GROUP BY s.number, p.name
+ORDER BY ALL
+"""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A column of the comparison: a run, or one attempt of it."""
+
+    label: str
+    run_id: UUID
+    attempt_id: UUID | None = None
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric of all subjects, and its differences from the first; rates are shares of 1."""
+
+    name: str
+    values: list[Estimate]
+    differences: list[Estimate | None]  # None for the baseline itself, and where one of the two has no such metric
+
+
+@dataclass
+class Comparison:
+    """What differs between subjects; the first is the baseline."""
+
+    subjects: list[Subject]
+    kinds: list[str]
+    differing: dict[str, dict[str, list[Any]]] = field(default_factory=dict)  # group → what → a value for each subject
+    metrics: list[Metric] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As one JSON document."""
+        return {
+            "subjects": [
+                {"label": s.label, "run_id": s.run_id.hex, "attempt_id": s.attempt_id.hex if s.attempt_id else None,
+                 "kind": kind, "baseline": n == 0}
+                for n, (s, kind) in enumerate(zip(self.subjects, self.kinds, strict=True))
+            ],
+            "differing": self.differing,
+            "metrics": [
+                {"metric": m.name, "values": [v._asdict() for v in m.values],
+                 "differences": [d._asdict() if d else None for d in m.differences]}
+                for m in self.metrics
+            ],
+        }  # fmt: skip
+
+
+def compare(database: Database, references: list[str]) -> Comparison:
+    """Compare runs by name or id; the pinned one among them, else the first, is the baseline.
+
+    One run alone is compared by its attempts. Raises NotFoundError, and BadInputError when there is nothing to compare.
+    """
+    with database.read() as session:
+        subjects = subjects_of(session, references)
+        kinds = [session.get_one(tables.Run, s.run_id).kind for s in subjects]
+        found = Comparison(subjects, kinds, differing(session, subjects))
+    found.metrics = metrics(database, subjects)
+    return found
+
+
+def subjects_of(session: Session, references: list[str]) -> list[Subject]:
+    ids = list(dict.fromkeys(names.resolve(session, "run", reference) for reference in references))
+    called = names.names(session, "run")
+    if len(ids) > 1:
+        now = names.NOW.c
+        pinned = set(session.scalars(select(now.target).where(now.noun == "run", now.word == "pin")))
+        ids.sort(key=lambda id: id.hex not in pinned)  # stable: the order given, but the pinned one first
+        return [Subject(called.get(id, id.hex[-6:]), id) for id in ids]
+    attempt, machine = tables.Attempt, tables.Machine
+    with_units = select(tables.UnitRange.attempt_id).where(tables.UnitRange.run_id == ids[0])
+    rows = session.execute(
+        select(attempt.id, machine.host)
+        .join(machine, machine.id == attempt.machine_id)
+        .where(attempt.run_id == ids[0], attempt.id.in_(with_units))
+        .order_by(attempt.started_at)
+    ).all()
+    if len(rows) < 2:
+        raise BadInputError(
+            f"run {references[0]} alone has nothing to be compared with: one attempt did all of it",
+            "name a second run: chessreg compare RUN RUN",
+        )
+    return [Subject(f"{host} {id.hex[-6:]}", ids[0], id) for id, host in rows]
+
+
+# -- what differs -----------------------------------------------------------------------------------------------------
+
+
+def differing(session: Session, subjects: list[Subject]) -> dict[str, dict[str, list[Any]]]:
+    """Group → what → the value of each subject, for all that is not the same everywhere."""
+    tables_of = [facts(session, subject) for subject in subjects]
+    found: dict[str, dict[str, list[Any]]] = {}
+    for group in tables_of[0]:
+        keys = list(dict.fromkeys(key for table in tables_of for key in table[group]))
+        rows = {key: [table[group].get(key) for table in tables_of] for key in keys}
+        apart = {key: values for key, values in rows.items() if any(v != values[0] for v in values[1:])}
+        if apart:
+            found[group] = apart
+    return found
+
+
+def facts(session: Session, subject: Subject) -> dict[str, dict[str, Any]]:
+    """All that a run was: settings, what it read, how, code, machine, versions. Of several attempts the last."""
+    run = session.get_one(tables.Run, subject.run_id)
+    attempt = session.get(tables.Attempt, subject.attempt_id) if subject.attempt_id else last_attempt(session, run.id)
+    machine = session.get(tables.Machine, attempt.machine_id) if attempt else None
+    code = attempt.code if attempt else {}
+    return {
+        "settings": {"kind": run.kind, "version": run.version} | flat(run.spec, lambda v: readable(session, v)),
+        "how": flat(attempt.how) if attempt else {},
+        "code": {"chessreg": attempt.chessreg_version if attempt else None} | flat(code),
+        "machine": {
+            name: getattr(machine, name, None)
+            for name in ("host", "platform", "cpu", "cores", "memory_bytes", "gpus", "driver", "cuda")
+        },
+        "versions": dict(attempt.environment) if attempt else {},
+    }
+
+
+def last_attempt(session: Session, run_id: UUID) -> tables.Attempt | None:
+    attempt = tables.Attempt
+    newest = attempt.started_at.desc(), attempt.id.desc()
+    return session.scalars(select(attempt).where(attempt.run_id == run_id).order_by(*newest)).first()
+
+
+def flat(values: dict[str, Any], show: Any = lambda value: value, under: str = "") -> dict[str, Any]:
+    """Nested settings as dotted names."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            found |= flat(value, show, f"{under}{key}.")
+        else:
+            found[f"{under}{key}"] = show(value)
+    return found
+
+
+def readable(session: Session, value: Any) -> Any:
+    """A recipe as the name of what it means, if that is here and has one; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    noun, _, rest = value.partition(":")
+    try:
+        if noun == "run":
+            id = names.resolve(session, "run", rest.partition("/")[0])
+            return f"{names.name_of(session, 'run', id) or id.hex[-6:]}{'/' * ('/' in rest)}{rest.partition('/')[2]}"
+        if noun == "dataset":
+            id = names.resolve(session, "dataset", rest.partition("[")[0])
+            return (
+                f"{names.name_of(session, 'dataset', id) or id.hex[-6:]}{'[' * ('[' in rest)}{rest.partition('[')[2]}"
+            )
+        if noun == "sha256":
+            id = names.resolve(session, "checkpoint", rest)
+            return names.name_of(session, "checkpoint", id) or id.hex[-6:]
+    except (NotFoundError, BadInputError):
+        pass
+    return value
+
+
+# -- metrics ----------------------------------------------------------------------------------------------------------
+
+
+def metrics(database: Database, subjects: list[Subject]) -> list[Metric]:
+    """Every metric that any of the subjects has, by name."""
+    attempts = [f"UUID '{s.attempt_id}'" if s.attempt_id else "NULL::UUID" for s in subjects]
+    listed = ", ".join(f"({n}, UUID '{s.run_id}', {attempts[n]})" for n, s in enumerate(subjects))
+    answer = engine_of(database).answer(
+        {"clusters": CLUSTERS.format(subjects=listed), "values": VALUES.format(subjects=listed)}
+    )
+    rates: dict[str, dict[int, dict[str, tuple[float, float]]]] = {}
+    for row in answer["clusters"].to_pylist():
+        cells = rates.setdefault(row["metric"], {}).setdefault(row["number"], {})
+        cells[row["cluster"]] = (row["hits"], row["trials"])
+    found = [rate_metric(name, cells, len(subjects)) for name, cells in rates.items()]
+    plain: dict[str, dict[int, Estimate]] = {}
+    for row in answer["values"].to_pylist():
+        plain.setdefault(row["metric"], {})[row["number"]] = Estimate(row["value"], row["low"], row["high"])
+    return found + [value_metric(name, cells, len(subjects)) for name, cells in plain.items()]
+
+
+def rate_metric(name: str, cells: dict[int, dict[str, tuple[float, float]]], subjects: int) -> Metric:
+    alone = {number: clusters(name, cell) for number, cell in cells.items()}
+    values = [stats.rate(alone[n], "hits", "trials") if n in alone else stats.UNKNOWN for n in range(subjects)]
+    differences: list[Estimate | None] = [None]
+    for number in range(1, subjects):
+        both = number in cells and 0 in cells
+        differences.append(apart(name, cells[number], cells[0]) if both else None)
+    return Metric(name, values, differences)
+
+
+def value_metric(name: str, cells: dict[int, Estimate], subjects: int) -> Metric:
+    values = [cells.get(n, stats.UNKNOWN) for n in range(subjects)]
+    base = values[0].value
+    differences = [
+        None if n == 0 or base is None or v.value is None else Estimate(v.value - base, None, None)
+        for n, v in enumerate(values)
+    ]
+    return Metric(name, values, differences)
+
+
+def clusters(name: str, cell: dict[str, tuple[float, float]]) -> Clusters:
+    hits, trials = np.array([cell[key] for key in sorted(cell)]).T
+    return Clusters({"hits": hits, "trials": trials}, np.ones(len(cell), np.int64), ("compare", name))
+
+
+def apart(name: str, ours: dict[str, tuple[float, float]], base: dict[str, tuple[float, float]]) -> Estimate:
+    """The difference of two rates, over the clusters that both have, or, sharing none, over both by themselves."""
+    shared = sorted(ours.keys() & base.keys())
+    if shared:
+        table = np.array([(*ours[key], *base[key]) for key in shared]).T
+        counts = dict(zip(("hits", "trials", "base_hits", "base_trials"), table, strict=True))
+        pairs = Clusters(counts, np.ones(len(shared), np.int64), ("compare", name))
+        return stats.difference(pairs, "hits", "trials", "base_hits", "base_trials")
+    return stats.difference_of_independent(clusters(name, ours), clusters(f"{name}, base", base), "hits", "trials")

@@ -1,0 +1,189 @@
+"""Two registries become one: each row once, both ways, whatever their clocks say."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import uuid5
+
+import pytest
+from sqlalchemy import func, select
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.jobs.kind import kind
+from chessreg.jobs.merge import merge
+from chessreg.registry import names, provenance, tables
+from chessreg.registry.database import Database
+from chessreg.session import Session, open_session
+
+TOY = str(Path(__file__).parent.parent / "kinds" / "toy_kind.py")
+
+
+class Home:
+    """A registry and a store of a machine of its own."""
+
+    def __init__(self, folder: Path, host: str, ahead: timedelta, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.host, self.ahead, self.patch = folder, host, ahead, monkeypatch
+
+    def __enter__(self) -> Session:
+        from chessreg.jobs import attempt, ingest, runner, task
+
+        machine = provenance.this_machine()
+        here = machine | {"host": self.host, "id": uuid5(machine["id"], self.host)}
+        self.patch.setattr(provenance, "this_machine", lambda: dict(here))
+        self.patch.setattr(names.socket, "gethostname", lambda: self.host)
+        for module in (attempt, ingest, runner, task, names):
+            if hasattr(module, "utc_now"):
+                self.patch.setattr(module, "utc_now", self.now)
+        self.folder.parent.mkdir(exist_ok=True)
+        self.session = open_session(str(self.folder / "registry.db"), self.folder / "store")
+        return self.session
+
+    def now(self) -> datetime:
+        return datetime.now(UTC) + self.ahead
+
+    def __exit__(self, *error: object) -> None:
+        self.session.close()
+        self.patch.undo()
+
+
+@pytest.fixture
+def homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Home, Home]:
+    """Two machines whose clocks are ten minutes apart."""
+    return (
+        Home(tmp_path / "a" / ".chessreg", "box1", timedelta(0), monkeypatch),
+        Home(tmp_path / "b" / ".chessreg", "box2", timedelta(minutes=10), monkeypatch),
+    )
+
+
+def run_toy(session: Session, name: str | None = None, **settings: object) -> object:
+    toy = kind(TOY)
+    return session.run(toy.spec(**settings), kind=TOY, name=name)
+
+
+def rows(database: Database, *, of: tuple[str, ...] = ("score", "run", "unit_range", "machine", "annotation")) -> dict:
+    """All rows of some tables, as sets that can be compared between registries."""
+    with database.read() as session:
+        return {
+            name: sorted(
+                repr({k: v for k, v in row.items() if k not in ("attempt_id", "seconds")})
+                for row in session.execute(select(tables.Base.metadata.tables[name])).mappings()
+            )
+            for name in of
+        }
+
+
+def count(database: Database, table: type) -> int:
+    with database.read() as session:
+        return session.scalar(select(func.count()).select_from(table)) or 0
+
+
+def test_one_spec_in_two_homes_merged_both_ways_twice_is_one_run_with_two_attempts(homes):
+    here, there = homes
+    with here as session:
+        run_toy(session, positions=6)
+    with there as session:
+        run_toy(session, positions=6)
+        run_toy(session, name="only-there", positions=3, seed=1)
+    for _ in range(2):
+        with here as session:
+            merge(session.database, session.store, str(there.folder))
+        with there as session:
+            merge(session.database, session.store, str(here.folder.parent))  # a folder with a .chessreg in it
+    with Database.open(here.folder / "registry.db") as a, Database.open(there.folder / "registry.db") as b:
+        assert rows(a, of=("score", "run", "machine", "annotation")) == rows(
+            b, of=("score", "run", "machine", "annotation")
+        )
+        assert count(a, tables.Score) == 9
+        assert count(a, tables.Attempt) == count(b, tables.Attempt) == 3
+        assert count(a, tables.Conflict) == count(b, tables.Conflict) == 0
+        with a.read() as session:
+            assert set(session.scalars(select(tables.Machine.host))) == {"box1", "box2"}
+            assert all(session.scalars(select(tables.Run.completed_at)))
+
+
+def test_a_second_merge_changes_nothing(homes):
+    here, there = homes
+    with there as session:
+        run_toy(session, positions=4)
+    with here as session:
+        first = merge(session.database, session.store, str(there.folder))
+        version = session.database.data_version()
+        second = merge(session.database, session.store, str(there.folder / "registry.db"))
+        assert (first.results, first.runs) == (4, 1)
+        assert (second.results, second.repeated, second.facts) == (0, 0, {})
+        assert session.database.data_version() == version
+
+
+def test_a_run_half_done_here_is_completed_by_the_other_half(homes):
+    here, there = homes
+    with there as session:
+        run_toy(session, positions=5)
+    with here as session:
+        run_toy(session, positions=5)
+        with session.database.write() as sql:  # as if this attempt had been killed after two units
+            sql.query(tables.UnitRange).filter(tables.UnitRange.start >= 2).delete()
+            sql.query(tables.Score).filter(tables.Score.unit >= 2).delete()
+            sql.query(tables.Run).update({"completed_at": None})
+        report = merge(session.database, session.store, str(there.folder))
+        assert (report.results, report.repeated) == (3, 2)
+        with session.database.read() as sql:
+            assert sql.scalar(select(tables.Run.completed_at)) is not None
+            assert sorted(sql.scalars(select(tables.Score.unit))) == [0, 1, 2, 3, 4]
+
+
+def test_results_that_differ_are_listed_once_and_the_first_counts(homes):
+    here, there = homes
+    for home in homes:
+        with home as session:
+            run_toy(session, positions=3)
+    with there as session, session.database.write() as sql:
+        sql.query(tables.Score).filter(tables.Score.unit == 1).update({"n": 2})
+    with here as session:
+        for _ in range(2):
+            merge(session.database, session.store, str(there.folder))
+        with session.database.read() as sql:
+            (conflict,) = sql.scalars(select(tables.Conflict))
+            assert (conflict.family, conflict.key["unit"], conflict.row["n"]) == ("score", 1, 2)
+            assert set(sql.scalars(select(tables.Score.n))) == {1}
+
+
+def test_a_name_that_two_machines_gave_is_shown_with_its_host(homes):
+    here, there = homes
+    with here as session:
+        run_toy(session, name="best", positions=2)
+    with there as session:
+        run_toy(session, name="best", positions=3)
+    with here as session:
+        merge(session.database, session.store, str(there.folder))
+        with session.database.read() as sql:
+            assert sorted(names.names(sql, "run").values()) == ["best@box1", "best@box2"]
+            with pytest.raises(BadInputError, match="ambiguous"):
+                names.resolve(sql, "run", "best")
+            assert names.resolve(sql, "run", "best@box2")
+
+
+def test_fragments_of_a_machine_without_a_registry_come_home(homes, tmp_path):
+    here, there = homes
+    with there as session:
+        run_toy(session, positions=4)
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    for path in (there.folder / "store" / "fragments" / "ingested").rglob("*.zst"):
+        (spool / path.name).write_bytes(path.read_bytes())
+    with here as session:
+        report = merge(session.database, session.store, str(spool))
+        assert report.results == 4
+        assert merge(session.database, session.store, str(spool)).results == 0
+        assert count(session.database, tables.Score) == 4
+
+
+def test_what_is_no_registry_is_refused(homes, tmp_path):
+    with homes[0] as session:
+        with pytest.raises(NotFoundError, match="does not exist"):
+            merge(session.database, session.store, str(tmp_path / "nowhere"))
+        (tmp_path / "empty").mkdir()
+        with pytest.raises(BadInputError, match=r"neither a registry\.db nor fragments"):
+            merge(session.database, session.store, str(tmp_path / "empty"))
+        with pytest.raises(BadInputError, match="is this registry"):
+            merge(session.database, session.store, str(homes[0].folder))
