@@ -146,3 +146,7 @@ def tell_stale(home: Home) -> None:
         count = len(stale(session))
     if count:
         click.echo(f"{count} run{'s are' if count > 1 else ' is'} stale: made from something invalid", err=True)
+
+
+invalidate_run = invalidate("run")
+validate_run = validate("run")

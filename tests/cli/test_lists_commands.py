@@ -84,10 +84,10 @@ def test_words_about_runs(here: Any) -> None:
     short = here.json("runs", "list")[0]["id"][-6:]
     for words in (("name", short, "first"), ("tag", "first", "paper"), ("note", "first", "looks odd")):
         assert here("runs", *words) == 0, here.err
-    assert here("runs", "invalidate", "first", "wrong seed") == 0
+    assert here("runs", "invalidate", "first", "--why", "wrong seed") == 0
     row = here.json("runs", "show", "first")
     assert (row["tags"], row["notes"], row["invalid"]) == (["paper"], ["looks odd"], "wrong seed")
-    assert here("runs", "revalidate", "first") == 0
+    assert here("validate", "first") == 0
     assert here.json("runs", "show", "first")["invalid"] is None
     assert here("runs", "archive", "first") == 0
     assert here.json("runs", "list") == []
@@ -199,7 +199,8 @@ NOUNS = ["cache", "checkpoint", "dataset", "engine", "export", "import", "probe"
 def test_every_command_has_help_with_an_example_and_json(noun: str) -> None:
     group = COMMANDS[noun].load()
     assert isinstance(group, click.Group)
-    said = {"name", "tag", "untag", "note", "archive", "restore", "invalidate", "revalidate"}
+    said = {"name", "tag", "untag", "note", "star", "unstar", "pin", "unpin", "archive", "restore"}
+    said |= {"invalidate", "validate"}
     for name, command in group.commands.items():
         assert command.help, name
         if name not in said:
