@@ -117,14 +117,14 @@ def asked(games: Games, item: np.ndarray, ply: np.ndarray) -> Iterator[tuple[np.
         yield rows, Asked(games.texts(chunk), which[rows] - start, ply[rows], chunk)
 
 
-def piece(asked: Asked) -> np.ndarray:
+def piece(boards: np.ndarray) -> np.ndarray:
     """The piece on each square, absolute colours, int8: 0 black king … 6 empty … 12 white king (Karvonen 3.1)."""
-    return asked.boards + np.int8(6)
+    return boards.astype(np.int8, copy=False) + np.int8(6)
 
 
-def colour(asked: Asked) -> np.ndarray:
+def colour(boards: np.ndarray) -> np.ndarray:
     """0 a black piece, 1 empty, 2 a white piece."""
-    return np.sign(asked.boards) + np.int8(1)
+    return np.sign(boards) + np.int8(1)
 
 
 def threat(asked: Asked) -> np.ndarray:
@@ -144,7 +144,7 @@ def pin(asked: Asked) -> np.ndarray:
 
 def previous(asked: Asked) -> np.ndarray:
     """`piece`, 25 plies earlier; empty before the game began."""
-    return asked.earlier(PREVIOUS_PLIES) + np.int8(6)
+    return piece(asked.earlier(PREVIOUS_PLIES))
 
 
 def random_control(asked: Asked) -> np.ndarray:
@@ -160,8 +160,12 @@ def random_control(asked: Asked) -> np.ndarray:
 PIECE_CLASSES = tuple("kqrbnp.PNBRQK")
 NO_YES = ("no", "yes")
 
-register(Label("piece", PIECE_CLASSES, piece, about="the piece on each square"))
-register(Label("colour", ("black", "empty", "white"), colour, about="whose piece is on each square"))
+register(Label("piece", PIECE_CLASSES, lambda asked: piece(asked.boards), about="the piece on each square"))
+register(
+    Label(
+        "colour", ("black", "empty", "white"), lambda asked: colour(asked.boards), about="whose piece is on each square"
+    )
+)
 register(Label("threat", NO_YES, threat, about="squares that the side not to move attacks"))
 register(Label("legal-move", NO_YES, legal_move, about="squares that a legal move goes to"))
 register(Label("pin", NO_YES, pin, squares=1, about="whether the side to move has a pinned piece"))
