@@ -71,9 +71,10 @@ def add(
     rating_scale: str | None,
     licence: str | None,
 ) -> None:
-    """Add PGN files (.pgn, or that as .zst, .gz, .bz2) as one dataset.
+    """Add PGN files or transcript CSVs (plain, or as .zst, .gz, .bz2, .zip) as one dataset.
 
     The same bytes with the same filters are recognised. Games that are no legal chess are listed with the dataset.
+    A CSV has a column `transcript`, as Karvonen's files of games; games that it cuts short keep their whole moves.
 
     \b
     Example: chessreg dataset add lichess_db_standard_rated_2013-01.pgn.zst --name jan
@@ -151,6 +152,10 @@ def show(home: Home, reference: str, rejects: bool) -> None:
     for title, counts in (("rejected", report["rejected"]), ("skipped", report["skipped"])):
         for reason, number in counts.items():
             click.echo(f"{title:<12}  {number:,} {reason}")
+    if report.get("cut"):
+        click.echo(f"cut           {report['cut']:,} games end inside a move in their source; whole moves are kept")
+    for note in report.get("notes", ()):
+        click.echo(f"layout        {note}")
     for source in report["sources"]:
         click.echo(f"file          {source['name']}  {source['bytes']:,} bytes  sha256 {source['sha256']}")
     for part in row["parts"]:

@@ -24,6 +24,7 @@ from chessreg.games.reader import READER_VERSION, Reader, reader
 from chessreg.games.report import DatasetReport, SourceFile, Tally
 from chessreg.games.rows import Reject, Rows
 from chessreg.games.sources import BrokenStreamError, Source
+from chessreg.games.transcripts import open_source
 
 ROW_GROUP = 10_000
 Progress = Callable[[int, int, int], None]
@@ -41,7 +42,7 @@ def build(
     reader_name: str = "auto",
     workers: int = 2,
 ) -> DatasetReport:
-    """Read PGN files (plain, zst, gz, bz2) into the new dataset `folder`; rows keep the order of files and games.
+    """Read PGN files or transcript CSVs (plain, zst, gz, bz2, zip) into the new dataset `folder`, in their order.
 
     Raises BadInputError, and leaves nothing behind, when the folder exists, a stream cannot be decoded to its end
     (unless `salvage`, which keeps the whole games before the break), a file is no PGN or nothing in it is a legal game.
@@ -49,7 +50,7 @@ def build(
     """
     if not files:
         raise BadInputError("no file to add")
-    sources = [Source(Path(path)) for path in files]
+    sources = [open_source(Path(path)) for path in files]
     if folder.exists():
         raise BadInputError(f"{folder} exists already")
     player = reader(reader_name)
@@ -141,6 +142,8 @@ def _build(
         last_date=tally.last_date,
         games_sha256=report.file_sha256(aside / report.GAMES_FILE),
         salvaged=broken,
+        cut=tally.cut,
+        notes=[f"{source.path.name}: {note}" for source in sources for note in source.notes],
     )
     result.save(aside)
     return result
@@ -153,13 +156,15 @@ class _Stream:
         self.source, self.player, self.min_plies, self.pool, self.ahead = source, player, min_plies, pool, ahead
         self.broken: str | None = None
         self.cut_off = False
-        self.line = 1
+        self.line = source.first_line
 
     def rows(self) -> Iterator[Rows]:
         waiting: list[Future[Rows]] = []
         try:
             for block in self.source.blocks():
-                waiting.append(self.pool.submit(rows.read_block, block, self.line, self.player, self.min_plies))
+                waiting.append(
+                    self.pool.submit(rows.read_block, block, self.line, self.player, self.min_plies, self.source.split)
+                )
                 self.line += block.count(b"\n")
                 if len(waiting) >= self.ahead:
                     yield waiting.pop(0).result()

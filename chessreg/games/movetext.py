@@ -38,11 +38,13 @@ _PLAIN_LIMIT = 1 << 17  # characters: fewer plies than the longest game, whateve
 
 
 class RawGame(NamedTuple):
-    """A game as found: the text of its tags, of its moves, and the line (1-based) on which it begins."""
+    """A game as found: the text of its tags, of its moves, and the line (1-based) on which it begins; whether its
+    source cuts it short."""
 
     tags: str
     moves: str
     line: int
+    cut: bool = False
 
 
 class Movetext(NamedTuple):

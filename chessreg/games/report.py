@@ -35,7 +35,9 @@ class DatasetReport:
     here (variants, custom starts, no moves, fewer than `min_plies`). `duplicates` are games whose move list came
     before: they are kept, and marked in the column `duplicate`. `noncanonical` counts games whose SAN was rewritten,
     `result_mismatches` those whose Result tag and movetext disagree (the tag is taken unless it is `*`),
-    `missing_results` those whose movetext ends without one. `salvaged` is why the stream ended early, or None.
+    `missing_results` those whose movetext ends without one, `cut` those that their source cuts short inside a word: the
+    whole moves before it are kept. `notes` say how a source is laid out where it is no PGN. `salvaged` is why the
+    stream ended early, or None.
     """
 
     identity: str
@@ -55,6 +57,8 @@ class DatasetReport:
     last_date: str | None
     games_sha256: str
     salvaged: str | None = None
+    cut: int = 0
+    notes: list[str] = field(default_factory=list)
 
     def save(self, folder: Path) -> None:
         """Write `dataset.json`."""
@@ -100,6 +104,7 @@ class Tally:
     both_elos: int = 0
     first_date: str | None = None
     last_date: str | None = None
+    cut: int = 0
 
     def reject(self, reason: str) -> None:
         """Count a rejected game by what stands before the colon."""
@@ -112,7 +117,7 @@ class Tally:
 
     def add(self, other: Tally) -> None:
         """Take in the counts of a later block."""
-        for name in ("games", "plies", "noncanonical", "result_mismatches", "missing_results", "both_elos"):
+        for name in ("games", "plies", "noncanonical", "result_mismatches", "missing_results", "both_elos", "cut"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for mine, theirs in ((self.rejected, other.rejected), (self.skipped, other.skipped)):
             for reason, number in theirs.items():

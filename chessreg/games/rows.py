@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ import chess
 import numpy as np
 
 from chessreg.games import moves, movetext
-from chessreg.games.movetext import Movetext
+from chessreg.games.movetext import Movetext, RawGame
 from chessreg.games.reader import Reader
 from chessreg.games.report import Tally
 from chessreg.games.tokenizers import PgnCharacters
@@ -31,6 +31,9 @@ _UNKNOWN = frozenset({"", "?", "-", "????.??.??"})
 _ELO = re.compile(r"\s*(\d{1,4})\??\s*")
 _WORDS = {"white": "White", "black": "Black", "event": "Event", "site": "Site", "eco": "ECO",
           "time_control": "TimeControl", "termination": "Termination"}  # fmt: skip
+
+Split = Callable[[bytes, int], Iterable[RawGame]]
+"""(block, line on which it begins) → its games."""
 
 
 def schema() -> pa.Schema:
@@ -75,12 +78,15 @@ class _Game:
     tags: dict[str, str]
     raw: str
     moves: Movetext
+    cut: bool = False
 
 
-def read_block(block: bytes, first_line: int, reader: Reader, min_plies: int = 0) -> Rows:
-    """Read a block that begins on `first_line` of its source and ends between two games."""
+def read_block(
+    block: bytes, first_line: int, reader: Reader, min_plies: int = 0, split: Split = movetext.split
+) -> Rows:
+    """Read a block that begins on `first_line` of its source and ends between two games, which `split` finds in it."""
     tally = Tally()
-    games, found = _collect(block, first_line, tally)
+    games, found = _collect(split(block, first_line), tally)
     played, texts = _play(games, reader, tally)
     rejects: list[Reject] = []
     kept: list[int] = []
@@ -93,28 +99,30 @@ def read_block(block: bytes, first_line: int, reader: Reader, min_plies: int = 0
             tally.skip(f"fewer than {min_plies} plies")
         else:
             kept.append(number)
+            tally.cut += game.cut
     packed = [played[number][0] for number in kept]
     hashes = moves.move_hashes(packed)
     batch = _batch([games[n] for n in kept], packed, hashes, [texts[n] for n in kept], tally)
     return Rows(batch, hashes, found, rejects, tally)
 
 
-def _collect(block: bytes, first_line: int, tally: Tally) -> tuple[list[_Game], int]:
+def _collect(raws: Iterable[RawGame], tally: Tally) -> tuple[list[_Game], int]:
     """The games that belong here, not yet played, and the number of all."""
     games: list[_Game] = []
     row = 0
-    for raw in movetext.split(block, first_line):
+    for raw in raws:
         tags = movetext.tags(raw.tags)
         for number, cleaned in enumerate(movetext.clean(raw.moves)):
             mine = tags if number == 0 else {}
             nothing = not cleaned.text and not cleaned.problem
             if nothing and not raw.tags.strip() and cleaned.result is None:
                 continue  # remarks before the first game
-            reason = _skipped(mine) or ("no moves" if nothing else None)
+            empty = "cut before its second word" if raw.cut else "no moves"
+            reason = _skipped(mine) or (empty if nothing else None)
             if reason:
                 tally.skip(reason)
             else:
-                games.append(_Game(row, raw.line, mine, raw.moves, cleaned))
+                games.append(_Game(row, raw.line, mine, raw.moves, cleaned, raw.cut))
             row += 1
     return games, row
 

@@ -1,9 +1,10 @@
-"""Source files as a stream of blocks that end between two games: plain, zst, gz or bz2, at constant memory."""
+"""Source files as a stream of blocks that end between two games: plain, zst, gz, bz2 or zip, at constant memory."""
 
 from __future__ import annotations
 
 import bz2
 import hashlib
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,13 +12,14 @@ from typing import IO, Protocol
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games import movetext
+from chessreg.games.movetext import RawGame
 
 BLOCK = 4 << 20
 """Bytes of text handled at once: about 6,000 games, 200 MB of working memory a worker."""
 _LONGEST = 2 * BLOCK
 """Text without any border between games is cut here; nothing that long is a game."""
 _WINDOW = 1 << 27  # what `zstd --long` asks for; more would be a file's way to take all memory
-_MAGIC = {b"\x28\xb5\x2f\xfd": "zst", b"\x1f\x8b": "gz", b"BZh": "bz2"}
+_MAGIC = {b"\x28\xb5\x2f\xfd": "zst", b"\x1f\x8b": "gz", b"BZh": "bz2", b"PK\x03\x04": "zip"}
 
 
 class BrokenStreamError(Exception):
@@ -57,8 +59,23 @@ class Source:
         if suffix in _MAGIC.values() and suffix != self.packing:
             raise BadInputError(f"{path} is not a {suffix} file, whatever its name says")
         if not self.packing and b"\0" in head:
-            hint = "unpack the archive first" if head.startswith(b"PK") else "a PGN is text in UTF-8 or Latin-1"
-            raise BadInputError(f"{path} is not a PGN: it holds binary data", hint)
+            raise BadInputError(f"{path} is not a PGN: it holds binary data", "a PGN is text in UTF-8 or Latin-1")
+        if self.packing == "zip":
+            self._member = _only_member(path)
+
+    @property
+    def first_line(self) -> int:
+        """The line on which the first block begins."""
+        return 1
+
+    @property
+    def notes(self) -> list[str]:
+        """How the file is laid out, for the report; nothing to say of a PGN."""
+        return []
+
+    def split(self, block: bytes, first_line: int) -> Iterator[RawGame]:
+        """The games of a block that begins on `first_line`."""
+        return movetext.split(block, first_line)
 
     @property
     def sha256(self) -> str:
@@ -97,7 +114,26 @@ class Source:
         self.bytes_done += len(data)
         return data
 
+    def _unzipped(self) -> Iterator[bytes]:
+        """The text of the archive's one file. Its directory is at the end, so the digest takes a reading of its own."""
+        with self.path.open("rb") as file:
+            while data := file.read(1 << 20):
+                self._digest.update(data)
+        done = 0
+        try:
+            with zipfile.ZipFile(self.path) as archive, archive.open(self._member) as member:
+                while data := member.read(1 << 18):
+                    done += len(data)
+                    self.bytes_done = self.bytes_total * done // max(self._member.file_size, done)
+                    yield data
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
+            raise BrokenStreamError(f"its zip data is damaged, encrypted or of an unknown kind: {error}") from error
+        self.bytes_done = self.bytes_total
+
     def _decoded(self) -> Iterator[bytes]:
+        if self.packing == "zip":
+            yield from self._unzipped()
+            return
         with self.path.open("rb") as file:
             if not self.packing:
                 while data := self._read(file, 1 << 20):
@@ -123,6 +159,18 @@ class Source:
                         decoder = None
             if decoder is not None:
                 raise BrokenStreamError(f"its {self.packing} data is cut off")
+
+
+def _only_member(path: Path) -> zipfile.ZipInfo:
+    """The one file of an archive, leaving out what macOS adds."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [m for m in archive.infolist() if not m.is_dir() and not m.filename.startswith("__MACOSX/")]
+    except (zipfile.BadZipFile, OSError) as error:
+        raise BadInputError(f"{path} is a damaged zip: {error}", "get the file again") from error
+    if len(members) != 1:
+        raise BadInputError(f"{path} holds {len(members)} files, not one", "unpack the archive first")
+    return members[0]
 
 
 def _decoder(packing: str) -> tuple[Callable[[], _Decoder], tuple[type[Exception], ...]]:

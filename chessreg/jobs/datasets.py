@@ -58,7 +58,7 @@ def add_dataset(
     detail: dict[str, Any] | None = None,
     on_progress: OnProgress = silent,
 ) -> Added:
-    """Read PGN files (plain, zst, gz, bz2) into the store and register them as one dataset.
+    """Read PGN files or transcript CSVs (plain, zst, gz, bz2, zip) into the store and register them as one dataset.
 
     The same bytes under the same filters are recognised, and only named. `rating_scale` None: guessed from the tags.
     `detail` is added to the report. Raises NotFoundError and BadInputError as `games.dataset.build` does, and
@@ -66,10 +66,10 @@ def add_dataset(
     """
     from chessreg.games.dataset import build, identity
     from chessreg.games.report import file_sha256
-    from chessreg.games.sources import Source
+    from chessreg.games.transcripts import open_source
 
     for path in paths:
-        Source(path)  # raises for what can be no PGN
+        open_source(path)  # raises for what can be neither
     register.prepare(database, name)
     known = uuid_of(identity([file_sha256(path) for path in paths], {"min_plies": min_plies}))
     there = find(database, store, known)

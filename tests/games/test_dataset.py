@@ -116,7 +116,7 @@ def test_a_damaged_stream_is_refused_whole(tmp_path: Path, text: str, kind: str)
         ("a.pgn", b'[Event "E"]\n\n1. e5 *\n', "no legal game.*1 illegal move"),
         ("a.pgn", b'[Event "E"]\n[Variant "Atomic"]\n\n1. e4 *\n', "no legal game"),
         ("a.pgn", bytes(range(256)) * 20, "binary"),
-        ("a.pgn", b"PK\x03\x04\x00\x00", "binary"),
+        ("a.pgn", b"PK\x03\x04\x00\x00", "damaged zip"),
         ("a.pgn", '[Event "E"]\n\n1. e4 *\n'.encode("utf-16"), "binary"),
         ("a.pgn.zst", b'[Event "E"]\n\n1. e4 *\n', "not a zst file"),
         ("a.pgn.gz", zstandard.ZstdCompressor().compress(b"x"), "not a gz file"),
