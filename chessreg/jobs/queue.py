@@ -16,6 +16,7 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.jobs import worker
 from chessreg.jobs.executors import Needs, Work
 from chessreg.registry import names, tables
+from chessreg.registry.database import Database
 from chessreg.registry.identity import find_by_suffix, uuid_of
 from chessreg.registry.tables import Cause, Job, JobState
 from chessreg.registry.tables.types import utc_now
@@ -49,8 +50,9 @@ def title(job: Job) -> str:
     return f"{job.kind} {job.run_id.hex[-6:]}{part}"
 
 
-def work_of(store: Store, job: Job) -> Work:
-    """The next try at a job, its order written into its folder."""
+def work_of(database: Database, store: Store, job: Job) -> Work:
+    """The next try at a job, its order written into its folder. The registry's URL, which may hold a password, is not
+    written there: it goes in the environment."""
     folder = folder_of(store, job)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "outcome.json").unlink(missing_ok=True)
@@ -79,7 +81,16 @@ def work_of(store: Store, job: Job) -> Work:
         float(detail.get("gpu_memory") or 0),
     )
     argv = (detail.get("python") or sys.executable, "-m", "chessreg.jobs.worker", str(folder / "work.json"))
-    return Work(job.id, job.group_id, argv, folder, Path(detail["folder"]), needs=needs, name=title(job))
+    return Work(
+        job.id,
+        job.group_id,
+        argv,
+        folder,
+        Path(detail["folder"]),
+        {"CHESSREG_REGISTRY": database.url},
+        needs,
+        title(job),
+    )
 
 
 # -- what a job waits for ---------------------------------------------------------------------------------------------

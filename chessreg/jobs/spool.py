@@ -16,7 +16,7 @@ SUFFIX = ".jsonl.zst"
 
 
 def waiting(database: Database, store: Store) -> list[dict[str, Any]]:
-    """What waits (`incoming`) and what was set aside (`quarantine`), oldest first, with the reason where one is known."""
+    """What waits (`incoming`) and what was set aside (`quarantine`), oldest first, each with its reason."""
     from store.fragments import pending
 
     found = []
@@ -54,7 +54,7 @@ def why_waiting(database: Database, families: dict[str, int], run_id: str) -> st
 
 
 def take_in(database: Database, store: Store) -> dict[str, Any]:
-    """Take in what waits; returns how many fragments and rows. Raises RegistryError when the registry does not answer."""
+    """Take in what waits; returns how much that was. Raises RegistryError when the registry does not answer."""
     report = ingest(database, store)
     return {
         "fragments": report.fragments,

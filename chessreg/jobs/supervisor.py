@@ -145,7 +145,7 @@ class Supervisor:
             if room in full:
                 continue
             try:
-                handles = self.executor(on).submit([queue.work_of(self.store, job) for job in jobs])
+                handles = self.executor(on).submit([queue.work_of(self.database, self.store, job) for job in jobs])
             except ChessregError as error:
                 self.refuse(jobs, error)
                 continue

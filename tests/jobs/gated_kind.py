@@ -1,0 +1,65 @@
+"""A kind whose pace a test decides: it stops at a gate until a file is there. Its batch must fit into memory."""
+
+import time
+from pathlib import Path
+
+from pydantic import Field
+
+from chessreg.jobs.kind import Kind
+from chessreg.jobs.spec import How, Spec
+
+
+class GatedSpec(Spec):
+    count: int = 6
+    engine_dies: bool = False
+    memory: int = Field(4, description="the largest batch that fits")
+
+
+class GatedHow(How):
+    batch_numbers: int = 4
+    gate: str = Field("", description="a file that must be there to pass")
+    passed: int = Field(2, description="units of a shard that are done before the gate")
+
+
+class Gated(Kind):
+    """Squares of numbers."""
+
+    name = "gated"
+    example = "--count 3"
+    families = ("metric_point",)
+    spec, how = GatedSpec, GatedHow
+
+    def units(self, spec, inputs):
+        return spec.count
+
+    def run(self, task):
+        if task.how.batch_numbers > task.spec.memory:
+            raise MemoryError(f"a batch of {task.how.batch_numbers}")
+        if task.spec.engine_dies:
+            error = RuntimeError("the engine does not answer")
+            error.cause = "engine_died"
+            raise error
+        for place, unit in enumerate(task.units):
+            if task.how.gate and place == task.how.passed:
+                task.flush()
+                while not Path(task.how.gate).exists():
+                    task.progress(place / len(task.units), "at the gate")
+                    time.sleep(0.02)
+            task.emit("metric_point", unit, name="square", step=0, value=float(unit * unit))
+            task.done(unit)
+
+
+class Summed(Gated):
+    """Squares of numbers, and their sum."""
+
+    name = "summed"
+
+    def reduce(self, task):
+        from sqlalchemy import func, select
+
+        from chessreg.registry.tables import MetricPoint as Point
+
+        with task.inputs.database.read() as session:
+            squares = select(func.sum(Point.value)).where(Point.run_id == task.run_id, Point.name == "square")
+            total = session.scalar(squares)
+        task.emit("metric_point", task.spec.count, name="sum", step=0, value=float(total))

@@ -1,0 +1,334 @@
+"""Jobs from queue to end: shards, deaths, retries, dependencies, room, memory. Every worker is a real process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.jobs import queue
+from chessreg.jobs.launch import Order, plan
+from chessreg.registry import tables
+from chessreg.registry.identity import uuid_of
+from chessreg.registry.tables import AttemptState, Cause
+
+
+def units_done(desk) -> int:
+    return len(desk.rows(tables.UnitRange))
+
+
+def test_shards_side_by_side_make_one_run_with_every_row_once(desk):
+    desk.launch(desk.order(count=10, shards=3))
+    assert [(job.shard, job.shards, str(job.state)) for job in desk.jobs()] == [(n, 3, "queued") for n in range(3)]
+    desk.until(lambda: units_done(desk) == 6)
+    assert len(desk.pids()) == 3, "all at once"
+    (twice,) = desk.launch(desk.order(count=10, name="squares"))
+    assert (twice.standing, len(desk.jobs())) == ("already", 3)
+    desk.open_gate()
+    desk.finish()
+    assert desk.states() == ["finished"] * 3
+    assert sorted((row.unit, row.value) for row in desk.rows(tables.MetricPoint)) == [(n, n * n) for n in range(10)]
+    (run,) = desk.rows(tables.Run)
+    assert run.completed_at is not None
+    attempts = desk.rows(tables.Attempt)
+    assert sorted(attempt.units_done for attempt in attempts) == [3, 3, 4]
+    assert {attempt.job_id for attempt in attempts} == {job.id for job in desk.jobs()}
+    assert {(attempt.executor, attempt.how["granted_threads"]) for attempt in attempts} == {("local", 1)}
+    assert all("finished" in Path(attempt.log).read_text() for attempt in attempts)
+    (again,) = desk.launch(desk.order(count=10))
+    assert (again.standing, again.missing, len(desk.jobs())) == ("complete", 0, 3)
+
+
+def test_a_killed_shard_is_told_within_two_seconds_and_a_retry_does_only_what_is_missing(desk):
+    desk.launch(desk.order(count=10, shards=2))
+    desk.until(lambda: units_done(desk) == 4)
+    job, other = desk.jobs()
+    (victim,) = [a for a in desk.rows(tables.Attempt) if a.job_id == job.id]
+    os.kill(victim.pid, signal.SIGKILL)
+    assert desk.until(lambda: desk.jobs()[0].ended_at) < 2
+    job, other = desk.jobs()
+    assert (job.cause, job.message) == (Cause.KILLED, "killed by SIGKILL")
+    (attempt,) = [a for a in desk.rows(tables.Attempt) if a.job_id == job.id]
+    assert (attempt.state, attempt.cause, attempt.exit_code) == (AttemptState.KILLED, Cause.KILLED, 137)
+    assert other.ended_at is None, "the other shard goes on"
+
+    before = {(r.start, r.stop): r.attempt_id for r in desk.rows(tables.UnitRange)}
+    with desk.session.database.write() as sql:
+        assert [j.id for j in queue.retry(sql, queue.find(sql, job.id.hex))] == [job.id]
+    desk.open_gate()
+    desk.finish()
+    assert desk.states() == ["finished", "finished"]
+    assert sorted(row.unit for row in desk.rows(tables.MetricPoint)) == list(range(10))
+    after = {(r.start, r.stop): r.attempt_id for r in desk.rows(tables.UnitRange)}
+    assert before.items() <= after.items()
+    assert sorted(a.units_done for a in desk.rows(tables.Attempt) if a.job_id == job.id) == [0, 3]
+    assert [j.tries for j in desk.jobs()] == [2, 1]
+
+
+def test_a_cancelled_job_keeps_its_units_and_a_queued_one_never_starts(desk):
+    desk.launch(desk.order(count=5, name="long"))
+    desk.until(lambda: units_done(desk) == 2)
+    desk.launch(desk.order(count=6, how={"threads": 4}, name="behind"))
+    with desk.session.database.write() as sql:
+        assert len(queue.cancel(sql, queue.find(sql, "behind"))) == 1
+        assert len(queue.cancel(sql, queue.find(sql, "long"))) == 1
+    desk.finish()
+    assert [(job.cause, job.message) for job in desk.jobs()] == [
+        (Cause.KILLED, "cancelled"),
+        (Cause.KILLED, "cancelled before it started"),
+    ]
+    (attempt,) = desk.rows(tables.Attempt)
+    assert (attempt.state, attempt.cause, attempt.exit_code) == (AttemptState.KILLED, Cause.KILLED, 130)
+    assert units_done(desk) == len(desk.rows(tables.MetricPoint)) == 2
+
+
+def test_a_failure_is_never_shown_finished_and_keeps_its_cause_and_exit_code(desk):
+    desk.launch(desk.order("Summed", count=3, engine_dies=True))
+    desk.until(lambda: desk.jobs()[0].ended_at)
+    job = desk.jobs()[0]
+    assert (job.cause, job.message) == (Cause.ENGINE_DIED, "RuntimeError: the engine does not answer")
+    (attempt,) = desk.rows(tables.Attempt)
+    assert (attempt.state, attempt.cause, attempt.exit_code) == (AttemptState.FAILED, Cause.ENGINE_DIED, 1)
+    with desk.session.database.read() as sql:  # its reduce will not come
+        waits = queue.waits_for(sql, queue.find(sql, desk.jobs()[1].id.hex)[0])
+    assert waits == [("1 of 1 shards", False)]
+    assert not desk.supervisor.beat(), "nothing is left to hope for"
+
+
+def test_the_reduce_runs_once_after_all_shards(desk):
+    desk.open_gate()
+    desk.launch(desk.order("Summed", count=6, shards=2))
+    desk.finish()
+    assert desk.states() == ["finished"] * 3
+    points = {(row.name, row.unit): row.value for row in desk.rows(tables.MetricPoint)}
+    assert points["sum", 6] == sum(n * n for n in range(6))
+    assert desk.rows(tables.Run)[0].completed_at is not None
+
+
+def test_out_of_memory_halves_the_batch_once_and_says_so(desk):
+    desk.open_gate()
+    desk.launch(desk.order(count=2, memory=2), desk.order(count=2, memory=1))
+    desk.until(lambda: any((job.message or "").startswith("out of memory") for job in desk.jobs()))
+    assert "out of memory: again with batch_numbers 2" in {job.message for job in desk.jobs()}
+    desk.finish()
+    enough, too_little = desk.jobs()
+    assert (enough.cause, enough.tries) == (Cause.FINISHED, 2)
+    assert (too_little.cause, too_little.tries) == (Cause.OOM, 2)
+    tries = sorted((a for a in desk.rows(tables.Attempt) if a.job_id == enough.id), key=lambda attempt: attempt.id)
+    assert [(a.cause, a.how["batch_numbers"]) for a in tries] == [(Cause.OOM, 4), (Cause.FINISHED, 2)]
+    assert len({a.run_id for a in tries}) == 1, "the hash stays"
+
+
+def test_priority_and_room_decide_the_order_and_what_can_never_have_room_fails(desk):
+    desk.open_gate()
+    desk.supervisor.executors["local"].slots.cores = 1
+    desk.launch(desk.order(count=2, name="late"))
+    desk.launch(desk.order(count=3, name="urgent", priority=5))
+    desk.launch(desk.order(count=4, name="never", how={"device": "cuda:7"}))
+    desk.finish()
+    late, urgent, never = desk.jobs()
+    assert urgent.started_at < late.started_at
+    attempts = sorted(desk.rows(tables.Attempt), key=lambda attempt: attempt.started_at)
+    assert attempts[0].ended_at <= attempts[1].started_at, "one core, one at a time"
+    assert (never.cause, never.tries) == (Cause.FAILED, 0)
+    assert "no GPU" in never.message
+
+
+def test_the_next_supervisor_finds_what_the_last_one_left(desk):
+    desk.launch(desk.order(count=6, shards=2))
+    desk.until(lambda: units_done(desk) == 4)
+    desk.next_supervisor()  # the first is gone: nothing was handed over
+    desk.open_gate()
+    desk.finish()
+    assert desk.states() == ["finished", "finished"]
+    assert len(desk.rows(tables.Attempt)) == 2
+    assert sorted(row.unit for row in desk.rows(tables.MetricPoint)) == list(range(6))
+
+
+def test_a_worker_that_its_supervisor_did_not_live_to_note_is_not_started_twice(desk):
+    desk.launch(desk.order(count=4))
+    work = queue.work_of(desk.session.database, desk.session.store, desk.jobs()[0])
+    desk.supervisor.executor("local").submit([work])  # and here the supervisor dies
+    desk.next_supervisor()
+    desk.until(lambda: units_done(desk) == 2)
+    (first,) = desk.pids()
+    desk.until(lambda: json.loads(desk.jobs()[0].handle or "{}").get("pid") == first)  # the second found the lock held
+    desk.open_gate()
+    desk.finish()
+    assert desk.states() == ["finished"]
+    assert len(desk.rows(tables.Attempt)) == 1
+
+
+def test_a_stopped_supervisor_leaves_its_jobs_in_the_queue(desk):
+    desk.launch(desk.order(count=4))
+    desk.until(lambda: units_done(desk) == 2)
+    desk.supervisor.stopping = True
+    desk.supervisor.run()
+    assert (desk.states(), desk.pids(), units_done(desk)) == (["queued"], [], 2)
+    desk.next_supervisor()
+    desk.open_gate()
+    desk.finish()
+    assert desk.states() == ["finished"]
+    assert len(desk.rows(tables.MetricPoint)) == 4
+
+
+def test_a_registry_that_does_not_answer_stops_no_worker_and_loses_nothing(desk, monkeypatch):
+    from chessreg.jobs import supervisor
+    from chessreg.registry.failures import RegistryError
+
+    desk.launch(desk.order(count=4))
+    desk.until(lambda: units_done(desk) == 2)
+
+    def down(*_: object) -> None:
+        raise RegistryError("the registry does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(supervisor, "ingest", down)
+        desk.open_gate()
+        deadline = time.monotonic() + 60
+        outcome = queue.folder_of(desk.session.store, desk.jobs()[0]) / "outcome.json"
+        while not outcome.exists():  # it works to its end meanwhile
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        with pytest.raises(RegistryError):
+            desk.supervisor.beat()
+        assert [str(a.state) for a in desk.rows(tables.Attempt)] == ["running"]
+        assert units_done(desk) == 2
+    desk.finish()
+    assert desk.states() == ["finished"]
+    assert len(desk.rows(tables.MetricPoint)) == 4
+
+
+# -- before queueing --------------------------------------------------------------------------------------------------
+
+
+def test_a_sweep_is_one_group_of_which_only_missing_cells_run(desk):
+    from chessreg.jobs.kind import kind
+
+    desk.open_gate()
+    desk.session.run(kind(desk.gated).spec(count=4), kind=desk.gated)
+    planned = desk.launch(*(desk.order(count=n) for n in (3, 4, 5, 3)))
+    assert [each.standing for each in planned] == ["queued", "complete", "queued"]
+    assert len({job.group_id for job in desk.jobs()}) == 1
+    desk.finish()
+    assert sorted(run.spec["count"] for run in desk.rows(tables.Run)) == [3, 4, 5]
+    assert len(desk.rows(tables.Attempt)) == 3
+
+
+def test_nothing_is_queued_when_one_of_several_cannot_be_done(desk):
+    from chessreg.experiments.probe import Probe, ProbeSpec
+
+    good = desk.order(count=3)
+    with pytest.raises(NotFoundError, match="nowhere"):
+        desk.launch(good, Order(Probe(), ProbeSpec(cache="nowhere"), Probe.how()))
+    with pytest.raises(NotFoundError, match="executor"):
+        desk.launch(good, desk.order(count=4, on="moon"))
+    with pytest.raises(BadInputError, match="named"):
+        desk.launch(desk.order(count=3, name="a"), desk.order(count=4, name="a"))
+    assert desk.jobs() == []
+
+
+# -- one job's output is another's input ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_world(world, tmp_path, make_desk):
+    """A copy of the small world, with a desk."""
+    import shutil
+
+    from chessreg.session import open_session
+
+    shutil.copytree(world, tmp_path / "world")
+    with open_session(str(tmp_path / "world" / "registry.db"), tmp_path / "world" / "store") as opened:
+        yield make_desk(opened, tmp_path)
+
+
+def test_a_probe_launched_with_its_cache_waits_for_it_and_then_finds_it(small_world):
+    from chessreg.experiments.cache import Cache, CacheSpec
+    from chessreg.experiments.probe import Probe, ProbeSpec
+
+    desk = small_world
+    cpu = {"device": "cpu", "threads": 1}
+    cache = CacheSpec(checkpoint="reference", dataset="sample:test", last=8)
+    probe = ProbeSpec(cache="fresh", epochs=1)
+    desk.launch(
+        Order(Cache(), cache, Cache.how(**cpu), ("last",), "fresh", shards=2),
+        Order(Probe(), probe, Probe.how(**cpu), ("cache",), "fresh-probe"),
+    )
+    first, _, third = desk.jobs()
+    assert third.detail["after"] == [first.spec_hash]
+    with desk.session.database.read() as sql:
+        assert queue.waits_for(sql, sql.get(tables.Job, third.id)) == [(f"cache {first.run_id.hex[-6:]}", True)]
+    # one that is launched later may name it too, before there is a run of that name
+    (later,) = plan(
+        [Order(Probe(), ProbeSpec(cache="fresh", epochs=2), Probe.how(**cpu))],
+        desk.session.database,
+        desk.session.store,
+    )
+    assert (later.after, later.units) == ((first.spec_hash,), None)
+    desk.finish()
+    assert desk.states() == ["finished"] * 3
+    assert desk.session.probe("fresh-probe", 0).weight.shape[1] == 64
+    (made,) = [run for run in desk.rows(tables.Run) if run.id == first.run_id]
+    assert desk.jobs()[2].started_at >= made.completed_at
+
+
+def test_a_job_whose_input_failed_is_blocked_until_that_is_retried(small_world):
+    from chessreg.experiments.cache import Cache, CacheSpec
+    from chessreg.experiments.vector import Vector, VectorSpec
+    from chessreg.jobs import standing
+
+    desk = small_world
+    cpu = {"device": "cpu", "threads": 1}
+    cache = CacheSpec(checkpoint="reference", dataset="sample:test", last=8)
+    desk.launch(
+        Order(Cache(), cache, Cache.how(**cpu), (), "fresh"),
+        Order(Vector(), VectorSpec(cache="fresh", first_ply=4), Vector.how(**cpu), (), "fresh-vector"),
+    )
+    with desk.session.database.write() as sql:
+        queue.cancel(sql, queue.find(sql, "fresh"))
+
+    def state() -> str:
+        with desk.session.database.read() as sql:
+            return standing.rows(sql, queue.find(sql, "fresh-vector"))[0]["state"]
+
+    assert state() == "blocked"
+    assert not desk.supervisor.beat(), "a supervisor does not stay up for it"
+    with desk.session.database.write() as sql:
+        assert len(queue.retry(sql, queue.find(sql, "fresh"))) == 1
+    assert state() == "waiting"
+    desk.finish()
+    assert desk.states() == ["finished", "finished"]
+
+
+def test_an_input_whose_bytes_are_elsewhere_is_refused_with_the_command_that_helps(small_world):
+    import shutil
+
+    from chessreg.experiments.cache import Cache, CacheSpec
+
+    desk = small_world
+    with desk.session.database.read() as sql:
+        digest = sql.scalars(select(tables.Checkpoint.artefact)).one()
+    order = Order(Cache(), CacheSpec(checkpoint="reference", dataset="sample:test", last=4), Cache.how())
+    shutil.rmtree(desk.session.store.path(digest))
+    with pytest.raises(NotFoundError, match="chessreg doctor") as refused:
+        desk.launch(order)
+    assert digest[:6] in refused.value.message
+    with desk.session.database.write() as sql:  # box1 has it, and this machine knows
+        here = sql.scalars(select(tables.Machine)).first()
+        values = {c.key: getattr(here, c.key) for c in tables.Machine.__table__.columns}
+        box1 = tables.Machine(**values | {"id": uuid_of("ab" * 32), "host": "box1"})
+        sql.add(box1)
+        sql.flush()
+        sql.merge(
+            tables.ArtefactLocation(digest=digest, uri="/elsewhere", machine_id=box1.id, verified_at=here.last_seen)
+        )
+    with pytest.raises(NotFoundError, match=r"checkpoint \w+ is only on box1.*run chessreg push \w+ there"):
+        desk.launch(order)
+    assert desk.jobs() == []
