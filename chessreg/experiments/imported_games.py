@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 
 from chessreg.errors import BadInputError
 from chessreg.jobs.kind import Estimate, Kind
-from chessreg.jobs.spec import CheckpointRef, How, Ref, Spec
+from chessreg.jobs.spec import How, Ref, Spec
 
 if TYPE_CHECKING:
     from chessreg.games.boardframe import BoardFrame
@@ -28,7 +28,9 @@ class ImportedGamesSpec(Spec):
     player: tuple[str, ...] = Field(
         (), description="whose results the games are, most wanted first; none given: a model's before an engine's"
     )
-    checkpoint: CheckpointRef | None = Field(None, description="the checkpoint of this registry that the model is")
+    checkpoint: Annotated[str | None, Ref("checkpoint")] = Field(
+        None, description="the checkpoint of this registry that the model is"
+    )
     rename: tuple[str, ...] = Field((), description="OLD=NEW: the name of a player here")
     engine_version: str = Field("unknown", description="the engines' version, which no such file tells")
     limit: str = Field("unknown", description="an engine's limit where the file tells none, such as time=0.1")
@@ -82,10 +84,9 @@ class ImportedGamesSpec(Spec):
     def _opening(cls, opening: str) -> str:
         from chessreg.games.openings import parse_opening
 
-        found = parse_opening(opening)
-        if found.source not in ("standard", "random"):
-            raise BadInputError(f"{opening!r}: imported games have standard or random openings")
-        return found.text
+        if opening.partition(":")[0] not in ("standard", "random"):
+            raise BadInputError(f"{opening!r}: imported games have standard or random openings", "--opening random:20")
+        return parse_opening(opening).text
 
     @property
     def opening_plies(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
@@ -47,7 +47,9 @@ CheckpointRef = Annotated[str, Ref("checkpoint")]
 
 
 def reference_of(field: FieldInfo) -> Ref | None:
-    return next((m for m in field.metadata if isinstance(m, Ref)), None)
+    """What a field refers to, also where it may be None (`CheckpointRef | None` keeps the mark inside)."""
+    inside = [m for part in get_args(field.annotation) for m in getattr(part, "__metadata__", ())]
+    return next((m for m in (*field.metadata, *inside) if isinstance(m, Ref)), None)
 
 
 def what(spec: Settings) -> dict[str, Any]:

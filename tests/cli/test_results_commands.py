@@ -1,0 +1,102 @@
+"""`chessreg import results`, and the tables and boards that its games stand in."""
+
+from __future__ import annotations
+
+import pytest
+
+from chessreg.experiments.imported_games import sample_file
+
+GAMES, MEANS = sample_file("sample-results.csv"), sample_file("sample-aggregates.csv")
+
+
+def test_an_import_prints_its_report_and_the_same_bytes_are_recognised(here, tmp_path):
+    report = here.json("import", "results", GAMES, "--name", "others")
+    assert (report["created"], report["kind"], report["name"], report["games"]) == (True, "imported-games", "others", 6)
+    assert [(o["code"], o["rows"]) for o in report["oddities"]] == [("not adjudicated", [5])]
+    before = here.state()
+    copy = tmp_path / "renamed.txt"
+    copy.write_bytes(GAMES.read_bytes())
+    again = here.json("import", "results", copy)
+    assert "these bytes are run others already; nothing was added" in here.err
+    assert (again["created"], again["run_id"], again["oddities"]) == (False, report["run_id"], report["oddities"])
+    assert here.state() == before
+    assert here("import", "results", GAMES) == 0
+    assert "results: 1 *, 2 0-1, 2 1-0, 1 1/2-1/2" in here.out
+    assert "not adjudicated" in here.out
+
+
+def test_other_settings_for_the_same_bytes_are_refused(here):
+    here.json("import", "results", GAMES, "--name", "others")
+    before = here.state()
+    assert here("import", "results", GAMES, "--limit", "time=0.5") == 4
+    assert "these bytes are in run others already, imported with other settings" in here.err
+    assert "hint: chessreg runs archive others" in here.err
+    assert here.state()[0] == before[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["nothing.csv"], 3, "no file nothing.csv"),
+        ([GAMES, "--format", "xml"], 3, "there is no format of results 'xml'"),
+        ([GAMES, "--format", "grid-search"], 4, "has not the columns of the grid-search CSV"),
+        ([MEANS, "--limit", "time=1"], 4, "--limit does not apply to a grid-search file"),
+        ([GAMES, "--rename", "model"], 4, "--rename 'model' is no OLD=NEW"),
+        ([GAMES, "--player", "Nobody"], 4, "no player of the file is called 'Nobody'"),
+        ([GAMES, "--opening", "book:x.pgn"], 4, "imported games have standard or random openings"),
+    ],
+)
+def test_what_cannot_be_imported_is_said_in_one_line_and_leaves_nothing(here, arguments, status, said):
+    before = here.state()[0]
+    assert here("import", "results", *arguments) == status
+    assert said in here.err
+    assert here.err.count("\n") <= 2
+    assert here.state()[0] == before
+
+
+def test_a_file_of_nothing_known_names_what_is_known(here, tmp_path):
+    (tmp_path / "notes.txt").write_text("hello\n")
+    assert here("import", "results", "notes.txt") == 4
+    assert "holds no results in a format that chessreg reads" in here.err
+    assert "chess_gpt_eval" in here.err
+
+
+def test_imported_games_are_listed_drawn_exported_and_rated(here):
+    here.json("import", "results", GAMES, "--name", "others")
+    [*games] = here.json("game", "list")
+    assert len(games) == 6
+    shown = here.json("game", "show", "others", "3")
+    assert (shown["tries"], shown["first_try_legal"], shown["turns"]) == (None, 7, 8)
+    assert here("board", "others:3") == 0, here.err
+    assert "sample-model.pt" in here.out
+    assert "0-1 by forfeit illegal" in here.out
+    assert here("game", "export", "others", "--pgn", "out.pgn") == 0, here.err
+    text = (here.folder / "out.pgn").read_text()
+    assert text.count('[White "sample-model.pt"]') == 6
+    assert "Stockfish (version unknown), level 0, time=0.1" in text
+    [model] = here.json("checkpoint", "list")
+    assert (model["name"], model["source_format"], model["artefact"]) == ("sample-model.pt", "external", None)
+    rated = here.json("run", "rating", "--runs", "others", "--resamples", "50", "--name", "elo")
+    assert rated["state"] == "complete"
+    assert here("query", "ratings", "--format", "csv") == 0
+    assert here.out.startswith("run,estimator,player,rating,rating_low,rating_high,anchor,games")
+    assert here("query", "ratings", "--rows", "1", "--format", "csv") == 0, here.err
+    assert "stockfish:1@time=0.1" in here.out
+
+
+def test_ratings_without_a_known_opponent_say_what_to_give(here):
+    here.json("import", "results", GAMES, "--name", "others")
+    assert here("run", "rating", "--runs", "others", "--anchors", "none") == 4
+    assert "measures players against opponents of known rating" in here.err
+    assert "--anchor NAME=ELO" in here.err
+    assert here("run", "rating", "--runs", "others", "--anchor", "nobody=1500") == 3
+    assert "no player of these games is called 'nobody'" in here.err
+    assert here("run", "rating", "--runs", "others", "--estimator", "glicko") == 3
+    assert here("run", "rating", "--runs", "others,others") == 4
+
+
+def test_aggregates_stand_in_a_table_of_their_own(here):
+    report = here.json("import", "results", MEANS, "--rename", "sample_8layers=eight")
+    assert (report["aggregates"], report["models"]) == (4, {"sample_8layers": 4})
+    answer = here.json("query", "interventions of others")
+    assert {row["checkpoint"] for row in answer["rows"]} == {"eight"}
