@@ -228,3 +228,21 @@ def hosts_of_attempts(session: Session) -> dict[UUID, str]:
         tables.Machine, tables.Machine.id == tables.Attempt.machine_id
     )
     return dict(session.execute(pairs).tuples().all())
+
+
+def machines(session: Session) -> list[Row]:
+    """Machines that ran something, the one seen last first, with the runs that they had a part in."""
+    attempt, running = tables.Attempt, tables.AttemptState.RUNNING
+    counts = {
+        machine: (runs, now)
+        for machine, runs, now in session.execute(
+            select(
+                attempt.machine_id, func.count(attempt.run_id.distinct()), func.count().filter(attempt.state == running)
+            ).group_by(attempt.machine_id)
+        )
+    }
+    query = select(tables.Machine).order_by(tables.Machine.last_seen.desc(), tables.Machine.host, tables.Machine.id)
+    return [
+        {**columns(record), "runs": counts.get(record.id, (0, 0))[0], "running": counts.get(record.id, (0, 0))[1]}
+        for record in session.scalars(query)
+    ]

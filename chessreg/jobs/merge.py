@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 STAYS = frozenset({"registry_state", "job"})  # of this registry alone
 APART = frozenset({*FAMILIES, "unit_range", "fragment"})  # results, taken in unit by unit
+NOT_OF_RUNS = frozenset({"checkpoint", "dataset", "engine", "machine"})
 AT_ONCE = 500  # units, or keys, in one transaction
 # What two machines that did the same may have made differently: compared where the key is there already.
 COMPARED = {
@@ -120,7 +121,7 @@ def adopt(database: Database, store: Store, folder: Path, report: MergeReport) -
 def merge_registry(
     database: Database, there: Database, report: MergeReport, runs: Collection[UUID] | None = None
 ) -> None:
-    """All of `there`, or what belongs to these runs."""
+    """All of `there`, or what belongs to these runs, with what is said of them."""
     origin = identity(there)
     assert origin
     ids = run_ids(there, runs)
@@ -182,6 +183,9 @@ def fact_rows(there: Database, table: Table, runs: list[UUID], everything: bool)
             for start in range(0, len(runs), AT_ONCE):
                 part = runs[start : start + AT_ONCE]
                 found += [dict(row) for row in session.execute(select(table).where(column.in_(part))).mappings()]
+    if table.name == "annotation" and not everything:
+        known = {run.hex for run in runs}
+        found = [row for row in found if row["noun"] in NOT_OF_RUNS or row["target"] in known]
     if "parent_id" in table.c:
         found.sort(key=lambda row: row["created_at"])  # parents first
     for start in range(0, len(found), AT_ONCE):
@@ -250,6 +254,19 @@ def note_conflict(session: Session, table: Table, key: list[str], row: dict[str,
     return True
 
 
+def export_rows(database: Database, target: Path, references: Collection[str]) -> MergeReport:
+    """Write a registry with these runs, all that they were made from, and what is said of them; `merge` takes it in."""
+    from chessreg.registry import lineage
+
+    with database.read() as session:
+        trees = [lineage.tree(session, lineage.find(session, reference), up=True) for reference in references]
+    runs = {UUID(hex=node.id) for tree in trees for node in lineage.nodes(tree) if node.noun == "run"}
+    report = MergeReport()
+    with Database.open(target) as there:
+        merge_registry(there, database, report, runs)
+    return report
+
+
 # -- results ----------------------------------------------------------------------------------------------------------
 
 
@@ -272,10 +289,8 @@ def result_rows(
         ).scalars()
         if seen and seen >= set(taken):
             return  # everything that came in there came in here too
-        found = [
-            dict(row)
-            for row in session.execute(select(ranges).where(ranges.c.run_id == run_id).order_by(ranges.c.start, ranges.c.stop)).mappings()
-        ]  # fmt: skip
+        of_run = select(ranges).where(ranges.c.run_id == run_id).order_by(ranges.c.start, ranges.c.stop)
+        found = [dict(row) for row in session.execute(of_run).mappings()]
     for part in parts(found):
         name = f"merge.{origin.hex}.{run_id.hex}.{part[0]['start']}.{part[-1]['stop']}.{len(part)}"
         if name in seen:

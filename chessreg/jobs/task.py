@@ -17,6 +17,7 @@ from chessreg.errors import ChessregError
 from chessreg.jobs.freeze import Frozen
 from chessreg.jobs.inputs import Inputs
 from chessreg.jobs.spec import How, Spec
+from chessreg.registry import provenance
 from chessreg.registry.tables.types import utc_now
 
 if TYPE_CHECKING:
@@ -128,7 +129,14 @@ class Task(Generic[S, H]):
             state="complete",
             created_at=utc_now(),
         )
-        self.record("artefact_location", digest=artefact.digest, uri=str(artefact.path), verified_at=utc_now())
+        machine = provenance.this_machine()["id"]
+        self.record(
+            "artefact_location",
+            digest=artefact.digest,
+            uri=str(artefact.path),
+            machine_id=machine,
+            verified_at=utc_now(),
+        )
         self.record("output", run_id=self.run_id, name=name, unit=unit, digest=artefact.digest)
         self.last_output = artefact
 

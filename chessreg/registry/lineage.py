@@ -6,7 +6,7 @@ A node is a run, or a dataset, checkpoint or file that no run made. What a run m
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -97,6 +97,13 @@ def tree(session: Session, node: Node, *, up: bool) -> Branch:
     return branch(Edge("", node))
 
 
+def nodes(branch: Branch) -> Iterator[Node]:
+    """Every node of a tree, the root first; one that is drawn several times comes several times."""
+    yield branch.node
+    for inner in branch.branches:
+        yield from nodes(inner)
+
+
 def joined(edges: list[Edge]) -> list[Edge]:
     """Edges to the same node as one: `vector layer 3` and `vector layer 4` become `vector layer 3, 4`."""
     fields: dict[Node, list[str]] = defaultdict(list)
@@ -138,9 +145,9 @@ def stale(session: Session) -> dict[UUID, list[Node]]:
 # -- one step ---------------------------------------------------------------------------------------------------------
 
 
-def parents(session: Session, nodes: Iterable[Node]) -> Edges:
+def parents(session: Session, of_these: Iterable[Node]) -> Edges:
     """What each of these was made from, one step."""
-    edges: Edges = {node: [] for node in nodes}
+    edges: Edges = {node: [] for node in of_these}
     read = tables.RunInput
     runs = of(edges, "run")
     rows = in_parts(session, lambda ids: select(read).where(read.run_id.in_(ids)).order_by(read.name), runs)
@@ -173,9 +180,9 @@ def checkpoint_parents(session: Session, row: tables.Checkpoint) -> list[Edge]:
     return found
 
 
-def children(session: Session, nodes: Iterable[Node]) -> Edges:
+def children(session: Session, of_these: Iterable[Node]) -> Edges:
     """What was made from each of these, one step."""
-    edges: Edges = {node: [] for node in nodes}
+    edges: Edges = {node: [] for node in of_these}
     read, checkpoint, dataset = tables.RunInput, tables.Checkpoint, tables.Dataset
     for row in in_parts(
         session,
@@ -229,9 +236,9 @@ def node_of_checkpoint(row: tables.Checkpoint) -> Node:
     return Node("run", row.run_id.hex) if row.run_id else Node("checkpoint", row.id.hex)
 
 
-def describe(session: Session, nodes: Iterable[Node]) -> dict[Node, dict[str, Any]]:
+def describe(session: Session, which: Iterable[Node]) -> dict[Node, dict[str, Any]]:
     """For people: the name, what it is (a run's kind), and whether it is complete, invalid or stale."""
-    wanted = list(nodes)
+    wanted = list(which)
     rotten = stale(session)
     now = names.NOW.c
     wrong = set(session.execute(select(now.noun, now.target).where(now.word == tables.Word.INVALID.value)).tuples())

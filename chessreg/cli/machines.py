@@ -1,0 +1,38 @@
+"""`chessreg machines`: where things ran."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from chessreg.cli.base import Home, emit, json_option, pass_home
+from chessreg.cli.fresh import fresh
+
+
+@click.command()
+@json_option
+@pass_home
+def machines(home: Home) -> None:
+    """List the machines that ran something: host, processor, GPUs, driver, versions, and when they were last seen.
+
+    A host that got another GPU or PyTorch since is listed once for each.
+
+    \b
+    Example: chessreg machines
+    """
+    from chessreg.jobs import listing
+
+    with fresh(home).read() as session:
+        rows = listing.machines(session)
+    if not home.json:
+        rows = [{**row, "memory": f"{row['memory_bytes'] / 2**30:.0f} GiB", "gpus": gpus(row["gpus"])} for row in rows]
+    emit(home, rows, {"host": "host", "cpu": "processor", "cores": "cores", "memory": "memory", "gpus": "GPUs",
+                      "driver": "driver", "torch": "torch", "runs": "runs", "running": "running",
+                      "last_seen": "last seen"})  # fmt: skip
+
+
+def gpus(names: list[Any]) -> str:
+    """GPUs of one name together: 4 × NVIDIA A100."""
+    counted = {str(name): names.count(name) for name in names}
+    return ", ".join(f"{count} × {name}" if count > 1 else name for name, count in counted.items())

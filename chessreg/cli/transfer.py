@@ -1,0 +1,84 @@
+"""`chessreg push` and `chessreg pull`: bytes from machine to machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chessreg.cli.base import Home, emit, json_option, pass_home
+from chessreg.cli.fresh import fresh
+
+if TYPE_CHECKING:
+    from chessreg.jobs.transfer import Transfer
+
+
+@click.command()
+@click.argument("references", metavar="RUN|DATASET|CHECKPOINT...", nargs=-1, required=True)
+@click.option("--to", "place", required=True, metavar="PLACE", help="A folder, or a bucket: s3://bucket/prefix.")
+@click.option("--inputs", is_flag=True, help="Also all that these were made from.")
+@click.option("--rows", is_flag=True, help="Also the registry's rows, for `chessreg merge PLACE` (folders only).")
+@json_option
+@pass_home
+def push(home: Home, references: tuple[str, ...], place: str, inputs: bool, rows: bool) -> None:
+    """Copy the bytes of runs, datasets and checkpoints to a place that other machines reach.
+
+    With --rows the folder becomes a whole home that `chessreg merge` takes in, rows and all.
+
+    \b
+    Example: chessreg push reference-board --to /mnt/share/chess --inputs
+    """
+    from pathlib import Path
+
+    from chessreg.errors import BadInputError
+    from chessreg.jobs import transfer
+    from store.places import place as place_at
+
+    database = fresh(home)
+    session = home.session()
+    if rows and "://" in place:
+        raise BadInputError("--rows needs a folder", "give --to FOLDER")
+    where = str(Path(place) / "store") if rows else place
+    wanted = transfer.wanted(database, references, inputs=inputs)
+    done = transfer.push(database, session.store, place_at(where, create=True), wanted)
+    if rows:
+        from chessreg.jobs.merge import export_rows
+
+        export_rows(database, Path(place) / "registry.db", references)
+    tell(home, done, f"at {place}")
+
+
+@click.command()
+@click.argument("references", metavar="RUN|DATASET|CHECKPOINT...", nargs=-1, required=True)
+@click.option("--from", "place", metavar="PLACE", help="A folder or bucket; without it, wherever the bytes are known.")
+@click.option("--inputs", is_flag=True, help="Also all that these were made from.")
+@json_option
+@pass_home
+def pull(home: Home, references: tuple[str, ...], place: str | None, inputs: bool) -> None:
+    """Fetch the bytes of runs, datasets and checkpoints that are registered but not here. Each is verified.
+
+    \b
+    Example: chessreg pull reference-board --from /mnt/share/chess
+    """
+    from chessreg.jobs import transfer
+    from store.places import place as place_at
+
+    database = fresh(home)
+    wanted = transfer.wanted(database, references, inputs=inputs)
+    done = transfer.pull(database, home.session().store, wanted, place_at(place) if place else None)
+    tell(home, done, "here")
+
+
+def tell(home: Home, done: Transfer, where: str) -> None:
+    if home.json:
+        listed: dict[str, Any] = {
+            "moved": [{"digest": i.digest, "what": i.what, "bytes": i.bytes} for i in done.moved],
+            "there_before": len(done.there),
+            "bytes": done.bytes,
+        }
+        emit(home, listed)
+        return
+    for item in done.moved:
+        click.echo(f"  {item.what}  {item.bytes:,} bytes", err=True)
+    before = f"; {len(done.there)} were {where} before" if done.there else ""
+    click.echo(f"{len(done.moved)} now {where}, {done.bytes:,} bytes{before}", err=True)

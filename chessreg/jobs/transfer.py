@@ -1,0 +1,210 @@
+"""Bytes from machine to machine: push them to a place that others reach, pull what is registered but not here."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from chessreg.errors import NotFoundError
+from chessreg.registry import lineage, provenance, tables
+from chessreg.registry.database import Database
+from chessreg.registry.tables.types import utc_now
+from store.errors import StoreError
+
+if TYPE_CHECKING:
+    from store import Store
+    from store.places import Place
+
+CACHE = "cache"  # the kind of artefact rows that stand for groups of activations
+
+
+@dataclass(frozen=True)
+class Item:
+    """Something with bytes: an artefact by its digest, or (`array` is its name) a group of activations."""
+
+    digest: str
+    what: str  # for people: "probe layer-3 of reference-board"
+    bytes: int
+    array: str | None = None
+
+    def here(self, store: Store) -> bool:
+        if self.array is not None:
+            return (store.arrays / self.array / "zarr.json").is_file()
+        return store.exists(self.digest)
+
+
+@dataclass
+class Transfer:
+    """What was moved."""
+
+    moved: list[Item] = field(default_factory=list)
+    there: list[Item] = field(default_factory=list)  # before
+
+    @property
+    def bytes(self) -> int:
+        return sum(item.bytes for item in self.moved)
+
+
+def items(session: Session, nodes: Iterable[lineage.Node]) -> list[Item]:
+    """The bytes of these things: what runs made, datasets, checkpoints, files."""
+    found: dict[str, Item] = {}
+    for node in nodes:
+        for item in items_of(session, node):
+            found.setdefault(item.digest, item)
+    return list(found.values())
+
+
+def items_of(session: Session, node: lineage.Node) -> Iterator[Item]:
+    artefact = tables.Artefact
+    if node.noun == "run":
+        run_id, short = UUID(hex=node.id), node.id[-6:]
+        made = select(tables.Output, artefact.bytes).join(artefact, artefact.digest == tables.Output.digest)
+        for output, size in session.execute(made.where(tables.Output.run_id == run_id).order_by(tables.Output.name)):
+            yield Item(output.digest, f"{output.name} of run {short}", size)
+        caches = select(tables.ActivationCache).where(tables.ActivationCache.run_id == run_id)
+        for group in session.scalars(caches.order_by(tables.ActivationCache.start)):
+            what = f"activations [{group.start}, {group.stop}) of run {short}"
+            yield Item(group.digest, what, group.bytes, array=group.path.removeprefix("arrays/"))
+        return
+    table = {"dataset": tables.Dataset, "checkpoint": tables.Checkpoint}.get(node.noun)
+    digest = node.id if table is None else session.get_one(table, UUID(hex=node.id)).artefact
+    row = session.get(artefact, digest) if digest else None
+    if row is not None:
+        yield Item(row.digest, f"{node.noun} {node.id[-6:]}", row.bytes)
+
+
+def wanted(database: Database, references: Iterable[str], *, inputs: bool) -> list[Item]:
+    """The bytes of things by name or id; with `inputs` also of all that they were made from."""
+    with database.read() as session:
+        nodes: dict[lineage.Node, None] = {}
+        for reference in references:
+            node = lineage.find(session, reference)
+            nodes[node] = None
+            if inputs:
+                nodes |= dict.fromkeys(lineage.nodes(lineage.tree(session, node, up=True)))
+        return items(session, nodes)
+
+
+def push(database: Database, store: Store, place: Place, wanted: Iterable[Item]) -> Transfer:
+    """Copy what is here to a place, and record that it is there. Raises NotFoundError for bytes that are not here."""
+    done = Transfer()
+    for item in wanted:
+        there = place.has_array(item.array) if item.array is not None else place.has_artefact(item.digest)
+        if there:
+            done.there.append(item)
+        else:
+            if not item.here(store):
+                raise NotFoundError(f"{item.what} is not in {store.root}", f"chessreg pull {item.digest[:8]}")
+            if item.array is not None:
+                place.put_array(store, item.array)
+            else:
+                place.put_artefact(store, item.digest)
+            done.moved.append(item)
+        uri = place.array_uri(item.array) if item.array is not None else place.artefact_uri(item.digest)
+        located(database, item, uri)
+    return done
+
+
+def pull(database: Database, store: Store, wanted: Iterable[Item], place: Place | None = None) -> Transfer:
+    """Fetch what is not here, from `place` or from wherever it is known to be.
+
+    Raises NotFoundError naming the machines that have the bytes, when none of these places is reached from here.
+    """
+    done = Transfer()
+    for item in wanted:
+        if item.here(store):
+            done.there.append(item)
+            continue
+        if place is not None and fetched(store, item, place):
+            pass
+        elif not any(fetched(store, item, found) for found in places_of(database, item)):
+            raise NotFoundError(*nowhere(database, item))
+        done.moved.append(item)
+        here = store.arrays / item.array if item.array is not None else store.path(item.digest)
+        located(database, item, str(here))
+    return done
+
+
+def fetched(store: Store, item: Item, place: Place) -> bool:
+    """Whether the item came from this place. Damaged bytes are refused there, and another place may have them whole."""
+    try:
+        if item.array is not None:
+            if place.has_array(item.array):
+                place.get_array(store, item.array, item.digest)
+                return True
+        elif place.has_artefact(item.digest):
+            place.get_artefact(store, item.digest)
+            return True
+    except StoreError as error:
+        if store.read_only or "disk is full" in error.message:
+            raise
+    return False
+
+
+def places_of(database: Database, item: Item) -> Iterator[Place]:
+    """The places where an item is known to be and that this machine reaches."""
+    from store.places import place
+
+    with database.read() as session:
+        location = tables.ArtefactLocation
+        uris = session.scalars(select(location.uri).where(location.digest == item.digest).order_by(location.uri)).all()
+    tail = f"/arrays/{item.array}" if item.array is not None else f"/artefacts/{item.digest[:2]}/{item.digest}"
+    for uri in uris:
+        if uri.endswith(tail):
+            try:
+                yield place(uri.removesuffix(tail))
+            except StoreError:
+                continue
+
+
+def located(database: Database, item: Item, uri: str) -> None:
+    """Record that the bytes of an item are at this URI, as this machine has seen."""
+    machine = provenance.this_machine()
+    with database.write() as session:
+        if session.get(tables.Machine, machine["id"]) is None:
+            session.add(tables.Machine(**machine))
+        if session.get(tables.Artefact, item.digest) is None:  # a group of activations
+            state = tables.ArtefactState.COMPLETE
+            session.add(
+                tables.Artefact(digest=item.digest, kind=CACHE, bytes=item.bytes, state=state, created_at=utc_now())
+            )
+        session.flush()
+        session.merge(
+            tables.ArtefactLocation(digest=item.digest, uri=uri, machine_id=machine["id"], verified_at=utc_now())
+        )
+
+
+def nowhere(database: Database, item: Item) -> tuple[str, str]:
+    """Message and hint for bytes that no place within reach has: the machines that have them."""
+    with database.read() as session:
+        location, machine = tables.ArtefactLocation, tables.Machine
+        hosts = set(
+            session.scalars(
+                select(machine.host)
+                .join(location, location.machine_id == machine.id)
+                .where(location.digest == item.digest)
+            )
+        ) - {socket.gethostname()}
+        if item.array is not None and not hosts:
+            hosts = cache_hosts(session, item) - {socket.gethostname()}
+    short = item.digest[:6]
+    if hosts:
+        where = " and ".join(sorted(hosts))
+        return (
+            f"{item.what} ({short}) is only on {where}",
+            f"run chessreg push {item.what.split()[-1]} --to PLACE there",
+        )
+    return f"{item.what} ({short}) is registered, but nobody is known to have its bytes", "run again what made it"
+
+
+def cache_hosts(session: Session, item: Item) -> set[str]:
+    """The machines that wrote a group of activations."""
+    cache, attempt, machine = tables.ActivationCache, tables.Attempt, tables.Machine
+    made = select(machine.host).join(attempt, attempt.machine_id == machine.id)
+    return set(session.scalars(made.join(cache, cache.run_id == attempt.run_id).where(cache.digest == item.digest)))

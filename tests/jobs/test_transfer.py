@@ -1,0 +1,104 @@
+"""Bytes pushed from one home and pulled into another, through a folder and through an object store."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from chessreg.errors import NotFoundError
+from chessreg.jobs import transfer
+from chessreg.jobs.merge import export_rows, merge
+from chessreg.registry import names, tables
+from chessreg.session import open_session
+from store.errors import CorruptError, StoreError
+from store.places import Bucket, Folder, place
+from store.store import Store
+
+
+@pytest.fixture
+def full(world, tmp_path):
+    """The home that has everything."""
+    shutil.copytree(world, tmp_path / "full")
+    with open_session(str(tmp_path / "full" / "registry.db"), tmp_path / "full" / "store") as session:
+        yield session
+
+
+@pytest.fixture
+def bare(full, tmp_path):
+    """A second home that knows of everything, and has no bytes."""
+    (tmp_path / "bare").mkdir()
+    with open_session(str(tmp_path / "bare" / "registry.db"), tmp_path / "bare" / "store") as session:
+        merge(session.database, session.store, full.database.url)
+        yield session
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def somewhere(request, tmp_path):
+    """A place to leave bytes at: the bucket is obstore's own, over local files."""
+    if request.param == "folder":
+        return place(str(tmp_path / "share"), create=True)
+    pytest.importorskip("obstore", reason="the extra s3 is not installed")
+    (tmp_path / "bucket").mkdir()
+    return Bucket(f"file://{tmp_path / 'bucket'}")
+
+
+def test_a_probe_and_its_cache_go_over_and_are_verified(full, bare, somewhere):
+    wanted = transfer.wanted(full.database, ["reference-board"], inputs=True)
+    sent = transfer.push(full.database, full.store, somewhere, wanted)
+    assert len(sent.moved) == len(wanted)
+    assert any(item.array for item in wanted)
+    got = transfer.pull(bare.database, bare.store, wanted, somewhere)
+    assert len(got.moved) == len(wanted)
+    with bare.database.read() as session:
+        assert names.resolve(session, "run", "reference-board")
+    assert (bare.probe("reference-board", 1).weight == full.probe("reference-board", 1).weight).all()
+    assert (bare.cache("reference-fit").read(layer=1) == full.cache("reference-fit").read(layer=1)).all()
+    assert transfer.push(full.database, full.store, somewhere, wanted).moved == []
+    assert transfer.pull(bare.database, bare.store, wanted, somewhere).moved == []
+
+
+def test_bytes_are_found_where_the_registry_knows_them(full, bare, somewhere):
+    wanted = transfer.wanted(full.database, ["skill"], inputs=False)
+    transfer.push(full.database, full.store, somewhere, wanted)
+    merge(bare.database, bare.store, full.database.url)  # now it knows the place
+    assert len(transfer.pull(bare.database, bare.store, wanted).moved) == len(wanted)
+
+
+def test_damaged_bytes_are_not_taken(full, bare, tmp_path):
+    wanted = transfer.wanted(full.database, ["skill"], inputs=False)
+    share = place(str(tmp_path / "share"), create=True)
+    transfer.push(full.database, full.store, share, wanted)
+    assert isinstance(share, Folder)
+    for path in share.store.path(wanted[0].digest).iterdir():
+        if path.name != ".artefact.json":
+            path.write_bytes(b"other" + path.read_bytes())
+    with pytest.raises(CorruptError):
+        share.get_artefact(bare.store, wanted[0].digest)
+    assert not bare.store.exists(wanted[0].digest)
+
+
+def test_bytes_out_of_reach_are_refused_with_who_has_them(full, bare):
+    wanted = transfer.wanted(bare.database, ["skill"], inputs=False)
+    with bare.database.write() as session:
+        session.query(tables.ArtefactLocation).update({"uri": "/not/mounted/here"})
+        session.query(tables.Machine).update({"host": "box1"})
+    with pytest.raises(NotFoundError, match="is only on box1"):
+        transfer.pull(bare.database, bare.store, wanted)
+
+
+def test_a_folder_with_rows_is_a_home_that_merges(full, tmp_path):
+    export_rows(full.database, tmp_path / "bundle.db", ["skill"])
+    (tmp_path / "third").mkdir()
+    with open_session(str(tmp_path / "third" / "registry.db"), tmp_path / "third" / "store") as third:
+        report = merge(third.database, third.store, str(tmp_path / "bundle.db"))
+        assert report.facts["run"] == 2  # the vector and the cache that it was made from, not the probe
+        with third.database.read() as session:
+            assert set(names.names(session, "run").values()) == {"skill", "reference-fit"}
+
+
+def test_a_place_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(StoreError, match="does not exist"):
+        place(str(tmp_path / "nowhere"))
+    assert isinstance(place(str(tmp_path / "made"), create=True), Folder)
+    assert Store(tmp_path / "made")
