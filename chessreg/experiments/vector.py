@@ -14,7 +14,7 @@ from chessreg.experiments import overlap
 from chessreg.experiments.cache import hook_point
 from chessreg.experiments.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.experiments.skill import SkillSettings
-from chessreg.experiments.vectors.contrast import AUTHORS_POSITIONS, Direction
+from chessreg.experiments.vectors.contrast import AUTHORS_POSITIONS, Direction, scale_of
 from chessreg.jobs.inputs import Inputs
 from chessreg.jobs.kind import Estimate, Kind
 from chessreg.jobs.spec import How, Ref, Spec
@@ -71,7 +71,7 @@ class VectorSpec(Spec):
         """What a source does not use stays unset: settings without effect would make two runs of one experiment."""
         check_settings(self)
         if self.source == "cascade" and self.cascade_scale is None:
-            scale = PAPER_CASCADE * (1 if self.positions == "summed" else AUTHORS_POSITIONS)
+            scale = scale_of(PAPER_CASCADE, AUTHORS_POSITIONS if self.positions == "summed" else 1)
             object.__setattr__(self, "cascade_scale", scale)
         if self.normalise is None:
             object.__setattr__(self, "normalise", "unit" if self.source == "probe" else "none")
@@ -124,6 +124,8 @@ class VectorHow(How):
     keep_sums: bool = Field(True, description="keep each game's sums: shuffled controls then need no pass of their own")
 
 
+# The author's games were also cut to 365 characters, of which 66 words had to be whole (specification 1.4): in nearly
+# all games that is `--min-plies 66`, a setting of the cache where there is one.
 AUTHORS: dict[str, Any] = {
     "positions": "summed",
     "first_ply": 50,

@@ -88,7 +88,8 @@ def main() -> None:
         began = time.perf_counter()
         session.model("reference", device)
         loading = time.perf_counter() - began
-        games = gather(with_recipes(settings, session.inputs), session.inputs)
+        recipes = VectorSpec(**with_recipes(settings, session.inputs).model_dump())
+        games = gather(recipes, session.inputs)
         texts = games.games.texts(games.places)
 
         best = {}

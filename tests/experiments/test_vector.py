@@ -346,6 +346,28 @@ def test_vectors_are_compared_with_the_others_of_their_layer(world_session):
     np.testing.assert_allclose(np.diag(matrix), 1)
 
 
+def test_vectors_whose_files_are_elsewhere_are_left_out(world_session, monkeypatch):
+    from chessreg.experiments.vectors import compare
+    from store.errors import NotInStoreError
+
+    made(world_session, VectorSpec(source="random", of="skill", seed=22), "random-22")
+    inputs, path = world_session.inputs, world_session.store.path
+    rows = {name: vector_rows(inputs, recipe(world_session, name))[1].artefact for name in ("skill", "random-22")}
+
+    def moved_away(digest):
+        if digest == gone:
+            raise NotInStoreError("it is not here")
+        return path(digest)
+
+    monkeypatch.setattr(world_session.store, "path", moved_away)
+    gone = rows["random-22"]
+    found = compare.cosines(inputs, recipe(world_session, "skill"), 1)
+    assert found
+    assert "random-22" not in {entry["name"] for entry in found}
+    gone = rows["skill"]
+    assert compare.cosines(inputs, recipe(world_session, "skill"), 1) == []
+
+
 def test_raw_and_centred_vectors_are_compared_without_their_means():
     from chessreg.experiments.vectors.contrast import cosine
 

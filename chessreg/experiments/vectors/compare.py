@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sqlalchemy import select
 
-from chessreg.errors import BadInputError, ChessregError
+from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.vector import read_vector, vector_rows
 from chessreg.experiments.vectors.contrast import cosine
 from chessreg.registry import names, tables
+from store.errors import NotInStoreError
 
 if TYPE_CHECKING:
     from chessreg.jobs.inputs import Inputs
@@ -28,13 +29,17 @@ def cosines(inputs: Inputs, recipe: str, layer: int) -> list[dict[str, Any]]:
     """This vector against the others of its layer and model: run_id, name, source, seed, norm, cosine; nearest first.
 
     Vectors of raw and of centred residuals are compared without their means. Those whose file is not here are left
-    out; at most the newest 200 are read. Raises BadInputError when the run has no such layer.
+    out, and nothing is compared with one whose own file is elsewhere; at most the newest 200 are read. Raises
+    BadInputError when the run has no such layer.
     """
     rows = vector_rows(inputs, recipe)
     if layer not in rows:
         raise BadInputError(f"that vector run has no layer {layer}", f"it has {', '.join(map(str, sorted(rows)))}")
     mine = rows[layer]
-    vector = read_vector(inputs, recipe, mine).vector
+    try:
+        vector = read_vector(inputs, recipe, mine).vector
+    except (NotFoundError, NotInStoreError):
+        return []
     with inputs.database.read() as session:
         called = names.names(session, "run")
     found = []
@@ -65,7 +70,7 @@ def others(inputs: Inputs, mine: tables.Vector) -> Iterator[tuple[tables.Vector,
             continue  # imported ones of unknown models: only the name can tell that it is the same
         try:
             values = read_vector(inputs, f"run:{spec_hash}", row).vector
-        except ChessregError:
+        except (NotFoundError, NotInStoreError):
             continue  # registered, but its bytes are elsewhere
         yield row, values
 

@@ -118,10 +118,11 @@ def kept_sums(task: Task[VectorSpec, VectorHow], layer: int, places: np.ndarray)
     from safetensors.numpy import load_file
 
     from chessreg.errors import NotFoundError
+    from store.errors import NotInStoreError
 
     try:
         found = task.inputs.artefact("of", f"{task.spec.of}/sums-{layer}")
-    except NotFoundError:
+    except (NotFoundError, NotInStoreError):
         return None
     kept = load_file(found.path / "sums.safetensors")
     return kept["sums"] if np.array_equal(kept["places"], places) else None
