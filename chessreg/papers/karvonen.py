@@ -39,6 +39,7 @@ class Size:
     skill_scales: tuple[float, ...]
     vector_draws: int  # shuffled and random directions
     legality_games: int
+    legality_every: int  # of White's turns
     rungs: tuple[str, ...]
     ladder_games: int
     sweep_matches: int  # games of one setting of the skill sweep
@@ -56,21 +57,24 @@ def ladder(nodes: int, levels: Sequence[int]) -> tuple[str, ...]:
 SIZES: dict[SizeName, Size] = {
     "small": Size(
         fit_games=60, test_games=30, min_plies=40, first_ply=20, seeds=1, twins=1, epochs=2, edit_games=4,
-        edit_states=2, sweep_games=4, edit_scales=(5.0, 50.0), skill_scales=(2.0,), vector_draws=1, legality_games=10,
+        edit_states=2, sweep_games=4, edit_scales=(5.0, 50.0), skill_scales=(2.0,), vector_draws=1, legality_games=6,
+        legality_every=8,
         rungs=("random", "capture"), ladder_games=4, sweep_matches=2, match_games=4, match_controls=1,
         levels=("stockfish:0@nodes=100", "stockfish:1@nodes=100"), level_games=2, judge="nodes=100",
     ),
     "reference": Size(
         fit_games=11_112, test_games=10_000, min_plies=65, first_ply=50, seeds=3, twins=3, epochs=5, edit_games=300,
         edit_states=24, sweep_games=60, edit_scales=(1.5, 6.0, 25.0, 50.0, 100.0), skill_scales=(0.8, 2.0, 4.0),
-        vector_draws=5, legality_games=1000, rungs=("random", "capture", "stockfish:-1", *ladder(1000, (0, 2, 4))),
+        vector_draws=5, legality_games=1000, legality_every=2,
+        rungs=("random", "capture", "stockfish:-1", *ladder(1000, (0, 2, 4))),
         ladder_games=40, sweep_matches=60, match_games=400, match_controls=1, levels=ladder(1000, (0, 1, 2, 3)),
         level_games=60, judge="nodes=10000",
     ),
     "paper": Size(
         fit_games=11_112, test_games=10_000, min_plies=65, first_ply=50, seeds=3, twins=3, epochs=5, edit_games=250,
         edit_states=30, sweep_games=60, edit_scales=(0.5, 1.0, 1.5, 2.0, 3.0), skill_scales=(0.4, 0.8, 1.6, 4.0),
-        vector_draws=5, legality_games=2000, rungs=ladder(100_000, (0, 1, 2, 3)), ladder_games=100, sweep_matches=200,
+        vector_draws=5, legality_games=2000,
+        legality_every=1, rungs=ladder(100_000, (0, 1, 2, 3)), ladder_games=100, sweep_matches=200,
         match_games=5000, match_controls=2, levels=tuple(f"stockfish:{n}@time=0.1" for n in range(10)),
         level_games=1000, judge="nodes=100000",
     ),
@@ -170,12 +174,13 @@ def probes(request: Request, size: Size) -> Iterator[Step]:
             "checkpoint": request.checkpoint,
             "dataset": f"{request.test}:test",
             "games": size.legality_games,
+            "every": size.legality_every,
             "mass": True,
         },
         "section 2.2",
         ("parts",),
         units=size.legality_games,
-        rows={"trial": 35 * size.legality_games},
+        rows={"trial": 35 * size.legality_games // size.legality_every},
     )
 
 
@@ -207,13 +212,13 @@ def layer_sets(layers: int) -> tuple[str, ...]:
     sets = [f"{low}-{high}"] if high > low else []
     if high - low >= 4:
         sets.append("+".join(map(str, range(low, high + 1, 2))))
-    return ("each", *sets)
+    return (*map(str, range(layers)), *sets)
 
 
 def edits(request: Request, size: Size) -> Iterator[Step]:
     """A sweep over layers and scales on the validation games, then its best setting with controls on the test games."""
     common: Values = {"checkpoint": request.checkpoint, "probe": "@model-board-0"}
-    sweep = len(layer_sets(request.layers)) - 1 + request.layers
+    sweep = len(layer_sets(request.layers))
     states = size.sweep_games * 5
     yield Step(
         "edit-sweep",
@@ -312,6 +317,10 @@ def ladder_and_arms(request: Request, size: Size, policy: str, opening: str) -> 
         for scale in size.skill_scales
     }
     if opening == "random":
+        yield game_step(
+            request, f"sweep-{policy}-none", "Table 6", size.sweep_matches, rungs,
+            lambda made: {"opponent": rung(made)}, opening_seed=1, **protocol,
+        )  # fmt: skip
         for (which, layers, scale), name in sweep.items():
             yield game_step(
                 request, name, "Table 6", size.sweep_matches, ("skill", *rungs),
@@ -417,9 +426,12 @@ PAPER = Paper(
         Sheet("terminations", "How the games of Tables 3 and 7 end", "games by termination", published=False),
         Sheet("table-4", "Table 4: how probes are fitted", "probe settings"),
         Sheet("table-5", "Table 5: how models are trained", "training settings"),
+        Sheet("table-6", "Table 6: best skill edits", "best skill edit", published=False),
         Sheet("table-8", "Table 8: board edits of one layer", "board intervention legality",
               "layer IS NOT NULL AND edits_tried > 1", plots=("board edits by layer",)),
         Sheet("table-9", "Table 9: F1 by class", "probe f1 by class", plots=("probe f1 by class",)),
-        Sheet("legal-moves", "Section 2.2: legal moves", "legal moves by ply"),
+        Sheet("rating-error", "Section 3.2: error of the rating that is read", "rating error by layer",
+              plots=("rating error by layer",)),
+        Sheet("legal-moves", "Section 2.2: legal moves", "legal moves by ply", plots=("legal moves by ply",)),
     ),
 )  # fmt: skip

@@ -28,6 +28,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Estimate], int]] = {  # and the decimal
     "elo": (lambda *a: stats.elo_of(stats.rate(*a)), 2),
     "score_difference": (stats.difference, 6),
     "percent_difference": (lambda *a: _times_100(stats.difference(*a)), 4),
+    "mean": (stats.mean, 4),
+    "mean_difference": (stats.mean_difference, 4),
     "elo_difference": (stats.elo_difference, 2),
 }
 

@@ -17,6 +17,12 @@
 -- statistics:
 --   legal = percent(legal, positions)
 --   mass = percent(mass, massed)
+-- plot: legal moves by ply
+--   form: bars
+--   x: moves
+--   y: legal
+--   series: checkpoint, run
+--   where: moves <> 'all'
 
 -- statement: base
 SELECT dense_rank() OVER (ORDER BY c.checkpoint, k.checkpoint_id, r.created_at, t.run_id, m.number) AS cell, t.run_id,

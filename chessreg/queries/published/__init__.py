@@ -59,7 +59,7 @@ def expanded(document: dict[str, Any]) -> list[Value]:
     needs = {name: Need(n["holds"], n["otherwise"]) for name, n in document.get("need", {}).items()}
     for series in document["series"]:
         for item in series["values"]:
-            known = {"row", "column", "value", "role", "measure", "needs", "note", "lost"}
+            known = {"row", "column", "value", "role", "measure", "needs", "note", "lost", "factor"}
             if unknown := set(item) - known:
                 raise ChessregError(f"{series['table']}: {', '.join(sorted(unknown))} means nothing here")
             wanted = (*series.get("needs", ()), *item.get("needs", ()))
@@ -79,7 +79,7 @@ def expanded(document: dict[str, Any]) -> list[Value]:
                     measure=item.get("measure", series.get("measure", "")),
                     role=" AND ".join(f"({r})" for r in roles) or "true",
                     needs=tuple(needs[n] for n in dict.fromkeys(wanted)),
-                    factor=float(series.get("factor", 1.0)),
+                    factor=float(item.get("factor", series.get("factor", 1.0))),
                     note=item.get("note", series.get("note", "")),
                     lost=lost,
                 )
@@ -100,8 +100,16 @@ def values() -> tuple[Value, ...]:
 
 
 def _unroll(series: dict[str, Any]) -> None:
-    """`by_layer` holds rows of numbers, one a layer: the paper counts layers from 1, the registry from 0."""
+    """`by_layer` holds rows of numbers, one a layer: the paper counts layers from 1, the registry from 0.
+
+    `by` holds rows of numbers, one for each of the `names`; `of` is the condition on a name.
+    """
     made = series.setdefault("values", [])
+    for curve in series.pop("by", ()):
+        for name, value in zip(series["names"], curve["values"], strict=True):
+            role = f"({curve['role']}) AND {series['of'].format(name=name)}"
+            made.append({"row": f"{curve['row']}, {name}", "value": value, "role": role,
+                         **{k: curve[k] for k in ("column", "measure", "needs", "note") if k in curve}})  # fmt: skip
     for curve in series.pop("by_layer", ()):
         for layer, value in enumerate(curve["values"]):
             role = f"({curve['role']}) AND {series['layer'].format(layer=layer)}"
@@ -174,9 +182,10 @@ def players(engine: Engine, wanted: list[Value], ours: pa.Table) -> dict[int, li
         if value.lost:
             continue
         reasons = [f"CASE WHEN NOT coalesce(({n.holds}), false) THEN {n.otherwise} END" for n in value.needs]
+        ends = [f'"{e}"' if (e := value.measure + end) in ours.column_names else "NULL" for end in ("_low", "_high")]
         parts.append(
-            f"""SELECT {number} AS number, place, "{value.measure}" AS ours, "{value.measure}_low" AS low,
-            "{value.measure}_high" AS high, checkpoint AS model,
+            f"""SELECT {number} AS number, place, "{value.measure}"::DOUBLE AS ours, {ends[0]} AS low,
+            {ends[1]} AS high, checkpoint AS model,
             concat_ws('; ', {", ".join(["NULL", *reasons])}) AS reasons
             FROM result WHERE ({value.role}) AND "{value.measure}" IS NOT NULL"""
         )

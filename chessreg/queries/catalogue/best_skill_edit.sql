@@ -1,0 +1,110 @@
+-- title: best skill edit
+-- aliases: skill sweep, karvonen table 6 skill
+-- paper: Karvonen 2024, Table 6 and Appendix C
+-- made by: chessreg run play
+-- columns:
+--   checkpoint: the model that played
+--   source: where the directions come from
+--   goal: positive (the highest score is sought) or negative (the lowest)
+--   color: the model's
+--   opponent: the opponent as it was asked for
+--   engine_version: its program's version
+--   opening: standard, random:PLIES or book:DIGEST
+--   policy: how the model's move is chosen
+--   move_limit [moves]: after so many moves of the model the game is stopped and adjudicated
+--   intervention: the edit that is best on the openings that it was chosen on
+--   layers [hidden]: its layers, 0-based
+--   scale [hidden]: its scale
+--   tried [edits]: edits of this source, goal and protocol that it was chosen from
+--   selected_on: the openings on which the edits were compared: those of even number
+--   chosen_score: points per game there (biased: it was chosen for it)
+--   reported_on: the others
+--   score: points per game on them, with its interval; openings are resampled
+--   delta_score: score minus that of the model without intervention, on the same openings
+--   n [games]: games on the openings reported on
+--   runs: the runs that played
+--   checkpoint_id [hidden]: its id
+--   intervention_id [hidden]: its id
+-- statistics:
+--   chosen_score = score(chosen_points, chosen)
+--   score = score(points, scored)
+--   delta_score = score_difference(points, scored, base_points, base_scored)
+
+-- statement: cells
+-- One row per arm, controls left out. Arms of one contest differ in layers and scale alone.
+SELECT *, CASE WHEN scale > 0 THEN 'positive' ELSE 'negative' END AS goal,
+       dense_rank() OVER (ORDER BY checkpoint, checkpoint_id, color, engine, engine_version, engine_id, level, opponent,
+                                   "limit", opening, policy, move_limit) AS protocol
+FROM arms
+JOIN (SELECT run_id, run FROM scoped) USING (run_id)
+WHERE intervention_id IS NULL OR NOT regexp_matches(source, '^(random|shuffled)')
+
+-- statement: played
+SELECT c.protocol, c.source, c.goal, c.intervention_id, c.opening_seed, g.run_id, g.unit, g.attempt_id, g.termination,
+       g.result, g.plies, c.run, c.checkpoint, c.checkpoint_id, c.intervention,
+       CASE WHEN c.opening = 'standard' THEN g.unit ELSE g.opening_number END AS opening_number,
+       game_score($scoring, g.result, g.termination, g.adjudication_cp, c.color) AS score
+FROM game AS g JOIN cells AS c ON c.run_id = g.run_id AND c.match = g.match
+
+-- statement: best
+-- The winner of each contest of at least two edits, numbered.
+SELECT protocol, source, goal, intervention_id, tried,
+       row_number() OVER (ORDER BY protocol, source, goal) AS cell
+FROM (
+    SELECT *, count(*) OVER (PARTITION BY protocol, source, goal) AS tried,
+           row_number() OVER (PARTITION BY protocol, source, goal
+                              ORDER BY CASE goal WHEN 'positive' THEN -score ELSE score END, intervention_id) AS place
+    FROM (
+        SELECT protocol, source, goal, intervention_id, avg(score) AS score
+        FROM played
+        WHERE intervention_id IS NOT NULL AND opening_number % 2 = 0 AND score IS NOT NULL
+        GROUP BY ALL
+    )
+)
+WHERE place = 1 AND tried > 1
+
+-- statement: base
+SELECT b.cell, p.*
+FROM best AS b
+JOIN played AS p ON p.protocol = b.protocol AND p.intervention_id = b.intervention_id
+
+-- statement: table
+WITH arm AS (
+    SELECT protocol, intervention_id, any_value(checkpoint) AS checkpoint, any_value(color) AS color,
+           any_value(opponent) AS opponent, any_value(engine_version) AS engine_version, any_value(opening) AS opening,
+           any_value(policy) AS policy, any_value(move_limit) AS move_limit, any_value(intervention) AS intervention,
+           any_value(layers)::BIGINT[] AS layers, any_value(scale) AS scale,
+           string_agg(DISTINCT run, ', ' ORDER BY run) AS runs, any_value(checkpoint_id) AS checkpoint_id
+    FROM cells
+    GROUP BY ALL
+)
+SELECT b.cell, a.checkpoint, b.source, b.goal, a.color, a.opponent, a.engine_version, a.opening, a.policy, a.move_limit,
+       a.intervention, a.layers, a.scale, b.tried, 'even openings' AS selected_on, 'odd openings' AS reported_on,
+       (SELECT count(*) FROM base AS p WHERE p.cell = b.cell AND p.opening_number % 2 = 1) AS n, a.runs,
+       a.checkpoint_id, b.intervention_id
+FROM best AS b JOIN arm AS a ON a.protocol = b.protocol AND a.intervention_id = b.intervention_id
+ORDER BY b.cell
+
+-- statement: clusters
+-- A cluster is one opening; beside its points stand those of the plain model from the same opening.
+WITH opened AS (
+    SELECT protocol, intervention_id, opening_seed, opening_number, sum(score) AS points, count(score) AS scored
+    FROM played
+    GROUP BY ALL
+)
+SELECT b.cell, CASE WHEN o.opening_number % 2 = 0 THEN o.points END AS chosen_points,
+       CASE WHEN o.opening_number % 2 = 0 THEN o.scored END AS chosen,
+       CASE WHEN o.opening_number % 2 = 1 THEN o.points END AS points,
+       CASE WHEN o.opening_number % 2 = 1 THEN o.scored END AS scored,
+       p.points AS base_points, p.scored AS base_scored, count(*) AS clusters
+FROM best AS b
+JOIN opened AS o ON o.protocol = b.protocol AND o.intervention_id = b.intervention_id
+LEFT JOIN opened AS p ON p.protocol = o.protocol AND p.intervention_id IS NULL AND p.opening_seed = o.opening_seed
+    AND p.opening_number = o.opening_number
+GROUP BY ALL
+ORDER BY ALL
+
+-- statement: rows
+SELECT run || ':' || unit AS board, run, unit, opening_number, result, score, termination, plies, intervention, run_id
+FROM base
+ORDER BY run_id, unit

@@ -1,0 +1,95 @@
+-- title: rating error by layer
+-- aliases: rating error, skill regression, karvonen section 3.2
+-- paper: Karvonen 2024, section 3.2
+-- made by: chessreg run probe
+-- columns:
+--   checkpoint: the model that was probed
+--   twin_of: the model whose untrained twin this is
+--   rating: whose rating is read
+--   layer: 0-based
+--   split: validation or test
+--   chosen: smallest error on the validation games among the layers of its run
+--   n_games [games]: games scored
+--   n [predictions]: positions scored in them
+--   error [Elo]: mean absolute error of a position, with its interval; games are resampled
+--   majority_error [Elo]: always naming the mean rating of the fitting games
+--   length_error [Elo]: going by the length of the game
+--   source_error [Elo]: going by source and time control
+--   less_than_majority [Elo]: error minus majority_error, same games: below 0 the probe reads something
+--   run: the probe run
+--   done [units]: units that are there
+--   planned [units]: units of the run
+--   checkpoint_id [hidden]: its id
+--   run_id [hidden]: its id
+-- statistics:
+--   error = mean(absolute, positions)
+--   majority_error = mean(majority, positions)
+--   length_error = mean(length, positions)
+--   source_error = mean(source, positions)
+--   less_than_majority = mean_difference(absolute, positions, majority, positions)
+-- plot: rating error by layer
+--   form: lines
+--   x: layer
+--   y: error
+--   series: checkpoint, run
+--   where: split = 'test'
+
+-- statement: cells
+SELECT p.run_id, p.unit, p.layer, p.label, p.checkpoint_id, c.checkpoint,
+       CASE WHEN c.random_init THEN coalesce(parent.checkpoint, right(replace(c.parent_id::VARCHAR, '-', ''), 6)) END
+           AS twin_of,
+       coalesce(parent.checkpoint, c.checkpoint) AS family, r.run, r.done, r.planned, r.created_at
+FROM probe AS p
+JOIN scoped AS r ON r.run_id = p.run_id AND r.kind = 'probe'
+LEFT JOIN checkpoints AS c ON c.checkpoint_id = p.checkpoint_id
+LEFT JOIN checkpoints AS parent ON c.random_init AND parent.checkpoint_id = c.parent_id
+WHERE p.label = 'rating'
+
+-- statement: read
+-- One row per game and layer: the sum of absolute errors over its positions, and what the baselines would have missed.
+SELECT k.*, p.item, p.attempt_id, p.value, string_split(p.name, ':')[1] AS split, string_split(p.name, ':')[2] AS rating,
+       json_extract_string(p.detail, '$.positions')::BIGINT AS positions,
+       json_extract_string(p.detail, '$.elo')::DOUBLE AS elo,
+       json_extract_string(p.detail, '$.absolute_error')::DOUBLE AS absolute,
+       json_extract_string(p.detail, '$.majority_error')::DOUBLE AS majority,
+       json_extract_string(p.detail, '$.length_error')::DOUBLE AS length,
+       json_extract_string(p.detail, '$.source_error')::DOUBLE AS source
+FROM cells AS k JOIN prediction AS p ON p.run_id = k.run_id AND p.unit = k.unit
+
+-- statement: base
+SELECT dense_rank() OVER (ORDER BY family, twin_of IS NOT NULL, checkpoint, checkpoint_id, created_at, run_id, rating,
+                                   split, layer, unit) AS cell, *
+FROM read
+
+-- statement: table
+WITH layered AS (
+    SELECT cell, any_value(checkpoint) AS checkpoint, any_value(twin_of) AS twin_of, any_value(rating) AS rating,
+           any_value(layer) AS layer, any_value(split) AS split, any_value(unit) AS unit, count(*) AS n_games,
+           sum(positions)::BIGINT AS n, sum(absolute::DECIMAL(18, 6))::DOUBLE / sum(positions)::DOUBLE AS mean_error,
+           any_value(run) AS run, any_value(done) AS done, any_value(planned) AS planned,
+           any_value(checkpoint_id) AS checkpoint_id, any_value(run_id) AS run_id
+    FROM base
+    GROUP BY cell
+),
+best AS (
+    SELECT run_id, rating, arg_min(unit, (mean_error, layer)) AS unit
+    FROM layered WHERE split = 'validation' GROUP BY ALL
+)
+SELECT l.cell, l.checkpoint, l.twin_of, l.rating, l.layer, l.split, coalesce(l.unit = b.unit, false) AS chosen, l.n_games, l.n,
+       l.run, l.done, l.planned, l.checkpoint_id, l.run_id
+FROM layered AS l LEFT JOIN best AS b ON b.run_id = l.run_id AND b.rating = l.rating
+ORDER BY l.cell
+
+-- statement: clusters
+-- A cluster is one game.
+SELECT cell, round(absolute, 6) AS absolute, positions, round(majority * positions, 6) AS majority,
+       round(length * positions, 6) AS length, round(source * positions, 6) AS source, count(*) AS clusters
+FROM base
+GROUP BY ALL
+ORDER BY ALL
+
+-- statement: rows
+SELECT run, unit, split, item AS game, layer, rating, elo, value AS read_as, absolute / positions AS absolute_error, positions,
+       run_id
+FROM base
+ORDER BY run_id, unit, split, item

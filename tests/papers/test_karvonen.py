@@ -1,0 +1,77 @@
+"""Karvonen's paper as a list of specs: complete, in order, and with settings that its kinds know."""
+
+import pytest
+
+from chessreg.errors import NotFoundError
+from chessreg.jobs.kind import kind
+from chessreg.papers import find, papers
+from chessreg.papers.karvonen import layer_sets, skill_layers, suitable
+from chessreg.papers.plan import SIZES, Request, ordered, replaced
+from chessreg.papers.preparing import PREPARATIONS
+from chessreg.queries.catalogue import find as find_query
+from chessreg.queries.catalogue import find_plot
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("layers", [1, 2, 8, 16])
+def test_every_step_has_what_it_needs_and_settings_that_its_kind_takes(size, layers):
+    steps = ordered(find("karvonen").steps(Request("model", "train", "test", layers, 64, size)))
+    recipe = f"run:{'a' * 64}"
+    for step in steps:
+        if step.kind in PREPARATIONS or callable(step.settings):
+            continue
+        found = kind(step.kind)
+        values = dict(replaced(step.settings, dict.fromkeys(step.needs, recipe)))
+        preset = found.preset(values.pop("preset")) if "preset" in values else {}
+        assert found.spec(**(preset | values))
+
+
+def test_the_reference_size_has_what_the_headlines_need():
+    steps = {s.name: s for s in find("karvonen").steps(Request("model", "train", "test", 8, 192, "reference"))}
+    fit, probe = steps["model-fit"].settings, steps["model-board-0"].settings
+    assert fit["games"] * (1 - kind("probe").spec(cache="run:" + "a" * 64).validation) >= 10_000
+    assert steps["model-test"].settings["games"] == 10_000
+    assert probe["epochs"] == 5
+    assert sum(name.startswith("model-board-") for name in steps) >= 3
+    assert sum(step.kind == "twin" for step in steps.values()) >= 3
+    assert steps["edits-all"].units >= 5000 / 0.7  # illegal greedy texts and king moves leave states out
+    assert {steps[f"arm-{p}-{o}-none"].units for p in ("retry", "legal") for o in ("standard", "random")} == {400}
+    for control in ("shuffled-1", "random-1"):
+        assert steps[f"arm-legal-random-negative-{control}"].units == 400
+
+
+def test_one_dataset_is_cut_in_three_and_two_are_kept_apart():
+    def parts(fit, test):
+        [split] = [s for s in find("karvonen").steps(Request("m", fit, test, 8, 64, "small")) if s.kind == "split"]
+        return split.settings
+
+    assert parts("d", "d") == {"dataset": "d", "parts": "fit=0.5,validation=0.1,test=0.4", "seed": 0}
+    assert parts("d", "e") == {"dataset": "e", "parts": "validation=0.1,test=0.9", "seed": 0}
+
+
+def test_every_sheet_asks_a_query_and_draws_plots_that_there_are():
+    for paper in papers().values():
+        assert len({sheet.file for sheet in paper.sheets}) == len(paper.sheets)
+        for sheet in paper.sheets:
+            assert find_query(sheet.query).title == sheet.query
+            for title in sheet.plots:
+                assert find_plot(title)[0].title == sheet.query
+
+
+def test_layers_that_are_tried():
+    assert layer_sets(8) == ("0", "1", "2", "3", "4", "5", "6", "7", "3-6")
+    assert layer_sets(16)[15:] == ("15", "7-14", "7+9+11+13")
+    assert skill_layers(8) == [(5, 6), (3, 4, 5, 6)]
+    assert skill_layers(16) == [(10, 11, 12, 13, 14), (7, 8, 9, 10, 11, 12, 13, 14)]
+    assert skill_layers(1) == [(0,)]
+
+
+def test_the_rung_nearest_to_half_of_the_points_is_taken():
+    assert suitable([1.0, 0.85, 0.3, 0.0]) == 2
+    assert suitable([0.0, 0.0]) == 0
+
+
+def test_a_paper_that_there_is_not_is_told_with_those_that_there_are():
+    with pytest.raises(NotFoundError) as caught:
+        find("karvonnen")
+    assert caught.value.hint == "did you mean karvonen?"
