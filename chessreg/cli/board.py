@@ -1,4 +1,4 @@
-"""`chessreg board`: a position of a game or an experiment, as text or SVG."""
+"""`chessreg board`: a position of a game or an experiment, as text, SVG or PNG."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ FEW = 4  # so many boards are all shown where no ply is given
 @click.option("--ply", type=int, help="Which board: 0 is the start, -1 the last.  [default: the last; all where few]")
 @click.option("--item", type=int, help="Of a unit with many rows (a probe's layer): the game's row in its dataset.")
 @click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture instead (one board).")
+@click.option("--png", type=click.Path(dir_okay=False, path_type=Path), help="The same picture as PNG.")
 @json_option
 @pass_home
-def board(home: Home, reference: str, ply: int | None, item: int | None, svg: Path | None) -> None:
+def board(home: Home, reference: str, ply: int | None, item: int | None, svg: Path | None, png: Path | None) -> None:
     """Draw the boards behind GAME, which is RUN:UNIT: a game's position, an edit's two boards, a probe's reading.
 
     \b
     chessreg board plain:12 --ply 30
     chessreg board plain:12 --ply -1 --svg end.svg
     chessreg board edits:7
+    chessreg board edits:7 --ply 3 --png after.png
     """
     from chessreg.experiments.playing.stored import unit_reference
     from chessreg.games.svg import render_svg, render_text
@@ -44,9 +46,14 @@ def board(home: Home, reference: str, ply: int | None, item: int | None, svg: Pa
     if svg is not None:
         write(svg, render_svg(frames[-1]))
         click.echo(f"{svg}: {frames[-1].title}", err=True)
+    if png is not None:
+        from chessreg.games.picture import save_frame
+
+        save_frame(frames[-1], png)
+        click.echo(f"{png}: {frames[-1].title}", err=True)
     if home.json:
-        emit(home, as_object(frames, svg))
-    elif svg is None:
+        emit(home, as_object(frames, svg, png))
+    elif svg is None and png is None:
         click.echo("\n".join(render_text(frame) for frame in frames), nl=False)
 
 
@@ -66,7 +73,7 @@ def write(path: Path, text: str) -> None:
         raise BadInputError(f"cannot write {path}: {error.strerror}") from error
 
 
-def as_object(frames: list[BoardFrame], svg: Path | None) -> dict[str, object]:
+def as_object(frames: list[BoardFrame], svg: Path | None, png: Path | None = None) -> dict[str, object]:
     """The boards as one JSON object."""
     boards = [
         {
@@ -79,4 +86,4 @@ def as_object(frames: list[BoardFrame], svg: Path | None) -> dict[str, object]:
         }
         for frame in frames
     ]
-    return {"boards": boards, "svg": str(svg) if svg else None}
+    return {"boards": boards, "svg": str(svg) if svg else None, "png": str(png) if png else None}

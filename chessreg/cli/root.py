@@ -57,6 +57,7 @@ COMMANDS = {
     "paper": LazyCommand("chessreg.cli.paper:paper", "A paper whole: its runs, then its tables and figures."),
     "game": LazyCommand("chessreg.cli.game:game", "Games that were played: list, show, export."),
     "board": LazyCommand("chessreg.cli.board:board", "Draw a board of a game or a trial."),
+    "heatmap": LazyCommand("chessreg.cli.heatmap:heatmap", "What a probe reads before and after an edit, as a figure."),
     "engine": LazyCommand("chessreg.cli.engine:engine", "Engines and the ladder of opponents."),
 }
 ANYWHERE = {"--registry": True, "--store": True, "--debug": False}  # option → whether it takes a value

@@ -1,4 +1,4 @@
-"""Boards behind an edited state: the original and the modified board, with what each condition wanted to play."""
+"""Boards behind an edited state: what each condition wanted to play, and what the probe reads before and after."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ from typing import Any
 from uuid import UUID
 
 import chess
+import numpy as np
 from sqlalchemy import select
 
+from chessreg.errors import NotFoundError
 from chessreg.games.boardframe import Arrow, BoardFrame
 from chessreg.jobs.inputs import Inputs
 from chessreg.registry import tables
 
 
 def frames_of_state(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-    """Two frames: the original board with the clean model's texts, the modified one with the edited model's."""
+    """The original board with the clean model's texts, the modified one with the edited model's; then the same two with
+    the probability that the probe gives the piece on each square, while model and probe are here."""
     trial = tables.Trial
     with inputs.database.read() as session:
         rows = session.scalars(
@@ -34,7 +37,7 @@ def frames_of_state(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
     modified.remove_piece_at(square)
     wanted = row.get("condition") or "clean"
     shown = wanted if wanted != "clean" else next(r.condition for r in rows if r.condition.startswith("edit"))
-    return [
+    boards = [
         BoardFrame.from_board(
             original,
             title=f"clean, game {first.item}, ply {first.ply}",
@@ -50,6 +53,33 @@ def frames_of_state(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
             caption=caption_of([r for r in rows if r.condition == shown]),
         ),
     ]
+    return boards + heat_frames(inputs, rows[0], shown, original, modified)
+
+
+def heat_frames(
+    inputs: Inputs, row: tables.Trial, condition: str, original: chess.Board, modified: chess.Board
+) -> list[BoardFrame]:
+    """Both boards with the probability of the removed piece's class as heat; none without the bytes of the model."""
+    from chessreg.experiments.editing.heat import PIECE_CLASSES, readings
+
+    try:
+        found = readings(inputs, row.run_id, row.unit, condition)
+    except NotFoundError:
+        return []
+    name, frames = PIECE_CLASSES[found.label], []
+    for which, board, title in (("clean", original, "clean"), ("edited", modified, condition)):
+        values = found.values(which, found.label, "probability")
+        frames.append(
+            BoardFrame.from_board(
+                board,
+                title=f"{title}: where the probe of layer {found.layer} sees {name}",
+                marks={found.square: "removed"} if which == "edited" else {found.square: "from"},
+                heat=np.clip(values, 0.0, 1.0).tolist(),
+                heat_label=f"probability of {name}",
+                caption=(f"{chess.square_name(found.square)}: {values[found.square]:.3f}",),
+            )
+        )
+    return frames
 
 
 def arrows(rows: list[tables.Trial], board: chess.Board) -> list[Arrow]:
