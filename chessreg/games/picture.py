@@ -60,7 +60,7 @@ def save_heatmaps(panels: Sequence[HeatPanel], path: Path, title: str = "", colu
         _coordinates(axis, panel.title)
     for axis in axes[len(panels) :]:
         axis.remove()
-    figure.suptitle(title, fontsize=10)
+    figure.suptitle(title, fontsize=8, wrap=True)
     _save(figure, path)
 
 

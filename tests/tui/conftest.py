@@ -107,7 +107,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for part in ("fit", "test"):
             session.run(CacheSpec(checkpoint="bigram", dataset=f"games:{part}", games=5, last=3), name=f"cache-{part}")
         session.run(ProbeSpec(cache="cache-fit", test_cache="cache-test", epochs=1), name="board")
-        session.run(EditSpec(checkpoint="bigram", probe="board", dataset="games:test", games=2, spellings=False), name="edits")
+        edits = EditSpec(checkpoint="bigram", probe="board", dataset="games:test", games=2, spellings=False)
+        session.run(edits, name="edits")
         session.run(play, PlayHow(threads=1), name="plain")
         sure = play.model_copy(update={"policy": "legal", "temperatures": (1.0,)})
         session.run(sure, PlayHow(threads=1), name="sure")
