@@ -37,9 +37,10 @@ def import_() -> None:
 def checkpoint(
     home: Home, source: Path | None, reference: bool, name: str | None, tokenizer: str, trained_on: tuple[str, ...]
 ) -> None:
-    """Import a model: a nanoGPT ckpt.pt, or a Hugging Face folder with a GPT-2.
+    """Import a model: a nanoGPT ckpt.pt, a TransformerLens .pth, or a Hugging Face folder with a GPT-2.
 
-    It is converted to safetensors and compared, logit by logit, with the original's own weights. A file that would
+    It is converted to safetensors and compared, logit by logit, with the original's own weights. A folded
+    TransformerLens file stays folded: its residual stream is centred, as the checkpoint then says. A file that would
     execute code is refused, never run. The same weights are recognised.
 
     \b

@@ -26,10 +26,8 @@ def with_norms(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows of vectors with their model, the games that they contrast, and the norms of the two sides."""
     for row in with_model(rows):
         detail = row["detail"]
-        counts = detail.get("logged", {}).get("metadata") or detail.get("logged", {})
-        sides = [counts.get(f"count_{side}_elo") for side in ("high", "low")]
-        ours = [detail.get(f"games_{side}") for side in ("high", "low")]
-        row["games"] = next((sum(pair) for pair in (ours, sides) if None not in pair), None)
+        sides = [detail.get(f"games_{side}") for side in ("high", "low")]
+        row["games"] = None if None in sides else sum(sides)
         row |= {name: detail.get(name) for name in ("norm_high", "norm_low")}
     return rows
 

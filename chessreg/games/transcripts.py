@@ -24,8 +24,10 @@ from chessreg.games.movetext import RawGame
 from chessreg.games.sources import BLOCK, BrokenStreamError, Source
 
 COLUMN = "transcript"
-TAGS = ("White", "Black", "WhiteElo", "BlackElo", "Result", "Event", "Site", "Date", "UTCDate", "ECO", "TimeControl")
-TAGS += ("Termination", "Variant", "FEN")
+PLAYERS = ("White", "Black", "WhiteElo", "BlackElo")
+TAGS = frozenset(
+    (*PLAYERS, "Result", "Event", "Site", "Date", "UTCDate", "ECO", "TimeControl", "Termination", "Variant", "FEN")
+)
 _SAMPLE = 1 << 18  # bytes of text by which the layout is told
 _LONGEST_RECORD = 1 << 26
 _PREFIX = re.compile(r"(1-0|0-1|1/2-1/2|\*)#")  # the author's "results" variant writes the result before the moves

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from chessreg.registry import tables
 from chessreg.session import open_session
 
 torch.set_num_threads(1)
@@ -50,6 +51,7 @@ def test_probes_of_several_layers_are_one_import(here: Any, tmp_path: Path) -> N
     assert (rows[0]["checkpoint_id"], rows[0]["model"]) == (None, f"unknown: {MODEL}")
     assert rows[0]["train_positions"] == 10 * 33
     assert rows[0]["detail"]["residual"] == "centred"
+    assert rows[0]["detail"]["logged"]["num_games"] == 11
     assert here.json("probe", "list")[0]["artefact"] == rows[0]["artefact"]
     shown = here.json("probe", "show", "theirs", "--layer", "0", "--square", "e2")
     weight = torch.load(files[1])["linear_probe"]
@@ -144,6 +146,9 @@ def test_edits_and_games_take_imported_directions(world: Path, tmp_path: Path, c
     assert chessreg(*edit.split()) == 0, capsys.readouterr().err
     play = "run play --checkpoint reference --opponent random --games 2 --policy legal --move-limit 3"
     assert chessreg(*play.split(), "--intervention.vector", "caa", "--intervention.scale", "0.1") == 0
+    with open_session(str(world / "registry.db"), world / "store") as session, session.database.read() as sql:
+        run = sql.get_one(tables.Run, session.id("run", "their-board"))
+        assert run.spec["checkpoint"] == session.inputs.recipe("checkpoint", "reference")  # not its name here
     strange = probe_file(tmp_path, 1)
     assert chessreg("import", "probe", strange, "--name", "of-nobody") == 0
     capsys.readouterr()

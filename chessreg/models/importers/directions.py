@@ -105,7 +105,7 @@ def read_probe(path: Path, name: str | None = None) -> ProbeFile:
     content = read_torch_file(path)
     logged = content if isinstance(content, dict) else {}
     tensor = content.get("linear_probe") if isinstance(content, dict) else content
-    if not hasattr(tensor, "dim"):
+    if tensor is None or not hasattr(tensor, "dim"):
         hint = f"chessreg import vector {name}" if SIDES[0] in logged else "a probe file has `linear_probe`"
         raise BadInputError(f"{name} holds no linear probe", hint)
     if tensor.dim() not in (4, 5) or tensor.shape[0] != 1 or tuple(tensor.shape[2:4]) not in ((8, 8), (1, 1)):
@@ -138,12 +138,12 @@ def read_vector(path: Path, name: str | None = None) -> VectorFile:
             )
         low, high = weight[:, 0, 0], weight[:, 0, 1]
         return VectorFile(high - low, high, low, source, origin)
-    vector, high, low = (one_dimensional(content.get(key), key, name) for key in SIDES)
-    if vector is None:
+    difference, high_side, low_side = (one_dimensional(content.get(key), key, name) for key in SIDES)
+    if difference is None:
         raise BadInputError(f"{name}: its difference_vector is no tensor")
-    if high is not None and low is not None and not agrees(vector, high, low):
+    if high_side is not None and low_side is not None and not agrees(difference, high_side, low_side):
         raise BadInputError(f"{name}: its difference_vector is not its high average minus its low one")
-    return VectorFile(vector, high, low, source, origin)
+    return VectorFile(difference, high_side, low_side, source, origin)
 
 
 def origin_of(logged: dict[str, Any], name: str) -> Origin:

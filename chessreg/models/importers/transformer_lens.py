@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BUFFERS = (".attn.mask", ".attn.IGNORE")
-BLOCK = ("attn.W_Q", "attn.W_K", "attn.W_V", "attn.W_O", "attn.b_Q", "attn.b_K", "attn.b_V", "attn.b_O")
-BLOCK += ("mlp.W_in", "mlp.b_in", "mlp.W_out", "mlp.b_out")
+ATTENTION = ("attn.W_Q", "attn.W_K", "attn.W_V", "attn.W_O", "attn.b_Q", "attn.b_K", "attn.b_V", "attn.b_O")
+BLOCK = (*ATTENTION, "mlp.W_in", "mlp.b_in", "mlp.W_out", "mlp.b_out")
 NORM = ("ln1.w", "ln1.b", "ln2.w", "ln2.b")
 OUTSIDE = ("embed.W_E", "pos_embed.W_pos", "unembed.W_U", "unembed.b_U")
 FINAL = ("ln_final.w", "ln_final.b")
@@ -106,7 +106,7 @@ def check_shapes(name: str, raw: Mapping[str, Tensor], layers: int) -> None:
     if head * d_head != d_model:
         raise BadInputError(f"{name}: {head} heads of {d_head} do not make up a d_model of {d_model}")
     read, write = (head, d_model, d_head), (head, d_head, d_model)
-    shapes = dict(zip(BLOCK, [read] * 3 + [write] + [(head, d_head)] * 3 + [(d_model,)], strict=False))
+    shapes = dict(zip(ATTENTION, [read] * 3 + [write] + [(head, d_head)] * 3 + [(d_model,)], strict=False))
     shapes |= {"mlp.W_in": (d_model, mlp), "mlp.b_in": (mlp,), "mlp.W_out": (mlp, d_model), "mlp.b_out": (d_model,)}
     wanted: dict[str, tuple[int, ...]] = {
         f"blocks.{layer}.{part}": shape for layer in range(layers) for part, shape in shapes.items()
