@@ -449,3 +449,23 @@ def test_games_that_the_model_was_trained_on_are_refused(world_session, monkeypa
     run = made(world_session, spec.model_copy(update={"allow_overlap": True}), "overlapping")
     shared = vector_rows(world_session.inputs, run)[0].detail["overlap"]["checkpoint"]
     assert 0 < shared["games"] < shared["of_games"]
+
+
+def test_an_imported_vector_has_random_controls_but_no_labels_to_shuffle(world_session):
+    from chessreg.experiments.imported_directions import ImportedVectorSpec
+    from chessreg.experiments.vectors import compare
+
+    inputs = world_session.inputs
+    files = ImportedVectorSpec(files=("sample",)).files
+    recipes = tuple(inputs.recipe("vector-file", file) for file in files)
+    world_session.run(ImportedVectorSpec(files=recipes), name="imported")
+    theirs = recipe(world_session, "imported")
+    run = made(world_session, VectorSpec(source="random", of="imported", seed=1), "its-random")
+    for layer, row in vector_rows(inputs, theirs).items():
+        control = vector_rows(inputs, run)[layer]
+        assert control.norm == pytest.approx(row.norm, rel=1e-5)
+        assert control.checkpoint_id == row.checkpoint_id
+        assert control.detail["model"] == row.detail["model"]
+        assert "its-random" in {entry["name"] for entry in compare.cosines(inputs, theirs, layer)}
+    with pytest.raises(BadInputError, match="from a file have no labels"):
+        world_session.run(VectorSpec(source="shuffled", of="imported"))

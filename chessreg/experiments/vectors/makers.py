@@ -241,10 +241,10 @@ def labelled(spec: VectorSpec, inputs: Inputs) -> VectorSpec:
 
     assert spec.of
     run = inputs.run(spec.of, "vector")
-    source = run.spec.get("source", "file")
-    if run.kind != "vector" or source not in CONTRASTS:
+    source = "a file" if run.kind != "vector" else str(run.spec["source"])
+    if source not in CONTRASTS:
         raise BadInputError(
-            f"vectors of a {run.kind} run from {source} have no labels here that could be shuffled",
+            f"vectors from {source} have no labels here that could be shuffled",
             "give a contrastive or cascade run, or --source random",
         )
     return VectorSpec(**run.spec)
@@ -258,7 +258,7 @@ def random(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
     spec = task.spec
     assert spec.of
     rows = vector_rows(task.inputs, spec.of)
-    kept = ("positions", "positions_summed", "residual")
+    kept = ("positions", "positions_summed", "residual", "model")
     first = rows[layers[0]]
     detail = {name: first.detail[name] for name in kept if name in first.detail}
     origin = Origin(first.checkpoint_id, f"random:{first.source}"[:64], first.positions, detail)
@@ -286,6 +286,8 @@ def probe(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
         "residual": "centred" if first.detail.get("centred") else "raw",
         "normalise": spec.normalise,
     }
+    if first.checkpoint_id is None:
+        detail["model"] = first.detail.get("model")  # what the file says
     origin = Origin(first.checkpoint_id, f"probe:{first.label}"[:64], first.positions, detail)
 
     def taken() -> Iterator[tuple[int, Direction]]:
