@@ -1,4 +1,4 @@
-"""`chessreg doctor`: what is missing here, and the command that installs or mends it."""
+"""`chessreg doctor`: what is missing or wrong here, and the command that installs or mends it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -51,18 +52,45 @@ class Check:
 
 
 @click.command()
+@click.option("--fix", is_flag=True, help="Mend what can be mended without losing anything; say what came of it.")
+@click.option("--digests", is_flag=True, help="Read every byte of every artefact again.")
 @json_option
 @pass_home
 @click.pass_context
-def doctor(ctx: click.Context, home: Home) -> None:
-    """Say what is missing here, and the command that installs or mends it. Makes and changes nothing.
+def doctor(ctx: click.Context, home: Home, fix: bool, digests: bool) -> None:
+    """Say what is missing or wrong here, and the command that installs or mends it. Without --fix it changes nothing.
 
-    Exit status 1 when something is missing or broken that work needs; optional things do not count.
+    Looks at programs, registry and store; at attempts and jobs whose process is gone or silent; at results that wait;
+    at left-overs of crashes; at bytes that are not where they should be. Exit status 1 when something is missing or
+    broken that work needs; optional things do not count.
     """
     checks = [check for look in LOOKS for check in looked(look, home)]
+    if home.place.path is None or home.place.path.exists():
+        checks += looked(partial(work, fix=fix, digests=digests), home)
     emit(home, [asdict(check) for check in checks])
     if any(check.state in ("missing", "broken") for check in checks):
         ctx.exit(1)
+
+
+def work(home: Home, fix: bool, digests: bool) -> Iterator[Check]:
+    """Jobs, attempts and bytes."""
+    from chessreg.jobs import health
+    from store import Store
+
+    if not home.store_path.exists():
+        return
+    wrong = 0
+    database = home.database(create=False)
+    for finding in health.findings(database, Store(home.store_path), home.registry_url, digests=digests):
+        wrong += 1
+        if not fix:
+            yield Check(finding.check, "broken", finding.detail, finding.mend)
+            continue
+        came = health.mend(finding)
+        state: Literal["ok", "broken"] = "ok" if came.startswith("mended") else "broken"
+        yield Check(finding.check, state, f"{finding.detail}: {came}", "" if state == "ok" else finding.mend)
+    if not wrong:
+        yield Check("work", "ok", "attempts, jobs, results and bytes are as they are said to be")
 
 
 def looked(look: Callable[[Home], Iterator[Check]], home: Home) -> list[Check]:
@@ -70,7 +98,8 @@ def looked(look: Callable[[Home], Iterator[Check]], home: Home) -> list[Check]:
     try:
         return list(look(home))
     except ChessregError as error:
-        return [Check(look.__name__, "broken", error.message, error.hint)]
+        name = look.func.__name__ if isinstance(look, partial) else look.__name__
+        return [Check(name, "broken", error.message, error.hint)]
 
 
 def install(package: str, brew: str | None = None) -> str:

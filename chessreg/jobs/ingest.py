@@ -36,6 +36,10 @@ UPDATES = ("check_in", "attempt_end")
 ENTITIES = frozenset(TABLES) - set(FAMILIES) - {"fragment", "conflict", "annotation", "job"}
 
 
+class NotYetError(ChessregError):
+    """A fragment came before one that it builds on."""
+
+
 @dataclass
 class IngestReport:
     fragments: int = 0
@@ -71,6 +75,9 @@ def ingest(database: Database, store: Store) -> IngestReport:
         except IntegrityError as error:
             report.waiting[fragment.name] = str(error.orig).split("\n", 1)[0]
             continue
+        except NotYetError as error:
+            report.waiting[fragment.name] = error.message
+            continue
         except ChessregError as error:  # it will not be understood later either, and must not keep back the others
             quarantine(store, fragment, str(error))
             report.set_aside += 1
@@ -93,8 +100,14 @@ def take_in(session: Session, fragment: Fragment, rows: list[tuple[str, dict[str
         check_in(session, row)
     attempt = TABLES["attempt"]
     for row in by_table["attempt_end"]:
-        session.execute(update(attempt).where(attempt.c.id == row.pop("id")).values(**row))
-    if by_table.keys() == {"check_in"}:  # one every ten seconds of every attempt: the next one says it all again
+        known = session.execute(
+            update(attempt).where(attempt.c.id == row.pop("id")).values(**row).returning(attempt.c.id)
+        )
+        if known.first() is None:
+            raise NotYetError("the attempt that ends has not arrived")
+    if all(
+        family == "check_in" for family, _ in rows
+    ):  # one every ten seconds of every attempt: the next one says it all again
         report.fragments += 1
         return
     session.add(

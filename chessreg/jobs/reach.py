@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from typing import TYPE_CHECKING
 
 from sqlalchemy import select
@@ -14,6 +13,8 @@ from chessreg.registry.identity import uuid_of
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
+
+    from chessreg.jobs import transfer
 
 
 def finished(session: Session, recipe: str) -> bool:
@@ -27,63 +28,53 @@ def finished(session: Session, recipe: str) -> bool:
 
 
 def require(inputs: Inputs, field: str, recipe: str) -> None:
-    """Raises NotFoundError unless the bytes behind a finished recipe are here; it says who has them, and what helps."""
-    for digest, noun in digests(inputs, recipe):
-        if not inputs.store.exists(digest):
-            raise NotFoundError(*elsewhere(inputs, field, noun, digest))
-    if recipe.startswith("run:"):
-        for group in groups(inputs, recipe):
-            if not (inputs.store.root / group.path).exists():
-                raise NotFoundError(
-                    f"{field}: activations [{group.start}, {group.stop}) of cache {group.run_id.hex[-6:]} are not in "
-                    f"{inputs.store.root}",
-                    f"chessreg push {group.run_id.hex[-6:]} where they are, or chessreg doctor --fix and run it again",
-                )
+    """See that the bytes behind a finished recipe are here, fetching them from a place within reach if need be.
+
+    Raises NotFoundError that says which machine has them, and the command that helps.
+    """
+    from chessreg.jobs import transfer
+
+    missing = [item for item in items(inputs, recipe) if not item.here(inputs.store)]
+    try:
+        transfer.pull(inputs.database, inputs.store, missing)
+    except NotFoundError as error:
+        raise NotFoundError(f"{field}: {error.message}", error.hint) from error
 
 
-def digests(inputs: Inputs, recipe: str) -> list[tuple[str, str]]:
-    """(digest, noun) of the artefacts behind a recipe."""
+def items(inputs: Inputs, recipe: str) -> list[transfer.Item]:
+    """The bytes behind a recipe: artefacts, and groups of activations."""
+    from chessreg.jobs.transfer import Item
+
+    found = []
     with inputs.database.read() as session:
-        if recipe.startswith("sha256:"):
-            digest = recipe.removeprefix("sha256:")
+        for digest, what in digests(session, recipe):
             row = session.get(tables.Artefact, digest)
-            return [(digest, row.kind if row else "artefact")]
-        if recipe.startswith("dataset:"):
-            identity = recipe.removeprefix("dataset:").partition("[")[0]
-            found = session.scalars(select(tables.Dataset.artefact).where(tables.Dataset.identity == identity)).first()
-            if found is None:
-                raise NotFoundError(f"dataset {identity[:12]}… is not in this registry", "chessreg dataset add FILE")
-            return [(found, "dataset")]
-        spec_hash, _, output = recipe.removeprefix("run:").partition("/")
-        wanted = select(tables.Output).where(tables.Output.run_id == uuid_of(spec_hash))
-        rows = session.scalars(wanted.where(tables.Output.name == output) if output else wanted).all()
-        return [(row.digest, row.name) for row in rows]
-
-
-def groups(inputs: Inputs, recipe: str) -> list[tables.ActivationCache]:
-    """The groups of activations that a run has written."""
-    run_id = uuid_of(recipe.removeprefix("run:").partition("/")[0])
-    with inputs.database.read() as session:
-        found = list(session.scalars(select(tables.ActivationCache).where(tables.ActivationCache.run_id == run_id)))
-        session.expunge_all()
+            found.append(Item(digest, what, row.bytes if row else 0))
+        if recipe.startswith("run:"):
+            run_id = uuid_of(recipe.removeprefix("run:").partition("/")[0])
+            cache = tables.ActivationCache
+            for group in session.scalars(select(cache).where(cache.run_id == run_id).order_by(cache.start)):
+                what = f"activations [{group.start}, {group.stop}) of run {run_id.hex[-6:]}"
+                found.append(Item(group.digest, what, group.bytes, array=group.path.removeprefix("arrays/")))
     return found
 
 
-def elsewhere(inputs: Inputs, field: str, noun: str, digest: str) -> tuple[str, str]:
-    """Message and hint for bytes that are not here: the machines that have them."""
-    with inputs.database.read() as session:
-        hosts = set(
-            session.scalars(
-                select(tables.Machine.host)
-                .join(tables.ArtefactLocation, tables.ArtefactLocation.machine_id == tables.Machine.id)
-                .where(tables.ArtefactLocation.digest == digest)
-            )
-        ) - {socket.gethostname()}
-    if hosts:
-        where = " and ".join(sorted(hosts))
-        return f"{field}: {noun} {digest[:6]} is only on {where}", f"run chessreg push {digest[:6]} there"
-    message = f"{field}: {noun} {digest[:6]} is registered, but its bytes are not in {inputs.store.root}"
-    return message, "chessreg doctor lists missing files"
+def digests(session: Session, recipe: str) -> list[tuple[str, str]]:
+    """(digest, what it is) of the artefacts behind a recipe."""
+    if recipe.startswith("sha256:"):
+        digest = recipe.removeprefix("sha256:")
+        row = session.get(tables.Artefact, digest)
+        return [(digest, f"{row.kind if row else 'artefact'} {digest[:6]}")]
+    if recipe.startswith("dataset:"):
+        identity = recipe.removeprefix("dataset:").partition("[")[0]
+        found = session.scalars(select(tables.Dataset).where(tables.Dataset.identity == identity)).first()
+        if found is None:
+            raise NotFoundError(f"dataset {identity[:12]}… is not in this registry", "chessreg dataset add FILE")
+        return [(found.artefact, f"dataset {found.id.hex[-6:]}")]
+    spec_hash, _, output = recipe.removeprefix("run:").partition("/")
+    wanted = select(tables.Output).where(tables.Output.run_id == uuid_of(spec_hash)).order_by(tables.Output.name)
+    rows = session.scalars(wanted.where(tables.Output.name == output) if output else wanted).all()
+    return [(row.digest, f"{row.name} of run {spec_hash[26:32]}") for row in rows]
 
 
 def open_dependency(kind: str, run_id_hex: str, tried: bool) -> BadInputError:

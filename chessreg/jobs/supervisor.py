@@ -26,7 +26,7 @@ from chessreg.jobs.ingest import ingest
 from chessreg.jobs.presence import Presence
 from chessreg.jobs.watch import Watcher
 from chessreg.registry.database import Database
-from chessreg.registry.tables import Cause, Job, JobState
+from chessreg.registry.tables import Attempt, Cause, Job, JobState
 from chessreg.registry.tables.types import utc_now
 
 if TYPE_CHECKING:
@@ -245,6 +245,9 @@ class Supervisor:
         """The end of an attempt that could not say so itself, or did not know why: a fragment like any other."""
         from store.fragments import FragmentWriter
 
+        with self.database.read() as session:
+            if session.get(Attempt, UUID(attempt)) is None:  # it died before it could say that it began
+                return
         states = {Cause.FAILED: "failed", Cause.OOM: "failed", Cause.LOST: "lost"}
         row = {
             "id": UUID(attempt),

@@ -82,29 +82,35 @@ class Watcher:
         self.file = store.root / f"watch-{socket.gethostname()}.json"
 
     def look(self, database: Database, began: float | None = None) -> int:
-        """Mark as lost whose promise is overdue; returns how many. Call it after what waited was taken in.
+        """Mark as lost whose process is gone or whose promise is overdue; returns how many.
 
-        `began` is `time.monotonic()` from before that, to tell a registry that stood still.
+        Call it after what waited was taken in. `began` is `time.monotonic()` from before that, to tell a registry that
+        stood still.
         """
-        began = time.monotonic() if began is None else began
         lost = mark_dead(database)
+        overdue = [attempt.id for attempt in self.overdue(database, began)]
+        return lost + lose(database, overdue, tables.Cause.LOST, "it did not check in as promised")
+
+    def overdue(self, database: Database, began: float | None = None) -> list[tables.Attempt]:
+        """Attempts of other hosts whose promise was not kept, by what was seen so far; notes what is seen now."""
+        began = time.monotonic() if began is None else began
         elsewhere = [attempt for attempt, host in running(database) if gone(attempt, host) is None]
         now = time.monotonic()
         if not elsewhere:
             self.forget()
-            return lost
+            return []
         seen = {} if now - began > SLOW_SECONDS else self._notes()
         notes: dict[str, list[Any]] = {}
-        overdue = []
+        late = []
         for attempt in elsewhere:
             promised, since = seen.get(attempt.id.hex, ("", now))
             if promised != attempt.checked_in_at.isoformat():
                 promised, since = attempt.checked_in_at.isoformat(), now
             notes[attempt.id.hex] = [promised, since]
             if now - since > attempt.next_check_in_seconds:
-                overdue.append(attempt.id)
+                late.append(attempt)
         self._keep(notes)
-        return lost + lose(database, overdue, tables.Cause.LOST, "it did not check in as promised")
+        return late
 
     def forget(self) -> None:
         """Begin again: what was seen so far proves nothing."""

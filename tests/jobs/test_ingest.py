@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 from chessreg.jobs.ingest import ingest
 from chessreg.registry import tables
 from chessreg.session import open_session
-from store.fragments import adopt, ingested
+from store.fragments import FragmentWriter, adopt, ingested
 
 
 def count(session, table):
@@ -77,3 +77,52 @@ def test_a_torn_fragment_is_set_aside(session, run_toy):
     assert ingest(session.database, session.store).set_aside == 1
     assert not torn.exists()
     assert any(session.store.quarantine.iterdir())
+
+
+def test_a_fragment_that_is_not_understood_is_set_aside_and_keeps_nobody_back(session, run_toy):
+    from chessreg.jobs import spool
+
+    run_toy(positions=2)
+    with session.database.read() as sql:
+        run_id = sql.scalars(select(tables.Run.id)).one()
+        attempt_id = sql.scalars(select(tables.Attempt.id)).one()
+    with FragmentWriter(session.store, run_id.hex, attempt_id.hex) as writer:
+        writer.add("dream", {"run_id": run_id.hex})
+    point = {"run_id": run_id.hex, "unit": 0, "name": "late", "step": 0, "attempt_id": attempt_id.hex, "value": 1.0}
+    with FragmentWriter(session.store, run_id.hex, attempt_id.hex) as writer:
+        writer.add("metric_point", point)
+    report = ingest(session.database, session.store)
+    assert (report.fragments, report.set_aside) == (1, 1)
+    (left,) = spool.waiting(session.database, session.store)
+    assert left["state"] == "set aside"
+    assert "unknown family 'dream'" in left["why"]
+    assert spool.put_back(session.store) == 1
+    assert spool.take_in(session.database, session.store)["set_aside"] == 1
+
+
+def test_results_that_come_before_their_run_wait_for_it_and_go_in_once(session, toy, tmp_path):
+    from chessreg.jobs import spool
+
+    with open_session(str(tmp_path / "other.db"), tmp_path / "other") as other:
+        run_id = other.run(toy.spec(positions=5), kind=toy.source).run_id
+        begun, *results = ingested(other.store)
+        for fragment in results:
+            adopt(session.store, fragment.path)
+        with other.database.read() as sql:
+            attempt_id = sql.scalars(select(tables.Attempt.id)).one()
+        end = {"id": attempt_id.hex, "state": "finished", "cause": "finished", "units_done": 5}
+        with FragmentWriter(session.store, run_id.hex, attempt_id.hex) as writer:
+            writer.add("attempt_end", end)  # an end alone
+        report = ingest(session.database, session.store)
+        waiting = [row for row in spool.waiting(session.database, session.store) if row["state"] == "waiting"]
+        assert {row["fragment"] for row in waiting} == set(report.waiting)
+        assert waiting
+        assert "has not arrived" in waiting[0]["why"]
+        assert count(session, tables.Score) == 0
+        adopt(session.store, begun.path)
+    for _ in range(2):
+        ingest(session.database, session.store)
+    assert spool.waiting(session.database, session.store) == []
+    assert (count(session, tables.Score), count(session, tables.Run)) == (5, 1)
+    with session.database.read() as sql:
+        assert sql.scalars(select(tables.Attempt.state)).one() is tables.AttemptState.FINISHED

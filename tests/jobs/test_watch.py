@@ -1,0 +1,200 @@
+"""Liveness: promises counted on the watcher's own clock, pids that are used again, a registry that stands still."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from chessreg.jobs import watch
+from chessreg.jobs.heart import PROMISE_SECONDS
+from chessreg.jobs.ingest import ingest
+from chessreg.registry import provenance, tables
+from chessreg.registry.identity import new_id
+from chessreg.registry.tables import AttemptState, Cause
+from chessreg.registry.tables.types import utc_now
+
+
+class Clock:
+    """The watcher's own clock, moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(watch.time, "monotonic", made.monotonic)
+    return made
+
+
+@pytest.fixture
+def attempt(session, run_toy):
+    """Makes an attempt that is said to run; returns its id."""
+    run_toy(positions=1)
+    with session.database.read() as sql:
+        done = sql.query(tables.Attempt).one()
+        here = sql.get_one(tables.Machine, done.machine_id)
+        values = {c.key: getattr(done, c.key) for c in tables.Attempt.__table__.columns}
+        machine = {c.key: getattr(here, c.key) for c in tables.Machine.__table__.columns}
+
+    def make(host: str = "box1", checked_in: datetime | None = None, **columns: object) -> UUID:
+        own = {"id": new_id(), "state": AttemptState.RUNNING, "cause": None, "ended_at": None, "exit_code": None}
+        own |= {"checked_in_at": checked_in or utc_now(), "next_check_in_seconds": PROMISE_SECONDS}
+        with session.database.write() as sql:
+            if host != machine["host"]:
+                other = UUID(int=sum(host.encode()))
+                sql.merge(tables.Machine(**machine | {"id": other, "host": host}))
+                sql.flush()
+                own |= {"machine_id": other, "boot_id": f"boot of {host}"}
+            sql.add(tables.Attempt(**values | own | columns))
+        return own["id"]
+
+    return make
+
+
+def state(session, attempt_id: UUID) -> tuple[str, str | None]:
+    with session.database.read() as sql:
+        found = sql.get_one(tables.Attempt, attempt_id)
+        return str(found.state), found.cause and str(found.cause)
+
+
+def check_in(session, attempt_id: UUID, at: datetime) -> None:
+    from store.fragments import FragmentWriter
+
+    with session.database.read() as sql:
+        run_id = sql.get_one(tables.Attempt, attempt_id).run_id.hex
+    with FragmentWriter(session.store, run_id, attempt_id.hex) as writer:
+        writer.add("check_in", {"id": attempt_id.hex, "checked_in_at": at.isoformat(), "units_done": 1})
+
+
+def test_a_promise_that_is_not_kept_makes_lost_and_never_failed(session, attempt, clock):
+    silent = attempt()
+    watcher = watch.Watcher(session.store)
+    assert watcher.look(session.database) == 0
+    clock.now += PROMISE_SECONDS - 1
+    assert watcher.look(session.database) == 0
+    clock.now += 2
+    assert watch.Watcher(session.store).look(session.database) == 1, "another process of this host watched with it"
+    assert state(session, silent) == ("lost", "lost")
+
+
+@pytest.mark.parametrize("minutes", [-10, 10])
+def test_a_clock_that_is_ten_minutes_wrong_loses_nobody(session, attempt, clock, minutes):
+    theirs = utc_now() + timedelta(minutes=minutes)
+    running = attempt(checked_in=theirs)
+    watcher = watch.Watcher(session.store)
+    for beat in range(1, 60):
+        clock.now += 10
+        check_in(session, running, theirs + timedelta(seconds=10 * beat))
+        ingest(session.database, session.store)
+        assert watcher.look(session.database) == 0
+    assert state(session, running) == ("running", None)
+
+
+def test_a_registry_that_stood_still_for_a_minute_loses_nobody(session, attempt, clock):
+    running = attempt()
+    watcher = watch.Watcher(session.store)
+    watcher.look(session.database)
+    clock.now += PROMISE_SECONDS - 10
+    began = clock.now
+    clock.now += 60  # the look itself took a minute, and others could not bring their check-ins
+    assert watcher.look(session.database, began) == 0
+    clock.now += PROMISE_SECONDS - 1
+    assert watcher.look(session.database) == 0
+    clock.now += 2
+    assert watcher.look(session.database) == 1
+    assert state(session, running)[0] == "lost"
+
+
+def test_what_was_lost_is_found_again_by_its_next_check_in(session, attempt, clock):
+    silent = attempt()
+    watcher = watch.Watcher(session.store)
+    watcher.look(session.database)
+    clock.now += PROMISE_SECONDS + 1
+    watcher.look(session.database)
+    assert state(session, silent) == ("lost", "lost")
+    check_in(session, silent, utc_now() - timedelta(hours=1))  # an old one that comes late says nothing
+    ingest(session.database, session.store)
+    assert state(session, silent) == ("lost", "lost")
+    check_in(session, silent, utc_now() + timedelta(seconds=5))
+    ingest(session.database, session.store)
+    assert state(session, silent) == ("running", None)
+    assert watcher.look(session.database) == 0
+
+
+def test_one_that_never_checked_in_is_lost_too(session, attempt, clock):
+    """It was claimed, and its machine died before the first heartbeat."""
+    claimed = attempt(units_done=0)
+    watcher = watch.Watcher(session.store)
+    watcher.look(session.database)
+    clock.now += PROMISE_SECONDS + 1
+    watcher.look(session.database)
+    assert state(session, claimed) == ("lost", "lost")
+
+
+def test_on_this_host_the_process_table_tells_at_once(session, attempt):
+    import socket
+
+    here, me = socket.gethostname(), os.getpid()
+    alive = attempt(here, pid=me, pid_started=provenance.pid_start(me), boot_id=provenance.boot_id())
+    used_again = attempt(here, pid=me, pid_started=1.25, boot_id=provenance.boot_id())
+    earlier_boot = attempt(here, pid=me, pid_started=provenance.pid_start(me), boot_id="an earlier one")
+    assert watch.mark_dead(session.database) == 2
+    assert state(session, alive) == ("running", None)
+    assert state(session, used_again) == state(session, earlier_boot) == ("lost", str(Cause.KILLED))
+
+
+def test_notes_of_an_earlier_boot_prove_nothing(session, attempt, clock):
+    running = attempt()
+    watcher = watch.Watcher(session.store)
+    watcher.look(session.database)
+    notes = json.loads(watcher.file.read_text())
+    watcher.file.write_text(json.dumps(notes | {"boot": "an earlier one"}))
+    clock.now += PROMISE_SECONDS + 1
+    assert watcher.look(session.database) == 0
+    watcher.file.write_text("{ torn")
+    assert watcher.look(session.database) == 0
+    assert state(session, running)[0] == "running"
+
+
+def test_check_ins_go_on_while_the_registry_is_locked_and_leave_no_files(session, toy):
+    """A heartbeat that meets a lock harms nobody: it is a file."""
+    from chessreg.jobs.attempt import Attempt, Where
+    from chessreg.jobs.freeze import freeze
+
+    frozen = freeze(toy, toy.spec(positions=8, pause=0.3), session.inputs)
+    running = Attempt(frozen, toy.how(), session.inputs, (), list(range(8)), where=Where(ingests=False))
+    locked, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with session.database.write():
+            locked.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    locked.wait(60)
+    try:
+        assert running.go() is False
+        waiting = len(list(session.store.incoming.iterdir()))
+    finally:
+        done.set()
+        thread.join()
+    assert waiting >= 3  # its beginning, a check-in, its end
+    ingest(session.database, session.store)
+    assert state(session, running.id) == ("finished", "finished")
+    with session.database.read() as sql:
+        found = sql.get_one(tables.Attempt, running.id)
+        assert (found.units_done, sql.query(tables.Score).count()) == (8, 8)
+        assert found.progress is not None
+        kept = sql.query(tables.FragmentRecord).count()
+    assert kept == len(list((session.store.ingested / frozen.run_id.hex).iterdir())) < waiting
