@@ -28,6 +28,7 @@ COUNTS = ["run", "format", "rows", "games", "aggregates"]
 @click.option("--limit", metavar="LIMIT", help="An engine's limit where the file tells none, such as time=0.1.")
 @click.option("--opening", metavar="OPENING", help="standard or random:PLIES, which no such file tells.")
 @click.option("--policy", help="How the model's moves were chosen.  [default: as the format's program does]")
+@click.option("--adjudication", metavar="LIMIT", help="Let Stockfish evaluate stopped games, such as nodes=100000.")
 @click.option("--move-limit", type=click.IntRange(1), help="Full moves after which games were stopped.")
 @json_option
 @pass_home

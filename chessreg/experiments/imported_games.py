@@ -40,6 +40,10 @@ class ImportedGamesSpec(Spec):
         None, ge=1, description="full moves after which games were stopped; none given: that of the format's program"
     )
 
+    adjudication: str = Field(
+        "none", description="limit of Stockfish's evaluation of games stopped at the move limit, such as nodes=100000"
+    )
+
     @model_validator(mode="before")
     @classmethod
     def _find_format(cls, values: Any) -> Any:
@@ -78,6 +82,13 @@ class ImportedGamesSpec(Spec):
         from chessreg.games.engines import parse_limit
 
         return limit if limit == "unknown" else parse_limit(limit).text
+
+    @field_validator("adjudication")
+    @classmethod
+    def _adjudication(cls, adjudication: str) -> str:
+        from chessreg.games.engines import parse_limit
+
+        return adjudication if adjudication == "none" else parse_limit(adjudication).text
 
     @field_validator("opening")
     @classmethod
@@ -131,8 +142,9 @@ class ImportedGames(Kind):
     """Games that others played: replayed, compared with what their rows say, and set beside ours.
 
     The CSV files of chess_gpt_eval (Karvonen 2024, section 4.2 and Figure 2) and PGN tournaments. One unit is one row
-    of the file. What a file does not tell is unknown, never guessed: an evaluation at the move limit, the tries of a
-    turn, an engine's version. Every oddity is in the run's report, which `chessreg import results` prints.
+    of the file. What a file does not tell is unknown, never guessed: the tries of a turn, an engine's version, the
+    evaluation at a move limit (unless --adjudication asks the Stockfish that is here). Every oddity is in the run's
+    report, which `chessreg import results` prints.
     """
 
     name = "imported-games"
@@ -158,6 +170,10 @@ class ImportedGames(Kind):
             raise BadInputError(f"no player of the file is called {missing[0]!r}", f"it has {listed}")
         if spec.checkpoint:
             own_checkpoint(inputs, file, spec)
+        if spec.adjudication != "none":
+            from chessreg.games.engines import find_stockfish
+
+            find_stockfish()
 
     def estimate(self, spec: ImportedGamesSpec, inputs: Inputs) -> Estimate:
         file, path = games_of(spec, inputs)
@@ -165,6 +181,7 @@ class ImportedGames(Kind):
         return Estimate({"game": len(file.games), "illegal_attempt": tries}, path.stat().st_size)
 
     def run(self, task: Task[ImportedGamesSpec, ImportHow]) -> None:
+        from chessreg.experiments.importing.adjudicate import evaluations
         from chessreg.experiments.importing.records import Arms, game_columns, record_arms, record_file
 
         file, path = games_of(task.spec, task.inputs)
@@ -172,6 +189,7 @@ class ImportedGames(Kind):
         record_file(task, path)
         record_arms(task, file, arms)
         games = {game.row: game for game in file.games}
+        stopped = evaluations([games[unit] for unit in task.units if unit in games], task.spec.adjudication)
         for unit in task.units:
             if unit in games:
                 game, arm = games[unit], arms.by_row[unit]
@@ -182,7 +200,8 @@ class ImportedGames(Kind):
                     oddities=[f"{odd.code}: {odd.text}" for odd in game.oddities],
                     **game.given,
                 )
-                task.emit("game", unit, detail, match=arm.number, **game_columns(game, arm, task.spec))
+                columns = game_columns(game, arm, task.spec) | {"adjudication_cp": stopped.get(unit)}
+                task.emit("game", unit, detail, match=arm.number, **columns)
                 for ply, number, text in game.illegal:
                     if (ply % 2 == 0) == arm.color:
                         task.emit("illegal_attempt", unit, ply=ply, number=number, text=text[:32])

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.jobs import register
-from chessreg.jobs.inputs import Inputs
+from chessreg.jobs.inputs import Inputs, with_weights
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import uuid_of
@@ -177,7 +177,9 @@ def find_content(database: Database, store: Store, content: str) -> Registered |
     from chessreg.models.checkpoint import digest
 
     with database.read() as session:
-        rows = session.execute(select(tables.Checkpoint.id, tables.Checkpoint.artefact, tables.Checkpoint.detail)).all()
+        table = tables.Checkpoint
+        here = table.artefact.is_not(None)  # an external model has no weights to compare
+        rows = session.execute(select(table.id, table.artefact, table.detail).where(here)).all()
     for row in rows:
         recorded = row.detail.get("content")
         if recorded is None and store.exists(row.artefact):  # a run made it
@@ -217,7 +219,7 @@ def export_checkpoint(database: Database, store: Store, reference: str, folder: 
     """
     with database.read() as session:
         row = session.get_one(tables.Checkpoint, names.resolve(session, NOUN, reference))
-        digest = row.artefact
+        digest = with_weights(row, reference).artefact
     if folder.exists():
         raise BadInputError(f"{folder} exists already", "an export makes a new folder: name one that is not there")
     if not folder.parent.is_dir():

@@ -49,6 +49,16 @@ class Located:
     run_id: UUID | None = None
 
 
+def with_weights(checkpoint: tables.Checkpoint, reference: str) -> tables.Checkpoint:
+    """The checkpoint. Raises BadInputError for an external model, of which only games are here."""
+    if checkpoint.artefact is None:
+        raise BadInputError(
+            f"checkpoint {reference} is an external model: its games are here, its weights are not",
+            "chessreg import checkpoint FILE brings weights in",
+        )
+    return checkpoint
+
+
 class Inputs:
     """Resolves the references of specs against one registry and one store, and remembers what was read."""
 
@@ -88,11 +98,7 @@ class Inputs:
     def _checkpoint_recipe(self, reference: str) -> str:
         with self.database.read() as session:
             checkpoint = session.get_one(tables.Checkpoint, names.resolve(session, "checkpoint", reference))
-            if checkpoint.artefact is None:
-                raise BadInputError(
-                    f"checkpoint {reference} is an external model: its games are here, its weights are not",
-                    "chessreg import checkpoint FILE brings weights in",
-                )
+            with_weights(checkpoint, reference)
             if checkpoint.run_id is None:
                 return f"sha256:{checkpoint.artefact}"
             run = session.get_one(tables.Run, checkpoint.run_id)

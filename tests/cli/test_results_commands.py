@@ -76,6 +76,8 @@ def test_imported_games_are_listed_drawn_exported_and_rated(here):
     assert "Stockfish (version unknown), level 0, time=0.1" in text
     [model] = here.json("checkpoint", "list")
     assert (model["name"], model["source_format"], model["artefact"]) == ("sample-model.pt", "external", None)
+    assert here("export", "checkpoint", "sample-model.pt", "out") == 4
+    assert "its weights are not" in here.err
     rated = here.json("run", "rating", "--runs", "others", "--resamples", "50", "--name", "elo")
     assert rated["state"] == "complete"
     assert here("query", "ratings", "--format", "csv") == 0

@@ -12,6 +12,7 @@ import numpy as np
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.importing import players
+from chessreg.experiments.importing.adjudicate import adjudicator
 from chessreg.games.adjudication import Termination
 from chessreg.games.foreign.players import UNKNOWN, Player, engine_player
 from chessreg.registry import names, tables
@@ -113,7 +114,13 @@ def match_columns(
         "policy": spec.policy or file.policy,
         "move_limit": spec.move_limit or file.move_limit,
         "planned": planned,
-        "detail": {"format": spec.format, "player_given": arm.player.name, "opponent_given": arm.opponent.name},
+        "detail": {
+            "format": spec.format,
+            "player_given": arm.player.name,
+            "opponent_given": arm.opponent.name,
+            "adjudication": spec.adjudication,
+            "adjudicated_by": adjudicator(spec.adjudication),
+        },
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,23 @@ def test_an_external_model_has_a_name_and_no_weights(session):
     assert session.query("elo by intervention").rows[0]["checkpoint"] == plain_name("org/model:abc") == "org-model"
     with pytest.raises(BadInputError, match="external model: its games are here, its weights are not"):
         session.inputs.recipe("checkpoint", "org-model")
+
+
+def test_external_models_are_passed_over_where_weights_are_compared(session):
+    from chessreg.jobs.checkpoints import find_content
+
+    session.run(ImportedGamesSpec(file="sample"))
+    assert find_content(session.database, session.store, "ab" * 32) is None
+
+
+@pytest.mark.skipif(shutil.which("stockfish", path="/usr/games:/usr/bin") is None, reason="Stockfish is not installed")
+def test_stopped_games_are_evaluated_when_asked_for(session):
+    report = session.run(ImportedGamesSpec(file="sample", adjudication="nodes=2000"))
+    games, [match, _] = rows(session, tables.Game, report.run_id), rows(session, tables.Match, report.run_id)
+    assert [g.adjudication_cp is not None for g in games] == [False] * 5 + [True]
+    assert match.detail["adjudicated_by"].startswith("Stockfish")
+    table = session.query("elo by intervention").rows
+    assert [(r["unscored"], r["adjudicated"]) for r in table] == [(0, 0), (0, 1)]
 
 
 def test_games_can_be_those_of_a_checkpoint_that_is_here(world_session, tmp_path):
