@@ -1,0 +1,202 @@
+"""Board edits: states a minute against the author's way, and how much of the time is forward passes.
+
+    python tests/benchmarks/bench_edit.py [--states 48] [--threads 1] [--plain-states 4] [--positions all]
+
+Both ways use the same model object, probes, dtype and threads, and do the same for a state: clean and edited, one
+greedy text and five sampled ones (Karvonen specification 6.1). The author's way writes one text after the other at
+batch 1 and recomputes the whole text for every character. Ours also gives the exact probability of a legal move in its
+canonical spelling; with --spellings that of every spelling too. Goal: 10 times as many states a minute, 60 % of the time in
+forward passes. Both must write the same texts, as they use the same draws.
+
+`forward share` is the time that the model's own forward passes take over the time of the batch: what is left over is
+chess, bookkeeping and sampling.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from chessreg.experiments.cache import CacheSpec
+from chessreg.experiments.edit import EditHow, EditSpec
+from chessreg.experiments.editing.editor import Editor
+from chessreg.experiments.editing.states import State, removal, states
+from chessreg.experiments.probe import ProbeSpec
+from chessreg.experiments.selection import select
+from chessreg.jobs import checkpoints, datasets, splits
+from chessreg.models.edits import Edit
+from chessreg.models.language_model import LanguageModel
+from chessreg.models.sampling import draw
+from chessreg.noise import uniform
+from chessreg.session import Session, open_session
+
+LAYERS, SCALE = (3, 4, 5, 6), 50.0
+
+
+class Sink:
+    """Stands for a task: keeps the rows instead of writing them."""
+
+    def __init__(self, spec: EditSpec, session: Session, threads: int) -> None:
+        self.spec, self.how, self.inputs = spec, EditHow(threads=threads, device="cpu"), session.inputs
+        self.rows: list[dict[str, Any]] = []
+
+    def record(self, table: str, **columns: Any) -> None:
+        pass
+
+    def emit(self, family: str, unit: int, detail: Any = None, **columns: Any) -> None:
+        self.rows.append({"unit": unit, "detail": detail, **columns})
+
+
+def plain_text(
+    model: LanguageModel,
+    stops: frozenset[int],
+    prompt: list[int],
+    edits: list[Edit],
+    key: tuple[Any, ...] | None,
+    limit: int,
+) -> list[int]:
+    """One text, the whole context recomputed for every character. Without a key greedily."""
+    written: list[int] = []
+    while len(written) < limit and not (written and written[-1] in stops):
+        logits = model.logits(torch.tensor([prompt + written]), edits=edits)[0, -1]
+        logprobs = torch.log_softmax(logits.float(), -1)[None].numpy()
+        noise = uniform(*key, len(written)) if key else 0.0
+        written.append(int(draw(logprobs, np.array([1.0 if key else 0.0]), np.array([noise]))[0]))
+    return written[:-1] if written[-1] in stops else written
+
+
+def plain_way(editor: Editor, chosen: list[State]) -> dict[tuple[int, str, int], str]:
+    """Texts by (unit, condition, sample), as board_state_interventions.py writes them."""
+    model, tokenizer, spec = editor.model, editor.tokenizer, editor.spec
+    found: dict[tuple[int, str, int], str] = {}
+    [condition] = editor.edited.conditions()
+    for state in chosen:
+        prompt = tokenizer.encode(state.prompt).tolist()
+        edits: list[Edit] = []
+        for name in ("clean", "edit"):
+            for sample in range(-1, spec.samples):
+                key = None if sample < 0 else (spec.seed, "edit", state.unit, sample)
+                ids = plain_text(model, tokenizer.stop_ids, prompt, edits, key, spec.max_characters)
+                found[state.unit, name, sample] = tokenizer.decode(ids)
+                if name == "clean" and sample < 0:
+                    move = tokenizer.parse(found[state.unit, name, sample], state.board)
+                    assert move is not None
+                    removed = removal(state, move)
+            edits = editor.edited.edits(condition.setting, [prompt], [removed])
+    return found
+
+
+@contextmanager
+def forward_clock(model: LanguageModel) -> Iterator[SimpleNamespace]:
+    """Seconds spent in the model's forward passes, its head included."""
+    clock = SimpleNamespace(seconds=0.0, began=0.0, tokens=0)
+
+    def before(module: Any, arguments: Any) -> None:
+        clock.began = time.perf_counter()
+
+    def after(module: Any, arguments: Any, output: Any) -> None:
+        clock.seconds += time.perf_counter() - clock.began
+
+    def count(module: Any, arguments: Any) -> None:
+        clock.tokens += arguments[0].numel()
+
+    handles = [
+        *(m.register_forward_pre_hook(before) for m in (model.hf.transformer, model.hf.lm_head)),
+        *(m.register_forward_hook(after) for m in (model.hf.transformer, model.hf.lm_head)),
+        model.hf.transformer.register_forward_pre_hook(count),
+    ]
+    try:
+        yield clock
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def bench(session: Session, arguments: argparse.Namespace) -> dict[str, Any]:
+    inputs = session.inputs
+    spec = EditSpec(
+        checkpoint=inputs.recipe("checkpoint", "reference"),
+        probe=inputs.recipe("run:probe", "board"),
+        dataset=inputs.recipe("dataset", "sample:test"),
+        games=4 * arguments.states,
+        per_game=1,
+        layers=LAYERS,
+        scale=SCALE,
+        positions=arguments.positions,
+        controls=0,
+        shuffled=0,
+        spellings=arguments.spellings,
+    )
+    sink = Sink(spec, session, arguments.threads)
+    editor = Editor(sink)  # type: ignore[arg-type]
+    games, places = select(spec, inputs)
+    candidates = states(spec, games, places, range(spec.games))
+    editor.batch(candidates[:4])  # warm
+    sink.rows.clear()
+    editor.batch(candidates)
+    kept = {row["unit"] for row in sink.rows if row["condition"] == "clean"}
+    chosen = [state for state in candidates if state.unit in kept][: arguments.states]
+
+    sink.rows.clear()
+    with forward_clock(editor.model) as clock:
+        began = time.perf_counter()
+        for start in range(0, len(chosen), arguments.batch):
+            editor.batch(chosen[start : start + arguments.batch])
+        ours = time.perf_counter() - began
+    mine = {(row["unit"], row["condition"], row["sample"]): row["text"] for row in sink.rows}
+
+    some = chosen[:: max(1, len(chosen) // arguments.plain_states)][: arguments.plain_states]
+    with forward_clock(editor.model) as plain_clock:
+        began = time.perf_counter()
+        theirs = plain_way(editor, some)
+        plain = time.perf_counter() - began
+    same = sum(mine[key] == text for key, text in theirs.items())
+    ratio = (plain / len(some)) / (ours / len(chosen))
+    return {
+        "states": len(chosen),
+        "texts_equal": f"{same} of {len(theirs)}",
+        "ms_a_state": round(1000 * ours / len(chosen), 1),
+        "plain_ms_a_state": round(1000 * plain / len(some), 1),
+        "tokens_a_state": round(clock.tokens / len(chosen)),
+        "plain_tokens_a_state": round(plain_clock.tokens / len(some)),
+        "ratio": round(ratio, 1),
+        "forward_share": round(clock.seconds / ours, 2),
+        "plain_forward_share": round(plain_clock.seconds / plain, 2),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--states", type=int, default=48)
+    parser.add_argument("--plain-states", type=int, default=6)
+    parser.add_argument("--batch", type=int, default=EditHow().batch_states)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--positions", choices=["all", "last", "white-segments"], default="all")
+    parser.add_argument("--spellings", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    with tempfile.TemporaryDirectory() as folder, open_session(f"{folder}/r.db", f"{folder}/s") as session:
+        datasets.add_sample(session.database, session.store, name="sample")
+        splits.split_dataset(session.database, session.store, "sample", "fit=0.6,test=0.4", seed=0)
+        checkpoints.import_reference(session.database, session.store, name="reference")
+        session.run(CacheSpec(checkpoint="reference", dataset="sample:fit", games=40, last=33), name="fit")
+        session.run(ProbeSpec(cache="fit", epochs=1, layers=LAYERS), name="board")
+        found = bench(session, arguments)
+    print(json.dumps(found))
+    print(
+        f"board edits: {found['ratio']} x per state (goal 10), {found['forward_share']:.0%} of the time in forward "
+        "passes (goal 60 %)"
+    )
+
+
+if __name__ == "__main__":
+    main()
