@@ -32,6 +32,16 @@ class PaperGroup(click.Group):
         paper = papers().get(name)
         return command(name, paper.title) if paper else None
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does; of a paper that there is not, those that are spelled like it."""
+        from chessreg.papers import find
+
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            find(args[0])
+        return super().resolve_command(ctx, args)
+
 
 @click.group(cls=PaperGroup)
 def paper() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.queries.files import written_whole
+from chessreg.queries.scope import Scope
 
 if TYPE_CHECKING:
     from chessreg.papers.plan import Sheet
@@ -48,8 +49,7 @@ def sheet_written(work: Work, sheet: Sheet, scoring: str, folder: Path) -> Writt
     from chessreg.queries.ask import run_query
 
     session, stem = work.session, sheet.file if scoring == "paper" else f"{sheet.file}-{scoring}"
-    options = {"tag": work.tag, "where": sheet.where}
-    result = run_query(session.database, sheet.query, scoring=scoring, **options)
+    result = run_query(session.database, sheet.query, scope(work, sheet), scoring=scoring)
     files = [f"{stem}.md", f"{stem}.csv"]
     render.write(result, folder / files[0])
     render.write(result, folder / files[1])
@@ -57,6 +57,11 @@ def sheet_written(work: Work, sheet: Sheet, scoring: str, folder: Path) -> Writt
         files += published(work, result, stem, folder)
     files += plots(work, sheet, scoring, stem, folder) if len(result) else []
     return Written(sheet, scoring, len(result), tuple(files), command(work, sheet, scoring), tuple(result.notes))
+
+
+def scope(work: Work, sheet: Sheet) -> Scope:
+    """The paper's own runs, and what of them the sheet shows."""
+    return Scope(tag=(work.tag,), where=sheet.where)
 
 
 def published(work: Work, result: QueryResult, stem: str, folder: Path) -> list[str]:
@@ -78,14 +83,11 @@ def plots(work: Work, sheet: Sheet, scoring: str, stem: str, folder: Path) -> li
     from chessreg.queries import plot
     from chessreg.queries.ask import plotted
     from chessreg.queries.catalogue import find_plot
-    from chessreg.queries.scope import Scope
 
     found = []
     for number, title in enumerate(sheet.plots):
         entry, wanted = find_plot(title)
-        result = plotted(
-            work.session.database, entry, wanted, Scope.of({"tag": work.tag, "where": sheet.where}), scoring=scoring
-        )
+        result = plotted(work.session.database, entry, wanted, scope(work, sheet), scoring=scoring)
         try:
             figure = plot.draw(result, wanted)
         except BadInputError:

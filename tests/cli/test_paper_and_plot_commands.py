@@ -1,0 +1,70 @@
+"""`chessreg paper` and `chessreg plot` as they are typed."""
+
+from pathlib import Path
+
+import pytest
+
+from chessreg.papers import karvonen
+from chessreg.papers.plan import Paper, Sheet, Step
+
+TOY = str(Path(__file__).parent.parent / "kinds" / "toy_kind.py")
+
+
+def test_papers_are_listed(here):
+    [row] = [row for row in here.json("paper", "list") if row["name"] == "karvonen"]
+    assert "Table 1: probe accuracy, best layer" in row["sheets"]
+    assert here("paper", "list") == 0
+    assert "Karvonen 2024" in here.out
+
+
+def test_what_is_missing_is_told_before_anything_is_done(here):
+    before = here.state()
+    assert here("paper", "karvonen", "--dataset", "games") == 2
+    assert "--checkpoint" in here.err
+    assert here("paper", "karvonen", "--checkpoint", "nothing", "--dataset", "games") == 3
+    assert here.err.startswith("error: there is no checkpoint 'nothing'")
+    assert here("paper", "karvonnen", "--checkpoint", "x") == 3
+    assert "did you mean karvonen?" in here.err
+    assert here.state() == before
+
+
+@pytest.fixture
+def toys(monkeypatch, here):
+    """The paper's name, but toys for runs; and a model and games that it can name."""
+    steps = [
+        Step("a", TOY, {"positions": 4}, "Table 1"),
+        Step("b", TOY, {"positions": 3, "seed": 1}, "Table 2", ("a",)),
+    ]
+    sheets = (Sheet("table-1", "Table 1: nothing", "best probe layers"),)
+    monkeypatch.setattr(karvonen, "PAPER", Paper("karvonen", "Toys", lambda request: steps, sheets))
+    assert here("dataset", "add", "--sample", "--name", "sample") == 0, here.err
+    assert here("import", "checkpoint", "--reference", "--name", "reference") == 0, here.err
+    return ["paper", "karvonen", "--checkpoint", "reference", "--dataset", "sample", "--size", "small"]
+
+
+def test_a_plan_a_run_and_a_run_again(here, toys):
+    plan = here.json(*toys, "--dry-run")
+    assert [(s["step"], s["state"], s["units"]) for s in plan["steps"]] == [("a", "ready", 4), ("b", "waits", 0)]
+    assert not (here.folder / "papers").exists()
+    assert here(*toys) == 0, here.err
+    folder = here.folder / "papers" / plan["tag"]
+    assert here.out.strip() == str(Path("papers") / plan["tag"] / "index.md")
+    assert {"index.md", "table-1.md", "table-1.csv", "table-1-published.csv"} <= {p.name for p in folder.iterdir()}
+    assert here(*toys) == 0
+    assert "[2/2] b" in here.err
+    assert here.err.count("is complete") == 2
+    assert here.json(*toys, "--report", "--output", "elsewhere")["folder"] == "elsewhere"
+    assert here(*toys[:5], "sample:test", *toys[6:]) == 4
+    assert here.err.startswith("error: --dataset sample:test is a part")
+
+
+def test_plots_are_listed_and_refused(here):
+    titles = {row["title"] for row in here.json("plot", "--list")}
+    assert {"win rate by level", "probe accuracy by layer", "score by intervention", "board edits"} <= titles
+    assert here("plot") == 2
+    assert here("plot", "win rate by levels") == 3
+    assert here.err.splitlines()[1] == 'hint: did you mean "win rate by level"?'
+    assert here("plot", "win rate by level", "--output", "x.gif") == 4
+    assert here("plot", "win rate by level") == 4
+    assert "nothing to plot" in here.err
+    assert not list(here.folder.glob("*.svg"))
