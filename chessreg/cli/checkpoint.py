@@ -43,7 +43,7 @@ def described(session: Session, reference: str) -> dict[str, Any]:
     from chessreg.registry import names, tables
 
     row = listing.entity(session, "checkpoint", tables.Checkpoint, reference)
-    verified = row["detail"].get("verified") or {}
+    verified, source = row["detail"].get("verified") or {}, row["detail"].get("source") or {}
     datasets = {
         identity: names.name_of(session, "dataset", id) or id.hex[-6:]
         for id, identity in session.query(tables.Dataset.id, tables.Dataset.identity)
@@ -52,6 +52,9 @@ def described(session: Session, reference: str) -> dict[str, Any]:
     return {
         **row,
         "max_logit_difference": verified.get("max_logit_difference"),
+        "source_file": source.get("file"),
+        "source_sha256": source.get("sha256"),
+        "fetched_from": (row["detail"].get("fetched") or {}).get("url"),
         "parent": names.name_of(session, "checkpoint", row["parent_id"]) if row["parent_id"] else None,
         "trained_on": None if trained_on is None else [datasets.get(recipe[8:72], recipe) for recipe in trained_on],
     }

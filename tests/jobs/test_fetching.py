@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -235,3 +236,19 @@ def test_a_renamed_repository_is_followed(server: Hub, monkeypatch: pytest.Monke
     monkeypatch.setattr(hub, "_headers", renamed)
     found = hub.look(f"{server.url}/old")
     assert (found.sha256, found.commit) == (hashlib.sha256(server.files[MODEL]).hexdigest(), COMMIT)
+
+
+def test_the_command_lists_what_there_is_and_imports_it(
+    server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from chessreg.cli.root import run_command_line
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_ENDPOINT", server.url)
+    assert run_command_line(["fetch", "--json"]) == 0
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == list(hub.SOURCES)
+    assert run_command_line(["fetch", "karvonen/8layers", "--name", "his", "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert (made["name"], made["source_format"], made["fetched_from"]) == ("his", "nanogpt", server.url + MODEL)
+    assert run_command_line(["fetch", "karvonen/64layers"]) == 3
+    assert "karvonen/16layers" in capsys.readouterr().err

@@ -120,6 +120,18 @@ def test_decoding_goes_through_the_folded_head(tmp_path: Path) -> None:
     assert torch.allclose(told[0], told[1], atol=1e-3)
 
 
+def test_hooks_and_twins_of_a_folded_checkpoint(tmp_path: Path) -> None:
+    _, fold = both(SMALL, tmp_path)
+    tokens = torch.arange(12)[None]
+    seen = fold.activations(tokens, ["blocks.1.hook_resid_post", "blocks.1.hook_resid_mid"])
+    assert torch.allclose(seen["blocks.1.hook_resid_post"], fold.residuals(tokens, [1])[0], atol=1e-4)
+    assert float(seen["blocks.1.hook_resid_mid"].mean(-1).abs().max()) < 1e-4
+    assert torch.allclose(fold.bridge()(tokens), fold.logits(tokens), atol=1e-3)
+    twin = random_twin(fold.hf.config, seed=3)
+    assert twin.lm_head.weight.shape == (32, 32)
+    assert not torch.equal(twin.lm_head.weight, twin.transformer.wte.weight)
+
+
 def test_folded_but_not_centred_weights_are_raw(tmp_path: Path) -> None:
     path = written(folded(nanogpt(SMALL), centre=False), tmp_path / "model.pth")
     assert import_checkpoint(path, tmp_path / "out").info.residual == "raw"
