@@ -133,11 +133,11 @@ def merge_registry(
                     take_facts(session, table, rows, report)
     for run_id in ids:
         before = report.results
-        for name, rows in result_rows(there, run_id, seen=fragments_of(database, run_id), origin=origin):
+        for name, results in result_rows(there, run_id, seen=fragments_of(database, run_id), origin=origin):
             with database.write() as session:
                 one_at_a_time(session)
                 taken = IngestReport()
-                take_rows(session, rows, taken)
+                take_rows(session, results, taken)
                 session.add(tables.FragmentRecord(name=name, run_id=run_id, rows=taken.rows, ingested_at=utc_now()))
             report.results += taken.rows
             report.repeated += taken.repeated

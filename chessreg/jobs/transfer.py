@@ -72,8 +72,11 @@ def items_of(session: Session, node: lineage.Node) -> Iterator[Item]:
             what = f"activations [{group.start}, {group.stop}) of run {short}"
             yield Item(group.digest, what, group.bytes, array=group.path.removeprefix("arrays/"))
         return
-    table = {"dataset": tables.Dataset, "checkpoint": tables.Checkpoint}.get(node.noun)
-    digest = node.id if table is None else session.get_one(table, UUID(hex=node.id)).artefact
+    digest: str | None = node.id
+    if node.noun == "dataset":
+        digest = session.get_one(tables.Dataset, UUID(hex=node.id)).artefact
+    elif node.noun == "checkpoint":
+        digest = session.get_one(tables.Checkpoint, UUID(hex=node.id)).artefact
     row = session.get(artefact, digest) if digest else None
     if row is not None:
         yield Item(row.digest, f"{node.noun} {node.id[-6:]}", row.bytes)

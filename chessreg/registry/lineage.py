@@ -5,9 +5,9 @@ A node is a run, or a dataset, checkpoint or file that no run made. What a run m
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -38,7 +38,7 @@ class Edge(NamedTuple):
 Edges = dict[Node, list[Edge]]
 
 
-@dataclass
+@dataclasses.dataclass
 class Branch:
     """A node with what hangs on it. `again`: it was drawn in full further up."""
 
@@ -46,7 +46,7 @@ class Branch:
     field: str
     facts: dict[str, Any]
     again: bool = False
-    branches: list[Branch] = field(default_factory=list)
+    branches: list[Branch] = dataclasses.field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """The tree as one JSON document."""
