@@ -4,9 +4,9 @@
 
 Both ways use the same model object, probes, dtype and threads, and do the same for a state: clean and edited, one
 greedy text and five sampled ones (Karvonen specification 6.1). The author's way writes one text after the other at
-batch 1 and recomputes the whole text for every character. Ours also gives the exact probability of a legal move in its
-canonical spelling; with --spellings that of every spelling too. Goal: 10 times as many states a minute, 60 % of the time in
-forward passes. Both must write the same texts, as they use the same draws.
+batch 1 and recomputes the whole text for every character. Ours also gives the exact probability of a legal move in
+canonical spelling; with --spellings that of every spelling too. Goal: 10 times as many states a minute, 60 % of the
+time in forward passes. Both must write the same texts, as they use the same draws.
 
 `forward share` is the time that the model's own forward passes take over the time of the batch: what is left over is
 chess, bookkeeping and sampling.

@@ -1,0 +1,126 @@
+"""The two exact masses of a legal move, against brute force and against sampled texts."""
+
+from __future__ import annotations
+
+import math
+from importlib.resources import as_file, files
+
+import chess
+import numpy as np
+import pytest
+import torch
+
+from chessreg.games.openings import OpeningSpec, openings
+from chessreg.games.spellings import spellings
+from chessreg.games.tokenizers import PgnCharacters, Tokenizer
+from chessreg.models import legal
+from chessreg.models.edits import Edit
+from chessreg.models.language_model import LanguageModel
+from chessreg.models.sampling import sample_moves, sample_trees
+from chessreg.models.tree import Continuations
+
+EDITS = {
+    "none": [],
+    "last": [Edit(0, torch.randn(3, 32, generator=torch.Generator().manual_seed(1)), 2.0, "last", "subtract")],
+    "all": [Edit(0, torch.randn(3, 32, generator=torch.Generator().manual_seed(2)), 2.0)],
+}
+
+
+def bundled() -> LanguageModel:
+    with as_file(files("chessreg") / "data" / "reference-model") as folder:
+        return LanguageModel.load(folder)
+
+
+def positions(count: int) -> tuple[list[chess.Board], list[str]]:
+    """Boards with White to move after random openings of 4, 8, 12 … plies, and their prompts."""
+    boards, prompts = [], []
+    for number in range(count):
+        [opening] = openings(OpeningSpec("random", str(4 + 4 * (number % 8))), 0, [number])
+        boards.append(opening.board())
+        prompts.append(PgnCharacters().prompt(opening.sans))
+    return boards, prompts
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_every_spelling_is_summed(tiny: LanguageModel, pgn: Tokenizer, name: str, monkeypatch) -> None:
+    """Each text times the probability that it ends there, one after the other, is the walked mass."""
+    monkeypatch.setattr(legal, "FLOOR", 0.0)
+    boards = [chess.Board(), chess.Board("8/P6k/8/8/8/8/8/K7 w - - 0 1"), chess.Board("4k3/8/8/8/8/8/8/4K2R w K - 0 1")]
+    session = tiny.session(3, EDITS[name])
+    session.feed([pgn.encode(";1."), pgn.encode(";1.e4 e5 2."), pgn.encode(";1.e4 e5 2.Nf3 Nc6 3.")])
+    sets = [spellings(board, PgnCharacters.vocabulary) for board in boards]
+    canonical = [{pgn.spell(board, move).strip() for move in board.legal_moves} for board in boards]
+    pairs = [sets, canonical]
+    tries = [legal.Trie.of([pairs[0][row], pairs[1][row]], pgn) for row in range(3)]
+    for limit in (10, 4):
+        found = legal.accepted_mass(Continuations(session), tries, pgn, limit, sets=2)
+        for row, one in enumerate(found):
+            for number, mass in enumerate(one):
+                fitting = sorted(text for text in pairs[number][row] if len(text) <= limit)
+                ended = [text + end for text in fitting for end in (" ", ";")]
+                cut = [text for text in fitting if len(text) == limit]
+                kept = [text for text in ended if len(text) <= limit] + cut
+                [logprobs] = legal.text_logprobs(session, [kept], pgn, rows=[row])
+                assert mass.found == pytest.approx(float(np.exp(logprobs).sum()), rel=1e-4)
+                assert mass.missed == 0
+        assert all(every.found > known.found for every, known in found)
+
+
+def test_what_a_floor_leaves_out_is_bounded(tiny: LanguageModel, pgn: Tokenizer, monkeypatch) -> None:
+    session = tiny.session(1)
+    session.feed([pgn.encode(";1.")])
+    trie = legal.Trie.of([spellings(chess.Board(), PgnCharacters.vocabulary)], pgn)
+    masses = {}
+    for floor in (0.0, 1e-3):
+        monkeypatch.setattr(legal, "FLOOR", floor)
+        [[masses[floor]]] = legal.accepted_mass(Continuations(session), [trie], pgn)
+    rough, whole = masses[1e-3], masses[0.0].found
+    assert rough.missed > 0
+    assert rough.found < whole < rough.found + rough.missed
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_trees_write_what_sessions_write(tiny: LanguageModel, pgn: Tokenizer, name: str) -> None:
+    prompts = [pgn.encode(text) for text in (";1.", ";1.e4 e5 2.", ";1.d4 d5 2.c4 e6 3.")]
+    keys = [[(5, row, sample) for sample in range(8)] for row in range(3)]
+    heats = [0.0, *[1.0] * 6, 0.3]
+    session = tiny.session(3, EDITS[name])
+    session.feed(prompts)
+    trees = Continuations(session)
+    grown = sample_trees(trees, pgn, keys, temperature=heats)
+    session.fork(8)
+    plain = sample_moves(session, pgn, [key for row in keys for key in row], temperature=heats * 3)
+    for one, other in zip([text for row in grown for text in row], plain, strict=True):
+        assert (one.text, one.tokens, one.finished) == (other.text, other.tokens, other.finished)
+        assert one.logprob == pytest.approx(other.logprob, abs=1e-3)
+
+
+def standard_errors(model: LanguageModel, pgn: Tokenizer, count: int, samples: int = 10_000) -> list[float]:
+    """How many standard errors the legal share of samples is from the exact mass, for each of `count` positions."""
+    found = []
+    for number, (board, prompt) in enumerate(zip(*positions(count), strict=True)):
+        session = model.session(1)
+        session.feed([pgn.encode(prompt).tolist()])
+        trees = Continuations(session)
+        trie = legal.Trie.of([spellings(board, PgnCharacters.vocabulary)], pgn)
+        [[mass]] = legal.accepted_mass(trees, [trie], pgn)
+        assert mass.missed < 1e-4
+        keys = [[(11, number, sample) for sample in range(samples)]]
+        [texts] = sample_trees(trees, pgn, keys, temperature=[1.0] * samples)
+        taken: dict[str, bool] = {}
+        for text in texts:
+            if text.text not in taken:
+                taken[text.text] = pgn.parse(text.text, board) is not None
+        share = sum(taken[text.text] for text in texts) / samples
+        found.append(abs(share - mass.found) / math.sqrt(mass.found * (1 - mass.found) / samples))
+    return found
+
+
+def test_the_legal_share_of_samples_is_the_exact_mass(pgn: Tokenizer) -> None:
+    """Ten thousand samples a position, on three positions of the bundled model."""
+    assert max(standard_errors(bundled(), pgn, 3)) < 3
+
+
+@pytest.mark.faults
+def test_the_legal_share_of_samples_is_the_exact_mass_on_twenty_positions(pgn: Tokenizer) -> None:
+    assert max(standard_errors(bundled(), pgn, 20)) < 3
