@@ -1,6 +1,6 @@
-"""Papers: each module is one paper, as a list of specs that name each other's outputs and the tables that they fill.
+"""Papers: each is a module or package here, a list of specs that name each other's outputs and the tables they fill.
 
-A module has one `PAPER` (chessreg.papers.plan.Paper); a new paper is a new file.
+It has one `PAPER` (chessreg.papers.plan.Paper); a new paper is a new file.
 """
 
 from __future__ import annotations

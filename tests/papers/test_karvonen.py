@@ -5,7 +5,8 @@ import pytest
 from chessreg.errors import NotFoundError
 from chessreg.jobs.kind import kind
 from chessreg.papers import find, papers
-from chessreg.papers.karvonen import layer_sets, skill_layers, suitable
+from chessreg.papers.karvonen.edits import layer_sets
+from chessreg.papers.karvonen.matches import skill_layers, suitable
 from chessreg.papers.plan import SIZES, Request, ordered, replaced
 from chessreg.papers.preparing import PREPARATIONS
 from chessreg.queries.catalogue import find as find_query

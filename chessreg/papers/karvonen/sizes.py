@@ -1,0 +1,68 @@
+"""How much of Karvonen's paper is done: `small` in minutes, `reference` for the headlines, `paper` as published."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chessreg.papers.plan import SizeName
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much of everything is done at one size."""
+
+    fit_games: int
+    test_games: int
+    min_plies: int  # of cached games: the paper's have all 33 dots
+    first_ply: int  # from where skill is read
+    seeds: int  # of probes
+    twins: int
+    epochs: int
+    edit_games: int
+    edit_states: int  # of each game
+    sweep_games: int
+    edit_scales: tuple[float, ...]
+    skill_scales: tuple[float, ...]
+    vector_draws: int  # shuffled and random directions
+    legality_games: int
+    legality_every: int  # of White's turns
+    rungs: tuple[str, ...]
+    ladder_games: int
+    sweep_matches: int  # games of one setting of the skill sweep
+    match_games: int
+    match_controls: int  # draws of either control that play
+    levels: tuple[str, ...]  # opponents of Figure 2
+    level_games: int
+    judge: str
+
+
+def ladder(nodes: int, levels: Sequence[int]) -> tuple[str, ...]:
+    return tuple(f"stockfish:{level}@nodes={nodes}" for level in levels)
+
+
+SIZES: dict[SizeName, Size] = {
+    "small": Size(
+        fit_games=60, test_games=30, min_plies=40, first_ply=20, seeds=1, twins=1, epochs=2, edit_games=4,
+        edit_states=2, sweep_games=2, edit_scales=(50.0,), skill_scales=(2.0,), vector_draws=1, legality_games=6,
+        legality_every=8,
+        rungs=("random", "capture"), ladder_games=4, sweep_matches=2, match_games=4, match_controls=1,
+        levels=("stockfish:0@nodes=100", "stockfish:1@nodes=100"), level_games=2, judge="nodes=100",
+    ),
+    "reference": Size(
+        fit_games=11_112, test_games=10_000, min_plies=65, first_ply=50, seeds=3, twins=3, epochs=5, edit_games=300,
+        edit_states=24, sweep_games=40, edit_scales=(1.5, 12.0, 50.0, 100.0), skill_scales=(0.8, 2.0, 4.0),
+        vector_draws=5, legality_games=1000, legality_every=2,
+        rungs=("random", "capture", "stockfish:-1", *ladder(1000, (0, 2, 4))),
+        ladder_games=40, sweep_matches=60, match_games=400, match_controls=1, levels=ladder(1000, (0, 1, 2, 3)),
+        level_games=60, judge="nodes=10000",
+    ),
+    "paper": Size(
+        fit_games=11_112, test_games=10_000, min_plies=65, first_ply=50, seeds=3, twins=3, epochs=5, edit_games=250,
+        edit_states=30, sweep_games=60, edit_scales=(0.5, 1.0, 1.5, 2.0, 3.0), skill_scales=(0.4, 0.8, 1.6, 4.0),
+        vector_draws=5, legality_games=2000,
+        legality_every=1, rungs=ladder(100_000, (0, 1, 2, 3)), ladder_games=100, sweep_matches=200,
+        match_games=5000, match_controls=2, levels=tuple(f"stockfish:{n}@time=0.1" for n in range(10)),
+        level_games=1000, judge="nodes=100000",
+    ),
+}  # fmt: skip
