@@ -1,0 +1,190 @@
+"""Golden test 8: the scale that a target rule gives puts the probe's logit at the target, at the dot."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import chess
+import numpy as np
+import pytest
+import torch
+
+from chessreg.errors import BadInputError, ChessregError, NotFoundError
+from chessreg.experiments.edit import EditSpec
+from chessreg.experiments.editing import directions
+from chessreg.experiments.editing.model import EditedModel
+from chessreg.experiments.editing.scales import SCALE_RULES, ScaleRule, register, scale_rule, target_scale
+from chessreg.experiments.editing.settings import Setting, parse_layers, settings_of
+from chessreg.experiments.editing.states import State, removal
+from chessreg.experiments.probe import FittedProbe
+from chessreg.games.labels import piece
+from chessreg.games.tokenizers import tokenizer
+from chessreg.models.checkpoint import gpt2_config
+from chessreg.models.language_model import LanguageModel
+from chessreg.models.random_twin import random_twin
+
+GAMES = [(";1.", "e2e4"), (";1.e4 e5 2.", "g1f3"), (";1.d4 d5 2.c4 e6 3.Nc3 Nf6 4.", "c1g5")]
+PGN = tokenizer("pgn-char-32")
+RANDOM = {"checkpoint": "c", "probe": "p", "dataset": "d"}
+
+
+def removals():
+    found = []
+    for unit, (prompt, move) in enumerate(GAMES):
+        board = chess.Board()
+        for san in prompt[1:].split()[:-1]:
+            board.push_san(san.split(".")[-1])
+        found.append(removal(State(unit, unit, board.ply(), prompt, board), chess.Move.from_uci(move)))
+    return found
+
+
+def edited_model(centred: bool = False, **settings) -> EditedModel:
+    """A random model of three layers with random probes, made without a registry."""
+    hf = random_twin(gpt2_config(n_layer=3, n_head=4, n_embd=32, block_size=96, vocab_size=32), 5)
+    with torch.no_grad():
+        for parameter in hf.parameters():
+            parameter *= 4 if parameter.dim() == 2 else 1
+        hf.transformer.wte.weight += 0.5  # a residual with a mean of its own
+    made = EditedModel.__new__(EditedModel)
+    made.spec = EditSpec(**RANDOM | settings)
+    made.model, made.tokenizer = LanguageModel(hf), PGN
+    made.rule = scale_rule(made.spec.scale_rule)
+    made.shuffled = {}
+    noise = np.random.default_rng(3)
+    made.probes = {
+        layer: FittedProbe(noise.normal(0.1, 1, (32, 64, 13)).astype(np.float32), "", layer, "piece", centred)
+        for layer in range(3)
+    }
+    return made
+
+
+def logits(edited: EditedModel, layer: int, edits, row: int, centred: bool) -> np.ndarray:
+    """The probe's logits [64, 13] at the dot under edits; the mean that edits add stays in, as in TransformerLens."""
+    prompt = torch.tensor([PGN.encode(GAMES[row][0]).tolist()])
+    own = [edit.take(torch.tensor([row])) for edit in edits]
+    residual = edited.model.residuals(prompt, [layer], edits=own)[0, 0, -1].double().numpy()
+    if centred:
+        added = sum(edit.delta(torch.zeros(1, 1, 32))[0, 0].double().numpy() for edit in own if edit.layer <= layer)
+        residual = residual - (residual - added).mean()
+    return np.einsum("d,dsk->sk", residual, edited.probes[layer].weight)
+
+
+@pytest.mark.parametrize("positions", ["all", "last", "white_segments"])
+@pytest.mark.parametrize("centred", [False, True])
+def test_the_logit_equals_the_target(positions, centred):
+    """s = (a·p - T) / (v·p), a already edited at lower layers; with centred probes on a raw model too (2.3)."""
+    edited = edited_model(centred, scale_rule="single_target", positions=positions, blank=0.3)
+    taken = removals()
+    edits = edited.edits(Setting(0, (0, 2), -9.0), [PGN.encode(prompt).tolist() for prompt, _ in GAMES], taken)
+    for row, removed in enumerate(taken):
+        for edit in edits:
+            before = logits(edited, edit.layer, [], row, centred)[removed.square, removed.label]
+            after = logits(edited, edit.layer, edits, row, centred)[removed.square, removed.label]
+            assert after == pytest.approx(-9.0, abs=1e-3)
+            assert before != pytest.approx(-9.0, abs=0.1)
+
+
+def test_the_average_target_is_the_mean_of_other_squares_and_an_offset():
+    edited = edited_model(scale_rule="average_target")
+    taken = removals()
+    edits = edited.edits(Setting(0, (1,), 2.5), [PGN.encode(prompt).tolist() for prompt, _ in GAMES], taken)
+    for row, removed in enumerate(taken):
+        values = np.zeros((1, 64), np.int8)
+        for square, found in removed.state.board.piece_map().items():
+            values[0, square] = found.piece_type * (1 if found.color else -1)
+        clean = logits(edited, 1, [], row, False)[:, removed.label]
+        target = clean[piece(values)[0] != removed.label].mean() + 2.5
+        after = logits(edited, 1, edits, row, False)[removed.square, removed.label]
+        assert after == pytest.approx(target, abs=1e-3)
+
+
+def test_a_centred_probe_on_a_raw_model_gives_the_scale_of_the_centred_model():
+    """The probe's constant part sees nothing of a centred residual: shifting the raw residual must not matter."""
+    scales = []
+    for shift in (0.0, 3.0):
+        edited = edited_model(True, scale_rule="single_target")
+        with torch.no_grad():
+            edited.model.hf.transformer.wpe.weight += shift  # every layer norm takes it out again
+        prompts = [PGN.encode(prompt).tolist() for prompt, _ in GAMES]
+        scales.append([edit.scale for edit in edited.edits(Setting(0, (0, 1), -9.0), prompts, removals())])
+    for one, other in zip(*scales, strict=True):
+        assert torch.allclose(one, other, atol=1e-3)
+
+
+def test_directions_are_unit_vectors_of_the_right_class():
+    edited = edited_model(blank=0.5, piece=2.0)
+    weight, taken = edited.probes[1].weight, removals()
+    real = directions.piece(edited.spec, weight, taken, [removed.label for removed in taken])
+    for vector, removed in zip(real, taken, strict=True):
+        blend = 2.0 * weight[:, removed.square, removed.label] - 0.5 * weight[:, removed.square, 6]
+        assert vector == pytest.approx(blend / np.linalg.norm(blend), abs=1e-6)
+    for name, control in directions.CONTROLS.items():
+        drawn = control(edited.spec, weight, 1, taken, 0)
+        assert np.linalg.norm(drawn, axis=1) == pytest.approx(1, abs=1e-5)
+        assert drawn == pytest.approx(control(edited.spec, weight, 1, taken, 0))
+        assert not np.allclose(drawn, control(edited.spec, weight, 1, taken, 1)), name
+        assert control(edited.spec, weight, 1, taken[1:], 0) == pytest.approx(drawn[1:])  # whatever the batch
+    plain = edited_model()
+    for draw in range(20):  # another piece on the same square, never the one that stands there and never empty
+        for vector, removed in zip(directions.shuffled(plain.spec, weight, 1, taken, draw), taken, strict=True):
+            on_square = weight[:, removed.square] / np.linalg.norm(weight[:, removed.square], axis=0)
+            [label] = np.flatnonzero(np.abs(on_square.T @ vector - 1) < 1e-4)
+            assert label not in (removed.label, 6)
+
+
+def test_controls_are_as_long_as_the_edit_of_the_same_state():
+    edited = edited_model(scale_rule="single_target")
+    edited.settings = [Setting(0, (0, 2), -4.0)]
+    taken = removals()
+    real = edited.edits(edited.settings[0], [PGN.encode(prompt).tolist() for prompt, _ in GAMES], taken)
+    for condition in edited.conditions()[1:]:
+        for edit, control in zip(real, edited.controls(condition, taken, real), strict=True):
+            assert (control.layer, control.positions) == (edit.layer, edit.positions)
+            lengths = [torch.linalg.norm(e.delta(torch.zeros(1, 1, 32)), dim=-1) for e in (edit, control)]
+            assert torch.allclose(*lengths, rtol=1e-4)
+            assert not torch.allclose(edit.vector, control.vector, atol=0.1)
+
+
+def test_rules_are_known_by_name_once():
+    assert list(SCALE_RULES) == ["single_scale", "single_target", "average_target"]
+    with pytest.raises(NotFoundError, match="single_target"):
+        scale_rule("double")
+    with pytest.raises(ValueError, match="twice"):
+        register(ScaleRule("single_scale", ""))
+    flat = torch.ones(1, 4)
+    with pytest.raises(ChessregError, match="does not change"):
+        target_scale(flat, torch.tensor([[1.0, -1.0, 0.0, 0.0]]), flat, torch.zeros(1))
+
+
+def test_layer_sets_and_scales_multiply():
+    assert parse_layers("5+3-4") == (3, 4, 5)
+    for wrong in ("", "3-", "6-3", "a", "3,4"):
+        with pytest.raises(BadInputError, match="set of layers"):
+            parse_layers(wrong)
+    inputs = SimpleNamespace()
+    spec = EditSpec(**RANDOM, layer_sets=("3-4", "7"), scales=(1.5, -9.0))
+    assert [(s.number, s.layers, s.value) for s in settings_of(spec, inputs)] == [
+        (0, (3, 4), 1.5),
+        (1, (3, 4), -9.0),
+        (2, (7,), 1.5),
+        (3, (7,), -9.0),
+    ]
+    with pytest.raises(BadInputError, match="twice"):
+        settings_of(EditSpec(**RANDOM, layer_sets=("3", "3-3")), inputs)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"layers": (1,), "layer_sets": ("2",)}, "both say what to edit"),
+        ({"scale": 3.0, "scales": (1.0, 2.0)}, "both say how strongly"),
+        ({"layers_label": "4-7"}, "give --layers"),
+        ({"shuffled": 0, "shuffled_probe": "x"}, "leaves that control out"),
+        ({"piece": 0.0}, "leave no direction"),
+        ({"per_game": 31}, "30 states at most"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings, message):
+    with pytest.raises(BadInputError) as caught:
+        EditSpec(**RANDOM, **settings)
+    assert message in f"{caught.value} {caught.value.hint}"
