@@ -116,13 +116,16 @@ class DecodingSession:
     def restore(self, mark: Mark, rows: Sequence[int] | None = None) -> None:
         """Take back what was fed since `mark`, in all rows or in these. Rows must still hold what they held then."""
         for row in range(len(self)) if rows is None else rows:
-            length = mark.lengths[row]
-            if length == len(self.tokens[row]):
-                continue
-            del self.tokens[row][length:]
-            self._clean[row] = min(self._clean[row], length)
-            self._known[row] = True
-            self.logprobs[row] = mark.logprobs[row]
+            self.rewind(row, mark.lengths[row], mark.logprobs[row])
+
+    def rewind(self, row: int, length: int, logprobs: Tensor) -> None:
+        """Let one row hold its first `length` tokens again, after which it had these log-probabilities [vocab]."""
+        if length == len(self.tokens[row]):
+            return
+        del self.tokens[row][length:]
+        self._clean[row] = min(self._clean[row], length)
+        self._known[row] = True
+        self.logprobs[row] = logprobs
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep these rows, in this order; a row may come more than once. Edits of one direction a row follow."""
@@ -259,6 +262,9 @@ class DecodingSession:
             attended = torch.from_numpy(visible).to(device)[:, None]
         elif not fresh:
             attended = (torch.arange(reach, device=device) <= at[:, :, None])[:, None]
+        if attended is not None and attended.device.type == "cpu":
+            # a boolean mask would be made a number again in every layer
+            attended = torch.where(attended, 0.0, -torch.inf).to(self.model.dtype)
         rows = None if whole else torch.tensor(group, device=device)
         self.cache.place(Slots(rows, at, reach, fresh))
         edits = [

@@ -1,7 +1,9 @@
-"""Many games at once: groups of games take turns at the model, and while one thinks the engines search for the others.
+"""Many games at once on one decoding session: while some wait for the engines, the model writes in the others.
 
-A group is a decoding session whose key-value cache lives from move to move; a game that ends leaves its row to the next
-game. What is played does not depend on how games share batches: draws are keyed by game, ply and try.
+Game r has row r of the session, whose key-value cache lives from move to move; a game that ends leaves its row to the
+next game. Every pass of the model goes on with all texts that are being written, whatever character or try they are
+at, so no game waits for another's retries. What is played does not depend on how games share passes: draws are keyed
+by game, ply and try.
 """
 
 from __future__ import annotations
@@ -10,37 +12,24 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from chessreg.experiments.playing.game import PlayedGame, Rules
-from chessreg.experiments.playing.policies import Policy, Turn
+from chessreg.experiments.playing.policies import Draft, Policy, Turn, begin
 from chessreg.games.openings import Opening
 from chessreg.games.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from chessreg.games.engines import Limit
     from chessreg.games.pool import EngineMove, EnginePool, Evaluation
-    from chessreg.models.decoding import DecodingSession
     from chessreg.models.edits import Edit
     from chessreg.models.language_model import LanguageModel
 
 TICK_SECONDS = 0.2  # how long a wait for engines may last before the caller hears of it
 MEMORY = 0.8  # how slowly the arena changes its mind about who is slower, model or engines
 SPARSE = 4  # rows are closed up once one in so many is empty: it copies the cache
-
-
-@dataclass
-class Group:
-    """Games that take their turns together; game r has row r of the session, or nobody has."""
-
-    session: DecodingSession
-    games: list[PlayedGame | None]
-    asked: dict[int, Future[EngineMove]] = field(default_factory=dict)  # row → the move that is awaited
-
-    @property
-    def busy(self) -> bool:
-        return any(game is not None for game in self.games)
+ADMIT = 4  # prompts are read together, once one game in so many waits for the model: a pass for each would be dear
 
 
 class Arena:
@@ -64,17 +53,21 @@ class Arena:
         edits: Sequence[Edit] = (),
         adjudicate: Limit | None = None,
         batch_games: int = 32,
-        groups: int = 2,
         tick: Callable[[], None] = lambda: None,
         engines_slow: Callable[[bool], None] = lambda slow: None,
     ) -> None:
         self.model, self.tokenizer, self.policy, self.rules = model, tokenizer, policy, rules
         self.pool, self.opening_of, self.noise, self.edits = pool, opening_of, noise, list(edits)
-        self.adjudicate, self.batch_games, self.group_count, self.tick = adjudicate, batch_games, groups, tick
+        self.adjudicate, self.batch_games, self.tick = adjudicate, batch_games, tick
         self.engines_slow, self.slow, self.waits = engines_slow, False, 0.5
+        self.waited = self.worked = 0.0  # seconds since the last prompts were read
         longest = max(policy.move_tokens, tokenizer.max_move_tokens)
         self.room = model.block_size - (longest - 1)  # a move's last token is never fed
         self.waiting: Iterator[int] = iter(())
+        self.session = model.session(0, self.edits)
+        self.games: list[PlayedGame | None] = []
+        self.asked: dict[int, Future[EngineMove]] = {}  # row → the move that is awaited
+        self.drafts: dict[int, Draft] = {}  # row → the model's turn in the making
         self.finished: deque[PlayedGame] = deque()
         self.judged: list[tuple[PlayedGame, Future[Evaluation]]] = []
 
@@ -82,64 +75,95 @@ class Arena:
         """Finished games, in the order in which they end."""
         units = list(units)
         self.waiting = iter(units)
-        groups = [self._group(size) for size in shares(min(self.batch_games, len(units)), self.group_count)]
-        while any(group.busy for group in groups):
-            for group in groups:
-                if group.busy:
-                    self._visit(group)
-                    self._judge(block=False)
-                    yield from self._drain()
+        rows = min(self.batch_games, len(units))
+        self.session, self.games = self.model.session(rows, self.edits), [None] * rows
+        self.asked, self.drafts = {}, {}
+        self._fill()
+        while any(game is not None for game in self.games):
+            self._round()
+            self._judge(block=False)
+            yield from self._drain()
         while self.judged:
             self._judge(block=True)
             yield from self._drain()
         yield from self._drain()
 
-    # -- one group ------------------------------------------------------------------------------------------------
+    # -- a round: the engines' moves in, one pass of the model, the next questions out ------------------------------
 
-    def _group(self, rows: int) -> Group:
-        group = Group(self.model.session(rows, self.edits), [None] * rows)
-        self._fill(group)
-        return group
-
-    def _visit(self, group: Group) -> None:
-        """The engines' moves in, ended games out, new ones in, the model's moves, and the next questions out."""
-        self._compare(group)
-        while group.asked:
-            _, missing = wait(group.asked.values(), timeout=TICK_SECONDS)
-            self.tick()
-            if not missing:
-                break
-        for row, answer in group.asked.items():
-            game = group.games[row]
-            assert game is not None
-            game.push(answer.result().move)
-        group.asked.clear()
-        self._leave(group)
-        self._fill(group)
-        self._compact(group)
-        self._model_moves(group)
-        self._leave(group)
-        self._fill(group)  # a group is busy as long as a game waits
-        for row, game in enumerate(group.games):
-            if game is not None and not game.model_to_move and row not in group.asked:
-                self._ask(group, row, game)
+    def _round(self) -> None:
+        for row in [row for row, answer in self.asked.items() if answer.done()]:
+            self._game(row).push(self.asked.pop(row).result().move)
+        self._turn_over()
+        self._compact()
+        ready = [r for r, game in enumerate(self.games) if game and game.model_to_move and r not in self.drafts]
+        if not self.drafts and ADMIT * len(ready) < len(ready) + len(self.asked):
+            self._wait_for_engines()
+            return
+        if not self.drafts or ADMIT * len(ready) >= sum(game is not None for game in self.games):
+            self._admit(ready)
+        began = time.perf_counter()
+        drafts = list(self.drafts.items())
+        choices = self.policy.advance(self.session, self.tokenizer, [draft for _, draft in drafts])
+        for (row, _), choice in zip(drafts, choices, strict=True):
+            if choice is not None:
+                del self.drafts[row]
+                self._game(row).take(choice)
+        self.worked += time.perf_counter() - began
+        self._turn_over()
         self.tick()
 
-    def _compare(self, group: Group) -> None:
-        """Notice whether the model has to wait for the engines, or they for the model."""
-        late = any(not answer.done() for answer in group.asked.values())
-        self.waits = MEMORY * self.waits + (1 - MEMORY) * late
+    def _wait_for_engines(self) -> None:
+        began = time.perf_counter()
+        wait(self.asked.values(), timeout=TICK_SECONDS, return_when="FIRST_COMPLETED")
+        self.waited += time.perf_counter() - began
+        self.tick()
+
+    def _turn_over(self) -> None:
+        """Ended games out, new ones in, and the engines asked where it is their turn."""
+        self._leave()
+        self._fill()
+        for row, game in enumerate(self.games):
+            if game is not None and not game.model_to_move and row not in self.asked:
+                key = (*self.noise, game.unit, game.ply)
+                self.asked[row] = self.pool.submit(game.unit, game.board, key=key)
+
+    def _game(self, row: int) -> PlayedGame:
+        game = self.games[row]
+        assert game is not None
+        return game
+
+    def _admit(self, ready: list[int]) -> None:
+        """The model reads what was played in these games, and their turns begin."""
+        self._compare()
+        wanted: list[Any] = list(self.session.tokens)
+        turns = []
+        for row in ready:
+            game = self._game(row)
+            tokens = self._context(game)
+            if tokens is None:
+                continue
+            long = len(tokens) > self.room
+            if not long:
+                wanted[row] = tokens
+            key = ("play", *self.noise, game.unit, game.ply)
+            turns.append(Turn(row, game.board, key, tuple(tokens) if long else None))
+        self.session.sync(wanted)
+        self.drafts.update((draft.row, draft) for draft in begin(self.session, turns))
+
+    def _compare(self) -> None:
+        """Notice whether the model waits for the engines longer than it works."""
+        if self.waited + self.worked:
+            self.waits = MEMORY * self.waits + (1 - MEMORY) * (self.waited > self.worked)
+        self.waited = self.worked = 0.0
         if self.slow != (self.waits > 0.5):
             self.slow = not self.slow
             self.engines_slow(self.slow)
 
-    def _fill(self, group: Group) -> None:
+    def _fill(self) -> None:
         """Free rows to waiting games."""
-        for row, game in enumerate(group.games):
-            if game is None and (fresh := self._next_game()) is not None:
-                group.games[row] = fresh
-                if not fresh.model_to_move:
-                    self._ask(group, row, fresh)
+        for row, game in enumerate(self.games):
+            if game is None:
+                self.games[row] = self._next_game()
 
     def _next_game(self) -> PlayedGame | None:
         """The next game that waits. One whose opening ended it is finished as it is."""
@@ -150,48 +174,28 @@ class Arena:
             self.finished.append(game)
         return None
 
-    def _ask(self, group: Group, row: int, game: PlayedGame) -> None:
-        group.asked[row] = self.pool.submit(game.unit, game.board, key=(*self.noise, game.unit, game.ply))
-
-    def _leave(self, group: Group) -> None:
+    def _leave(self) -> None:
         """Ended games give up their rows."""
-        for row, game in enumerate(group.games):
+        for row, game in enumerate(self.games):
             if game is None or game.end is None:
                 continue
-            group.games[row] = None
+            self.games[row] = None
             if game.adjudicated and self.adjudicate is not None:
                 self.judged.append((game, self.pool.analyse(game.judged_board(), self.adjudicate)))
             else:
                 self.finished.append(game)
 
-    def _compact(self, group: Group) -> None:
-        """Close up rows for which no game waits. Only while no answer is awaited: answers name rows."""
-        kept = [row for row, game in enumerate(group.games) if game is not None]
-        empty = len(group.games) - len(kept)
-        if kept and not group.asked and empty and SPARSE * empty >= len(group.games):
-            group.session.select(kept)
-            group.games = [group.games[row] for row in kept]
-
-    def _model_moves(self, group: Group) -> None:
-        """The model's turn in every game of the group that waits for it."""
-        wanted: list[Any] = []
-        turns = []
-        for row, game in enumerate(group.games):
-            tokens = self._context(game) if game is not None and game.model_to_move else None
-            if game is None or tokens is None:
-                wanted.append(group.session.tokens[row])
-                continue
-            long = len(tokens) > self.room
-            wanted.append(group.session.tokens[row] if long else tokens)
-            key = ("play", *self.noise, game.unit, game.ply)
-            turns.append(Turn(row, game.board, key, tuple(tokens) if long else None))
-        if not turns:
+    def _compact(self) -> None:
+        """Close up rows for which no game waits."""
+        kept = [row for row, game in enumerate(self.games) if game is not None]
+        empty = len(self.games) - len(kept)
+        if not kept or not empty or SPARSE * empty < len(self.games):
             return
-        group.session.sync(wanted)
-        for turn, choice in zip(turns, self.policy.choose(group.session, self.tokenizer, turns), strict=True):
-            game = group.games[turn.row]
-            assert game is not None
-            game.take(choice)
+        self.session.select(kept)
+        self.games = [self.games[row] for row in kept]
+        place = {row: new for new, row in enumerate(kept)}
+        self.asked = {place[row]: answer for row, answer in self.asked.items()}
+        self.drafts = {place[row]: replace(draft, row=place[row]) for row, draft in self.drafts.items()}
 
     def _context(self, game: PlayedGame) -> list[int] | None:
         """What the model reads, ending where its move begins. None: it does not fit, and the game has ended."""
@@ -222,13 +226,3 @@ class Arena:
             game = self.finished.popleft()
             game.seconds = time.monotonic() - game.started
             yield game
-
-
-def shares(games: int, groups: int) -> list[int]:
-    """Games split as evenly as can be into at most so many groups.
-
-    >>> shares(7, 2), shares(1, 2)
-    ([4, 3], [1])
-    """
-    groups = max(1, min(groups, games))
-    return [games // groups + (number < games % groups) for number in range(groups)]

@@ -20,8 +20,8 @@ def sample_cropped(
     *,
     temperature: float,
     max_tokens: int,
-) -> list[str]:
-    """One move's text after each prompt, each token drawn from the newest tokens that the model can hold.
+) -> list[list[int]]:
+    """One move's tokens after each prompt, each drawn from the newest tokens that the model can hold; a stop token too.
 
     Every step moves every token to another position, so nothing is kept: a whole pass for each token. The draws are
     those of `sample_moves` with the same keys. `session` gives the model and the edits and stays as it is.
@@ -40,4 +40,4 @@ def sample_cropped(
         active = [r for r in active if written[r][-1] not in tokenizer.stop_ids]
         if not active:
             break
-    return [tokenizer.decode(ids[:-1] if ids[-1] in tokenizer.stop_ids else ids) for ids in written]
+    return written

@@ -9,13 +9,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+import numpy as np
+
 from chessreg.errors import BadInputError, NotFoundError
+from chessreg.noise import uniform
 
 if TYPE_CHECKING:
     import chess
+    from torch import Tensor
 
     from chessreg.games.tokenizers import Tokenizer
     from chessreg.models.decoding import DecodingSession
@@ -38,6 +42,19 @@ class Turn:
     prompt: tuple[int, ...] | None = None
 
 
+@dataclass
+class Draft:
+    """A turn in the making. `start` and `logprobs` are the row's length and log-probabilities [vocab] with the prompt
+    alone, `written` the tokens of the present try, `illegal` the texts of those before it."""
+
+    turn: Turn
+    row: int
+    start: int
+    logprobs: Tensor
+    written: list[int] = field(default_factory=list)
+    illegal: list[str] = field(default_factory=list)
+
+
 @dataclass(frozen=True)
 class Choice:
     """What the model did. `illegal` are the texts that were no legal move, in order; no move and no resignation is a
@@ -54,8 +71,8 @@ class Choice:
 
 
 class Policy(Protocol):
-    """Chooses for many rows at once. `temperatures` has one number for each try; `move_tokens` is the most that a try
-    may write, 0: as many as the tokenizer says."""
+    """Chooses for many rows at once, a pass of the model at a time. `temperatures` has one number for each try;
+    `move_tokens` is the most that a try may write, 0: as many as the tokenizer says."""
 
     @property
     def temperatures(self) -> tuple[float, ...]: ...
@@ -63,7 +80,27 @@ class Policy(Protocol):
     @property
     def move_tokens(self) -> int: ...
 
-    def choose(self, session: DecodingSession, tokenizer: Tokenizer, turns: Sequence[Turn]) -> list[Choice]: ...
+    def advance(self, session: DecodingSession, tokenizer: Tokenizer, drafts: Sequence[Draft]) -> list[Choice | None]:
+        """Go on with these turns by one pass of the model; a choice for each that is now made, else None."""
+        ...
+
+
+def begin(session: DecodingSession, turns: Sequence[Turn]) -> list[Draft]:
+    """Drafts of turns whose prompts the session holds."""
+    logprobs = session.refresh().clone()
+    return [Draft(turn, turn.row, len(session.tokens[turn.row]), logprobs[turn.row]) for turn in turns]
+
+
+def choose(policy: Policy, session: DecodingSession, tokenizer: Tokenizer, turns: Sequence[Turn]) -> list[Choice]:
+    """The choices in these turns, from first to last pass."""
+    drafts = dict(enumerate(begin(session, turns)))
+    made: dict[int, Choice] = {}
+    while drafts:
+        for i, choice in zip(list(drafts), policy.advance(session, tokenizer, list(drafts.values())), strict=True):
+            if choice is not None:
+                made[i] = choice
+                del drafts[i]
+    return [made[i] for i in range(len(turns))]
 
 
 Maker = Callable[[str, tuple[float, ...], bool, int], Policy]
@@ -124,59 +161,75 @@ class Retry:
             raise BadInputError(f"{len(given)} temperatures for {tries} tries", "give one, or one for each try")
         object.__setattr__(self, "temperatures", given)
 
-    def choose(self, session: DecodingSession, tokenizer: Tokenizer, turns: Sequence[Turn]) -> list[Choice]:
-        before = session.mark()
-        choices: dict[int, Choice] = {}
-        illegal: list[list[str]] = [[] for _ in turns]
-        pending = list(range(len(turns)))
-        for attempt, temperature in enumerate(self.temperatures):
-            texts = self._write(session, tokenizer, [turns[i] for i in pending], attempt, temperature)
+    def advance(self, session: DecodingSession, tokenizer: Tokenizer, drafts: Sequence[Draft]) -> list[Choice | None]:
+        """One more character of every text. A row whose text is no move begins its next try at once, so that no row
+        waits for the tries of another."""
+        limit = self.move_tokens or tokenizer.max_move_tokens
+        made: dict[int, Choice] = {}
+        new: list[list[int]] = [[] for _ in range(len(session))]
+        pending = [i for i, draft in enumerate(drafts) if draft.turn.prompt is None]
+        while pending:
             failed = []
-            for i, text in zip(pending, texts, strict=True):
-                move = tokenizer.parse(text, turns[i].board)
-                if move is not None:
-                    choices[i] = Choice(move, tuple(illegal[i]))
-                elif self.resigns and first_word(text) in RESIGNATIONS:
-                    choices[i] = Choice(None, tuple(illegal[i]), resigned=True)
+            for i, token in zip(pending, self._draw(session, [drafts[i] for i in pending]), strict=True):
+                draft = drafts[i]
+                draft.written.append(token)
+                full = len(session.tokens[draft.row]) >= session.model.block_size
+                if token not in tokenizer.stop_ids and len(draft.written) < limit and not full:
+                    new[draft.row] = [token]
+                elif (choice := self._judge(tokenizer, draft)) is not None:
+                    made[i] = choice
                 else:
-                    illegal[i].append(text)
+                    session.rewind(draft.row, draft.start, draft.logprobs)
                     failed.append(i)
-            session.restore(before, [turns[i].row for i in failed])
             pending = failed
-            if not pending:
-                break
-        return [choices.get(i) or Choice(None, tuple(illegal[i])) for i in range(len(turns))]
+        if any(new):
+            session.feed(new)
+        for i, draft in enumerate(drafts):
+            if draft.turn.prompt is not None:
+                made[i] = self._cropped(session, tokenizer, draft)
+        return [made.get(i) for i in range(len(drafts))]
 
-    def _write(
-        self, session: DecodingSession, tokenizer: Tokenizer, turns: list[Turn], attempt: int, temperature: float
-    ) -> list[str]:
-        """The text of one try in each of these turns."""
+    def _draw(self, session: DecodingSession, drafts: list[Draft]) -> list[int]:
+        """The next token of each text."""
+        from chessreg.models.sampling import draw
+
+        logprobs = session.logprobs[[draft.row for draft in drafts]].cpu().numpy()
+        heats = np.array([self.temperatures[len(draft.illegal)] for draft in drafts])
+        noise = [uniform(*draft.turn.key, len(draft.illegal), len(draft.written)) for draft in drafts]
+        tokens: list[int] = draw(logprobs, heats, np.array(noise)).tolist()
+        return tokens
+
+    def _judge(self, tokenizer: Tokenizer, draft: Draft) -> Choice | None:
+        """What a whole text comes to; None: another try."""
+        written = draft.written
+        text = tokenizer.decode(written[:-1] if written[-1] in tokenizer.stop_ids else written)
+        draft.written = []
+        move = tokenizer.parse(text, draft.turn.board)
+        if move is not None:
+            return Choice(move, tuple(draft.illegal))
+        if self.resigns and first_word(text) in RESIGNATIONS:
+            return Choice(None, tuple(draft.illegal), resigned=True)
+        draft.illegal.append(text)
+        return Choice(None, tuple(draft.illegal)) if len(draft.illegal) == len(self.temperatures) else None
+
+    def _cropped(self, session: DecodingSession, tokenizer: Tokenizer, draft: Draft) -> Choice:
+        """A turn whose prompt leaves no room in the session, from first to last try."""
         from chessreg.experiments.playing.cropping import sample_cropped
-        from chessreg.models.sampling import sample_moves
 
         limit = self.move_tokens or tokenizer.max_move_tokens
-        fitting = [i for i, turn in enumerate(turns) if turn.prompt is None]
-        texts = [""] * len(turns)
-        if fitting:
-            sampled = sample_moves(
+        choice = None
+        while choice is None:
+            attempt = len(draft.illegal)
+            draft.written = sample_cropped(
                 session,
                 tokenizer,
-                [(*turns[i].key, attempt) for i in fitting],
-                temperature=temperature,
+                [draft.turn.prompt or ()],
+                [(*draft.turn.key, attempt)],
+                temperature=self.temperatures[attempt],
                 max_tokens=limit,
-                rows=[turns[i].row for i in fitting],
-                keep=True,  # the move's tokens need not be computed again for the next turn
-            )
-            for i, sample in zip(fitting, sampled, strict=True):
-                texts[i] = sample.text
-        long = [i for i, turn in enumerate(turns) if turn.prompt is not None]
-        if long:
-            prompts = [turns[i].prompt or () for i in long]
-            keys = [(*turns[i].key, attempt) for i in long]
-            cropped = sample_cropped(session, tokenizer, prompts, keys, temperature=temperature, max_tokens=limit)
-            for i, text in zip(long, cropped, strict=True):
-                texts[i] = text
-        return texts
+            )[0]
+            choice = self._judge(tokenizer, draft)
+        return choice
 
 
 def first_word(text: str) -> str:
@@ -202,29 +255,24 @@ class Legal:
         if len(self.temperatures) != 1:
             raise BadInputError(f"the policy legal has one temperature, not {len(self.temperatures)}")
 
-    def choose(self, session: DecodingSession, tokenizer: Tokenizer, turns: Sequence[Turn]) -> list[Choice]:
+    def advance(self, session: DecodingSession, tokenizer: Tokenizer, drafts: Sequence[Draft]) -> list[Choice | None]:
         import chess
 
         from chessreg.models.legal import choose_legal, legal_move_mass, move_logprobs
 
-        fitting = [turn for turn in turns if turn.prompt is None]
-        long = [turn for turn in turns if turn.prompt is not None]
-        scored = dict(
-            zip(
-                (turn.row for turn in fitting),
-                move_logprobs(session, [turn.board for turn in fitting], tokenizer, [turn.row for turn in fitting]),
-                strict=True,
-            )
-        )
+        fitting = [draft for draft in drafts if draft.turn.prompt is None]
+        long = [draft for draft in drafts if draft.turn.prompt is not None]
+        boards, rows = [draft.turn.board for draft in fitting], [draft.row for draft in fitting]
+        scored = dict(zip(rows, move_logprobs(session, boards, tokenizer, rows), strict=True)) if fitting else {}
         if long:  # the newest text, with room for the longest move
             scratch = session.model.session(len(long), session.edits)
             room = session.model.block_size - (tokenizer.max_move_tokens - 1)
-            scratch.sync([(turn.prompt or ())[-room:] for turn in long])
-            fresh = move_logprobs(scratch, [turn.board for turn in long], tokenizer)
-            scored.update(zip((turn.row for turn in long), fresh, strict=True))
-        choices = []
-        for turn in turns:
-            logprobs = scored[turn.row]
-            text = choose_legal(logprobs, self.temperatures[0], *turn.key, 0)
+            scratch.sync([(draft.turn.prompt or ())[-room:] for draft in long])
+            fresh = move_logprobs(scratch, [draft.turn.board for draft in long], tokenizer)
+            scored.update(zip((draft.row for draft in long), fresh, strict=True))
+        choices: list[Choice | None] = []
+        for draft in drafts:
+            logprobs = scored[draft.row]
+            text = choose_legal(logprobs, self.temperatures[0], *draft.turn.key, 0)
             choices.append(Choice(chess.Move.from_uci(text), legal_mass=legal_move_mass(logprobs)))
         return choices

@@ -44,12 +44,12 @@ def facts(games):
 
 @pytest.mark.parametrize("policy", ["legal", "retry:8"])
 @pytest.mark.parametrize("colour", [chess.WHITE, chess.BLACK])
-def test_every_batch_size_and_number_of_groups_plays_the_same_games(model, pgn, policy, colour):
+def test_every_batch_size_plays_the_same_games(model, pgn, policy, colour):
     rules = Rules(colour, move_limit=6)
     alone = played(model, pgn, 10, policy=policy, rules=rules, batch_games=1)
     assert len({tuple(game.sans) for game in alone.values()}) == 10
-    for batch, groups in ((8, 2), (5, 3)):
-        together = played(model, pgn, 10, policy=policy, rules=rules, batch_games=batch, groups=groups)
+    for batch in (8, 5):
+        together = played(model, pgn, 10, policy=policy, rules=rules, batch_games=batch)
         assert facts(together) == facts(alone)
 
 
@@ -108,10 +108,10 @@ def test_cropping_plays_on_past_the_context(small, pgn):
 
 
 class HeldPool:
-    """Random moves that wait: the oldest searches of a group end once both groups search, or nothing else happens."""
+    """Random moves that wait: the oldest `group` searches end once all games search, or nothing else happens."""
 
-    def __init__(self, group):
-        self.group, self.open, self.quiet = group, [], 0
+    def __init__(self, group, games):
+        self.group, self.games, self.open, self.quiet = group, games, [], 0
 
     def submit(self, game, board, *, key):
         self.open.append((Future(), choose_move(RANDOM, board, key)))
@@ -120,7 +120,7 @@ class HeldPool:
 
     def tick(self):
         self.quiet += 1
-        if len(self.open) == 2 * self.group or self.quiet > 2:
+        if len(self.open) == self.games or self.quiet > 2:
             for future, move in self.open[: self.group]:
                 future.set_result(EngineMove(move, None, 1, 0.0))
             del self.open[: self.group]
@@ -130,27 +130,61 @@ class Watching:
     """A policy that looks at the pool while it chooses."""
 
     def __init__(self, policy, pool):
-        self.policy, self.pool, self.temperatures, self.seen = policy, pool, policy.temperatures, []
+        self.policy, self.pool, self.seen = policy, pool, []
+        self.temperatures, self.move_tokens = policy.temperatures, policy.move_tokens
 
-    def choose(self, session, tokenizer, turns):
+    def advance(self, session, tokenizer, drafts):
         self.seen.append(len(self.pool.open))
-        return self.policy.choose(session, tokenizer, turns)
+        return self.policy.advance(session, tokenizer, drafts)
 
 
-def test_one_groups_engines_search_while_the_other_group_is_at_the_model(model, pgn):
-    pool = HeldPool(group=3)
+def test_engines_search_for_some_games_while_the_model_is_at_others(model, pgn):
+    pool = HeldPool(group=3, games=6)
     both = arena(model, pgn, pool, batch_games=6, tick=pool.tick)
     both.policy = Watching(both.policy, pool)
     games = list(both.play(range(6)))
     assert {game.ply for game in games} == {4 + 16}
-    assert both.policy.seen == [0, *[3] * 15]
+    assert both.policy.seen == [0, *[3] * 14, 0]  # at last the others have ended
+
+
+def test_a_game_that_tries_again_does_not_hold_up_the_others(model, pgn):
+    passes = []
+    with EnginePool(RANDOM) as pool:
+        retry = arena(model, pgn, pool, policy="retry:40", batch_games=12, rules=Rules(chess.WHITE, 5))
+        advance = retry.policy.advance
+
+        class Counting:
+            temperatures, move_tokens = retry.policy.temperatures, retry.policy.move_tokens
+
+            def advance(self, session, tokenizer, drafts):
+                passes.append({len(draft.illegal) for draft in drafts})
+                return advance(session, tokenizer, drafts)
+
+        retry.policy = Counting()
+        games = list(retry.play(range(12)))
+    assert any(len(tries) > 1 for tries in passes), "texts at different tries share a pass"
+    written = sum(len(text) + 1 for game in games for _, _, text in game.illegal)
+    assert written > 0
+    assert len(passes) < written
 
 
 def test_the_model_hears_which_of_the_two_is_slower(model, pgn):
     said = []
-    pool = HeldPool(group=4)
-    list(arena(model, pgn, pool, batch_games=4, groups=1, tick=pool.tick, engines_slow=said.append).play(range(4)))
+    pool = HeldPool(group=4, games=4)
+    pool.tick = lambda: None
+    slow = arena(model, pgn, pool, batch_games=4, engines_slow=said.append)
+    slow.tick = lambda: HeldPool.tick(pool)
+    list(slow.play(range(4)))
+    assert said in ([], [True])  # how long it waited decides
+    slow.waited, slow.worked = 9.0, 1.0
+    for _ in range(9):
+        slow.waited = 9.0
+        slow._compare()
     assert said == [True]
+    for _ in range(9):
+        slow.worked = 9.0
+        slow._compare()
+    assert said == [True, False]
     quick = []
     with EnginePool(RANDOM) as instant:
         list(arena(model, pgn, instant, batch_games=4, engines_slow=quick.append).play(range(4)))
@@ -179,9 +213,9 @@ def test_a_wait_for_engines_can_be_broken_off(model, pgn):
 def test_rows_are_closed_up_when_no_game_waits(model, pgn, monkeypatch):
     sizes = []
     with EnginePool(RANDOM) as pool:
-        made = arena(model, pgn, pool, policy="retry:3", groups=1, batch_games=16)
-        visit = made._visit
-        monkeypatch.setattr(made, "_visit", lambda group: (visit(group), sizes.append(len(group.session)))[0])
+        made = arena(model, pgn, pool, policy="retry:3", batch_games=16)
+        turn = made._round
+        monkeypatch.setattr(made, "_round", lambda: (turn(), sizes.append(len(made.session)))[0])
         assert len(list(made.play(range(20)))) == 20
     assert sizes[0] == 16
     assert sizes[-1] < 8

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import chess
+import numpy as np
 import pytest
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.playing import policies
-from chessreg.experiments.playing.policies import Choice, Turn, make_policy
+from chessreg.experiments.playing.policies import Choice, Turn, choose, make_policy
 from chessreg.models.legal import move_logprobs
 from chessreg.models.sampling import sample_moves
 
@@ -62,7 +63,7 @@ def test_a_policy_name_cannot_be_taken_twice():
 def test_retry_plays_the_first_sample_that_is_legal_and_keeps_the_others_texts(model, pgn):
     policy = make_policy("retry:6", (1.0,))
     session, turns = opened(model, pgn, GAMES * 5)
-    choices = policy.choose(session, pgn, turns)
+    choices = choose(policy, session, pgn, turns)
     outcomes = {len(choice.illegal) for choice in choices if choice.move}
     assert len(outcomes) > 1, "the fixture's model no longer needs retries"
     for turn, choice in zip(turns, choices, strict=True):
@@ -78,7 +79,7 @@ def test_retry_plays_the_first_sample_that_is_legal_and_keeps_the_others_texts(m
 
 def test_after_a_turn_the_session_continues_as_if_the_game_were_read_afresh(model, pgn):
     session, turns = opened(model, pgn, GAMES)
-    choices = make_policy("retry:6", (1.0,)).choose(session, pgn, turns)
+    choices = choose(make_policy("retry:6", (1.0,)), session, pgn, turns)
     wanted = []
     for turn, choice, sans in zip(turns, choices, GAMES, strict=True):
         played = [*sans, turn.board.san(choice.move)] if choice.move else sans
@@ -90,7 +91,7 @@ def test_after_a_turn_the_session_continues_as_if_the_game_were_read_afresh(mode
 
 def test_no_legal_try_is_a_forfeit_with_every_text(model, pgn):
     session, turns = opened(model, pgn, GAMES * 5)
-    forfeits = [c for c in make_policy("retry:1", (1.0,)).choose(session, pgn, turns) if c.move is None]
+    forfeits = [c for c in choose(make_policy("retry:1", (1.0,)), session, pgn, turns) if c.move is None]
     assert forfeits
     assert all(len(choice.illegal) == 1 and choice.tries == 1 and not choice.resigned for choice in forfeits)
 
@@ -98,18 +99,18 @@ def test_no_legal_try_is_a_forfeit_with_every_text(model, pgn):
 def test_a_result_written_as_a_move_resigns_or_is_an_illegal_try(monkeypatch, model, pgn):
     from chessreg.models import sampling
 
-    told = sampling.SampledText("1-0", [6, 4, 5], -1.0, True)
-    monkeypatch.setattr(sampling, "sample_moves", lambda session, tokenizer, keys, **_: [told for _ in keys])
+    told = iter([*pgn.encode("1-0 ")] * 3)
+    monkeypatch.setattr(sampling, "draw", lambda logprobs, heats, noise: np.array([next(told)]))
     session, turns = opened(model, pgn, GAMES[:1])
-    assert make_policy("retry:2").choose(session, pgn, turns) == [Choice(None, (), resigned=True)]
+    assert choose(make_policy("retry:2"), session, pgn, turns) == [Choice(None, (), resigned=True)]
     strict = make_policy("retry:2", resigns=False)
-    assert strict.choose(session, pgn, turns) == [Choice(None, ("1-0", "1-0"))]
+    assert choose(strict, session, pgn, turns) == [Choice(None, ("1-0", "1-0"))]
 
 
 def test_legal_draws_from_the_exact_distribution_and_never_errs(model, pgn):
     session, turns = opened(model, pgn, [GAMES[2]] * 400)
     turns = [Turn(turn.row, turn.board, ("draw", turn.row)) for turn in turns]
-    choices = make_policy("legal").choose(session, pgn, turns)
+    choices = choose(make_policy("legal"), session, pgn, turns)
     board = turns[0].board
     exact = move_logprobs(session, [board], pgn, [0])[0]
     mass = sum(2.718281828459045**value for value in exact.values())
@@ -123,6 +124,6 @@ def test_legal_draws_from_the_exact_distribution_and_never_errs(model, pgn):
 
 def test_legal_at_temperature_zero_plays_the_most_probable_move(model, pgn):
     session, turns = opened(model, pgn, GAMES)
-    choices = make_policy("legal", (0.0,)).choose(session, pgn, turns)
+    choices = choose(make_policy("legal", (0.0,)), session, pgn, turns)
     for choice, scores in zip(choices, move_logprobs(session, [t.board for t in turns], pgn), strict=True):
         assert scores[choice.move.uci()] == max(scores.values())
