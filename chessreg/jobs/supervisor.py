@@ -24,7 +24,7 @@ from chessreg.jobs.attempt import plain
 from chessreg.jobs.executors import Executor, Seen, executor
 from chessreg.jobs.ingest import ingest
 from chessreg.jobs.presence import Presence
-from chessreg.jobs.watch import Watcher
+from chessreg.jobs.watch import Watcher, units_done
 from chessreg.registry.database import Database
 from chessreg.registry.tables import Attempt, Cause, Job, JobState
 from chessreg.registry.tables.types import utc_now
@@ -248,6 +248,7 @@ class Supervisor:
         with self.database.read() as session:
             if session.get(Attempt, UUID(attempt)) is None:  # it died before it could say that it began
                 return
+            done = units_done(session, UUID(attempt))
         states = {Cause.FAILED: "failed", Cause.OOM: "failed", Cause.LOST: "lost"}
         row = {
             "id": UUID(attempt),
@@ -256,6 +257,7 @@ class Supervisor:
             "cause": cause.value,
             "message": message,
             "exit_code": code,
+            "units_done": done,
         }
         with FragmentWriter(self.store, job.run_id.hex, attempt) as writer:
             writer.add("attempt_end", plain(row))

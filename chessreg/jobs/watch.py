@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
 from chessreg.registry import provenance, tables
 from chessreg.registry.database import Database
@@ -67,8 +68,15 @@ def lose(database: Database, attempts: list[UUID], cause: tables.Cause, message:
             if attempt.state is tables.AttemptState.RUNNING:
                 attempt.state, attempt.cause = tables.AttemptState.LOST, cause
                 attempt.ended_at, attempt.message = utc_now(), message
+                attempt.units_done = max(attempt.units_done, units_done(session, attempt_id))
                 lost += 1
     return lost
+
+
+def units_done(session: Session, attempt_id: UUID) -> int:
+    """Units that an attempt was the first to complete."""
+    ranges = tables.UnitRange
+    return session.scalar(select(func.sum(ranges.stop - ranges.start)).where(ranges.attempt_id == attempt_id)) or 0
 
 
 class Watcher:

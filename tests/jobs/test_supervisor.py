@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import delete, select
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.jobs import queue
@@ -67,7 +67,7 @@ def test_a_killed_shard_is_told_within_two_seconds_and_a_retry_does_only_what_is
     assert sorted(row.unit for row in desk.rows(tables.MetricPoint)) == list(range(10))
     after = {(r.start, r.stop): r.attempt_id for r in desk.rows(tables.UnitRange)}
     assert before.items() <= after.items()
-    assert sorted(a.units_done for a in desk.rows(tables.Attempt) if a.job_id == job.id) == [0, 3]
+    assert sorted(a.units_done for a in desk.rows(tables.Attempt) if a.job_id == job.id) == [2, 3]
     assert [j.tries for j in desk.jobs()] == [2, 1]
 
 
@@ -307,7 +307,7 @@ def test_a_job_whose_input_failed_is_blocked_until_that_is_retried(small_world):
     assert desk.states() == ["finished", "finished"]
 
 
-def test_an_input_whose_bytes_are_elsewhere_is_refused_with_the_command_that_helps(small_world):
+def test_an_input_whose_bytes_are_elsewhere_is_fetched_or_refused_with_the_command_that_helps(small_world):
     import shutil
 
     from chessreg.experiments.cache import Cache, CacheSpec
@@ -316,7 +316,13 @@ def test_an_input_whose_bytes_are_elsewhere_is_refused_with_the_command_that_hel
     with desk.session.database.read() as sql:
         digest = sql.scalars(select(tables.Checkpoint.artefact)).one()
     order = Order(Cache(), CacheSpec(checkpoint="reference", dataset="sample:test", last=4), Cache.how())
-    shutil.rmtree(desk.session.store.path(digest))
+    database, store = desk.session.database, desk.session.store
+    shutil.rmtree(store.path(digest))
+    plan([order], database, store)
+    assert store.exists(digest), "the store that this one was copied from is within reach, and known"
+    shutil.rmtree(store.path(digest))
+    with database.write() as sql:
+        sql.execute(delete(tables.ArtefactLocation).where(tables.ArtefactLocation.digest == digest))
     with pytest.raises(NotFoundError, match="nobody is known to have its bytes") as refused:
         desk.launch(order)
     assert digest[:6] in refused.value.message
