@@ -146,7 +146,8 @@ def refuse_games(trained: Trained, hashes: np.ndarray, allow: bool, what: str) -
     if shared:
         raise BadInputError(
             f"{shared:,} of the {len(hashes):,} games to evaluate are among those that {what} was made from",
-            "chessreg dataset split makes parts that share none; --allow-overlap goes on all the same",
+            "games of a few plies are often alike: --min-plies 20 leaves them out; chessreg dataset split makes parts "
+            "that share none; --allow-overlap goes on all the same",
         )
 
 
