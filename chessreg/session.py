@@ -72,15 +72,10 @@ class Session:
         The kind follows from the spec's class; `kind` is needed only for a kind of one's own file.
         """
         from chessreg.jobs import runner
-        from chessreg.jobs.kind import kind as find
-        from chessreg.jobs.kind import kinds
+        from chessreg.jobs.kind import of_spec
         from chessreg.registry import names
 
-        found = find(kind) if kind else next((k for k in kinds().values() if k.spec is type(spec)), None)
-        if found is None:
-            from chessreg.errors import NotFoundError
-
-            raise NotFoundError(f"no kind of experiment has the spec {type(spec).__name__}", "give kind='./file.py'")
+        found = of_spec(spec, kind)
 
         def begin(frozen: Any, missing: int) -> None:
             if name:  # refuse a taken name before anything is done
@@ -101,6 +96,24 @@ class Session:
             with self.database.write() as session:
                 names.say(session, "run", report.run_id, "name", name)
         return report
+
+    def launch(
+        self, spec: Spec, how: How | None = None, *, kind: str | None = None, name: str | None = None, **asked: Any
+    ) -> UUID | None:
+        """Queue a spec's run as jobs that outlive this process: `on`, `shards`, `priority`, … as `chessreg launch`.
+
+        Returns the launch's id (what `chessreg wait` takes), None when there is nothing to do.
+        """
+        from chessreg.jobs.kind import of_spec
+        from chessreg.jobs.launch import Order, enqueue, plan
+        from chessreg.jobs.presence import Presence
+
+        found = of_spec(spec, kind)
+        order = Order(found, spec, how or found.how(), tuple(sorted(spec.model_fields_set)), name, **asked)
+        group = enqueue(plan([order], self.database, self.store), self.database, self.store)
+        if group is not None:
+            Presence(self.store).start(self.database.url)
+        return group
 
     def query(self, name: str, **scope: Any) -> QueryResult:
         """A catalogue query by title or alias: `reg.query("elo by intervention").to_pandas()`."""

@@ -128,7 +128,9 @@ class Inputs:
     def _run_recipe(self, kind: str, reference: str) -> str:
         """`kind` is the run's, or `run` for a run of any kind."""
         with self.database.read() as session:
-            run = session.get_one(tables.Run, names.resolve(session, "run", reference))
+            run = session.get(tables.Run, names.resolve(session, "run", reference))
+            if run is None:  # it was named when it was launched
+                raise NotFoundError(f"run {reference} has not begun", f"chessreg wait {reference}")
             if kind != "run" and not stands_for(run.kind, kind):
                 raise BadInputError(f"run {reference} is a {run.kind} run, not a {kind} run")
             return f"run:{run.spec_hash}"

@@ -198,3 +198,13 @@ def kind(reference: str) -> Kind:
     if reference not in known:
         raise NotFoundError(f"there is no kind of experiment {reference!r}", f"the kinds are {', '.join(known)}")
     return known[reference]
+
+
+def of_spec(spec: Spec, reference: str | None = None) -> Kind:
+    """The kind whose spec this is, or the one of that reference. Raises NotFoundError when there is none."""
+    if reference:
+        return kind(reference)
+    for found in kinds().values():
+        if found.spec is type(spec):
+            return found
+    raise NotFoundError(f"no kind of experiment has the spec {type(spec).__name__}", "give kind='./file.py'")

@@ -31,7 +31,8 @@ def rows(session: Session, jobs: Iterable[Job]) -> list[Row]:
 
 
 def _some(session: Session, table: Any, column: Any, ids: set[UUID]) -> list[Any]:
-    wanted, found = list(ids), []
+    wanted = list(ids)
+    found: list[Any] = []
     for start in range(0, len(wanted), 500):
         found += session.scalars(select(table).where(column.in_(wanted[start : start + 500]))).all()
     return found

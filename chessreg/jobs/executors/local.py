@@ -103,8 +103,7 @@ class LocalExecutor:
             return Seen("ended", None, Cause.LOST, "its handle cannot be read")
         child = self._children.get(handle)
         if child is not None:
-            # Look without reaping first: until then its number, and so its group's, cannot be given to another.
-            if os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            if not has_exited(child):
                 return Seen("running")
             kill_group(child.pid)
             return self._end(handle, self._told(child.wait()))
@@ -134,6 +133,13 @@ class LocalExecutor:
         if code in (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP):
             return Seen("ended", 128 - code, Cause.KILLED, f"killed by {name}")
         return Seen("ended", 128 - code, Cause.FAILED, f"ended by {name}")
+
+
+def has_exited(child: subprocess.Popen[bytes]) -> bool:
+    """Whether a child has ended. It is not reaped: until then its number, its group's too, is not given to another."""
+    if not hasattr(os, "waitid"):  # macOS before Python 3.13
+        return child.poll() is not None
+    return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def handle_of(pid: int, log: Path, slot: Slot) -> str:
