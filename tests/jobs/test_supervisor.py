@@ -338,3 +338,21 @@ def test_an_input_whose_bytes_are_elsewhere_is_fetched_or_refused_with_the_comma
     with pytest.raises(NotFoundError, match=r"is only on box1.*run chessreg push \w+ .*there"):
         desk.launch(order)
     assert desk.jobs() == []
+
+
+def test_a_cache_may_name_the_checkpoint_of_a_training_that_has_not_begun(small_world):
+    from chessreg.experiments.cache import Cache, CacheSpec
+    from chessreg.experiments.train import Train, TrainSpec
+    from chessreg.experiments.vector import Vector, VectorSpec
+
+    desk = small_world
+    training = TrainSpec(datasets=("sample:fit",), n_layer=1, n_head=1, n_embd=8, steps=2, batch_tokens=1024)
+    train = Order(Train(), training, Train.how(device="cpu", threads=1), (), "tiny")
+    cache = Order(Cache(), CacheSpec(checkpoint="tiny", dataset="sample:test", last=4), Cache.how(device="cpu"))
+    made, waits = desk.launch(train, cache)
+    assert waits.spec.checkpoint == f"run:{made.spec_hash}/checkpoint"
+    assert waits.after == (made.spec_hash,)
+    with pytest.raises(NotFoundError, match="not begun"):
+        desk.session.inputs.recipe("run:train", "tiny")
+    with pytest.raises(BadInputError, match="train run, not a cache run"):
+        desk.launch(Order(Vector(), VectorSpec(cache="tiny"), Vector.how()))
