@@ -46,7 +46,9 @@ def run_query(
     names = [n for n in ("table", "clusters") if n in entry.statements]
     statements = {n: asked.statement(n) for n in names} | {"left out": left_out(entry, scope)}
     answer = engine.answer(statements, asked.parameters, timeout)
-    table = with_statistics(entry, answer["table"], answer.tables.get("clusters"))
+    if entry.title not in answer.made:
+        answer.made[entry.title] = with_statistics(entry, answer["table"], answer.tables.get("clusters"))
+    table = answer.made[entry.title]
     if asked.result_where:
         table = engine.over(table, f"SELECT * FROM result WHERE {asked.result_where} ORDER BY cell", timeout)
     meta = metadata(engine, answer, table.num_rows, entry.digest, asked.meta)
@@ -153,7 +155,7 @@ class Asked:
 
 def left_out(entry: Entry, scope: Scope) -> str:
     """Counts of the runs that the default scope leaves out."""
-    kind = entry.made_by.split()[-1]
+    kind = entry.made_by.split()[2]  # chessreg run KIND
     unfinished = "false" if scope.partial else "state <> 'complete' AND NOT archived AND NOT invalid"
     return f"""SELECT count(*) FILTER ({unfinished}) AS unfinished, count(*) FILTER (archived) AS archived,
         count(*) FILTER (invalid) AS invalid FROM runs WHERE kind = '{kind}'"""

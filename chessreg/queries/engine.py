@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from chessreg.errors import ChessregError
@@ -40,6 +40,7 @@ class Answer:
     tables: dict[str, pa.Table]
     read: dict[str, int]
     version: str
+    made: dict[str, pa.Table] = field(default_factory=dict)  # what was computed from it, for the next who asks
 
     def __getitem__(self, name: str) -> pa.Table:
         return self.tables[name]

@@ -29,6 +29,21 @@ def test_probe_accuracy_is_counted_over_all_squares_by_layer_and_split(database,
     assert rows[1]["accuracy_low"] < rows[1]["accuracy"] < rows[1]["accuracy_high"] < 100
 
 
+def test_skill_stands_beside_what_game_length_and_source_alone_say(database, make):
+    def game(correct, vote, **baselines):
+        named = {"length_class": 0, "source_class": 0, "majority_class": 0} | baselines
+        return (8, correct, {"positions": 8, "exact": correct, "game_class": 1, "vote_class": vote, "unseen": 2,
+                             "unseen_correct": 1, **named})  # fmt: skip
+
+    scores = {(0, "test"): [game(6, 1), game(2, 0, length_class=1), game(8, 1, source_class=1), game(4, 1)]}
+    make.probe(make.checkpoint("a"), scores, label="skill", layers=(0,))
+    [row] = run_query(database, "probe accuracy by layer").rows
+    assert (row["accuracy"], row["by_game"], row["unseen"]) == (62.5, 75, 50)
+    assert (row["length"], row["source"], row["majority"]) == (25, 25, 0)
+    best = run_query(database, "best probe layers").rows[0]
+    assert (best["accuracy"], best["length"], best["source"], best["minus_majority"]) == (62.5, 25, 25, 62.5)
+
+
 def test_games_not_squares_are_resampled(database, make):
     """Accuracy that differs between games only: the width follows the number of games."""
     scores = {(0, "test"): [(64, 64), (64, 32)] * 8}
@@ -90,6 +105,22 @@ def test_legality_on_both_boards_by_condition_with_deltas_to_clean(database, mak
     assert edit["delta_exact_low"] <= edit["delta_exact"] <= edit["delta_exact_high"]
     assert (clean["delta_modified"], random["delta_exact"]) == (None, pytest.approx(0))
     assert edit["greedy_modified"] == 100
+
+
+def test_an_edit_beside_its_controls_and_each_position_once(database, make):
+    checkpoint = make.checkpoint("reference")
+    edit = make.intervention(checkpoint, "probe:piece", (5,), 1.5)
+    control = make.intervention(checkpoint, "random", (5,), 1.5)
+    first = {"clean": (5, 1, 0.9, 0.2), "edit": (4, 5, 0.8, 0.9), "random-0": (5, 1, 0.9, 0.2)}
+    again = {"clean": (5, 1, 0.9, 0.2), "edit": (4, 3, 0.8, 0.9), "random-0": (5, 2, 0.9, 0.2)}
+    make.edit(checkpoint, [(7, first), (7, again), (9, first)], intervention=edit, control=control)
+    _, row, random = run_query(database, "karvonen table 8").rows
+    assert (row["layer"], row["layers"], row["scale"], row["edits_tried"]) == (5, [5], 1.5, 1)
+    assert (row["states"], row["unique_states"]) == (3, 2)  # a position is told by its game here
+    assert row["modified"] == pytest.approx(100 * 13 / 15)
+    assert row["unique_modified"] == 100
+    assert row["delta_random"] == pytest.approx(100 * (13 - 4) / 15)
+    assert (row["delta_shuffled"], random["delta_random"]) == (None, None)
 
 
 def test_skipped_states_are_counted_apart(database, make):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from chessreg.papers.karvonen.sizes import Size
+from chessreg.papers.karvonen.sizes import SIZES, Size
 from chessreg.papers.plan import Request, Step, Values
 from chessreg.papers.work import Made
 
@@ -40,7 +40,14 @@ def game_step(
     **values: Any,
 ) -> Step:
     """A match under the paper's protocol, but for `values`."""
-    common = {"preset": "paper", "checkpoint": request.checkpoint, "games": games}
+    size = SIZES[request.size]
+    common = {
+        "preset": "paper",
+        "checkpoint": request.checkpoint,
+        "games": games,
+        "move_limit": size.move_limit,
+        "adjudication": size.adjudication,
+    }
 
     def follow(made: Made) -> Values:
         return {**common, **values, **settings(made)}

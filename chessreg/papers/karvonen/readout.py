@@ -75,14 +75,21 @@ def probes(request: Request, size: Size) -> Iterator[Step]:
                 units=request.layers,
                 rows={"score": scored},
             )
-    yield Step(
-        "model-rating",
-        "probe",
-        {"cache": "@model-fit", "test_cache": "@model-test", "preset": "paper-rating", "first": size.first_ply // 2},
-        "section 3.2 (mean error of the rating)",
-        units=request.layers,
-        rows={"prediction": scored},
-    )
+    for who in ("model", "twin-0"):
+        yield Step(
+            f"{who}-rating",
+            "probe",
+            {
+                "cache": f"@{who}-fit",
+                "test_cache": f"@{who}-test",
+                "epochs": size.epochs,
+                "label": "rating",
+                "first": size.first_ply // 2,
+            },
+            "section 3.2 (mean error of the rating)",
+            units=request.layers,
+            rows={"prediction": scored},
+        )
     yield Step(
         "legality",
         "legality",

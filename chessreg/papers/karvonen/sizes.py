@@ -35,6 +35,8 @@ class Size:
     levels: tuple[str, ...]  # opponents of Figure 2
     level_games: int
     judge: str
+    move_limit: int = 90  # of games, and what evaluates those that reach it
+    adjudication: str = "nodes=100000"
 
 
 def ladder(nodes: int, levels: Sequence[int]) -> tuple[str, ...]:
@@ -48,6 +50,7 @@ SIZES: dict[SizeName, Size] = {
         legality_every=8,
         rungs=("random", "capture"), ladder_games=4, sweep_matches=2, match_games=4, match_controls=1,
         levels=("stockfish:0@nodes=100", "stockfish:1@nodes=100"), level_games=2, judge="nodes=100",
+        move_limit=15, adjudication="nodes=1000",
     ),
     "reference": Size(
         fit_games=11_112, test_games=10_000, min_plies=65, first_ply=50, seeds=3, twins=3, epochs=5, edit_games=300,

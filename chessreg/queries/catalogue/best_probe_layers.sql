@@ -17,6 +17,8 @@
 --   accuracy [%]: right on the test games, with its interval; games are resampled
 --   majority [%]: always naming what is most frequent in the fitting games
 --   minus_majority [%]: accuracy minus majority, same games
+--   source [%]: of skill: going by source and time control alone
+--   length [%]: of skill: going by the length of the game alone
 --   untrained [%]: accuracy of the twins, at the layer chosen in the same way
 --   untrained_layer: that layer
 --   minus_untrained [%]: accuracy minus that of the twins, same games
@@ -31,6 +33,8 @@
 --   accuracy = percent(correct, n)
 --   majority = percent(majority, majority_n)
 --   minus_majority = percent_difference(correct, n, majority, majority_n)
+--   source = percent(by_source, source_n)
+--   length = percent(by_length, length_n)
 --   untrained = percent(base_correct, base_n)
 --   minus_untrained = percent_difference(correct, n, base_correct, base_n)
 -- plot: probe accuracy of the best layer
@@ -78,7 +82,14 @@ WHERE place = 1
 
 -- statement: base
 SELECT h.cell, h.pool, h.weights, h.selected_on, s.run_id, s.unit, s.attempt_id, s.split, s.item, s.layer, s.n,
-       s.correct, json_extract_string(s.detail, '$.majority')::BIGINT AS majority, k.run, k.checkpoint_id, k.checkpoint,
+       s.correct,
+       coalesce(json_extract_string(s.detail, '$.majority')::BIGINT,
+                s.n * (json_extract_string(s.detail, '$.majority_class')
+                       = json_extract_string(s.detail, '$.game_class'))::BIGINT) AS majority,
+       s.n * (json_extract_string(s.detail, '$.source_class')
+              = json_extract_string(s.detail, '$.game_class'))::BIGINT AS by_source,
+       s.n * (json_extract_string(s.detail, '$.length_class')
+              = json_extract_string(s.detail, '$.game_class'))::BIGINT AS by_length, k.run, k.checkpoint_id, k.checkpoint,
        k.label
 FROM chosen AS h
 JOIN pools AS k ON k.pool = h.pool AND k.weights = h.weights AND k.layer = h.layer
@@ -116,11 +127,14 @@ ORDER BY h.cell
 -- A cluster is one game, with the answers of all runs of the pool, and beside them those of the untrained twins.
 WITH played AS (
     SELECT cell, pool, weights, selected_on, item, sum(correct)::BIGINT AS correct, sum(n)::BIGINT AS n,
-           sum(majority)::BIGINT AS majority, sum(n) FILTER (majority IS NOT NULL)::BIGINT AS majority_n
+           sum(majority)::BIGINT AS majority, sum(n) FILTER (majority IS NOT NULL)::BIGINT AS majority_n,
+           sum(by_source)::BIGINT AS by_source, sum(n) FILTER (by_source IS NOT NULL)::BIGINT AS source_n,
+           sum(by_length)::BIGINT AS by_length, sum(n) FILTER (by_length IS NOT NULL)::BIGINT AS length_n
     FROM base
     GROUP BY ALL
 )
-SELECT p.cell, p.correct, p.n, p.majority, p.majority_n, u.correct AS base_correct, u.n AS base_n, count(*) AS clusters
+SELECT p.cell, p.correct, p.n, p.majority, p.majority_n, p.by_source, p.source_n, p.by_length, p.length_n,
+       u.correct AS base_correct, u.n AS base_n, count(*) AS clusters
 FROM played AS p
 LEFT JOIN played AS u ON u.pool = p.pool AND u.selected_on = p.selected_on AND u.item = p.item
     AND u.weights = 'untrained' AND p.weights = 'trained'

@@ -15,6 +15,10 @@
 --   accuracy [%]: right predictions, with its interval; games are resampled
 --   majority [%]: always naming what is most frequent in the fitting games
 --   boards [%]: positions with every square right
+--   unseen [%]: right predictions in positions that no fitted position equals
+--   by_game [%]: of skill: games whose class most of their positions vote for
+--   source [%]: of skill: going by source and time control alone
+--   length [%]: of skill: going by the length of the game alone
 --   chosen: highest accuracy on the validation games among the layers of its run
 --   layers_tried [layers]: among how many
 --   train_games [games]: games fitted on
@@ -28,6 +32,10 @@
 --   accuracy = percent(correct, n)
 --   majority = percent(majority, majority_n)
 --   boards = percent(exact, positions)
+--   unseen = percent(unseen_correct, unseen_n)
+--   by_game = percent(by_vote, classed)
+--   source = percent(by_source, source_n)
+--   length = percent(by_length, length_n)
 -- plot: probe accuracy by layer
 --   aliases: karvonen figure 3, figure 3
 --   form: lines
@@ -63,7 +71,17 @@ FROM cells
 
 -- statement: base
 SELECT k.cell, s.run_id, s.unit, s.attempt_id, s.split, s.item, s.layer, s.n, s.correct,
-       json_extract_string(s.detail, '$.majority')::BIGINT AS majority,
+       coalesce(json_extract_string(s.detail, '$.majority')::BIGINT,
+                s.n * (json_extract_string(s.detail, '$.majority_class')
+                       = json_extract_string(s.detail, '$.game_class'))::BIGINT) AS majority,
+       json_extract_string(s.detail, '$.unseen_correct')::BIGINT AS unseen_correct,
+       json_extract_string(s.detail, '$.unseen')::BIGINT * s.n
+           // json_extract_string(s.detail, '$.positions')::BIGINT AS unseen_n,
+       (json_extract_string(s.detail, '$.vote_class') = json_extract_string(s.detail, '$.game_class'))::BIGINT AS by_vote,
+       s.n * (json_extract_string(s.detail, '$.source_class')
+              = json_extract_string(s.detail, '$.game_class'))::BIGINT AS by_source,
+       s.n * (json_extract_string(s.detail, '$.length_class')
+              = json_extract_string(s.detail, '$.game_class'))::BIGINT AS by_length,
        json_extract_string(s.detail, '$.exact')::BIGINT AS exact,
        json_extract_string(s.detail, '$.positions')::BIGINT AS positions,
        k.run, k.checkpoint_id, k.checkpoint, k.label, k.hook_point
@@ -81,7 +99,11 @@ ORDER BY b.cell
 -- statement: clusters
 -- A cluster is one game.
 SELECT cell, correct, n, majority, CASE WHEN majority IS NOT NULL THEN n END AS majority_n, exact,
-       CASE WHEN exact IS NOT NULL THEN positions END AS positions, count(*) AS clusters
+       CASE WHEN exact IS NOT NULL THEN positions END AS positions, unseen_correct,
+       CASE WHEN unseen_correct IS NOT NULL THEN unseen_n END AS unseen_n, by_vote,
+       CASE WHEN by_vote IS NOT NULL THEN 1 END AS classed, by_source,
+       CASE WHEN by_source IS NOT NULL THEN n END AS source_n, by_length,
+       CASE WHEN by_length IS NOT NULL THEN n END AS length_n, count(*) AS clusters
 FROM base
 GROUP BY ALL
 ORDER BY ALL
