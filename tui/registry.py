@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,12 +53,13 @@ def take_in(session: Session) -> str:
     """
     from chessreg.errors import ChessregError
     from chessreg.jobs.ingest import ingest
-    from chessreg.jobs.runner import mark_dead
+    from chessreg.jobs.watch import Watcher
     from store.errors import StoreError
 
+    began = time.monotonic()
     try:
         ingest(session.database, session.store)
-        mark_dead(session.database)
+        Watcher(session.store).look(session.database, began)
     except (ChessregError, StoreError) as error:
         return error.message
     return ""

@@ -225,7 +225,7 @@ def test_rows_are_printed_as_a_table_or_as_json(capsys: pytest.CaptureFixture[st
 SLOW = """
 import sys, time, click
 from chessreg.cli.root import root, run_command_line
-@root.command("wait")
+@root.command("linger")
 def wait():
     click.echo("ready", err=True)
     time.sleep(60)
@@ -238,7 +238,7 @@ sys.exit(run_command_line(sys.argv[1:]))
 
 
 def test_an_interrupt_ends_with_130_and_one_line() -> None:
-    process = subprocess.Popen([sys.executable, "-c", SLOW, "wait"], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", SLOW, "linger"], cwd=ROOT, stderr=subprocess.PIPE, text=True)
     assert process.stderr
     assert process.stderr.readline() == "ready\n"
     process.send_signal(signal.SIGINT)
