@@ -43,5 +43,5 @@ class TrainingGames:
 
 
 def _count(hashes: np.ndarray, wanted: int) -> int:
-    low, high = (np.searchsorted(hashes, np.uint64(wanted), side) for side in ("left", "right"))  # type: ignore[call-overload]
+    low, high = (np.searchsorted(hashes, np.uint64(wanted), side) for side in ("left", "right"))
     return int(high - low)
