@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from uuid import UUID
 
 import chess
 import numpy as np
 import pytest
 from sqlalchemy import select
 
-from chessreg.errors import BadInputError
-from chessreg.experiments.cache import CacheSpec
+from chessreg.errors import BadInputError, ChessregError, NotFoundError
+from chessreg.experiments.cache import CacheHow, CacheSpec
+from chessreg.experiments.edit import Edit as EditKind
 from chessreg.experiments.edit import EditHow, EditSpec
-from chessreg.experiments.editing.states import states
-from chessreg.experiments.probe import ProbeSpec
+from chessreg.experiments.editing.states import reason_to_skip, states
+from chessreg.experiments.probe import ProbeHow, ProbeSpec
 from chessreg.experiments.selection import select as select_games
 from chessreg.games.tokenizers import tokenizer
 from chessreg.jobs.checkpoints import import_checkpoint
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
+from chessreg.models.edits import Edit
 from chessreg.registry import tables
 
 
@@ -28,8 +31,8 @@ def edited(world_session, bigram, tmp_path):
     model = bigram(likes=".Nc3 ")
     save_checkpoint(model.hf, tmp_path / "bigram", CheckpointInfo.of(model.hf, "pgn-char-32"))
     import_checkpoint(session.database, session.store, tmp_path / "bigram", name="bigram")
-    session.run(CacheSpec(checkpoint="bigram", dataset="sample:fit", last=10), name="bigram-fit")
-    session.run(ProbeSpec(cache="bigram-fit", epochs=1), name="bigram-board")
+    session.run(CacheSpec(checkpoint="bigram", dataset="sample:fit", last=10), CacheHow(threads=1), name="bigram-fit")
+    session.run(ProbeSpec(cache="bigram-fit", epochs=1), ProbeHow(threads=1), name="bigram-board")
 
     def run(how=None, **settings):
         spec = EditSpec(
@@ -37,7 +40,7 @@ def edited(world_session, bigram, tmp_path):
             | {"spellings": False}
             | settings
         )
-        report = session.run(spec, how)
+        report = session.run(spec, how or EditHow(threads=1))
         by_unit = defaultdict(dict)
         with session.database.read() as sql:
             stored = EditSpec(**sql.get_one(tables.Run, report.run_id).spec)
@@ -102,12 +105,16 @@ def test_batches_do_not_change_what_is_drawn(edited):
     def texts(by_unit):
         return {(u, *key): row.text for u, rows in by_unit.items() for key, row in rows.items()}
 
-    one, many = edited(EditHow(batch_states=1), seed=3), edited(EditHow(batch_states=12), seed=3, replicate=1)
+    few = {"seed": 3, "games": 3, "per_game": 2}
+    one, many = (
+        edited(EditHow(batch_states=1, threads=1), **few),
+        edited(EditHow(batch_states=12, threads=1), **few, replicate=1),
+    )
     assert texts(one[1]) == texts(many[1])
 
 
 def test_states_of_a_game_differ_and_short_games_have_fewer(edited, world_session):
-    spec, _ = edited(per_game=30, games=3)
+    spec, _ = edited(per_game=30, games=3, samples=0, controls=0, shuffled=0)
     games, places = select_games(spec, world_session.inputs)
     found = states(spec, games, places, range(90))
     plies = defaultdict(list)
@@ -122,3 +129,177 @@ def test_states_of_a_game_differ_and_short_games_have_fewer(edited, world_sessio
 def test_probes_of_another_model_are_refused(edited):
     with pytest.raises(BadInputError, match="another checkpoint"):
         edited(checkpoint="reference")
+
+
+def test_a_sweep_holds_every_state_under_every_edit(edited, world_session):
+    """Layer sets times scales in one run; the best is chosen on one half of the games and told on the other."""
+    _, by_unit = edited(layer_sets=("0",), scales=(0.5, 8.0, 40.0), games=10, per_game=1, samples=4)
+    done = [rows for rows in by_unit.values() if ("skipped", -1) not in rows]
+    edits = [f"edit-{n}" for n in range(3)]
+    for rows in done:
+        assert {c for c, _ in rows} == {
+            "clean",
+            *edits,
+            *(f"{c}-{n}" for c in ("random", "shuffled") for n in range(3)),
+        }
+        for number, name in enumerate(edits):
+            greedy = rows[name, -1]
+            assert greedy.detail["setting"] == number
+            assert greedy.detail["scales"] == [(0.5, 8.0, 40.0)[number]]
+            assert greedy.detail["half"] == rows["clean", -1].detail["half"]
+            assert rows[f"random-{number}", -1].detail["scales"] == greedy.detail["scales"]
+    half_of = {rows["clean", -1].item: rows["clean", -1].detail["half"] for rows in done}
+    assert set(half_of.values()) == {"choose", "report"}
+
+    def share(name: str, half: str) -> float:
+        texts = [
+            row.legal_modified
+            for rows in done
+            for (condition, sample), row in rows.items()
+            if condition == name and sample >= 0 and half_of[row.item] == half
+        ]
+        return 100 * sum(texts) / len(texts)
+
+    def mass(name: str) -> float:  # between equal shares
+        return sum(rows[name, -1].mass_modified for rows in done if half_of[rows[name, -1].item] == "choose")
+
+    best = max(edits, key=lambda name: (share(name, "choose"), mass(name)))
+    run_id = done[0]["clean", -1].run_id
+    answer = [row for row in world_session.query("best board edit").rows if UUID(str(row["run_id"])) == run_id]
+    chosen, upper = sorted(answer, key=lambda row: row["choice"])
+    assert (chosen["tried"], upper["tried"]) == (3, 3)
+    assert chosen["scale"] == (0.5, 8.0, 40.0)[edits.index(best)]
+    assert chosen["chosen_modified"] == pytest.approx(share(best, "choose"))
+    assert chosen["modified"] == pytest.approx(share(best, "report"))
+    most = [max(sum(rows[name, s].legal_modified for s in range(4)) for name in edits) for rows in done]
+    assert upper["modified"] == pytest.approx(100 * sum(most) / (4 * len(done)))
+    assert upper["states"] == len(done)
+
+
+def test_equal_positions_have_equal_keys_and_others_have_not(edited):
+    _, by_unit = edited(controls=0, shuffled=0, samples=0, games=6)
+    keys = defaultdict(set)
+    for rows in by_unit.values():
+        for row in rows.values():
+            if row.fen:
+                keys[row.detail["position"]].add(" ".join(row.fen.split()[:4]))
+    assert len(keys) > 6
+    assert all(len(boards) == 1 for boards in keys.values())
+
+
+def test_kings_are_moved_when_they_are_included(edited):
+    _, skipping = edited(controls=0, shuffled=0, samples=1)
+    _, included = edited(controls=0, shuffled=0, samples=1, king="include")
+    for unit, rows in skipping.items():
+        if ("skipped", -1) in rows and rows["skipped", -1].detail["skipped"] == "king":
+            assert included[unit]["clean", -1].detail["piece"] == "K"
+        else:
+            assert set(included[unit]) == set(rows)
+    reasons = {rows["skipped", -1].detail["skipped"] for rows in included.values() if ("skipped", -1) in rows}
+    assert reasons <= {"illegal"}
+
+
+def test_the_fixed_guard_asks_the_modified_board():
+    """White's only pieces that can move: the pawn that is taken off. The author's guard looks at the original board."""
+    board = chess.Board("7k/8/8/8/8/1qp5/7P/K7 w - - 0 1")
+    move = chess.Move.from_uci("h2h4")
+    named = {"checkpoint": "c", "probe": "p", "dataset": "d"}
+    assert move in board.legal_moves
+    assert reason_to_skip(EditSpec(**named), board, move) is None
+    assert reason_to_skip(EditSpec(**named, guard="fixed"), board, move) == "no moves"
+    assert reason_to_skip(EditSpec(**named, guard="fixed"), chess.Board(), chess.Move.from_uci("e2e4")) is None
+    assert reason_to_skip(EditSpec(**named), board, None) == "illegal"
+
+
+@pytest.mark.parametrize("positions", ["last", "white-segments"])
+def test_edited_texts_are_those_of_a_full_recompute(edited, world_session, positions):
+    """Specification 6.1 and 6.3: greedy texts, each character by a full pass with the edit at these positions."""
+    import torch
+
+    settings = {"positions": positions, "scale_rule": "single_target", "scale": -3.0, "samples": 0, "controls": 0}
+    spec, by_unit = edited(**settings, shuffled=0, games=3, per_game=2, max_characters=7)
+    model, pgn = world_session.model("bigram"), tokenizer("pgn-char-32")
+    probe = world_session.probe("bigram-board", 0)
+    games, places = select_games(spec, world_session.inputs)
+    checked = 0
+    for state in states(spec, games, places, sorted(by_unit)):
+        rows = by_unit[state.unit]
+        if ("skipped", -1) in rows:
+            continue
+        detail = rows["edit", -1].detail
+        label = 6 + chess.Piece.from_symbol(detail["piece"]).piece_type
+        own = torch.from_numpy(probe.weight[:, chess.parse_square(detail["square"]), label].copy())
+        edit = Edit(0, own / own.norm(), detail["scales"][0], positions, "subtract")
+        ids = pgn.encode(state.prompt).tolist()
+        residual = model.residuals(torch.tensor([ids]), [0], edits=[edit])[0, 0, -1]
+        assert float(residual @ own) == pytest.approx(-3.0, abs=1e-3)
+        written = []
+        while len(written) < 7 and written[-1:] != [0]:
+            written.append(int(model.logits(torch.tensor([ids + written]), edits=[edit])[0, -1].argmax()))
+        assert rows["edit", -1].text == pgn.decode(written).strip()
+        checked += 1
+    assert checked
+
+
+def test_both_masses_stand_on_the_greedy_row(edited):
+    _, by_unit = edited(controls=0, shuffled=0, samples=0, games=1, per_game=3, spellings=True)
+    [greedy, *_] = [rows["edit", -1] for rows in by_unit.values() if ("edit", -1) in rows]
+    for board in ("original", "modified"):
+        assert greedy.detail[f"spelled_{board}"] >= getattr(greedy, f"mass_{board}") - 1e-6
+    assert 0 <= greedy.detail["spelled_missed"] < 0.01
+
+
+def test_what_cannot_be_edited_is_refused_before_anything_runs(edited):
+    for settings, message in [
+        ({"layers": (5,)}, "no probe of layer 5"),
+        ({"scale_rule": "double"}, "no scale rule"),
+        ({"layer_sets": ("0", "1")}, "no probe of layer 1"),
+    ]:
+        with pytest.raises(ChessregError, match=message):
+            edited(**settings)
+
+
+def test_games_that_the_probe_was_fitted_on_are_refused(edited):
+    with pytest.raises(BadInputError, match="the probe was made from"):
+        edited(dataset="sample:fit")
+    _, by_unit = edited(dataset="sample:fit", allow_overlap=True, games=1, per_game=1)
+    assert by_unit
+
+
+def test_readings_before_and_after_are_the_probe_s_logits(edited, world_session, tmp_path):
+    import torch
+
+    from chessreg.experiments.editing import heat
+    from chessreg.games.picture import save_frame, save_heatmaps
+
+    spec, by_unit = edited(scale_rule="single_target", scale=-3.0, samples=1, games=3, per_game=2)
+    unit, rows = next((u, r) for u, r in sorted(by_unit.items()) if ("skipped", -1) not in r)
+    inputs = world_session.inputs
+    found = heat.readings(inputs, rows["clean", -1].run_id, unit)
+    assert (found.layer, found.condition) == (0, "edit")
+    assert found.edited[found.square, found.label] == pytest.approx(-3.0, abs=1e-3)
+    games, places = select_games(spec, inputs)
+    [state] = states(spec, games, places, [unit])
+    ids = tokenizer("pgn-char-32").encode(state.prompt).tolist()
+    residual = world_session.model("bigram").residuals(torch.tensor([ids]), [0])[0, 0, -1].numpy()
+    logits = np.einsum("d,dsk->sk", residual, world_session.probe("bigram-board", 0).weight)
+    assert found.clean == pytest.approx(logits, abs=1e-3)
+    for label in (heat.class_of("P"), heat.class_of("k")):
+        expected = logits[:, label] - np.log(np.exp(logits).sum(1))
+        assert found.values("clean", label) == pytest.approx(expected, abs=1e-3)
+    boards = heat.panels(found, found.label, "logprob", 5.0)
+    assert [(panel.low, panel.high) for panel in boards] == [(-5.0, 0.0)] * 4
+    assert len(heat.panels_of_reading(found, heat.class_of("P"), "logprob", 2.0)) == 3
+    for suffix, magic in ((".svg", b"<?xml"), (".png", b"\x89PNG")):
+        save_heatmaps(boards, tmp_path / f"heat{suffix}", "title")
+        assert (tmp_path / f"heat{suffix}").read_bytes().startswith(magic)
+    frames = EditKind().frames({"run_id": rows["clean", -1].run_id, "unit": unit}, inputs)
+    assert [frame.heat is None for frame in frames] == [True, True, False, False]
+    values = found.values("edited", found.label, "probability")
+    assert frames[3].heat[found.square] == pytest.approx(values[found.square])
+    save_frame(frames[1], tmp_path / "board.png")
+    assert (tmp_path / "board.png").read_bytes().startswith(b"\x89PNG")
+    random = heat.readings(inputs, rows["clean", -1].run_id, unit, "random-0")
+    assert not np.allclose(random.edited, found.edited, atol=0.01)
+    with pytest.raises(NotFoundError, match="no condition"):
+        heat.readings(inputs, rows["clean", -1].run_id, unit, "edit-7")
