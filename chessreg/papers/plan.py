@@ -48,6 +48,7 @@ class Step:
     units: int = 0
     rows: Mapping[str, int] = field(default_factory=dict)
     bytes: int = 0
+    choice: bool = False  # only chooses settings: never shown, or pooled, with results
 
     @property
     def needs(self) -> frozenset[str]:
@@ -68,6 +69,7 @@ class Sheet:
     plots: tuple[str, ...] = ()
     scorings: tuple[str, ...] = ("paper",)
     published: bool = True
+    choices: bool = False  # of the runs that choose settings, not of the results
 
 
 @dataclass(frozen=True)

@@ -60,8 +60,8 @@ def sheet_written(work: Work, sheet: Sheet, scoring: str, folder: Path) -> Writt
 
 
 def scope(work: Work, sheet: Sheet) -> Scope:
-    """The paper's own runs, and what of them the sheet shows."""
-    return Scope(tag=(work.tag,), where=sheet.where)
+    """The runs of the sheet, and what of them it shows."""
+    return Scope(tag=(work.tag_of(sheet.choices),), where=sheet.where)
 
 
 def published(work: Work, result: QueryResult, stem: str, folder: Path) -> list[str]:
@@ -104,7 +104,7 @@ def command(work: Work, sheet: Sheet, scoring: str) -> str:
 
     where = f" --where {shlex.quote(sheet.where)}" if sheet.where else ""
     policy = f" --scoring {scoring}" if scoring != "paper" else ""
-    return f'chessreg query "{sheet.query}" --tag {work.tag}{where}{policy}'
+    return f'chessreg query "{sheet.query}" --tag {work.tag_of(sheet.choices)}{where}{policy}'
 
 
 def index(work: Work, made: Sequence[Written]) -> str:
@@ -114,7 +114,9 @@ def index(work: Work, made: Sequence[Written]) -> str:
         f"# {work.paper.title}",
         "",
         f"Checkpoint {asked.checkpoint}; fitted on {asked.fit}, tested on {asked.test}; size {asked.size}; "
-        f"{len(work.steps)} steps, tagged `{work.tag}`.",
+        f"{len(work.steps)} steps.",
+        "",
+        f"Results are tagged `{work.tag}`, runs that only choose settings `{work.tag_of(True)}`.",
         "",
         "Each table is printed again by its command; `--rows N` shows the games, trials or scores behind row N, and "
         "`chessreg board` draws them.",

@@ -58,6 +58,10 @@ class Work:
         self.tag = f"{paper.name}-{request.size}-{short_digest(session, request)}"
         self.recipes: dict[str, str] = {}
 
+    def tag_of(self, choice: bool) -> str:
+        """The tag of the results, or of the runs that only choose settings: a query pools what has one tag."""
+        return f"{self.tag}-choice" if choice else self.tag
+
     @property
     def made(self) -> Made:
         return Made(self.session, self.request, self.tag, self.recipes)
@@ -165,15 +169,15 @@ class Work:
         from chessreg.registry import names
         from chessreg.registry.names import NOW
 
-        run_id = UUID(self.made.run_id(step.name))
+        run_id, tag = UUID(self.made.run_id(step.name)), self.tag_of(step.choice)
         with self.session.database.read() as sql:
             known = select(NOW.c.value).where(
-                NOW.c.noun == "run", NOW.c.target == run_id.hex, NOW.c.word == "tag", NOW.c.value == self.tag
+                NOW.c.noun == "run", NOW.c.target == run_id.hex, NOW.c.word == "tag", NOW.c.value == tag
             )
             if sql.execute(known).first() is not None:
                 return
         with self.session.database.write() as sql:
-            names.say(sql, "run", run_id, "tag", self.tag)
+            names.say(sql, "run", run_id, "tag", tag)
 
 
 def request(

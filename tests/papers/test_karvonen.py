@@ -76,3 +76,13 @@ def test_a_paper_that_there_is_not_is_told_with_those_that_there_are():
     with pytest.raises(NotFoundError) as caught:
         find("karvonnen")
     assert caught.value.hint == "did you mean karvonen?"
+
+
+def test_runs_that_choose_settings_are_kept_apart_from_results():
+    steps = find("karvonen").steps(Request("m", "d", "e", 8, 64, "reference"))
+    choosing = {step.name.partition("-")[0] for step in steps if step.choice}
+    assert choosing == {"ladder", "sweep", "edit"}
+    assert not any(step.choice for step in steps if step.name.startswith(("arm-", "edits-", "level-")))
+    assert {sheet.file for sheet in find("karvonen").sheets if sheet.choices} == {
+        "ladder", "table-6", "table-6-skill", "table-8",
+    }  # fmt: skip

@@ -36,7 +36,7 @@ def edits(request: Request, size: Size) -> Iterator[Step]:
         "Tables 6 and 8, Appendix D",
         ("parts",),
         units=states,
-        rows={"trial": states * (1 + sweep * len(size.edit_scales)) * 6},
+        rows={"trial": states * (1 + sweep * len(size.edit_scales)) * 6}, choice=True,
     )  # fmt: skip
     states = size.edit_games * size.edit_states
     for positions in ("all", "last"):

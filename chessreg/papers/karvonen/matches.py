@@ -10,6 +10,8 @@ from chessreg.papers.plan import Request, Step, Values
 from chessreg.papers.work import Made
 
 POLICIES = {"retry": "retry:5", "legal": "legal"}
+LADDER, SWEEP = "choice of the opponent", "Table 6"
+CHOICES = (LADDER, SWEEP)
 SIGNS = {"positive": 1, "negative": -1}
 OPENINGS = {"standard": "standard", "random": "random:20"}
 
@@ -53,7 +55,8 @@ def game_step(
         return {**common, **values, **settings(made)}
 
     given = {**common, **values} if settings is None else follow
-    return Step(name, "play", given, serves, after, units=games, rows={"game": games})
+    choice = serves in CHOICES
+    return Step(name, "play", given, serves, after, units=games, rows={"game": games}, choice=choice)
 
 
 def ladder_and_arms(request: Request, size: Size, policy: str, opening: str) -> Iterator[Step]:
@@ -62,9 +65,7 @@ def ladder_and_arms(request: Request, size: Size, policy: str, opening: str) -> 
     protocol = {"opening": OPENINGS[opening], **policy_settings(policy)}
     rungs = tuple(f"ladder-{end}-{number}" for number in range(len(size.rungs)))
     for name, opponent in zip(rungs, size.rungs, strict=True):
-        yield game_step(
-            request, name, "choice of the opponent", size.ladder_games, opponent=opponent, opening_seed=2, **protocol
-        )
+        yield game_step(request, name, LADDER, size.ladder_games, opponent=opponent, opening_seed=2, **protocol)
 
     def rung(made: Made) -> str:
         return size.rungs[suitable([score(made, name) for name in rungs])]
@@ -77,12 +78,12 @@ def ladder_and_arms(request: Request, size: Size, policy: str, opening: str) -> 
     }
     if opening == "random":
         yield game_step(
-            request, f"sweep-{policy}-none", "Table 6", size.sweep_matches, rungs,
+            request, f"sweep-{policy}-none", SWEEP, size.sweep_matches, rungs,
             lambda made: {"opponent": rung(made)}, opening_seed=1, **protocol,
         )  # fmt: skip
         for (which, layers, scale), name in sweep.items():
             yield game_step(
-                request, name, "Table 6", size.sweep_matches, ("skill", *rungs),
+                request, name, SWEEP, size.sweep_matches, ("skill", *rungs),
                 lambda made, a=layers, s=scale, w=which: {
                     "opponent": rung(made),
                     "intervention": edit_of(made, "skill", skill_layers(request.layers)[a], SIGNS[w] * s),
