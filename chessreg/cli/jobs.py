@@ -103,7 +103,10 @@ def warn_without_supervisor(home: Home, rows: list[dict[str, Any]]) -> None:
     host = socket.gethostname()
     open_here = [r for r in rows if r["host"] == host and r["state"] in ("queued", "waiting", "running", "cancelling")]
     if open_here and not Presence(home.session().store).who():
-        click.echo(f"no supervisor looks after {len(open_here)} jobs here: chessreg supervisor start", err=True)
+        click.echo(
+            f"no supervisor looks after the jobs of this machine ({len(open_here)} open): chessreg supervisor start",
+            err=True,
+        )
 
 
 @click.group()
@@ -341,6 +344,7 @@ def attach(home: Home, references: tuple[str, ...]) -> None:
         if not references:
             click.echo("no job waits or runs", err=True)
             return
+    standing(home, references)  # says so before anything is drawn when there is no such job
     try:
         rows = lines(home, references) if home.json or not sys.stderr.isatty() else bars(home, references)
     except KeyboardInterrupt:
