@@ -109,9 +109,11 @@ def as_object(found: Readings, label: int, measure: Measure) -> dict[str, Any]:
 
 def as_text(found: Readings, label: int, measure: Measure) -> str:
     """Both boards' numbers, rank 8 on top."""
+    from chessreg.experiments.editing.heat import WHICH
+
     lines = []
-    for which in ("clean", "edited"):
-        values = found.values(which, label, measure)  # type: ignore[arg-type]
+    for which in WHICH:
+        values = found.values(which, label, measure)
         lines.append(f"{which} model, layer {found.layer}, {measure}")
         for rank in range(7, -1, -1):
             lines.append(f"{rank + 1} " + " ".join(f"{values[rank * 8 + file]:7.2f}" for file in range(8)))

@@ -180,6 +180,11 @@ def check(spec: EditSpec, inputs: Inputs) -> None:
         if recipe is None:
             continue
         probes: Sequence[tables.Probe] = inputs.rows(tables.Probe, inputs.run(recipe, "probe"))
+        if probes[0].checkpoint_id is None:
+            raise BadInputError(
+                f"{name} is an import that does not say which checkpoint it was fitted on",
+                "chessreg import probe FILE --checkpoint CHECKPOINT",
+            )
         if probes[0].checkpoint_id != checkpoint.id:
             raise BadInputError(f"{name} was fitted on another checkpoint than --checkpoint", "chessreg probe list")
         if probes[0].classes != 13 or (name == "--probe" and probes[0].label != "piece"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import chess
 import numpy as np
@@ -17,6 +17,7 @@ from chessreg.games.svg import MARK_COLOURS
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
 
 SUFFIXES = (".svg", ".png")
 DPI = 150
@@ -103,10 +104,10 @@ def check_suffix(path: Path) -> None:
         raise BadInputError(f"{path} is no picture by its name", f"end it in {' or '.join(SUFFIXES)}")
 
 
-def _square(square: int, **how: object) -> object:
+def _square(square: int, **how: Any) -> Patch:
     from matplotlib.patches import Rectangle
 
-    return Rectangle(((square & 7) - 0.5, (square >> 3) - 0.5), 1, 1, **how)  # type: ignore[arg-type]
+    return Rectangle(((square & 7) - 0.5, (square >> 3) - 0.5), 1, 1, **how)
 
 
 def _piece(axis: Axes, square: int, glyph: str, inside: str) -> None:
@@ -114,7 +115,7 @@ def _piece(axis: Axes, square: int, glyph: str, inside: str) -> None:
     from matplotlib.patheffects import withStroke
 
     outline = [withStroke(linewidth=1.5, foreground="#202020" if inside == "white" else "#c0c0c0")]
-    place = {"ha": "center", "va": "center", "fontsize": 24, "family": "DejaVu Sans"}
+    place: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 24, "family": "DejaVu Sans"}
     axis.text(square & 7, (square >> 3) - 0.04, glyph, color=inside, path_effects=outline, **place)
 
 

@@ -32,7 +32,8 @@ def spellings(board: chess.Board, alphabet: str | None = None) -> frozenset[str]
     written: set[str] = set()
     for move in moves:
         letter = board.piece_at(move.from_square).symbol().upper()  # type: ignore[union-attr]
-        file, rank = chess.square_name(move.from_square)
+        origin_name = chess.square_name(move.from_square)
+        file, rank = origin_name[0], origin_name[1]
         origins = {"", file, rank, file + rank}
         if letter == "P":
             letter = ""

@@ -124,7 +124,7 @@ def editing(blocks: Sequence[nn.Module], edits: Sequence[tuple[Edit, Tensor | No
     Raises NotFoundError for a layer that the model does not have.
     """
     handles = []
-    biases: list[tuple[nn.Module, nn.Parameter]] = []
+    biases: list[tuple[Any, nn.Parameter]] = []
     try:
         for edit, mask in edits:
             if not 0 <= edit.layer < len(blocks):
@@ -141,12 +141,12 @@ def editing(blocks: Sequence[nn.Module], edits: Sequence[tuple[Edit, Tensor | No
             matrix.bias = bias
 
 
-def _add_bias(block: Any, edit: Edit) -> tuple[nn.Module, nn.Parameter]:
+def _add_bias(block: Any, edit: Edit) -> tuple[Any, nn.Parameter]:
     """Give the block's last matrix a bias with the edit in it; returns the matrix and the bias that it had.
 
     chess_gpt_eval sets the bias; its models have none, so adding is the same there, and right for folded models too.
     """
-    matrix: nn.Module = block.mlp.c_proj
+    matrix: Any = block.mlp.c_proj
     bias: nn.Parameter = matrix.bias
     matrix.bias = nn.Parameter(bias.detach() + edit.delta(bias)[0, 0], requires_grad=False)
     return matrix, bias

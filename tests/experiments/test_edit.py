@@ -303,3 +303,27 @@ def test_readings_before_and_after_are_the_probe_s_logits(edited, world_session,
     assert not np.allclose(random.edited, found.edited, atol=0.01)
     with pytest.raises(NotFoundError, match="no condition"):
         heat.readings(inputs, rows["clean", -1].run_id, unit, "edit-7")
+
+
+def test_an_imported_probe_edits_as_one_of_ours_and_needs_its_checkpoint(edited, world_session, tmp_path):
+    """Karvonen's layout [modes, d_model, rank, file, class], residuals centred (specification 2.3, 3.9)."""
+    import torch
+
+    from chessreg.experiments.imported_directions import ImportedProbeSpec
+
+    edited(games=1, per_game=1)  # the checkpoint and its probe are there
+    weight = torch.from_numpy(world_session.probe("bigram-board", 0).weight).reshape(1, -1, 8, 8, 13).contiguous()
+    file = tmp_path / "tf_lens_bigram_chess_piece_probe_layer_0.pth"
+    torch.save({"linear_probe": weight, "layer": 0, "indexing_function_name": "find_dots_indices"}, file)
+    for name, checkpoint in (("theirs", "bigram"), ("unknown", None)):
+        world_session.run(ImportedProbeSpec(files=(str(file),), checkpoint=checkpoint, residual="centred"), name=name)
+    assert world_session.probe("theirs", 0).centred
+    settings = {"scale_rule": "single_target", "scale": -2.0, "samples": 0, "controls": 0, "shuffled": 0}
+    _, ours = edited(**settings, games=2, per_game=2)
+    _, theirs = edited(probe="theirs", **settings, games=2, per_game=2)
+    unit, rows = next((u, r) for u, r in sorted(theirs.items()) if ("edit", -1) in r)
+    assert rows["clean", -1].text == ours[unit]["clean", -1].text
+    # the same directions; centring takes the residual's own mean out of the logit, so the scale differs
+    assert rows["edit", -1].detail["scales"] != ours[unit]["edit", -1].detail["scales"]
+    with pytest.raises(BadInputError, match="does not say which checkpoint"):
+        edited(probe="unknown")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 import chess
@@ -67,7 +67,11 @@ def heat_frames(
     except NotFoundError:
         return []
     name, frames = PIECE_CLASSES[found.label], []
-    for which, board, title in (("clean", original, "clean"), ("edited", modified, condition)):
+    drawn: list[tuple[Literal["clean", "edited"], chess.Board, str]] = [
+        ("clean", original, "clean"),
+        ("edited", modified, condition),
+    ]
+    for which, board, title in drawn:
         values = found.values(which, found.label, "probability")
         frames.append(
             BoardFrame.from_board(

@@ -96,8 +96,8 @@ def readings(
     at = max(chosen.setting.layers) if layer is None else layer
     probe = load_probe(inputs, spec.probe, at)
     subtract_mean = probe.centred and edited.model.residual == "raw"
-    logits = [_logits(edited, prompt, probe.weight, at, active, subtract_mean) for active in ([], edits)]
-    return Readings(*logits, at, wanted, state.board, removed.modified, removed.square, removed.label)
+    clean, after = (_logits(edited, prompt, probe.weight, at, active, subtract_mean) for active in ([], edits))
+    return Readings(clean, after, at, wanted, state.board, removed.modified, removed.square, removed.label)
 
 
 def _logits(
