@@ -1,19 +1,16 @@
-"""Jobs: `chessreg jobs`, `job show`, `logs`, `cancel`, `retry`, `wait`, `attach`."""
+"""Jobs: `chessreg jobs`, `job show`, `cancel`, `retry`, `wait`."""
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from chessreg.cli.base import Home, emit, json_option, pass_home
 from chessreg.cli.fresh import fresh
-from chessreg.errors import ChessregError, NotFoundError
+from chessreg.errors import ChessregError
 
 if TYPE_CHECKING:
     from chessreg.registry.tables import Job
@@ -146,84 +143,6 @@ def show(home: Home, reference: str) -> None:
                                          "units_done", "message"])  # fmt: skip
 
 
-@click.command()
-@click.argument("references", nargs=-1, required=True, metavar="JOB…")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the jobs end; Ctrl-C stops only the looking.")
-@click.option("-n", "--lines", type=int, help="Only the last so many lines of each.")
-@json_option
-@pass_home
-def logs(home: Home, references: tuple[str, ...], follow: bool, lines: int | None) -> None:
-    """Print what jobs have said, over all their tries. --json prints one object a line when it follows.
-
-    \b
-    Example: chessreg logs -f 3f2a1c
-    """
-    files = log_files(home, references)
-    read = {title: path.read_bytes() for title, path in files.items()}
-    texts = {title: content.decode(errors="replace").splitlines() for title, content in read.items()}
-    if lines is not None:
-        texts = {title: text[-lines:] if lines else [] for title, text in texts.items()}
-    if home.json and not follow:
-        emit(home, [{"job": title, "path": files[title], "lines": text} for title, text in texts.items()])
-        return
-    for title, text in texts.items():
-        for line in text:
-            say_line(home, title if len(files) > 1 else "", line)
-    if follow:
-        follow_logs(home, references, files, {title: len(content) for title, content in read.items()})
-
-
-def say_line(home: Home, title: str, line: str) -> None:
-    if home.json:
-        print(json.dumps({"job": title, "line": line}, ensure_ascii=False), flush=True)
-    else:
-        print(f"{title}: {line}" if title else line, flush=True)
-
-
-def log_files(home: Home, references: tuple[str, ...]) -> dict[str, Path]:
-    """Title of each job → its log. Raises NotFoundError where none has begun, or it lies on another machine."""
-    from chessreg.jobs import queue
-    from chessreg.jobs.executors import executor
-
-    store = home.session().store
-    with fresh(home).read() as session:
-        wanted = found(session, references)
-        files: dict[str, Path] = {}
-        for each in wanted:
-            path: Path | None = queue.folder_of(store, each) / "log.txt"
-            if path is not None and not path.exists():
-                path = executor(each.executor).logs(each.handle) if each.handle else None
-            if path is not None and path.exists():
-                files[f"{queue.title(each)} ({each.id.hex[-6:]})"] = path
-    if not files:
-        first = wanted[0]
-        if first.tries:
-            raise NotFoundError(f"the log is on {first.host}", f"chessreg logs {first.id.hex[-6:]} there")
-        raise NotFoundError(f"{queue.title(first)} has not begun", f"chessreg job show {first.id.hex[-6:]}")
-    return files
-
-
-def follow_logs(home: Home, references: tuple[str, ...], files: dict[str, Path], at: dict[str, int]) -> None:
-    """Print what is added, until no job of them runs or will."""
-    over = False
-    while True:
-        for title, path in files.items():
-            with path.open("rb") as file:
-                file.seek(at[title])
-                added = file.read()
-            whole = added if over else added[: added.rfind(b"\n") + 1]
-            at[title] += len(whole)
-            for line in whole.decode(errors="replace").splitlines():
-                say_line(home, title if len(files) > 1 else "", line)
-        if over:
-            return
-        over = is_over(standing(home, references))
-        time.sleep(0.0 if over else POLL_SECONDS)
-        for title, path in log_files(home, references).items():
-            files.setdefault(title, path)
-            at.setdefault(title, 0)
-
-
 def is_over(rows: list[dict[str, Any]]) -> bool:
     from chessreg.jobs.standing import OVER
 
@@ -325,89 +244,3 @@ def warn_once(home: Home, rows: list[dict[str, Any]]) -> None:
 
     if any(row["host"] == socket.gethostname() for row in rows):
         Presence(home.session().store).start(home.registry_url)
-
-
-@click.command()
-@click.argument("references", nargs=-1, metavar="[JOB]…")
-@json_option
-@pass_home
-def attach(home: Home, references: tuple[str, ...]) -> None:
-    """Follow jobs live: progress, rate, time left. Ctrl-C stops only the looking; the jobs go on.
-
-    --json prints one document a line, whenever something changed. Without a JOB: all that are not over.
-
-    \b
-    Example: chessreg attach 3f2a1c
-    """
-    if not references:
-        references = tuple(row["id"].hex for row in standing(home, ()) if not is_over([row]))
-        if not references:
-            click.echo("no job waits or runs", err=True)
-            return
-    standing(home, references)  # says so before anything is drawn when there is no such job
-    try:
-        rows = lines(home, references) if home.json or not sys.stderr.isatty() else bars(home, references)
-    except KeyboardInterrupt:
-        click.echo("the jobs go on; chessreg attach follows them again", err=True)
-        return
-    if any(row["state"] != "finished" for row in rows):
-        sys.exit(1)
-
-
-def changes(home: Home, references: tuple[str, ...]) -> Iterator[list[dict[str, Any]]]:
-    """The rows again and again, until all is over."""
-    while True:
-        rows = standing(home, references)
-        yield rows
-        if is_over(rows):
-            return
-        warn_once(home, rows)
-        time.sleep(POLL_SECONDS)
-
-
-def lines(home: Home, references: tuple[str, ...]) -> list[dict[str, Any]]:
-    """A line for each job that changed."""
-    from chessreg.cli.output import plain
-
-    last: dict[Any, Any] = {}
-    rows: list[dict[str, Any]] = []
-    for rows in changes(home, references):
-        for row in rows:
-            seen = row["state"], row["done"], row["progress"], row["message"]
-            if last.get(row["id"]) == seen:
-                continue
-            last[row["id"]] = seen
-            if home.json:
-                print(json.dumps(plain(row), ensure_ascii=False), flush=True)
-            else:
-                people = shown(row)
-                of = f"{row['done']:,}/{row['units']:,}" if row["units"] else ""
-                print(
-                    " ".join(filter(None, (row["title"], row["state"], of, people["pace"], people["why"]))), flush=True
-                )
-    return rows
-
-
-def bars(home: Home, references: tuple[str, ...]) -> list[dict[str, Any]]:
-    """A bar for each job, on a screen."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[state]}"),
-        TextColumn("{task.fields[pace]}"),
-        TextColumn("[dim]{task.fields[why]}"),
-    )
-    rows: list[dict[str, Any]] = []
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        tasks: dict[Any, Any] = {}
-        for rows in changes(home, references):
-            for row in map(shown, rows):
-                fields = {"state": row["state"], "pace": row["pace"], "why": row["why"]}
-                if row["id"] not in tasks:
-                    tasks[row["id"]] = progress.add_task(row["title"], total=1.0, **fields)
-                progress.update(tasks[row["id"]], completed=row["progress"] or 0.0, **fields)
-    return rows
