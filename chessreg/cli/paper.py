@@ -101,7 +101,7 @@ def go(
         show_plan(work, json)
         return
     if report:
-        work.plan()
+        work.look()
     elif interrupted(work, json):
         click.echo("interrupted: complete units are kept; the same command goes on", err=True)
         sys.exit(130)

@@ -69,6 +69,7 @@ class Sheet:
     plots: tuple[str, ...] = ()
     scorings: tuple[str, ...] = ("paper",)
     published: bool = True
+    of_model: bool = False  # of the checkpoint, whatever runs made it
     choices: bool = False  # of the runs that choose settings, not of the results
 
 

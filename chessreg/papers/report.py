@@ -30,7 +30,7 @@ class Written:
 
 
 def write(work: Work, folder: Path) -> list[Written]:
-    """Every sheet into `folder` (made if it is not there), and index.md with the commands. Returns what was written.
+    """Every sheet that has a run into `folder` (made if it is not there), and index.md. Returns what was written.
 
     Raises BadInputError when the folder cannot be made.
     """
@@ -38,7 +38,8 @@ def write(work: Work, folder: Path) -> list[Written]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInputError(f"cannot make {folder}: {error.strerror}") from error
-    made = [sheet_written(work, sheet, scoring, folder) for sheet in work.paper.sheets for scoring in sheet.scorings]
+    sheets = [sheet for sheet in work.paper.sheets if work.has(sheet.choices)]
+    made = [sheet_written(work, sheet, scoring, folder) for sheet in sheets for scoring in sheet.scorings]
     written_whole(folder / "index.md", index(work, made).encode())
     return made
 
@@ -61,6 +62,8 @@ def sheet_written(work: Work, sheet: Sheet, scoring: str, folder: Path) -> Writt
 
 def scope(work: Work, sheet: Sheet) -> Scope:
     """The runs of the sheet, and what of them it shows."""
+    if sheet.of_model:
+        return Scope(checkpoint=(work.request.checkpoint,), where=sheet.where)
     return Scope(tag=(work.tag_of(sheet.choices),), where=sheet.where)
 
 
@@ -104,7 +107,8 @@ def command(work: Work, sheet: Sheet, scoring: str) -> str:
 
     where = f" --where {shlex.quote(sheet.where)}" if sheet.where else ""
     policy = f" --scoring {scoring}" if scoring != "paper" else ""
-    return f'chessreg query "{sheet.query}" --tag {work.tag_of(sheet.choices)}{where}{policy}'
+    narrow = f"--checkpoint {work.request.checkpoint}" if sheet.of_model else f"--tag {work.tag_of(sheet.choices)}"
+    return f'chessreg query "{sheet.query}" {narrow}{where}{policy}'
 
 
 def index(work: Work, made: Sequence[Written]) -> str:

@@ -94,6 +94,19 @@ class Work:
         self.recipes.clear()
         return [self.planned(step) for step in self.steps]
 
+    def look(self) -> None:
+        """See what is complete, and tag it: for the tables of what is there."""
+        for planned in self.plan():
+            self.mark_if_complete(planned)
+
+    def mark_if_complete(self, planned: Planned) -> None:
+        if planned.state == "complete" and planned.step.kind not in PREPARATIONS:
+            self.mark(planned.step)
+
+    def has(self, choice: bool) -> bool:
+        """Whether any run of the results, or of those that choose settings, is complete."""
+        return any(s.name in self.recipes and s.choice == choice and s.kind not in PREPARATIONS for s in self.steps)
+
     def planned(self, step: Step) -> Planned:
         """How one step stands, after those before it; a complete one's recipe is known from then on."""
         from chessreg.jobs.freeze import freeze, missing_units
@@ -130,9 +143,8 @@ class Work:
         for number, step in enumerate(self.steps, 1):
             planned = self.planned(step)
             on_step(number, planned)
+            self.mark_if_complete(planned)
             if planned.state == "complete":
-                if step.kind not in PREPARATIONS:
-                    self.mark(step)
                 continue
             try:
                 if self.one(step, on_progress):

@@ -46,7 +46,7 @@ PAPER = Paper(
               published=False, choices=True),
         Sheet("terminations", "How the games of Tables 3 and 7 end", "games by termination", published=False),
         Sheet("table-4", "Table 4: how probes are fitted", "probe settings"),
-        Sheet("table-5", "Table 5: how models are trained", "training settings"),
+        Sheet("table-5", "Table 5: how models are trained", "training settings", of_model=True),
         Sheet("table-6", "Table 6: best board edits", "best board edit", choices=True),
         Sheet("table-6-skill", "Table 6: best skill edits", "best skill edit", choices=True),
         Sheet("table-8", "Table 8: board edits of one layer", "board intervention legality",
