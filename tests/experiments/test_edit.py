@@ -327,3 +327,43 @@ def test_an_imported_probe_edits_as_one_of_ours_and_needs_its_checkpoint(edited,
     assert rows["edit", -1].detail["scales"] != ours[unit]["edit", -1].detail["scales"]
     with pytest.raises(BadInputError, match="does not say which checkpoint"):
         edited(probe="unknown")
+
+
+def test_heat_maps_on_the_command_line(edited, world, tmp_path, capsys):
+    import json
+
+    from chessreg.cli.root import run_command_line
+
+    _, by_unit = edited(games=3, per_game=2, samples=1)
+    unit, rows = next((u, r) for u, r in sorted(by_unit.items()) if ("skipped", -1) not in r)
+    run = rows["clean", -1].run_id.hex
+    place = ["--registry", str(world / "registry.db"), "--store", str(world / "store")]
+
+    def command(*words: str) -> tuple[int, str, str]:
+        status = run_command_line([*place, *words])
+        return status, *capsys.readouterr()
+
+    status, out, _ = command("heatmap", f"{run}:{unit}", "--class", "k", "--measure", "logit", "--json")
+    assert (status, json.loads(out)["class"], len(json.loads(out)["edited"])) == (0, "k", 64)
+    status, out, _ = command("heatmap", f"{run}:{unit}")
+    assert status == 0
+    assert out.count("\n") == 20
+    for name in ("five.svg", "five.png"):
+        assert command("heatmap", f"{run}:{unit}", "--output", str(tmp_path / name))[0] == 0
+        assert (tmp_path / name).stat().st_size > 1000
+    reading = ["--form", "reading", "--class", "P", "--output", str(tmp_path / "one.svg")]
+    assert command("heatmap", f"{run}:{unit}", *reading)[0] == 0
+    assert command("board", f"{run}:{unit}", "--ply", "3", "--png", str(tmp_path / "board.png"))[0] == 0
+    made = sorted(path.name for path in tmp_path.iterdir() if path.suffix)
+    assert made == ["board.png", "five.png", "five.svg", "one.svg"]
+    for words, wanted, message in [
+        ((f"{run}:{unit}", "--class", "X"), 4, "no class of a piece probe"),
+        ((f"{run}:999",), 3, "has no state 999"),
+        ((f"{run}:{unit}", "--condition", "edit-9"), 3, "no condition"),
+        ((f"{run}:{unit}", "--output", str(tmp_path / "a.gif")), 4, "no picture by its name"),
+        (("reference-board:0",), 4, "is a probe run"),
+    ]:
+        status, out, err = command("heatmap", *words)
+        assert (status, out) == (wanted, "")
+        assert message in err
+    assert made == sorted(path.name for path in tmp_path.iterdir() if path.suffix)
