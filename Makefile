@@ -1,6 +1,6 @@
 # make demo   everything set up, then the main job from real games to tables, in ./.chessreg/
 # make test   everything set up, then the tests
-# make deps   system packages that tests can use: stockfish (engine), tmux (drives the TUI)
+# make deps   system packages that tests can use: stockfish (engine), tmux (drives the TUI), slurm-wlm (a cluster of one)
 # make bench  timings, as ratios; make faults: long rounds of induced crashes; make wheel: the wheel in dist/
 .PHONY: demo test deps bench faults wheel setup stockfish format clean
 
@@ -53,7 +53,8 @@ stockfish:
 	@PATH="$$PATH:/usr/games:/opt/homebrew/bin:/usr/local/bin"; command -v stockfish >/dev/null || $(MAKE) -s install PACKAGES=stockfish
 
 deps:
-	@PATH="$$PATH:/usr/games"; missing=; for p in stockfish tmux; do command -v $$p >/dev/null || missing="$$missing $$p"; done; \
+	@PATH="$$PATH:/usr/games:/usr/sbin"; missing=; for p in stockfish tmux; do command -v $$p >/dev/null || missing="$$missing $$p"; done; \
+	command -v brew >/dev/null || command -v slurmctld >/dev/null || missing="$$missing slurm-wlm"; \
 	test -z "$$missing" || $(MAKE) -s install PACKAGES="$$missing"
 
 # Installs PACKAGES with apt or brew, through sudo when that is needed and possible; else says what to type.

@@ -29,6 +29,7 @@ def placing() -> list[click.Option]:
         click.Option(["--priority"], type=int, help="Higher ones start first.  [default: 0]"),
         click.Option(["--share-gpu"], is_flag=True, default=None, help="May stand on a GPU with others that may."),
         click.Option(["--gpu-memory"], type=float, metavar="GIB", help="Memory that must be free on its GPU."),
+        click.Option(["--print"], is_flag=True, help="Show the batch scripts of --on slurm and do nothing."),
         click.Option(["--wait"], is_flag=True, help="Come back when all has ended; exit status 1 unless all finished."),
     ]
 
@@ -58,6 +59,21 @@ def launch(ctx: click.Context, resume: str | None) -> None:
     A setting may name what another job has yet to make: the job then waits for it. What is complete already is not
     done again. A job file holds `kind`, settings, and on, shards, priority, name; or several such tables as [[job]],
     which may name each other; [grid] or [[cells]] in one makes it a sweep.
+
+    --on slurm:PROFILE asks a Slurm cluster as a table of profiles.toml says; that file is looked for in ./.chessreg/
+    and above, then in ~/.config/chessreg/. Its settings are partition, account, qos, gres, constraint, time, mem,
+    cpus, options (of sbatch), setup (lines of bash), python, store and registry (as the nodes see them), and poll
+    (seconds between questions). --print shows the batch scripts. --on slurm takes the profile `default`, or asks for
+    nothing special.
+
+    --on ray:HOST:PORT takes the Ray cluster that answers there, --on ray the one of this machine.
+
+    \b
+        [gpu]                      # profiles.toml
+        partition = "a100"
+        gres = "gpu:1"
+        time = "08:00:00"
+        setup = ["module load cuda"]
 
     \b
     Example: chessreg launch cache --checkpoint reference --dataset sample:fit --name fit --shards 2
@@ -89,6 +105,13 @@ class LaunchCommand(KindCommand):
         else:
             spec, how, sources = settings(self.kind, params)
             orders = [order_of(self.kind, spec, how, tuple(sorted(sources)), params["name"], params)]
+        go_or_print(home, orders, params)
+
+
+def go_or_print(home: Home, orders: list[Order], params: dict[str, Any]) -> None:
+    if params["print"]:
+        show_scripts(home, orders, params["json"])
+    else:
         go(home, orders, dry_run=params["dry_run"], wait=params["wait"], as_json=params["json"])
 
 
@@ -145,7 +168,7 @@ def file_command(path: Path) -> click.Command:
     def go_file(**params: Any) -> None:
         home = click.get_current_context().find_object(Home)
         assert home
-        go(home, file_orders(path, params), dry_run=params["dry_run"], wait=params["wait"], as_json=params["json"])
+        go_or_print(home, file_orders(path, params), params)
 
     return click.Command(
         str(path),
@@ -218,6 +241,32 @@ def go(home: Home, orders: list[Order], *, dry_run: bool, wait: bool, as_json: b
         from chessreg.cli.jobs import until_over
 
         until_over(home, [group.hex], None, as_json)
+
+
+def show_scripts(home: Home, orders: list[Order], as_json: bool) -> None:
+    """Print the batch scripts that would be submitted, without queueing or writing anything."""
+    from chessreg.jobs import queue
+    from chessreg.jobs.executors import executor
+    from chessreg.jobs.launch import jobs_of, plan
+    from chessreg.registry.identity import new_id
+
+    if wrong := next((order.on for order in orders if order.on.partition(":")[0] != "slurm"), None):
+        raise BadInputError(f"--print shows batch scripts, and --on {wrong} has none", "--on slurm:PROFILE --print")
+    session, group, found = home.session(), new_id(), []
+    for each in plan(orders, session.database, session.store):
+        if each.standing == "queued":
+            jobs = jobs_of(each, group, session.store, Path.cwd())
+            works = [queue.planned_work(session.database, session.store, job) for job in jobs]
+            shards = [work for work, job in zip(works, jobs, strict=True) if job.shard < job.shards]
+            last = [work for work, job in zip(works, jobs, strict=True) if job.shard == job.shards]  # the reduce
+            at: Any = executor(each.order.on)
+            found += [script for part in (shards, last) if part for script in at.preview(part)]
+    if as_json:
+        emit(True, {"scripts": found})
+    else:
+        click.echo("\n".join(found), nl=False)
+    if not found:
+        click.echo("there is nothing to submit: all of it is complete or launched already", err=True)
 
 
 def row_of(planned: Planned) -> dict[str, Any]:

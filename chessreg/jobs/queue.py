@@ -53,11 +53,10 @@ def title(job: Job) -> str:
 def work_of(database: Database, store: Store, job: Job) -> Work:
     """The next try at a job, its order written into its folder. The registry's URL, which may hold a password, is not
     written there: it goes in the environment."""
-    folder = folder_of(store, job)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "outcome.json").unlink(missing_ok=True)
+    work = planned_work(database, store, job)
+    work.folder.mkdir(parents=True, exist_ok=True)
+    (work.folder / "outcome.json").unlink(missing_ok=True)
     detail = job.detail
-    how = detail["how"] | detail.get("halved", {})
     order = {
         "job": job.id.hex,
         "run": job.run_id.hex,
@@ -66,13 +65,23 @@ def work_of(database: Database, store: Store, job: Job) -> Work:
         "executor": job.executor,
         "source": detail["source"],
         "spec": detail["spec"],
-        "how": how,
+        "how": how_of(job),
         "given": detail["given"],
         "store": detail["store"],
         "shard": job.shard,
         "shards": job.shards,
     }
-    worker.write(folder / "work.json", order)
+    worker.write(work.folder / "work.json", order)
+    return work
+
+
+def how_of(job: Job) -> dict[str, Any]:
+    return {**job.detail["how"], **job.detail.get("halved", {})}
+
+
+def planned_work(database: Database, store: Store, job: Job) -> Work:
+    """The next try at a job, of which nothing is written yet."""
+    folder, detail, how = folder_of(store, job), job.detail, how_of(job)
     needs = Needs(
         str(how.get("device", "auto")),
         int(how.get("threads", 0)),

@@ -96,7 +96,8 @@ def do(order: dict[str, Any], folder: Path, begun: Callable[[Any], None]) -> boo
     how = kind.how(**order["how"])
     how = how.model_copy(update=settings_of(how, granted))
     with Database.open(None, create=False) as database:
-        inputs = Inputs(database, Store(order["store"]))
+        # Where this machine calls the store by another name (a Slurm profile's `store`), the environment says so.
+        inputs = Inputs(database, Store(os.environ.get("CHESSREG_JOB_STORE") or order["store"]))
         frozen = freeze(kind, spec, inputs)
         if frozen.run_id.hex != order["run"]:
             raise ChessregError(

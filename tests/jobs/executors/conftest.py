@@ -2,11 +2,137 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 
+import psutil
 import pytest
 
 from chessreg.jobs.executors import Executor
+
+SLURM = """\
+ClusterName=chessreg
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={controller}
+SlurmdPort={daemon}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/none
+CredType=cred/none
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+SwitchType=switch/none
+MpiDefault=none
+ReturnToService=2
+KillWait=1
+SlurmdParameters=config_overrides
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SchedulerParameters=sched_interval=1,sched_min_interval=0
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+NodeName={host} NodeAddr=127.0.0.1 CPUs=5 RealMemory=500
+PartitionName=main Nodes={host} Default=YES PriorityTier=1
+PartitionName=steady Nodes={host} PriorityTier=1 PreemptMode=OFF
+PartitionName=urgent Nodes={host} PriorityTier=10
+"""
+
+
+def free_ports(count: int) -> list[int]:
+    held = [socket.socket() for _ in range(count)]
+    for each in held:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in held]
+    for each in held:
+        each.close()
+    return ports
+
+
+def die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a test run that is killed leaves no daemon
+
+
+def slurm(*argv: str) -> str:
+    return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=30).stdout
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A real Slurm of one node with 5 CPUs; its folder. Partition urgent preempts what is in main, not in steady."""
+    path = f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin"
+    daemons = {name: shutil.which(name, path=path) for name in ("slurmctld", "slurmd", "sbatch", "scontrol")}
+    if absent := [name for name, found in daemons.items() if found is None]:
+        pytest.skip(f"no {' and '.join(absent)} here: make deps")
+    folder, host = tmp_path_factory.mktemp("slurm"), socket.gethostname().partition(".")[0]
+    controller, daemon = free_ports(2)
+    user = psutil.Process().username()
+    config = folder / "slurm.conf"
+    config.write_text(SLURM.format(host=host, folder=folder, controller=controller, daemon=daemon, user=user))
+    (folder / "state").mkdir()
+    (folder / "spool").mkdir()
+    before = os.environ.get("SLURM_CONF")
+    os.environ["SLURM_CONF"] = str(config)
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        for argv in (
+            [daemons["slurmctld"], "-D", "-i", "-f", str(config)],
+            [daemons["slurmd"], "-D", "-f", str(config), "-N", host],
+        ):
+            with (folder / f"{Path(str(argv[0])).name}.out").open("wb") as out:
+                started.append(subprocess.Popen(argv, stdout=out, stderr=out, preexec_fn=die_with_parent))  # type: ignore[arg-type]
+        wait_for_idle(folder, started)
+        yield folder
+    finally:
+        stop_slurm(started)
+        if before is None:
+            del os.environ["SLURM_CONF"]
+        else:
+            os.environ["SLURM_CONF"] = before
+
+
+def wait_for_idle(folder: Path, daemons: list[subprocess.Popen[bytes]]) -> None:
+    deadline = time.monotonic() + 30
+    while True:
+        listed = subprocess.run(["sinfo", "-h", "-o", "%t"], capture_output=True, text=True)
+        if listed.stdout.split()[:1] == ["idle"]:
+            return
+        if time.monotonic() > deadline or any(daemon.poll() is not None for daemon in daemons):
+            said = " / ".join(p.read_text(errors="replace")[-300:] for p in sorted(folder.glob("slurm*.out")))
+            pytest.skip(f"Slurm does not come up here: {listed.stdout} {listed.stderr} {said}")
+        time.sleep(0.05)
+
+
+def stop_slurm(daemons: list[subprocess.Popen[bytes]]) -> None:
+    """The jobs first, then the daemons; nothing is left, whatever state they are in."""
+    with suppress(OSError, subprocess.SubprocessError):
+        subprocess.run(["scancel", "--signal=KILL", "--full", "--me"], capture_output=True, timeout=10)
+        subprocess.run(["scancel", "--me"], capture_output=True, timeout=10)
+        deadline = time.monotonic() + 10
+        while slurm("squeue", "-h") and time.monotonic() < deadline:
+            time.sleep(0.1)
+    for daemon in daemons:
+        daemon.terminate()
+    for daemon in daemons:
+        try:
+            daemon.wait(10)
+        except subprocess.TimeoutExpired:
+            daemon.kill()
+            daemon.wait()
 
 
 def make_local(request: pytest.FixtureRequest) -> Callable[[], Executor]:
@@ -15,7 +141,25 @@ def make_local(request: pytest.FixtureRequest) -> Callable[[], Executor]:
     return lambda: LocalExecutor(read=list, grace=0.5)
 
 
-MAKERS = {"local": make_local}
+def make_slurm(request: pytest.FixtureRequest) -> Callable[[], Executor]:
+    from chessreg.jobs.executors.slurm import SlurmExecutor
+
+    request.getfixturevalue("slurm_cluster")
+    request.getfixturevalue("here_polled_often")
+    return SlurmExecutor
+
+
+@pytest.fixture
+def here_polled_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The test's own folder as the current one, with a default profile that asks Slurm often."""
+    (tmp_path / ".chessreg").mkdir(exist_ok=True)
+    (tmp_path / ".chessreg" / "profiles.toml").write_text("[default]\npoll = 0.2\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return tmp_path
+
+
+MAKERS = {"local": make_local, "slurm": make_slurm}
 
 
 @pytest.fixture(params=MAKERS)
