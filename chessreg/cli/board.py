@@ -32,7 +32,7 @@ def board(home: Home, reference: str, ply: int | None, item: int | None, svg: Pa
     chessreg board plain:12 --ply 30
     chessreg board plain:12 --ply -1 --svg end.svg
     chessreg board edits:7
-    chessreg board edits:7 --ply 3 --png after.png
+    chessreg board edits:7 --ply 1 --png after.png
     """
     from chessreg.experiments.playing.stored import unit_reference
     from chessreg.games.svg import render_svg, render_text

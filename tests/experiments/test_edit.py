@@ -294,9 +294,12 @@ def test_readings_before_and_after_are_the_probe_s_logits(edited, world_session,
         save_heatmaps(boards, tmp_path / f"heat{suffix}", "title")
         assert (tmp_path / f"heat{suffix}").read_bytes().startswith(magic)
     frames = EditKind().frames({"run_id": rows["clean", -1].run_id, "unit": unit}, inputs)
-    assert [frame.heat is None for frame in frames] == [True, True, False, False]
+    assert len(frames) == 2
     values = found.values("edited", found.label, "probability")
-    assert frames[3].heat[found.square] == pytest.approx(values[found.square])
+    assert frames[1].heat[found.square] == pytest.approx(values[found.square])
+    assert frames[0].heat[found.square] == pytest.approx(
+        found.values("clean", found.label, "probability")[found.square]
+    )
     save_frame(frames[1], tmp_path / "board.png")
     assert (tmp_path / "board.png").read_bytes().startswith(b"\x89PNG")
     random = heat.readings(inputs, rows["clean", -1].run_id, unit, "random-0")
@@ -353,7 +356,7 @@ def test_heat_maps_on_the_command_line(edited, world, tmp_path, capsys):
         assert (tmp_path / name).stat().st_size > 1000
     reading = ["--form", "reading", "--class", "P", "--output", str(tmp_path / "one.svg")]
     assert command("heatmap", f"{run}:{unit}", *reading)[0] == 0
-    assert command("board", f"{run}:{unit}", "--ply", "3", "--png", str(tmp_path / "board.png"))[0] == 0
+    assert command("board", f"{run}:{unit}", "--ply", "1", "--png", str(tmp_path / "board.png"))[0] == 0
     made = sorted(path.name for path in tmp_path.iterdir() if path.suffix)
     assert made == ["board.png", "five.png", "five.svg", "one.svg"]
     for words, wanted, message in [

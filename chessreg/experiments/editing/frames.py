@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import chess
@@ -16,8 +17,8 @@ from chessreg.registry import tables
 
 
 def frames_of_state(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-    """The original board with the clean model's texts, the modified one with the edited model's; then the same two with
-    the probability that the probe gives the piece on each square, while model and probe are here."""
+    """The original board with the clean model's texts and the modified one with the edited model's; as heat what the
+    probe reads of the removed piece in each, while model and probe are here."""
     trial = tables.Trial
     with inputs.database.read() as session:
         rows = session.scalars(
@@ -27,11 +28,12 @@ def frames_of_state(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         ).all()
         session.expunge_all()
     first = next(r for r in rows if r.fen)
+    where = f"game {first.item}, ply {first.ply}" if first.item >= 0 else f"after {first.ply} plies"
     original = chess.Board(first.fen)
     detail = first.detail or {}
     if first.condition == "skipped":
         caption = (f"skipped: the greedy text {first.text!r} is {detail['skipped']}",)
-        return [BoardFrame.from_board(original, title=f"game {first.item}, ply {first.ply}", caption=caption)]
+        return [BoardFrame.from_board(original, title=where, caption=caption)]
     square = chess.parse_square(detail["square"])
     modified = original.copy(stack=False)
     modified.remove_piece_at(square)
@@ -40,7 +42,7 @@ def frames_of_state(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
     boards = [
         BoardFrame.from_board(
             original,
-            title=f"clean, game {first.item}, ply {first.ply}",
+            title=f"clean, {where}",
             marks={square: "from"},
             arrows=arrows([r for r in rows if r.condition == "clean"], original),
             caption=caption_of([r for r in rows if r.condition == "clean"]),
@@ -53,37 +55,23 @@ def frames_of_state(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
             caption=caption_of([r for r in rows if r.condition == shown]),
         ),
     ]
-    return boards + heat_frames(inputs, rows[0], shown, original, modified)
+    return with_heat(boards, inputs, rows[0], shown)
 
 
-def heat_frames(
-    inputs: Inputs, row: tables.Trial, condition: str, original: chess.Board, modified: chess.Board
-) -> list[BoardFrame]:
-    """Both boards with the probability of the removed piece's class as heat; none without the bytes of the model."""
-    from chessreg.experiments.editing.heat import PIECE_CLASSES, readings
+def with_heat(boards: list[BoardFrame], inputs: Inputs, row: tables.Trial, condition: str) -> list[BoardFrame]:
+    """The two boards with the probability of the removed piece as heat; as they are without the bytes of the model."""
+    from chessreg.experiments.editing.heat import PIECE_CLASSES, WHICH, readings
 
     try:
         found = readings(inputs, row.run_id, row.unit, condition)
     except NotFoundError:
-        return []
-    name, frames = PIECE_CLASSES[found.label], []
-    drawn: list[tuple[Literal["clean", "edited"], chess.Board, str]] = [
-        ("clean", original, "clean"),
-        ("edited", modified, condition),
-    ]
-    for which, board, title in drawn:
-        values = found.values(which, found.label, "probability")
-        frames.append(
-            BoardFrame.from_board(
-                board,
-                title=f"{title}: where the probe of layer {found.layer} sees {name}",
-                marks={found.square: "removed"} if which == "edited" else {found.square: "from"},
-                heat=np.clip(values, 0.0, 1.0).tolist(),
-                heat_label=f"probability of {name}",
-                caption=(f"{chess.square_name(found.square)}: {values[found.square]:.3f}",),
-            )
-        )
-    return frames
+        return boards
+    label = f"probability of {PIECE_CLASSES[found.label]} to the probe of layer {found.layer}"
+    warm = []
+    for frame, which in zip(boards, WHICH, strict=True):
+        values = np.clip(found.values(which, found.label, "probability"), 0.0, 1.0).tolist()
+        warm.append(replace(frame, heat=dict(enumerate(values)), heat_label=label))
+    return warm
 
 
 def arrows(rows: list[tables.Trial], board: chess.Board) -> list[Arrow]:

@@ -139,4 +139,4 @@ ORDER BY ALL
 SELECT b.run || ':' || b.unit AS board, b.run, b.unit, b.choice, b.item AS game, coalesce(b.condition, 'all') AS condition,
        b.samples, b.original, b.modified, b.greedy_modified, b.mass_modified, b.run_id
 FROM base AS b
-ORDER BY b.run_id, b.choice, b.unit
+ORDER BY b.run_id, b.unit, b.choice
