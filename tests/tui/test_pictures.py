@@ -84,8 +84,7 @@ def test_an_edit(picture: Any, session: Session) -> None:
         await driver.find_row("edits")
         await driver.press("enter", "enter")
 
-    original, edited, *heat = boards(session, first_row(session, "edits", "trial")).frames
-    assert ["sees" in frame.title for frame in heat] == [True, True]
+    original, edited = boards(session, first_row(session, "edits", "trial")).frames
     picture(steps, original.title, edited.title, "x taken off", original.caption[0][:20])
 
 
