@@ -13,6 +13,8 @@ from typing import Any
 
 from textual.binding import Binding
 
+from tui.rooms import ROOMS
+
 
 @dataclass(frozen=True)
 class Action:
@@ -51,16 +53,14 @@ SHOWN = {
     "end": "End", "enter": "Enter", "escape": "Esc", "question_mark": "?", "slash": "/", "space": "Space",
     "ctrl+p": "^p", "colon": ":", "ctrl+s": "^s", "ctrl+c": "^c", "G": "G", "tab": "Tab", "shift+tab": "S-Tab",
     "ctrl+d": "^d", "ctrl+u": "^u", "exclamation_mark": "!", "backspace": "Bksp",
-    "right_square_bracket": "]", "left_square_bracket": "[", "f1": "F1",
+    "plus": "+", "minus": "-", "equals_sign": "=", "right_square_bracket": "]", "left_square_bracket": "[", "f1": "F1",
 }  # fmt: skip
 
-EVERYWHERE, TABLE, FILTER = "everywhere", "table", "filter"
+EVERYWHERE, TABLE, FILTER, CONFIRM = "everywhere", "table", "filter", "confirm"
 
 ACTIONS: tuple[Action, ...] = (
     Action(EVERYWHERE, "help", "question_mark,f1", "Show every key that works here", "help", "chessreg tui --help"),
-    Action(EVERYWHERE, "room", "1", "Go to the runs", twin="chessreg runs list", parameter="runs"),
-    Action(EVERYWHERE, "room", "2", "Go to the boards", twin="chessreg game list", parameter="boards"),
-    Action(EVERYWHERE, "room", "3", "Go to the queries", twin="chessreg query --list", parameter="queries"),
+    *(Action(EVERYWHERE, "room", door.key, door.text, twin=door.twin, parameter=door.name) for door in ROOMS),
     Action(EVERYWHERE, "back", "escape,backspace", "Go back", "back"),
     Action(EVERYWHERE, "reload", "r", "Read everything here again", twin="chessreg runs list"),
     Action(EVERYWHERE, "palette", "ctrl+p,colon", "Find an action by name", "actions"),
@@ -101,6 +101,46 @@ ACTIONS: tuple[Action, ...] = (
     Action("board", "scroll_text", "pageup", "Further up", parameter="-1"),
     Action("board", "inspect", "i", "All fields of the row"),
     Action("queries", "filter", "slash", "Search the queries", "search", "chessreg query --list", first=True),
+    Action("jobs", "filter", "slash", "Filter the jobs as you type", "filter", "chessreg jobs", first=True),
+    Action("jobs", "launch", "n", "Launch an experiment", "launch", "chessreg launch KIND", writes=True),
+    Action("jobs", "cancel", "x", "Cancel the job; complete units are kept", "cancel", "chessreg cancel JOB",
+           writes=True),
+    Action("jobs", "cancel", "X", "Cancel every job of its launch", twin="chessreg cancel LAUNCH", parameter="launch",
+           writes=True),
+    Action("jobs", "retry", "t", "Try again what ended without finishing", "try again", "chessreg retry JOB",
+           writes=True),
+    Action("jobs", "priority", "plus,equals_sign", "Start it sooner", twin="chessreg priority JOB --by 1",
+           parameter="1", writes=True),
+    Action("jobs", "priority", "minus", "Start it later", twin="chessreg priority JOB --by -1", parameter="-1",
+           writes=True),
+    Action("job", "pane", "tab", "Log, attempts or settings", "next part", "chessreg job show JOB", "1"),
+    Action("job", "pane", "shift+tab", "The part before", parameter="-1"),
+    Action("job", "find", "slash", "Find words in the log", "find", "chessreg logs JOB", first=True),
+    Action("job", "hit", "n", "Next place with the words", parameter="1"),
+    Action("job", "hit", "N", "Previous place with the words", parameter="-1"),
+    Action("job", "shard", "right_square_bracket", "Next shard", "next shard", "chessreg attach JOB", "1"),
+    Action("job", "shard", "left_square_bracket", "Previous shard", parameter="-1"),
+    Action("job", "run", "v", "View its run", "run", "chessreg runs show RUN"),
+    Action("job", "cancel", "x", "Cancel the job; complete units are kept", "cancel", "chessreg cancel JOB",
+           writes=True),
+    Action("job", "cancel", "X", "Cancel every job of its launch", twin="chessreg cancel LAUNCH", parameter="launch",
+           writes=True),
+    Action("job", "retry", "t", "Try again what ended without finishing", "try again", "chessreg retry JOB",
+           writes=True),
+    Action("job", "priority", "plus,equals_sign", "Start it sooner", twin="chessreg priority JOB --by 1",
+           parameter="1", writes=True),
+    Action("job", "priority", "minus", "Start it later", twin="chessreg priority JOB --by -1", parameter="-1",
+           writes=True),
+    Action("log", "scroll_log", "down,j", "Down", twin="chessreg logs -f JOB", parameter="1"),
+    Action("log", "scroll_log", "up,k", "Up; the log then stands still", parameter="-1"),
+    Action("log", "scroll_log", "pagedown,space,ctrl+d", "A page down", parameter="page"),
+    Action("log", "scroll_log", "pageup,ctrl+u", "A page up", parameter="-page"),
+    Action("log", "scroll_log", "home,g", "To its beginning", parameter="first"),
+    Action("log", "scroll_log", "end,G", "To its end, and follow it", parameter="last"),
+    Action("log", "scroll_side", "right,l", "Further to the right", parameter="1"),
+    Action("log", "scroll_side", "left,h", "Further to the left", parameter="-1"),
+    Action("confirm", "answer", "y,enter", "Yes", parameter="yes"),
+    Action("confirm", "answer", "n,escape,q", "No", parameter="no"),
     Action("page", "scroll_text", "down,j", "Down", parameter="1"),
     Action("page", "scroll_text", "up,k", "Up", parameter="-1"),
     Action("page", "scroll_text", "pagedown,space", "A page down", parameter="page"),
@@ -135,7 +175,7 @@ def check(actions: Iterable[Action] = ACTIONS) -> None:
                 raise ValueError(f"{key} in {action.place} is both {keys[key]} and {action.name}")
             keys[key] = action.name
     for place, keys in by_place.items():
-        both = set(keys) & set(by_place.get(EVERYWHERE, {})) if place not in (EVERYWHERE, FILTER) else set()
+        both = set(keys) & set(by_place.get(EVERYWHERE, {})) if place not in (EVERYWHERE, FILTER, CONFIRM) else set()
         if both:
             raise ValueError(f"{', '.join(sorted(both))} of {place} is taken everywhere")
 

@@ -12,11 +12,8 @@ from tui import show
 from tui.actions import EVERYWHERE, bindings
 from tui.desk import Desk
 from tui.palette import Actions
-from tui.screens.boards import BoardsScreen
-from tui.screens.help import HelpScreen
-from tui.screens.queries import QueriesScreen
+from tui.rooms import ROOMS, modes
 from tui.screens.room import Room
-from tui.screens.runs import RunsScreen
 from tui.themes import BOARD_DARK, THEMES
 from tui.widgets.banner import Banner
 from tui.widgets.squares import GLYPHS, Glyphs
@@ -31,21 +28,31 @@ SLOW = 1.0  # seconds after which the banner tells
 
 
 class ChessregApp(App[Exception | None]):
-    """`opener` opens the registry, on a thread of the desk. Ends with the error when it cannot be opened at all."""
+    """`opener` opens the registry, on a thread of the desk. `start` is the first room.
+
+    Ends with the error when the registry cannot be opened at all.
+    """
 
     TITLE = "chessreg"
     BINDINGS = bindings(EVERYWHERE)
     COMMANDS: ClassVar[set[Any]] = {Actions}
-    MODES: ClassVar[dict[str, Any]] = {"runs": RunsScreen, "boards": BoardsScreen, "queries": QueriesScreen}
-    DEFAULT_MODE = "runs"
+    MODES: ClassVar[dict[str, Any]] = modes()
+    DEFAULT_MODE = ROOMS[0].name
     ENABLE_COMMAND_PALETTE = True
     CSS = """
     Screen { background: $background; }
     """
 
     def __init__(
-        self, opener: Callable[[], Session], place: str = "", *, read_only: bool = False, glyphs: Glyphs | None = None
+        self,
+        opener: Callable[[], Session],
+        place: str = "",
+        *,
+        read_only: bool = False,
+        glyphs: Glyphs | None = None,
+        start: str = ROOMS[0].name,
     ) -> None:
+        self.DEFAULT_MODE = start  # type: ignore[misc]  # textual reads it of the instance
         super().__init__()
         self.desk = Desk(opener)
         self.read_only = read_only
@@ -175,6 +182,8 @@ class ChessregApp(App[Exception | None]):
             await self.pop_screen()
 
     def action_help(self) -> None:
+        from tui.screens.help import HelpScreen
+
         if self.room is not None and not isinstance(self.room, HelpScreen):
             self.push_screen(HelpScreen(self.room.actions()))
 

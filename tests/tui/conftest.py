@@ -163,6 +163,7 @@ def make_app(folder: Path, **settings: Any) -> ChessregApp:
     def opener() -> Session:
         return registry.open_session(f"sqlite:///{folder / 'registry.db'}", folder / "store", read_only)
 
+    settings.setdefault("start", "runs")
     return ChessregApp(opener, str(folder / "registry.db"), **settings)
 
 

@@ -184,7 +184,7 @@ async def test_from_a_table_to_the_rows_behind_a_line_to_the_board(drive, sessio
     result = run_query(session.database, title)
     headings, cells, _, _ = render.grid(result)
     async with drive(size=(160, 40)) as driver:
-        await driver.press("3", "slash")
+        await driver.press("7", "slash")
         for key in "termination":
             await driver.pilot.press(key)
         await driver.press("enter")
@@ -213,7 +213,7 @@ async def test_from_a_table_to_the_rows_behind_a_line_to_the_board(drive, sessio
 
 async def test_the_papers_numbers_stand_beside_ours(drive) -> None:
     async with drive(size=(160, 40)) as driver:
-        await driver.press("3")
+        await driver.press("7")
         await driver.find_row("probe accuracy")
         await driver.press("enter", "p")
         assert "published" in driver.text
@@ -224,7 +224,7 @@ async def test_the_papers_numbers_stand_beside_ours(drive) -> None:
 
 async def test_the_boards_room_lists_games_trials_and_scores_of_all_runs(drive) -> None:
     async with drive(size=(160, 40)) as driver:
-        await driver.press("2")
+        await driver.press("5")
         assert "[games]" in driver.text
         assert " sure " in driver.text
         assert " plain " in driver.text
@@ -273,9 +273,9 @@ async def test_an_empty_registry_says_what_to_type_and_follows(drive, tmp_path: 
         assert "There are no games yet." in driver.text
         assert "$ chessreg demo" in driver.text
         assert "$ chessreg dataset add FILE.pgn --name games" in driver.text
-        await driver.press("2")
+        await driver.press("5")
         assert "no boards yet" in driver.text
-        await driver.press("1")
+        await driver.press("4")
         with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as session:
             from chessreg.jobs.kind import kind
 
@@ -332,12 +332,12 @@ async def test_all_fields_of_a_line_are_shown_in_full(drive, session: Session) -
     title = "elo by intervention"
     headings, cells, _, _ = render.grid(run_query(session.database, title))
     async with drive(size=(100, 50)) as driver:
-        await driver.press("3")
+        await driver.press("7")
         await driver.find_row(title)
         await driver.press("enter", "i")
         for heading, cell in zip(headings, cells[0], strict=True):
             assert any(line.split() == [*heading.split(), *cell.split()] for line in driver.lines), heading
-        await driver.press("escape", "escape", "1")
+        await driver.press("escape", "escape", "4")
         await driver.find_row("toy")
         await driver.press("enter", "i")
         assert any(line.startswith("  fen") and line.count("/") == 7 for line in driver.lines)
@@ -347,7 +347,7 @@ async def test_all_fields_of_a_line_are_shown_in_full(drive, session: Session) -
 async def test_a_tiny_terminal_shows_what_fits(drive, size: tuple[int, int]) -> None:
     async with drive(size=size) as driver:
         await driver.press("enter", "tab", "tab", "i", "escape", "escape", "question_mark", "escape", "slash", "escape")
-        await driver.press("2", "enter", "right", "space", "f", "escape", "3", "enter", "enter", "enter", "escape")
+        await driver.press("5", "enter", "right", "space", "f", "escape", "7", "enter", "enter", "enter", "escape")
         assert driver.app.is_running
         assert all(len(line) <= size[0] for line in driver.lines)
         await driver.pilot.resize_terminal(120, 40)
@@ -358,9 +358,9 @@ async def test_every_theme_draws_every_room(drive) -> None:
     async with drive() as driver:
         seen = {driver.app.theme}
         for _ in range(3):
-            await driver.press("T", "2", "enter", "escape", "1")
+            await driver.press("T", "5", "enter", "escape", "4")
             seen.add(driver.app.theme)
         assert seen == {"chessreg-dark", "chessreg-light", "chessreg-contrast"}
         driver.app.theme = "nord"  # one of textual's own has colours for the board too
-        await driver.press("2", "enter")
+        await driver.press("5", "enter")
         assert isinstance(driver.room, BoardScreen)

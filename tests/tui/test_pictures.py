@@ -99,7 +99,7 @@ def test_what_a_probe_reads(picture: Any, session: Session) -> None:
 
 def test_boards(picture: Any, session: Session) -> None:
     async def steps(driver: Any) -> None:
-        await driver.press("2")
+        await driver.press("5")
 
     row = first_row(session, "plain", "game")
     picture(steps, "[games]", row["termination"], f"{row['first_try_legal']}/{row['turns']}", "plain", "sure")
@@ -107,14 +107,14 @@ def test_boards(picture: Any, session: Session) -> None:
 
 def test_queries(picture: Any) -> None:
     async def steps(driver: Any) -> None:
-        await driver.press("3", "slash", "e", "l", "o", "enter")
+        await driver.press("7", "slash", "e", "l", "o", "enter")
 
     picture(steps, "elo by intervention", "Karvonen 2024", "chessreg run play")
 
 
 def test_an_answer(picture: Any, session: Session) -> None:
     async def steps(driver: Any) -> None:
-        await driver.press("3")
+        await driver.press("7")
         await driver.find_row("games by termination")
         await driver.press("enter")
 
@@ -124,7 +124,7 @@ def test_an_answer(picture: Any, session: Session) -> None:
 
 def test_rows_behind_an_answer(picture: Any) -> None:
     async def steps(driver: Any) -> None:
-        await driver.press("3")
+        await driver.press("7")
         await driver.find_row("probe accuracy")
         await driver.press("enter", "enter")
 

@@ -80,7 +80,7 @@ def test_keys_lead_from_the_runs_to_a_board_and_out(terminal: Terminal) -> None:
     terminal.until("Next position", "chessreg board RUN:UNIT")
     terminal.keys("Escape")
     terminal.until("game 0")
-    terminal.keys("3")
+    terminal.keys("7")
     terminal.until("elo by intervention")
     terminal.keys("q")
     terminal.until("ended with 0")
