@@ -25,8 +25,8 @@ Beginning = tuple[int, ...]
 class _Row:
     """The nodes of one row. Columns are counted from the first that the row's tree may write.
 
-    With edits of unsettled positions a node exists twice: clean, for its descendants to attend to, and as the last
-    token that the edit touches, to be read.
+    With edits of unsettled positions a node with children exists twice: clean, for its descendants to attend to, and as
+    the last token that the edit touches, to be read.
     """
 
     columns: int = 0
@@ -118,18 +118,28 @@ class Continuations:
                 node = beginning[:depth]
                 if node in tree.index:
                     continue
-                if () not in tree.paths:
-                    root: list[int] = []
-                    for position in range(session.clean(row), len(history)):  # an edited last token, seen clean
-                        root = self._add(tree, batch, history[: position + 1], root, clean=True)
-                    tree.paths[()] = root
-                above, path = tree.paths[node[:-1]], [*history, *node]
+                above, path = self._seen(place, batch, node[:-1]), [*history, *node]
                 tree.index[node] = len(tree.index)
                 batch.reads.append(len(batch.tokens))
-                tree.paths[node] = self._add(tree, batch, path, above)
-                if not session.settled:
-                    tree.paths[node] = self._add(tree, batch, path, above, clean=True)
+                attended = self._add(tree, batch, path, above)
+                if session.settled:
+                    tree.paths[node] = attended
         return batch
+
+    def _seen(self, place: int, batch: _Batch, node: Beginning) -> list[int]:
+        """The columns that a node's children attend to; under unsettled edits the node is fed clean for them first."""
+        tree, row = self._trees[place], self.rows[place]
+        if node not in tree.paths:
+            history = self.session.tokens[row]
+            if node:
+                above = self._seen(place, batch, node[:-1])
+                tree.paths[node] = self._add(tree, batch, [*history, *node], above, clean=True)
+            else:
+                root: list[int] = []
+                for position in range(self.session.clean(row), len(history)):  # an edited last token, seen clean
+                    root = self._add(tree, batch, history[: position + 1], root, clean=True)
+                tree.paths[()] = root
+        return tree.paths[node]
 
     def _add(self, tree: _Row, batch: _Batch, path: list[int], above: list[int], clean: bool = False) -> list[int]:
         """Feed the last token of `path`; return the columns its children attend to. clean: without unsettled edits."""
