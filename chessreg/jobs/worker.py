@@ -111,7 +111,7 @@ def do(order: dict[str, Any], folder: Path, begun: Callable[[Any], None]) -> boo
             return False
         kind.check(frozen.spec, inputs)
         say(f"{len(missing)} of {len(wanted)} units to do; {given_to(granted)}")
-        log = str(folder / "log.txt")
+        log = os.environ.get("CHESSREG_JOB_LOG") or str(folder / "log.txt")
         where = Where(order["executor"], UUID(order["job"]), log, granted=granted, ingests=False)
         attempt = Attempt(frozen, how, inputs, tuple(order["given"]), missing, talk(), where)
         begun(attempt)

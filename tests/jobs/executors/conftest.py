@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import psutil
 import pytest
@@ -149,6 +150,51 @@ def make_slurm(request: pytest.FixtureRequest) -> Callable[[], Executor]:
     return SlurmExecutor
 
 
+@pytest.fixture(scope="session")
+def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+    """A real Ray of two nodes with 2 CPUs each; the second works in a store of its own."""
+    pytest.importorskip("ray", reason="no ray here: pip install 'chessreg[ray]'")
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    from ray.cluster_utils import Cluster
+
+    small = {"num_cpus": 2, "object_store_memory": 80_000_000, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=small)
+    store = tmp_path_factory.mktemp("node")
+    try:
+        cluster.add_node(num_cpus=2, object_store_memory=80_000_000, env_vars={"CHESSREG_NODE_STORE": str(store)})
+        yield RayCluster(cluster.address, store, cluster)
+    finally:
+        cluster.shutdown()
+
+
+class RayCluster(NamedTuple):
+    address: str
+    node_store: Path  # of the second node
+    cluster: Any
+
+
+@pytest.fixture(scope="session")
+def ray_executors(ray_cluster: RayCluster) -> Iterator[Callable[[], Executor]]:
+    """Makes executors that follow each other; to save time they share the process that is connected to Ray."""
+    from chessreg.jobs.executors.ray import RayExecutor
+
+    first = RayExecutor(ray_cluster.address, grace=0.5)
+    assert first.poll(['{"actor": "nobody", "folder": "/nowhere"}'])
+
+    def make() -> Executor:
+        made = RayExecutor(ray_cluster.address, grace=0.5)
+        made._driver = first._driver
+        return made
+
+    yield make
+    first.close()
+
+
+def make_ray(request: pytest.FixtureRequest) -> Callable[[], Executor]:
+    made: Callable[[], Executor] = request.getfixturevalue("ray_executors")
+    return made
+
+
 @pytest.fixture
 def here_polled_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The test's own folder as the current one, with a default profile that asks Slurm often."""
@@ -159,7 +205,7 @@ def here_polled_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-MAKERS = {"local": make_local, "slurm": make_slurm}
+MAKERS = {"local": make_local, "slurm": make_slurm, "ray": make_ray}
 
 
 @pytest.fixture(params=MAKERS)

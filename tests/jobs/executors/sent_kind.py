@@ -1,0 +1,34 @@
+"""A kind with bytes on both sides: it reads a file, and makes a longer one of it for each unit."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from chessreg.jobs.kind import Kind
+from chessreg.jobs.spec import Ref, Spec
+
+
+class SentSpec(Spec):
+    file: Annotated[str, Ref("book")] = Field(description="what is read")
+    count: int = 4
+
+
+class Sent(Kind):
+    """Copies of a file, each with a number."""
+
+    name = "sent"
+    example = "--file README.md"
+    families = ("metric_point",)
+    spec = SentSpec
+
+    def units(self, spec, inputs):
+        return spec.count
+
+    def run(self, task):
+        found = task.inputs.artefact("file", task.spec.file)
+        (path,) = (each for each in found.path.iterdir() if not each.name.startswith("."))
+        for unit in task.units:
+            with task.output(f"copy-{unit}", unit=unit, kind="text") as folder:
+                (folder / "copy.txt").write_text(f"{path.read_text()}{unit}")
+            task.emit("metric_point", unit, name="length", step=0, value=float(path.stat().st_size))
+            task.done(unit)

@@ -1,0 +1,142 @@
+"""What is Ray's own: nodes without the store, actors that die, addresses, what no node has."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.jobs.executors import Needs, Seen, Work
+from chessreg.jobs.kind import kind
+from chessreg.jobs.launch import Order
+from chessreg.registry import tables
+from chessreg.registry.identity import new_id
+from chessreg.registry.tables import Cause
+
+KIND = f"{Path(__file__).with_name('sent_kind.py')}:Sent"
+SLEEP = "print('begun', flush=True); import time; time.sleep(600)"
+
+
+def work(folder: Path, code: str = SLEEP, **needs: object) -> Work:
+    job = new_id()
+    settings = {"device": "cpu", "threads": 1} | needs
+    return Work(job, job, (sys.executable, "-u", "-c", code), folder / job.hex, folder, needs=Needs(**settings))
+
+
+def until(executor, handle: str, state: str = "ended") -> Seen:
+    deadline = time.monotonic() + 90
+    while (seen := executor.poll([handle]).get(handle)) is None or seen.state != state:
+        assert time.monotonic() < deadline, f"still {seen}"
+        time.sleep(0.05)
+    return seen
+
+
+def test_results_come_home_from_a_node_that_has_no_store(ray_executors, ray_cluster, desk, tmp_path):
+    """Two shards fill the two nodes; one of these works in a store of its own. Bytes go there and come back."""
+    on = f"ray:{ray_cluster.address}"
+    desk.supervisor.executors[on] = ray_executors()
+    (tmp_path / "words.txt").write_text("a chess game ")
+    found = kind(KIND)
+    how = found.how(device="cpu", threads=2)
+    desk.launch(Order(found, found.spec(file=str(tmp_path / "words.txt")), how, ("file",), "sent", on, shards=2))
+    desk.finish()
+    assert desk.states() == ["finished", "finished"], desk.said() + str([job.message for job in desk.jobs()])
+    assert sorted((row.unit, row.value) for row in desk.rows(tables.MetricPoint)) == [(n, 13.0) for n in range(4)]
+    store = desk.session.store
+    made = {row.name: (store.path(row.digest) / "copy.txt").read_text() for row in desk.rows(tables.Output)}
+    assert made == {f"copy-{n}": f"a chess game {n}" for n in range(4)}
+
+    (apart,) = (path.parent for path in ray_cluster.node_store.glob("*/store.json"))
+    there = {path.name for path in apart.glob("artefacts/*/*")}
+    assert len(there & {row.digest for row in desk.rows(tables.Output)}) == 2, "two were made there"
+    assert len(there) == 3, "from the one that was sent there"
+    assert not list((apart / "fragments" / "incoming").iterdir())
+    assert not list((ray_cluster.node_store / "works").iterdir())
+    uris = {row.uri for row in desk.rows(tables.ArtefactLocation)}
+    assert all(str(store.path(row.digest)) in uris for row in desk.rows(tables.Output)), "the registry says: here"
+    for job, attempt in zip(desk.jobs(), sorted(desk.rows(tables.Attempt), key=lambda a: a.job_id.hex), strict=True):
+        said = Path(attempt.log).read_text()
+        assert "== try 1 of" in said
+        assert "== finished" in said
+        assert (attempt.executor, attempt.how["granted_threads"], job.message) == (on, 2, None)
+
+
+def test_an_actor_that_dies_is_lost_and_its_process_ends(ray_executors, tmp_path):
+    executor = ray_executors()
+    each = work(tmp_path, "import os; print('pid', os.getpid(), flush=True); import time; time.sleep(600)")
+    handle = executor.submit([each])[each.job_id]
+    deadline = time.monotonic() + 60
+    while "pid" not in (said := path.read_text() if (path := executor.logs(handle)) else ""):
+        assert time.monotonic() < deadline
+        executor.poll([handle])
+        time.sleep(0.05)
+    child = psutil.Process(int(said.split()[1]))
+    os.kill(child.ppid(), signal.SIGKILL)
+    seen = until(executor, handle)
+    assert seen.cause is Cause.LOST
+    child.wait(30)
+
+
+def test_a_supervisor_that_died_before_it_noted_a_shard_finds_it(ray_executors, tmp_path):
+    each = work(tmp_path)
+    handle = ray_executors().submit([each])[each.job_id]
+    executor = ray_executors()
+    assert executor.submit([each]) == {each.job_id: handle}
+    executor.cancel(handle)
+    until(executor, handle)
+    assert ray_executors().poll([handle])[handle].state == "ended"
+    again = executor.submit([each])[each.job_id]
+    assert again != handle
+    until(executor, again, "running")
+    executor._cancelled.clear()
+    executor.cancel(again)
+    until(executor, again)
+
+
+def test_what_waits_for_room_is_cancelled_before_it_begins(ray_executors, tmp_path):
+    executor = ray_executors()
+    busy = [work(tmp_path, threads=2) for _ in range(2)]
+    holding = executor.submit(busy)
+    for handle in holding.values():
+        until(executor, handle, "running")
+    late = work(tmp_path)
+    handle = executor.submit([late])[late.job_id]
+    assert executor.poll([handle])[handle].state == "waiting"
+    executor.cancel(handle)
+    assert until(executor, handle)[2:] == (Cause.KILLED, "cancelled before it began")
+    for held in holding.values():
+        executor.cancel(held)
+    for held in holding.values():
+        until(executor, held)
+
+
+def test_what_no_node_has_is_refused(ray_executors, tmp_path):
+    executor = ray_executors()
+    for needs, said in (({"device": "cuda"}, "no node of this Ray has a GPU"), ({"threads": 64}, "more than 2 CPUs")):
+        with pytest.raises(BadInputError, match=said):
+            executor.submit([work(tmp_path, **needs)])
+
+
+def test_a_wrong_address_is_one_line(monkeypatch):
+    pytest.importorskip("ray", reason="no ray here: pip install 'chessreg[ray]'")
+    from chessreg.jobs.executors.ray import RayExecutor
+
+    with pytest.raises(NotFoundError, match=r"no Ray answers at 127\.0\.0\.1:1"):
+        RayExecutor("127.0.0.1:1")
+    for wrong in ("ray://there:10001", "there"):
+        with pytest.raises(BadInputError, match="no address"):
+            RayExecutor(wrong)
+
+
+def test_without_ray_the_launch_is_refused(monkeypatch):
+    from chessreg.jobs.executors.ray import RayExecutor
+
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(NotFoundError, match=r"chessreg\[ray\]"):
+        RayExecutor()
