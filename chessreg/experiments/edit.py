@@ -14,7 +14,7 @@ from chessreg.experiments.overlap import ALLOW_OVERLAP, AllowOverlap, Evaluated
 from chessreg.experiments.selection import GameSelection, select
 from chessreg.jobs.inputs import Inputs
 from chessreg.jobs.kind import Estimate, Kind
-from chessreg.jobs.spec import CheckpointRef, How, Ref
+from chessreg.jobs.spec import Added, CheckpointRef, How, Ref
 from chessreg.registry import tables
 
 if TYPE_CHECKING:
@@ -38,6 +38,12 @@ PAPER = {
 class EditSpec(GameSelection):
     checkpoint: CheckpointRef = Field(description="the model")
     probe: Annotated[str, Ref("run:probe")] = Field(description="piece probes of that model: the directions")
+    dataset: Annotated[str | None, Ref("dataset")] = Field(  # type: ignore[assignment]
+        None, description="games: a dataset, or one part of it (NAME:PART)"
+    )
+    moves: Annotated[str, Added()] = Field(
+        "", description="edit one position instead: the moves that lead there (SAN), or a FEN near the start"
+    )
     games: int = Field(200, ge=1, description="games to take states from, the first in file order (Karvonen: 200)")
     per_game: int = Field(30, ge=1, description="states of each game (Karvonen: White's first 30 moves)")
     last_move: int = Field(30, ge=1, description="states are among White's moves 1 to this one")
@@ -68,9 +74,18 @@ class EditSpec(GameSelection):
     def _hyphens(cls, positions: Any) -> Any:
         return positions.replace("_", "-") if isinstance(positions, str) else positions
 
+    @field_validator("moves")
+    @classmethod
+    def _one_spelling(cls, moves: str) -> str:
+        from chessreg.games.typed import typed_moves
+
+        return " ".join(typed_moves(moves))
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         """Settings without effect would make two runs of one experiment."""
+        if (self.dataset is None) == (not self.moves):
+            raise BadInputError("an edit is of games or of one position", "give --dataset or --moves")
         if self.layers and self.layer_sets:
             raise BadInputError("--layers and --layer-sets both say what to edit", "give one of them")
         if self.scales and "scale" in self.model_fields_set and self.scale != EditSpec.model_fields["scale"].default:
@@ -115,7 +130,7 @@ class Edit(Kind):
     king, is recorded as skipped. Beside sampled texts stands the exact probability of a legal move on the original and
     on the modified board, in canonical spelling and in every spelling. Layer sets times scales are one run, every
     state under each of them: `chessreg query "best board edit"` chooses on half of the games and reports on the rest.
-    One unit is one state.
+    One unit is one state. With --moves the only state is the position after them, whoever is to move.
     """
 
     name = "edit"
@@ -134,7 +149,7 @@ class Edit(Kind):
 
     def units(self, spec: EditSpec, inputs: Inputs) -> int:
         check(spec, inputs)
-        return len(select(spec, inputs)[1]) * spec.per_game
+        return 1 if spec.moves else len(select(spec, inputs)[1]) * spec.per_game
 
     def estimate(self, spec: EditSpec, inputs: Inputs) -> Estimate:
         from chessreg.experiments.editing.settings import settings_of
@@ -145,16 +160,22 @@ class Edit(Kind):
         return Estimate({"trial": self.units(spec, inputs) * conditions * (1 + spec.samples)}, remarks=remarks)
 
     def check(self, spec: EditSpec, inputs: Inputs) -> None:
+        if spec.moves:  # one position that somebody looks at claims nothing about unseen games
+            return
         games, places = select(spec, inputs)
         overlap.refuse(inputs, spec.checkpoint, games, places, spec.allow_overlap)
         overlap.refuse(inputs, spec.probe, games, places, spec.allow_overlap, what="the probe")
 
     def run(self, task: Task[EditSpec, EditHow]) -> None:
         from chessreg.experiments.editing.editor import Editor
-        from chessreg.experiments.editing.states import states
+        from chessreg.experiments.editing.states import given, states
 
         spec = task.spec
         editor = Editor(task)
+        if spec.moves:
+            editor.batch([given(spec.moves)])
+            task.done(0)
+            return
         games, places = select(spec, task.inputs)
         for start in range(0, len(task.units), task.how.batch_states):
             units = task.units[start : start + task.how.batch_states]

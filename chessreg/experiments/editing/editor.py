@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -193,13 +193,23 @@ class Editor:
 
 def canonical_masses(trees: Continuations, spelt: Sequence[Spelt]) -> list[tuple[float, float]]:
     """The exact probability of a legal move in canonical SAN, on the original and on the modified board, per state."""
-    rows = [sorted(texts.canonical[0] | texts.canonical[1]) for texts in spelt]
-    found = []
-    for row, values, texts in zip(rows, sequence_logprobs(trees, rows), spelt, strict=True):
-        probability = dict(zip(row, np.exp(values).tolist(), strict=True))
-        original, modified = (min(sum(probability[ids] for ids in sorted(of)), 1.0) for of in texts.canonical)
-        found.append((original, modified))
-    return found
+    boards = [texts.canonical for texts in spelt]
+    found = canonical_probabilities(trees, boards)
+    return [(mass_of(p, original), mass_of(p, modified)) for p, (original, modified) in zip(found, boards, strict=True)]
+
+
+def canonical_probabilities(
+    trees: Continuations, boards: Sequence[tuple[frozenset[Beginning], ...]]
+) -> list[dict[Beginning, float]]:
+    """Text as token ids → its exact probability, of every text of any board of each row."""
+    rows = [sorted(frozenset[Beginning]().union(*texts)) for texts in boards]
+    scored = sequence_logprobs(trees, rows)
+    return [dict(zip(row, np.exp(values).tolist(), strict=True)) for row, values in zip(rows, scored, strict=True)]
+
+
+def mass_of(probabilities: Mapping[Beginning, float], texts: frozenset[Beginning]) -> float:
+    """The probability of writing one of these texts."""
+    return min(sum(probabilities[ids] for ids in sorted(texts)), 1.0)
 
 
 def scale_of(edit: Edit, row: int) -> float:

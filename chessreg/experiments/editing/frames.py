@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -19,6 +20,13 @@ from chessreg.registry import tables
 def frames_of_state(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
     """The original board with the clean model's texts and the modified one with the edited model's; as heat what the
     probe reads of the removed piece in each, while model and probe are here."""
+    boards, condition = boards_of_state(row, inputs)
+    return with_heat(boards, inputs, row, condition) if condition else boards
+
+
+def boards_of_state(row: Mapping[str, Any], inputs: Inputs) -> tuple[list[BoardFrame], str]:
+    """The two boards as the rows tell them, without a model, and the condition of the second; of a state that was
+    skipped the one board, and no condition."""
     trial = tables.Trial
     with inputs.database.read() as session:
         rows = session.scalars(
@@ -33,7 +41,7 @@ def frames_of_state(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
     detail = first.detail or {}
     if first.condition == "skipped":
         caption = (f"skipped: the greedy text {first.text!r} is {detail['skipped']}",)
-        return [BoardFrame.from_board(original, title=where, caption=caption)]
+        return [BoardFrame.from_board(original, title=where, caption=caption)], ""
     square = chess.parse_square(detail["square"])
     modified = original.copy(stack=False)
     modified.remove_piece_at(square)
@@ -55,15 +63,15 @@ def frames_of_state(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
             caption=caption_of([r for r in rows if r.condition == shown]),
         ),
     ]
-    return with_heat(boards, inputs, rows[0], shown)
+    return boards, shown
 
 
-def with_heat(boards: list[BoardFrame], inputs: Inputs, row: tables.Trial, condition: str) -> list[BoardFrame]:
+def with_heat(boards: list[BoardFrame], inputs: Inputs, row: Mapping[str, Any], condition: str) -> list[BoardFrame]:
     """The two boards with the probability of the removed piece as heat; as they are without the bytes of the model."""
     from chessreg.experiments.editing.heat import PIECE_CLASSES, WHICH, readings
 
     try:
-        found = readings(inputs, row.run_id, row.unit, condition)
+        found = readings(inputs, UUID(str(row["run_id"])), int(row["unit"]), condition)
     except NotFoundError:
         return boards
     label = f"probability of {PIECE_CLASSES[found.label]} to the probe of layer {found.layer}"

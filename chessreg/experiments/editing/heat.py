@@ -13,10 +13,9 @@ import torch
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.edit import EditSpec
-from chessreg.experiments.editing.model import CLEAN, EditedModel
-from chessreg.experiments.editing.states import removal, states
+from chessreg.experiments.editing.model import CLEAN, Condition, EditedModel
+from chessreg.experiments.editing.states import Removal, State, removal, state_of
 from chessreg.experiments.probe import load_probe
-from chessreg.experiments.selection import select
 from chessreg.games.boardframe import squares_of
 from chessreg.games.labels import PIECE_CLASSES
 from chessreg.games.picture import HeatPanel
@@ -24,8 +23,12 @@ from chessreg.registry import tables
 from chessreg.registry.identity import short
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from chessreg.experiments.probing.stored import FittedProbe
     from chessreg.jobs.inputs import Inputs
     from chessreg.models.edits import Edit
+    from chessreg.models.language_model import LanguageModel
 
 Measure = Literal["probability", "logprob", "logit"]
 WHICH: tuple[Literal["clean", "edited"], ...] = ("clean", "edited")
@@ -62,10 +65,21 @@ def class_of(letter: str) -> int:
     return PIECE_CLASSES.index(letter)
 
 
-def readings(
-    inputs: Inputs, run_id: UUID, unit: int, condition: str | None = None, layer: int | None = None
-) -> Readings:
-    """What the probe of `layer` (default: the last that is edited) reads of a state under a condition (the first edit).
+@dataclass(frozen=True)
+class Placed:
+    """A state of an edit run with everything that a condition does to the model in it."""
+
+    spec: EditSpec
+    edited: EditedModel
+    condition: Condition
+    state: State
+    removed: Removal
+    prompt: list[int]
+    edits: list[Edit]
+
+
+def placed(inputs: Inputs, run_id: UUID, unit: int, condition: str | None = None) -> Placed:
+    """A state under a condition (default: the first edit).
 
     Raises NotFoundError for a state or condition that there is not, BadInputError for a state without an edit.
     """
@@ -87,31 +101,48 @@ def readings(
     if wanted not in known:
         raise NotFoundError(f"run {short(run_id)} has no condition {wanted!r}", f"it has {', '.join(known)}")
     chosen = known[wanted]
-    [state] = states(spec, *select(spec, inputs), [unit])
+    state = state_of(spec, inputs, unit)
     removed = removal(state, chess.Move.from_uci((row.detail or {})["move"]))
     prompt = edited.tokenizer.encode(state.prompt).tolist()
     edits = edited.edits(chosen.setting, [prompt], [removed])
     if chosen.source != "edit":
         edits = edited.controls(chosen, [removed], edits)
-    at = max(chosen.setting.layers) if layer is None else layer
-    probe = load_probe(inputs, spec.probe, at)
-    subtract_mean = probe.centred and edited.model.residual == "raw"
-    clean, after = (_logits(edited, prompt, probe.weight, at, active, subtract_mean) for active in ([], edits))
-    return Readings(clean, after, at, wanted, state.board, removed.modified, removed.square, removed.label)
+    return Placed(spec, edited, chosen, state, removed, prompt, edits)
 
 
-def _logits(
-    edited: EditedModel, prompt: list[int], weight: np.ndarray, layer: int, edits: list[Edit], subtract_mean: bool
+def readings(
+    inputs: Inputs, run_id: UUID, unit: int, condition: str | None = None, layer: int | None = None
+) -> Readings:
+    """What the probe of `layer` (default: the last that is edited) reads of a state under a condition (the first edit).
+
+    Raises what `placed` raises.
+    """
+    found = placed(inputs, run_id, unit, condition)
+    removed, setting = found.removed, found.condition.setting
+    at = max(setting.layers) if layer is None else layer
+    probe = load_probe(inputs, found.spec.probe, at)
+    clean, after = (probe_logits(found.edited.model, found.prompt, [probe], active)[0] for active in ([], found.edits))
+    name, board = found.condition.name, found.state.board
+    return Readings(clean, after, at, name, board, removed.modified, removed.square, removed.label)
+
+
+def probe_logits(
+    model: LanguageModel, prompt: list[int], probes: Sequence[FittedProbe], edits: Sequence[Edit]
 ) -> np.ndarray:
-    """float32 [64, 13]. The mean that edits themselves add stays in, as it does in TransformerLens (2.3 there)."""
-    tokens = torch.tensor([prompt])
+    """What probes of several layers read at the last token, float32 [probes, 64, 13], in one forward pass.
+
+    The mean that edits themselves add stays in, as it does in TransformerLens (2.3 there).
+    """
     last = torch.tensor([[len(prompt) - 1]])
-    residual = edited.model.residuals(tokens, [layer], last, edits=edits)[0, 0, 0].float().cpu()
-    if subtract_mean:
-        added = sum(float(edit.delta(residual)[0, 0].mean()) for edit in edits if edit.layer <= layer)
-        residual = residual - (residual.mean() - added)
-    found: np.ndarray = np.einsum("d,dsk->sk", residual.numpy(), weight, optimize=True)
-    return found
+    layers = [probe.layer for probe in probes]
+    residuals = model.residuals(torch.tensor([prompt]), layers, last, edits=edits)[:, 0, 0].float().cpu()
+    found = []
+    for probe, residual in zip(probes, residuals, strict=True):
+        if probe.centred and model.residual == "raw":
+            added = sum(float(edit.delta(residual)[0, 0].mean()) for edit in edits if edit.layer <= probe.layer)
+            residual = residual - (residual.mean() - added)
+        found.append(np.einsum("d,dsk->sk", residual.numpy(), probe.weight, optimize=True))
+    return np.stack(found)
 
 
 def panels(found: Readings, label: int, measure: Measure, clip: float | None) -> list[HeatPanel]:

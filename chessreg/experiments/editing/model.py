@@ -41,10 +41,13 @@ class Condition:
 class EditedModel:
     """The model of an edit run, with the probes of every layer that it edits."""
 
-    def __init__(self, spec: EditSpec, inputs: Inputs, device: str | torch.device) -> None:
+    def __init__(
+        self, spec: EditSpec, inputs: Inputs, device: str | torch.device, model: LanguageModel | None = None
+    ) -> None:
+        """`model` is the checkpoint's where that is in memory already."""
         self.spec = spec
         self.checkpoint, folder = inputs.checkpoint(spec.checkpoint)
-        self.model = LanguageModel.load(folder, device=device)
+        self.model = model or LanguageModel.load(folder, device=device)
         self.tokenizer = tokenizer(self.model.info.tokenizer)
         self.settings = settings_of(spec, inputs)
         self.rule = scale_rule(spec.scale_rule)

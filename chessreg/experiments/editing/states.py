@@ -10,14 +10,19 @@ import chess
 import chess.polyglot
 import numpy as np
 
+from chessreg.experiments.selection import select
 from chessreg.games.positions import find
+from chessreg.games.tokenizers import PgnCharacters
+from chessreg.games.typed import board_after
 from chessreg.noise import generator, uniform
 
 if TYPE_CHECKING:
     from chessreg.experiments.edit import EditSpec
     from chessreg.games.dataset import Games
+    from chessreg.jobs.inputs import Inputs
 
 MOVE_WHITE = "dots"
+NO_GAME = -1  # the item of a position that is of no dataset
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,20 @@ def states(spec: EditSpec, games: Games, places: np.ndarray, units: Sequence[int
             board.push_san(san.split(".")[-1])
         found.append(State(unit, item, ply, text[: characters[number] + 1], board))
     return found
+
+
+def given(moves: str) -> State:
+    """The position after these moves (canonical SAN): the one state of a run with --moves."""
+    sans = moves.split()
+    return State(0, NO_GAME, len(sans), PgnCharacters().prompt(sans), board_after(sans))
+
+
+def state_of(spec: EditSpec, inputs: Inputs, unit: int) -> State:
+    """The state of a unit of a run."""
+    if spec.moves:
+        return given(spec.moves)
+    [state] = states(spec, *select(spec, inputs), [unit])
+    return state
 
 
 def removal(state: State, move: chess.Move) -> Removal:

@@ -1,0 +1,219 @@
+"""The lab's bench: a model in memory, its probes, and answers about one position after the other.
+
+What the clean model says is kept while only the edit changes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import chess
+import numpy as np
+
+from chessreg.errors import BadInputError
+from chessreg.experiments import interventions
+from chessreg.experiments.edit import check as check_edit
+from chessreg.experiments.editing.editor import canonical_probabilities, mass_of, scale_of
+from chessreg.experiments.editing.heat import placed, probe_logits
+from chessreg.experiments.editing.model import EditedModel
+from chessreg.experiments.editing.settings import probed_layers
+from chessreg.experiments.editing.states import Removal, given, removal
+from chessreg.experiments.interventions import InterventionSettings
+from chessreg.experiments.lab.answer import Answer, Ranked, Side
+from chessreg.experiments.lab.question import Position, StoredState
+from chessreg.experiments.probe import FittedProbe, load_probe
+from chessreg.games.tokenizers import tokenizer
+from chessreg.models.language_model import LanguageModel
+from chessreg.models.sampling import sample_trees
+from chessreg.models.tree import Beginning, Continuations
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from chessreg.games.tokenizers import Tokenizer
+    from chessreg.jobs.inputs import Inputs
+    from chessreg.models.edits import Edit
+
+Texts = dict[Beginning, chess.Move]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A position before a model, and the probes that read it."""
+
+    model: LanguageModel
+    board: chess.Board
+    prompt: tuple[int, ...]
+    probes: tuple[FittedProbe, ...]
+    removed: Removal | None = None
+
+    @property
+    def modified(self) -> chess.Board | None:
+        return self.removed.modified if self.removed else None
+
+    @property
+    def language(self) -> Tokenizer:
+        return tokenizer(self.model.info.tokenizer)
+
+    @cached_property
+    def texts(self) -> list[Texts]:
+        """The canonical texts of the original and, where there is one, of the modified board."""
+        boards = [self.board, *([self.modified] if self.modified else [])]
+        return [
+            {tuple(self.language.encode(self.language.spell(board, move)).tolist()): move for move in board.legal_moves}
+            for board in boards
+        ]
+
+    def greedy(self, trees: Continuations) -> str:
+        limit = self.language.max_move_tokens
+        [[sampled]] = sample_trees(trees, self.language, [[(0,)]], temperature=[0.0], max_tokens=limit)
+        return sampled.text
+
+    def side(self, trees: Continuations, edits: Sequence[Edit] = ()) -> Side:
+        """What the model says here; `trees` are its continuations under these edits."""
+        [probability] = canonical_probabilities(trees, [tuple(frozenset(texts) for texts in self.texts)])
+        masses = [mass_of(probability, frozenset(texts)) for texts in self.texts]
+        ranks = [ranked(texts, probability, self.language) for texts in self.texts]
+        text, logits = self.greedy(trees), np.zeros((0, 64, 13), np.float32)
+        if self.probes:
+            logits = probe_logits(self.model, list(self.prompt), self.probes, edits)
+        legal = self.language.parse(text, self.board) is not None
+        both = self.modified is not None
+        return Side(
+            text, legal, masses[0], masses[1] if both else None, ranks[0], ranks[1] if both else (), softmax(logits)
+        )
+
+
+class Bench:
+    """Answers questions against one registry and store, on the CPU."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        self.inputs = inputs
+        self._model: tuple[Path, LanguageModel] | None = None
+        self._probes: tuple[str, tuple[FittedProbe, ...]] | None = None
+        self._clean: tuple[object, Continuations] | None = None
+        self._side: tuple[object, Side] | None = None
+
+    def look(self, question: Position | StoredState) -> Answer:
+        """The clean and the edited model in a position.
+
+        Raises NotFoundError or BadInputError where the question names what there is not, or what does not go together.
+        """
+        began = time.monotonic()
+        answer = self._stored(question) if isinstance(question, StoredState) else self._given(question)
+        return replace(answer, seconds=time.monotonic() - began)
+
+    def _stored(self, question: StoredState) -> Answer:
+        found = placed(self.inputs, UUID(hex=question.run), question.unit, question.condition)
+        probes = self.probes(found.spec.probe)
+        scene = Scene(found.edited.model, found.state.board, tuple(found.prompt), probes, found.removed)
+        return self._answer(scene, found.edits, found.condition.name)
+
+    def _given(self, question: Position) -> Answer:
+        recipe = self.inputs.recipe("checkpoint", question.checkpoint)
+        _, folder = self.inputs.checkpoint(recipe)
+        model, state = self.model(folder), given(question.moves)
+        language = tokenizer(model.info.tokenizer)
+        prompt = tuple(language.encode(language.prompt(question.moves.split())).tolist())
+        if len(prompt) + language.max_move_tokens > model.block_size:
+            raise BadInputError(f"{state.ply} plies are more than this model's context holds", "take moves back")
+        if state.board.is_game_over():
+            raise BadInputError("the game is over there: no move to look at", "take a move back")
+        probes = () if question.probe is None else self.probes(self.inputs.recipe("run:probe", question.probe))
+        scene = Scene(model, state.board, prompt, probes)
+        if not question.moves and question.vector is None:
+            answer = self._answer(scene, [], why_not="make a move first: an edit is named by its moves")
+        elif question.vector is not None:
+            answer = self._steered(scene, question, recipe)
+        elif question.probe is not None:
+            answer = self._without_piece(scene, question, recipe)
+        else:
+            answer = self._answer(scene, [], why_not="choose a probe or a vector to edit with")
+        return replace(answer, sans=tuple(question.moves.split()))
+
+    def _without_piece(self, scene: Scene, question: Position, recipe: str) -> Answer:
+        """The probe's direction for the piece that the clean model moves, subtracted."""
+        state, text = given(question.moves), scene.greedy(self._continuations(scene))
+        move = scene.language.parse(text, state.board)
+        if move is None:
+            why_not = f"the model writes {text.strip()!r}, which is no legal move: no piece to take off"
+            return self._answer(scene, [], why_not=why_not)
+        probe = self.inputs.recipe("run:probe", question.probe or "")
+        spec = question.spec().model_copy(update={"checkpoint": recipe, "probe": probe})
+        check_edit(spec, self.inputs)
+        edited, removed = EditedModel(spec, self.inputs, "cpu", scene.model), removal(state, move)
+        edits = edited.edits(edited.settings[0], [list(scene.prompt)], [removed])
+        words = f"{removed.piece.symbol()} taken off {chess.square_name(removed.square)}"
+        return self._answer(replace(scene, removed=removed), edits, words)
+
+    def _steered(self, scene: Scene, question: Position, recipe: str) -> Answer:
+        """A vector's direction, added."""
+        checkpoint, _ = self.inputs.checkpoint(recipe)
+        if question.scale == 0:
+            return self._answer(scene, [], why_not="scale 0 changes nothing")
+        vector = self.inputs.recipe("run:vector", question.vector or "")
+        settings = InterventionSettings(
+            vector=vector, layers=question.layers, scale=question.scale, positions=question.positions
+        )
+        found = interventions.load(settings, checkpoint, self.inputs)
+        assert found
+        where = "" if question.positions == "all" else ", last token"
+        words = f"{found.row['source']} x {question.scale:g}{where}"
+        return self._answer(scene, found.edits(), words)
+
+    def _answer(self, scene: Scene, edits: Sequence[Edit], edit: str = "", why_not: str = "") -> Answer:
+        trees = self._continuations(scene)
+        key = (scene.prompt, id(scene.model), id(scene.probes), scene.modified and scene.modified.fen())
+        if self._side is None or self._side[0] != key:
+            self._side = (key, scene.side(trees))
+        after = scene.side(Continuations(trees.session.branch(list(edits))), edits) if edits else None
+        removed = scene.removed
+        return Answer(
+            scene.board.fen(), (), tuple(probe.layer for probe in scene.probes), self._side[1], after, edit,
+            tuple(edit.layer for edit in edits), tuple(scale_of(edit, 0) for edit in edits),
+            removed.square if removed else None, removed.piece.symbol() if removed else "",
+            removed.modified.fen() if removed else "", why_not,
+        )  # fmt: skip
+
+    # -- what is kept from question to question -------------------------------------------------------------------
+
+    def model(self, folder: Path) -> LanguageModel:
+        """The checkpoint in this folder; the last one stays in memory."""
+        if self._model is None or self._model[0] != folder:
+            self._model = (folder, LanguageModel.load(folder, device="cpu"))
+        return self._model[1]
+
+    def probes(self, recipe: str) -> tuple[FittedProbe, ...]:
+        """The piece probes of every layer of a run. Raises BadInputError for probes of something else."""
+        if self._probes is None or self._probes[0] != recipe:
+            found = tuple(load_probe(self.inputs, recipe, layer) for layer in probed_layers(recipe, self.inputs))
+            if found[0].label != "piece":
+                raise BadInputError(f"that probe reads {found[0].label}, not pieces", "chessreg probe list")
+            self._probes = (recipe, found)
+        return self._probes[1]
+
+    def _continuations(self, scene: Scene) -> Continuations:
+        key = (id(scene.model), scene.prompt)
+        if self._clean is None or self._clean[0] != key:
+            session = scene.model.session(1)
+            session.feed([scene.prompt])
+            self._clean = (key, Continuations(session))
+        return self._clean[1]
+
+
+def ranked(texts: Texts, probability: dict[Beginning, float], language: Tokenizer) -> tuple[Ranked, ...]:
+    """The moves, the most probable first."""
+    found = [Ranked(m.uci(), language.decode(list(ids)).strip(), probability[ids]) for ids, m in texts.items()]
+    return tuple(sorted(found, key=lambda move: (-move.probability, move.uci)))
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Over the last axis, float32."""
+    powers = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True, initial=-np.inf))
+    shares: np.ndarray = (powers / powers.sum(-1, keepdims=True)).astype(np.float32)
+    return shares

@@ -1,0 +1,183 @@
+"""The lab's answers: what an edit run stores of the same position, numbers and boards."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import chess
+import numpy as np
+import pytest
+from sqlalchemy import select
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.experiments.cache import CacheHow, CacheSpec
+from chessreg.experiments.edit import EditHow
+from chessreg.experiments.editing.heat import readings
+from chessreg.experiments.lab import text, worker
+from chessreg.experiments.lab.answer import Answer
+from chessreg.experiments.lab.bench import Bench
+from chessreg.experiments.lab.question import Position, StoredState
+from chessreg.experiments.probe import ProbeHow, ProbeSpec
+from chessreg.games.labels import PIECE_CLASSES
+from chessreg.jobs.checkpoints import import_checkpoint
+from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
+from chessreg.registry import tables
+
+MOVES = "e4 e5 Nf3 Nc6"  # Nc3 is legal then, which the bigram model likes to write
+EDIT = {"checkpoint": "likes-nc3", "probe": "likes-nc3-board", "moves": MOVES, "scale": 2.0}
+
+
+@pytest.fixture
+def bench(world_session, bigram, tmp_path) -> Bench:
+    """A bench in a world with a model that writes legal moves, and probes of it."""
+    session, model = world_session, bigram(likes=".Nc3 ")
+    save_checkpoint(model.hf, tmp_path / "model", CheckpointInfo.of(model.hf, "pgn-char-32"))
+    import_checkpoint(session.database, session.store, tmp_path / "model", name="likes-nc3")
+    cache = CacheSpec(checkpoint="likes-nc3", dataset="sample:fit", last=10)
+    session.run(cache, CacheHow(threads=1), name="likes-nc3-fit")
+    session.run(ProbeSpec(cache="likes-nc3-fit", epochs=1), ProbeHow(threads=1), name="likes-nc3-board")
+    return Bench(session.inputs)
+
+
+@pytest.fixture
+def stored(world_session, bench):
+    """The edit run of that position: its id, and its greedy rows by condition."""
+    spec = Position.of(**EDIT).spec()
+    report = world_session.run(spec, EditHow(threads=1))
+    with world_session.database.read() as sql:
+        trial = tables.Trial
+        rows = sql.scalars(select(trial).where(trial.run_id == report.run_id, trial.sample == -1)).all()
+        sql.expunge_all()
+    return report.run_id, {row.condition: row for row in rows}
+
+
+def test_masses_and_texts_are_those_that_the_edit_run_stores(bench: Bench, stored) -> None:
+    run_id, rows = stored
+    answer = bench.look(Position.of(**EDIT))
+    again = bench.look(StoredState(run=run_id.hex, unit=0))
+    assert answer.edited is not None
+    for found in (answer, again):
+        for side, condition in ((found.clean, "clean"), (found.edited, "edit")):
+            row = rows[condition]
+            assert side.original == pytest.approx(row.mass_original, abs=2e-6)
+            assert side.modified == pytest.approx(row.mass_modified, abs=2e-6)
+            assert side.text == row.text
+            assert side.legal == row.legal_original
+    assert rows["clean"].fen == answer.fen == "r1bqkbnr/pppp1ppp/2n5/4p3/4P3/5N2/PPPP1PPP/RNBQKB1R w KQkq - 2 3"
+    assert rows["clean"].item == -1
+    assert chess.square_name(answer.square) == rows["clean"].detail["square"]
+    assert answer.scales == tuple(rows["edit"].detail["scales"])
+    assert answer.clean != answer.edited
+
+
+def test_beliefs_of_every_layer_are_the_heat_maps(bench: Bench, stored, world_session) -> None:
+    run_id, _ = stored
+    answer = bench.look(StoredState(run=run_id.hex, unit=0, condition="random-0"))
+    for place in (0, len(answer.layers) - 1):
+        found = readings(world_session.inputs, run_id, 0, "random-0", answer.layers[place])
+        for which, side in (("clean", answer.clean), ("edited", answer.edited)):
+            for label in (0, 6, 12):
+                heat = found.values(which, label, "probability")
+                np.testing.assert_allclose(side.beliefs[place, :, label], heat, atol=2e-6)
+
+
+def test_moves_are_ranked_and_sum_to_the_mass(bench: Bench) -> None:
+    answer = bench.look(Position.of(**EDIT))
+    board = chess.Board(answer.fen)
+    for side in (answer.clean, answer.edited):
+        assert {move.uci for move in side.moves} == {move.uci() for move in board.legal_moves}
+        assert all(board.san(chess.Move.from_uci(move.uci)) == move.san for move in side.moves)
+        probabilities = [move.probability for move in side.moves]
+        assert probabilities == sorted(probabilities, reverse=True)
+        assert sum(probabilities) == pytest.approx(side.original, abs=1e-6)
+        assert sum(move.probability for move in side.moves_modified) == pytest.approx(side.modified, abs=1e-6)
+    gone = chess.Board(answer.modified_fen)
+    assert gone.piece_at(answer.square) is None
+    assert board.piece_at(answer.square).symbol() == answer.piece
+
+
+def test_only_the_edited_side_follows_the_scale(bench: Bench) -> None:
+    small, large = (bench.look(Position.of(**{**EDIT, "scale": scale, "layers": (0,)})) for scale in (0.5, 40.0))
+    assert small.clean is large.clean  # not computed anew
+    assert small.edited.original != pytest.approx(large.edited.original, abs=1e-3)
+    assert (small.scales, large.scales) == ((0.5,), (40.0,))
+
+
+def test_a_vector_is_added_and_leaves_the_board_alone(bench: Bench) -> None:
+    with_vector = {"checkpoint": "reference", "moves": MOVES, "vector": "skill", "probe": "reference-board"}
+    answer = bench.look(Position.of(**with_vector, scale=3.0))
+    assert answer.edited is not None
+    assert (answer.square, answer.modified_fen, answer.edited.modified) == (None, "", None)
+    assert answer.edited_layers
+    assert not np.array_equal(answer.clean.beliefs, answer.edited.beliefs)
+    nothing = bench.look(Position.of(**with_vector, scale=0))
+    assert nothing.edited is None
+    assert "scale 0" in nothing.why_not
+
+
+def test_black_to_move_and_no_edit(bench: Bench) -> None:
+    answer = bench.look(Position.of(checkpoint="reference", moves="e4"))
+    assert chess.Board(answer.fen).turn == chess.BLACK
+    assert 0 < answer.clean.original < 1
+    assert answer.edited is None
+    start = bench.look(Position.of(checkpoint="likes-nc3", probe="likes-nc3-board"))
+    assert start.edited is None
+    assert "make a move" in start.why_not
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "words"),
+    [
+        ({"checkpoint": "nobody"}, NotFoundError, "nobody"),
+        ({"moves": "e4 e5 Nf6"}, BadInputError, "2.Nf6 is not legal"),
+        ({"moves": "f3 e5 g4 Qh4#"}, BadInputError, "the game is over"),
+        ({"layers": (99,)}, BadInputError, "no probe of layer 99"),
+        ({"probe": None, "layers": (1,)}, BadInputError, "without a probe"),
+    ],
+)
+def test_what_cannot_be_looked_at_is_told(bench: Bench, wrong: dict, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        bench.look(Position.of(**{**EDIT, **wrong}))
+
+
+def test_frames_mark_what_is_read_otherwise(bench: Bench) -> None:
+    answer = bench.look(Position.of(**EDIT))
+    place = text.layer_place(answer, None)
+    clean, edited = (text.belief_frame(answer, which, place, 12) for which in ("clean", "edited"))
+    original = chess.Board(answer.fen)
+    for square in range(64):
+        read = PIECE_CLASSES[int(answer.clean.beliefs[place, square].argmax())]
+        piece = original.piece_at(square)
+        assert (clean.marks.get(square) == "wrong") == (read != (piece.symbol() if piece else "."))
+        assert clean.heat[square] == pytest.approx(answer.clean.beliefs[place, square, 12])
+    assert edited.squares == answer.edited.board(place)
+    before, after = text.position_frames(answer)
+    assert before.arrows[0].label == answer.clean.moves[0].san
+    drawn = [move for move in answer.edited.moves_modified[:3] if move.probability >= text.LEAST]
+    assert [(arrow.label, arrow.weight) for arrow in after.arrows] == [(m.san, m.probability) for m in drawn]
+    assert after.marks[answer.square] == "removed"
+    with pytest.raises(NotFoundError, match="no layer 77"):
+        text.layer_place(answer, 77)
+
+
+def test_the_worker_answers_line_by_line_and_survives_what_fails(bench: Bench, world: Path) -> None:
+    asked = [
+        {"id": 1, "position": EDIT},
+        {"id": 2, "position": {**EDIT, "moves": "e4 e4"}},
+        {"id": 3, "position": {**EDIT, "probe": "nothing"}},
+        {"id": 4, "position": {"checkpoint": "reference", "moves": "d4"}},
+    ]
+    said = io.StringIO()
+    lines = io.StringIO("".join(json.dumps(question) + "\n" for question in asked))
+    worker.serve(lines, said, f"sqlite:///{world / 'registry.db'}", world / "store", 1)
+    first, second, third, fourth = (json.loads(line) for line in said.getvalue().splitlines())
+    answer, same = Answer.of_json(first["answer"]), bench.look(Position.of(**EDIT))
+    assert answer.clean.moves == same.clean.moves
+    np.testing.assert_array_equal(answer.edited.beliefs, same.edited.beliefs)
+    assert answer.summary() == same.summary()
+    assert "not legal" in second["message"]
+    assert "nothing" in third["message"]
+    assert third["hint"]
+    assert Answer.of_json(fourth["answer"]).edited is None
