@@ -22,20 +22,32 @@ def runs() -> None:
 
 
 @runs.command("list")
+@click.argument("words", metavar="[WORD...]", nargs=-1)
 @click.option("--kind", help="Those of one kind.")
 @click.option("--all", "everything", is_flag=True, help="Also those in the archive.")
+@click.option(
+    "--sort", metavar="COLUMN", help="name, units, tags, spec.SETTING, metric.NAME, …; -COLUMN: largest first."
+)
 @json_option
 @pass_home
-def list_(home: Home, kind: str | None, everything: bool) -> None:
-    """List the runs, the newest last.
+def list_(home: Home, words: tuple[str, ...], kind: str | None, everything: bool, sort: str | None) -> None:
+    """List the runs, the newest last, or those that all the words fit.
+
+    A word is looked for in name, kind, tags, state, machine and id; ~word takes letters with others between them;
+    kind: name: tag: state: host: note: since: before: and spec.SETTING: look at one field; !word wants it absent;
+    starred, pinned, archived, invalid and stale are words too.
 
     \b
-    Example: chessreg runs list --kind probe
+    Example: chessreg runs list kind:probe since:7d '!stale' --sort -spec.epochs
     """
-    from chessreg.jobs import listing
+    from chessreg.jobs import finding, listing
 
     with fresh(home).read() as session:
-        rows = listing.runs(session, kind=kind, archived=everything)
+        rows = listing.runs(session, kind=kind, archived=everything or "archived" in words)
+        if words or sort:
+            by_id = {row["id"]: row for row in rows}
+            fitting = finding.find(session, " ".join(words), sort or "created", archived=everything)
+            rows = [by_id[id] for id in fitting if id in by_id]
     shown = rows if home.json else [{**row, "progress": progress(row), "tags": " ".join(row["tags"])} for row in rows]
     emit(home, shown, LISTED)
 

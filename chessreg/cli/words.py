@@ -21,20 +21,13 @@ def say(home: Home, noun: str, reference: str, word: str, value: str, withdrawn:
 
 def take_back(home: Home, noun: str, reference: str, word: str) -> None:
     """Take back everything that this word says of a thing. Raises NotFoundError when it says nothing."""
-    from sqlalchemy import select
-
     from chessreg.errors import NotFoundError
     from chessreg.registry import names
 
-    now = names.NOW.c
     with home.session().database.write() as session:
         target = names.resolve(session, noun, reference)
-        where = now.noun == noun, now.target == target.hex, now.word == word
-        values = list(session.scalars(select(now.value).where(*where)))
-        if not values:
+        if not names.take_back(session, noun, target, word):
             raise NotFoundError(f"{noun} {reference} is not said to be {word}", f"chessreg {noun} show {reference}")
-        for value in values:
-            names.say(session, noun, target, word, value, withdrawn=True)
     click.echo(f"{noun} {target.hex[-6:]}: no longer {word}", err=True)
 
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import difflib
-import re
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from chessreg.errors import BadInputError, NotFoundError
+from chessreg.registry.moment import moment
 
 if TYPE_CHECKING:
     from chessreg.registry.database import Database
-
-AGO = re.compile(r"(\d+)\s*([hdw])")
-HOURS = {"h": 1, "d": 24, "w": 24 * 7}
 
 
 @dataclass(frozen=True)
@@ -86,21 +82,6 @@ def filters(database: Database, scope: Scope) -> Filters:
         on = f"SELECT a.id FROM attempt AS a JOIN machine AS m ON m.id = a.machine_id WHERE m.host IN ({hosts})"
         base.append(f"attempt_id IN ({on})")
     return Filters(*(" AND ".join(part) or "true" for part in (runs, cells, base)))
-
-
-def moment(text: str, now: datetime | None = None) -> datetime:
-    """A point in time: an ISO date or time (UTC unless it says otherwise), or how long ago: 12h, 7d, 2w.
-
-    >>> moment("2026-01-31").isoformat()
-    '2026-01-31T00:00:00+00:00'
-    """
-    if ago := AGO.fullmatch(text.strip().lower()):
-        return (now or datetime.now(UTC)) - timedelta(hours=int(ago[1]) * HOURS[ago[2]])
-    try:
-        found = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise BadInputError(f"{text!r} is no date", "for example --since 2026-01-31, or --since 7d") from None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def _ids(database: Database, noun: str, references: tuple[str, ...]) -> str:

@@ -121,7 +121,9 @@ def joined(edges: list[Edge]) -> list[Edge]:
 
 def stale(session: Session) -> dict[UUID, list[Node]]:
     """Runs that rest on something invalid → what that is. A run that is itself invalid is not called stale for it."""
-    now = names.NOW.c
+    now, said = names.NOW.c, tables.Annotation
+    if session.scalar(select(said.id).where(said.word == tables.Word.INVALID).limit(1)) is None:
+        return {}  # nothing ever was: the view need not number every word of the registry
     wrong = [
         Node("run" if noun in names.OF_RUNS else noun, target)
         for noun, target in session.execute(

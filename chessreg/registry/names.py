@@ -85,6 +85,14 @@ def say(
     return _add(session, noun, target_hex, said, value, withdrawn)
 
 
+def take_back(session: Session, noun: str, target: UUID, word: str) -> list[str]:
+    """Take back all that a word says of a thing; returns what it said."""
+    values = _texts(session, noun, target.hex, tables.Word(word))
+    for value in values:
+        say(session, noun, target, word, value, withdrawn=True)
+    return values
+
+
 def _add(session: Session, noun: str, target: str, word: tables.Word, value: str, withdrawn: bool) -> tables.Annotation:
     row = tables.Annotation(
         id=new_id(),

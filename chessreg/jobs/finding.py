@@ -1,0 +1,243 @@
+"""Runs that fit words, in any order: what `chessreg runs list` and the terminal UI narrow and sort by.
+
+A word must be found in the name, kind, tags, state, machine or end of the id. `~word` takes the letters in this order
+with others between them, in name and kind. `field:value` looks at one field, `spec.SETTING:value` at a setting,
+`!word` wants it absent. `starred`, `pinned`, `archived`, `invalid` and `stale` are words of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    String,
+    and_,
+    case,
+    cast,
+    exists,
+    func,
+    literal,
+    not_,
+    or_,
+    select,
+    type_coerce,
+)
+from sqlalchemy.orm import Session, aliased
+
+from chessreg.errors import BadInputError
+from chessreg.registry import lineage, tables
+from chessreg.registry.moment import moment
+
+FIELDS = ("kind", "name", "state", "machine", "host", "id", "tag", "note", "since", "before")
+SEARCHED = ("kind", "name", "state", "machine", "id", "tag")  # by a word that names no field
+FLAGS = {"archived": "archive", "starred": "star", "pinned": "pin", "invalid": "invalid"}
+STATES = ("complete", "partial", "running")
+SORTS = ("created", "id", "name", "kind", "state", "units", "completed", "machine", "tries", "tags", "starred")
+NEWEST_FIRST = "-created"
+
+
+def find(session: Session, text: str = "", sort: str = NEWEST_FIRST, *, archived: bool = False) -> list[UUID]:
+    """The ids of the runs that fit the words, in this order. Those in the archive only with `archived`, or where a
+    word says so.
+
+    `sort` is one of SORTS, spec.SETTING or metric.NAME; a dash before it turns it round. What has no value comes last.
+    Raises BadInputError for a field or an order that there is not.
+    """
+    return [UUID(hex=id) for id in session.scalars(ids(session, text, sort, archived))]
+
+
+def ids(session: Session, text: str, sort: str, archived: bool = False) -> Select[Any]:
+    """The statement that finds the ids as 32 hex digits."""
+    where = conditions(session, text, archived)
+    return select(hex_of(session)).where(*where).order_by(*order(session, sort))
+
+
+# -- words ------------------------------------------------------------------------------------------------------------
+
+
+def conditions(session: Session, text: str, archived: bool = False) -> list[ColumnElement[bool]]:
+    """The words of a filter as conditions on `run`."""
+    found = [condition(session, word) for word in text.split()]
+    if not archived and "archived" not in text.split():
+        found.append(not_(said(session, "archive", None)))
+    return found
+
+
+def condition(session: Session, word: str) -> ColumnElement[bool]:
+    if word.startswith("!") and len(word) > 1:
+        return not_(condition(session, word[1:]))
+    if word in FLAGS:
+        return said(session, FLAGS[word], None)
+    if word == "stale":
+        return tables.Run.id.in_(list(lineage.stale(session)))
+    if word.startswith("~"):
+        letters = "%".join(escaped(letter) for letter in word[1:])
+        return or_(*(by_pattern(session, field, f"%{letters}%") for field in ("name", "kind")))
+    field, colon, value = word.partition(":")
+    if colon and field.startswith("spec.") and len(field) > 5:
+        return by_setting(session, field[5:], value)
+    if colon and field in FIELDS:
+        return by_field(session, field, value)
+    if colon:
+        raise BadInputError(f"runs have no {field!r} to look at", f"fields are {', '.join(FIELDS)} and spec.SETTING")
+    return or_(*(by_field(session, field, word) for field in SEARCHED))
+
+
+def by_field(session: Session, field: str, value: str) -> ColumnElement[bool]:
+    run, attempt = tables.Run, tables.Attempt
+    if not value:  # `kind:` while it is typed
+        return not_(no())
+    if field == "id":
+        digits = value.lower().replace("-", "")
+        return hex_of(session).like(f"%{digits}") if digits and set(digits) <= set("0123456789abcdef") else no()
+    if field in ("since", "before"):
+        return run.created_at >= moment(value) if field == "since" else run.created_at < moment(value)
+    if field != "state":
+        return by_pattern(session, field, f"%{escaped(value)}%")
+    running = exists().where(attempt.run_id == run.id, attempt.state == tables.AttemptState.RUNNING)
+    is_state = {
+        "complete": run.completed_at.is_not(None),
+        "running": and_(run.completed_at.is_(None), running),
+        "partial": and_(run.completed_at.is_(None), not_(running)),
+    }
+    fits = [is_state[state] for state in STATES if state.startswith(value.lower())]
+    return or_(*fits) if fits else no()
+
+
+def by_pattern(session: Session, field: str, pattern: str) -> ColumnElement[bool]:
+    run, attempt, machine = tables.Run, tables.Attempt, tables.Machine
+    if field == "kind":
+        return run.kind.ilike(pattern, escape="\\")
+    if field in ("machine", "host"):
+        there = select(machine.id).where(machine.host.ilike(pattern, escape="\\"))
+        return exists().where(attempt.run_id == run.id, attempt.machine_id.in_(there))
+    return said(session, field, pattern)
+
+
+def by_setting(session: Session, name: str, value: str) -> ColumnElement[bool]:
+    """Whether a setting is `value`, or, of a text, contains it."""
+    text = func.lower(setting(session, name, text=True))
+    if not value:
+        return text.is_not(None)
+    wanted = value.lower()
+    try:
+        number = float(wanted)
+    except ValueError:
+        truth = {"true": "1", "yes": "1", "false": "0", "no": "0"}  # as SQLite has it
+        return or_(text.like(f"%{escaped(wanted)}%", escape="\\"), text == truth.get(wanted, wanted))
+    return text.in_({wanted, repr(number), f"{number:.0f}" if number.is_integer() else wanted})
+
+
+def escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+
+
+def no() -> ColumnElement[bool]:
+    return literal(1) == literal(0)
+
+
+def hex_of(session: Session) -> ColumnElement[str]:
+    """A run's id as 32 hex digits, in SQL."""
+    if session.get_bind().dialect.name == "postgresql":
+        return func.replace(cast(tables.Run.id, String), "-", "")
+    return type_coerce(tables.Run.id, String)
+
+
+def said(session: Session, word: str, pattern: str | None) -> ColumnElement[bool]:
+    """Whether something like `pattern` is said of the run now."""
+    spoken = now_said(word)
+    if pattern is not None:
+        spoken = spoken.where(tables.Annotation.value.ilike(pattern, escape="\\"))
+    return hex_of(session).in_(spoken)
+
+
+def now_said(word: str) -> Select[Any]:
+    """Targets of what is said of runs with this word now. The same as view annotation_now has, but through the index:
+    the view numbers every annotation of the registry first."""
+    said = tables.Annotation
+    return select(said.target).where(said.noun == "run", said.word == tables.Word(word), *holds())
+
+
+def holds() -> tuple[ColumnElement[bool], ...]:
+    """Whether an annotation is the newest of its kind, and not one that takes something back."""
+    said, later = tables.Annotation, aliased(tables.Annotation)
+    newer = or_(later.at > said.at, and_(later.at == said.at, later.id > said.id))
+    same = (later.noun == said.noun, later.target == said.target, unindexed(later.word) == said.word,
+            unindexed(later.value) == said.value)  # fmt: skip
+    return not_(said.withdrawn), not_(exists().where(*same, newer))
+
+
+def unindexed(column: Any) -> ColumnElement[Any]:
+    """A column by which SQLite shall not look things up: thousands of runs have the same tag, few words one run."""
+    return func.coalesce(type_coerce(column, String), "")
+
+
+def setting(session: Session, name: str, *, text: bool = False) -> Any:
+    """A setting of the spec in SQL, `skill.bins` one inside another: as text, or as what sorts as numbers do."""
+    path = name.split(".")
+    if session.get_bind().dialect.name == "postgresql":
+        get: Any = getattr(func, "jsonb_extract_path_text" if text else "jsonb_extract_path")
+        return get(tables.Run.spec, *path)
+    found = func.json_extract(tables.Run.spec, "$" + "".join(f'."{key}"' for key in path))
+    return cast(found, String) if text else found
+
+
+# -- order ------------------------------------------------------------------------------------------------------------
+
+
+def order(session: Session, sort: str) -> list[Any]:
+    """What to order by: the value, then the newest first, so that the order is always the same."""
+    run = tables.Run
+    key = sort.removeprefix("-")
+    value = sort_value(session, key)
+    turned = value.desc() if sort.startswith("-") else value.asc()
+    if key == "created":
+        return [turned, run.id.desc() if sort.startswith("-") else run.id.asc()]
+    return [value.is_(None), turned, run.created_at.desc(), run.id.desc()]
+
+
+def sort_value(session: Session, key: str) -> ColumnElement[Any]:
+    run, attempt, machine = tables.Run, tables.Attempt, tables.Machine
+    if key.startswith("spec.") and len(key) > 5:
+        return type_coerce(setting(session, key[5:]), String)
+    if key.startswith("metric.") and len(key) > 7:
+        return last_metric(key[7:])
+    if key in ("created", "completed", "id", "kind"):
+        return {"created": run.created_at, "completed": run.completed_at, "id": run.id, "kind": run.kind}[key]
+    if key in ("name", "tags", "starred"):
+        word = {"name": "name", "tags": "tag", "starred": "star"}[key]
+        said = tables.Annotation
+        mine = said.noun == "run", said.target == hex_of(session), unindexed(said.word) == word
+        return select(func.min(said.value)).where(*mine, *holds()).correlate(run).scalar_subquery()
+    mine = attempt.run_id == run.id
+    if key == "tries":
+        return select(func.count()).where(mine).correlate(run).scalar_subquery()
+    if key == "machine":
+        last = select(machine.host).join(attempt, attempt.machine_id == machine.id).where(mine)
+        return last.order_by(attempt.started_at.desc(), attempt.id.desc()).limit(1).correlate(run).scalar_subquery()
+    if key == "state":
+        running = exists().where(mine, attempt.state == tables.AttemptState.RUNNING)
+        return case((run.completed_at.is_not(None), "complete"), (running, "running"), else_="partial")
+    if key == "units":
+        spans = tables.UnitRange
+        done = select(func.coalesce(func.sum(spans.stop - spans.start), 0)).where(spans.run_id == run.id)
+        return case((run.completed_at.is_not(None), run.units), else_=done.correlate(run).scalar_subquery())
+    raise BadInputError(f"runs are not sorted by {key!r}", f"by {', '.join(SORTS)}, spec.SETTING or metric.NAME")
+
+
+def last_metric(name: str) -> ColumnElement[Any]:
+    """The last value of a metric of a run, of its first unit that has it."""
+    point = tables.MetricPoint
+    found = select(point.value).where(point.run_id == tables.Run.id, point.name == name)
+    return found.order_by(point.unit, point.step.desc()).limit(1).correlate(tables.Run).scalar_subquery()
+
+
+def metrics(session: Session, runs: list[UUID], names: Sequence[str]) -> dict[UUID, dict[str, float | None]]:
+    """The last values of these metrics of these runs, each of the run's first unit that has it."""
+    values = [last_metric(name) for name in names]
+    rows = session.execute(select(tables.Run.id, *values).where(tables.Run.id.in_(runs)))
+    return {run_id: dict(zip(names, found, strict=True)) for run_id, *found in rows}

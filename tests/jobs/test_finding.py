@@ -1,0 +1,141 @@
+"""Words that narrow runs and columns that sort them, as the command line and the terminal UI have them."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import insert
+
+from chessreg.cli.root import run_command_line
+from chessreg.errors import BadInputError
+from chessreg.jobs import finding
+from chessreg.registry import names, tables
+from chessreg.registry.database import Database
+from chessreg.registry.identity import digest_of, uuid_of
+from chessreg.registry.tables.types import utc_now
+from store import Store
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Any:
+    """Five runs, run-0 the oldest: settings, names, tags, a star, something invalid, and losses of two."""
+    Store.create(tmp_path / "store")
+    with Database.open(tmp_path / "registry.db") as database:
+        now = utc_now()
+        hashes = [digest_of({"n": n}) for n in range(5)]
+        rows = [
+            {"id": uuid_of(h), "kind": ("probe", "edit")[n % 2], "version": 1, "spec_hash": h, "given": [],
+             "units": 9 - n,
+             "spec": {"epochs": (10, 9, 100, 9, 1)[n], "skill": {"bins": n}, "label": "board-state", "quick": n == 2},
+             "created_at": now - timedelta(days=5 - n), "completed_at": now}
+            for n, h in enumerate(hashes)
+        ]  # fmt: skip
+        with database.write() as session:
+            session.execute(insert(tables.Run), rows)
+            for n, row in enumerate(rows):
+                names.say(session, "run", row["id"], "name", f"run-{'dacbe'[n]}")
+            names.say(session, "run", rows[3]["id"], "star")
+            names.say(session, "run", rows[3]["id"], "note", "looks right to me")
+            names.say(session, "run", rows[1]["id"], "star")
+            names.say(session, "run", rows[1]["id"], "star", withdrawn=True)
+            names.say(session, "run", rows[4]["id"], "archive")
+            names.say(session, "run", rows[0]["id"], "invalid", "wrong games")
+            made_from = {"run_id": rows[2]["id"], "name": "cache", "recipe": "run:x", "digest": "d" * 64,
+                         "source_run_id": rows[0]["id"]}  # fmt: skip
+            session.execute(insert(tables.RunInput), [made_from])
+            points = [(1, 5, 0.5), (1, 9, 0.25), (3, 5, 0.75)]
+            session.execute(
+                insert(tables.MetricPoint),
+                [{"run_id": rows[n]["id"], "unit": 0, "name": "loss", "step": step, "attempt_id": rows[n]["id"],
+                  "value": value} for n, step, value in points],
+            )  # fmt: skip
+        yield database, [row["id"] for row in rows], tmp_path
+
+
+def found(registry: Any, text: str, sort: str = "created") -> list[int]:
+    database, ids, _ = registry
+    with database.read() as session:
+        return [ids.index(id) for id in finding.find(session, text, sort)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", [0, 1, 2, 3]),
+        ("kind:probe", [0, 2]),
+        ("~rnc", [2]),
+        ("!~rnc", [0, 1, 3]),
+        ("starred", [3]),
+        ("note:right", [3]),
+        ("invalid", [0]),
+        ("stale", [2]),
+        ("!stale !invalid", [1, 3]),
+        ("archived", [4]),
+        ("since:84h", [2, 3]),
+        ("before:84h kind:edit", [1]),
+        ("spec.epochs:9", [1, 3]),
+        ("spec.epochs:9.0", [1, 3]),
+        ("spec.epochs:1", []),
+        ("spec.skill.bins:3", [3]),
+        ("spec.label:board", [0, 1, 2, 3]),
+        ("spec.quick:true", [2]),
+        ("spec.nothing:1", []),
+    ],
+)
+def test_words(registry: Any, text: str, expected: list[int]) -> None:
+    assert found(registry, text) == expected
+
+
+@pytest.mark.parametrize(
+    ("sort", "expected"),
+    [
+        ("-created", [3, 2, 1, 0]),
+        ("name", [1, 3, 2, 0]),
+        ("-name", [0, 2, 3, 1]),
+        ("units", [3, 2, 1, 0]),
+        ("spec.epochs", [3, 1, 0, 2]),  # as numbers; equal ones newest first
+        ("-spec.epochs", [2, 0, 3, 1]),
+        ("metric.loss", [1, 3, 2, 0]),  # the last value; without one at the end, either way round
+        ("-metric.loss", [3, 1, 2, 0]),
+        ("-starred", [3, 2, 1, 0]),
+        ("kind", [3, 1, 2, 0]),
+    ],
+)
+def test_orders(registry: Any, sort: str, expected: list[int]) -> None:
+    assert found(registry, "", sort) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "sort", "message"),
+    [
+        ("hue:1", "created", "no 'hue'"),
+        ("since:soon", "created", "'soon' is no date"),
+        ("", "hue", "not sorted by 'hue'"),
+    ],
+)
+def test_what_there_is_not_is_named(registry: Any, text: str, sort: str, message: str) -> None:
+    with pytest.raises(BadInputError, match=message):
+        found(registry, text, sort)
+
+
+def test_the_command_finds_and_sorts_the_same(registry: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    _, ids, folder = registry
+    place = ["--registry", str(folder / "registry.db"), "--store", str(folder / "store")]
+    assert run_command_line([*place, "runs", "list", "!stale", "spec.label:board", "--sort", "-units", "--json"]) == 0
+    listed = [ids.index(UUID(row["id"])) for row in json.loads(capsys.readouterr().out)]
+    assert listed == found(registry, "!stale spec.label:board", "-units") == [0, 1, 3]
+    assert run_command_line([*place, "runs", "list", "hue:1"]) == 4
+    assert "runs have no 'hue' to look at" in capsys.readouterr().err
+
+
+def test_last_values_of_metrics(registry: Any) -> None:
+    database, ids, _ = registry
+    with database.read() as session:
+        last = finding.metrics(session, ids, ["loss", "accuracy"])
+    assert last[ids[1]] == {"loss": 0.25, "accuracy": None}
+    assert last[ids[0]] == {"loss": None, "accuracy": None}
