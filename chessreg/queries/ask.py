@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.queries import gate
@@ -44,7 +45,7 @@ def run_query(
     if scope.where:
         asked.place_where(scope.where)
     names = [n for n in ("table", "clusters") if n in entry.statements]
-    statements = {n: asked.statement(n) for n in names} | {"left out": left_out(entry, scope)}
+    statements = {n: asked.statement(n) for n in names} | {"left out": left_out(entry, scope, stale_runs(database))}
     answer = engine.answer(statements, asked.parameters, timeout)
     if entry.title not in answer.made:
         answer.made[entry.title] = with_statistics(entry, answer["table"], answer.tables.get("clusters"))
@@ -153,12 +154,23 @@ class Asked:
         self.base_where.append(condition)
 
 
-def left_out(entry: Entry, scope: Scope) -> str:
-    """Counts of the runs that the default scope leaves out."""
+def stale_runs(database: Database) -> list[UUID]:
+    """Runs that rest on something invalid."""
+    from chessreg.registry.lineage import stale
+
+    with database.read() as session:
+        return sorted(stale(session))
+
+
+def left_out(entry: Entry, scope: Scope, stale: list[UUID]) -> str:
+    """Counts of the runs that the default scope leaves out, and of those that it shows though they are stale."""
     kind = entry.made_by.split()[2]  # chessreg run KIND
-    unfinished = "false" if scope.partial else "state <> 'complete' AND NOT archived AND NOT invalid"
+    shown = "NOT archived AND NOT invalid"
+    unfinished = "false" if scope.partial else f"state <> 'complete' AND {shown}"
+    ids = ", ".join(f"UUID '{id}'" for id in stale)
+    rotten = f"{shown} AND run_id IN ({ids})" if stale else "false"
     return f"""SELECT count(*) FILTER ({unfinished}) AS unfinished, count(*) FILTER (archived) AS archived,
-        count(*) FILTER (invalid) AS invalid FROM runs WHERE kind = '{kind}'"""
+        count(*) FILTER (invalid) AS invalid, count(*) FILTER ({rotten}) AS stale FROM runs WHERE kind = '{kind}'"""
 
 
 def remarks(entry: Entry, rows: int, counts: pa.Table, scope: Scope) -> list[str]:
@@ -167,6 +179,8 @@ def remarks(entry: Entry, rows: int, counts: pa.Table, scope: Scope) -> list[str
     ways = {"unfinished": "not complete (--partial shows them)", "archived": "archived", "invalid": "invalid"}
     words = [f"{left[name]} {way}" for name, way in ways.items() if left[name]]
     notes = [f"left out: runs that are {', '.join(words)}"] if words else []
+    if left["stale"]:
+        notes.append(f"{left['stale']} of these runs are stale: made from something invalid (chessreg runs list)")
     if not rows:
         fits = "nothing fits this scope" if scope.given() else "nothing to show yet"
         notes.insert(0, f"{fits}; {entry.made_by} makes what this table shows")

@@ -72,3 +72,15 @@ def test_a_name_that_nothing_has_says_what_comes_near(database):
     with database.read() as session, pytest.raises(NotFoundError, match="no run, dataset or checkpoint") as error:
         lineage.find(session, "reference-bored")
     assert "reference-board" in error.value.hint
+
+
+def test_tables_say_how_many_of_their_runs_are_stale(database):
+    from chessreg.queries import run_query
+
+    fresh = run_query(database, "probe accuracy by layer")
+    assert not any("stale" in note for note in fresh.notes)
+    with database.write() as session:
+        names.say(session, "run", names.resolve(session, "run", "reference-fit"), "invalid", "wrong games")
+    after = run_query(database, "probe accuracy by layer")
+    assert len(after) == len(fresh)
+    assert any("1 of these runs are stale" in note for note in after.notes)
