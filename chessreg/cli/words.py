@@ -6,6 +6,17 @@ import click
 
 from chessreg.cli.base import Home, pass_home
 
+# word → the command that undoes it, and the help of both
+SWITCHES = {
+    "star": ("unstar", "Star a {noun}: lists can show these first.", "Take the star back."),
+    "pin": ("unpin", "Pin a {noun}: it is the baseline that others are compared with.", "Take the pin back."),
+    "archive": (
+        "restore",
+        "Leave a {noun} out of lists and queries; nothing is deleted.",
+        "Take it back out of the archive.",
+    ),
+}
+
 
 def say(home: Home, noun: str, reference: str, word: str, value: str, withdrawn: bool = False) -> None:
     """Say it, or take it back, and tell so on stderr."""
@@ -63,44 +74,26 @@ def add_words(group: click.Group, noun: str) -> None:
     def note(home: Home, reference: str, text: str) -> None:
         say(home, noun, reference, "note", text)
 
-    @group.command("star", help=f"Star a {noun}: lists can show these first.")
-    @click.argument("reference", metavar=what)
-    @pass_home
-    def star(home: Home, reference: str) -> None:
-        say(home, noun, reference, "star", "")
-
-    @group.command("unstar", help="Take the star back.")
-    @click.argument("reference", metavar=what)
-    @pass_home
-    def unstar(home: Home, reference: str) -> None:
-        take_back(home, noun, reference, "star")
-
-    @group.command("pin", help=f"Pin a {noun}: it is the baseline that others are compared with.")
-    @click.argument("reference", metavar=what)
-    @pass_home
-    def pin(home: Home, reference: str) -> None:
-        say(home, noun, reference, "pin", "")
-
-    @group.command("unpin", help="Take the pin back.")
-    @click.argument("reference", metavar=what)
-    @pass_home
-    def unpin(home: Home, reference: str) -> None:
-        take_back(home, noun, reference, "pin")
-
-    @group.command("archive", help=f"Leave a {noun} out of lists and queries; nothing is deleted.")
-    @click.argument("reference", metavar=what)
-    @pass_home
-    def archive(home: Home, reference: str) -> None:
-        say(home, noun, reference, "archive", "")
-
-    @group.command("restore", help="Take it back out of the archive.")
-    @click.argument("reference", metavar=what)
-    @pass_home
-    def restore(home: Home, reference: str) -> None:
-        take_back(home, noun, reference, "archive")
-
+    for word, (undo, help, undone) in SWITCHES.items():
+        group.add_command(switch(noun, word, word, help.format(noun=noun)))
+        group.add_command(switch(noun, undo, word, undone, back=True))
     group.add_command(invalidate(noun))
     group.add_command(validate(noun))
+
+
+def switch(noun: str, name: str, word: str, help: str, back: bool = False) -> click.Command:
+    """A command that says a word without a value of a thing, or takes it back."""
+
+    @click.command(name, help=help)
+    @click.argument("reference", metavar=noun.upper())
+    @pass_home
+    def command(home: Home, reference: str) -> None:
+        if back:
+            take_back(home, noun, reference, word)
+        else:
+            say(home, noun, reference, word, "")
+
+    return command
 
 
 def invalidate(noun: str) -> click.Command:
