@@ -23,6 +23,7 @@ LINES = ("-", "--", ":", "-.")
 PANEL = (4.8, 3.6)  # inches
 LETTER = 0.08  # inches of a legend's letter
 DOTS_PER_INCH = 150
+SPREAD = "means over {}s, whiskers from the lowest to the highest"
 Row = Mapping[str, Any]
 
 
@@ -37,9 +38,12 @@ def draw(result: QueryResult, plot: Plot) -> Figure:
     series = list(grouped(rows, telling(rows, plot.series)))
     figure = Figure(figsize=(PANEL[0] * len(panels), PANEL[1]), layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    several = False  # whether a point stands for several rows
     for axis, (title, shown) in zip(axes, panels.items(), strict=True):
         parts = grouped(shown, telling(rows, plot.series))
-        (bars if plot.form == "bars" else lines)(axis, result, plot, parts, series)
+        points = {label: pooled(plot, part) for label, part in parts.items()}
+        several |= any(len(points[label]) < len(part) for label, part in parts.items())
+        (bars if plot.form == "bars" else lines)(axis, result, plot, points, series)
         axis.set_title(title, fontsize="medium")
         axis.set_xlabel(result.column(plot.x).name.replace("_", " "))
         axis.grid(axis="y", alpha=0.3)
@@ -53,7 +57,7 @@ def draw(result: QueryResult, plot: Plot) -> Figure:
                     labels.append(label)
         columns = int(figure.get_figwidth() / (LETTER * max(map(len, labels)) + 0.5))
         figure.legend(handles, labels, loc="outside lower center", ncols=max(1, columns), fontsize="small")
-    figure.suptitle(plot.title, fontsize="medium")
+    figure.suptitle(f"{plot.title}\n{SPREAD.format(plot.spread)}" if several else plot.title, fontsize="medium")
     return figure
 
 
@@ -67,6 +71,24 @@ def grouped(rows: Sequence[Row], names: Sequence[str]) -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(", ".join(number(row[name], 3) for name in names if row[name] is not None), []).append(row)
+    return found
+
+
+def pooled(plot: Plot, rows: Sequence[Row]) -> list[Row]:
+    """Rows of one series, those at one x that differ in the plot's `spread` as one: their mean, lowest and highest."""
+    if not plot.spread:
+        return list(rows)
+    found: list[Row] = []
+    at: dict[Any, list[Row]] = {}
+    for row in rows:
+        at.setdefault(row[plot.x], []).append(row)
+    for here in at.values():
+        values = [row[plot.y] for row in here]
+        if len(here) == 1:
+            found.append(here[0])
+        else:
+            ends = {plot.y: sum(values) / len(values), f"{plot.y}_low": min(values), f"{plot.y}_high": max(values)}
+            found.append({**here[0], **ends})
     return found
 
 
@@ -87,7 +109,7 @@ def lines(axis: Axes, result: QueryResult, plot: Plot, parts: Mapping[str, list[
             capsize=2,
         )
     values = {row[plot.x] for rows in parts.values() for row in rows}
-    if all(isinstance(value, int | str) for value in values) and len(values) <= 24:
+    if all(isinstance(value, int | str) for value in values) and len(values) <= 16:
         axis.set_xticks(sorted(values))
 
 

@@ -14,7 +14,7 @@ from chessreg.errors import BadInputError
 from chessreg.queries.files import written_whole
 from chessreg.queries.result import QueryResult
 
-DECIMALS = {"%": 1, "Elo": 0, "plies": 1}
+DECIMALS = {"%": 1, "Elo": 0, "plies": 1, "cp": 1}
 DASH = ""
 SENTENCE = 60  # a longer cell is a sentence, and stands below the table
 
@@ -95,7 +95,7 @@ def number(value: Any, decimals: int) -> str:
 def heading(result: QueryResult, name: str) -> str:
     unit = result.column(name).unit
     text = name.replace("_", " ")
-    return f"{text} {unit}" if unit in ("%", "Elo") and unit.lower() != text else text
+    return f"{text} {unit}" if unit in ("%", "Elo", "cp") and unit.lower() != text else text
 
 
 def grid(result: QueryResult) -> tuple[list[str], list[list[str]], dict[str, str], list[bool]]:

@@ -203,6 +203,30 @@ def mean_difference(clusters: Clusters, total: str, trials: str, base_total: str
     return Estimate(value, low, high)
 
 
+def median(clusters: Clusters, value: str) -> Estimate:
+    """Median over clusters of a value that each has once; the interval from resampled clusters."""
+    clusters = clusters.known(value)
+    if not clusters.number:
+        return UNKNOWN
+    order = np.argsort(clusters.counts[value], kind="stable")
+    values, weights = clusters.counts[value][order], clusters.weights[order]
+    random, number = generator("bootstrap", *clusters.key), clusters.number
+    found = np.empty(RESAMPLES)
+    for start, stop in _blocks(len(values)):
+        found[start:stop] = _medians(values, random.multinomial(number, weights / number, size=stop - start))
+    low, high = _percentiles(found)
+    return Estimate(float(_medians(values, weights[None])[0]), low, high)
+
+
+def _medians(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The median of ascending `values` float64 [n], each as often as a row of `weights` int64 [row, n] says."""
+    upto = weights.cumsum(axis=1)
+    number = upto[:, -1:]
+    middle = [values[(upto <= place).sum(axis=1)] for place in ((number - 1) // 2, number // 2)]
+    found: np.ndarray = (middle[0] + middle[1]) / 2
+    return found
+
+
 def elo(score: float) -> float:
     """Rating difference that this expected score stands for; the score lies strictly between 0 and 1.
 

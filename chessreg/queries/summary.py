@@ -30,6 +30,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Estimate], int]] = {  # and the decimal
     "percent_difference": (lambda *a: _times_100(stats.difference(*a)), 4),
     "mean": (stats.mean, 4),
     "mean_difference": (stats.mean_difference, 4),
+    "median": (stats.median, 4),
     "elo_difference": (stats.elo_difference, 2),
 }
 

@@ -17,6 +17,7 @@ A file has a header and named statements:
     --   x: level
     --   y: score                with its interval, where it has one
     --   series: checkpoint      columns; one line or colour for each combination
+    --   spread: run             rows of a series that differ in this are one point, from their lowest to their highest
     --   panels: opening         columns; one panel for each combination
     --   where: level IS NOT NULL
     -- statement: cells        relations that the following statements may name; `scoped` is the runs in scope
@@ -45,7 +46,7 @@ from chessreg.errors import ChessregError, NotFoundError
 HEADER = re.compile(r"^-- (title|aliases|paper|made by|columns|statistics|plot|statement):\s*(.*)$")
 COLUMN = re.compile(r"^--   (\w+)(?: \[([^\]]*)\])?: (.+)$")
 STATISTIC = re.compile(r"^--   (\w+) = (\w+)\(([\w, ]+)\)$")
-PLOTTED = re.compile(r"^--   (aliases|form|x|y|series|panels|where): (.+)$")
+PLOTTED = re.compile(r"^--   (aliases|form|x|y|series|spread|panels|where): (.+)$")
 MORE = re.compile(r"^--       ?(\S.*)$")
 INTERVAL = ("_low", "_high")
 
@@ -71,7 +72,10 @@ class Statistic:
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure of a table: `y` with its interval over `x`, one line or colour a series, one axes a panel."""
+    """A figure of a table: `y` with its interval over `x`, one line or colour a series, one axes a panel.
+
+    Rows of a series at one x that differ in `spread` become one point: their mean, from the lowest to the highest.
+    """
 
     title: str
     x: str
@@ -80,6 +84,7 @@ class Plot:
     aliases: tuple[str, ...] = ()
     series: tuple[str, ...] = ()
     panels: tuple[str, ...] = ()
+    spread: str = ""
     where: str = "true"
 
 

@@ -26,6 +26,8 @@
 --   run: the probe run
 --   done [units]: units that are there
 --   planned [units]: units of the run
+--   model [hidden]: the model, or which model's untrained twins
+--   fit [hidden]: number of the settings, seed aside
 --   checkpoint_id [hidden]: its id
 --   run_id [hidden]: its id
 -- statistics:
@@ -41,7 +43,8 @@
 --   form: lines
 --   x: layer
 --   y: accuracy
---   series: checkpoint, run
+--   series: model, fit
+--   spread: run
 --   panels: label, positions
 --   where: split = 'test'
 
@@ -51,7 +54,8 @@ SELECT p.run_id, p.unit, s.split, s.correct, s.n, p.checkpoint_id, c.checkpoint,
        CASE WHEN c.random_init THEN coalesce(parent.checkpoint, right(replace(c.parent_id::VARCHAR, '-', ''), 6)) END
            AS twin_of,
        coalesce(parent.checkpoint, c.checkpoint) AS family, p.label, p.positions, p.hook_point, p.layer,
-       p.train_games, p.epochs, r.run, r.done, r.planned, r.created_at
+       p.train_games, p.epochs, r.run, r.done, r.planned, r.created_at,
+       settings_text(r.spec, ['seed', 'replicate', 'cache', 'test_cache', 'validation_cache', 'layers']) AS settings
 FROM probe AS p
 JOIN scoped AS r ON r.run_id = p.run_id
 JOIN (SELECT run_id, unit, split, sum(correct)::DOUBLE AS correct, sum(n)::DOUBLE AS n
@@ -60,7 +64,8 @@ LEFT JOIN checkpoints AS c ON c.checkpoint_id = p.checkpoint_id
 LEFT JOIN checkpoints AS parent ON c.random_init AND parent.checkpoint_id = c.parent_id
 
 -- statement: numbered
-SELECT *,
+SELECT *, coalesce(twin_of || ', untrained', checkpoint) AS model,
+       dense_rank() OVER (PARTITION BY label, positions ORDER BY settings) AS fit,
        dense_rank() OVER (ORDER BY label, positions, family, twin_of IS NOT NULL, checkpoint, checkpoint_id,
                                    created_at, run_id, split, layer, hook_point, unit) AS cell,
        unit = first_value(unit) OVER (PARTITION BY run_id ORDER BY CASE WHEN split = 'validation' THEN correct / n END
@@ -91,7 +96,7 @@ WHERE s.item >= 0
 -- statement: table
 SELECT b.cell, k.checkpoint, k.twin_of, k.label, k.positions, k.hook_point, k.layer, k.split,
        count(*) AS n_games, sum(b.n)::BIGINT AS n, k.chosen, k.layers_tried, k.train_games, k.epochs,
-       k.run, k.done, k.planned, k.checkpoint_id, k.run_id
+       k.run, k.done, k.planned, k.model, k.fit, k.checkpoint_id, k.run_id
 FROM base AS b JOIN numbered AS k ON k.cell = b.cell
 GROUP BY ALL
 ORDER BY b.cell

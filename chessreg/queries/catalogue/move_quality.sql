@@ -1,0 +1,147 @@
+-- title: move quality
+-- aliases: centipawn loss, move quality by intervention
+-- paper: beyond Karvonen 2024, section 4.3: what an edit of skill does to the moves
+-- made by: chessreg run move-quality
+-- columns:
+--   checkpoint: the model whose moves are judged
+--   intervention: source, layers (0-based), scale and positions of the edit; none is the model as it is
+--   color: the model's
+--   games_of: where the moves are from: opponent, opening and policy of the match, or a dataset and its part
+--   judge: the engine that judges, and its version
+--   limit: what bounds one search of the judge
+--   cap [cp]: evaluations count as at most so many centipawns
+--   moves: full moves of the game, ten by ten
+--   n_games [games]: games with a move there
+--   n [moves]: moves that were judged
+--   illegal [moves]: first tries that were no legal move, not judged
+--   loss [cp]: mean loss of a move against the judge's best one, with its interval; openings are resampled
+--   median_loss [cp]: median over openings of the median loss of a game's moves, with its interval
+--   delta_loss [cp]: mean loss minus that of the model without intervention, games from the same openings
+--   best [%]: moves that lose nothing
+--   runs: the runs that judged
+--   done [games]: units that are there
+--   planned [games]: units of the runs
+--   checkpoint_id [hidden]: its id
+--   intervention_id [hidden]: its id
+-- statistics:
+--   loss = mean(lost, judged)
+--   median_loss = median(middle)
+--   delta_loss = mean_difference(lost, judged, base_lost, base_judged)
+--   best = percent(faultless, judged)
+-- plot: move quality
+--   aliases: centipawn loss by intervention
+--   form: bars
+--   x: games_of
+--   y: loss
+--   series: intervention, checkpoint, color, judge, limit, cap
+--   where: moves = 'all'
+-- plot: move quality by move
+--   aliases: centipawn loss by move
+--   form: bars
+--   x: moves
+--   y: loss
+--   series: intervention, checkpoint, color, judge, limit, cap
+--   panels: games_of
+--   where: moves <> 'all'
+
+-- statement: judged_runs
+-- One row per run with what all of its games share; the match of a play run, or the dataset of first tries.
+SELECT r.run_id, r.run, r.done, r.planned, json_extract_string(r.spec, '$.limit') AS "limit",
+       json_extract_string(r.spec, '$.cap')::BIGINT AS cap, p.run_id AS play_id, a.opening, a.opening_seed,
+       coalesce(a.opponent || ', ' || a.opening || ', ' || a.policy, s.games_of) AS games_of
+FROM scoped AS r
+LEFT JOIN runs AS p ON 'run:' || p.spec_hash = json_extract_string(r.spec, '$.play')
+LEFT JOIN arms AS a ON a.run_id = p.run_id AND a.match = 0
+LEFT JOIN (
+    SELECT i.run_id, any_value(coalesce(w.name, d.source) || regexp_extract(i.recipe, '\[.*')) AS games_of
+    FROM run_input AS i
+    JOIN dataset AS d ON starts_with(i.recipe, 'dataset:' || d.identity)
+    LEFT JOIN named AS w ON w.noun = 'dataset' AND w.target = d.id
+    WHERE i.name = 'dataset'
+    GROUP BY i.run_id
+) AS s ON s.run_id = r.run_id
+WHERE r.kind = 'move-quality'
+
+-- statement: cells
+-- One row per judged game, with its arm. Arms of one protocol differ in their intervention alone.
+SELECT g.*, c.checkpoint, coalesce(i.intervention, 'none') AS intervention,
+       e.name || ' ' || e.version AS judge,
+       dense_rank() OVER (ORDER BY c.checkpoint, g.checkpoint_id, g.color, g.games_of, e.name, e.version, g.engine_id,
+                                   g."limit", g.cap) AS protocol,
+       dense_rank() OVER (ORDER BY c.checkpoint, g.checkpoint_id, g.color, g.games_of, e.name, e.version, g.engine_id,
+                                   g."limit", g.cap, g.intervention_id IS NOT NULL, i.intervention,
+                                   g.intervention_id) AS arm
+FROM (
+    SELECT j.*, p.unit, p.attempt_id, json_extract_string(p.detail, '$.color') AS color,
+           json_extract_string(p.detail, '$.game')::BIGINT AS game,
+           json_extract_string(p.detail, '$.checkpoint_id')::UUID AS checkpoint_id,
+           json_extract_string(p.detail, '$.intervention_id')::UUID AS intervention_id,
+           json_extract_string(p.detail, '$.engine_id')::UUID AS engine_id
+    FROM prediction AS p JOIN judged_runs AS j ON j.run_id = p.run_id
+    WHERE p.name = 'game'
+) AS g
+LEFT JOIN checkpoints AS c ON c.checkpoint_id = g.checkpoint_id
+LEFT JOIN interventions AS i ON i.intervention_id = g.intervention_id
+LEFT JOIN engine AS e ON e.id = g.engine_id
+
+-- statement: base
+-- One row per move and table row: every move is in the row `all`, and in that of its ten moves.
+SELECT 1000 * k.arm + m.number AS cell, k.arm, k.protocol, m.number, m.moves, k.opening_seed,
+       CASE WHEN k.opening = 'standard' OR k.play_id IS NULL THEN k.game ELSE g.opening_number END AS opening_number,
+       p.run_id, p.unit, p.item AS ply, p.attempt_id, p.value AS loss, p.text, p.detail, k.game, k.run, k.checkpoint_id,
+       k.checkpoint, k.intervention
+FROM prediction AS p
+JOIN cells AS k ON k.run_id = p.run_id AND k.unit = p.unit
+LEFT JOIN game AS g ON g.run_id = k.play_id AND g.unit = k.game
+CROSS JOIN LATERAL (
+    SELECT v.number, v.moves
+    FROM (SELECT 1 + p.item // 20 AS number, (p.item // 20 * 10 + 1) || '–' || (p.item // 20 * 10 + 10) AS moves
+          UNION ALL SELECT 0, 'all') AS v
+) AS m
+WHERE p.name = 'centipawn_loss'
+
+-- statement: table
+WITH arm AS (
+    SELECT arm, checkpoint, checkpoint_id, intervention, intervention_id, color, games_of, judge, "limit", cap,
+           string_agg(DISTINCT run, ', ' ORDER BY run) AS runs
+    FROM cells
+    GROUP BY ALL
+),
+progress AS (
+    SELECT arm, sum(done)::BIGINT AS done, sum(planned)::BIGINT AS planned
+    FROM (SELECT DISTINCT arm, run_id, done, planned FROM cells) GROUP BY arm
+)
+SELECT b.cell, a.checkpoint, a.intervention, a.color, a.games_of, a.judge, a."limit", a.cap, b.moves,
+       count(DISTINCT (b.run_id, b.unit)) AS n_games, count(b.loss) AS n, count(*) - count(b.loss) AS illegal, a.runs,
+       p.done, p.planned, a.checkpoint_id, a.intervention_id
+FROM base AS b JOIN arm AS a ON a.arm = b.arm JOIN progress AS p ON p.arm = b.arm
+GROUP BY ALL
+ORDER BY b.cell
+
+-- statement: clusters
+-- A cluster is one opening; beside its moves stand those of the plain model from the same opening.
+WITH opened AS (
+    SELECT protocol, arm, number, cell, coalesce(opening_seed, -1) AS opening_seed, opening_number,
+           sum(loss::DECIMAL(18, 3))::DOUBLE AS lost, count(loss) AS judged, median(loss) AS middle,
+           count(*) FILTER (loss = 0) AS faultless
+    FROM base
+    GROUP BY ALL
+),
+plain AS (
+    SELECT protocol, arm FROM (SELECT DISTINCT protocol, arm, intervention_id FROM cells) WHERE intervention_id IS NULL
+)
+SELECT o.cell, o.lost, o.judged, o.middle, o.faultless, b.lost AS base_lost, b.judged AS base_judged,
+       count(*) AS clusters
+FROM opened AS o
+LEFT JOIN plain AS p ON p.protocol = o.protocol AND p.arm <> o.arm
+LEFT JOIN opened AS b ON b.arm = p.arm AND b.number = o.number AND b.opening_seed = o.opening_seed
+    AND b.opening_number = o.opening_number
+GROUP BY ALL
+ORDER BY ALL
+
+-- statement: rows
+SELECT run || ':' || unit AS board, run, unit, game, ply, text AS move, loss,
+       json_extract_string(detail, '$.best') AS best, json_extract_string(detail, '$.best_cp')::BIGINT AS best_cp,
+       json_extract_string(detail, '$.move_cp')::BIGINT AS move_cp, intervention, run_id
+FROM base
+ORDER BY run_id, unit, ply

@@ -1,0 +1,96 @@
+-- title: skill of other games
+-- aliases: skill of random openings, karvonen section 4.3
+-- paper: Karvonen 2024, section 4.3
+-- made by: chessreg run probe-apply
+-- columns:
+--   checkpoint: the model that reads the games
+--   probe: the run whose skill probes are asked
+--   games_of: the games: name of their dataset, and part
+--   layer: 0-based
+--   chosen: highest accuracy on the validation games of the probe's run
+--   n_games [games]: games that were read
+--   n [positions]: positions of theirs
+--   low [%]: positions read as the lowest class, with its interval; games are resampled
+--   low_by_vote [%]: games of which most positions are read as the lowest class
+--   low_by_mean [%]: games whose mean logit is highest for the lowest class
+--   high [%]: positions read as the highest class
+--   run: the run that asked it
+--   done [layers]: units that are there
+--   planned [layers]: units of the run
+--   checkpoint_id [hidden]: its id
+--   run_id [hidden]: its id
+-- statistics:
+--   low = percent(lowest, positions)
+--   low_by_vote = percent(low_vote, games)
+--   low_by_mean = percent(low_mean, games)
+--   high = percent(highest, positions)
+-- plot: skill of other games
+--   form: lines
+--   x: layer
+--   y: low
+--   series: checkpoint, games_of, probe, run
+
+-- statement: asked
+-- The runs that asked a skill probe, with the run that fitted it and the layer that its validation games choose.
+SELECT r.run_id, r.run, r.done, r.planned, r.created_at, coalesce(f.run, right(p.recipe, 6)) AS probe, b.layer AS best_layer
+FROM scoped AS r
+CROSS JOIN LATERAL (SELECT json_extract_string(r.spec, '$.probe') AS recipe) AS p
+LEFT JOIN runs AS f ON 'run:' || f.spec_hash = p.recipe
+LEFT JOIN (
+    SELECT run_id, arg_max(layer, (right_share, -layer)) AS layer
+    FROM (SELECT run_id, layer, sum(correct)::DOUBLE / sum(n)::DOUBLE AS right_share
+          FROM score WHERE split = 'validation' AND item >= 0 GROUP BY ALL)
+    GROUP BY run_id
+) AS b ON b.run_id = f.run_id
+WHERE r.kind = 'probe-apply'
+
+-- statement: sources
+-- The dataset that a run read, by name, with its part.
+SELECT i.run_id, any_value(coalesce(w.name, d.source) || CASE WHEN contains(i.recipe, '[')
+                                                             THEN ' ' || regexp_extract(i.recipe, '\[.*') ELSE '' END) AS games_of
+FROM run_input AS i
+JOIN dataset AS d ON starts_with(i.recipe, 'dataset:' || d.identity)
+LEFT JOIN named AS w ON w.noun = 'dataset' AND w.target = d.id
+WHERE i.name = 'dataset'
+GROUP BY i.run_id
+
+-- statement: cells
+SELECT p.run_id, p.unit, p.item, p.attempt_id, p.value,
+       json_extract_string(p.detail, '$.layer')::BIGINT AS layer,
+       json_extract_string(p.detail, '$.positions')::BIGINT AS positions,
+       json_extract_string(p.detail, '$.lowest')::BIGINT AS lowest,
+       json_extract_string(p.detail, '$.highest')::BIGINT AS highest,
+       json_extract_string(p.detail, '$.vote_class')::BIGINT AS vote_class,
+       json_extract_string(p.detail, '$.mean_class')::BIGINT AS mean_class,
+       a.run, a.done, a.planned, a.created_at, a.probe, a.best_layer, s.games_of, k.checkpoint_id, c.checkpoint
+FROM prediction AS p
+JOIN asked AS a ON a.run_id = p.run_id
+LEFT JOIN sources AS s ON s.run_id = p.run_id
+LEFT JOIN run_checkpoint AS k ON k.run_id = p.run_id
+LEFT JOIN checkpoints AS c ON c.checkpoint_id = k.checkpoint_id
+WHERE starts_with(p.name, 'skill:')
+
+-- statement: base
+SELECT dense_rank() OVER (ORDER BY checkpoint, checkpoint_id, games_of, probe, created_at, run_id, layer, unit) AS cell, *
+FROM cells
+
+-- statement: table
+SELECT cell, checkpoint, probe, games_of, layer, coalesce(layer = best_layer, false) AS chosen, count(*) AS n_games,
+       sum(positions)::BIGINT AS n, run, done, planned, checkpoint_id, run_id
+FROM base
+GROUP BY ALL
+ORDER BY cell
+
+-- statement: clusters
+-- A cluster is one game.
+SELECT cell, lowest, highest, positions, (vote_class = 0)::BIGINT AS low_vote, (mean_class = 0)::BIGINT AS low_mean,
+       1 AS games, count(*) AS clusters
+FROM base
+GROUP BY ALL
+ORDER BY ALL
+
+-- statement: rows
+SELECT run || ':' || unit AS board, run, unit, item AS game, layer, positions, lowest, highest, vote_class, mean_class,
+       run_id
+FROM base
+ORDER BY run_id, unit, item

@@ -1,0 +1,97 @@
+-- title: square accuracy by ply
+-- aliases: accuracy by ply, probe accuracy by ply
+-- paper: beyond Karvonen 2024, Table 1: where in the game the board is read well
+-- made by: chessreg run probe
+-- columns:
+--   checkpoint: the model that was probed
+--   twin_of: the model whose untrained twin this is
+--   label: what is read off the residual stream
+--   positions: at which characters
+--   layer: 0-based; the layer that the run's validation games choose
+--   ply: half-moves played before the position
+--   n_games [games]: test games with that position
+--   n [predictions]: squares (or positions) scored there
+--   accuracy [%]: right predictions, with its interval; games are resampled
+--   boards [%]: positions with every square right
+--   run: the probe run
+--   done [units]: units that are there
+--   planned [units]: units of the run
+--   model [hidden]: the model, or which model's untrained twins
+--   fit [hidden]: number of the settings, seed aside
+--   checkpoint_id [hidden]: its id
+--   run_id [hidden]: its id
+-- statistics:
+--   accuracy = percent(correct, n)
+--   boards = percent(exact, positions)
+-- plot: square accuracy by ply
+--   form: lines
+--   x: ply
+--   y: accuracy
+--   series: model, fit
+--   spread: run
+--   panels: label, positions
+
+-- statement: cells
+-- One row per probe run, with the layer that its validation games choose.
+SELECT p.run_id, p.unit, p.layer, p.label, p.positions, p.checkpoint_id, c.checkpoint,
+       CASE WHEN c.random_init THEN coalesce(parent.checkpoint, right(replace(c.parent_id::VARCHAR, '-', ''), 6)) END
+           AS twin_of,
+       coalesce(parent.checkpoint, c.checkpoint) AS family, r.run, r.done, r.planned, r.created_at,
+       settings_text(r.spec, ['seed', 'replicate', 'cache', 'test_cache', 'validation_cache', 'layers']) AS settings
+FROM (
+    SELECT p.*, row_number() OVER (PARTITION BY p.run_id ORDER BY s.right_share DESC NULLS LAST, p.layer, p.unit) AS place
+    FROM probe AS p
+    LEFT JOIN (SELECT run_id, unit, sum(correct)::DOUBLE / sum(n)::DOUBLE AS right_share
+               FROM score WHERE split = 'validation' AND item >= 0 GROUP BY ALL) AS s
+        ON s.run_id = p.run_id AND s.unit = p.unit
+) AS p
+JOIN scoped AS r ON r.run_id = p.run_id
+LEFT JOIN checkpoints AS c ON c.checkpoint_id = p.checkpoint_id
+LEFT JOIN checkpoints AS parent ON c.random_init AND parent.checkpoint_id = c.parent_id
+WHERE p.place = 1
+
+-- statement: numbered
+SELECT *, coalesce(twin_of || ', untrained', checkpoint) AS model,
+       dense_rank() OVER (PARTITION BY label, positions ORDER BY settings) AS fit,
+       dense_rank() OVER (ORDER BY label, positions, family, twin_of IS NOT NULL, checkpoint, checkpoint_id, created_at,
+                                   run_id) AS place
+FROM cells
+
+-- statement: base
+-- One row per test game and looked-at position. right_at has two hex digits for each: squares right there.
+SELECT 10000 * k.place + m.ply AS cell, s.run_id, s.unit, s.attempt_id, s.split, s.item, m.ply, k.layer,
+       s.n // s.positions AS n, ('0x' || substr(s.right_at, 2 * s.i + 1, 2))::BIGINT AS correct, k.place, k.label, k.run,
+       k.checkpoint_id, k.checkpoint
+FROM (
+    SELECT *, unnest(range(length(right_at) // 2)) AS i
+    FROM (SELECT run_id, unit, split, item, attempt_id, n, json_extract_string(detail, '$.positions')::BIGINT AS positions,
+                 json_extract_string(detail, '$.right_at') AS right_at,
+                 json_extract_string(detail, '$.ply_first')::BIGINT AS ply_first,
+                 json_extract_string(detail, '$.ply_step')::BIGINT AS ply_step,
+                 json_extract_string(detail, '$.ply_at') AS ply_at
+          FROM score WHERE split = 'test' AND item >= 0)
+) AS s
+JOIN numbered AS k ON k.run_id = s.run_id AND k.unit = s.unit
+CROSS JOIN LATERAL (
+    SELECT CASE WHEN s.ply_at IS NULL THEN s.ply_first + s.i * s.ply_step
+                ELSE ('0x' || substr(s.ply_at, 3 * s.i + 1, 3))::BIGINT END AS ply
+) AS m
+
+-- statement: table
+SELECT b.cell, k.checkpoint, k.twin_of, k.label, k.positions, k.layer, b.ply, count(*) AS n_games,
+       sum(b.n)::BIGINT AS n, k.run, k.done, k.planned, k.model, k.fit, k.checkpoint_id, k.run_id
+FROM base AS b JOIN numbered AS k ON k.place = b.place
+GROUP BY ALL
+ORDER BY b.cell
+
+-- statement: clusters
+-- A cluster is one game.
+SELECT cell, correct, n, (correct = n)::BIGINT AS exact, 1 AS positions, count(*) AS clusters
+FROM base
+GROUP BY ALL
+ORDER BY ALL
+
+-- statement: rows
+SELECT run || ':' || unit AS board, run, unit, split, item AS game, ply, layer, n, correct, label, run_id
+FROM base
+ORDER BY run_id, unit, split, item, ply

@@ -1,0 +1,74 @@
+-- title: unique games
+-- aliases: games against the training set, karvonen section 2.2
+-- paper: Karvonen 2024, section 2.2
+-- made by: chessreg run play
+-- columns:
+--   checkpoint: the model that played
+--   intervention: source, layers (0-based), scale and positions of the edit; none is the model as it is
+--   color: the model's
+--   opponent: the opponent as it was asked for
+--   opening: standard, random:PLIES or book:DIGEST
+--   policy: how the model's move is chosen
+--   n [games]: games played
+--   planned [games]: games that the runs were to play
+--   unique_games [games]: different move lists among them
+--   compared [games]: games that could be compared with the training games of the model
+--   unique_by_10 [%]: of those, games whose first 20 plies begin no training game
+--   unique_at_all [%]: of those, games that are no training game
+--   training_games [games]: training games that are one of these games
+--   first_try_legal [%]: turns of the model whose first try was a legal move; games are resampled
+--   runs: the runs that played
+--   checkpoint_id [hidden]: its id
+--   intervention_id [hidden]: its id
+-- statistics:
+--   unique_by_10 = percent(new_by_10, compared)
+--   unique_at_all = percent(new_at_all, compared)
+--   first_try_legal = percent(legal, turns)
+
+-- statement: cells
+SELECT *,
+       dense_rank() OVER (ORDER BY checkpoint, checkpoint_id, color, engine, engine_version, engine_id, level, opponent,
+                                   "limit", opening, policy, move_limit,
+                                   intervention_id IS NOT NULL, intervention, intervention_id) AS cell
+FROM arms
+JOIN (SELECT run_id, run FROM scoped) USING (run_id)
+WHERE checkpoint_id IS NOT NULL
+
+-- statement: base
+-- A game shorter than 20 plies is compared as it is.
+SELECT c.cell, c.run, g.run_id, g.unit, g.match, g.attempt_id, g.plies, g.result, g.termination, g.move_hash,
+       CASE WHEN g.first_try_legal IS NOT NULL THEN g.turns END AS turns, g.first_try_legal AS legal,
+       json_extract_string(g.detail, '$.training_openings')::BIGINT AS training_openings,
+       json_extract_string(g.detail, '$.training_games')::BIGINT AS training_games
+FROM game AS g JOIN cells AS c ON c.run_id = g.run_id AND c.match = g.match
+
+-- statement: table
+WITH played AS (
+    SELECT cell, count(*) AS n, count(training_openings) AS compared, count(DISTINCT move_hash) AS unique_games,
+           sum(training_games)::BIGINT AS training_games
+    FROM base
+    GROUP BY cell
+),
+arm AS (
+    SELECT cell, checkpoint, checkpoint_id, intervention, intervention_id, color, opponent, opening, policy,
+           sum(planned)::BIGINT AS planned, string_agg(DISTINCT run, ', ' ORDER BY run) AS runs
+    FROM cells
+    GROUP BY ALL
+)
+SELECT cell, checkpoint, intervention, color, opponent, opening, policy, n, planned, unique_games, compared,
+       training_games, runs, checkpoint_id, intervention_id
+FROM arm JOIN played USING (cell)
+ORDER BY cell
+
+-- statement: clusters
+-- A cluster is one game.
+SELECT cell, (training_openings = 0)::BIGINT AS new_by_10, (training_games = 0)::BIGINT AS new_at_all,
+       CASE WHEN training_openings IS NOT NULL THEN 1 END AS compared, legal, turns, count(*) AS clusters
+FROM base
+GROUP BY ALL
+ORDER BY ALL
+
+-- statement: rows
+SELECT run || ':' || unit AS board, run, unit, plies, result, termination, training_openings, training_games, run_id
+FROM base
+ORDER BY run_id, unit
