@@ -94,6 +94,8 @@ class Shard:
         kill_group(self.child.pid)
         code = self.child.wait()
         while self.apart and not self._send(last=True):
+            if self.asked and time.monotonic() - self.asked > self.work["grace"]:
+                return "ended", code, "lost", f"what it made is still in {self.apart.root}: {self.seen[3]}"
             time.sleep(1.0)
         return ended(code)
 
@@ -183,7 +185,7 @@ class Apart:
 
     def _fragments(self) -> None:
         """Every fragment that lies in this node's store: also those of a shard that died before it could send them."""
-        from store.errors import NotInStoreError
+        from store.errors import CorruptError, NotInStoreError
         from store.fragments import pending
 
         assert self.store is not None
@@ -191,9 +193,12 @@ class Apart:
         shelf = parcels.StoreShelf(self.store)
         for fragment in pending(self.store):
             try:
-                items, data = parcels.made(fragment), fragment.path.read_bytes()
+                data = fragment.path.read_bytes()
+                items = parcels.made(fragment)
             except (NotInStoreError, FileNotFoundError):  # another shard of this node has just sent it
                 continue
+            except CorruptError:
+                items = []  # home sets it aside, where people see it
             for item in items:
                 parcels.carry(shelf, self.far, item)
             self.far.call("fragment", fragment.name, data, items)

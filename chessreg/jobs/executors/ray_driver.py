@@ -12,6 +12,7 @@ import json
 import os
 import pickle
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from chessreg.errors import BadInputError, ChessregError
 from chessreg.jobs.executors.ray_actors import NOTE, Ending, Shard
 from chessreg.jobs.executors.ray_home import HomeActor
 from chessreg.jobs.worker import read, write
+from chessreg.registry.process import pid_start
 
 NAMESPACE = "chessreg"
 START_SECONDS = 60.0
@@ -36,7 +38,7 @@ class Driver:
     def __init__(self, address: str) -> None:
         import ray
 
-        self.ray, self.head = ray, None
+        self.ray = ray
         self.asks: dict[str, Any] = {}  # handle → status that was asked for
         self.seen: dict[str, Ending] = {}
         connect = {"namespace": NAMESPACE, "log_to_driver": False, "configure_logging": False}
@@ -45,7 +47,7 @@ class Driver:
         except ConnectionError:
             if address:
                 raise
-            self.head = start_head()
+            start_head()
             ray.init(address="auto", **connect)
         atexit.register(self.leave)
 
@@ -121,7 +123,7 @@ class Driver:
         return (
             self.ray.remote(HomeActor)
             .options(
-                name=f"home-{socket.gethostname()}",
+                name=home_name(),
                 namespace=NAMESPACE,
                 lifetime="detached",
                 get_if_exists=True,
@@ -175,13 +177,11 @@ class Driver:
                 a["name"] for a in self.ray.util.list_named_actors(all_namespaces=True) if a["namespace"] == NAMESPACE
             ]
             if all(name.startswith("home-") for name in left):
-                home = self._actor(f"home-{socket.gethostname()}")
+                home = self._actor(home_name())
                 if home is not None:
                     self.ray.kill(home)
-                if self.head is not None:
-                    self.ray.shutdown()
-                    self.head.terminate()
-                    self.head.wait(20)
+                self.ray.shutdown()
+                stop_head()
 
 
 def resources(work: dict[str, Any], nodes: list[dict[str, float]]) -> tuple[float, float]:
@@ -200,24 +200,43 @@ def resources(work: dict[str, Any], nodes: list[dict[str, float]]) -> tuple[floa
     return cpus, gpu
 
 
-def start_head() -> subprocess.Popen[bytes]:
-    """A Ray of this machine alone, in a session of its own; it outlives this process when works still run in it."""
+def home_name() -> str:
+    return f"home-{socket.gethostname()}-{os.getuid()}"
+
+
+def head_file() -> Path:
+    """Says which process is the Ray that was started for chessreg on this machine."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "chessreg" / "ray-head.json"
+
+
+def start_head() -> None:
+    """A Ray of this machine alone, in a session of its own: works run on in it when this process is gone."""
+    import ray
+
     tool = shutil.which("ray") or str(Path(sys.executable).with_name("ray"))
     argv = [tool, "start", "--head", "--block", "--port=0", "--include-dashboard=false", "--disable-usage-stats"]
     with open(os.devnull, "wb") as nowhere:
         head = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=nowhere, stderr=nowhere, start_new_session=True)
-    import ray
-
+    head_file().parent.mkdir(parents=True, exist_ok=True)
+    write(head_file(), {"pid": head.pid, "started": pid_start(head.pid)})
     deadline = time.monotonic() + START_SECONDS
     while True:
         try:
             ray.init(address="auto", namespace=NAMESPACE, log_to_driver=False, configure_logging=False)
             ray.shutdown()
-            return head
+            return
         except ConnectionError:
             if head.poll() is not None or time.monotonic() > deadline:
                 raise ChessregError("Ray did not start on this machine", "type `ray start --head` to see why") from None
             time.sleep(0.3)
+
+
+def stop_head() -> None:
+    """End the Ray that was started here for chessreg, by this process or one before it; no other."""
+    noted = read(head_file())
+    if noted and noted["started"] is not None and pid_start(noted["pid"]) == noted["started"]:
+        os.kill(noted["pid"], signal.SIGTERM)
+        head_file().unlink(missing_ok=True)
 
 
 def handle_of(actor: str, folder: Path) -> str:
