@@ -38,9 +38,9 @@ class Place(Protocol):
 
 def place(where: str, *, create: bool = False) -> Place:
     """The place at a folder or URL. Raises StoreError when it is not there, or its scheme needs a package."""
-    if "://" in where and not where.startswith("file://"):
+    if "://" in where:
         return Bucket(where)
-    root = Path(where.removeprefix("file://")).expanduser()
+    root = Path(where).expanduser()
     return Folder(Store.create(root) if create else Store(root))
 
 

@@ -232,5 +232,5 @@ def load_cache(inputs: Inputs, recipe: str, field: str = "cache") -> CachedActiv
     run = inputs.run(recipe, "cache")
     rows: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, run)
     for row in rows:
-        inputs.located(field, recipe, row.digest[:64], inputs.store.root / row.path, run.id)
+        inputs.located(field, recipe, row.digest, run.id, array=row.path.removeprefix("arrays/"))
     return CachedActivations(run, rows, ActivationArray.open(*(inputs.store.root / row.path for row in rows)))

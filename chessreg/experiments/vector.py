@@ -293,8 +293,7 @@ def read_vector(inputs: Inputs, recipe: str, row: tables.Vector) -> Direction:
     """The direction behind a row of the table `vector`."""
     from safetensors.numpy import load_file
 
-    path = inputs.store.path(row.artefact)
-    found = load_file(inputs.located(f"vector layer {row.layer}", recipe, row.artefact, path, row.run_id).path / FILE)
+    found = load_file(inputs.located(f"vector layer {row.layer}", recipe, row.artefact, row.run_id).path / FILE)
     return Direction(found["vector"], found.get("high"), found.get("low"), dict(row.detail))
 
 

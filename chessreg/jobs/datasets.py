@@ -284,9 +284,7 @@ def folder_of(database: Database, store: Store, reference: str) -> tuple[tables.
     with database.read() as session:
         row = session.get_one(tables.Dataset, names.resolve(session, NOUN, reference))
         session.expunge(row)
-    return row, Inputs(database, store).located(
-        NOUN, f"dataset:{row.identity}", row.artefact, store.path(row.artefact)
-    ).path
+    return row, Inputs(database, store).located(NOUN, f"dataset:{row.identity}", row.artefact).path
 
 
 def verify_dataset(database: Database, store: Store, reference: str, *, sample: int = 200) -> Verification:

@@ -137,12 +137,21 @@ class Inputs:
 
     # -- from recipes to bytes ------------------------------------------------------------------------------------
 
-    def located(self, field: str, recipe: str, digest: str, path: Path, run_id: UUID | None = None) -> Located:
-        if not path.exists():
-            raise NotFoundError(
-                f"{field} {recipe[:24]}… is registered, but its bytes are not in {self.store.root}",
-                "chessreg doctor lists missing files",
-            )
+    def located(
+        self, field: str, recipe: str, digest: str, run_id: UUID | None = None, *, array: str | None = None
+    ) -> Located:
+        """An artefact, or a group of activations (`array` is its name), that is registered.
+
+        One whose bytes are not here is pulled from a place that is known to have them. Raises NotFoundError naming the
+        machines that do, when this one reaches none of these places.
+        """
+        from chessreg.jobs import transfer
+
+        what = f"{field} of run {run_id.hex[-6:]}" if run_id else f"{field} {digest[:8]}"
+        item = transfer.Item(digest, what, 0, array)
+        if not item.here(self.store):
+            transfer.pull(self.database, self.store, [item])
+        path = self.store.arrays / array if array is not None else self.store.path(digest)
         found = Located(recipe, digest, path, run_id)
         self.read[field, digest] = found
         return found
@@ -167,14 +176,14 @@ class Inputs:
         """The artefact behind `sha256:` or `run:…/output`."""
         if recipe.startswith("sha256:"):
             digest = recipe.removeprefix("sha256:")
-            return self.located(field, recipe, digest, self.store.path(digest))
+            return self.located(field, recipe, digest)
         run = self.run(recipe, complete=False)
         output = recipe.partition("/")[2]
         with self.database.read() as session:
             row = session.get(tables.Output, (run.id, output))
         if row is None:
             raise NotFoundError(f"{run.kind} run {run.id.hex[-6:]} has made no {output!r} yet")
-        return self.located(field, recipe, row.digest, self.store.path(row.digest), run.id)
+        return self.located(field, recipe, row.digest, run.id)
 
     def checkpoint(self, recipe: str, field: str = "checkpoint") -> tuple[tables.Checkpoint, Path]:
         """The checkpoint's row and its folder."""
@@ -200,7 +209,7 @@ class Inputs:
             row = session.scalars(select(tables.Dataset).where(tables.Dataset.identity == match[1])).one_or_none()
         if row is None:
             raise NotFoundError(f"dataset {match[1][:12]}… is not in this registry", "chessreg dataset add FILE")
-        found = self.located(field, recipe, row.artefact, self.store.path(row.artefact))
+        found = self.located(field, recipe, row.artefact)
         part = Part(int(match[2]), float(match[3]), float(match[4])) if match[2] else None
         return Games(found.path), part
 

@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from chessreg.errors import NotFoundError
+from chessreg.experiments.probe import ProbeSpec
 from chessreg.jobs import transfer
 from chessreg.jobs.merge import export_rows, merge
 from chessreg.registry import names, tables
@@ -102,3 +103,16 @@ def test_a_place_that_is_not_there_is_refused(tmp_path):
         place(str(tmp_path / "nowhere"))
     assert isinstance(place(str(tmp_path / "made"), create=True), Folder)
     assert Store(tmp_path / "made")
+
+
+def test_an_experiment_pulls_its_inputs_from_where_they_are_known_to_be(full, bare, somewhere):
+    wanted = transfer.wanted(full.database, ["reference-board", "reference-fit"], inputs=True)
+    transfer.push(full.database, full.store, somewhere, wanted)
+    shutil.rmtree(full.store.root)
+    merge(bare.database, bare.store, full.database.url)
+    with bare.database.write() as session:  # where the world was made is out of reach
+        location = tables.ArtefactLocation
+        session.query(location).filter(location.uri.contains("/world")).delete(synchronize_session=False)
+    report = bare.run(ProbeSpec(cache="reference-fit", epochs=2))
+    assert report.state == "complete"
+    assert bare.cache("reference-fit").read(layer=0).shape[0] > 0

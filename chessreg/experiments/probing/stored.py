@@ -78,7 +78,7 @@ def load_probe(inputs: Inputs, recipe: str, layer: int | None = None) -> FittedP
     row = next((r for r in rows if r.layer == wanted), None)
     if row is None:
         raise BadInputError(f"that probe run has no layer {wanted}", f"it has {', '.join(str(r.layer) for r in rows)}")
-    found = inputs.located(f"probe layer {wanted}", recipe, row.artefact, inputs.store.path(row.artefact), run.id)
+    found = inputs.located(f"probe layer {wanted}", recipe, row.artefact, run.id)
     weight = load_file(found.path / "probe.safetensors")["weight"]
     return FittedProbe(weight, row.hook_point, row.layer, row.label, bool(row.detail["centred"]), dict(row.detail))
 
