@@ -34,8 +34,10 @@ class Door:
 ROOMS: tuple[Door, ...] = (
     Door("runs", "4", "tui.screens.runs:RunsScreen", "Go to the runs", "chessreg runs list"),
     Door("boards", "5", "tui.screens.boards:BoardsScreen", "Go to the boards", "chessreg game list"),
+    Door("lab", "6", "tui.screens.lab:LabScreen", "Go to the lab", "chessreg lab"),
     Door("queries", "7", "tui.screens.queries:QueriesScreen", "Go to the queries", "chessreg query --list"),
     Door("jobs", "2", "tui.screens.jobs:JobsScreen", "Go to the jobs", "chessreg jobs"),
+    Door("data", "8", "tui.screens.data:DataScreen", "Go to the data", "chessreg dataset list"),
 )
 
 

@@ -37,6 +37,7 @@ COMMANDS = {
     "wait": LazyCommand("chessreg.cli.jobs:wait", "Come back when jobs have ended."),
     "cancel": LazyCommand("chessreg.cli.jobs:cancel", "End jobs; complete units are kept."),
     "retry": LazyCommand("chessreg.cli.jobs:retry", "Queue jobs again that did not finish."),
+    "priority": LazyCommand("chessreg.cli.priority:priority", "Let queued jobs start before others."),
     "supervisor": LazyCommand("chessreg.cli.supervisor:supervisor", "The process that looks after jobs here."),
     "recover": LazyCommand("chessreg.cli.recover:recover", "Results that wait to be taken in, and damaged ones."),
     "cache": LazyCommand("chessreg.cli.cache:cache", "Activation caches: list, show."),
@@ -58,6 +59,7 @@ COMMANDS = {
     "game": LazyCommand("chessreg.cli.game:game", "Games that were played: list, show, export."),
     "board": LazyCommand("chessreg.cli.board:board", "Draw a board of a game or a trial."),
     "heatmap": LazyCommand("chessreg.cli.heatmap:heatmap", "What a probe reads before and after an edit, as a figure."),
+    "lab": LazyCommand("chessreg.cli.lab:lab", "One position, clean and edited: boards read, moves, legal mass."),
     "engine": LazyCommand("chessreg.cli.engine:engine", "Engines and the ladder of opponents."),
 }
 ANYWHERE = {"--registry": True, "--store": True, "--debug": False}  # option → whether it takes a value

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
+import signal
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -12,17 +17,27 @@ import chess
 import chess.pgn
 import numpy as np
 import pytest
+from sqlalchemy import select
 from textual.pilot import Pilot
 from textual.worker import WorkerCancelled
 
 from chessreg.cli.root import run_command_line
+from chessreg.jobs import standing
+from chessreg.jobs.executors.local import LocalExecutor
+from chessreg.jobs.kind import kind
+from chessreg.jobs.launch import Order, enqueue, plan
+from chessreg.jobs.supervisor import Supervisor
 from chessreg.noise import generator
+from chessreg.registry.process import pid_start
+from chessreg.registry.tables import Job
 from chessreg.session import Session, open_session
 from tui import registry, show
 from tui.app import ChessregApp
 from tui.screens.room import Room
 
-TOY = str(Path(__file__).parent.parent / "kinds" / "toy_kind.py")
+TESTS = Path(__file__).parent.parent
+TOY = str(TESTS / "kinds" / "toy_kind.py")
+GATED = str(TESTS / "jobs" / "gated_kind.py")
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
@@ -86,7 +101,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from chessreg.experiments.play import PlayHow, PlaySpec
     from chessreg.experiments.probe import ProbeSpec
     from chessreg.games.tokenizers import PgnCharacters
-    from chessreg.jobs.kind import kind
 
     root = tmp_path_factory.mktemp("tui")
     games = list(random_games(24))
@@ -136,11 +150,97 @@ def session(world: Path) -> Iterator[Session]:
         yield opened
 
 
+# -- a queue of real jobs ----------------------------------------------------------------------------------------------
+
+
+class Queue:
+    """A launch of the toy that has finished, one that broke, one of two shards that stands at a gate with a reduce that
+    waits for it."""
+
+    def __init__(self, folder: Path, session: Session) -> None:
+        self.folder, self.session = folder, session
+        self.supervisor = Supervisor(session.database, session.store)
+        executor = LocalExecutor(read=list, grace=1.0)
+        executor.slots.cores = 4
+        self.supervisor.executors["local"] = executor
+
+    @property
+    def gate(self) -> Path:
+        return self.folder / "gate"
+
+    def order(self, kind_name: str, name: str, shards: int = 1, **settings: Any) -> Order:
+        found = kind(f"{GATED}:{kind_name}")
+        how = found.how(device="cpu", threads=1, gate=str(self.gate))
+        return Order(found, found.spec(**settings), how, tuple(settings), name, shards=shards)
+
+    def launch(self, *orders: Order) -> None:
+        enqueue(plan(orders, self.session.database, self.session.store), self.session.database, self.session.store)
+
+    def jobs(self) -> list[Job]:
+        with self.session.database.read() as sql:
+            found = list(sql.scalars(select(Job).order_by(Job.created_at, Job.shard)))
+            sql.expunge_all()
+        return found
+
+    def job(self, name: str, shard: int = 0) -> Job:
+        return next(job for job in self.jobs() if job.detail["name"] == name and job.shard == shard)
+
+    def until(self, true: Callable[[], Any], seconds: float = 180.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not true():
+            assert time.monotonic() < deadline, [(job.detail["name"], job.state, job.message) for job in self.jobs()]
+            self.supervisor.beat()
+            time.sleep(0.02)
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """How the jobs of a launch stand."""
+        with self.session.database.read() as sql:
+            return standing.rows(sql, [job for job in sql.scalars(select(Job)) if job.detail["name"] == name])
+
+    def fill(self) -> None:
+        toy = kind(TOY)
+        self.launch(Order(toy, toy.spec(positions=12), toy.how(device="cpu"), ("positions",), "checks"))
+        self.until(lambda: self.job("checks").ended_at)
+        self.launch(self.order("Gated", "broken", engine_dies=True))
+        self.until(lambda: self.job("broken").ended_at)
+        self.launch(self.order("Summed", "sums", shards=2, count=8))
+        self.until(lambda: [row["doing"] for row in self.rows("sums")].count("at the gate") == 2)
+
+
+@contextmanager
+def queued(folder: Path) -> Iterator[Queue]:
+    """The queue, filled; its workers end with it."""
+    with open_session(str(folder / "registry.db"), folder / "store") as session:
+        queue = Queue(folder, session)
+        try:
+            queue.fill()
+            yield queue
+        finally:
+            for process in session.store.runs.glob("*/jobs/*/process.json"):
+                found = json.loads(process.read_text())
+                if pid_start(found["pid"]) == found["started"]:
+                    os.kill(found["pid"], signal.SIGKILL)
+
+
+@pytest.fixture(scope="session")
+def queue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Queue]:
+    """Jobs in every state. Tests read them; one that changes them makes a queue of its own with `queued`."""
+    with queued(tmp_path_factory.mktemp("queue")) as filled:
+        yield filled
+
+
+@pytest.fixture
+def own_queue(tmp_path: Path) -> Iterator[Queue]:
+    """The same, to be changed."""
+    with queued(tmp_path / "own") as filled:
+        yield filled
+
+
 # -- the app ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(autouse=True)
-def same_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def same_everywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Times, hosts, ids, paths and durations as they are nowhere: pictures do not tell where they were taken."""
 
     def when(time: datetime | None) -> str:
@@ -154,6 +254,7 @@ def same_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(show, "provenance", lambda text: text.partition("; query")[0])
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))  # what is remembered, and from no test to another
 
 
 def make_app(folder: Path, **settings: Any) -> ChessregApp:
@@ -189,6 +290,25 @@ class Driver:
             await settled(self.pilot)
         return self.text
 
+    async def go(self, room: str) -> str:
+        """Go to a room by its name."""
+        self.app.action_room(room)
+        await settled(self.pilot)
+        return self.text
+
+    async def settle(self) -> str:
+        await settled(self.pilot)
+        return self.text
+
+    async def until(self, *words: str, seconds: float = 20.0) -> str:
+        """The screen, once it has all these words: of what comes from outside, and by a timer."""
+        deadline = time.monotonic() + seconds
+        while not all(word in (text := self.text) for word in words):
+            assert time.monotonic() < deadline, f"{words} did not come; the screen is\n{text}"
+            await asyncio.sleep(0.02)
+            await settled(self.pilot)
+        return text
+
     @property
     def text(self) -> str:
         strips = self.app.screen._compositor.render_strips()
@@ -222,11 +342,11 @@ async def driving(app: ChessregApp, size: tuple[int, int] = (100, 30)) -> AsyncI
 
 
 @pytest.fixture
-def drive(world: Path) -> Callable[..., Any]:
+def drive(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """`async with drive(size=(80, 24)) as driver:` on the world, or on another folder."""
 
     def start(folder: Path | None = None, size: tuple[int, int] = (100, 30), **settings: Any) -> Any:
-        return driving(make_app(folder or world, **settings), size)
+        return driving(make_app(folder or request.getfixturevalue("world"), **settings), size)
 
     return start
 

@@ -1,0 +1,200 @@
+"""The jobs' room and the room of one job, on a queue of real jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chessreg.jobs.presence import Presence
+from tui.data.jobs import jobs
+from tui.data.logtail import LogTail
+from tui.screens.job import JobScreen
+from tui.widgets.logview import LogView
+from tui.widgets.table import PageTable
+
+
+@pytest.fixture(autouse=True)
+def supervised(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The supervisor of these tests goes round in this process: none is started, but that one was wanted is noted."""
+    wanted: list[str] = []
+    monkeypatch.setattr(Presence, "start", lambda self, url: wanted.append(url))
+    return wanted
+
+
+def listed(queue: Any, words: str) -> list[tuple[str, int]]:
+    rows = jobs(queue.session, words).page(0)
+    return [(row["name"], row["shard"]) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("state:running", [("sums", 0), ("sums", 1)]),
+        ("state:waiting", [("sums", 2)]),
+        ("state:blocked", []),
+        ("state:finished", [("checks", 0)]),
+        ("state:engine", [("broken", 0)]),
+        ("name:sums !state:waiting", [("sums", 0), ("sums", 1)]),
+        ("!kind:summed", [("broken", 0), ("checks", 0)]),
+        ("kind:gated", [("broken", 0)]),
+        ("on:local toy", [("checks", 0)]),
+        ("on:slurm", []),
+        ("", [("sums", 0), ("sums", 1), ("sums", 2), ("broken", 0), ("checks", 0)]),
+    ],
+)
+def test_words_narrow_the_jobs(queue: Any, words: str, found: list[tuple[str, int]]) -> None:
+    assert listed(queue, words) == found
+
+
+def test_a_job_is_found_by_the_end_of_its_ids(queue: Any) -> None:
+    job = queue.job("checks")
+    for word in (f"id:{job.id.hex[-6:]}", f"launch:{job.group_id.hex[-8:]}", f"run:{job.run_id.hex}"):
+        assert listed(queue, word) == [("checks", 0)]
+
+
+async def test_the_list_shows_state_progress_and_why(drive, queue: Any) -> None:
+    async with drive(queue.folder, size=(200, 30)) as driver:
+        await driver.go("jobs")
+        assert "5 jobs · 2 running · 1 queued · 2 ended" in driver.text
+        (reduce,) = [line for line in driver.lines if "reduce" in line]
+        assert "waits for 2 of 2 shards" in reduce
+        running = [line for line in driver.lines if "at the gate" in line]
+        assert ["━━━━━┄┄┄┄┄" in line and " 2/4 " in line for line in running] == [True, True]
+        (broken,) = [line for line in driver.lines if " broken " in line]
+        assert "the engine does not answer" in broken
+
+
+async def test_typing_narrows_the_list(drive, queue: Any) -> None:
+    async with drive(queue.folder) as driver:
+        await driver.go("jobs")
+        await driver.press("slash", *"state", "colon", *"fin", "enter")
+        assert "1 of 5 jobs" in driver.text
+        assert "checks" in driver.text
+        assert "sums" not in driver.text
+
+
+async def test_a_job_shows_its_shards_its_log_and_its_settings(drive, queue: Any) -> None:
+    async with drive(queue.folder, size=(140, 40)) as driver:
+        await driver.go("jobs")
+        await driver.find_row("1/2")
+        await driver.press("enter")
+        screen = driver.room
+        assert isinstance(screen, JobScreen)
+        assert screen.job_id == queue.job("sums").id
+        await driver.until("4/9 units of 3 jobs", "[log]")
+        log = screen.query_one(LogView)
+        said = (
+            queue.session.store.runs / queue.job("sums").run_id.hex / "jobs" / screen.job_id.hex / "log.txt"
+        ).read_text()
+        assert log.lines == said.splitlines()
+        await driver.press("right_square_bracket")
+        assert screen.job_id == queue.job("sums", 1).id
+        await driver.press("right_square_bracket")
+        assert "it waits for 2 of 2 shards" in driver.text
+        await driver.press("left_square_bracket", "tab")
+        assert "[attempts]" in driver.text
+        assert any("running" in line and "box1" in line for line in driver.lines[-6:]) or "running" in driver.text
+        await driver.press("tab")
+        count = next(line for line in driver.lines if line.strip(" ›").startswith("count"))
+        assert count.split()[-2:] == ["8", "given"]
+
+
+async def test_words_are_found_in_a_log_and_its_end_is_followed(drive, queue: Any) -> None:
+    job = queue.job("broken")
+    path = queue.session.store.runs / job.run_id.hex / "jobs" / job.id.hex / "log.txt"
+    before = path.read_text()
+    with path.open("a") as file:
+        file.writelines(f"line {n}{' loss' if n % 50 == 7 else ''}\n" for n in range(300))
+    async with drive(queue.folder) as driver:
+        await driver.go("jobs")
+        await driver.find_row("broken")
+        await driver.press("enter")
+        await driver.until("line 299")
+        screen, log = driver.room, driver.room.query_one(LogView)
+        assert isinstance(screen, JobScreen)
+        await driver.press("slash", *"LOSS", "enter")
+        assert [log.lines[n] for n in log.hits] == [f"line {n} loss" for n in (7, 57, 107, 157, 207, 257)]
+        assert "6 of 6 places" in driver.text
+        await driver.press("N", "N")
+        assert "line 157 loss" in driver.text
+        assert "stopped: G follows" in driver.text
+        with path.open("a") as file:
+            file.write("the end\n")
+        screen.read_log()
+        await driver.settle()
+        assert "the end" not in driver.text
+        await driver.press("G")
+        assert "the end" in driver.text
+        assert log.follows
+    path.write_text(before)
+
+
+def test_a_log_is_read_from_its_end_whole_lines_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tui.data.logtail.FIRST_BYTES", 25)
+    path = tmp_path / "log.txt"
+    tail = LogTail(path)
+    assert tail.read() == ([], "", False)
+    path.write_text("".join(f"line {n}\n" for n in range(10)) + "half")
+    assert tail.read() == (["line 8", "line 9"], "half", True)
+    with path.open("a") as file:
+        file.write(" done\n10 %\r20 %\r\n\x1b[31mred\x1b[0m\tx\n")
+    assert tail.read() == (["half done", "20 %", "red     x"], "", False)
+    path.write_text("anew\n")
+    assert tail.read() == (["anew"], "", True)
+
+
+async def test_a_job_is_tried_again_started_sooner_and_cancelled(drive, queue: Any, supervised: list[str]) -> None:
+    async with drive(queue.folder, size=(160, 30)) as driver:
+        await driver.go("jobs")
+        await driver.find_row("broken")
+        await driver.press("t")
+        assert queue.job("broken").cause is None
+        assert len(supervised) == 1
+        await driver.find_row("broken")
+        await driver.press("plus", "plus", "minus")
+        assert queue.job("broken").priority == 1
+        await driver.press("x")
+        assert "Complete units are kept" in driver.text
+        await driver.press("n")
+        assert queue.job("broken").ended_at is None
+        await driver.press("x", "y")
+        job = queue.job("broken")
+        assert (str(job.cause), job.message) == ("killed", "cancelled before it started")
+        await driver.find_row("checks")
+        await driver.press("t")
+        assert str(queue.job("checks").cause) == "finished"
+
+
+async def test_read_only_offers_no_change(drive, queue: Any) -> None:
+    async with drive(queue.folder, read_only=True) as driver:
+        await driver.go("jobs")
+        offered = {action.method for action in driver.room.actions()}
+        assert not offered & {"cancel", "retry", "priority", "launch"}
+        await driver.find_row("broken")
+        before = queue.job("broken")
+        await driver.press("t")
+        assert queue.job("broken").state == before.state
+
+
+async def test_a_job_is_seen_to_finish(drive, queue: Any) -> None:
+    """Last: the gate opens."""
+    async with drive(queue.folder, size=(160, 40)) as driver:
+        await driver.go("jobs")
+        await driver.find_row("1/2")
+        await driver.press("enter")
+        await driver.until("4/9 units")
+        queue.gate.touch()
+        await asyncio.to_thread(queue.until, lambda: queue.job("sums", 2).ended_at)
+        driver.app.look()
+        await driver.until("9/9 units", "finished")
+        assert driver.room.query_one("#shards", PageTable).count == 3
+
+
+async def test_no_job_yet(drive, tmp_path: Path) -> None:
+    async with drive(tmp_path) as driver:
+        await driver.go("jobs")
+        assert "No job was launched yet" in driver.text
+        assert "chessreg launch --help" in driver.text

@@ -1,0 +1,278 @@
+"""One job, live: its shards side by side, and what the chosen one says, was tried and was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from rich.text import Text
+from textual import work
+from textual.app import ComposeResult
+from textual.widgets import Static
+
+from tui import gauge, show
+from tui.actions import FILTER, TABLE, Action, bindings, of
+from tui.data.logtail import LogTail
+from tui.data.pages import Listed
+from tui.screens.changing import ChangesJobs
+from tui.screens.jobs import HOST, ID, PACE, PRIORITY, PROGRESS, SHARD, STATE, TRIES, UNITS, WHY, part, why
+from tui.screens.run import ATTEMPTS, SETTINGS
+from tui.widgets.filterbar import FilterBar
+from tui.widgets.logview import LogView
+from tui.widgets.strip import PaneStrip
+from tui.widgets.table import PageTable
+
+if TYPE_CHECKING:
+    from tui.data.jobs import Shown
+
+SHARDS = (SHARD, ID, STATE, PROGRESS, UNITS, PACE, WHY, HOST, TRIES, PRIORITY)
+LOG_SECONDS = 0.5
+PANES = ("log", "attempts", "settings")
+
+
+class JobScreen(ChangesJobs):
+    """A job. [ and ] go from shard to shard, Tab from the log to attempts and settings."""
+
+    place = "job"
+    AUTO_FOCUS = "LogView"
+    BINDINGS = bindings("job")
+    DEFAULT_CSS = """
+    JobScreen > #summary { height: auto; max-height: 4; padding: 0 1; }
+    JobScreen > #shards { height: auto; max-height: 6; display: none; }
+    JobScreen.-several > #shards { display: block; }
+    JobScreen.-tall > #shards { max-height: 20; }
+    JobScreen > #part { display: none; }
+    JobScreen.-table > #part { display: block; }
+    JobScreen.-table > LogView { display: none; }
+    """
+
+    def __init__(self, job_id: UUID, called: str) -> None:
+        super().__init__()
+        self.job_id, self.crumb = job_id, called
+        self.shown: Shown | None = None
+        self.tail: LogTail | None = None
+        self._reading = False
+
+    def body(self) -> ComposeResult:
+        yield Static("", id="summary", markup=False)
+        yield PageTable(SHARDS, id="shards")
+        yield PaneStrip()
+        yield FilterBar("words to find in the log; n and N go from one place to the next", id="find")
+        yield LogView(id="log")
+        yield PageTable(id="part", empty="nothing yet")
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.query_one(PaneStrip).names = PANES
+        self.set_interval(LOG_SECONDS, self.read_log)
+
+    def on_resize(self) -> None:
+        self.set_class(self.size.height >= 40, "-tall")
+
+    async def fill(self) -> None:
+        from tui.data.jobs import job
+
+        shown = await self.ask("reading the job", lambda session: job(session, self.job_id))
+        if shown is None:
+            return
+        self.shown = shown
+        self.query_one("#summary", Static).update(summary(shown))
+        self.set_class(len(shown.shards) > 1, "-several")
+        shards = self.query_one("#shards", PageTable)
+        shards.show(Listed(shown.shards), shown.shards, columns=SHARDS, keep=True)
+        shards.styles.height = len(shown.shards) + 1
+        place = next((n for n, row in enumerate(shown.shards) if row["id"] == self.job_id), 0)
+        shards.move(place)
+        self.show_log_of(shown)
+        self.show_pane(keep=True)
+        self.relabel()
+        self.read_log()
+
+    # -- the log --------------------------------------------------------------------------------------------------
+
+    def show_log_of(self, shown: Shown) -> None:
+        """Begin with the log of the chosen shard, unless it is shown already."""
+        log = self.query_one(LogView)
+        if shown.log is None:
+            self.tail = None
+            log.clear(shown.why_no_log)
+        elif self.tail is None or self.tail.path != shown.log:
+            self.tail = LogTail(shown.log)
+            log.clear("it has said nothing yet")
+
+    def read_log(self) -> None:
+        if self.tail is not None and not self._reading and self.is_current:
+            self._read_log(self.tail)
+
+    @work(group="log")
+    async def _read_log(self, tail: LogTail) -> None:
+        self._reading = True
+        try:
+            read = await self.ask("reading the log", lambda session: tail.read())
+        finally:
+            self._reading = False
+        if read is None or tail is not self.tail:
+            return
+        log = self.query_one(LogView)
+        if read.anew and log.lines:
+            log.clear("it has said nothing yet")
+        log.add(read.lines, read.begun)
+        self.label_log()
+
+    def label_log(self) -> None:
+        """What is searched for and whether the end is followed, in the strip."""
+        log, strip = self.query_one(LogView), self.query_one(PaneStrip)
+        told = [f"{log.hit + 1} of {show.counted(len(log.hits), 'place')}" if log.words else ""]
+        told.append("" if log.follows else "stopped: G follows")
+        words = " · ".join(filter(None, ["log", *told]))
+        if strip.names[:1] != (words,):
+            strip.names = (words, *PANES[1:])
+
+    def on_log_view_changed(self) -> None:
+        self.label_log()
+
+    def action_find(self) -> None:
+        self.action_pane("log")
+        self.query_one(FilterBar).open()
+
+    def action_hit(self, way: str) -> None:
+        self.query_one(LogView).step_hit(int(way))
+
+    def on_filter_bar_typed(self, event: FilterBar.Typed) -> None:
+        self.query_one(LogView).search(event.words)
+
+    def on_filter_bar_left(self) -> None:
+        self.set_focus(self.query_one(LogView))
+
+    # -- the other parts ------------------------------------------------------------------------------------------
+
+    def show_pane(self, keep: bool = False) -> None:
+        strip, table = self.query_one(PaneStrip), self.query_one("#part", PageTable)
+        self.set_class(strip.place > 0, "-table")
+        if self.shown is None:
+            return
+        job = self.shown.job
+        if PANES[strip.place] == "attempts":
+            table.show(Listed(job["attempts"]), job["attempts"][:200], columns=ATTEMPTS, keep=keep)
+        elif PANES[strip.place] == "settings":
+            given = set(job["given"])
+            rows = [
+                {"setting": key, "value": show.full(value), "source": "given" if key in given else "default"}
+                for key, value in {**job["spec"], **job["how"]}.items()
+            ]
+            table.show(Listed(rows), rows, columns=SETTINGS, keep=keep)
+
+    def action_pane(self, way: str) -> None:
+        strip = self.query_one(PaneStrip)
+        strip.place = PANES.index(way) if way in PANES else (strip.place + int(way)) % len(PANES)
+        self.show_pane()
+        self.set_focus(self.query_one("#part" if strip.place else "#log"))
+        self.relabel()
+
+    def on_pane_strip_chosen(self, event: PaneStrip.Chosen) -> None:
+        self.action_pane(PANES[event.place])
+
+    def action_shard(self, way: str) -> None:
+        if self.shown is not None and len(self.shown.shards) > 1:
+            ids = [row["id"] for row in self.shown.shards]
+            self.choose(ids[(ids.index(self.job_id) + int(way)) % len(ids)])
+
+    def choose(self, job_id: UUID) -> None:
+        """Look at another shard of the same run."""
+        if self.shown is not None and job_id != self.job_id:
+            self.job_id = job_id
+            self.crumb = next(row["title"] for row in self.shown.shards if row["id"] == job_id)
+            self.relabel()
+            self.load()
+
+    def on_page_table_moved(self, event: PageTable.Moved) -> None:
+        row = event.table.current if event.table.id == "shards" and event.table.has_focus else None
+        if row is not None:
+            self.choose(row["id"])
+
+    def on_page_table_opened(self, event: PageTable.Opened) -> None:
+        if event.table.id == "shards":
+            self.action_pane("log")
+        else:
+            self.on_page_table_inspected(PageTable.Inspected(event.table, event.place, event.row))
+
+    # -- what it is -----------------------------------------------------------------------------------------------
+
+    @property
+    def chosen(self) -> Mapping[str, Any] | None:
+        return self.shown.job if self.shown else None
+
+    def command(self) -> str:
+        return f"chessreg attach {show.short(self.job_id)}"
+
+    @work(group="run")
+    async def action_run(self) -> None:
+        """The run that the job does, once it has begun."""
+        from chessreg.registry.tables import Run
+
+        if self.shown is None:
+            return
+        job = self.shown.job
+
+        def begun(session: Any) -> bool:
+            with session.database.read() as sql:
+                return sql.get(Run, job["run_id"]) is not None
+
+        there = await self.ask("looking for the run", begun)
+        if there:
+            from tui.screens.run import RunScreen
+
+            await self.app.push_screen(RunScreen(job["run_id"], job["name"] or f"run {show.short(job['run_id'])}"))
+        elif there is not None:
+            self.notify("its run has not begun", severity="warning")
+
+    def actions(self) -> list[Action]:
+        found = super().actions()
+        if isinstance(self.focused, FilterBar):
+            return [a for a in found if a.place in (FILTER, "everywhere")]
+        if isinstance(self.focused, LogView):
+            return [a for a in [*of(self.place), *of("log")] if a in found or a.place == "log"] + [
+                a for a in found if a.place == "everywhere"
+            ]
+        return found
+
+    def offers(self, action: Action) -> bool:
+        if self.shown is not None and action.place == "job" and action.method == "shard":
+            return len(self.shown.shards) > 1
+        return super().offers(action)
+
+    def node_of(self, action: Action) -> Any:
+        if action.place == "log":
+            return self.query_one(LogView)
+        if action.place == TABLE and not isinstance(self.focused, PageTable):
+            return self.query_one("#part", PageTable)
+        return super().node_of(action)
+
+
+def summary(shown: Shown) -> Text:
+    """What it is, how it stands, how fast; then why, if there is something to say."""
+    job = shown.job
+    facts = [
+        job["kind"],
+        job["name"] or "",
+        f"job {show.short(job['id'])}",
+        f"shard {part(job)}" if part(job) else "",
+        job["state"],
+        f"{gauge.done(job)} units" if job["units"] else "",
+        gauge.pace(job),
+        f"{job['executor']} on {show.host(job['host'])}",
+        f"priority {job['priority']}" if job["priority"] else "",
+    ]
+    text = Text(" · ".join(filter(None, facts)))
+    text.highlight_words([job["state"]], style="bold")
+    every = [row for row in shown.shards if row["units"]]
+    total, done = sum(row["units"] for row in every), sum(row["done"] for row in every)
+    if total:
+        running = [row["progress"] * row["units"] for row in every if row["progress"] is not None]
+        share = sum(running) / total
+        of = f" of {show.counted(len(shown.shards), 'job')}" if len(shown.shards) > 1 else ""
+        text.append(f"\n{gauge.bar(share, 30)} {gauge.percent(share)} · {done:,}/{total:,} units{of}")
+    if told := why(job):
+        text.append(f"\n{told}")
+    return text

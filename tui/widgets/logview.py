@@ -1,0 +1,164 @@
+"""A log: its end while it grows, or any place in it; words are searched for and lit."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from textual import events
+from textual.geometry import Size
+from textual.message import Message
+from textual.reactive import reactive
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from tui.actions import bindings
+
+KEPT = 50_000  # lines in memory
+SIDEWAYS = 20  # cells
+
+
+class LogView(ScrollView, can_focus=True):
+    """Lines of text. It follows the end until one scrolls up, and again when one is back there."""
+
+    BINDINGS = bindings("log")
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"log-view--line", "log-view--hit", "log-view--here", "log-view--faint"}
+    DEFAULT_CSS = """
+    LogView {
+        height: 1fr;
+        background: $background;
+        color: $foreground;
+        scrollbar-size-vertical: 1;
+        scrollbar-size-horizontal: 0;
+    }
+    LogView > .log-view--hit { background: $warning-muted; color: $text-warning; text-style: bold; }
+    LogView > .log-view--here { background: $warning; color: $background; text-style: bold; }
+    LogView > .log-view--faint { color: $text-muted; }
+    """
+
+    follows: reactive[bool] = reactive(True)
+
+    class Changed(Message):
+        """Another place, another hit, or it follows no more."""
+
+    def __init__(self, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.lines: list[str] = []
+        self.begun = ""
+        self.words = ""
+        self.hits: list[int] = []
+        self.hit = -1
+        self.empty = "reading…"
+
+    # -- lines ----------------------------------------------------------------------------------------------------
+
+    def clear(self, empty: str = "reading…") -> None:
+        self.lines, self.begun, self.hits, self.hit, self.empty = [], "", [], -1, empty
+        self.follows = True
+        self._resize_virtual()
+
+    def add(self, lines: list[str], begun: str) -> None:
+        """What was read further: whole lines and the one that is being written."""
+        if not lines and begun == self.begun:
+            return
+        at = len(self.lines)
+        self.lines += lines
+        self.begun = begun
+        self.hits += [at + n for n, line in enumerate(lines) if self._fits(line)]
+        if (over := len(self.lines) - KEPT) > 0:
+            del self.lines[:over]
+            self.hits = [line - over for line in self.hits if line >= over]
+            self.hit = min(self.hit, len(self.hits) - 1)
+        self._resize_virtual()
+
+    @property
+    def height(self) -> int:
+        return len(self.lines) + bool(self.begun)
+
+    def _resize_virtual(self) -> None:
+        wide = max(map(cell_len, [*self.lines[-2000:], self.begun]), default=0)
+        self.virtual_size = Size(max(wide, self.virtual_size.width if self.lines else 0), self.height)
+        if self.follows:
+            self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True)
+        self.refresh()
+
+    def on_resize(self, event: events.Resize) -> None:
+        if self.follows:
+            self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True)
+
+    def render_line(self, y: int) -> Strip:
+        place, width = y + self.scroll_offset.y, self.size.width
+        if not self.height:
+            style = self.get_component_rich_style("log-view--faint")
+            return Strip([Segment(f"  {self.empty}" if y == 1 else "", style)]).adjust_cell_length(width, style)
+        style = self.get_component_rich_style("log-view--line")
+        if place >= self.height:
+            return Strip([Segment("", style)]).adjust_cell_length(width, style)
+        line = self.lines[place] if place < len(self.lines) else self.begun
+        x = self.scroll_offset.x
+        return Strip(self._lit(line, place)).crop_extend(x, x + width, style)
+
+    def _lit(self, line: str, place: int) -> list[Segment]:
+        """The line, the words that are searched for set off."""
+        plain = self.get_component_rich_style("log-view--line")
+        if not self._fits(line):
+            return [Segment(line, plain)]
+        here = 0 <= self.hit < len(self.hits) and self.hits[self.hit] == place
+        lit = self.get_component_rich_style("log-view--here" if here else "log-view--hit")
+        found, at, low = [], 0, line.lower()
+        while (next_at := low.find(self.words, at)) >= 0:
+            end = next_at + len(self.words)
+            found += [Segment(line[at:next_at], plain), Segment(line[next_at:end], lit)]
+            at = end
+        return [*found, Segment(line[at:], plain)]
+
+    # -- searching ------------------------------------------------------------------------------------------------
+
+    def search(self, words: str) -> None:
+        """Light these words, capital letters or not, and go to the last line that has them."""
+        self.words = words.lower()
+        self.hits = [n for n, line in enumerate(self.lines) if self._fits(line)]
+        self.hit = len(self.hits) - 1
+        self._show_hit()
+
+    def _fits(self, line: str) -> bool:
+        return bool(self.words) and self.words in line.lower()
+
+    def step_hit(self, way: int) -> None:
+        if self.hits:
+            self.hit = (self.hit + way) % len(self.hits)
+        self._show_hit()
+
+    def _show_hit(self) -> None:
+        if 0 <= self.hit < len(self.hits):
+            line = self.hits[self.hit]
+            top, tall = self.scroll_offset.y, self.size.height
+            if not top <= line < top + tall:
+                self._go(line - tall // 2)
+        self.refresh()
+        self.post_message(self.Changed())
+
+    # -- moving ---------------------------------------------------------------------------------------------------
+
+    def _go(self, y: int) -> None:
+        y = min(max(0, y), self.max_scroll_y)
+        self.follows = y >= self.max_scroll_y
+        self.scroll_to(y=y, animate=False, immediate=True)
+        self.post_message(self.Changed())
+
+    def action_scroll_log(self, way: str) -> None:
+        tall, top = max(1, self.size.height - 1), round(self.scroll_offset.y)
+        steps = {"1": 1, "-1": -1, "page": tall, "-page": -tall, "first": -self.height, "last": self.height}
+        self._go(top + steps[way])
+
+    def action_scroll_side(self, way: str) -> None:
+        self.scroll_to(x=self.scroll_offset.x + SIDEWAYS * int(way), animate=False)
+
+    def on_mouse_scroll_up(self) -> None:
+        self.follows = False
+        self.post_message(self.Changed())
+
+    def on_mouse_scroll_down(self) -> None:
+        self.follows = self.scroll_offset.y + 4 >= self.max_scroll_y
+        self.post_message(self.Changed())
