@@ -15,7 +15,7 @@ LISTED = {
 
 @click.group()
 def cache() -> None:
-    """Activation caches: list, show. `chessreg run cache` makes them."""
+    """Activation caches: list, show, verify. `chessreg run cache` makes them."""
 
 
 @cache.command("list")
@@ -53,6 +53,24 @@ def show(home: Home, reference: str) -> None:
     if not home.json:
         for group in row["groups"]:
             click.echo(f"units {group['start']}–{group['stop'] - 1}  {group['rows']:,} rows  {group['path']}")
+
+
+@cache.command()
+@click.argument("reference", metavar="RUN")
+@json_option
+@pass_home
+def verify(home: Home, reference: str) -> None:
+    """Read every byte of a cache again and compare it with what was published.
+
+    \b
+    Example: chessreg cache verify reference-fit
+    """
+    from chessreg.jobs.caches import verify_cache
+
+    session = home.session()
+    found = verify_cache(session.database, session.store, reference)
+    emit(home, found, ["run_id", "groups", "rows", "bytes", "seconds"])
+    click.echo("every byte is as it was published", err=True)
 
 
 def span(hook_points: list[str]) -> str:

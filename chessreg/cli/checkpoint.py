@@ -56,6 +56,7 @@ def described(session: Session, reference: str) -> dict[str, Any]:
         "source_sha256": source.get("sha256"),
         "fetched_from": (row["detail"].get("fetched") or {}).get("url"),
         "parent": names.name_of(session, "checkpoint", row["parent_id"]) if row["parent_id"] else None,
+        "first_try_legal": listing.first_try_legal(session, row["artefact"]),
         "trained_on": None if trained_on is None else [datasets.get(recipe[8:72], recipe) for recipe in trained_on],
     }
 

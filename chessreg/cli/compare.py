@@ -17,9 +17,13 @@ WIDEST = 48  # characters of one value
 
 @click.command()
 @click.argument("references", metavar="RUN...", nargs=-1, required=True)
+@click.option("--curves", "only", flag_value="curves", help="Metrics step by step instead.")
+@click.option(
+    "--machines", "only", flag_value="machines", help="The machines instead: what they are, how fast they were."
+)
 @json_option
 @pass_home
-def compare(home: Home, references: tuple[str, ...]) -> None:
+def compare(home: Home, references: tuple[str, ...], only: str | None) -> None:
     """Compare runs: the settings, code and machines that differ, and each metric with its difference and interval.
 
     The pinned run among them is the baseline, else the first. A run alone is compared by its attempts, which after a
@@ -30,6 +34,9 @@ def compare(home: Home, references: tuple[str, ...]) -> None:
     """
     from chessreg.queries.compare import compare as compared
 
+    if only is not None:
+        beside(home, references, only)
+        return
     found = compared(fresh(home), list(references))
     if home.json:
         emit(home, found.as_dict())
@@ -43,6 +50,29 @@ def compare(home: Home, references: tuple[str, ...]) -> None:
     if found.metrics:
         click.echo(f"\nmetrics, and differences from {labels[0]}")
         emit(home, [metric_row(labels, m.name, m.values, m.differences) for m in found.metrics])
+
+
+def beside(home: Home, references: tuple[str, ...], what: str) -> None:
+    """The curves or the machines of runs, side by side."""
+    from chessreg.queries import side_by_side
+    from chessreg.queries.compare import subjects_of
+
+    with fresh(home).read() as session:
+        subjects = subjects_of(session, list(references))
+        labels = [subject.label for subject in subjects]
+        if what == "machines":
+            rows = side_by_side.machines(session, subjects)
+            columns = ["label", "hosts", "cpu", "cores", "gpus", "torch", "python", "seconds", "units", "units_an_hour"]
+            emit(home, rows if home.json else [{k: shown(v) for k, v in row.items()} for row in rows], columns)
+            return
+        curves = side_by_side.curves(session, subjects)
+    points = []
+    for metric, parts in curves.items():
+        values = [dict(part) for part in parts]
+        for step in sorted(set().union(*values)):
+            row = zip(labels, (part.get(step) for part in values), strict=True)
+            points.append({"metric": metric, "step": step} | dict(row))
+    emit(home, points)
 
 
 def metric_row(

@@ -128,6 +128,22 @@ def caches(session: Session, reference: str | None = None) -> list[Row]:
     ]
 
 
+def first_try_legal(session: Session, artefact: str | None) -> float | None:
+    """Share of turns whose greedy text is a legal move, of the newest complete legality run of these weights."""
+    run, read, trial = tables.Run, tables.RunInput, tables.Trial
+    newest = (
+        select(run.id)
+        .join(read, read.run_id == run.id)
+        .where(run.kind == "legality", run.completed_at.is_not(None), read.digest == artefact)
+        .order_by(run.created_at.desc(), run.id)
+        .limit(1)
+    )
+    turns = trial.run_id == newest.scalar_subquery(), trial.legal_original.is_not(None)
+    legal = func.count().filter(trial.legal_original)
+    all_of_them, right = session.execute(select(func.count(), legal).where(*turns)).one()
+    return right / all_of_them if all_of_them else None
+
+
 # -- runs -------------------------------------------------------------------------------------------------------------
 
 

@@ -38,6 +38,13 @@ def runs(session: Session, text: str = "", sort: str = finding.NEWEST_FIRST, met
     return KeysetPages(session, run, (run.created_at, run.id), where=where, descending=True, rows=rows)
 
 
+def metric_names(session: Session, ids: Sequence[UUID]) -> list[str]:
+    """The metrics that any of these runs has."""
+    point = tables.MetricPoint
+    with session.database.read() as sql:
+        return sorted(sql.scalars(select(point.name).where(point.run_id.in_(ids)).distinct()))
+
+
 def summaries(
     sql: SqlSession, records: Sequence[tables.Run], stale: Mapping[UUID, Any], metrics: Sequence[str] = ()
 ) -> list[Row]:

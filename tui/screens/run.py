@@ -13,9 +13,10 @@ from textual.widgets import Static
 from tui import show
 from tui.actions import bindings
 from tui.data.pages import Listed, Pages, Row
+from tui.data.results import WITH_BOARDS
 from tui.screens.families import TITLES, columns_of
 from tui.screens.room import Room
-from tui.screens.runs import state, units
+from tui.screens.run_columns import state, units
 from tui.widgets.columns import Column
 from tui.widgets.strip import PaneStrip
 from tui.widgets.table import PageTable
@@ -124,6 +125,11 @@ class RunScreen(Room):
             strip.place = (strip.place + int(way)) % len(strip.names)
             self.show_pane()
 
+    def action_lineage(self) -> None:
+        from tui.screens.lineage import LineageScreen
+
+        self.app.push_screen(LineageScreen("run", self.run_id.hex, self.crumb))
+
     def on_pane_strip_chosen(self, event: PaneStrip.Chosen) -> None:
         self.query_one(PaneStrip).place = event.place
         self.show_pane()
@@ -132,7 +138,7 @@ class RunScreen(Room):
         pane = self.pane
         if pane is None:
             return
-        if pane.family:
+        if pane.family in WITH_BOARDS:
             from tui.screens.board import BoardScreen
 
             self.app.push_screen(BoardScreen(pane.pages, event.place, event.row))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from rich.segment import Segment
@@ -83,6 +83,17 @@ class PageTable(ScrollView, can_focus=True):
     class Inspected(Opened):
         """All fields of a row are asked for."""
 
+    class HeadClicked(Message):
+        """A click on the heading of a column."""
+
+        def __init__(self, table: PageTable, column: Column) -> None:
+            super().__init__()
+            self.table, self.column = table, column
+
+        @property
+        def control(self) -> PageTable:
+            return self.table
+
     def __init__(self, columns: Sequence[Column] = (), *, id: str | None = None, empty: str = "nothing here") -> None:
         super().__init__(id=id)
         self.columns: tuple[Column, ...] = tuple(columns)
@@ -92,6 +103,7 @@ class PageTable(ScrollView, can_focus=True):
         self._pages: OrderedDict[int, Sequence[Mapping[str, Any]]] = OrderedDict()
         self._asked: set[int] = set()
         self._widths: list[int] = [len(column.heading) for column in self.columns]
+        self.is_marked: Callable[[Mapping[str, Any]], bool] = lambda row: False  # told in the gutter
 
     # -- rows -----------------------------------------------------------------------------------------------------
 
@@ -196,7 +208,8 @@ class PageTable(ScrollView, can_focus=True):
             return self._line("", width, self.get_component_rich_style("page-table--even"))
         row, here = self.row(place), place == self.cursor
         name = "cursor" if here else "odd" if place % 2 else "even"
-        gutter = "› " if here else " " * GUTTER
+        mark = "●" if row is not None and self.is_marked(row) else " "
+        gutter = ("›" if here else " ") + mark
         if row is None:
             return self._line(gutter + "…", width, self.get_component_rich_style(f"page-table--{name}"))
         cells = [fitted(c.of(row), w, c.right) for c, w in zip(self.columns, self._widths, strict=True)]
@@ -276,8 +289,19 @@ class PageTable(ScrollView, can_focus=True):
         if (row := self.current) is not None:
             self.post_message(self.Inspected(self, self.cursor, row))
 
+    def column_at(self, x: int) -> Column | None:
+        """The column at this cell of a line."""
+        at = GUTTER - self.scroll_offset.x
+        for column, wide in zip(self.columns, self._widths, strict=True):
+            if at <= x < at + wide:
+                return column
+            at += wide + GAP
+        return None
+
     def on_click(self, event: events.Click) -> None:
         place = event.y - 1 + self.scroll_offset.y
+        if event.y == 0 and (column := self.column_at(event.x)) is not None:
+            self.post_message(self.HeadClicked(self, column))
         if event.y < 1 or place >= self.count:
             return
         again = place == self.cursor

@@ -1,0 +1,169 @@
+"""Runs side by side: only what differs, metrics with their differences, curves over each other, the machines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from textual import work
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.widgets import Static
+
+from tui import show
+from tui.actions import bindings
+from tui.data import compare, words
+from tui.data.pages import Listed, Row
+from tui.screens.room import Room
+from tui.widgets.chart import ChartView
+from tui.widgets.columns import Column
+from tui.widgets.strip import PaneStrip
+from tui.widgets.table import PageTable
+
+HIGH = 36  # lines of a screen that has room for a curve below the tables
+
+
+class Pane(NamedTuple):
+    name: str
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+
+
+class CompareScreen(Room):
+    """Two runs or more, or the attempts of one. The first is the baseline; a pinned one always is."""
+
+    place = "compare"
+    BINDINGS = bindings("compare")
+    DEFAULT_CSS = """
+    CompareScreen > #subjects { height: auto; max-height: 3; padding: 0 1; }
+    CompareScreen > #curve { display: none; height: 1fr; }
+    CompareScreen.-curve > #curve { display: block; }
+    CompareScreen.-high.-curves > #curve { display: block; }
+    CompareScreen.-curve > PageTable { display: none; }
+    """
+
+    def __init__(self, ids: Sequence[UUID]) -> None:
+        super().__init__()
+        self.ids, self.baseline = list(ids), ids[0]
+        self.crumb = f"compare {show.counted(len(self.ids), 'run')}"
+        self.found: compare.Compared | None = None
+        self.metric = ""  # whose curve is shown
+
+    def body(self) -> ComposeResult:
+        yield Static("", id="subjects", markup=False)
+        yield PaneStrip()
+        yield PageTable(id="part", empty="nothing differs")
+        with VerticalScroll(id="curve", can_focus=False):
+            yield ChartView()
+
+    async def fill(self) -> None:
+        ids, baseline = self.ids, self.baseline
+        found = await self.ask("comparing", lambda session: compare.compared(session, ids, baseline))
+        if found is None:
+            return
+        keep = self.found is not None
+        self.found = found
+        self.baseline = found.ids[0]
+        said = "pinned: p unpins it" if found.pinned else "b takes the next, p pins it"
+        others = show.listed(found.labels[1:])
+        self.query_one("#subjects", Static).update(f"baseline {found.labels[0]} ({said}) against {others}")
+        if self.metric not in found.curves:
+            self.metric = next(iter(found.curves), "")
+        self.set_class(bool(found.curves), "-curves")
+        strip = self.query_one(PaneStrip)
+        strip.names = tuple(pane.name for pane in self.panes)
+        strip.place = min(strip.place, len(strip.names) - 1)
+        self.show_pane(keep)
+
+    @property
+    def panes(self) -> list[Pane]:
+        found = self.found
+        if found is None:
+            return []
+        values = [Column(f"v{n}", label, widest=40) for n, label in enumerate(found.labels)]
+        numbers = [Column("v0", found.labels[0], right=True)]
+        for n, label in list(enumerate(found.labels))[1:]:
+            numbers += [Column(f"v{n}", label, right=True), Column(f"d{n}", f"Δ {label}", right=True)]
+        panes = [
+            Pane(f"differing {len(found.differing)}", (Column("group", "of"), Column("what", "what"), *values),
+                 found.differing),
+            Pane(f"metrics {len(found.metrics)}", (Column("metric", "metric", widest=44, least=20), *numbers),
+                 found.metrics),
+            Pane("machines", (Column("what", "what"), *values), found.machines),
+        ]  # fmt: skip
+        return [*panes, Pane(f"curves {len(found.curves)}", (), ())]
+
+    def show_pane(self, keep: bool = False) -> None:
+        panes = self.panes
+        if not panes:
+            return
+        pane = panes[self.query_one(PaneStrip).place]
+        self.set_class(not pane.columns, "-curve")
+        if pane.columns:
+            self.query_one(PageTable).show(Listed(pane.rows), pane.rows[:200], columns=pane.columns, keep=keep)
+        self.draw()
+
+    def draw(self) -> None:
+        """Draw the curve that is looked at."""
+        assert self.found is not None
+        self.set_class(self.size.height >= HIGH, "-high")
+        chart = self.found.curves.get(self.metric)
+        self.query_one(ChartView).show(chart or compare.nothing())
+
+    def on_resize(self) -> None:
+        if self.found is not None:
+            self.draw()
+
+    def command(self) -> str:
+        order = sorted(self.ids, key=lambda id: id != self.baseline)
+        only = {2: " --machines", 3: " --curves"}.get(self.query_one(PaneStrip).place, "")
+        return f"chessreg compare {' '.join(show.short(id) for id in order)}{only}"
+
+    # -- actions --------------------------------------------------------------------------------------------------
+
+    def action_pane(self, way: str) -> None:
+        strip = self.query_one(PaneStrip)
+        if strip.names:
+            strip.place = (strip.place + int(way)) % len(strip.names)
+            self.show_pane()
+
+    def on_pane_strip_chosen(self, event: PaneStrip.Chosen) -> None:
+        self.query_one(PaneStrip).place = event.place
+        self.show_pane()
+
+    def action_baseline(self) -> None:
+        if self.found is None or len(self.ids) < 2:
+            return
+        if self.found.pinned:
+            self.notify(f"{self.found.labels[0]} is pinned: p unpins it", severity="warning")
+            return
+        self.baseline = self.ids[(self.ids.index(self.baseline) + 1) % len(self.ids)]
+        self.load()
+
+    def action_pin(self) -> None:
+        if self.desk_app.read_only:
+            self.notify("nothing is changed with --read-only", severity="warning")
+        elif self.found is not None and len(self.ids) > 1:
+            self.pin(self.baseline, self.found.labels[0])
+
+    @work(group="pin")
+    async def pin(self, id: UUID, label: str) -> None:
+        now = await self.ask("writing it down", lambda session: words.toggle(session, "run", [id], "pin"))
+        if now is not None:
+            self.notify(f"{label}: {'pinned' if now else 'no longer pinned'}")
+            self.load()
+
+    def action_curve(self, way: str) -> None:
+        names = list(self.found.curves) if self.found is not None else []
+        if names:
+            self.metric = names[(names.index(self.metric) + int(way)) % len(names)]
+            self.draw()
+
+    def on_page_table_opened(self, event: PageTable.Opened) -> None:
+        if self.found is not None and event.row.get("curve"):
+            self.metric = event.row["metric"]
+            self.query_one(PaneStrip).place = 3
+            self.show_pane()
+        else:
+            self.on_page_table_inspected(PageTable.Inspected(event.table, event.place, event.row))

@@ -1,0 +1,120 @@
+"""The lineage of a thing as a tree that one can walk: what it was made from, and what was made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from textual.app import ComposeResult
+from textual.widgets import Static
+
+from tui import show
+from tui.actions import bindings
+from tui.data import lineage
+from tui.data.pages import Listed
+from tui.screens.room import Room
+from tui.widgets.columns import Column
+from tui.widgets.table import PageTable
+
+Row = Mapping[str, Any]
+WAYS = (("up", "down"), ("up",), ("down",))
+
+
+def what(row: Row) -> str:
+    """A node after its guide lines: how it is called by what hangs on it, what it is, its name."""
+    field = f"{row['field']}: " if row["field"] not in ("", row["kind"]) else ""
+    fold = "▸ " if row["below"] else ""
+    return f"{row['guide']}{fold}{field}{row['kind']} {row['name'] or ''}".rstrip()
+
+
+def state(row: Row) -> str:
+    if row["below"]:
+        return f"{row['below']} folded"
+    return "as above" if row["again"] else "" if row["state"] == "complete" else str(row["state"])
+
+
+COLUMNS = (
+    Column("what", "lineage", text=what, widest=120, least=30),
+    Column("short", "id", text=lambda row: show.short(row["id"][-6:])),
+    Column("state", "state", text=state),
+    Column("way", "", text=lambda row: "" if row["guide"] else row["way"]),
+)
+
+
+class LineageScreen(Room):
+    """Enter opens the thing, Space folds, L makes it the root."""
+
+    place = "lineage"
+    BINDINGS = bindings("lineage")
+    DEFAULT_CSS = """
+    LineageScreen > #about { height: 1; padding: 0 1; color: $text-muted; }
+    """
+
+    def __init__(self, noun: str, id: str, called: str) -> None:
+        super().__init__()
+        self.noun, self.id_hex, self.called = noun, id, called
+        self.crumb = f"lineage of {called}"
+        self.ways = WAYS[0]
+        self.folded: set[str] = set()
+        self.trees: lineage.Trees | None = None
+
+    def body(self) -> ComposeResult:
+        yield Static("", id="about", markup=False)
+        yield PageTable(COLUMNS, id="tree")
+
+    async def fill(self) -> None:
+        noun, id = self.noun, self.id_hex
+        found = await self.ask("following the lineage", lambda session: lineage.trees(session, noun, id))
+        if found is None:
+            return
+        keep, self.trees = self.trees is not None, found
+        up, down = lineage.count(found.up), lineage.count(found.down)
+        self.query_one("#about", Static).update(
+            f"{self.called}: made from {show.counted(up, 'thing')}, went into {show.counted(down, 'thing')}"
+        )
+        self.draw(keep)
+
+    def draw(self, keep: bool = True) -> None:
+        if self.trees is not None:
+            rows = lineage.lines(self.trees, self.ways, self.folded)
+            self.query_one(PageTable).show(Listed(rows), rows[:200], columns=COLUMNS, keep=keep)
+
+    def command(self) -> str:
+        way = f" --{self.ways[0]}" if len(self.ways) == 1 else ""
+        return f"chessreg lineage {show.short(self.id_hex[-6:])}{way}"
+
+    # -- actions --------------------------------------------------------------------------------------------------
+
+    def action_way(self) -> None:
+        self.ways = WAYS[(WAYS.index(self.ways) + 1) % len(WAYS)]
+        self.draw(keep=False)
+
+    def action_fold(self) -> None:
+        row = self.query_one(PageTable).current
+        if row is not None and row["folds"]:
+            self.folded ^= {row["key"]}
+            self.draw()
+
+    def action_root(self) -> None:
+        row = self.query_one(PageTable).current
+        if row is not None and row["id"] != self.id_hex:
+            self.app.push_screen(LineageScreen(row["noun"], row["id"], label(row)))
+
+    def on_page_table_opened(self, event: PageTable.Opened) -> None:
+        row = event.row
+        if row["noun"] == "file" or row["state"] == "missing":
+            self.on_page_table_inspected(PageTable.Inspected(event.table, event.place, row))
+            return
+        if row["noun"] == "run":
+            from tui.screens.run import RunScreen
+
+            self.app.push_screen(RunScreen(UUID(row["id"]), label(row)))
+        else:
+            from tui.screens.thing import ThingScreen
+
+            self.app.push_screen(ThingScreen(row["noun"], UUID(row["id"]), label(row)))
+
+
+def label(row: Row) -> str:
+    return row["name"] or f"{row['kind']} {show.short(row['id'][-6:])}"
