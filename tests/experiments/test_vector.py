@@ -351,13 +351,14 @@ def test_vectors_whose_files_are_elsewhere_are_left_out(world_session, monkeypat
     from chessreg.jobs import transfer
 
     made(world_session, VectorSpec(source="random", of="skill", seed=22), "random-22")
+    made(world_session, VectorSpec(source="random", of="skill", seed=23), "random-23")
     inputs, exists = world_session.inputs, world_session.store.exists
     rows = {name: vector_rows(inputs, recipe(world_session, name))[1].artefact for name in ("skill", "random-22")}
     monkeypatch.setattr(world_session.store, "exists", lambda digest: digest != gone and exists(digest))
     monkeypatch.setattr(transfer, "places_of", lambda database, item: iter(()))
     gone = rows["random-22"]
     found = compare.cosines(inputs, recipe(world_session, "skill"), 1)
-    assert found
+    assert "random-23" in {entry["name"] for entry in found}
     assert "random-22" not in {entry["name"] for entry in found}
     gone = rows["skill"]
     assert compare.cosines(inputs, recipe(world_session, "skill"), 1) == []
