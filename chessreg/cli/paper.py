@@ -113,8 +113,8 @@ def go(
         files = [str(folder / file) for sheet in written for file in sheet.files]
         emit(True, {"paper": name, "tag": work.tag, "folder": str(folder), "steps": len(work.steps), "files": files})
         return
-    for sheet in written:
-        click.echo(f"{sheet.rows:>5} rows  {sheet.sheet.title}", err=True)
+    for each in written:
+        click.echo(f"{'picture' if each.rows is None else f'{each.rows:>5} rows':10}  {each.title}", err=True)
     click.echo(str(folder / "index.md"))
 
 

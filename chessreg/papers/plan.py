@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from chessreg.errors import BadInputError
@@ -69,18 +70,33 @@ class Sheet:
     plots: tuple[str, ...] = ()
     scorings: tuple[str, ...] = ("paper",)
     published: bool = True
+    tables: tuple[str, ...] = ()  # of the published numbers of this query only these; none given: all
     of_model: bool = False  # of the checkpoint, whatever runs made it
     choices: bool = False  # of the runs that choose settings, not of the results
 
 
 @dataclass(frozen=True)
+class Picture:
+    """A figure that is no plot of a table. `draw` writes it, and gives the command that does so again.
+
+    It is drawn once the steps in `after` are complete.
+    """
+
+    file: str  # without suffix
+    title: str
+    draw: Callable[[Made, Path], str]
+    after: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Paper:
-    """A paper: `steps` for a request, and the sheets that they fill."""
+    """A paper: `steps` for a request, and the sheets and pictures that they fill."""
 
     name: str
     title: str
     steps: Callable[[Request], Sequence[Step]]
     sheets: tuple[Sheet, ...]
+    pictures: tuple[Picture, ...] = ()
 
 
 def references(value: Any) -> list[str]:

@@ -1,8 +1,10 @@
-"""Steps that are no experiments: parts of a dataset, and untrained twins of a model."""
+"""Steps that are no experiments: parts of a dataset, untrained twins of a model, and played games as a dataset."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import select
@@ -54,7 +56,36 @@ def make_parts(session: Session, settings: Values) -> str:
     return str(settings["dataset"])
 
 
+def made_games(session: Session, settings: Values) -> str | None:
+    with session.database.read() as sql:
+        found = sql.scalars(select(tables.Dataset).where(tables.Dataset.source == file_of_games(settings))).first()
+        return found and f"dataset:{found.identity}"
+
+
+def make_games(session: Session, settings: Values) -> str:
+    """The games of a play run, as `chessreg game export` writes them, added as `chessreg dataset add` does."""
+    from chessreg.experiments.playing.stored import games_of, stored_games
+    from chessreg.games.pgn import save_pgn
+    from chessreg.jobs.datasets import add_dataset
+
+    run = session.inputs.run(settings["play"], "play")
+    games = stored_games(session.database, games_of(session.database, run.id))
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / file_of_games(settings)
+        save_pgn((game.record() for game in games), file)
+        add_dataset(session.database, session.store, [file], detail={"played": {"run": run.id.hex}})
+    found = made_games(session, settings)
+    assert found
+    return found
+
+
+def file_of_games(settings: Values) -> str:
+    """What the dataset's source is called: of the same run it is the same."""
+    return f"{settings['name']} {settings['play'].removeprefix('run:')[:12]}.pgn"
+
+
 PREPARATIONS: dict[str, Preparation] = {
     "twin": Preparation(made_twin, make_twin),
     "split": Preparation(made_parts, make_parts),
+    "played-games": Preparation(made_games, make_games),
 }

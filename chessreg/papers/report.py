@@ -7,30 +7,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chessreg.errors import BadInputError, NotFoundError
+from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.queries.files import written_whole
 from chessreg.queries.scope import Scope
 
 if TYPE_CHECKING:
-    from chessreg.papers.plan import Sheet
+    from chessreg.papers.plan import Picture, Sheet
     from chessreg.papers.work import Work
     from chessreg.queries.result import QueryResult
 
 
 @dataclass(frozen=True)
 class Written:
-    """One sheet as it was written: how many rows, which files, and what asks for it again."""
+    """One sheet or picture as it was written: how many rows, which files, and what makes it again."""
 
-    sheet: Sheet
-    scoring: str
-    rows: int
+    title: str
+    rows: int | None  # a picture has none
     files: tuple[str, ...]
     command: str
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 def write(work: Work, folder: Path) -> list[Written]:
-    """Every sheet that has a run into `folder` (made if it is not there), and index.md. Returns what was written.
+    """Every sheet and picture that has its runs into `folder` (made if it is not there), and index.md.
+
+    Returns what was written.
 
     Raises BadInputError when the folder cannot be made.
     """
@@ -40,6 +41,8 @@ def write(work: Work, folder: Path) -> list[Written]:
         raise BadInputError(f"cannot make {folder}: {error.strerror}") from error
     sheets = [sheet for sheet in work.paper.sheets if work.has(sheet.choices)]
     made = [sheet_written(work, sheet, scoring, folder) for sheet in sheets for scoring in sheet.scorings]
+    pictures = [picture for picture in work.paper.pictures if work.recipes.keys() >= set(picture.after)]
+    made += [drawn(work, picture, folder) for picture in pictures]
     written_whole(folder / "index.md", index(work, made).encode())
     return made
 
@@ -55,9 +58,20 @@ def sheet_written(work: Work, sheet: Sheet, scoring: str, folder: Path) -> Writt
     render.write(result, folder / files[0])
     render.write(result, folder / files[1])
     if sheet.published:
-        files += published(work, result, stem, folder)
+        files += published(work, sheet, result, stem, folder)
     files += plots(work, sheet, scoring, stem, folder) if len(result) else []
-    return Written(sheet, scoring, len(result), tuple(files), command(work, sheet, scoring), tuple(result.notes))
+    title = sheet.title if scoring == "paper" else f"{sheet.title}, scoring {scoring}"
+    return Written(title, len(result), tuple(files), command(work, sheet, scoring), tuple(result.notes))
+
+
+def drawn(work: Work, picture: Picture, folder: Path) -> Written:
+    """One picture, or the reason why it could not be drawn."""
+    file = f"{picture.file}.svg"
+    try:
+        again = picture.draw(work.made, folder / file)
+    except ChessregError as error:
+        return Written(picture.title, None, (), "", (f"not drawn: {error.message}",))
+    return Written(picture.title, None, (file,), again)
 
 
 def scope(work: Work, sheet: Sheet) -> Scope:
@@ -67,13 +81,13 @@ def scope(work: Work, sheet: Sheet) -> Scope:
     return Scope(tag=(work.tag_of(sheet.choices),), where=sheet.where)
 
 
-def published(work: Work, result: QueryResult, stem: str, folder: Path) -> list[str]:
+def published(work: Work, sheet: Sheet, result: QueryResult, stem: str, folder: Path) -> list[str]:
     """The paper's own numbers beside ours, where there are any."""
     from chessreg.queries import render
     from chessreg.queries.published import beside, with_ours
 
     try:
-        both = beside(work.session.database, result)
+        both = beside(work.session.database, result, sheet.tables)
     except NotFoundError:
         return []
     render.write(with_ours(both), folder / f"{stem}-published.md")
@@ -127,11 +141,10 @@ def index(work: Work, made: Sequence[Written]) -> str:
         "",
     ]
     for written in made:
-        title = (
-            written.sheet.title if written.scoring == "paper" else f"{written.sheet.title}, scoring {written.scoring}"
-        )
         linked = ", ".join(f"[{name}]({name})" for name in written.files)
-        lines += [f"## {title}", "", f"{written.rows} rows: {linked}", "", f"    {written.command}", ""]
+        rows = "" if written.rows is None else f"{written.rows} rows: "
+        lines += [f"## {written.title}", ""]
+        lines += [f"{rows}{linked}", "", f"    {written.command}", ""] if written.files else []
         lines += [f"- {note}" for note in written.notes] + ([""] if written.notes else [])
     lines += ["## Runs", "", "| step | kind | run | serves |", "|---|---|---|---|"]
     for step in work.steps:

@@ -72,6 +72,17 @@ FROM checkpoint AS c
 LEFT JOIN named AS n ON n.noun = 'checkpoint' AND n.target = c.id
 LEFT JOIN tagged AS t ON t.noun = 'checkpoint' AND t.target = c.id
 
+-- view: datasets
+-- Every dataset and every part of one, as specs name it (recipe) and as people do: NAME or NAME:PART.
+WITH called AS (
+    SELECT d.id, 'dataset:' || d.identity AS recipe, coalesce(n.name, d.source) AS dataset, d.games
+    FROM dataset AS d LEFT JOIN named AS n ON n.noun = 'dataset' AND n.target = d.id
+)
+SELECT id AS dataset_id, recipe, dataset, games FROM called
+UNION ALL
+SELECT c.id, c.recipe || '[' || s.seed || ',' || s.low || ',' || s.high || ']', c.dataset || ':' || s.name, s.games
+FROM called AS c JOIN split AS s ON s.dataset_id = c.id
+
 -- view: interventions
 -- An intervention in one line, as tables show it: probe:piece L3-6 x1.5 (last token).
 SELECT i.id AS intervention_id, i.checkpoint_id, i.source, i.scale, i.scale_rule, i.positions, i.layers, i.recipes,

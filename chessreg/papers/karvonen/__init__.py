@@ -8,10 +8,11 @@ matches, settings chosen on games that nothing is reported on. Three sizes: `sma
 from __future__ import annotations
 
 from chessreg.papers.karvonen.edits import edits
-from chessreg.papers.karvonen.matches import matches
-from chessreg.papers.karvonen.readout import data, models, probes, vectors
+from chessreg.papers.karvonen.matches import engines, matches
+from chessreg.papers.karvonen.pictures import figure_1, figure_5
+from chessreg.papers.karvonen.readout import data, models, probes, skill_of_played, vectors
 from chessreg.papers.karvonen.sizes import SIZES
-from chessreg.papers.plan import Paper, Request, Sheet, Step
+from chessreg.papers.plan import Paper, Picture, Request, Sheet, Step
 
 
 def steps(request: Request) -> list[Step]:
@@ -24,6 +25,8 @@ def steps(request: Request) -> list[Step]:
         *vectors(request, size),
         *edits(request, size),
         *matches(request, size),
+        *skill_of_played(size),
+        *engines(size),
     ]
 
 
@@ -37,11 +40,13 @@ PAPER = Paper(
         Sheet("figure-3", "Figure 3: probe accuracy by layer", "probe accuracy by layer",
               plots=("probe accuracy by layer",)),
         Sheet("table-2", "Table 2: board edits", "board intervention legality", "edits_tried = 1",
-              plots=("board edits",)),
-        Sheet("table-3", "Tables 3 and 7: skill edits", "elo by intervention",
-              plots=("score by intervention",), scorings=("paper", "author-2024")),
-        Sheet("figure-2", "Figure 2: win rate by level", "elo by intervention", "level >= 0 AND intervention = 'none'",
-              plots=("win rate by level",), scorings=("paper", "author-2024")),
+              plots=("board edits",), tables=("Table 2",)),
+        Sheet("table-3", "Tables 3 and 7: skill edits", "elo by intervention", "policy <> 'engine'",
+              plots=("score by intervention",), scorings=("paper", "author-2024"), tables=("Table 3", "Table 7")),
+        Sheet("figure-2", "Figure 2: win rate by level", "elo by intervention",
+              "level >= 0 AND intervention = 'none' AND policy <> 'engine'",
+              plots=("win rate by level",), scorings=("paper", "author-2024"),
+              tables=("Figure 2", "Figure 2, an earlier version", "Section 2.2")),
         Sheet("ladder", "Choice of the opponents of Table 3", "elo by intervention", "intervention = 'none'",
               published=False, choices=True),
         Sheet("terminations", "How the games of Tables 3 and 7 end", "games by termination", published=False),
@@ -50,10 +55,26 @@ PAPER = Paper(
         Sheet("table-6", "Table 6: best board edits", "best board edit", choices=True),
         Sheet("table-6-skill", "Table 6: best skill edits", "best skill edit", choices=True),
         Sheet("table-8", "Table 8: board edits of one layer", "board intervention legality",
-              "layer IS NOT NULL AND edits_tried > 1", plots=("board edits by layer",), choices=True),
+              "layer IS NOT NULL AND edits_tried > 1", plots=("board edits by layer",), tables=("Table 8",),
+              choices=True),
         Sheet("table-9", "Table 9: F1 by class", "probe f1 by class", plots=("probe f1 by class",)),
         Sheet("rating-error", "Section 3.2: error of the rating that is read", "rating error by layer",
               plots=("rating error by layer",)),
+        Sheet("appendix-e", "Appendix E: what a level is worth with more time", "elo by intervention",
+              "policy = 'engine'", scorings=("paper", "author-2024"), tables=("Appendix E",)),
+        Sheet("random-openings", "Section 4.3: skill read off games from random openings", "skill of other games",
+              plots=("skill of other games",)),
+        Sheet("unique-games", "Section 2.2: games that are not in the training set", "unique games"),
+        Sheet("accuracy-by-ply", "Accuracy of probes by ply", "square accuracy by ply",
+              plots=("square accuracy by ply",), published=False),
+        Sheet("accuracy-by-square", "Accuracy of board probes by square", "accuracy by square", published=False),
+        Sheet("move-quality", "Quality of the moves of Table 3", "move quality",
+              plots=("move quality", "move quality by move"), published=False),
         Sheet("legal-moves", "Section 2.2: legal moves", "legal moves by ply", plots=("legal moves by ply",)),
+    ),
+    (
+        Picture("figure-1", "Figure 1: white pawns as a board probe reads them", figure_1,
+                ("model-board-0", "edits-all")),
+        Picture("figure-5", "Figure 5: what is read before and after an edit", figure_5, ("edits-all",)),
     ),
 )  # fmt: skip

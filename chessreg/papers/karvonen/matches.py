@@ -32,6 +32,22 @@ def matches(request: Request, size: Size) -> Iterator[Step]:
         )  # fmt: skip
 
 
+def engines(size: Size) -> Iterator[Step]:
+    """Appendix E: level 0 as White against itself with as much time, and with more."""
+    for number, limit in enumerate(size.engine_limits):
+        settings = {
+            "player": f"stockfish:0@{size.engine_limits[0]}",
+            "opponent": f"stockfish:0@{limit}",
+            "games": size.level_games,
+            "move_limit": size.move_limit,
+            "adjudication": size.adjudication,
+        }
+        yield Step(
+            f"engines-{number}", "engine-match", settings, "Appendix E", units=size.level_games,
+            rows={"game": size.level_games},
+        )  # fmt: skip
+
+
 def game_step(
     request: Request,
     name: str,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from chessreg.papers.karvonen.sizes import Size
 from chessreg.papers.plan import Request, Step
 
+SECTION_4_3 = "section 4.3 (games from random openings)"
 DOTS = 33  # looked-at positions of a game (specification 3.3)
 
 
@@ -124,3 +125,27 @@ def vectors(request: Request, size: Size) -> Iterator[Step]:
                 "controls of Table 3",
                 units=request.layers,
             )
+
+
+def skill_of_played(size: Size) -> Iterator[Step]:
+    """What the skill probe says of games that the model itself played from random openings, as the paper's code did."""
+    yield Step("played", "played-games", {"play": "@arm-legal-random-none", "name": "random openings"}, SECTION_4_3)
+    yield Step(
+        "played-cache",
+        "cache",
+        lambda made: {
+            "checkpoint": made.request.checkpoint,
+            "dataset": made.recipes["played"],
+            "games": size.test_games,
+            "min_plies": size.min_plies,
+            "last": DOTS,
+        },
+        SECTION_4_3,
+        ("played",),
+        units=size.match_games,
+        rows={"metric_point": size.match_games},
+    )
+    yield Step(
+        "played-skill", "probe-apply", {"probe": "@model-skill-0", "cache": "@played-cache"}, SECTION_4_3,
+        rows={"prediction": 8 * size.match_games},
+    )  # fmt: skip

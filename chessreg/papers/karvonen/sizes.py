@@ -34,6 +34,7 @@ class Size:
     match_controls: int  # draws of either control that play
     levels: tuple[str, ...]  # opponents of Figure 2
     level_games: int
+    engine_limits: tuple[str, ...]  # Appendix E: level 0 under the first of these against itself under each
     judge: str
     move_limit: int = 90  # of games, and what evaluates those that reach it
     adjudication: str = "nodes=100000"
@@ -49,7 +50,8 @@ SIZES: dict[SizeName, Size] = {
         edit_states=2, sweep_games=2, edit_scales=(50.0,), skill_scales=(2.0,), vector_draws=1, legality_games=6,
         legality_every=8,
         rungs=("random", "capture"), ladder_games=4, sweep_matches=2, match_games=4, match_controls=1,
-        levels=("stockfish:0@nodes=100", "stockfish:1@nodes=100"), level_games=2, judge="nodes=100",
+        levels=("stockfish:0@nodes=100", "stockfish:1@nodes=100"), level_games=2,
+        engine_limits=("nodes=100", "nodes=200"), judge="nodes=100",
         move_limit=15, adjudication="nodes=1000",
     ),
     "reference": Size(
@@ -58,7 +60,7 @@ SIZES: dict[SizeName, Size] = {
         vector_draws=5, legality_games=1000, legality_every=2,
         rungs=("random", "capture", "stockfish:-1", *ladder(1000, (0, 2, 4))),
         ladder_games=40, sweep_matches=60, match_games=400, match_controls=1, levels=ladder(1000, (0, 1, 2, 3)),
-        level_games=60, judge="nodes=10000",
+        level_games=60, engine_limits=("nodes=1000", "nodes=10000", "nodes=100000"), judge="nodes=10000",
     ),
     "paper": Size(
         fit_games=11_112, test_games=10_000, min_plies=65, first_ply=50, seeds=3, twins=3, epochs=5, edit_games=250,
@@ -66,6 +68,6 @@ SIZES: dict[SizeName, Size] = {
         vector_draws=5, legality_games=2000,
         legality_every=1, rungs=ladder(100_000, (0, 1, 2, 3)), ladder_games=100, sweep_matches=200,
         match_games=5000, match_controls=2, levels=tuple(f"stockfish:{n}@time=0.1" for n in range(10)),
-        level_games=1000, judge="nodes=100000",
+        level_games=1000, engine_limits=("time=0.1", "time=1", "time=10"), judge="nodes=100000",
     ),
 }  # fmt: skip

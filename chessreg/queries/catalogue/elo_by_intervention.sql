@@ -51,7 +51,7 @@
 --   y: score
 --   series: checkpoint, intervention, color, limit, policy, engine_version
 --   panels: opening
---   where: level >= 0
+--   where: level >= 0 AND policy <> 'engine'
 -- plot: score by intervention
 --   aliases: karvonen table 3, table 3
 --   form: bars

@@ -48,18 +48,12 @@
 -- One row per run with what all of its games share; the match of a play run, or the dataset of first tries.
 SELECT r.run_id, r.run, r.done, r.planned, json_extract_string(r.spec, '$.limit') AS "limit",
        json_extract_string(r.spec, '$.cap')::BIGINT AS cap, p.run_id AS play_id, a.opening, a.opening_seed,
-       coalesce(a.opponent || ', ' || a.opening || ', ' || a.policy, s.games_of) AS games_of
+       coalesce(a.opponent || ', ' || a.opening || ', ' || a.policy, s.dataset,
+                json_extract_string(r.spec, '$.dataset')) AS games_of
 FROM scoped AS r
 LEFT JOIN runs AS p ON 'run:' || p.spec_hash = json_extract_string(r.spec, '$.play')
 LEFT JOIN arms AS a ON a.run_id = p.run_id AND a.match = 0
-LEFT JOIN (
-    SELECT i.run_id, any_value(coalesce(w.name, d.source) || regexp_extract(i.recipe, '\[.*')) AS games_of
-    FROM run_input AS i
-    JOIN dataset AS d ON starts_with(i.recipe, 'dataset:' || d.identity)
-    LEFT JOIN named AS w ON w.noun = 'dataset' AND w.target = d.id
-    WHERE i.name = 'dataset'
-    GROUP BY i.run_id
-) AS s ON s.run_id = r.run_id
+LEFT JOIN datasets AS s ON s.recipe = json_extract_string(r.spec, '$.dataset')
 WHERE r.kind = 'move-quality'
 
 -- statement: cells

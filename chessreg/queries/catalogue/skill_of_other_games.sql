@@ -32,10 +32,12 @@
 
 -- statement: asked
 -- The runs that asked a skill probe, with the run that fitted it and the layer that its validation games choose.
-SELECT r.run_id, r.run, r.done, r.planned, r.created_at, coalesce(f.run, right(p.recipe, 6)) AS probe, b.layer AS best_layer
+SELECT r.run_id, r.run, r.done, r.planned, r.created_at, coalesce(f.run, 'unknown') AS probe, b.layer AS best_layer,
+       coalesce(d.dataset, json_extract_string(k.spec, '$.dataset')) AS games_of
 FROM scoped AS r
-CROSS JOIN LATERAL (SELECT json_extract_string(r.spec, '$.probe') AS recipe) AS p
-LEFT JOIN runs AS f ON 'run:' || f.spec_hash = p.recipe
+LEFT JOIN runs AS f ON 'run:' || f.spec_hash = json_extract_string(r.spec, '$.probe')
+LEFT JOIN runs AS k ON 'run:' || k.spec_hash = json_extract_string(r.spec, '$.cache')
+LEFT JOIN datasets AS d ON d.recipe = json_extract_string(k.spec, '$.dataset')
 LEFT JOIN (
     SELECT run_id, arg_max(layer, (right_share, -layer)) AS layer
     FROM (SELECT run_id, layer, sum(correct)::DOUBLE / sum(n)::DOUBLE AS right_share
@@ -43,16 +45,6 @@ LEFT JOIN (
     GROUP BY run_id
 ) AS b ON b.run_id = f.run_id
 WHERE r.kind = 'probe-apply'
-
--- statement: sources
--- The dataset that a run read, by name, with its part.
-SELECT i.run_id, any_value(coalesce(w.name, d.source) || CASE WHEN contains(i.recipe, '[')
-                                                             THEN ' ' || regexp_extract(i.recipe, '\[.*') ELSE '' END) AS games_of
-FROM run_input AS i
-JOIN dataset AS d ON starts_with(i.recipe, 'dataset:' || d.identity)
-LEFT JOIN named AS w ON w.noun = 'dataset' AND w.target = d.id
-WHERE i.name = 'dataset'
-GROUP BY i.run_id
 
 -- statement: cells
 SELECT p.run_id, p.unit, p.item, p.attempt_id, p.value,
@@ -62,10 +54,9 @@ SELECT p.run_id, p.unit, p.item, p.attempt_id, p.value,
        json_extract_string(p.detail, '$.highest')::BIGINT AS highest,
        json_extract_string(p.detail, '$.vote_class')::BIGINT AS vote_class,
        json_extract_string(p.detail, '$.mean_class')::BIGINT AS mean_class,
-       a.run, a.done, a.planned, a.created_at, a.probe, a.best_layer, s.games_of, k.checkpoint_id, c.checkpoint
+       a.run, a.done, a.planned, a.created_at, a.probe, a.best_layer, a.games_of, k.checkpoint_id, c.checkpoint
 FROM prediction AS p
 JOIN asked AS a ON a.run_id = p.run_id
-LEFT JOIN sources AS s ON s.run_id = p.run_id
 LEFT JOIN run_checkpoint AS k ON k.run_id = p.run_id
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = k.checkpoint_id
 WHERE starts_with(p.name, 'skill:')

@@ -10,6 +10,7 @@ so with a tag, `chessreg checkpoint tag CHECKPOINT karvonen-2024:8-layer`.
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -136,14 +137,17 @@ COLUMNS = {
 }
 
 
-def beside(database: Database, result: QueryResult) -> QueryResult:
-    """The published numbers that a query recomputes, ours beside each. Raises NotFoundError if there are none."""
+def beside(database: Database, result: QueryResult, only: Sequence[str] = ()) -> QueryResult:
+    """The published numbers that a query recomputes, ours beside each; of `only` these tables of the papers if given.
+
+    Raises NotFoundError if there are none.
+    """
     import pyarrow as pa
 
     from chessreg.queries.engine import engine_of
 
     assert result.entry
-    wanted = [v for v in values() if v.query == result.entry.title]
+    wanted = [v for v in values() if v.query == result.entry.title and (not only or v.table in only)]
     if not wanted:
         raise NotFoundError(f"no published numbers are known for {result.entry.title!r}", "ask without --published")
     engine = engine_of(database)
