@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import work
@@ -10,8 +10,10 @@ from textual.app import App
 
 from tui import show
 from tui.actions import EVERYWHERE, bindings
+from tui.bench import Bench
 from tui.desk import Desk
 from tui.palette import Actions
+from tui.remembered import Remembered
 from tui.rooms import ROOMS, modes
 from tui.screens.room import Room
 from tui.themes import BOARD_DARK, THEMES
@@ -19,6 +21,9 @@ from tui.widgets.banner import Banner
 from tui.widgets.squares import GLYPHS, Glyphs
 
 if TYPE_CHECKING:
+    from textual.theme import Theme
+    from textual.widget import Widget
+
     from chessreg.session import Session
 
 TICK = 0.5  # seconds between looks at what is waited for
@@ -28,7 +33,8 @@ SLOW = 1.0  # seconds after which the banner tells
 
 
 class ChessregApp(App[Exception | None]):
-    """`opener` opens the registry, on a thread of the desk. `start` is the first room.
+    """`opener` opens the registry, on a thread of the desk. `start` is the first room; without one it is the room that
+    was looked at last. `themes` are the user's own.
 
     Ends with the error when the registry cannot be opened at all.
     """
@@ -50,11 +56,17 @@ class ChessregApp(App[Exception | None]):
         *,
         read_only: bool = False,
         glyphs: Glyphs | None = None,
-        start: str = ROOMS[0].name,
+        start: str = "",
+        themes: Sequence[Theme] = (),
     ) -> None:
-        self.DEFAULT_MODE = start  # type: ignore[misc]  # textual reads it of the instance
+        self.remembered = Remembered(place, frozen=read_only)
+        start = start or self.remembered.get("room", "")
+        if start in self.MODES:
+            self.DEFAULT_MODE = start  # type: ignore[misc]  # textual reads it of the instance
         super().__init__()
+        self.themes = (*THEMES, *themes)
         self.desk = Desk(opener)
+        self.bench = Bench(self.desk)
         self.read_only = read_only
         self.glyphs: Glyphs = glyphs or ("outline" if self.no_color else "solid")
         self.place_shown = " · ".join(filter(None, [show.place(place), "read only" if read_only else ""]))
@@ -67,13 +79,16 @@ class ChessregApp(App[Exception | None]):
         return BOARD_DARK
 
     def on_mount(self) -> None:
-        for theme in THEMES:
+        for theme in self.themes:
             self.register_theme(theme)
-        self.theme = THEMES[0].name
+        known = {theme.name for theme in self.themes}
+        chosen = self.remembered.get("theme", "")
+        self.theme = chosen if chosen in known else self.themes[0].name
         self.look()
         self.set_interval(TICK, self.tick)
 
-    def on_unmount(self) -> None:
+    async def on_unmount(self) -> None:
+        await self.bench.close()
         self.desk.close()
 
     @property
@@ -176,6 +191,7 @@ class ChessregApp(App[Exception | None]):
 
     def action_room(self, name: str) -> None:
         self.switch_mode(name)
+        self.remembered.set("room", name)
 
     async def action_back(self) -> None:
         if len(self.screen_stack) > 1:
@@ -199,20 +215,46 @@ class ChessregApp(App[Exception | None]):
     def action_copy_command(self) -> None:
         if self.room is not None:
             command = self.room.command()
-            self.copy_to_clipboard(command)
-            self.notify(command, title="copied")
+            self.copy(command, command)
+
+    @work(group="copy")
+    async def copy(self, text: str, told: str) -> None:
+        """Copy by the terminal (OSC 52), into a file, and into tmux. `told` says what, in a word or two."""
+        from asyncio import to_thread
+
+        from tui.clipboard import kept
+
+        self.copy_to_clipboard(text)
+        path = await to_thread(kept, text)
+        self.notify(f"{told}\nalso in {show.place(str(path))}" if path else told, title="copied")
+
+    def action_jump(self) -> None:
+        from tui.screens.jump import Jump, targets
+
+        room = self.room
+        if room is None or self.screen is not room:
+            return
+        parts = targets(room)
+
+        def go(chosen: Widget | None) -> None:
+            if chosen is not None:
+                room.set_focus(chosen)
+
+        self.push_screen(Jump(parts), go)
 
     def action_theme(self) -> None:
-        names = [theme.name for theme in THEMES]
+        names = [theme.name for theme in self.themes]
         place = names.index(self.theme) if self.theme in names else -1
         self.theme = names[(place + 1) % len(names)]
+        self.remembered.set("theme", self.theme)
 
     def action_glyphs(self) -> None:
         from tui.screens.board import BoardScreen
+        from tui.screens.quartet import Quartet
 
         ways = list(GLYPHS)
         self.glyphs = ways[(ways.index(self.glyphs) + 1) % len(ways)]
-        if isinstance(self.room, BoardScreen):
+        if isinstance(self.room, BoardScreen | Quartet):
             self.room.draw()
 
     def action_picture(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -15,21 +17,31 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--read-only", is_flag=True, help="Change nothing: not even waiting results are taken in.")
 @click.option("--ascii", "letters", is_flag=True, help="Pieces as letters, for terminals without figurines.")
+@click.option("--web", is_flag=True, help="Serve it to a browser instead of this terminal.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="With --web: the address that it listens on.")
+@click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True, help="With --web: its port.")
 @pass_home
-def tui(home: Home, read_only: bool, letters: bool) -> None:
+def tui(home: Home, read_only: bool, letters: bool, web: bool, host: str, port: int) -> None:
     """Look at runs, games, boards and tables in the terminal. ? shows the keys.
 
     \b
     Example: chessreg tui --read-only
+             chessreg tui --web --port 8000
     """
-    import sys
-
     from chessreg.errors import BadInputError
 
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise BadInputError("chessreg tui needs a terminal", "chessreg runs list prints the runs")
     place, store_path = home.place, home.store_path
+    if web:
+        from tui.web import serve
+
+        options = [*(["--read-only"] if read_only else []), *(["--ascii"] if letters else [])]
+        serve(place.url, store_path, options, host, port)
+        return
+    served = bool(os.environ.get("TEXTUAL_DRIVER"))  # a browser is at the other end
+    if not served and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise BadInputError("chessreg tui needs a terminal", "chessreg runs list prints the runs")
     from tui.app import ChessregApp
+    from tui.themes import own_themes
     from tui.widgets.squares import Glyphs
 
     def opener() -> Session:
@@ -37,8 +49,8 @@ def tui(home: Home, read_only: bool, letters: bool) -> None:
 
         return open_session(place.url, store_path, read_only)
 
-    glyphs: Glyphs | None = "letters" if letters or not speaks_unicode() else None
-    app = ChessregApp(opener, place.shown, read_only=read_only, glyphs=glyphs)
+    glyphs: Glyphs | None = "letters" if letters or not (served or speaks_unicode()) else None
+    app = ChessregApp(opener, place.shown, read_only=read_only, glyphs=glyphs, themes=own_themes())
     error = app.run()
     if error is not None:
         raise error
@@ -46,7 +58,4 @@ def tui(home: Home, read_only: bool, letters: bool) -> None:
 
 def speaks_unicode() -> bool:
     """Whether the terminal's encoding and kind can be expected to draw figurines."""
-    import os
-    import sys
-
     return (sys.stdout.encoding or "").lower().startswith("utf") and os.environ.get("TERM") not in ("linux", "dumb")

@@ -1,8 +1,25 @@
-"""Colours: dark, light and high contrast. Every theme, textual's own too, has colours for the board."""
+"""Colours: dark, light, high contrast, and the user's own. Every theme, textual's own too, has colours for the board.
+
+A theme of one's own is a file FOLDER/NAME.toml, where FOLDER is $XDG_CONFIG_HOME/chessreg/themes (~/.config/…):
+
+    dark = true
+    primary = "#3d6f99"            # and secondary, accent, foreground, background, surface, panel, success, …
+    [variables]
+    board-light = "#b9a488"        # and the other names of BOARD_DARK
+"""
 
 from __future__ import annotations
 
+import os
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from textual.color import Color, ColorParseError
 from textual.theme import Theme
+
+from chessreg.errors import BadInputError
 
 BOARD_DARK = {
     "board-light": "#b9a488", "board-dark": "#8a6f55", "board-white": "#ffffff", "board-black": "#101010",
@@ -30,3 +47,43 @@ THEMES = (
         error="#ff4040", dark=True, variables=BOARD_CONTRAST,
     ),
 )  # fmt: skip
+
+
+def folder() -> Path:
+    """Where the user's own themes are."""
+    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(base) / "chessreg" / "themes"
+
+
+def own_themes() -> list[Theme]:
+    """The user's themes, by name. Raises BadInputError naming the file that is no theme."""
+    return [theme_of(path) for path in sorted(folder().glob("*.toml"))]
+
+
+def theme_of(path: Path) -> Theme:
+    """One file as a theme. Raises BadInputError saying what is wrong with it."""
+    try:
+        given: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadInputError(f"{path}: {error}") from error
+    colours = {f.name for f in fields(Theme)} - {"name", "dark", "variables", "luminosity_spread", "text_alpha"}
+    if unknown := sorted(set(given) - colours - {"dark", "variables"}):
+        raise BadInputError(
+            f"{path}: a theme has no {unknown[0]!r}", f"it has dark, variables, {', '.join(sorted(colours))}"
+        )
+    variables = given.pop("variables", {})
+    if not isinstance(variables, dict) or not isinstance(given.get("dark", True), bool):
+        raise BadInputError(f"{path}: dark is true or false, [variables] a table")
+    for name, colour in [*given.items(), *variables.items()]:
+        if name != "dark":
+            check_colour(path, name, colour)
+    if "primary" not in given:
+        raise BadInputError(f"{path}: primary is missing", 'primary = "#3d6f99"')
+    return Theme(name=path.stem, **given, variables=BOARD_DARK | variables)
+
+
+def check_colour(path: Path, name: str, colour: Any) -> None:
+    try:
+        Color.parse(colour)
+    except (ColorParseError, TypeError, AttributeError) as error:
+        raise BadInputError(f"{path}: {name} = {colour!r} is no colour", 'such as "#3d6f99" or "green"') from error

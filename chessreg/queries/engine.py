@@ -157,6 +157,16 @@ class Engine:
             self.refresh()
             return sorted({*TABLES, *self._views})
 
+    def described(self) -> dict[str, list[str]]:
+        """The columns of every table and view that a query may name."""
+        with self._lock:
+            self.refresh()
+            found: dict[str, list[str]] = {name: list(source.columns(name)) for name in TABLES}
+            for name in self._views:
+                rows = self._planner.execute(f'DESCRIBE "{name}"').fetchall()
+                found[name] = [str(row[0]) for row in rows]
+            return dict(sorted(found.items()))
+
     # -- the snapshot ---------------------------------------------------------------------------------------------
 
     def refresh(self) -> None:

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import shlex
+from importlib import import_module
+from pkgutil import walk_packages
+from typing import Any
 
 import click
 import pytest
 
+import tui
 from chessreg.cli.root import root
-from tui.actions import ACTIONS, EVERYWHERE, FILTER, TABLE, Action, check
-from tui.app import ChessregApp
+from tui.actions import ACTIONS, EVERYWHERE, OWN_KEYS, Action, check
 from tui.rooms import ROOMS
-from tui.screens.answer import AnswerScreen, RowsScreen
-from tui.screens.board import BoardScreen
-from tui.screens.boards import BoardsScreen
-from tui.screens.page import PageScreen
-from tui.screens.queries import QueriesScreen
 from tui.screens.room import Room
-from tui.screens.run import RunScreen
-from tui.screens.runs import RunsScreen
-from tui.widgets.filterbar import FilterBar
-from tui.widgets.table import PageTable
 
-SCREENS = (RunsScreen, RunScreen, BoardsScreen, BoardScreen, QueriesScreen, AnswerScreen, RowsScreen, PageScreen)
-PLACES = {EVERYWHERE: ChessregApp, TABLE: PageTable, FILTER: FilterBar} | {screen.place: screen for screen in SCREENS}
+
+def places() -> dict[str, Any]:
+    """The class of each place: the one that takes its keys from it."""
+    found: dict[str, Any] = {}
+    for module in walk_packages(tui.__path__, "tui."):
+        for cls in vars(import_module(module.name)).values():
+            bound = vars(cls).get("BINDINGS", ()) if isinstance(cls, type) and cls.__module__ == module.name else ()
+            for binding in bound:
+                place = binding.id.partition(".")[0]
+                assert found.setdefault(place, cls) is cls, f"{place} is taken by {found[place]} and {cls}"
+    return found
+
+
+PLACES = places()
 
 
 @pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.name)
@@ -59,7 +65,7 @@ def test_a_twin_is_a_command_with_these_options(twin: str) -> None:
 
 
 def test_every_screen_has_the_keys_of_the_whole_house() -> None:
-    for screen in PLACES.values():
-        if issubclass(screen, Room):
+    for place, screen in PLACES.items():
+        if issubclass(screen, Room) and place not in OWN_KEYS:
             own = {key for _, binding in screen._merged_bindings for key in [binding.key]}
             assert not own & {"q", "question_mark", "escape", *(door.key for door in ROOMS)}

@@ -1,4 +1,4 @@
-"""The catalogue of queries, their answers as tables of text, and the rows behind a line of one."""
+"""The catalogue of queries, their answers as tables of text, the rows behind a line of one, and their plots."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tui.data.pages import PAGE, Listed, Pages, Row
+from tui.data.scopes import as_options, scope_of
 
 if TYPE_CHECKING:
+    from chessreg.queries.catalogue import Plot
     from chessreg.queries.result import QueryResult
     from chessreg.session import Session
 
@@ -28,17 +30,47 @@ class Answer:
     same: str = ""
     notes: list[str] = field(default_factory=list)
     footer: str = ""
+    result: QueryResult | None = None  # what is copied and written to files: every digit
+
+
+@dataclass(frozen=True)
+class Question:
+    """A query of the catalogue and how it is asked. `scope` has the words of the scope bar."""
+
+    title: str
+    scope: str = ""
+    partial: bool = False
+    published: bool = False
+    scoring: str = "paper"
+
+    @property
+    def options(self) -> str:
+        """How it is asked on the command line, with a blank before each option."""
+        partial = " --partial" if self.partial and "--partial" not in as_options(self.scope) else ""
+        scoring = f" --scoring {self.scoring}" if self.scoring != "paper" else ""
+        return as_options(self.scope) + partial + scoring
+
+    @property
+    def command(self) -> str:
+        """The command that prints the answer."""
+        return f'chessreg query "{self.title}"{self.options}' + (" --published" if self.published else "")
 
 
 def catalogue(text: str = "") -> list[Row]:
-    """The queries whose title, aliases or paper have all these words. Needs no registry."""
+    """The queries whose title, aliases, paper or plots have all these words. Needs no registry."""
     from chessreg.queries.catalogue import entries
 
     words = text.lower().split()
     return [
-        {"title": e.title, "paper": e.paper, "aliases": ", ".join(e.aliases), "made_by": e.made_by}
+        {
+            "title": e.title,
+            "paper": e.paper,
+            "aliases": ", ".join(e.aliases),
+            "made_by": e.made_by,
+            "plots": ", ".join(plot.title for plot in e.plots),
+        }
         for e in entries()
-        if all(word in " ".join((e.title, *e.aliases, e.paper)).lower() for word in words)
+        if all(word in " ".join((e.title, *e.aliases, e.paper, *(p.title for p in e.plots))).lower() for word in words)
     ]
 
 
@@ -49,27 +81,42 @@ def columns(title: str) -> list[Row]:
     return [{"name": c.name, "unit": c.unit, "text": c.text} for c in find(title).columns]
 
 
-def answer(session: Session, title: str, *, published: bool = False, partial: bool = False) -> Answer:
+def plots_of(title: str) -> tuple[Plot, ...]:
+    """The plots of a query. Needs no registry."""
+    from chessreg.queries.catalogue import find
+
+    return find(title).plots
+
+
+def answer(session: Session, asked: Question) -> Answer:
     """Ask a catalogue query; with `published`, the papers' numbers with ours beside them."""
     from chessreg.queries import run_query
 
-    result = run_query(session.database, title, partial=partial)
-    if published:
-        from chessreg.queries.published import beside
+    scope = scope_of(asked.scope, asked.partial)
+    result = run_query(session.database, asked.title, scope, scoring=asked.scoring)
+    if asked.published:
+        from chessreg.queries.published import beside, with_ours
 
-        result = beside(session.database, result)
-    return shown(title, result)
+        result = with_ours(beside(session.database, result))
+    return shown(asked.title, result)
 
 
-def behind(session: Session, title: str, number: int, partial: bool = False) -> Answer:
+def behind(session: Session, asked: Question, number: int) -> Answer:
     """The rows behind line `number` (from 1) of a query's answer."""
-    from chessreg.queries import render
     from chessreg.queries.ask import rows_behind
 
-    result = rows_behind(session.database, title, number, partial=partial)
-    pages = RowsBehind(result)
-    headings = [render.heading(result, name) for name in pages.names]
-    return Answer(f"row {number}", headings, pages.numeric, pages, "", result.notes, render.footer(result))
+    scope = scope_of(asked.scope, asked.partial)
+    result = rows_behind(session.database, asked.title, number, scope, scoring=asked.scoring)
+    return paged(f"row {number}", result)
+
+
+def plotted(session: Session, asked: Question, plot: Plot) -> QueryResult:
+    """The rows that a plot of a query shows."""
+    from chessreg.queries import ask
+    from chessreg.queries.catalogue import find
+
+    scope = scope_of(asked.scope, asked.partial)
+    return ask.plotted(session.database, find(asked.title), plot, scope, scoring=asked.scoring)
 
 
 def shown(title: str, result: QueryResult) -> Answer:
@@ -78,7 +125,18 @@ def shown(title: str, result: QueryResult) -> Answer:
 
     headings, cells, same, numeric = render.grid(result)
     rows: list[Row] = [numbered(place, line) for place, line in enumerate(cells, 1)]
-    return Answer(title, headings, numeric, Listed(rows), render.caption(same), result.notes, render.footer(result))
+    return Answer(
+        title, headings, numeric, Listed(rows), render.caption(same), result.notes, render.footer(result), result
+    )
+
+
+def paged(title: str, result: QueryResult) -> Answer:
+    """An answer of any length."""
+    from chessreg.queries import render
+
+    pages = RowsBehind(result)
+    headings = [render.heading(result, name) for name in pages.names]
+    return Answer(title, headings, pages.numeric, pages, "", result.notes, render.footer(result), result)
 
 
 def numbered(place: int, line: Sequence[str]) -> dict[str, Any]:

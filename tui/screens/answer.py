@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from textual.app import ComposeResult
 from textual.widgets import Static
 
 from tui import show
-from tui.actions import bindings
+from tui.actions import Action, bindings
 from tui.data.pages import Row
-from tui.data.queries import Answer, answer, behind, columns
-from tui.screens.room import Room
-from tui.widgets.columns import Column
+from tui.data.queries import Answer, Question, answer, behind, columns, plots_of
+from tui.screens.result import ResultRoom, table_columns
+from tui.screens.scoped import Scoped
+from tui.widgets.scopebar import ScopeBar
 from tui.widgets.table import PageTable
 
 
-def table_columns(found: Answer) -> list[Column]:
-    cells = [
-        Column(f"c{n}", heading, right)
-        for n, (heading, right) in enumerate(zip(found.headings, found.numeric, strict=True))
-    ]
-    return [Column("#", "#", right=True), *cells]
-
-
-class AnswerScreen(Room):
+class AnswerScreen(Scoped, ResultRoom):
     """The table of one query. Enter opens the rows behind a line."""
 
     place = "answer"
+    also = ("scoped", "result")
     follows = False
     BINDINGS = bindings("answer")
     DEFAULT_CSS = """
@@ -35,59 +31,80 @@ class AnswerScreen(Room):
 
     def __init__(self, title: str) -> None:
         super().__init__()
-        self.title_asked = self.crumb = title
-        self.published = self.partial = False
+        self.question = Question(title)
+        self.crumb = title
 
     def body(self) -> ComposeResult:
+        yield ScopeBar()
         yield Static("", classes="above", markup=False)
         yield PageTable(id="answer", empty="no rows")
         yield Static("", classes="below", markup=False)
 
     async def fill(self) -> None:
-        title, published, partial = self.title_asked, self.published, self.partial
-        found = await self.ask(
-            f"asking {title}", lambda session: first_page(answer(session, title, published=published, partial=partial))
-        )
+        await self.offer_words()
+        asked = self.asked
+        found = await self.ask(f"asking {asked.title}", lambda session: first_page(answer(session, asked)))
         if found is not None:
-            self.show(*found, keep=self._shown == (published, partial))
-            self._shown = (published, partial)
+            self.show(*found, asked, keep=self._shown == asked)
+            self._shown = asked
 
-    _shown: tuple[bool, bool] | None = None
+    _shown: Question | None = None
 
-    def show(self, found: Answer, rows: list[Row], keep: bool = False) -> None:
-        above = " · ".join(filter(None, [found.same, "with unfinished runs" if self.partial else ""]))
+    @property
+    def asked(self) -> Question:
+        """The question, in the scope that all queries are asked in."""
+        return replace(self.question, scope=self.scope)
+
+    def show(self, found: Answer, rows: list[Row], asked: Question, keep: bool = False) -> None:
+        above = " · ".join(filter(None, [found.same, "with unfinished runs" if asked.partial else ""]))
+        self.result = found.result
         self.query_one(".above", Static).update(above)
         self.query_one(".above").display = bool(above)
         self.query_one(".below", Static).update("\n".join([*found.notes, show.provenance(found.footer)]))
         self.query_one(PageTable).show(found.pages, rows, columns=table_columns(found), keep=keep)
 
+    def offers(self, action: Action) -> bool:
+        return super().offers(action) and (action.method != "plot" or bool(plots_of(self.question.title)))
+
     def command(self) -> str:
-        more = (" --published" if self.published else "") + (" --partial" if self.partial else "")
-        return f'chessreg query "{self.title_asked}"{more}'
+        return self.asked.command
 
     def action_published(self) -> None:
-        self.published = not self.published
+        self.question = replace(self.question, published=not self.question.published)
         self.load()
 
     def action_partial(self) -> None:
-        self.partial = not self.partial
+        self.question = replace(self.question, partial=not self.question.partial)
+        self.load()
+
+    def action_scoring(self) -> None:
+        other = "author-2024" if self.question.scoring == "paper" else "paper"
+        self.question = replace(self.question, scoring=other)
         self.load()
 
     def action_meaning(self) -> None:
         from tui.screens.details import Details
 
-        told = columns(self.title_asked)
+        told = columns(self.question.title)
         fields = {f"{row['name']} [{row['unit']}]" if row["unit"] else row["name"]: row["text"] for row in told}
         self.app.push_screen(Details(fields, "columns"))
 
+    def action_plot(self) -> None:
+        from tui.screens.plot import PlotScreen
+
+        if plots_of(self.question.title):
+            self.app.push_screen(PlotScreen(self.question))
+        else:
+            self.notify(f"{self.question.title} has no plot; chessreg plot --list says which queries have")
+
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
-        if self.published:
+        if self.question.published:
             self.notify("these lines are the papers'; p goes back to ours")
         else:
-            self.app.push_screen(RowsScreen(self.title_asked, event.row["#"], self.partial))
+            self.app.push_screen(RowsScreen(self.asked, event.row["#"]))
 
 
-class RowsScreen(Room):
+class RowsScreen(ResultRoom):
     """The games, trials or scores behind a line. Enter shows the board."""
 
     place = "rows"
@@ -96,26 +113,31 @@ class RowsScreen(Room):
     RowsScreen > .below { height: auto; max-height: 4; padding: 0 1; color: $text-muted; }
     """
 
-    def __init__(self, title: str, number: int, partial: bool) -> None:
+    def __init__(self, asked: Question, number: int) -> None:
         super().__init__()
-        self.title_asked, self.number, self.partial = title, number, partial
+        self.asked, self.number = asked, number
         self.crumb = f"row {number}"
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.asked.title.replace(' ', '-')}-{self.crumb.replace(' ', '-')}.csv"
 
     def body(self) -> ComposeResult:
         yield PageTable(id="behind", empty="no rows")
         yield Static("", classes="below", markup=False)
 
     async def fill(self) -> None:
-        title, number, partial = self.title_asked, self.number, self.partial
-        found = await self.ask(f"asking {title}", lambda session: first_page(behind(session, title, number, partial)))
+        asked, number = self.asked, self.number
+        found = await self.ask(f"asking {asked.title}", lambda session: first_page(behind(session, asked, number)))
         if found is not None:
             shown, rows = found
+            self.result = shown.result
             self.query_one(".below", Static).update("\n".join([*shown.notes, show.provenance(shown.footer)]))
             table = self.query_one(PageTable)
             table.show(shown.pages, rows, columns=table_columns(shown), keep=table.loaded and table.cursor < len(rows))
 
     def command(self) -> str:
-        return f'chessreg query "{self.title_asked}" --rows {self.number}' + (" --partial" if self.partial else "")
+        return f'chessreg query "{self.asked.title}" --rows {self.number}{self.asked.options}'
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
         from tui.screens.board import BoardScreen

@@ -31,6 +31,7 @@ class Room(Screen[None]):
     """A screen of the app. Subclasses say their `place` and `crumb`, compose a `body`, and `fill` it."""
 
     place: ClassVar[str]
+    also: ClassVar[tuple[str, ...]] = ()  # other places of the table of actions that it has
     AUTO_FOCUS = "PageTable"
     DEFAULT_CSS = """
     Room > #bottom { dock: bottom; height: auto; }
@@ -58,7 +59,7 @@ class Room(Screen[None]):
     def load(self) -> None:
         """Begin to fill; what an earlier begin was still waiting for is not waited for any more."""
         self.stale = False
-        self.filling = self.run_worker(self.fill(), group="load", exclusive=True)
+        self.filling = self.run_worker(self.fill, group="load", exclusive=True)
 
     def catch_up(self) -> None:
         """Fill again after a change of the registry, if this screen follows it: when it is in sight, and not before an
@@ -96,7 +97,8 @@ class Room(Screen[None]):
         if isinstance(self.focused, FilterBar):
             found = [*of(FILTER), *(a for a in of(EVERYWHERE) if a.method == "palette")]
         else:
-            found = [*of(self.place), *(a for a in of(TABLE) if self.query(PageTable)), *of(EVERYWHERE)]
+            own = [action for place in (self.place, *self.also) for action in of(place)]
+            found = [*own, *(a for a in of(TABLE) if self.query(PageTable)), *of(EVERYWHERE)]
         return [a for a in found if self.offers(a) and not (a.writes and self.desk_app.read_only)]
 
     def on_descendant_focus(self) -> None:
@@ -106,13 +108,20 @@ class Room(Screen[None]):
         """Whether an action makes sense now. Going back does not, in the first screen of a room."""
         return action.method != "back" or len(self.app.screen_stack) > 1
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """What writes does nothing with --read-only."""
+        return not (
+            self.desk_app.read_only
+            and any(a.writes and a.method == action for place in (self.place, *self.also) for a in of(place))
+        )
+
     def node_of(self, action: Action) -> Widget | ChessregApp:
         """Where an action's method is."""
         if action.place == EVERYWHERE:
             return self.desk_app
         focused = self.focused
         if action.place == FILTER:
-            return self.query_one(FilterBar)
+            return focused if isinstance(focused, FilterBar) else self.query(FilterBar).first()
         if action.place == TABLE:
             return focused if isinstance(focused, PageTable) else self.query(PageTable).first()
         return self

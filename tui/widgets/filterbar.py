@@ -24,9 +24,9 @@ class FilterBar(Input):
     class Typed(Message):
         """The words are these now."""
 
-        def __init__(self, words: str) -> None:
+        def __init__(self, words: str, bar: FilterBar) -> None:
             super().__init__()
-            self.words = words
+            self.words, self.bar = words, bar
 
     class Left(Message):
         """Back to the list."""
@@ -41,6 +41,11 @@ class FilterBar(Input):
         self.display = True
         self.screen.set_focus(self)  # at once: what is typed next is for this line
 
+    def set_words(self, words: str) -> None:
+        """Have these words, as if they had been typed and acted on."""
+        self.value = self._said = words
+        self.display = bool(words) or self.has_focus
+
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
         if self._timer is not None:
@@ -53,7 +58,7 @@ class FilterBar(Input):
             self._timer = None
         if self.value != self._said:
             self._said = self.value
-            self.post_message(self.Typed(self.value))
+            self.post_message(self.Typed(self.value, self))
 
     def action_leave(self) -> None:
         self._tell()

@@ -1,0 +1,222 @@
+"""The queries' room: search, scope, SQL, plots, what is behind a line, files and copies. Every number is the core's."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chessreg.queries import render, run_query, run_sql
+from chessreg.queries.ask import plotted
+from chessreg.queries.catalogue import find_plot
+from chessreg.session import Session
+from tui.screens.board import BoardScreen
+from tui.screens.run import RunScreen
+from tui.widgets.chart import ChartView
+from tui.widgets.editor import SqlEditor
+from tui.widgets.scopebar import ScopeBar
+from tui.widgets.table import PageTable
+
+TITLE = "games by termination"
+
+
+async def words(driver: Any, text: str) -> None:
+    """Type as one does."""
+    keys = {" ": "space", ":": "colon", "'": "apostrophe", "=": "equals_sign", "*": "asterisk", "(": "left_parenthesis",
+            ")": "right_parenthesis", ".": "full_stop", "-": "minus", "_": "underscore", "/": "slash"}  # fmt: skip
+    for letter in text:
+        await driver.pilot.press(keys.get(letter, letter))
+
+
+async def opened(driver: Any, title: str = TITLE) -> None:
+    await driver.go("queries")
+    await driver.find_row(title)
+    await driver.press("enter")
+
+
+async def test_a_scope_narrows_the_answer_and_goes_with_one(drive: Any, session: Session) -> None:
+    whole = render.grid(run_query(session.database, TITLE))[1]
+    narrowed = render.grid(run_query(session.database, TITLE, run="plain"))[1]
+    assert narrowed != whole
+    async with drive(size=(160, 40)) as driver:
+        await opened(driver)
+        assert driver.room.query_one(PageTable).count == len(whole)
+        await driver.press("s")
+        await words(driver, "run:pl")
+        await driver.press("right")  # takes what is offered
+        assert driver.room.query_one(ScopeBar).value == "run:plain"
+        await driver.press("enter")
+        table = driver.room.query_one(PageTable)
+        assert table.count == len(narrowed)
+        for n, line in enumerate(narrowed):
+            assert [table.row(n)[f"c{c}"] for c in range(len(line))] == line
+        await driver.press("y")
+        assert driver.app.clipboard == f'chessreg query "{TITLE}" --run plain'
+        await driver.press("escape")
+        assert driver.room.query_one(ScopeBar).value == "run:plain"
+        await driver.press("s", "escape")
+        await driver.press("enter")
+        assert driver.room.query_one(PageTable).count == len(whole)
+
+
+async def test_a_scope_that_is_none_is_told_and_changes_nothing(drive: Any) -> None:
+    async with drive(size=(160, 40)) as driver:
+        await opened(driver)
+        before = driver.room.query_one(PageTable).count
+        await driver.press("s")
+        await words(driver, "colour:white")
+        assert driver.room.query_one(ScopeBar).has_class("-wrong")
+        await driver.press("enter")
+        assert "! a scope has no 'colour:white'" in driver.text
+        assert driver.room.query_one(PageTable).count == before
+        await driver.press("s")
+        for _ in range(len("colour:white")):
+            await driver.pilot.press("backspace")
+        await words(driver, "run:nobody")
+        await driver.press("enter")
+        assert "! there is no run 'nobody'" in driver.text
+        await driver.press("s", "escape")
+        assert "nobody" not in driver.text.split("run:nobody")[0]
+
+
+async def test_the_scope_and_the_search_are_there_again_next_time(drive: Any) -> None:
+    async with drive(size=(160, 40)) as driver:
+        await driver.go("queries")
+        await driver.press("slash")
+        await words(driver, "termination")
+        await driver.press("enter", "s")
+        await words(driver, "since:7d")
+        await driver.press("enter")
+    async with drive(size=(160, 40), start="") as driver:
+        assert "chessreg › queries" in driver.lines[0]
+        assert driver.room.query_one(ScopeBar).value == "since:7d"
+        assert driver.room.query_one(PageTable).count == 1
+
+
+async def test_sql_is_completed_asked_and_leads_to_the_board(drive: Any, session: Session) -> None:
+    async with drive(size=(140, 40)) as driver:
+        await driver.go("queries")
+        await driver.press("e")
+        editor = driver.room.query_one(SqlEditor)
+        assert editor.language == "sql"
+        editor.text = ""
+        await words(driver, "SELECT run_id, unit, pli")
+        editor.text += " FROM game ORDER BY run_id, unit"
+        editor.move_cursor((0, len("SELECT run_id, unit, pli")))
+        await driver.press("tab")
+        assert editor.text.startswith("SELECT run_id, unit, plies FROM game")
+        await driver.press("f5")
+        result = run_sql(session.database, editor.text)
+        table = driver.room.query_one(PageTable)
+        assert table.count == len(result) == 6
+        for n, row in enumerate(result.rows):
+            assert table.row(n)["plies"] == row["plies"]
+        assert f"{len(result)} rows" in driver.text
+        await driver.press("enter")
+        assert isinstance(driver.room, BoardScreen)
+        assert str(driver.room.boards.row["run_id"]).replace("-", "") == result.rows[0]["run_id"]
+        await driver.press("escape", "e")
+        assert isinstance(driver.app.focused, SqlEditor)
+        editor.text = "SELECT id AS run_id, kind FROM run ORDER BY id"
+        await driver.press("ctrl+r", "enter")
+        assert isinstance(driver.room, RunScreen)
+
+
+async def test_sql_that_does_not_fit_is_one_line_in_the_banner(drive: Any) -> None:
+    async with drive(size=(140, 40)) as driver:
+        await driver.go("queries")
+        await driver.press("e")
+        editor = driver.room.query_one(SqlEditor)
+        for text, told in (("SELECT nothing FROM run", "nothing"), ("DROP TABLE run", "DROP is not allowed here")):
+            editor.text = text
+            await driver.press("f5")
+            line = next(line for line in driver.lines if line.strip().startswith("!"))
+            assert told in line
+        editor.text = "SELECT count(*) AS n FROM game"
+        await driver.press("f5")
+        assert not any(line.strip().startswith("!") for line in driver.lines)
+        await driver.press("escape")
+        assert "chessreg › queries" in driver.lines[0]
+
+
+async def test_several_completions_are_offered_and_one_is_chosen(drive: Any) -> None:
+    async with drive(size=(140, 40)) as driver:
+        await driver.go("queries")
+        await driver.press("e")
+        editor = driver.room.query_one(SqlEditor)
+        editor.text = "SELECT g.op FROM game AS g"
+        editor.move_cursor((0, len("SELECT g.op")))
+        await driver.press("tab")
+        assert "g.opening_number" in driver.text
+        await driver.press("escape")
+        assert isinstance(driver.app.focused, SqlEditor)
+        await driver.press("tab", "enter")
+        assert editor.text == "SELECT g.opening_number FROM game AS g"
+
+
+async def test_a_plot_shows_the_numbers_of_its_query(drive: Any, session: Session, tmp_path: Path) -> None:
+    entry, plot = find_plot("probe accuracy by layer")
+    result = plotted(session.database, entry, plot)
+    async with drive(size=(140, 40)) as driver:
+        await opened(driver, entry.title)
+        await driver.press("v")
+        assert plot.title in driver.lines[0]
+        chart = driver.room.query_one(ChartView).chart
+        drawn = sorted((point.x, point.y, point.low, point.high) for point in chart.points())
+        ends = (f"{plot.y}_low", f"{plot.y}_high")
+        assert drawn == sorted((row[plot.x], row[plot.y], row[ends[0]], row[ends[1]]) for row in result.rows)
+        assert chart.y in driver.text
+        assert "●" in driver.text
+        await driver.press("x")
+        for _ in range(80):
+            await driver.pilot.press("backspace")
+        await words(driver, str(tmp_path / "figure.svg"))
+        await driver.press("enter")
+        assert (tmp_path / "figure.svg").read_text().startswith("<?xml")
+        await driver.press("y")
+        assert driver.app.clipboard == f'chessreg plot "{plot.title}"'
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".md", ".tex", ".json", ".parquet"])
+async def test_a_table_is_written_as_the_command_writes_it(
+    drive: Any, session: Session, tmp_path: Path, suffix: str
+) -> None:
+    result = run_query(session.database, TITLE)
+    render.write(result, tmp_path / f"expected{suffix}")
+    async with drive(size=(120, 40)) as driver:
+        await opened(driver)
+        await driver.press("x")
+        assert "games-by-termination.csv" in driver.text
+        for _ in range(30):
+            await driver.pilot.press("backspace")
+        await words(driver, str(tmp_path / f"table{suffix}"))
+        await driver.press("enter")
+    assert (tmp_path / f"table{suffix}").read_bytes() == (tmp_path / f"expected{suffix}").read_bytes()
+    if suffix == ".csv":
+        with (tmp_path / "table.csv").open() as file:
+            assert len(list(csv.DictReader(file))) == len(result)
+
+
+async def test_a_table_is_copied_for_a_paper_and_kept_in_a_file(drive: Any, session: Session, tmp_path: Path) -> None:
+    result = run_query(session.database, TITLE)
+    async with drive(size=(120, 40)) as driver:
+        await opened(driver)
+        await driver.press("m")
+        assert driver.app.clipboard == render.markdown(result)
+        await driver.press("L")
+        assert driver.app.clipboard == render.latex(result)
+        assert r"\begin{tabular}" in (tmp_path / "state" / "chessreg" / "tui" / "copied.txt").read_text()
+
+
+async def test_games_are_scored_either_way_and_the_command_says_so(drive: Any, session: Session) -> None:
+    title = "elo by intervention"
+    other = render.grid(run_query(session.database, title, scoring="author-2024"))[1]
+    async with drive(size=(160, 40)) as driver:
+        await opened(driver, title)
+        await driver.press("d")
+        assert "scoring author-2024" in driver.text
+        table = driver.room.query_one(PageTable)
+        assert [[table.row(n)[f"c{c}"] for c in range(len(line))] for n, line in enumerate(other)] == other
+        assert driver.room.command() == f'chessreg query "{title}" --scoring author-2024'

@@ -1,0 +1,232 @@
+"""A chart in the terminal: lines in braille dots with marks and whiskers, or bars that lie. It tells its series by
+marks and words too, so that it can be read without colour."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import ClassVar
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from textual import events
+from textual.strip import Strip
+from textual.widget import Widget
+
+from tui.data.chart import Chart, Panel, Point, extent, ticks, words
+from tui.widgets.canvas import Canvas
+from tui.widgets.columns import fitted
+
+MARKS = "●■▲◆○□△◇"
+COLOURS = 6
+NARROWEST, LOWEST = 46, 12  # cells of a panel
+LABELS = 0.4  # of the width, at most, for the names of bars
+
+
+class ChartView(Widget):
+    """`show` a chart; its height follows from what it shows and the space there is."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "chart-view--axis", "chart-view--title", *(f"chart-view--{n}" for n in range(COLOURS)),
+    }  # fmt: skip
+    DEFAULT_CSS = """
+    ChartView { height: auto; min-height: 1; padding: 0 1; background: $background; color: $foreground; }
+    ChartView > .chart-view--axis { color: $text-muted; }
+    ChartView > .chart-view--title { text-style: bold; }
+    ChartView > .chart-view--0 { color: $text-accent; }
+    ChartView > .chart-view--1 { color: $text-primary; }
+    ChartView > .chart-view--2 { color: $text-success; }
+    ChartView > .chart-view--3 { color: $text-error; }
+    ChartView > .chart-view--4 { color: $text-warning; }
+    ChartView > .chart-view--5 { color: $text-secondary; }
+    """
+
+    def __init__(self, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.chart: Chart | None = None
+        self._lines: list[list[tuple[str, str]]] = []
+        self._drawn_for: tuple[int, int] = (0, 0)
+
+    def show(self, chart: Chart) -> None:
+        self.chart = chart
+        self._drawn_for = (0, 0)
+        self._draw()
+
+    def on_resize(self, event: events.Resize) -> None:
+        self._draw()
+
+    def _draw(self) -> None:
+        scroll = self.parent
+        space = scroll.scrollable_content_region.height if isinstance(scroll, Widget) else self.size.height
+        wanted = (self.size.width, max(space, LOWEST))
+        if self.chart is None or not self.size.width or wanted == self._drawn_for:
+            return
+        self._drawn_for = wanted
+        self._lines = drawn(self.chart, *wanted)
+        self.styles.height = max(1, len(self._lines))
+        self.refresh(layout=True)
+
+    def render_line(self, y: int) -> Strip:
+        if y >= len(self._lines):
+            return Strip.blank(self.size.width, self.rich_style)
+        line = [
+            Segment(text, self.get_component_rich_style(f"chart-view--{style}") if style else self.rich_style)
+            for text, style in self._lines[y]
+        ]
+        return Strip(line).adjust_cell_length(self.size.width, self.rich_style)
+
+
+def drawn(chart: Chart, width: int, height: int) -> list[list[tuple[str, str]]]:
+    """The chart's lines as runs of (text, style); a style is `axis`, `title`, a series' number, or empty."""
+    if not chart.points():
+        return [[("nothing to draw", "axis")]]
+    legend = [] if chart.form == "bars" else legend_of(chart.labels, width)
+    if chart.form == "bars":
+        return [line for panel in chart.panels for line in bars(chart, panel, width)]
+    across = max(1, min(len(chart.panels), width // NARROWEST))
+    down = -(-len(chart.panels) // across)
+    wide, high = width // across, max(LOWEST, (height - len(legend)) // down)
+    found: list[list[tuple[str, str]]] = []
+    for row in range(down):
+        parts = [lines(chart, panel, wide, high) for panel in chart.panels[row * across : (row + 1) * across]]
+        found += [[run for part in parts for run in part[y]] for y in range(high)]
+    return found + legend
+
+
+def style_of(place: int) -> str:
+    return str(place % COLOURS)
+
+
+def mark_of(place: int) -> str:
+    return MARKS[place % len(MARKS)]
+
+
+def legend_of(labels: list[str], width: int) -> list[list[tuple[str, str]]]:
+    """Mark and name of each series, in as many lines as it takes; a lone one without a name has none."""
+    if len(labels) < 2 and not any(labels):
+        return []
+    found: list[list[tuple[str, str]]] = [[]]
+    at = 0
+    for place, label in enumerate(labels):
+        text = fitted(f" {label}", min(cell_len(label) + 1, width - 3))
+        if at and at + cell_len(text) + 4 > width:
+            found.append([])
+            at = 0
+        found[-1] += [(" " + mark_of(place), style_of(place)), (text + "  ", "")]
+        at += cell_len(text) + 4
+    return found
+
+
+def lines(chart: Chart, panel: Panel, width: int, height: int) -> list[list[tuple[str, str]]]:
+    """One panel of lines: title, axes with ticks, dots between the marks, whiskers where there are intervals."""
+    low, high = extent(chart.points())
+    marks_y = ticks(low, high)
+    said = words(marks_y)
+    left = max(map(cell_len, said)) + 2
+    canvas = Canvas(width, height)
+    top, bottom, right = 2, height - 3, width - 3
+    low, high = marks_y[0], marks_y[-1]
+    at_x = places(chart)
+    first, last = min(at_x.values()), max(at_x.values())
+
+    def column(x: float | str) -> float:
+        inset = left + 2
+        return inset + (at_x[x] - first) / ((last - first) or 1.0) * (right - inset)
+
+    def row(y: float) -> float:
+        return bottom - 1 - (y - low) / (high - low) * (bottom - 1 - top)
+
+    canvas.text(left, 0, fitted(panel.title, min(cell_len(panel.title), width - left)), "title")
+    canvas.text(0, 1, fitted(chart.y, min(cell_len(chart.y), width - 1)), "axis")
+    taken = -2.0
+    for value, text in zip(reversed(marks_y), reversed(said), strict=True):
+        y = round(row(value))
+        if y - taken >= 2:
+            canvas.text(left - 2 - cell_len(text), y, text, "axis")
+            canvas.put(left - 1, y, "┤", "axis")
+            taken = y
+    for y in range(top, bottom):
+        if canvas.at(left - 1, y) == " ":
+            canvas.put(left - 1, y, "│", "axis")
+    canvas.text(left - 1, bottom, "└" + "─" * (right - left + 2), "axis")
+    free = left - 1
+    for x, text in zip(at_x, tick_words(list(at_x)), strict=True):
+        begin = min(max(left - 1, round(column(x)) - cell_len(text) // 2), width - 1 - cell_len(text))
+        if begin >= free:
+            canvas.put(round(column(x)), bottom, "┴", "axis")
+            canvas.text(begin, bottom + 1, text, "axis")
+            free = begin + cell_len(text) + 1
+    canvas.text(max(left, (left + right - cell_len(chart.x)) // 2), bottom + 2, chart.x, "axis")
+    order = {label: place for place, label in enumerate(chart.labels)}
+    parts = [(order[s.label], sorted(s.points, key=lambda p: at_x[p.x])) for s in panel.series]
+    for place, points in parts:
+        for a, b in pairwise(points):
+            canvas.line(column(a.x), row(a.y), column(b.x), row(b.y), style_of(place))
+    for place, points in parts:
+        for point in points:
+            whisker(canvas, round(column(point.x)), row, point, style_of(place))
+    for place, points in parts:
+        for point in points:
+            canvas.put(round(column(point.x)), round(row(point.y)), mark_of(place), style_of(place))
+    return canvas.lines()
+
+
+def whisker(canvas: Canvas, x: int, row: object, point: Point, style: str) -> None:
+    """From one end of the interval to the other; an end that falls on the mark is not drawn."""
+    assert callable(row)
+    middle = round(row(point.y))
+    for end, cap in ((point.high, "┬"), (point.low, "┴")):
+        if end is None:
+            continue
+        y = round(row(end))
+        for between in range(min(y, middle), max(y, middle)):
+            canvas.put(x, between, "│", style)
+        if y != middle:
+            canvas.put(x, y, cap, style)
+
+
+def places(chart: Chart) -> dict[float | str, float]:
+    """Where each x lies: numbers where they are, words one after the other."""
+    seen = dict.fromkeys(point.x for point in chart.points())
+    if all(isinstance(x, (int, float)) for x in seen):
+        return {x: float(x) for x in sorted(seen, key=float)}
+    return {x: float(n) for n, x in enumerate(seen)}
+
+
+def tick_words(values: list[float | str]) -> list[str]:
+    return [f"{value:g}" if isinstance(value, (int, float)) else value for value in values]
+
+
+def bars(chart: Chart, panel: Panel, width: int) -> list[list[tuple[str, str]]]:
+    """One panel of bars, one below the other, each with its interval over its end and its value at the right."""
+    low, high = extent(chart.points())
+    low, high = min(0.0, low), max(0.0, high)
+    labels = chart.labels
+    several = len(labels) > 1
+    rows: dict[str, list[tuple[int, Point]]] = {}
+    for series in panel.series:
+        for point in series.points:
+            rows.setdefault(tick_words([point.x])[0], []).append((labels.index(series.label), point))
+    names = labels if several else list(rows)
+    left = min(max(map(cell_len, names)) + (3 if several else 1), int(width * LABELS))
+    right = max(cell_len(point.text) for point in chart.points()) + 2
+    space = max(8, width - left - right - 2)
+
+    def column(y: float) -> float:
+        return (y - low) / ((high - low) or 1.0) * (space - 1)
+
+    title = " · ".join(filter(None, [panel.title, f"{chart.y} by {chart.x}"]))
+    found: list[list[tuple[str, str]]] = [[(title, "title")]]
+    for name, parts in rows.items():
+        if several:
+            found.append([(fitted(name, min(cell_len(name), width)), "")])
+        for place, point in parts:
+            canvas = Canvas(space, 1)
+            begin, end = sorted((column(0.0), column(point.y)))
+            canvas.bar(begin, end, style_of(place))
+            ends = [round(column(v)) for v in (point.low, point.high) if v is not None]
+            for x in range(min(ends), max(ends) + 1) if len(ends) == 2 else ends:
+                canvas.put(x, 0, "├" if x == ends[0] else "┤" if x == ends[-1] else "─", "")
+            text = f" {mark_of(place)} {labels[place]}" if several else name
+            line = [(fitted(text, left), style_of(place) if several else ""), ("│", "axis"), *canvas.lines()[0]]
+            found.append([*line, (f" {point.text}", "")])
+    return [*found, []]
