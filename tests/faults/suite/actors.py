@@ -1,0 +1,204 @@
+"""Processes that a fault strikes at a seeded moment.
+
+An actor is a fork of this process, which has imported everything and holds no connection: a real process with a pid and
+a life of its own, for a fiftieth of the price of a fresh interpreter. Its moments are counted: whenever it opens a file
+for writing, makes a folder, renames or removes something, and before each SQL statement and commit. A fault strikes at
+the n-th.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+EVENTS = frozenset(("os.rename", "os.remove", "os.mkdir", "os.truncate", "subprocess.Popen"))
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+SECONDS = 60.0  # what takes longer hangs
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What strikes, at which moment; a full disk lasts `spell` moments (0: to the end)."""
+
+    what: Literal["SIGTERM", "SIGKILL", "full", "torn"]
+    moment: int
+    spell: int = 0
+
+
+class Moments:
+    """How many moments of an actor have passed, and whether its fault has struck: memory shared with it."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, 16)
+
+    @property
+    def passed(self) -> int:
+        return int.from_bytes(self._memory[:8], "little")
+
+    @passed.setter
+    def passed(self, number: int) -> None:
+        self._memory[:8] = number.to_bytes(8, "little")
+
+    @property
+    def struck(self) -> int:
+        """The pid that was struck; 0: nobody yet."""
+        return int.from_bytes(self._memory[8:], "little")
+
+    @struck.setter
+    def struck(self, pid: int) -> None:
+        self._memory[8:] = pid.to_bytes(8, "little")
+
+
+def arm(fault: Fault | None, moments: Moments) -> None:
+    """Count this process's moments from now on, and strike it when its time has come. There is no way back."""
+    from sqlalchemy import Engine, event
+
+    from store import artefacts
+
+    count, lying, me = 0, False, os.getpid()
+
+    def tick(*_: Any) -> None:
+        nonlocal count, lying
+        if os.getpid() != me:  # a fork of ours has a fault of its own, or none
+            return
+        count += 1
+        moments.passed = count
+        if fault is None:
+            return
+        if count == fault.moment:
+            if fault.what == "torn":
+                lying = True
+                return
+            moments.struck = os.getpid()
+            if fault.what == "full":
+                limit(0)
+            else:
+                os.kill(os.getpid(), getattr(signal, fault.what))
+        elif fault.what == "full" and fault.spell and count == fault.moment + fault.spell:
+            limit(resource.RLIM_INFINITY)
+
+    synced = artefacts.fsync_tree
+
+    def fsync_tree(folder: Path) -> None:
+        nonlocal lying
+        synced(folder)
+        if lying:  # the disk has taken the bytes, and holds others
+            lying, moments.struck = False, os.getpid()
+            path = max((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+            content = path.read_bytes()
+            path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+    artefacts.fsync_tree = fsync_tree
+
+    def heard(name: str, about: Any) -> None:
+        if name in EVENTS or (name == "open" and isinstance(about[2], int) and about[2] & WRITING):
+            tick()
+
+    sys.addaudithook(heard)
+    event.listen(Engine, "before_cursor_execute", tick)
+    event.listen(Engine, "commit", tick)
+
+
+def limit(size: int) -> None:
+    """No file of this process can be written past this size: a disk without room. Python ignores SIGXFSZ."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+class Actor:
+    """A forked process at work."""
+
+    def __init__(self, pid: int, moments: Moments) -> None:
+        self.pid, self.moments = pid, moments
+        self.code: int | None = None
+
+    def ended(self) -> bool:
+        if self.code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.code = os.waitstatus_to_exitcode(status)
+        return self.code is not None
+
+    def wait(self) -> int:
+        """Its exit status (minus the signal that killed it). Raises TimeoutError, and kills it, when it hangs."""
+        deadline = time.monotonic() + SECONDS
+        while not self.ended():
+            if time.monotonic() > deadline:
+                os.killpg(self.pid, signal.SIGKILL)
+                os.waitpid(self.pid, 0)
+                raise TimeoutError(f"process {self.pid} hung")
+            time.sleep(0.002)
+        assert self.code is not None
+        return self.code
+
+    def wait_for(self, moment: int) -> bool:
+        """Wait until so many moments have passed; False when it ended before."""
+        while self.moments.passed < moment:
+            if self.ended():
+                return False
+            time.sleep(0.0005)
+        return True
+
+
+def act(
+    work: Callable[[], int | None], said: Path, fault: Fault | None = None, moments: Moments | None = None
+) -> Actor:
+    """Fork a process that does this; what it says is appended to the file `said`. The caller holds no connection.
+
+    With `moments` given its own moments are not counted: they are those of a child that it will have.
+    """
+    counted = moments is None
+    moments = moments or Moments()
+    pid = os.fork()
+    if pid:
+        return Actor(pid, moments)
+    code = 1
+    try:
+        code = _be(work, said, fault, moments if counted else None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        leave(code)
+
+
+def _be(work: Callable[[], int | None], said: Path, fault: Fault | None, moments: Moments | None) -> int:
+    os.setsid()
+    talk_to(said)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.default_int_handler)
+    if moments is not None:
+        arm(fault, moments)
+    try:
+        return work() or 0
+    except Exception as error:  # as the command line does: one line and an exit status
+        print(f"{type(error).__name__}: {error}")
+        return 1
+
+
+def talk_to(path: Path) -> None:
+    """Everything that this process says goes to the end of a file from now on."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    os.close(handle)
+    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+
+
+def leave(code: int) -> NoReturn:
+    """End this fork as a process ends that had nothing but its own: no exit handler of the parent runs."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        code = code or 120  # as Python does
+    finally:
+        os._exit(code)

@@ -1,0 +1,246 @@
+"""What is wrong after a fault: results lost, doubled, orphaned, in a wrong state. Everything is known beforehand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import ledger
+from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session as SqlSession
+
+from chessreg.jobs import health, queue, worker
+from chessreg.jobs.worker import share
+from chessreg.registry import tables
+from chessreg.registry.process import boot_id, pid_start
+from chessreg.registry.tables import AttemptState, Cause, JobState
+from store import Store
+from store.errors import StoreError
+from store.fragments import ingested, pending
+
+if TYPE_CHECKING:
+    from rounds import Round
+
+COUNTED = ("lost", "doubled", "orphaned", "wrong")
+KILLED = {("killed", "killed"), ("lost", "killed"), ("finished", "finished")}
+FAILED = {("failed", "failed"), ("finished", "finished")}
+ENDS = {  # what became of an attempt that was hurt: state and cause
+    "SIGTERM": KILLED,
+    "SIGKILL": KILLED,
+    "full": KILLED | FAILED,
+    "killed": KILLED | FAILED,  # the database
+    "write": FAILED,
+}
+
+
+@dataclass
+class Counts:
+    """How many results of each sort, and what they are in words."""
+
+    numbers: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, sort: str, what: str, number: int = 1) -> None:
+        if number:
+            self.numbers[sort] += number
+            self.notes.append(f"{sort}: {what}" + (f" ({number})" if number > 1 else ""))
+
+    def wrong(self, what: str) -> None:
+        self.add("wrong", what)
+
+
+def meanwhile(this: Round) -> None:
+    """What must hold at any moment, also between a fault and its mending: what is to be seen is whole and true."""
+    with this.home.open() as session:
+        whole_artefacts(this, session.store)
+        with session.database.read() as sql:
+            run = sql.get(tables.Run, this_run(this, session))
+            if run is None:
+                return
+            done = units(sql, run.id)
+            if run.completed_at and set(done) != set(range(run.units)):
+                this.counts.wrong("the run is called complete, and units are missing")
+            rows(this, sql, run.id, set(done))
+            for job in queue.mine(sql, session.store, JobState.ENDED):
+                mine = share(run.units - 1, run.units, job.shard, job.shards)
+                if job.run_id == run.id and job.cause is Cause.FINISHED and not set(mine) <= set(done):
+                    this.counts.wrong("a job is called finished, and units of it are missing")
+
+
+def at_the_end(this: Round) -> None:
+    """What must hold when everything was mended: each result there once, everything said about it true."""
+    this.counts.add("orphaned", "processes that nobody looks after", strays(this))
+    with this.home.open() as session:
+        store, run_id = session.store, this_run(this, session)
+        whole_artefacts(this, store)
+        with session.database.read() as sql:
+            run = sql.get(tables.Run, run_id)
+            every = set(range(this.count + 1))
+            if run is None:
+                this.counts.add("lost", "the run", len(every))
+                return
+            done = units(sql, run_id)
+            this.counts.add("lost", "units", len(every - set(done)))
+            this.counts.add("doubled", "units", sum(done.values()) - len(done))
+            if run.completed_at is None or run.units != len(every):
+                this.counts.wrong("the run is not called complete")
+            rows(this, sql, run_id, every)
+            outputs(this, sql, store, run_id)
+            conflicts = sql.query(tables.Conflict).filter(tables.Conflict.run_id == run_id).count()
+            this.counts.add("doubled", "conflicts of rows that cannot differ", conflicts)
+            attempts(this, sql, run_id)
+            for job in queue.mine(sql, store, *JobState):
+                if job.state is not JobState.ENDED or job.cause is not Cause.FINISHED:
+                    this.counts.wrong(f"{queue.title(job)} is {job.state}, {job.cause}: {job.message}")
+            fragments(this, sql, store, run_id)
+        leftovers(this, store)
+        for finding in health.findings(session.database, store, this.home.url):
+            this.counts.wrong(f"doctor finds: {finding.detail}")
+        refuses_doubles(this, session.database, run_id)
+
+
+def this_run(this: Round, session: Any) -> Any:
+    from chessreg.jobs.freeze import freeze
+
+    return freeze(this.kind, this.spec, session.inputs).run_id
+
+
+def units(sql: SqlSession, run_id: Any) -> Counter[int]:
+    """How often each unit of a run is said to be done."""
+    ranges = sql.query(tables.UnitRange).filter(tables.UnitRange.run_id == run_id)
+    return Counter(unit for found in ranges for unit in range(found.start, found.stop))
+
+
+def rows(this: Round, sql: SqlSession, run_id: Any, done: set[int]) -> None:
+    """The rows of these units are there, once, with the right values, and no others; their attempts are known."""
+    point, score = tables.MetricPoint.__table__.c, tables.Score.__table__.c
+    of_points = select(point.unit, point.name, point.step, point.value, point.attempt_id)
+    of_scores = select(score.unit, score.item, score.correct, score.attempt_id)
+    found = [
+        ((p.unit, p.name, p.step), p.value, p.attempt_id) for p in sql.execute(of_points.where(point.run_id == run_id))
+    ]
+    found += [
+        ((s.unit, "score", s.item), float(s.correct), s.attempt_id)
+        for s in sql.execute(of_scores.where(score.run_id == run_id))
+    ]
+    expected = ledger.points(this.spec.seed, this.count)
+    expected |= {(unit, "score", unit): float(unit) for unit in range(this.count)}
+    expected = {key: value for key, value in expected.items() if key[0] in done}
+    times = Counter(key for key, _, _ in found)
+    values = {key: value for key, value, _ in found}
+    this.counts.add("lost", "rows", len(expected.keys() - values.keys()))
+    this.counts.add("lost", "rows with another value", sum(values.get(key, v) != v for key, v in expected.items()))
+    this.counts.add("doubled", "rows", sum(times.values()) - len(times))
+    this.counts.add("orphaned", "rows of no unit", len(values.keys() - expected.keys()))
+    known = set(sql.scalars(select(tables.Attempt.id).where(tables.Attempt.run_id == run_id)))
+    this.counts.add("orphaned", "rows of no attempt", sum(attempt not in known for _, _, attempt in found))
+
+
+def outputs(this: Round, sql: SqlSession, store: Store, run_id: Any) -> None:
+    """Every output is recorded, and its bytes are what the unit wrote."""
+    recorded = {o.name: o.digest for o in sql.query(tables.Output).filter(tables.Output.run_id == run_id)}
+    expected = ledger.pages(this.spec.seed, this.count)
+    this.counts.add("lost", "outputs", len(expected.keys() - recorded.keys()))
+    this.counts.add("orphaned", "outputs that nobody made", len(recorded.keys() - expected.keys()))
+    for name, content in expected.items():
+        if name not in recorded:
+            continue
+        artefact = sql.get(tables.Artefact, recorded[name])
+        if artefact is None or artefact.state is not tables.ArtefactState.COMPLETE:
+            this.counts.wrong(f"the artefact of {name} is not complete")
+        try:
+            if store.verify(recorded[name]).file.read_bytes() != content:
+                this.counts.add("lost", f"bytes of {name}")
+        except StoreError as error:
+            this.counts.add("lost", error.message)
+
+
+def whole_artefacts(this: Round, store: Store) -> None:
+    """What lies under a digest has that digest."""
+    for folder in store.artefacts.glob("??/*"):
+        if folder.name in this.home.intact:
+            continue
+        try:
+            store.verify(folder.name)
+            this.home.intact.add(folder.name)
+        except StoreError as error:
+            this.counts.wrong(f"to be seen, and not whole: {error.message}")
+
+
+def attempts(this: Round, sql: SqlSession, run_id: Any) -> None:
+    """Every attempt has ended, as it really did."""
+    for attempt in sql.query(tables.Attempt).filter(tables.Attempt.run_id == run_id):
+        end = str(attempt.state), str(attempt.cause)
+        hurt = attempt.pid in this.hurt and attempt.started_at < this.recovery
+        if end not in (ENDS[this.what] if hurt else {("finished", "finished")}):
+            this.counts.wrong(f"an attempt {'that was hurt ' * hurt}is {' '.join(end)}: {attempt.message}")
+        if attempt.ended_at is None and attempt.state is not AttemptState.RUNNING:
+            this.counts.wrong("an attempt has ended, nobody knows when")
+        code = {"finished": (0,), "killed": (130, 137, 143), "failed": (1, 120)}.get(end[0], (None,))
+        if attempt.exit_code not in code:
+            this.counts.wrong(f"an attempt that {end[0]} has exit status {attempt.exit_code}")
+        ranges = sql.query(tables.UnitRange).filter(tables.UnitRange.attempt_id == attempt.id)
+        if attempt.units_done < sum(found.stop - found.start for found in ranges):
+            this.counts.wrong(f"an attempt {' '.join(end)} has done more units than it says")
+
+
+def fragments(this: Round, sql: SqlSession, store: Store, run_id: Any) -> None:
+    """None waits or is set aside; those that are kept are those that the registry has taken in."""
+    this.counts.add("orphaned", "fragments that wait", len(pending(store)))
+    this.counts.add("orphaned", "fragments set aside", sum(1 for _ in store.quarantine.glob("*.zst")))
+    kept = {fragment.name for fragment in ingested(store, run_id.hex)}
+    taken = set(sql.scalars(select(tables.FragmentRecord.name).where(tables.FragmentRecord.run_id == run_id)))
+    this.counts.add("lost", "fragments of the registry that are not kept", len(taken - kept))
+    this.counts.add("orphaned", "kept fragments that the registry never took in", len(kept - taken))
+
+
+def leftovers(this: Round, store: Store) -> None:
+    """What crashed writers left can be told from everything else, and cleaned."""
+    store.clean_staging(0)
+    left = [path.name for path in store.tmp.iterdir()]
+    this.counts.add("orphaned", f"left-overs that cannot be told: {', '.join(left)[:200]}", len(left))
+
+
+def strays(this: Round) -> int:
+    """Processes of jobs that still live."""
+    living = 0
+    for path in (this.home.folder / "store" / "runs").glob("*/jobs/*/process.json"):
+        found = worker.read(path)
+        living += bool(found and found["boot_id"] == boot_id() and pid_start(found["pid"]) == found["started"])
+    return living
+
+
+def refuses_doubles(this: Round, database: Any, run_id: Any) -> None:
+    """The database itself refuses a second copy of a row, whoever writes it."""
+    for table in (tables.MetricPoint, tables.Score, tables.UnitRange, tables.Output, tables.FragmentRecord):
+        columns = table.__table__
+        with database.read() as sql:
+            row = sql.execute(select(columns).where(columns.c.run_id == run_id)).mappings().first()
+        if row is None:
+            continue
+        try:
+            with database.write() as sql:
+                sql.execute(columns.insert(), [dict(row)])
+                raise Doubled
+        except IntegrityError:
+            continue
+        except Doubled:
+            this.counts.add("doubled", f"rows of {columns.name}: the registry would take one twice")
+
+
+class Doubled(Exception):
+    """Rolls the second copy back."""
+
+
+def whole_home(this: Round) -> None:
+    """What must hold of a whole home, whatever was done in it."""
+    with this.home.open() as session, session.database.read() as sql:
+        if this.home.backend == "sqlite":
+            said = [row[0] for row in sql.connection().exec_driver_sql("PRAGMA integrity_check")]
+            this.counts.add("wrong", f"the database is damaged: {said[:3]}", int(said != ["ok"]))
+            broken = list(sql.connection().exec_driver_sql("PRAGMA foreign_key_check"))
+            this.counts.add("orphaned", "rows whose parent is gone", len(broken))
+        poison = sql.query(tables.MetricPoint).filter(tables.MetricPoint.name == "poison").count()
+        this.counts.add("orphaned", "rows of a transaction that never ended", poison)

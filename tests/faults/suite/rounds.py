@@ -1,0 +1,303 @@
+"""The rounds: do a small piece of work, let one fault strike, do what a user would do then, and count what is wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import ledger
+from actors import Actor, Fault, Moments, act
+from check import Counts, at_the_end, meanwhile
+from homes import Home
+from sqlalchemy import select
+from supervised import supervise
+
+from chessreg.jobs import health, queue, spool, task
+from chessreg.jobs.attempt import Attempt, Where
+from chessreg.jobs.freeze import freeze
+from chessreg.jobs.ingest import ingest
+from chessreg.jobs.kind import kind
+from chessreg.jobs.launch import Order, enqueue, plan
+from chessreg.noise import generator
+from chessreg.registry import tables
+from chessreg.registry.tables import Cause, JobState
+from chessreg.registry.tables.types import utc_now
+
+SOURCE = f"{Path(ledger.__file__).resolve()}:Ledger"
+TRIES = 6  # how often a user says `retry` before giving up
+
+
+@dataclass
+class Round:
+    """One round: everything in it follows from the seed and its number, but for the race between processes."""
+
+    number: int
+    seed: int
+    cause: str
+    home: Home
+    counts: Counts = field(default_factory=Counts)
+    struck: bool = False
+    hurt: set[int] = field(default_factory=set)  # pids whose attempts may have ended badly
+    recovery: Any = None  # when recovery began
+
+    def __post_init__(self) -> None:
+        self.random = generator("faults", self.seed, self.number)
+        self.kind = kind(SOURCE)
+        self.count = int(self.random.integers(3, 8))
+        self.spec = self.kind.spec(seed=self.seed * 1_000_000 + self.number, count=self.count)
+        self.what = self.cause.split()[-1]
+
+    @property
+    def run_id(self) -> UUID:
+        with self.home.open() as session:
+            return freeze(self.kind, self.spec, session.inputs).run_id
+
+    def fault(self, moments: int) -> Fault:
+        """A fault at one of the first so many moments."""
+        what: Any = {"full": "full", "write": "torn"}.get(self.what, self.what)
+        spell = int(self.random.integers(1, moments)) if self.random.random() < 0.5 else 0
+        return Fault(what, int(self.random.integers(1, moments + 1)), spell)
+
+    def act(self, work: Callable[[], int | None], fault: Fault | None = None, moments: Moments | None = None) -> Actor:
+        return act(work, self.home.said, fault, moments)
+
+    def unhurt(self, what: str, actor: Actor, allowed: tuple[int, ...] = (0,)) -> None:
+        """Wait for an actor that no fault strikes: it must come to a good end."""
+        code = self._wait(what, actor)
+        if code is not None and code not in allowed:
+            self.counts.wrong(f"{what} ended with {code}, though nothing had struck it: {last_line(self.home.said)}")
+
+    def ended(self, what: str, actor: Actor) -> None:
+        """Wait for the actor that was to be struck; one that the fault missed must come to a good end."""
+        code = self._wait(what, actor)
+        if not actor.moments.struck:
+            self.unhurt(what, actor)
+            return
+        self.struck = True
+        self.hurt.add(actor.moments.struck)
+        if self.what == "SIGKILL" and code != -signal.SIGKILL:
+            self.counts.wrong(f"{what} ended with {code} after SIGKILL")
+
+    def _wait(self, what: str, actor: Actor) -> int | None:
+        try:
+            return actor.wait()
+        except TimeoutError as error:
+            self.counts.wrong(f"{what}: {error}")
+            return None
+
+
+def play(this: Round) -> None:
+    """Play a round; what is wrong is in its counts afterwards."""
+    task.FLUSH_SECONDS = float(this.random.choice([0.0, 0.01, 2.0]))  # each unit a fragment, or some together, or all
+    PLAYS[this.cause](this)
+
+
+# -- what is done while the fault strikes -------------------------------------------------------------------------
+
+
+def run(this: Round) -> None:
+    """A run in the foreground is struck."""
+    this.ended("run", this.act(lambda: run_it(this), this.fault(150)))
+    again(this)
+
+
+def run_it(this: Round, pause: float = 0.0) -> int:
+    with this.home.open() as session:
+        report = session.run(this.spec, this.kind.how(pause=pause), kind=SOURCE)
+    return 130 if report.interrupted else 0
+
+
+def shard(this: Round) -> None:
+    """One of the shards of a launch is struck."""
+    moments = Moments()
+    fault, victim = this.fault(55), int(this.random.integers(0, launch(this) + 1))
+    supervisor = this.act(lambda: supervise(this.home, fault, victim, moments), moments=moments)
+    this.unhurt("supervisor", supervisor)
+    if moments.struck:
+        this.struck = True
+        this.hurt.add(moments.struck)
+    finish_jobs(this)
+
+
+def supervisor(this: Round) -> None:
+    """The supervisor is struck while its shards work."""
+    launch(this, pause=0.02)
+    this.ended("supervisor", this.act(lambda: supervise(this.home), this.fault(260)))
+    if this.struck and this.what == "SIGTERM":
+        this.hurt.update(pids(this.home, this.run_id))  # it asked them to end
+    finish_jobs(this)
+
+
+def two_ingests(this: Round) -> None:
+    """Fragments of a machine without a registry are taken in by two processes at once; one of them is struck."""
+    this.unhurt("bare machine", this.act(lambda: on_a_bare_machine(this)))
+    start = Moments()
+
+    def take_in() -> None:
+        while not start.passed:
+            time.sleep(0.0002)
+        with this.home.open() as session:
+            for _ in range(3):
+                ingest(session.database, session.store)
+
+    both = [this.act(take_in, this.fault(70)), this.act(take_in)]
+    start.passed = 1
+    this.ended("ingest", both[0])
+    this.unhurt("the other ingest", both[1])
+    this.hurt.clear()  # the attempt had ended before
+    again(this)
+
+
+def on_a_bare_machine(this: Round) -> int:
+    with this.home.open() as session:
+        frozen = freeze(this.kind, this.spec, session.inputs)
+        missing = list(range(frozen.units - 1))  # the reduce needs a registry
+        attempt = Attempt(frozen, this.kind.how(), session.inputs, (), missing, where=Where(ingests=False))
+        return 130 if attempt.go() else 0
+
+
+def database(this: Round) -> None:
+    """The database is killed under a run or a launch: PostgreSQL's server; of SQLite, another who writes."""
+    launched = bool(this.random.random() < 0.3)
+    if launched:
+        launch(this, pause=0.02)
+        actor = this.act(lambda: supervise(this.home))
+    else:
+        actor = this.act(lambda: run_it(this, pause=0.005))
+    reached = actor.wait_for(int(this.random.integers(1, 250 if launched else 150)))
+    this.struck = reached
+    if this.home.server:
+        way = str(this.random.choice(["postmaster", "immediate", "backend"]))
+        this.home.server.kill(way)
+        time.sleep(float(this.random.random()) * 0.2)
+        this.home.server.start()
+        this.hurt.update((actor.pid, *pids(this.home, this.run_id)))
+        this.unhurt("supervisor" if launched else "run", actor, (0,) if launched else (0, 1))
+        if launched:  # a worker that it started may have met the outage
+            this.hurt.update(pids(this.home, this.run_id))
+    else:
+        holds = Moments()
+        intruder = this.act(lambda: write_and_hang(this, holds))
+        while not holds.passed and not intruder.ended():
+            time.sleep(0.001)
+        time.sleep(float(this.random.random()) * 0.1)
+        os.kill(intruder.pid, signal.SIGKILL)
+        intruder.wait()
+        this.unhurt("supervisor" if launched else "run", actor)
+    finish_jobs(this) if launched else again(this)
+
+
+def write_and_hang(this: Round, holds: Moments) -> int:
+    """Write wrong rows in a transaction that never ends, far past what the page cache holds."""
+    from chessreg.registry.identity import new_id
+
+    with this.home.open() as session, session.database.write() as sql:
+        sql.connection().exec_driver_sql("PRAGMA cache_size = 2")  # so that the log has pages of it
+        run_id = freeze(this.kind, this.spec, session.inputs).run_id
+        if sql.get(tables.Run, run_id) is None:
+            run_id = sql.scalars(select(tables.Run.id).limit(1)).first()
+        if run_id is not None:
+            for unit in range(1000, 1200):
+                sql.add(
+                    tables.MetricPoint(run_id=run_id, unit=unit, name="poison", step=0, attempt_id=new_id(), value=0.0)
+                )
+            sql.flush()
+        holds.passed = 1
+        time.sleep(60)
+    return 1
+
+
+def full(this: Round) -> None:
+    """The disk fills up under a run, a shard, a supervisor or an ingest."""
+    {"run": run, "shard": shard, "supervisor": supervisor, "ingest": two_ingests}[
+        str(this.random.choice(["run", "shard", "supervisor", "ingest"]))
+    ](this)
+
+
+def torn(this: Round) -> None:
+    """The disk holds other bytes than it took, under a run or a shard."""
+    (run if this.random.random() < 0.7 else shard)(this)
+
+
+PLAYS: dict[str, Callable[[Round], None]] = {
+    "run SIGTERM": run,
+    "run SIGKILL": run,
+    "shard SIGTERM": shard,
+    "shard SIGKILL": shard,
+    "supervisor SIGTERM": supervisor,
+    "supervisor SIGKILL": supervisor,
+    "ingest SIGTERM": two_ingests,
+    "ingest SIGKILL": two_ingests,
+    "database killed": database,
+    "disk full": full,
+    "torn write": torn,
+}
+
+
+# -- what a user does then ----------------------------------------------------------------------------------------
+
+
+def again(this: Round) -> None:
+    """`run` again, with `recover` and `doctor --fix` before or after."""
+    meanwhile(this)
+    this.recovery = utc_now()
+    if first := this.random.random() < 0.5:
+        this.unhurt("recover and doctor", this.act(lambda: mend(this.home)))
+    this.unhurt("run again", this.act(lambda: run_it(this)))
+    if not first:
+        this.unhurt("recover and doctor", this.act(lambda: mend(this.home)))
+    at_the_end(this)
+
+
+def mend(home: Home) -> None:
+    with home.open() as session:
+        spool.take_in(session.database, session.store)
+        for finding in health.findings(session.database, session.store, home.url):
+            if finding.check != "supervisor":
+                print(f"doctor: {finding.detail}: {health.mend(finding)}")
+
+
+def launch(this: Round, pause: float = 0.0) -> int:
+    """Queue the round's spec as one or two shards and the reduce; returns how many shards."""
+    shards = int(this.random.integers(1, 3))
+    with this.home.open() as session:
+        how = this.kind.how(device="cpu", threads=1, pause=pause)
+        order = Order(this.kind, this.spec, how, shards=shards)
+        enqueue(plan([order], session.database, session.store), session.database, session.store, this.home.folder)
+    return shards
+
+
+def finish_jobs(this: Round) -> None:
+    """Start the supervisor, and `retry` what did not finish, until everything has."""
+    meanwhile(this)
+    this.recovery = utc_now()
+    for _ in range(TRIES):
+        with this.home.open() as session, session.database.write() as sql:
+            left = [job for job in queue.mine(sql, session.store, *JobState) if job.cause is not Cause.FINISHED]
+            queue.retry(sql, left)
+        if not left:
+            break
+        this.unhurt("next supervisor", this.act(lambda: supervise(this.home, cold=this.number % 25 == 24)))
+    this.unhurt("recover and doctor", this.act(lambda: mend(this.home)))
+    at_the_end(this)
+
+
+def pids(home: Home, run_id: UUID) -> set[int]:
+    """Of the attempts at a run, by the registry and by the jobs' folders."""
+    from chessreg.jobs import worker
+
+    with home.open() as session, session.database.read() as sql:
+        known = {a.pid for a in sql.query(tables.Attempt).filter(tables.Attempt.run_id == run_id)}
+        notes = session.store.runs.glob(f"{run_id.hex}/jobs/*/process.json")
+        return known | {found["pid"] for path in notes if (found := worker.read(path))}
+
+
+def last_line(path: Path) -> str:
+    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    return lines[-1] if lines else "it said nothing"
