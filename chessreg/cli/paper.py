@@ -72,6 +72,7 @@ def command(name: str, title: str) -> click.Command:
                      help="How much of everything: minutes, hours, or as the paper."),
         click.Option(["--dry-run"], is_flag=True, help="Print the plan (runs, units, rows, bytes) and do nothing."),
         click.Option(["--report"], is_flag=True, help="Only write the tables of what is there."),
+        click.Option(["--on"], metavar="EXECUTOR", help="As jobs, as chessreg launch does: local, slurm:PROFILE, ray."),
         click.Option(["--output"], type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
                      help="Where the tables go  [default: papers/ and the paper's tag]"),
         click.Option(["--json"], is_flag=True, help="Print one JSON document."),
@@ -88,7 +89,7 @@ def command(name: str, title: str) -> click.Command:
 
 def go(
     name: str, checkpoint: str, dataset: str, test: str | None, size: Any, dry_run: bool, report: bool,
-    output: Path | None, json: bool,
+    on: str | None, output: Path | None, json: bool,
 ) -> None:  # fmt: skip
     from chessreg.papers import find
     from chessreg.papers.work import Work, request
@@ -102,6 +103,8 @@ def go(
         return
     if report:
         work.look()
+    elif on is not None:
+        launch(work, on, json)
     elif interrupted(work, json):
         click.echo("interrupted: complete units are kept; the same command goes on", err=True)
         sys.exit(130)
@@ -131,6 +134,24 @@ def interrupted(work: Work, quiet: bool) -> bool:
                 click.echo(f"[{number}/{total}] {planned.step.name} ({planned.step.kind}): {state}", err=True)
 
         return work.do(begin, on_progress)
+
+
+def launch(work: Work, on: str, quiet: bool) -> None:
+    """Do what is missing as jobs, and wait for them."""
+    from chessreg.cli.progress import progress_line
+    from chessreg.papers.launching import Launching
+
+    def told(queued: int) -> None:
+        if not quiet:
+            click.echo(
+                f"{queued} runs queued on {on}; {len(work.recipes)} of {len(work.steps)} steps are complete", err=True
+            )
+
+    with progress_line("", quiet=quiet) as on_progress:
+        stopped = Launching(work, on, told, on_progress).do()
+    if stopped:
+        click.echo("interrupted: the jobs that are launched go on (chessreg jobs); the same command goes on", err=True)
+        sys.exit(130)
 
 
 def show_plan(work: Work, as_json: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -66,19 +66,22 @@ class Work:
     def made(self) -> Made:
         return Made(self.session, self.request, self.tag, self.recipes)
 
-    def settings(self, step: Step) -> dict[str, Any]:
+    def settings(self, step: Step, recipes: Mapping[str, str] | None = None) -> dict[str, Any]:
         given = step.settings(self.made) if callable(step.settings) else step.settings
-        found: dict[str, Any] = replaced(given, self.recipes)
+        found: dict[str, Any] = replaced(given, self.recipes if recipes is None else recipes)
         return found
 
-    def spec(self, step: Step) -> tuple[Kind, Any]:
-        """Kind and spec of a step whose needs are met. Raises BadInputError naming step and setting for wrong ones."""
+    def spec(self, step: Step, recipes: Mapping[str, str] | None = None) -> tuple[Kind, Any]:
+        """Kind and spec of a step whose needs are met, or whose needs `recipes` names though they are yet to come.
+
+        Raises BadInputError naming step and setting for wrong ones.
+        """
         from pydantic import ValidationError
 
         from chessreg.jobs.kind import kind
 
         found = kind(step.kind)
-        values = self.settings(step)
+        values = self.settings(step, recipes)
         preset = found.preset(values.pop("preset")) if "preset" in values else {}
         try:
             return found, found.spec(**(preset | values))

@@ -1,10 +1,12 @@
 """A paper's runs: in the order of their needs, each once, going on where they were stopped."""
 
+from dataclasses import replace
+
 import pytest
 from sqlalchemy import select
 
 from chessreg.errors import BadInputError, ChessregError
-from chessreg.papers.plan import Paper, Step, ordered, references, replaced
+from chessreg.papers.plan import Paper, Picture, Step, ordered, references, replaced
 from chessreg.papers.report import write
 from chessreg.papers.work import Work, totals
 from chessreg.registry import names, tables
@@ -103,3 +105,29 @@ def test_the_tables_are_written_with_the_commands_that_print_them(work, tmp_path
     assert 'chessreg query "probe accuracy by layer" --tag toy-small-abcdef' in text
     assert f"| best | {work.steps[2].kind} | {work.made.run_id('best')[-6:]} | the table |" in text
     assert (tmp_path / "out" / "toy" / "accuracy-published.csv").read_text().count("\n") > 90
+
+
+def test_a_picture_is_drawn_once_its_steps_are_complete_and_says_why_when_it_cannot_be(work, tmp_path):
+    def draws(made, path):
+        path.write_text(made.run_id("a"))
+        return "chessreg board a"
+
+    def cannot(made, path):
+        raise ChessregError("no state has a piece")
+
+    pictures = (
+        Picture("figure-1", "Figure 1", draws, ("a",)),
+        Picture("figure-5", "Figure 5", cannot, ("b",)),
+        Picture("later", "Figure 6", draws, ("c",)),
+    )
+    drawing = Work(work.session, replace(work.paper, pictures=pictures), work.request)
+    assert write(drawing, tmp_path / "before") == []
+    drawing.do()
+    made = write(drawing, tmp_path / "after")
+    assert [(each.title, each.rows, each.files) for each in made[1:]] == [
+        ("Figure 1", None, ("figure-1.svg",)), ("Figure 5", None, ()),
+    ]  # fmt: skip
+    assert (tmp_path / "after" / "figure-1.svg").read_text() == drawing.made.run_id("a")
+    text = (tmp_path / "after" / "index.md").read_text()
+    assert "[figure-1.svg](figure-1.svg)\n\n    chessreg board a\n" in text
+    assert "## Figure 5\n\n- not drawn: no state has a piece\n" in text

@@ -25,7 +25,7 @@ def steps(request: Request) -> list[Step]:
         *vectors(request, size),
         *edits(request, size),
         *matches(request, size),
-        *skill_of_played(size),
+        *skill_of_played(request, size),
         *engines(size),
     ]
 

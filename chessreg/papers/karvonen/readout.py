@@ -127,25 +127,19 @@ def vectors(request: Request, size: Size) -> Iterator[Step]:
             )
 
 
-def skill_of_played(size: Size) -> Iterator[Step]:
+def skill_of_played(request: Request, size: Size) -> Iterator[Step]:
     """What the skill probe says of games that the model itself played from random openings, as the paper's code did."""
     yield Step("played", "played-games", {"play": "@arm-legal-random-none", "name": "random openings"}, SECTION_4_3)
     yield Step(
-        "played-cache",
-        "cache",
-        lambda made: {
-            "checkpoint": made.request.checkpoint,
-            "dataset": made.recipes["played"],
-            "games": size.test_games,
-            "min_plies": size.min_plies,
-            "last": DOTS,
+        "played-cache", "cache",
+        {
+            "checkpoint": request.checkpoint, "dataset": "@played", "games": size.test_games,
+            "min_plies": size.min_plies, "last": DOTS,
         },
-        SECTION_4_3,
-        ("played",),
-        units=size.match_games,
-        rows={"metric_point": size.match_games},
-    )
+        SECTION_4_3, units=size.match_games, rows={"metric_point": size.match_games},
+        bytes=2 * size.match_games * DOTS * request.layers * request.d_model,
+    )  # fmt: skip
     yield Step(
         "played-skill", "probe-apply", {"probe": "@model-skill-0", "cache": "@played-cache"}, SECTION_4_3,
-        rows={"prediction": 8 * size.match_games},
+        units=request.layers, rows={"prediction": request.layers * size.match_games},
     )  # fmt: skip

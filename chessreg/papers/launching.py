@@ -1,0 +1,161 @@
+"""A paper as jobs: what can be is launched with its dependencies, what follows from results once they are there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from chessreg.errors import ChessregError
+from chessreg.papers.preparing import PREPARATIONS
+
+if TYPE_CHECKING:
+    from chessreg.jobs.launch import Order
+    from chessreg.papers.plan import Step
+    from chessreg.papers.work import Work
+
+POLL_SECONDS = 0.5
+
+
+class Launching:
+    """A paper's steps as jobs of an executor. Parts, twins and datasets are made here: they are no runs.
+
+    `on_launch` hears the number of runs queued in a round, `on_progress` the share of steps that are complete and how
+    the jobs stand.
+    """
+
+    def __init__(
+        self,
+        work: Work,
+        on: str,
+        on_launch: Callable[[int], None] = lambda queued: None,
+        on_progress: Callable[[float, str], None] = lambda fraction, text: None,
+    ) -> None:
+        self.work, self.on, self.on_launch, self.on_progress = work, on, on_launch, on_progress
+        self.coming: dict[str, str] = {}  # recipes of steps that are launched, or about to be, and not complete
+
+    def do(self) -> bool:
+        """Launch and wait until every step is complete; returns whether that was interrupted: the jobs then go on.
+
+        Raises ChessregError naming a step whose job failed; the other jobs go on, and the next call launches it again.
+        """
+        self.work.recipes.clear()
+        try:
+            while not self.round():
+                self.wait()
+        except KeyboardInterrupt:
+            return True
+        return False
+
+    def round(self) -> bool:
+        """Launch what can be launched now; returns whether every step is complete."""
+        from chessreg.jobs.ingest import ingest
+        from chessreg.jobs.launch import enqueue, plan
+
+        work, session = self.work, self.work.session
+        ingest(session.database, session.store)
+        self.raise_failed()
+        orders = self.orders()
+        if orders:
+            planned = plan(orders, session.database, session.store)
+            enqueue(planned, session.database, session.store)
+            self.on_launch(sum(each.standing == "queued" for each in planned))
+        return len(work.recipes) == len(work.steps)
+
+    def orders(self) -> list[Order]:
+        """The runs to be launched now: their settings are known. What is no run is made on the way."""
+        from chessreg.jobs.freeze import identified
+        from chessreg.jobs.launch import Order
+
+        work = self.work
+        found = []
+        for step in work.steps:
+            if step.name in work.recipes or (step.name in self.coming and not self.complete(step.name)):
+                continue
+            if step.needs <= work.recipes.keys():
+                planned = work.planned(step)
+                work.mark_if_complete(planned)
+                if planned.state == "complete":
+                    self.coming.pop(step.name, None)
+                    continue
+                if step.kind in PREPARATIONS:
+                    work.one(step, self.on_progress)
+                    continue
+            if self.known(step):
+                kind, spec = work.spec(step, work.recipes | self.coming)
+                self.coming[step.name] = f"run:{identified(kind, spec, work.session.inputs)[1]}"
+                found.append(Order(kind, spec, kind.how(), tuple(sorted(spec.model_fields_set)), on=self.on))
+        return found
+
+    def known(self, step: Step) -> bool:
+        """Whether the step's settings can be said: what it needs is complete, or is to come and gives only its name."""
+        made = self.work.recipes.keys()
+        if step.kind in PREPARATIONS or callable(step.settings):
+            return step.needs <= made
+        return step.needs <= made | self.coming.keys()
+
+    # -- how the jobs stand ---------------------------------------------------------------------------------------
+
+    def run_id(self, step: str) -> UUID:
+        from chessreg.registry.identity import uuid_of
+
+        return uuid_of(self.coming[step].removeprefix("run:"))
+
+    def complete(self, step: str) -> bool:
+        from chessreg.registry import tables
+
+        with self.work.session.database.read() as sql:
+            run = sql.get(tables.Run, self.run_id(step))
+            return run is not None and run.completed_at is not None
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The newest jobs of every run that is to come, as `chessreg jobs` lists them."""
+        from sqlalchemy import select
+
+        from chessreg.jobs import standing
+        from chessreg.registry.tables import Job
+
+        wanted = [self.run_id(step) for step in self.coming]
+        newest: dict[UUID, list[Job]] = {}
+        with self.work.session.database.read() as sql:
+            asked = select(Job).where(Job.run_id.in_(wanted)).order_by(Job.created_at, Job.shard, Job.id)
+            for job in sql.scalars(asked):
+                held = newest.setdefault(job.run_id, [])
+                if held and held[0].group_id != job.group_id:
+                    held.clear()
+                held.append(job)
+            return standing.rows(sql, [job for held in newest.values() for job in held])
+
+    def wait(self) -> None:
+        """Come back when a job has ended, or none is left."""
+        from chessreg.jobs.ingest import ingest
+        from chessreg.jobs.presence import Presence
+        from chessreg.jobs.standing import OVER
+
+        session, share = self.work.session, len(self.work.recipes) / len(self.work.steps)
+        before: int | None = None
+        while True:
+            Presence(session.store).start(session.database.url)  # unless it runs: nobody else would begin the jobs
+            ingest(session.database, session.store)
+            rows = self.rows()
+            left = sum(row["state"] not in OVER for row in rows)
+            if left == 0 or (before is not None and left < before):
+                return
+            before = left
+            running = sum(row["state"] == "running" for row in rows)
+            self.on_progress(share, f"{running} running, {left - running} to come")
+            time.sleep(POLL_SECONDS)
+
+    def raise_failed(self) -> None:
+        """Raises ChessregError for the first step whose newest job has ended otherwise than by finishing."""
+        from chessreg.jobs.standing import OVER
+
+        steps = {self.run_id(step): step for step in self.coming}
+        for row in self.rows():
+            if row["state"] in OVER - {"finished", "blocked"} and not self.complete(steps[row["run_id"]]):
+                why = f": {row['message']}" if row["message"] else ""
+                raise ChessregError(
+                    f"step {steps[row['run_id']]}: its job ended as {row['state']}{why}",
+                    f"chessreg logs {row['id'].hex[-6:]}; the same command launches it again",
+                )

@@ -1,0 +1,83 @@
+"""A paper as jobs: every run once, what follows from results after them, a failure named."""
+
+import pytest
+from sqlalchemy import select
+
+from chessreg.errors import ChessregError
+from chessreg.jobs.presence import Presence
+from chessreg.papers.launching import Launching
+from chessreg.papers.plan import Paper, Step
+from chessreg.papers.work import Work
+from chessreg.registry import tables
+from chessreg.registry.tables import JobState
+
+
+@pytest.fixture
+def supervised(session):
+    """The session's supervisor is ended when the test is over."""
+    yield session
+    Presence(session.store).stop()
+
+
+def jobs(session):
+    with session.database.read() as sql:
+        found = list(sql.scalars(select(tables.Job).order_by(tables.Job.created_at)))
+        sql.expunge_all()
+    return found
+
+
+def test_a_paper_is_done_by_jobs_and_what_follows_from_results_comes_last(work, supervised, checks):
+    queued = []
+    assert not Launching(work, "local", queued.append).do()
+    assert queued == [3, 1]  # `best` needs the results of two others
+    assert [p.state for p in work.plan()] == ["complete"] * 4
+    done = jobs(supervised)
+    assert {(job.state, str(job.cause), job.executor) for job in done} == {(JobState.ENDED, "finished", "local")}
+    assert done[-1].run_id.hex == work.made.run_id("best")
+    assert done[-1].detail["spec"]["seed"] == int(checks(work.made, "b") > checks(work.made, "a"))
+    again = []
+    assert not Launching(work, "local", again.append).do()
+    assert (again, len(jobs(supervised))) == ([], 4)
+
+
+class Still(Launching):
+    """A launching whose jobs nobody begins."""
+
+    def wait(self):
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_launching_leaves_its_jobs_and_the_next_one_finds_them(work, session):
+    assert Still(work, "local").do()
+    assert [job.state for job in jobs(session)] == [JobState.QUEUED] * 3
+    queued = []
+    assert Still(work, "local", queued.append).do()
+    assert (queued, len(jobs(session))) == ([0], 3)
+
+
+def test_a_step_whose_job_failed_is_named_and_launched_again_the_next_time(work, session):
+    class Failed(Launching):
+        def wait(self):
+            with self.work.session.database.write() as sql:
+                job = sql.scalars(select(tables.Job).where(tables.Job.run_id == self.run_id("b"))).one()
+                job.state, job.cause, job.message = JobState.ENDED, tables.Cause.FAILED, "no room"
+
+    with pytest.raises(ChessregError, match="step b: its job ended as failed: no room") as caught:
+        Failed(work, "local").do()
+    assert caught.value.hint.startswith("chessreg logs ")
+    queued = []
+    assert Still(work, "local", queued.append).do()
+    assert (queued, len(jobs(session))) == ([1], 4)
+
+
+def test_a_run_that_needs_another_is_launched_with_it(session, work):
+    """Only names are needed of what it reads: both are queued in one round, the one after the other."""
+    cache = Step("cache", "cache", {"checkpoint": "sha256:" + "c" * 64, "dataset": "dataset:" + "d" * 64}, "")
+    probe = Step("probe", "probe", {"cache": "@cache"}, "")
+    chosen = Step("chosen", "probe", lambda made: {"cache": made.recipes["cache"]}, "", ("cache",))
+    launching = Launching(
+        Work(session, Paper("x", "", lambda request: [cache, probe, chosen], ()), work.request), "local"
+    )
+    launching.coming["cache"] = "run:" + "e" * 64
+    [order] = launching.orders()
+    assert (order.kind.name, order.spec.cache) == ("probe", "run:" + "e" * 64)
