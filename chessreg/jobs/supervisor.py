@@ -11,6 +11,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ from chessreg.jobs.watch import Watcher, units_done
 from chessreg.registry.database import Database
 from chessreg.registry.tables import Attempt, Cause, Job, JobState
 from chessreg.registry.tables.types import utc_now
+from store.errors import StoreError
 
 if TYPE_CHECKING:
     from store import Store
@@ -65,7 +67,7 @@ class Supervisor:
                 if down:
                     say("the registry answers again")
                 down = ""
-            except (ChessregError, DBAPIError, OSError) as error:
+            except (ChessregError, StoreError, DBAPIError, OSError) as error:
                 # Workers go on, their fragments wait. Nobody is judged by what was not seen.
                 active, message = True, str(error).split("\n", 1)[0]
                 self.watcher.forget()
@@ -280,7 +282,7 @@ class Supervisor:
                 for job in running:
                     self.executor("local").cancel(job.handle or "")
                 self.look(running)
-            except (ChessregError, DBAPIError, OSError) as error:
+            except (ChessregError, StoreError, DBAPIError, OSError) as error:
                 say(f"not noted: {str(error).splitlines()[0]}; the next supervisor will see how they ended")
                 return
             time.sleep(0.05)
@@ -307,7 +309,8 @@ def halved(job: Job) -> dict[str, int] | None:
 
 
 def say(text: str) -> None:
-    print(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {text}", flush=True)
+    with suppress(OSError):  # a full disk ends neither the log's writer nor its work
+        print(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {text}", flush=True)
 
 
 def main(root: Path, idle: float = IDLE_SECONDS) -> int:

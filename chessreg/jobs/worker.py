@@ -18,6 +18,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -164,7 +165,8 @@ def talk() -> Callable[[float, str], None]:
 
 
 def say(text: str) -> None:
-    print(f"{datetime.now(UTC):%H:%M:%S} {text}", flush=True)
+    with suppress(OSError):  # a log that cannot grow is no reason to fail
+        print(f"{datetime.now(UTC):%H:%M:%S} {text}", flush=True)
 
 
 def write(path: Path, content: dict[str, Any]) -> None:

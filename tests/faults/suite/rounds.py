@@ -128,7 +128,11 @@ def shard(this: Round) -> None:
 def supervisor(this: Round) -> None:
     """The supervisor is struck while its shards work."""
     launch(this, pause=0.02)
-    this.ended("supervisor", this.act(lambda: supervise(this.home), this.fault(260)))
+    fault = this.fault(260)
+    actor = this.act(lambda: supervise(this.home), fault)
+    this.ended("supervisor", actor)
+    if this.what == "full" and fault.spell and actor.code:
+        this.counts.wrong(f"the supervisor did not outlive a full disk: {last_line(this.home.said)}")
     if this.struck and this.what == "SIGTERM":
         this.hurt.update(pids(this.home, this.run_id))  # it asked them to end
     finish_jobs(this)
