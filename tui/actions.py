@@ -281,7 +281,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("result", "copy_as", "m", "Copy as markdown", twin='chessreg query "NAME" --format markdown',
            parameter="markdown"),
     Action("result", "copy_as", "L", "Copy as LaTeX", twin='chessreg query "NAME" --format latex', parameter="latex"),
-    Action("plot", "turn", "tab,right,l", "Next plot of the query", parameter="1"),
+    Action("plot", "turn", "tab,right,l", "Next plot of the query", "next plot", parameter="1"),
     Action("plot", "turn", "shift+tab,left,h", "Previous plot", parameter="-1"),
     Action("plot", "scroll_text", "down,j,pagedown", "Further down", parameter="1"),
     Action("plot", "scroll_text", "up,k,pageup", "Further up", parameter="-1"),

@@ -37,6 +37,7 @@ ROOMS: tuple[Door, ...] = (
     Door("lab", "6", "tui.screens.lab:LabScreen", "Go to the lab", "chessreg lab"),
     Door("queries", "7", "tui.screens.queries:QueriesScreen", "Go to the queries", "chessreg query --list"),
     Door("jobs", "2", "tui.screens.jobs:JobsScreen", "Go to the jobs", "chessreg jobs"),
+    Door("launch", "3", "tui.screens.launch:LaunchScreen", "Go to launching experiments", "chessreg launch --help"),
     Door("data", "8", "tui.screens.data:DataScreen", "Go to the data", "chessreg dataset list"),
 )
 

@@ -1,0 +1,244 @@
+"""The launch room: forms made from the kinds' models, and a real job launched from one and seen to finish."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from chessreg.cli.root import root
+from chessreg.jobs.kind import kind, kinds
+from chessreg.jobs.presence import Presence
+from chessreg.registry import tables
+from chessreg.session import open_session
+from tui.data.candidates import candidates
+from tui.data.form import Form
+from tui.screens.form import FormScreen
+from tui.screens.job import JobScreen
+from tui.widgets.fieldrow import FieldInput
+
+TOY = str(Path(__file__).parent.parent / "kinds" / "toy_kind.py")
+
+
+# -- forms, without a screen ------------------------------------------------------------------------------------------
+
+SEVERAL = {"move-quality", "vector"}  # kinds that want one of several settings, none of which is needed by itself
+
+
+@pytest.mark.parametrize("name", sorted(kinds()))
+def test_every_kind_has_a_form_with_every_setting_at_its_default(name: str) -> None:
+    found = kinds()[name]
+    form = Form(found, name)
+    checked = form.check()
+    needed = {one.key for one in form.fields if one.needed}
+    assert {key for key in checked.errors if checked.errors[key] == "it is needed"} == needed
+    assert set(checked.errors) == needed
+    assert bool(checked.general) == (name in SEVERAL)
+    options = {option for parameter in command_of(name).params for option in parameter.opts}
+    assert {"--" + one.path.replace("_", "-") for one in form.fields} <= options
+
+
+def command_of(name: str) -> Any:
+    import click
+
+    context = click.Context(root)
+    group = root.get_command(context, "launch")
+    assert isinstance(group, click.Group)
+    found = group.get_command(context, name)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "wrong"),
+    [
+        ("probe", {"cache": "c", "epochs": "0"}, {"epochs": "input should be greater than or equal to 1"}),
+        ("probe", {"cache": "c", "skill.bins": "many"}, {"skill.bins": "valid integer"}),
+        ("probe", {"cache": "c", "layers": "0,x"}, {"layers": "is not a list of ints"}),
+        ("probe", {"cache": "c", "schedule": "steep"}, {"schedule": "one of linear, constant"}),
+        ("probe", {"cache": "c", "normalise": "perhaps"}, {"normalise": "yes or no"}),
+        ("probe", {"cache": "c", "asked.shards": "0"}, {"asked.shards": "greater than or equal to 1"}),
+        ("probe", {"cache": "c", "asked.name": "abcdef"}, {"asked.name": "reads like an id"}),
+        ("probe", {}, {"cache": "it is needed"}),
+        ("play", {"checkpoint": "m", "opponent": "deep-blue"}, {"opponent": "deep-blue"}),
+    ],
+)
+def test_what_is_wrong_is_said_of_the_field(name: str, given: dict[str, str], wrong: dict[str, str]) -> None:
+    checked = Form(kind(name), name, given).check()
+    assert checked.errors.keys() == wrong.keys()
+    for key, words in wrong.items():
+        assert words in checked.errors[key]
+
+
+def test_given_values_presets_and_defaults_are_told_apart() -> None:
+    form = Form(kind("play"), "play", {"checkpoint": "mine", "games": "7"})
+    form.preset = "paper"
+    filled = kind("play").presets["paper"]
+    assert form.source("games") == "given"
+    (other,) = [name for name in filled if name != "games"][:1]
+    assert form.source(other) == "preset"
+    assert form.source("seed") == "default"
+    spec = form.check().spec
+    assert (spec.checkpoint, spec.games) == ("mine", 7)
+    assert getattr(spec, other) == type(spec)(checkpoint="mine", **filled).model_dump()[other]
+    form.give("games", None)
+    assert form.check().spec.games == filled.get("games", type(spec).model_fields["games"].default)
+
+
+def test_the_command_of_a_form_makes_the_same_order() -> None:
+    given = {"cache": "fit", "layers": "0,2-3", "skill.bins": "4", "normalise": "no", "threads": "2",
+             "asked.name": "probe-x", "asked.shards": "3", "asked.share_gpu": "yes"}  # fmt: skip
+    form = Form(kind("probe"), "probe", given)
+    words = shlex.split(form.command())
+    assert words[:3] == ["chessreg", "launch", "probe"]
+    from chessreg.cli.launch import order_of
+    from chessreg.cli.run import settings
+
+    command = command_of("probe")
+    params = command.make_context("probe", words[3:]).params
+    spec, how, sources = settings(kind("probe"), params)
+    by_command = order_of(kind("probe"), spec, how, tuple(sorted(sources)), params["name"], params)
+    from tui.data.launching import order_of as by_form
+
+    order = by_form(form, form.check())
+    assert (order.spec, order.how, order.given) == (by_command.spec, by_command.how, by_command.given)
+    assert (order.name, order.on, order.shards, order.share_gpu) == ("probe-x", "local", 3, True)
+    assert (by_command.name, by_command.on, by_command.shards, by_command.share_gpu) == ("probe-x", "local", 3, True)
+
+
+def test_what_may_be_picked_is_what_the_registry_has(session) -> None:
+    values = [row["value"] for row in candidates(session, "dataset")]
+    assert values == ["games", "games:fit", "games:test"]
+    assert [row["value"] for row in candidates(session, "checkpoint")] == ["bigram"]
+    assert {row["value"] for row in candidates(session, "run:cache")} == {"cache-fit", "cache-test"}
+    assert [row["value"] for row in candidates(session, "run:probe")] == ["board"]
+    assert [row["value"] for row in candidates(session, "run:cache", "fit complete")] == ["cache-fit"]
+    assert [row["told"] for row in candidates(session, "dataset", "games:fit")] == ["13 games"]
+
+
+# -- the form on the screen -------------------------------------------------------------------------------------------
+
+
+async def typed(driver: Any, path: str, text: str) -> None:
+    """Type a value into the field of this name."""
+    screen = driver.room
+    assert isinstance(screen, FormScreen)
+    screen.set_focus(next(row for row in screen.rows if row.field.path == path))
+    await driver.press("enter")
+    assert isinstance(driver.app.focused, FieldInput)
+    driver.app.focused.value = ""
+    await driver.press(*("minus" if c == "-" else "full_stop" if c == "." else c for c in text), "enter")
+
+
+async def planned(driver: Any) -> str:
+    """The screen, once the plan is there."""
+    screen = driver.room
+    assert isinstance(screen, FormScreen)
+    while screen.checked.right and screen.outlook is None:
+        await driver.pilot.pause(0.05)
+        await driver.settle()
+    return driver.text
+
+
+async def open_toy(driver: Any) -> None:
+    await driver.go("launch")
+    driver.room.open(TOY)
+    await driver.settle()
+
+
+async def test_a_form_is_filled_planned_and_launched_and_its_job_finishes(drive, tmp_path: Path) -> None:
+    """What a researcher does, on the real supervisor and a real worker."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    async with drive(folder, size=(160, 45)) as driver:
+        await open_toy(driver)
+        await typed(driver, "positions", "0")
+        assert "! input should be greater than or equal to 1" in driver.text
+        assert "wrong: positions" in driver.text
+        await typed(driver, "positions", "15")
+        await typed(driver, "name", "checks")
+        text = await planned(driver)
+        assert "units     15" in text
+        assert "rows      15 score" in text
+        assert "not known: never run" in text
+        assert driver.room.command() == f"chessreg launch {TOY} --positions 15 --name checks"
+        await driver.press("L")
+        assert isinstance(driver.room, JobScreen)
+        try:
+            await driver.until("finished", "15/15 units", seconds=120)
+            assert "100 % · 15/15 units" in driver.text
+            await driver.press("escape")
+            await driver.until("1 job · 0 running · 0 queued · 1 ended")
+            (line,) = [line for line in driver.lines if " checks " in line]
+            assert " finished " in line
+            assert " 15/15 " in line
+        finally:
+            with open_session(str(folder / "registry.db"), folder / "store") as session:
+                Presence(session.store).stop()
+                with session.database.read() as sql:
+                    (run,) = sql.scalars(select(tables.Run))
+                    scores = len(sql.scalars(select(tables.Score)).all())
+    assert (run.kind, run.spec["positions"], scores, run.given) == ("toy", 15, 15, ["positions"])
+
+
+async def test_a_reference_is_picked_and_the_plan_follows(drive) -> None:
+    async with drive(size=(160, 45), read_only=True) as driver:
+        await driver.go("launch")
+        await driver.find_row("Linear probes of the board")
+        await driver.press("enter")
+        screen = driver.room
+        assert isinstance(screen, FormScreen)
+        assert "needed: cache" in driver.text
+        assert screen.row is not None
+        assert screen.row.field.path == "cache"
+        await driver.press("enter")
+        assert "cache-test" in driver.text
+        await driver.find_row("cache-fit")
+        await driver.press("enter")
+        assert screen.form.given == {"cache": "cache-fit"}
+        text = await planned(driver)
+        assert "ready" in text
+        assert "(by 1 earlier run like it)" in text
+        await typed(driver, "test_cache", "cache-x")
+        text = await planned(driver)
+        assert "not found: test_cache" in text
+        await driver.press("exclamation_mark")
+        assert screen.row.field.path == "test_cache"
+        await driver.press("d")
+        assert screen.form.given == {"cache": "cache-fit"}
+
+
+async def test_choices_turn_presets_fill_and_words_find(drive, tmp_path: Path) -> None:
+    async with drive(tmp_path, size=(100, 40)) as driver:
+        await driver.go("launch")
+        await driver.find_row("Games of a model against")
+        await driver.press("enter")
+        screen = driver.room
+        assert isinstance(screen, FormScreen)
+        await driver.press("slash", *"color", "enter")
+        assert next(row.field.path for row in screen.rows if row.display) == "color"
+        await driver.press("space")
+        assert screen.form.given == {"color": "black"}
+        await driver.press("space")
+        assert screen.form.given == {}
+        await driver.press("slash", "escape", "p")
+        assert "[preset paper]" in driver.text
+        assert screen.form.preset == "paper"
+        assert any("preset" in line and "policy" not in line for line in driver.lines[2:])
+
+
+async def test_escape_takes_back_what_was_typed(drive, tmp_path: Path) -> None:
+    async with drive(tmp_path) as driver:
+        await open_toy(driver)
+        screen = driver.room
+        await typed(driver, "plies", "20")
+        await driver.press("enter", "9", "9")
+        assert screen.form.given["plies"].endswith("99")
+        await driver.press("escape")
+        assert screen.form.given == {"plies": "20"}
+        await driver.press("d")
+        assert screen.form.given == {}
+        assert "› plies" in driver.text

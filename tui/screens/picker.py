@@ -1,0 +1,90 @@
+"""Picking what a setting refers to from what the registry has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from textual.app import ComposeResult
+
+from tui import show
+from tui.actions import bindings
+from tui.data.pages import Listed
+from tui.screens.room import Room
+from tui.widgets.columns import Column
+from tui.widgets.filterbar import FilterBar
+from tui.widgets.table import PageTable
+
+NOUNS = {"dataset": "chessreg dataset list", "checkpoint": "chessreg checkpoint list"}
+
+
+class PickerScreen(Room):
+    """What may stand in a field. Enter takes the row; where several may, Space marks some first."""
+
+    place = "picker"
+    BINDINGS = bindings("picker")
+
+    def __init__(self, field: str, noun: str, now: str, several: bool, chosen: Callable[[str], None]) -> None:
+        super().__init__()
+        self.crumb, self.noun, self.several, self.chosen = field, noun, several, chosen
+        self.marked = [word for word in (piece.strip() for piece in now.split(",")) if word] if several else []
+        self.now, self.words = now, ""
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return (
+            Column("value", self.noun.removeprefix("run:"), widest=40, least=16),
+            Column("told", "", widest=80, least=20),
+            Column("at", "made", text=lambda row: show.when(row["at"]), least=16),
+        )
+
+    def body(self) -> ComposeResult:
+        yield FilterBar("words of a name or of what it is", id="filter")
+        yield PageTable(self.columns, id="candidates", empty=f"nothing fits; {self.command()} shows what there is")
+
+    async def fill(self) -> None:
+        from tui.data.candidates import candidates
+
+        noun, words, table = self.noun, self.words, self.query_one(PageTable)
+        rows = await self.ask("reading what there is", lambda session: candidates(session, noun, words))
+        if rows is None:
+            return
+        keep = table.loaded
+        table.is_marked = lambda row: row["value"] in self.marked
+        table.show(Listed(rows), rows[:200], columns=self.columns, keep=keep)
+        if not keep and self.now:
+            table.move(next((n for n, row in enumerate(rows) if row["value"] == self.now), 0))
+
+    def command(self) -> str:
+        kind = self.noun.partition(":")[2]
+        return NOUNS.get(self.noun, f"chessreg runs list --kind {kind}" if kind else "chessreg runs list")
+
+    def action_filter(self) -> None:
+        self.query_one(FilterBar).open()
+
+    def on_filter_bar_typed(self, event: FilterBar.Typed) -> None:
+        self.words = event.words
+        self.query_one(PageTable).loaded = False
+        self.load()
+
+    def on_filter_bar_left(self) -> None:
+        self.set_focus(self.query_one(PageTable))
+
+    def action_mark(self) -> None:
+        table = self.query_one(PageTable)
+        if self.several and (row := table.current) is not None:
+            value = row["value"]
+            self.marked = [v for v in self.marked if v != value] if value in self.marked else [*self.marked, value]
+            table.refresh()
+            table.action_cursor_down()
+
+    async def on_page_table_opened(self, event: PageTable.Opened) -> None:
+        await self.take(event.row)
+
+    async def take(self, row: Mapping[str, Any]) -> None:
+        values = self.marked or [row["value"]]
+        await self.app.pop_screen()
+        self.chosen(",".join(values))
+
+    def offers(self, action: Any) -> bool:
+        return super().offers(action) and (self.several or action.method != "mark")
