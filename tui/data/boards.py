@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from chessreg.session import Session
 
 
+OWN_SCREEN = ("edit",)  # kinds whose boards need a model: their screen asks the process that holds it
+
+
 class Boards(NamedTuple):
     """The frames of one row, the row in full, and what the run is called."""
 
@@ -27,7 +30,7 @@ class Boards(NamedTuple):
 
 
 def boards(session: Session, row: Mapping[str, Any]) -> Boards:
-    """The boards behind a row that names its run and unit. Slow where a kind must load a model or a cache.
+    """The boards behind a row that names its run and unit; no frames for kinds with a screen of their own.
 
     Raises NotFoundError when the row, its run or its kind is not here, or when its kind draws no boards.
     """
@@ -50,6 +53,8 @@ def boards(session: Session, row: Mapping[str, Any]) -> Boards:
     whole = find_row(session, row, families)
     if whole is None:
         raise NotFoundError(f"unit {row.get('unit')} of run {called} has no stored row")
+    if run.kind in OWN_SCREEN:
+        return Boards(whole, [], called, run.kind)
     frames = kind(record.source).frames({k: v for k, v in whole.items() if k != "family"}, session.inputs)
     if not frames:
         raise NotFoundError(f"{run.kind} runs draw no boards", "i shows all fields of the row")

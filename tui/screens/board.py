@@ -85,6 +85,11 @@ class BoardScreen(Room):
                     "No board: the line below says why. i shows all fields, Esc goes back."
                 )
             return
+        if found.kind == "edit":
+            from tui.screens.edit import EditScreen
+
+            self.app.call_later(self.app.switch_screen, EditScreen(self.pages, self.at, found.row))
+            return
         self.boards = found
         self.frame = min(self.frame, len(found.frames) - 1)
         self.crumb = f"{found.run} {found.row['unit']}"

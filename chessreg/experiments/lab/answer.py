@@ -21,7 +21,7 @@ class Ranked(NamedTuple):
     probability: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Side:
     """One model in the position. `original` and `modified` are legal move masses; moves are the most probable first.
 
@@ -41,12 +41,12 @@ class Side:
         return "".join(PIECE_CLASSES[label] for label in self.beliefs[place].argmax(1))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Answer:
     """Clean and edited, side by side. Without an edit (`why_not` tells) `edited` is None."""
 
     fen: str
-    sans: tuple[str, ...]  # empty for a stored state
+    sans: tuple[str, ...]
     layers: tuple[int, ...]  # of the probe
     clean: Side
     edited: Side | None

@@ -112,7 +112,9 @@ class Bench:
         found = placed(self.inputs, UUID(hex=question.run), question.unit, question.condition)
         probes = self.probes(found.spec.probe)
         scene = Scene(found.edited.model, found.state.board, tuple(found.prompt), probes, found.removed)
-        return self._answer(scene, found.edits, found.condition.name)
+        words = found.state.prompt[1:].split()
+        sans = tuple(word.rpartition(".")[2] for word in words if not word.endswith("."))
+        return replace(self._answer(scene, found.edits, found.condition.name), sans=sans)
 
     def _given(self, question: Position) -> Answer:
         recipe = self.inputs.recipe("checkpoint", question.checkpoint)

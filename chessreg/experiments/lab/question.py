@@ -71,6 +71,14 @@ class Position(BaseModel):
         )
 
     @property
+    def stored_by(self) -> list[str]:
+        """The words behind `chessreg` that store the edit as a run. Raises what `spec` raises."""
+        spec = self.spec()
+        words = ["run", "edit", "--checkpoint", spec.checkpoint, "--probe", spec.probe, "--moves", spec.moves]
+        words += ["--layers", ",".join(map(str, spec.layers))] if spec.layers else []
+        return [*words, "--scale", f"{spec.scale:g}", "--positions", spec.positions, "--king", spec.king]
+
+    @property
     def command(self) -> list[str]:
         """The words behind `chessreg` that show the same."""
         words = ["lab", "--checkpoint", self.checkpoint, "--moves", self.moves]

@@ -1,4 +1,6 @@
-"""A process of its own that holds the lab's model: `python -m chessreg.experiments.lab.worker REGISTRY STORE THREADS`.
+"""A process of its own that holds the lab's model: `python -m chessreg.experiments.lab.worker STORE`.
+
+The registry's URL is in CHESSREG_REGISTRY: a command line is for everybody to read, a password is not.
 
 It reads a question a line and writes an answer a line, both JSON: {"id": 1, "position": {…}} or {"id": 1, "state": {…}}
 is answered by {"id": 1, "answer": {…}} or {"id": 1, "message": "…", "hint": "…"}. It ends when its input does.
@@ -18,13 +20,13 @@ if TYPE_CHECKING:
 
 def main(arguments: list[str]) -> None:
     """Serve questions until there are no more."""
-    registry, store, threads = arguments
+    [store] = arguments
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever a library prints goes elsewhere than the answers
-    serve(sys.stdin, answers, registry, Path(store), int(threads))
+    serve(sys.stdin, answers, os.environ["CHESSREG_REGISTRY"], Path(store))
 
 
-def serve(questions: IO[str], answers: IO[str], registry: str, store: Path, threads: int) -> None:
+def serve(questions: IO[str], answers: IO[str], registry: str, store: Path, threads: int = 0) -> None:
     bench: Bench | None = None
     for line in questions:
         asked = json.loads(line)

@@ -1,0 +1,218 @@
+"""Boards of edits and the lab: what is shown is what the commands print, and no key waits for a model."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import chess
+import pytest
+from sqlalchemy import select
+
+from chessreg.experiments.lab import text
+from chessreg.experiments.lab.answer import Answer
+from chessreg.jobs import listing
+from chessreg.registry.database import Database
+from chessreg.registry.tables import Trial
+from chessreg.session import Session
+from tui.data.results import results
+from tui.screens.edit import EditScreen
+from tui.screens.lab import LabScreen, next_scale
+from tui.screens.quartet import PANES
+from tui.widgets.board import BoardPane
+from tui.widgets.table import PageTable
+
+
+def run_of(session: Session, name: str) -> dict[str, Any]:
+    with session.database.read() as sql:
+        return listing.run(sql, name)
+
+
+def command(world: Path, *words: str) -> Any:
+    """What a chessreg command prints with --json."""
+    place = {"CHESSREG_REGISTRY": f"sqlite:///{world / 'registry.db'}", "CHESSREG_STORE": str(world / "store")}
+    done = subprocess.run(
+        [sys.executable, "-m", "chessreg.cli", *words, "--json"],
+        capture_output=True, text=True, env={**os.environ, **place}, timeout=300, check=True,
+    )  # fmt: skip
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def own_world(world: Path, tmp_path: Path) -> Path:
+    """A copy of the world that may be changed."""
+    return Path(shutil.copytree(world, tmp_path / "world"))
+
+
+def edited_row(session: Session) -> Any:
+    """A trial of a state that was not skipped."""
+    pages = results(session, "trial", run_of(session, "edits")["id"])
+    return next(row for row in pages.page(0) if row["condition"] == "clean")
+
+
+async def opened(driver: Any, session: Session, condition: str = "clean") -> EditScreen:
+    """The screen of the first state that has this condition."""
+    rows = results(session, "trial", run_of(session, "edits")["id"]).page(0)
+    await driver.find_row("edits")
+    await driver.press("enter")
+    driver.room.query_one(PageTable).move(next(n for n, row in enumerate(rows) if row["condition"] == condition))
+    await driver.press("enter")
+    assert isinstance(driver.room, EditScreen)
+    return driver.room
+
+
+async def test_an_edit_is_scrubbed_by_layer_class_and_condition(drive, session: Session, world: Path) -> None:
+    row = edited_row(session)
+    async with drive(size=(200, 60)) as driver:
+        screen = await opened(driver, session)
+        answer = screen.answer
+        assert isinstance(answer, Answer)
+        assert answer.edited is not None
+        panes = {name: screen.query_one(f"#{name}", BoardPane).squares for name in PANES}
+        assert panes["original"].frame.fen == chess.Board(answer.fen).board_fen()
+        assert panes["target"].frame.fen == chess.Board(answer.modified_fen).board_fen()
+        assert panes["before"].frame.squares == answer.clean.board(0)
+        assert panes["after"].frame.squares == answer.edited.board(0)
+        told = command(world, "lab", f"{row['run_id'].hex[-6:]}:{row['unit']}", "--condition", "edit")
+        for side, stored in (("clean", row), ("edited", None)):
+            mass = told[side]["mass_original"], told[side]["mass_modified"]
+            assert f"{side} legal mass {mass[0]:.3f}, target {mass[1]:.3f}" in driver.text
+            if stored:
+                assert mass == pytest.approx((stored["mass_original"], stored["mass_modified"]), abs=2e-6)
+            best = told[side]["moves"][0]
+            assert f"{best['san']:<7} {best['probability']:.3f}" in driver.text
+        shown = screen.heat_label
+        assert text.belief_frame(answer, "clean", 0, shown).heat == panes["before"].frame.heat
+        await driver.press("c")
+        assert screen.heat_label == (shown + 1) % 13
+        assert panes["before"].frame.heat == text.belief_frame(answer, "clean", 0, (shown + 1) % 13).heat
+        await driver.press("C", "o")
+        assert panes["before"].frame.heat is None
+        await driver.press("o", "right", "left", "left")
+        assert screen.layer_place == 0  # the model has one layer
+        assert screen.state.condition == "edit"
+        await driver.press("tab")
+        assert screen.state.condition == "random-0"
+        assert "random-0" in driver.text
+        assert screen.answer.clean.original == pytest.approx(answer.clean.original)
+        assert screen.answer.edited.original != answer.edited.original
+        await driver.press("shift+tab", "f")
+        assert all(squares.frame.flipped for squares in panes.values())
+        first = screen.state.unit
+        await driver.press("down")
+        assert screen.state.unit > first
+        await driver.press("up")
+        assert screen.state.unit == first
+
+
+async def test_boards_of_every_size_fit_and_stand_beside_each_other(drive, session: Session) -> None:
+    async with drive(size=(80, 24)) as driver:
+        screen = await opened(driver, session)
+        for size in ((80, 24), (120, 40), (200, 60)):
+            await driver.pilot.resize_terminal(*size)
+            for _ in range(3):
+                regions = [screen.query_one(f"#{name}", BoardPane).squares.region for name in PANES]
+                assert all(region.right <= size[0] and region.bottom <= size[1] - 1 for region in regions)
+                assert len({region.size for region in regions}) == 1
+                assert not any(one.overlaps(other) for n, one in enumerate(regions) for other in regions[:n])
+                assert "legal mass" in driver.text
+                await driver.press("space")
+
+
+async def test_a_skipped_state_says_why(drive, session: Session) -> None:
+    pages = results(session, "trial", run_of(session, "edits")["id"])
+    row = next(row for row in pages.page(0) if row["condition"] == "skipped")
+    async with drive() as driver:
+        await opened(driver, session, "skipped")
+        assert row["skipped"] in driver.text
+        assert "skipped" in driver.text
+
+
+async def test_the_scale_changes_both_masses_as_the_command_prints_and_the_run_stores_them(
+    drive, own_world: Path
+) -> None:
+    async with drive(own_world, size=(100, 30), start="lab") as driver:
+        screen = driver.room
+        assert isinstance(screen, LabScreen)
+        before = screen.answer
+        assert before.edited is not None, before.why_not
+        await driver.press("plus", "plus")
+        after = screen.answer
+        assert screen.scale == next_scale(next_scale(1.5, 1), 1) == 3.0
+        assert after.clean.moves == before.clean.moves
+        assert after.edited.original != before.edited.original
+        assert after.edited.modified != before.edited.modified
+        assert f"edited legal mass {after.edited.original:.3f}, target {after.edited.modified:.3f}" in driver.text
+        await driver.press("y", "s")
+        words = shlex.split(driver.app.clipboard)
+        assert words[:2] == ["chessreg", "lab"]
+        told = command(own_world, *words[1:])
+        assert told["moves"] == list(screen.sans)
+        with (
+            open_session(str(own_world / "registry.db"), own_world / "store") as session,
+            session.database.read() as sql,
+        ):
+            stored = select(Trial).where(Trial.item == -1, Trial.sample == -1, Trial.condition.in_(["clean", "edit"]))
+            masses = {row.condition: (row.mass_original, row.mass_modified) for row in sql.scalars(stored)}
+        database.close()
+        for name, side, condition in (("clean", after.clean, "clean"), ("edited", after.edited, "edit")):
+            shown = (side.original, side.modified)
+            assert (told[name]["mass_original"], told[name]["mass_modified"]) == pytest.approx(shown, abs=1e-6)
+            assert masses[condition] == pytest.approx(shown, abs=2e-6)
+
+
+async def test_moves_are_typed_taken_back_and_played_and_no_key_waits_for_the_model(drive) -> None:
+    async with drive(start="lab") as driver:
+        screen = driver.room
+        await driver.press("slash", "ctrl+u")
+        for key in "d2d4 Nf6 c4":
+            await driver.pilot.press("space" if key == " " else key)
+        await driver.press("enter")
+        assert screen.sans == ("d4", "Nf6", "c4")
+        assert "1.d4 Nf6 2.c4" in driver.text
+        assert screen.answer.fen.startswith("rnbqkb1r/pppppppp/5n2/8/2PP4/8/PP2PPPP/RNBQKBNR b")
+        await driver.press("u", "u")
+        assert screen.sans == ("d4",)
+        assert "(2 ahead)" in driver.text
+        await driver.press("U")
+        assert screen.sans == ("d4", "Nf6")
+        second = screen.answer.clean.moves[1].san
+        await driver.press("down", "enter")
+        assert screen.sans == ("d4", "Nf6", second)
+        await driver.press("slash", "ctrl+u")
+        for key in "e4 e4":
+            await driver.pilot.press("space" if key == " " else key)
+        await driver.press("enter")
+        assert screen.sans == ("d4", "Nf6", second)  # and a note says what was wrong
+        # the process hangs: every key is still answered; it dies: the next question starts another
+        bench = driver.app.bench
+        process = bench._process
+        os.kill(process.pid, signal.SIGSTOP)  # stopped: it answers nothing
+        for key in ("plus", "plus", "plus", "f", "space", "question_mark"):
+            await driver.pilot.press(key)
+        assert "Here" in driver.text
+        await driver.pilot.press("escape")
+        assert screen.asking
+        os.kill(process.pid, signal.SIGCONT)
+        await driver.press("o")
+        assert not screen.asking
+        assert screen.scale == 5.0
+        assert screen.answer.scales in ((5.0,), ())
+        os.kill(process.pid, signal.SIGKILL)
+        await process.wait()
+        await driver.press("minus")
+        assert screen.answer is not None
+        assert bench._process is not process
+        assert screen.answer.scales in ((screen.scale,), ())
+
+
+def test_scales_go_up_and_down_through_zero() -> None:
+    assert [next_scale(s, 1) for s in (0.0, 0.1, 1.5, 1.7, 200.0)] == [0.1, 0.2, 2.0, 2.0, 200.0]
+    assert [next_scale(s, -1) for s in (0.1, 0.0, -0.1, 1.7)] == [0.0, -0.1, -0.2, 1.5]

@@ -1,0 +1,105 @@
+"""The lab's model, in a process of its own: the event loop and the desk never wait for it.
+
+One question is at work at a time. Of those that wait only the newest is asked: who holds a key down sees its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from chessreg.errors import ChessregError
+
+if TYPE_CHECKING:
+    from chessreg.experiments.lab.answer import Answer
+    from chessreg.experiments.lab.question import Position, StoredState
+    from chessreg.session import Session
+    from tui.desk import Desk
+
+LONGEST = 1 << 24  # bytes of one answer
+
+
+class Place(dict[str, str]):
+    """Environment of a process that works on the app's registry and store."""
+
+    @classmethod
+    def of(cls, session: Session) -> Place:
+        url = session.database.url
+        return cls(os.environ, CHESSREG_REGISTRY=str(url), CHESSREG_STORE=str(session.store.root))
+
+
+class BenchError(ChessregError):
+    """What the model's process says of a question that it cannot answer."""
+
+
+class Bench:
+    """Asks the process, which is started by the first question and ended with the app."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._process: asyncio.subprocess.Process | None = None
+        self._turn = asyncio.Lock()
+        self._newest = 0
+
+    async def look(self, question: Position | StoredState) -> Answer | None:
+        """The answer; None when a newer question has taken its place. Raises BenchError."""
+        self._newest += 1
+        exchange = asyncio.ensure_future(self._exchange(self._newest, question))
+        exchange.add_done_callback(lambda done: done.cancelled() or done.exception())  # also when nobody waits any more
+        return await asyncio.shield(exchange)
+
+    async def place(self) -> Place:
+        """Where the app's registry and store are, for a process."""
+        return await self._desk.ask("opening the registry", Place.of)
+
+    async def close(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is not None and process.returncode is None:
+            process.kill()
+            await process.wait()
+
+    async def _exchange(self, number: int, question: Position | StoredState) -> Answer | None:
+        async with self._turn:
+            if number != self._newest:
+                return None
+            found = await self._asked(number, question)
+        if "answer" not in found:
+            raise BenchError(found["message"], found["hint"])
+        from chessreg.experiments.lab.answer import Answer
+
+        return Answer.of_json(found["answer"])
+
+    async def _asked(self, number: int, question: Position | StoredState) -> dict[str, Any]:
+        from chessreg.experiments.lab.question import StoredState
+
+        of = "state" if isinstance(question, StoredState) else "position"
+        line = json.dumps({"id": number, of: question.model_dump(mode="json")}) + "\n"
+        process = await self._running()
+        assert process.stdin
+        assert process.stdout
+        try:
+            process.stdin.write(line.encode())
+            await process.stdin.drain()
+            said = await process.stdout.readline()
+        except (ConnectionError, ValueError) as error:
+            await self.close()
+            raise BenchError("the process that holds the model broke off", "r asks again") from error
+        if not said:
+            await self.close()
+            raise BenchError("the process that holds the model has ended", "r starts it again")
+        found: dict[str, Any] = json.loads(said)
+        return found
+
+    async def _running(self) -> asyncio.subprocess.Process:
+        if self._process is None or self._process.returncode is not None:
+            place = await self.place()
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "chessreg.experiments.lab.worker", place["CHESSREG_STORE"], env=place,
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+                limit=LONGEST, start_new_session=True,
+            )  # fmt: skip
+        return self._process
