@@ -42,13 +42,8 @@ class Driver:
         self.asks: dict[str, Any] = {}  # handle → status that was asked for
         self.seen: dict[str, Ending] = {}
         connect = {"namespace": NAMESPACE, "log_to_driver": False, "configure_logging": False}
-        try:
-            ray.init(address=address or "auto", **connect)
-        except ConnectionError:
-            if address:
-                raise
-            start_head()
-            ray.init(address="auto", **connect)
+        # Not address="auto": Ray waits minutes for, and then dies of, the address of a cluster that has ended.
+        ray.init(address=address or running() or start_head(), **connect)
         atexit.register(self.leave)
 
     # -- the verbs ------------------------------------------------------------------------------------------------
@@ -209,10 +204,22 @@ def head_file() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "chessreg" / "ray-head.json"
 
 
-def start_head() -> None:
-    """A Ray of this machine alone, in a session of its own: works run on in it when this process is gone."""
-    import ray
+def running() -> str:
+    """The address of the Ray of this machine; empty when none answers."""
+    noted = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray" / "ray_current_cluster"
+    for address in (os.environ.get("RAY_ADDRESS", ""), noted.read_text().strip() if noted.exists() else ""):
+        host, _, port = address.rpartition(":")
+        with suppress(OSError, ValueError):
+            socket.create_connection((host, int(port)), 3.0).close()
+            return address
+    return ""
 
+
+def start_head() -> str:
+    """A Ray of this machine alone, in a session of its own: works run on in it when this process is gone. Its address.
+
+    Raises ChessregError when it does not come up.
+    """
     tool = shutil.which("ray") or str(Path(sys.executable).with_name("ray"))
     argv = [tool, "start", "--head", "--block", "--port=0", "--include-dashboard=false", "--disable-usage-stats"]
     with open(os.devnull, "wb") as nowhere:
@@ -220,15 +227,11 @@ def start_head() -> None:
     head_file().parent.mkdir(parents=True, exist_ok=True)
     write(head_file(), {"pid": head.pid, "started": pid_start(head.pid)})
     deadline = time.monotonic() + START_SECONDS
-    while True:
-        try:
-            ray.init(address="auto", namespace=NAMESPACE, log_to_driver=False, configure_logging=False)
-            ray.shutdown()
-            return
-        except ConnectionError:
-            if head.poll() is not None or time.monotonic() > deadline:
-                raise ChessregError("Ray did not start on this machine", "type `ray start --head` to see why") from None
-            time.sleep(0.3)
+    while not (address := running()):
+        if head.poll() is not None or time.monotonic() > deadline:
+            raise ChessregError("Ray did not start on this machine", "type `ray start --head` to see why")
+        time.sleep(0.3)
+    return address
 
 
 def stop_head() -> None:
