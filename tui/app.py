@@ -46,7 +46,7 @@ class ChessregApp(App[Exception | None]):
     DEFAULT_MODE = ROOMS[0].name
     ENABLE_COMMAND_PALETTE = True
     CSS = """
-    Screen { background: $background; }
+    Room { background: $background; }
     """
 
     def __init__(
@@ -250,11 +250,12 @@ class ChessregApp(App[Exception | None]):
 
     def action_glyphs(self) -> None:
         from tui.screens.board import BoardScreen
+        from tui.screens.pair import PairScreen
         from tui.screens.quartet import Quartet
 
         ways = list(GLYPHS)
         self.glyphs = ways[(ways.index(self.glyphs) + 1) % len(ways)]
-        if isinstance(self.room, BoardScreen | Quartet):
+        if isinstance(self.room, BoardScreen | PairScreen | Quartet):
             self.room.draw()
 
     def action_picture(self) -> None:

@@ -70,6 +70,36 @@ def show(home: Home, run: str, unit: int) -> None:
         click.echo(game_pgn(stored.record()), nl=False)
 
 
+PARTNERS = {"run": "run", "unit": "game", "arm": "arm", "plies": "plies", "parts": "parts at ply", "moves": "there"}
+
+
+@game.command()
+@click.argument("reference", metavar="GAME")
+@click.argument("other", metavar="[GAME]", required=False)
+@json_option
+@pass_home
+def part(home: Home, reference: str, other: str | None) -> None:
+    """Where a game parts from those of other arms that began with the same opening, or from one OTHER game.
+
+    \b
+    chessreg game part plain:12
+    chessreg game part plain:12 weakened:12
+    """
+    from chessreg.experiments.playing.pairs import paired, partners
+    from chessreg.experiments.playing.stored import unit_reference
+
+    with fresh(home).read() as session:
+        run_id, unit = unit_reference(session, reference)
+        found = partners(session, run_id, unit) if other is None else []
+        keys = [(p.run_id, p.unit) for p in found] if other is None else [unit_reference(session, other)]
+    arms = {(partner.run_id, partner.unit): partner.arm for partner in found}
+    rows = []
+    for key in keys:
+        pair = paired(home.session().database, (run_id, unit), key)
+        rows.append({"run": key[0].hex, "unit": key[1], "arm": arms.get(key, ""), **pair.told()})
+    emit(home, rows, PARTNERS)
+
+
 @game.command()
 @click.argument("source", metavar="RUN|QUERY")
 @click.option("--pgn", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The file to write.")

@@ -42,6 +42,7 @@ def findings(database: Database, store: Store, registry: str, *, digests: bool =
     yield from promises(database, store)
     yield from unattended(database, store, registry)
     yield from waiting(database, store)
+    yield from forgotten(database, store)
     yield from leftovers(store)
     yield from unfinished_artefacts(database, store)
     yield from missing_files(database, store)
@@ -122,6 +123,32 @@ def waiting(database: Database, store: Store) -> Iterator[Finding]:
             f"{len(aside)} are set aside: {aside[0]['why']}",
             "chessreg recover --list, then chessreg recover --again",
         )
+
+
+def forgotten(database: Database, store: Store) -> Iterator[Finding]:
+    """Fragments that were taken in once and that the registry does not know: a backup of it was put back, or a power
+    cut took its last transactions. Their rows go in by their keys, so nothing is doubled."""
+    from store.fragments import ingested
+
+    record = tables.FragmentRecord
+    with database.read() as session:
+        known = set(session.scalars(select(record.name)))
+    unknown = [fragment for fragment in ingested(store) if fragment.name not in known]
+    if not unknown:
+        return
+
+    def again() -> None:
+        for fragment in unknown:
+            fragment.path.rename(store.incoming / fragment.name)
+        spool.take_in(database, store)
+
+    runs = len({fragment.run_id for fragment in unknown})
+    yield Finding(
+        "fragments",
+        f"{len(unknown)} of {runs} runs were taken in once, and the registry does not know them: it is older than they",
+        "chessreg doctor --fix",
+        again,
+    )
 
 
 def leftovers(store: Store) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from chessreg.jobs.load import load
 from chessreg.jobs.task import Task, plain
 from chessreg.registry.tables.types import utc_now
 
@@ -56,6 +57,7 @@ class Heart(threading.Thread):
             "units_done": self.task.units_done,
             "progress": min(max(float(self.task.fraction), 0.0), 1.0),
             "doing": self.task.doing[:200],
+            "load": load(),
         }
         writer.add("check_in", plain(row))
         writer.flush()

@@ -258,7 +258,24 @@ def machines(session: Session) -> list[Row]:
         )
     }
     query = select(tables.Machine).order_by(tables.Machine.last_seen.desc(), tables.Machine.host, tables.Machine.id)
+    told = loads(session)
     return [
-        {**columns(record), "runs": counts.get(record.id, (0, 0))[0], "running": counts.get(record.id, (0, 0))[1]}
+        {
+            **columns(record),
+            "runs": counts.get(record.id, (0, 0))[0],
+            "running": counts.get(record.id, (0, 0))[1],
+            **told.get(record.id, {"load": None, "load_at": None}),
+        }
         for record in session.scalars(query)
     ]
+
+
+def loads(session: Session) -> dict[UUID, Row]:
+    """`load` of each machine on which something runs, as its attempts told it last, and when."""
+    attempt = tables.Attempt
+    query = (
+        select(attempt.machine_id, attempt.load, attempt.checked_in_at)
+        .where(attempt.state == tables.AttemptState.RUNNING, attempt.load.is_not(None))
+        .order_by(attempt.checked_in_at)
+    )
+    return {machine: {"load": load, "load_at": at} for machine, load, at in session.execute(query)}

@@ -63,12 +63,12 @@ def made_games(session: Session, settings: Values) -> str | None:
 
 
 def make_games(session: Session, settings: Values) -> str:
-    """The games of a play run, as `chessreg game export` writes them, added as `chessreg dataset add` does."""
+    """The games of a run, as `chessreg game export` writes them, added as `chessreg dataset add` does."""
     from chessreg.experiments.playing.stored import games_of, stored_games
     from chessreg.games.pgn import save_pgn
     from chessreg.jobs.datasets import add_dataset
 
-    run = session.inputs.run(settings["play"], "play")
+    run = session.inputs.run(settings["play"])
     games = stored_games(session.database, games_of(session.database, run.id))
     with TemporaryDirectory() as folder:
         file = Path(folder) / file_of_games(settings)

@@ -11,6 +11,7 @@ from chessreg.papers.plan import SIZES, Request, ordered, replaced
 from chessreg.papers.preparing import PREPARATIONS
 from chessreg.queries.catalogue import find as find_query
 from chessreg.queries.catalogue import find_plot
+from chessreg.queries.published import values
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -57,6 +58,9 @@ def test_every_sheet_asks_a_query_and_draws_plots_that_there_are():
             assert find_query(sheet.query).title == sheet.query
             for title in sheet.plots:
                 assert find_plot(title)[0].title == sheet.query
+            assert set(sheet.tables) <= {value.table for value in values() if value.query == sheet.query}
+        steps = {step.name for step in paper.steps(Request("model", "train", "test", 8, 64, "small"))}
+        assert {name for picture in paper.pictures for name in picture.after} <= steps
 
 
 def test_layers_that_are_tried():

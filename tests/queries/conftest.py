@@ -97,6 +97,22 @@ class Maker:
             ended_at=START, state=state, cause="finished", chessreg_version="0", code={}, environment={},
         )  # fmt: skip
 
+    def dataset(self, source, part=None):
+        """A dataset and one part (name, seed, low, high) of it; returns its recipe."""
+        digest = digest_of(["dataset", next(self.count)])
+        artefact = tables.Artefact(digest=digest, kind="dataset", bytes=1, state="complete", created_at=START)
+        row = tables.Dataset(
+            id=uuid_of(digest), identity=digest, artefact=digest, source=source, games=3, plies=9, duplicates=0,
+            rejected=0, skipped=0, report={}, created_at=START,
+        )  # fmt: skip
+        self.add(artefact, row)
+        if part:
+            name, seed, low, high = part
+            self.add(
+                tables.Split(dataset_id=row.id, name=name, seed=seed, low=low, high=high, games=2, created_at=START)
+            )
+        return f"dataset:{digest}"
+
     def engine(self, version="15.1"):
         id = uuid_of(digest_of(["engine", version]))
         with self.database.read() as session:

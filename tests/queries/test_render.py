@@ -11,6 +11,7 @@ from chessreg.queries import render, run_query, run_sql
 from chessreg.queries.catalogue import entries
 from chessreg.queries.engine import _ENGINES, Engine
 from chessreg.queries.render import FORMATS, rendered
+from chessreg.registry import migrations
 
 
 @pytest.fixture
@@ -137,6 +138,6 @@ def test_the_footer_names_what_the_numbers_rest_on(results):
     result = run_query(results, "games by termination")
     line = render.footer(result)
     assert line.startswith("games by termination: 6 rows; query ")
-    assert "registry schema 0001" in line
+    assert f"registry schema {migrations.head()}" in line
     assert f"data {results.data_version()}" in line
     assert "100 game" in line

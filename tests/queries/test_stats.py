@@ -125,3 +125,14 @@ def test_many_distinct_clusters_give_what_one_block_of_draws_gives(monkeypatch):
     whole = stats.rate(clusters(hits=hits, trials=trials), "hits", "trials")
     monkeypatch.setattr(stats, "BLOCK", 300 * 7)  # seven resamples at once
     assert stats.rate(clusters(hits=hits, trials=trials), "hits", "trials") == pytest.approx(whole)
+
+
+def test_a_median_is_of_clusters_and_its_interval_of_resampled_ones():
+    three = clusters(value=[30, 10, 20], weights=[1, 1, 1])
+    assert stats.median(three, "value").value == 20
+    assert stats.median(clusters(value=[30, 10], weights=[1, 3]), "value").value == 10
+    assert stats.median(clusters(value=[30, 10], weights=[2, 2]), "value").value == 20  # between the middle two
+    assert stats.median(clusters(value=[math.nan], weights=[5]), "value") == stats.UNKNOWN
+    spread = stats.median(clusters(value=list(range(101)), weights=[1] * 101), "value")
+    # The median of 101 lies within 1.96 / 2 of the root of 101 places around the middle one.
+    assert (spread.value, spread.low, spread.high) == (50, pytest.approx(40, abs=2), pytest.approx(60, abs=2))

@@ -22,13 +22,15 @@ from chessreg.registry.urls import place_of
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "registry"
 
-CHILDREN = '''"""A revision that rebuilds a table which others refer to."""
+HEAD = migrations.head()
+NEXT = f"{int(HEAD) + 1:04}"
+CHILDREN = f'''"""A revision that rebuilds a table which others refer to."""
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0002"
-down_revision = "0001"
+revision = "{NEXT}"
+down_revision = "{HEAD}"
 
 
 def upgrade():
@@ -47,7 +49,7 @@ def next_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         environment, revisions = migrations.locations()
         folder = tmp_path / "revisions"
         shutil.copytree(revisions, folder, ignore=shutil.ignore_patterns("__pycache__"))
-        (folder / "0002_next.py").write_text(source)
+        (folder / f"{NEXT}_next.py").write_text(source)
         monkeypatch.setattr(migrations, "locations", lambda: (environment, folder))
 
     return add
@@ -62,7 +64,9 @@ def schema(url: str) -> dict[str, Any]:
         if name == migrations.VERSION_TABLE:
             continue
         said[name] = {
-            "columns": [{k: str(v) for k, v in c.items() if k != "comment"} for c in looked.get_columns(name)],
+            "columns": {
+                c["name"]: {k: str(v) for k, v in c.items() if k != "comment"} for c in looked.get_columns(name)
+            },
             "key": looked.get_pk_constraint(name),
             "checks": sorted((c["name"], c["sqltext"]) for c in looked.get_check_constraints(name)),
             "unique": sorted((c["name"], c["column_names"]) for c in looked.get_unique_constraints(name)),
@@ -138,7 +142,7 @@ def test_an_older_schema_is_refused_and_an_upgrade_keeps_rows_and_their_children
     with Database.open(url) as database, database.write() as session:
         session.add(rows.game(rows.run(session).id))
     next_revision(CHILDREN)
-    with pytest.raises(SchemaError, match=r"has schema 0001; this chessreg needs 0002 \(chessreg db upgrade\)"):
+    with pytest.raises(SchemaError, match=rf"has schema {HEAD}; this chessreg needs {NEXT} \(chessreg db upgrade\)"):
         Database.open(url)
     assert migrations.status(url).state == "behind"
     assert migrations.upgrade(url).state == "equal"
@@ -167,7 +171,7 @@ def test_an_upgrade_that_fails_half_way_changes_nothing(url: str, next_revision:
     with pytest.raises(SchemaError, match=r"half way.*nothing was changed|half way.*a copy from before"):
         migrations.upgrade(url)
     assert schema(url) == before
-    assert migrations.status(url).current == "0001"
+    assert migrations.status(url).current == HEAD
 
 
 def test_before_an_upgrade_a_sqlite_registry_is_copied(sqlite_path: Path, rows: Any, next_revision: Any) -> None:
@@ -176,7 +180,7 @@ def test_before_an_upgrade_a_sqlite_registry_is_copied(sqlite_path: Path, rows: 
     next_revision(CHILDREN)
     migrations.upgrade(sqlite_path)
     (copy,) = (sqlite_path.parent / "backups").iterdir()
-    assert migrations.status(copy).current == "0001"
+    assert migrations.status(copy).current == HEAD
     with closing(sqlite3.connect(copy)) as connection:
         assert connection.execute("SELECT count(*) FROM run").fetchone() == (1,)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -147,6 +148,54 @@ def interrupt_at(unit: int) -> Callable[[float, str], None]:
 @pytest.fixture
 def session(world: Path) -> Iterator[Session]:
     with open_session(str(world / "registry.db"), world / "store") as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def studied(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the world with more to compare: a longer probe, a model of three layers with its untrained twin and its
+    probe, vectors and a control, legality, two trainings, and the interrupted run brought to its end."""
+    from chessreg.experiments.cache import CacheSpec
+    from chessreg.experiments.legality import LegalitySpec
+    from chessreg.experiments.probe import ProbeSpec
+    from chessreg.experiments.skill import SkillSettings
+    from chessreg.experiments.train import TrainSpec
+    from chessreg.experiments.vector import VectorSpec
+    from chessreg.games.tokenizers import PgnCharacters
+    from chessreg.jobs import checkpoints
+    from chessreg.models.checkpoint import CheckpointInfo, gpt2_config, save_checkpoint
+    from chessreg.models.random_twin import random_twin
+
+    root = tmp_path_factory.mktemp("studied") / "world"
+    shutil.copytree(world, root)
+    deep = random_twin(gpt2_config(n_layer=3, n_head=1, n_embd=16, block_size=512, vocab_size=32), 7)
+    save_checkpoint(deep, root / "deep", CheckpointInfo.of(deep, PgnCharacters.name, source={"format": "test"}))
+    place = ["--registry", str(root / "registry.db"), "--store", str(root / "store")]
+    assert run_command_line([*place, "import", "checkpoint", str(root / "deep"), "--name", "deep"]) == 0
+    with open_session(str(root / "registry.db"), root / "store") as session:
+        checkpoints.random_twin(session.database, session.store, "deep", name="untrained")
+        session.run(ProbeSpec(cache="cache-fit", test_cache="cache-test", epochs=2), name="longer")
+        for part in ("fit", "test"):
+            session.run(CacheSpec(checkpoint="deep", dataset=f"games:{part}", games=5, last=3), name=f"deep-{part}")
+        session.run(ProbeSpec(cache="deep-fit", test_cache="deep-test", epochs=1), name="deep-board")
+        vectors = VectorSpec(checkpoint="deep", dataset="games", first_ply=0, skill=SkillSettings(bins=2))
+        session.run(vectors, name="skill")
+        session.run(VectorSpec(source="random", of="skill"), name="control")
+        session.run(LegalitySpec(checkpoint="deep", dataset="games:test", games=2, every=10), name="legal")
+        for n, rate in enumerate((3e-3, 1e-2)):
+            train = TrainSpec(
+                datasets=("games:fit",), heldout="games:test", n_layer=1, n_head=1, n_embd=8, block_size=64, steps=12,
+                batch_tokens=130, warmup_steps=2, heldout_steps=6, learning_rate=rate,
+            )  # fmt: skip
+            session.run(train, kind("train").how(threads=1, log_steps=3), name=f"train-{n}")
+        toy = kind(TOY)
+        session.run(toy.spec(positions=9, seed=1), kind=TOY)  # what was left of "cut"
+    return root
+
+
+@pytest.fixture
+def study(studied: Path) -> Iterator[Session]:
+    with open_session(str(studied / "registry.db"), studied / "store") as opened:
         yield opened
 
 
@@ -332,6 +381,15 @@ class Driver:
         assert rows, f"no row with {word!r}:\n{self.text}"
         table.move(rows[0])
         await settled(self.pilot)
+
+    async def stand_on(self, *names: str, mark: bool = False) -> None:
+        """Put the cursor on the row of this name, of each in turn, and mark it."""
+        from tui.widgets.table import PageTable
+
+        table = self.room.query_one(PageTable)
+        for name in names:
+            table.move(next(n for n in range(table.count) if (table.row(n) or {}).get("name") == name))
+            await (self.press("space") if mark else settled(self.pilot))
 
 
 @asynccontextmanager

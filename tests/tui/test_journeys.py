@@ -214,7 +214,7 @@ async def test_from_a_table_to_the_rows_behind_a_line_to_the_board(drive, sessio
 async def test_the_papers_numbers_stand_beside_ours(drive) -> None:
     async with drive(size=(160, 40)) as driver:
         await driver.press("7")
-        await driver.find_row("probe accuracy")
+        await driver.find_row("probe accuracy by layer")
         await driver.press("enter", "p")
         assert "published" in driver.text
         assert "Karvonen 2024" in driver.text

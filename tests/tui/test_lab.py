@@ -155,10 +155,8 @@ async def test_the_scale_changes_both_masses_as_the_command_prints_and_the_run_s
         assert words[:2] == ["chessreg", "lab"]
         told = command(own_world, *words[1:])
         assert told["moves"] == list(screen.sans)
-        with (
-            open_session(str(own_world / "registry.db"), own_world / "store") as session,
-            session.database.read() as sql,
-        ):
+        database = Database.open(f"sqlite:///{own_world / 'registry.db'}", create=False)
+        with database.read() as sql:
             stored = select(Trial).where(Trial.item == -1, Trial.sample == -1, Trial.condition.in_(["clean", "edit"]))
             masses = {row.condition: (row.mass_original, row.mass_modified) for row in sql.scalars(stored)}
         database.close()

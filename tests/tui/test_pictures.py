@@ -11,7 +11,9 @@ import pytest
 from textual.pilot import Pilot
 
 from chessreg.jobs import listing
-from chessreg.queries import render, run_query
+from chessreg.queries import render, run_query, run_sql
+from chessreg.queries.ask import plotted
+from chessreg.queries.catalogue import find_plot
 from chessreg.session import Session
 from tui.data.boards import boards
 from tui.data.results import results
@@ -125,17 +127,62 @@ def test_an_answer(picture: Any, session: Session) -> None:
 def test_rows_behind_an_answer(picture: Any) -> None:
     async def steps(driver: Any) -> None:
         await driver.press("7")
-        await driver.find_row("probe accuracy")
+        await driver.find_row("probe accuracy by layer")
         await driver.press("enter", "enter")
 
     picture(steps, "row 1", "board", "correct", "test")
+
+
+def test_sql(picture: Any, session: Session) -> None:
+    text = "SELECT run_id, unit, result, plies\nFROM game -- of both matches\nWHERE plies > 0\nORDER BY run_id, unit"
+    result = run_sql(session.database, text)
+
+    async def steps(driver: Any) -> None:
+        await driver.go("queries")
+        await driver.press("e")
+        driver.app.focused.text = text
+        await driver.press("f5")
+
+    picture(steps, *(str(row["plies"]) for row in result.rows), f"sql: {len(result)} rows", "-- of both matches")
+
+
+def test_a_plot(picture: Any, session: Session) -> None:
+    entry, plot = find_plot("probe accuracy by layer")
+    (row,) = plotted(session.database, entry, plot).rows
+
+    async def steps(driver: Any) -> None:
+        await driver.go("queries")
+        await driver.find_row(entry.title)
+        await driver.press("v")
+
+    picture(steps, plot.title, "accuracy %", "●", f"{int(row[plot.y])} ┤")
+
+
+def test_bars(picture: Any, session: Session) -> None:
+    entry, plot = find_plot("board edits")
+    result = plotted(session.database, entry, plot)
+
+    async def steps(driver: Any) -> None:
+        await driver.go("queries")
+        await driver.find_row(entry.title)
+        await driver.press("v")
+
+    picture(steps, plot.title, *(render.cell(result, row, plot.y) for row in result.rows))
+
+
+def test_jump_mode(picture: Any) -> None:
+    async def steps(driver: Any) -> None:
+        await driver.go("queries")
+        await driver.press("e", "ctrl+o")
+
+    picture(steps, " a ", " s ", "a letter jumps there")
 
 
 def test_help(picture: Any) -> None:
     async def steps(driver: Any) -> None:
         await driver.press("question_mark")
 
-    picture(steps, "Here", "Filter the runs as you type", "In a table", "chessreg runs list")
+    picture(steps, "Here", "Filter the runs as you type", "chessreg runs list")
 
 
 def test_an_empty_registry(picture: Any, tmp_path: Path) -> None:

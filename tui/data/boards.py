@@ -27,6 +27,7 @@ class Boards(NamedTuple):
     frames: list[BoardFrame]
     run: str
     kind: str
+    limit: int | None = None  # of a game: the frame at its move limit
 
 
 def boards(session: Session, row: Mapping[str, Any]) -> Boards:
@@ -58,4 +59,13 @@ def boards(session: Session, row: Mapping[str, Any]) -> Boards:
     frames = kind(record.source).frames({k: v for k, v in whole.items() if k != "family"}, session.inputs)
     if not frames:
         raise NotFoundError(f"{run.kind} runs draw no boards", "i shows all fields of the row")
-    return Boards(whole, frames, called, run.kind)
+    return Boards(whole, frames, called, run.kind, limit_of(session, whole))
+
+
+def limit_of(session: Session, row: Mapping[str, Any]) -> int | None:
+    """The ply of a game at which its move limit stops it, where the row is a game and a limit was recorded."""
+    if row["family"] != "game":
+        return None
+    from chessreg.experiments.playing.stored import stored_games
+
+    return next(stored_games(session.database, [(row["run_id"], row["unit"])])).limit_ply

@@ -154,6 +154,8 @@ class BoardScreen(Room):
     # -- actions --------------------------------------------------------------------------------------------------
 
     def offers(self, action: Action) -> bool:
+        if action.method in ("beside", "limit"):
+            return self.is_game and super().offers(action)
         if action.method in ("step", "edge", "illegal") and self.boards is not None:
             return len(self.boards.frames) > 2 and super().offers(action)
         return super().offers(action)
@@ -181,6 +183,27 @@ class BoardScreen(Room):
             self.go(further[0])
         elif not wrong:
             self.notify("no illegal try here")
+
+    @property
+    def is_game(self) -> bool:
+        return self.boards is not None and self.boards.row.get("family") == "game"
+
+    def action_limit(self) -> None:
+        if self.boards is None or not self.is_game:
+            return
+        limit = self.boards.limit
+        if limit is None:
+            self.notify("no move limit was recorded")
+            return
+        self.go(limit)
+        if limit > len(self.boards.frames) - 1:
+            self.notify(f"the game ended before the limit, which is after ply {limit}")
+
+    def action_beside(self) -> None:
+        from tui.screens.pair import PairScreen
+
+        if self.boards is not None and self.is_game:
+            self.app.push_screen(PairScreen(self.boards.row, self.frame))
 
     def action_flip(self) -> None:
         self.flipped = not self.flipped

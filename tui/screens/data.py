@@ -17,6 +17,7 @@ from tui.widgets.columns import Column
 from tui.widgets.strip import PaneStrip
 from tui.widgets.table import PageTable
 
+NOUN = "data.noun"  # under which it is remembered what was looked at
 TITLES = {"dataset": "datasets", "checkpoint": "checkpoints", "cache": "caches", "probe": "probes",
           "vector": "vectors", "sae": "SAEs"}  # fmt: skip
 EMPTY = {
@@ -101,6 +102,11 @@ class DataScreen(SaysWords):
         yield PaneStrip()
         yield PageTable(id="things")
 
+    def on_mount(self) -> None:
+        kept = self.desk_app.remembered.get(NOUN, self.noun)
+        self.noun = kept if kept in things.NOUNS else self.noun
+        super().on_mount()
+
     async def fill(self) -> None:
         found = await self.ask("reading what there is", things.listed)
         if found is not None:
@@ -126,6 +132,7 @@ class DataScreen(SaysWords):
 
     def choose(self, place: int) -> None:
         self.noun = things.NOUNS[place % len(things.NOUNS)]
+        self.desk_app.remembered.set(NOUN, self.noun)
         self.draw()
 
     def action_noun(self, way: str) -> None:

@@ -11,7 +11,11 @@ from rich.text import Text
 from tui.actions import EVERYWHERE, Action
 from tui.screens.page import PageScreen
 
-SECTIONS = {"table": "In a table", EVERYWHERE: "Everywhere"}
+SECTIONS = {
+    "table": "In a table", "filter": "In this line", "editor": "In the editor", "log": "In the log",
+    EVERYWHERE: "Everywhere",
+}  # fmt: skip
+HERE = "Here"
 
 
 class HelpScreen(PageScreen):
@@ -25,13 +29,14 @@ class HelpScreen(PageScreen):
 
     def content(self) -> RenderableType:
         parts: list[RenderableType] = []
-        for place in dict.fromkeys(action.place for action in self.told):
+        titles = [SECTIONS.get(action.place, HERE) for action in self.told]
+        for title in dict.fromkeys(titles):
             table = Table.grid(padding=(0, 2))
             table.add_column(style="bold", no_wrap=True, width=9)
             table.add_column(width=34 if self.app.size.width < 110 else 50)
             table.add_column(style="dim", overflow="fold")
-            for action in self.told:
-                if action.place == place:
+            for action, its in zip(self.told, titles, strict=True):
+                if its == title:
                     table.add_row(Text(action.shown_keys), Text(action.text), Text(action.twin))
-            parts += [Text(SECTIONS.get(place, "Here"), style="bold underline"), table, Text()]
+            parts += [Text(title, style="bold underline"), table, Text()]
         return Group(*parts, Text("At the right: the command that does or prints the same.", style="dim"))

@@ -11,7 +11,7 @@ from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from tui import show
-from tui.actions import bindings
+from tui.actions import Action, bindings
 from tui.data.chart import Chart, chart_of
 from tui.data.queries import Question, plots_of, plotted
 from tui.screens.result import ResultRoom
@@ -78,6 +78,9 @@ class PlotScreen(Scoped, ResultRoom):
             self.result, chart, footer = found
             self.query_one(ChartView).show(chart)
             self.query_one(".below", Static).update("\n".join([*self.result.notes, show.provenance(footer)]))
+
+    def offers(self, action: Action) -> bool:
+        return super().offers(action) and (action.method != "turn" or len(self.plots) > 1)
 
     def command(self) -> str:
         return f'chessreg plot "{self.plots[self.at].title}"{self.asked.options}'

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from chessreg.session import Session
 
 
+LIST = "runs.list"  # under which words, order and columns are remembered
+
+
 class Found(NamedTuple):
     counts: dict[str, int]
     pages: Pages
@@ -62,6 +65,10 @@ class RunsScreen(SaysWords):
 
     def on_mount(self) -> None:
         self.query_one(PageTable).is_marked = lambda row: row["id"] in self.marked
+        kept = self.desk_app.remembered.get(LIST, {})
+        self.words, self.sort = kept.get("words", ""), kept.get("sort", NEWEST_FIRST)
+        self.columns = [key for key in kept.get("columns", ()) if run_columns.known(key)] or list(run_columns.SHOWN)
+        self.query_one(FilterBar).set_words(self.words)
         super().on_mount()
 
     async def fill(self) -> None:
@@ -73,6 +80,8 @@ class RunsScreen(SaysWords):
         if found is None:
             return
         self._shown = asked
+        kept = {"words": self.words, "sort": self.sort, "columns": self.columns}
+        self.desk_app.remembered.set(LIST, kept)
         self.overview = overview_line(found)
         self.tell_marks()
         self.set_class(not found.counts["run"], "-empty")

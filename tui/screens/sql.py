@@ -11,6 +11,7 @@ from textual.widgets import OptionList, Static
 from tui import show
 from tui.actions import EVERYWHERE, Action, bindings, of
 from tui.data import sql
+from tui.data.pages import Listed
 from tui.screens.answer import first_page
 from tui.screens.result import ResultRoom, table_columns
 from tui.widgets.editor import SqlEditor
@@ -47,7 +48,9 @@ class SqlScreen(ResultRoom):
 
     async def fill(self) -> None:
         """Ask again what was asked; the names for completion at first."""
-        editor = self.query_one(SqlEditor)
+        editor, table = self.query_one(SqlEditor), self.query_one(PageTable)
+        if not table.loaded:
+            table.show(Listed([]), [])
         if not editor.names:
             editor.names = await self.ask("reading the names of tables", sql.names) or {}
         if self.asked:
@@ -100,7 +103,7 @@ class SqlScreen(ResultRoom):
         self.set_focus(self.query_one(SqlEditor))
 
     def on_sql_editor_left(self) -> None:
-        if self.query_one(PageTable).loaded:
+        if self.result is not None:
             self.set_focus(self.query_one(PageTable))
         else:
             self.desk_app.pop_screen()

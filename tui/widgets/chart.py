@@ -223,10 +223,16 @@ def bars(chart: Chart, panel: Panel, width: int) -> list[list[tuple[str, str]]]:
             canvas = Canvas(space, 1)
             begin, end = sorted((column(0.0), column(point.y)))
             canvas.bar(begin, end, style_of(place))
-            ends = [round(column(v)) for v in (point.low, point.high) if v is not None]
-            for x in range(min(ends), max(ends) + 1) if len(ends) == 2 else ends:
-                canvas.put(x, 0, "├" if x == ends[0] else "┤" if x == ends[-1] else "─", "")
+            over(canvas, [round(column(v)) for v in (point.low, point.high) if v is not None], round(end))
             text = f" {mark_of(place)} {labels[place]}" if several else name
             line = [(fitted(text, left), style_of(place) if several else ""), ("│", "axis"), *canvas.lines()[0]]
             found.append([*line, (f" {point.text}", "")])
     return [*found, []]
+
+
+def over(canvas: Canvas, ends: list[int], value: int) -> None:
+    """The interval over a bar: double inside it, a cross at the value. One end alone is a lone cap."""
+    for x in range(min(ends), max(ends) + 1) if len(ends) == 2 else ends:
+        canvas.put(x, 0, "├" if x == ends[0] else "┤" if x == ends[-1] else "═" if x < value else "─")
+    if len(ends) == 2 and ends[0] < value < ends[1]:
+        canvas.put(value, 0, "┼")

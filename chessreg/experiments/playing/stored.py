@@ -66,6 +66,12 @@ class StoredGame:
         both = (self.model, self.opponent)
         return both if self.match.color == "white" else both[::-1]
 
+    @property
+    def limit_ply(self) -> int | None:
+        """How many plies the game has when its move limit stops it; None without a limit, or where none is recorded."""
+        limit = self.match.move_limit
+        return None if limit is None else self.game.opening_plies + 2 * limit
+
     def record(self) -> GameRecord:
         """The game as PGN is written."""
         white, black = self.players

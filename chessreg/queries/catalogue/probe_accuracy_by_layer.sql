@@ -27,7 +27,7 @@
 --   done [units]: units that are there
 --   planned [units]: units of the run
 --   model [hidden]: the model, or which model's untrained twins
---   fit [hidden]: number of the settings, seed aside
+--   fit [hidden]: fit 1, fit 2, …: runs of one number differ in seed and model alone
 --   checkpoint_id [hidden]: its id
 --   run_id [hidden]: its id
 -- statistics:
@@ -65,7 +65,7 @@ LEFT JOIN checkpoints AS parent ON c.random_init AND parent.checkpoint_id = c.pa
 
 -- statement: numbered
 SELECT *, coalesce(twin_of || ', untrained', checkpoint) AS model,
-       dense_rank() OVER (PARTITION BY label, positions ORDER BY settings) AS fit,
+       'fit ' || dense_rank() OVER (PARTITION BY label, positions ORDER BY settings) AS fit,
        dense_rank() OVER (ORDER BY label, positions, family, twin_of IS NOT NULL, checkpoint, checkpoint_id,
                                    created_at, run_id, split, layer, hook_point, unit) AS cell,
        unit = first_value(unit) OVER (PARTITION BY run_id ORDER BY CASE WHEN split = 'validation' THEN correct / n END

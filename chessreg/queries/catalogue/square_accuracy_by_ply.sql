@@ -17,7 +17,7 @@
 --   done [units]: units that are there
 --   planned [units]: units of the run
 --   model [hidden]: the model, or which model's untrained twins
---   fit [hidden]: number of the settings, seed aside
+--   fit [hidden]: fit 1, fit 2, …: runs of one number differ in seed and model alone
 --   checkpoint_id [hidden]: its id
 --   run_id [hidden]: its id
 -- statistics:
@@ -52,7 +52,7 @@ WHERE p.place = 1
 
 -- statement: numbered
 SELECT *, coalesce(twin_of || ', untrained', checkpoint) AS model,
-       dense_rank() OVER (PARTITION BY label, positions ORDER BY settings) AS fit,
+       'fit ' || dense_rank() OVER (PARTITION BY label, positions ORDER BY settings) AS fit,
        dense_rank() OVER (ORDER BY label, positions, family, twin_of IS NOT NULL, checkpoint, checkpoint_id, created_at,
                                    run_id) AS place
 FROM cells

@@ -118,6 +118,7 @@ class Attempt(Base):
     units_done: Mapped[int] = mapped_column(default=0)
     progress: Mapped[float | None] = mapped_column(FiniteFloat)  # of its own share, 0 to 1
     doing: Mapped[str | None] = mapped_column(Text)  # what it said last of its progress
+    load: Mapped[dict[str, Any] | None] = mapped_column(Json)  # of its machine at the last check-in: jobs.load
     log: Mapped[str | None] = mapped_column(Text)
     chessreg_version: Mapped[str] = mapped_column(String(64))
     code: Mapped[dict[str, Any]] = mapped_column(Json)  # commit, patch, untracked: chessreg, working folder

@@ -25,7 +25,7 @@ from rounds import PLAYS, Round, play
 
 from chessreg.registry import provenance
 
-ROUNDS_A_HOME = 22  # every cause twice
+ROUNDS_A_HOME = 24  # every cause twice
 SAY_SECONDS = 15.0
 
 

