@@ -25,14 +25,13 @@ def serve(registry_url: str, store_path: Path, options: Sequence[str], host: str
     except ImportError as error:
         raise BadInputError("--web needs textual-serve", "pip install 'chessreg[web]'") from error
 
-    class OwnPageOnly(Server):  # type: ignore[misc]
+    class OwnPageOnly(Server):
         """Other pages that the browser has open must not reach the app: it can launch jobs and write files."""
 
-        async def handle_websocket(self, request: web.Request) -> web.StreamResponse:
+        async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
             if not own(request.headers.get("Origin", ""), request.host, host, port):
                 raise web.HTTPForbidden(text="only the page that is served here may connect")
-            answer: web.StreamResponse = await super().handle_websocket(request)
-            return answer
+            return await super().handle_websocket(request)
 
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -28,7 +28,8 @@ def shortest_game(target: chess.Board, max_plies: int = MAX_PLIES) -> list[chess
         if len(dead) > MAX_POSITIONS:
             break
     raise BadInputError(
-        f"no game of {max_plies} plies or fewer was found that leads to {target.epd()}, and a model reads moves, not positions",
+        f"no game of {max_plies} plies or fewer was found that leads to {target.epd()},"
+        " and a model reads moves, not positions",
         "use a book of games (PGN, TSV or CSV)",
     )
 

@@ -37,7 +37,9 @@ def verify_cache(database: Database, store: Store, reference: str) -> dict[str, 
     for row in rows:
         place = store.root / row.path
         if not place.exists():
-            inputs.located("cache", f"run:{run_id.hex}", row.digest, place)  # says what is missing, and where to look
+            inputs.located(
+                "cache", f"run:{run_id.hex}", row.digest, run_id, array=row.path.removeprefix("arrays/")
+            )  # pulls, or says what is missing, and where to look
         group = Group(place)
         group.verify()
         if group.digest != row.digest:

@@ -207,12 +207,18 @@ def sort_value(session: Session, key: str) -> ColumnElement[Any]:
     if key.startswith("metric.") and len(key) > 7:
         return last_metric(key[7:])
     if key in ("created", "completed", "id", "kind"):
-        return {"created": run.created_at, "completed": run.completed_at, "id": run.id, "kind": run.kind}[key]
+        columns: dict[str, Any] = {
+            "created": run.created_at,
+            "completed": run.completed_at,
+            "id": run.id,
+            "kind": run.kind,
+        }
+        return columns[key]
     if key in ("name", "tags", "starred"):
         word = {"name": "name", "tags": "tag", "starred": "star"}[key]
         said = tables.Annotation
-        mine = said.noun == "run", said.target == hex_of(session), unindexed(said.word) == word
-        return select(func.min(said.value)).where(*mine, *holds()).correlate(run).scalar_subquery()
+        of_run = said.noun == "run", said.target == hex_of(session), unindexed(said.word) == word
+        return select(func.min(said.value)).where(*of_run, *holds()).correlate(run).scalar_subquery()
     mine = attempt.run_id == run.id
     if key == "tries":
         return select(func.count()).where(mine).correlate(run).scalar_subquery()

@@ -139,7 +139,7 @@ def first_try_legal(session: Session, artefact: str | None) -> float | None:
         .limit(1)
     )
     turns = trial.run_id == newest.scalar_subquery(), trial.legal_original.is_not(None)
-    legal = func.count().filter(trial.legal_original)
+    legal = func.count().filter(trial.legal_original.is_(True))
     all_of_them, right = session.execute(select(func.count(), legal).where(*turns)).one()
     return right / all_of_them if all_of_them else None
 

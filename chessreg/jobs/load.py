@@ -15,7 +15,7 @@ GPU_COLUMNS = ("index", "name", "memory.total", "memory.used", "utilization.gpu"
 
 def load() -> Load:
     """This machine now: `cpu` (processes that run or want to, over one minute), `cores`, `memory_bytes`,
-    `memory_used_bytes`, and for each of `gpus` its index, name, `memory_bytes`, `memory_used_bytes` and `busy` (0 to 1).
+    `memory_used_bytes`, and for each of `gpus` its index, name, `memory_bytes`, `memory_used_bytes`, `busy` (0 to 1).
 
     What cannot be told is None.
     """

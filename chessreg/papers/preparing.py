@@ -59,7 +59,7 @@ def make_parts(session: Session, settings: Values) -> str:
 def made_games(session: Session, settings: Values) -> str | None:
     with session.database.read() as sql:
         found = sql.scalars(select(tables.Dataset).where(tables.Dataset.source == file_of_games(settings))).first()
-        return found and f"dataset:{found.identity}"
+        return f"dataset:{found.identity}" if found else None
 
 
 def make_games(session: Session, settings: Values) -> str:

@@ -47,7 +47,7 @@ def machines(session: Session, subjects: list[Subject]) -> list[dict[str, Any]]:
         last = last or last_attempt(session, subject.run_id)
         where = session.get(tables.Machine, last.machine_id) if last else None
         ended = [tried for tried, _ in tries if tried.ended_at is not None]
-        seconds = sum((tried.ended_at - tried.started_at).total_seconds() for tried in ended)
+        seconds = sum(((tried.ended_at or tried.started_at) - tried.started_at).total_seconds() for tried in ended)
         units = sum(tried.units_done for tried in ended)
         found.append(
             {"label": subject.label, "run_id": subject.run_id.hex}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sqlalchemy import or_, select
 
@@ -69,7 +69,7 @@ def runs(session: Session, sql: SqlSession, kind: str) -> list[Row]:
     run = tables.Run
     where = [] if kind in ("", "run") else [or_(run.kind == kind, run.kind == IMPORTED + kind)]
     found = list(sql.scalars(select(run).where(*where).order_by(run.created_at.desc(), run.id).limit(MOST)))
-    rows = []
+    rows: list[Row] = []
     for row in summaries(sql, found, {}):
         if row["archived"] or row["invalid"]:
             continue
@@ -81,7 +81,7 @@ def runs(session: Session, sql: SqlSession, kind: str) -> list[Row]:
 def to_come(sql: SqlSession, kind: str) -> list[Row]:
     """Runs that jobs stand for and that have not begun: what names one waits for it."""
     query = select(Job).where(Job.ended_at.is_(None), Job.shard == 0).order_by(Job.created_at.desc(), Job.id)
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for job in sql.scalars(query):
         fits = kind in ("", "run") or stands_for(job.kind, kind)
         begun = sql.get(tables.Run, job.run_id)

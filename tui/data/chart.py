@@ -72,7 +72,7 @@ def chart_of(result: QueryResult, plot: Plot) -> Chart:
                     float(row[plot.y]),
                     row[f"{plot.y}_low"] if ends else None,
                     row[f"{plot.y}_high"] if ends else None,
-                    cell(result, row, plot.y),
+                    cell(result, dict(row), plot.y),
                 )
                 for row in part
             ]

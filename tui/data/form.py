@@ -119,15 +119,15 @@ def field_of(part: Literal["what", "how", "asked"], path: str, info: FieldInfo) 
     optional = type(None) in get_args(info.annotation) or default is None
     common = {"part": part, "path": path, "default": default, "text": info.description or "", "optional": optional}
     if reference is not None:
-        form = "references" if get_origin(kind) is tuple else "reference"
-        return Field(form=form, noun=reference.noun, **common)  # type: ignore[arg-type]
+        several = get_origin(kind) is tuple
+        return Field(form="references" if several else "reference", noun=reference.noun, **common)
     if kind is bool:
-        return Field(form="yes or no", choices=(YES, NO), **common)  # type: ignore[arg-type]
+        return Field(form="yes or no", choices=(YES, NO), **common)
     if get_origin(kind) is Literal:
-        return Field(form="choice", choices=tuple(map(str, get_args(kind))), **common)  # type: ignore[arg-type]
+        return Field(form="choice", choices=tuple(map(str, get_args(kind))), **common)
     if get_origin(kind) is tuple:
-        return Field(form="list", item=bare(get_args(kind)[0]), **common)  # type: ignore[arg-type]
-    return Field(form="number" if kind in (int, float) else "text", **common)  # type: ignore[arg-type]
+        return Field(form="list", item=bare(get_args(kind)[0]), **common)
+    return Field(form="number" if kind in (int, float) else "text", **common)
 
 
 @dataclass

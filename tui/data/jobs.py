@@ -138,7 +138,7 @@ class Shown(NamedTuple):
     """A job beside the others of its run in this launch, in full."""
 
     job: dict[str, Any]
-    shards: list[Row]
+    shards: Sequence[Row]
     log: Path | None
     why_no_log: str
 

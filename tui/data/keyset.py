@@ -29,7 +29,7 @@ class KeysetPages:
         *,
         where: Sequence[ColumnElement[bool]] = (),
         descending: bool = False,
-        rows: Callable[[Any, list[Any]], list[Row]],
+        rows: Callable[[Any, list[Any]], Sequence[Row]],
         count: int | None = None,
     ) -> None:
         self._database, self._table, self._key = session.database, table, tuple(key)
@@ -82,7 +82,7 @@ class ChosenPages:
     """The rows of these ids, in this order: what a search has found, which no key leads to."""
 
     def __init__(
-        self, session: Session, table: Any, ids: Sequence[str], rows: Callable[[Any, list[Any]], list[Row]]
+        self, session: Session, table: Any, ids: Sequence[str], rows: Callable[[Any, list[Any]], Sequence[Row]]
     ) -> None:
         self._database, self._table, self._ids, self._rows = session.database, table, ids, rows
         self.count = len(ids)

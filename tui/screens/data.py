@@ -105,7 +105,6 @@ class DataScreen(SaysWords):
     def on_mount(self) -> None:
         kept = self.desk_app.remembered.get(NOUN, self.noun)
         self.noun = kept if kept in things.NOUNS else self.noun
-        super().on_mount()
 
     async def fill(self) -> None:
         found = await self.ask("reading what there is", things.listed)

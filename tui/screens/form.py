@@ -64,26 +64,23 @@ class FormScreen(Room):
         yield PaneStrip()
         yield FilterBar("words of a setting's name or of what it means", id="filter")
         with Container(id="parts"):
-            yield VerticalScroll(id="fields", can_focus=False)
+            with VerticalScroll(id="fields", can_focus=False):
+                wide = min(24, max(len(field.path) for field in self.form.fields))
+                for part in TITLES:
+                    yield Static(TITLES[part], classes="title", markup=False)
+                    yield from (FieldRow(field, wide) for field in self.form.fields if field.part == part)
             with Container(id="side"):
                 yield Static("", id="about", markup=False)
                 with VerticalScroll(can_focus=False):
                     yield Static("", id="plan", markup=False)
 
-    async def on_mount(self) -> None:
-        wide = min(24, max(len(field.path) for field in self.form.fields))
-        rows: list[Any] = []
-        for part in TITLES:
-            rows.append(Static(TITLES[part], classes="title", markup=False))
-            rows += [FieldRow(field, wide) for field in self.form.fields if field.part == part]
-        await self.query_one("#fields").mount_all(rows)
+    def on_mount(self) -> None:
         strip = self.query_one(PaneStrip)
         strip.names = tuple(f"preset {name}" if name else "no preset" for name in self.form.presets)
         strip.display = len(strip.names) > 1
         self.show_fields()
         needed = (n for n, row in enumerate(self.rows) if self.form.source(row.field.key) == "needed")
         self.go(self.rows, next(needed, 0))
-        super().on_mount()
 
     def on_resize(self) -> None:
         self.set_class(self.size.width >= 130, "-wide")

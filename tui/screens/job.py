@@ -63,7 +63,6 @@ class JobScreen(ChangesJobs):
         yield PageTable(id="part", empty="nothing yet")
 
     def on_mount(self) -> None:
-        super().on_mount()
         self.query_one(PaneStrip).names = PANES
         self.set_interval(LOG_SECONDS, self.read_log)
 

@@ -108,8 +108,8 @@ class JobsScreen(ChangesJobs):
     def action_filter(self) -> None:
         self.query_one(FilterBar).open()
 
-    def action_launch(self) -> None:
-        self.app.run_action("room('launch')")
+    async def action_launch(self) -> None:
+        await self.app.run_action("room('launch')")
 
     def on_filter_bar_typed(self, event: FilterBar.Typed) -> None:
         self.words = event.words

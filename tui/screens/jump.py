@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 from textual import events
 from textual.app import ComposeResult
@@ -16,7 +16,7 @@ from tui.actions import bindings
 LETTERS = "asdfghjklqwertyuiopzxcvbnm"
 
 
-def targets(screen: Screen[object]) -> dict[str, Widget]:
+def targets(screen: Screen[Any]) -> dict[str, Widget]:
     """The parts of a screen that take the focus, in reading order, by letter."""
     found = [
         widget

@@ -117,7 +117,7 @@ class LabScreen(Quartet):
     def look(self) -> None:
         """Ask for what is set now. An earlier question that still waits is dropped."""
         if self.choices:
-            self.run_worker(self.look_now, group="look", exclusive=True)
+            self.run_worker(self.look_now(), group="look", exclusive=True)
 
     async def look_now(self) -> None:
         self.asking = True

@@ -55,7 +55,7 @@ class LineageScreen(Room):
         super().__init__()
         self.noun, self.id_hex, self.called = noun, id, called
         self.crumb = f"lineage of {called}"
-        self.ways = WAYS[0]
+        self.ways: tuple[str, ...] = WAYS[0]
         self.folded: set[str] = set()
         self.trees: lineage.Trees | None = None
 

@@ -68,8 +68,8 @@ class PairScreen(Room):
         self.found = found[0]
         if self.found is None:
             self.query_one("#head", Static).update(
-                "No other arm has a game from this opening: chessreg run play with the same --opening and --opening-seed"
-                " makes one."
+                "No other arm has a game from this opening: chessreg run play with the same --opening and"
+                " --opening-seed makes one."
             )
             return
         self.crumb = f"beside {self.found.sides[1].run} {self.found.sides[1].unit}"

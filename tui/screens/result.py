@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import work
 
@@ -31,7 +31,7 @@ def table_columns(found: Answer) -> list[Column]:
 class ResultRoom(Room):
     """A screen that shows a `result`."""
 
-    also = ("result",)
+    also: ClassVar[tuple[str, ...]] = ("result",)
     BINDINGS = bindings("result")
 
     result: QueryResult | None = None
@@ -52,8 +52,12 @@ class ResultRoom(Room):
         if self.result is None:
             self.notify("there is nothing to write yet", severity="warning")
             return
+
+        def chosen(name: str | None) -> None:
+            self.write(name)
+
         hint = f"The suffix says the format: {self.suffixes()}. Esc leaves it."
-        self.app.push_screen(Prompt("Write this table to", self.file_name, hint), self.write)
+        self.app.push_screen(Prompt("Write this table to", self.file_name, hint), chosen)
 
     @work(group="export")
     async def write(self, name: str | None) -> None:

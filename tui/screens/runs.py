@@ -69,7 +69,6 @@ class RunsScreen(SaysWords):
         self.words, self.sort = kept.get("words", ""), kept.get("sort", NEWEST_FIRST)
         self.columns = [key for key in kept.get("columns", ()) if run_columns.known(key)] or list(run_columns.SHOWN)
         self.query_one(FilterBar).set_words(self.words)
-        super().on_mount()
 
     async def fill(self) -> None:
         asked, table = (self.words, self.sort), self.query_one(PageTable)
@@ -146,10 +145,9 @@ class RunsScreen(SaysWords):
             screen = run_columns.ColumnsScreen(self.columns, names, metrics or [])
             await self.app.push_screen(screen)
 
-        self.run_worker(choose, group="columns", exclusive=True)
+        self.run_worker(choose(), group="columns", exclusive=True)
 
     def on_screen_resume(self) -> None:
-        super().on_screen_resume()
         table = self.query_one(PageTable)
         if [column.field for column in table.columns] != [column.field for column in self.headed()]:
             self.load()

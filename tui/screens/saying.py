@@ -32,7 +32,7 @@ class SaysWords(Room):
         """The noun, and what each of the chosen things is called."""
         raise NotImplementedError
 
-    def action_toggle(self, word: str) -> None:
+    def action_say(self, word: str) -> None:
         def done(now: bool) -> str:
             return TOLD[word][not now]
 

@@ -26,7 +26,6 @@ class Scoped(Room):
 
     def on_screen_resume(self) -> None:
         """Another screen may have changed the scope meanwhile."""
-        super().on_screen_resume()
         if self.is_mounted and self._scope_shown != self.scope:
             self.load()
 

@@ -41,14 +41,15 @@ def choices(session: Session) -> list[Choice]:
     called = names.names(session, "run")
     for kind, table in (("probe", tables.Probe), ("vector", tables.Vector)):
         found = select(table.run_id, table.checkpoint_id, table.layer).join(tables.Run, tables.Run.id == table.run_id)
-        found = found.where(tables.Run.completed_at.is_not(None), table.checkpoint_id.is_not(None))
+        found = found.where(tables.Run.completed_at.is_not(None))
         if kind == "probe":
             found = found.where(tables.Probe.label == "piece", tables.Probe.classes == 13)
         layers: dict[tuple[UUID, UUID], list[int]] = defaultdict(list)
         for run_id, checkpoint_id, layer in session.execute(
             found.order_by(tables.Run.created_at.desc(), tables.Run.id, table.layer)
         ):
-            layers[run_id, checkpoint_id].append(layer)
+            if checkpoint_id is not None:
+                layers[run_id, checkpoint_id].append(layer)
         for (run_id, checkpoint_id), of in layers.items():
             tools[checkpoint_id].append(Tool(kind, called.get(run_id) or short(run_id), run_id, tuple(of)))
     models = names.names(session, "checkpoint")
