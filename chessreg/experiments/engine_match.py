@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field
 
-from chessreg.errors import BadInputError
+from chessreg.experiments.playing.matchspec import MatchSpec
 from chessreg.jobs.kind import Estimate, Kind
-from chessreg.jobs.spec import How, Ref, Spec
+from chessreg.jobs.spec import How, Ref
 
 if TYPE_CHECKING:
     from chessreg.games.boardframe import BoardFrame
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 BYTES_PER_GAME = 700  # a fragment's share of one game
 
 
-class EngineMatchSpec(Spec):
+class EngineMatchSpec(MatchSpec):
     model_config = ConfigDict(validate_default=True)
 
     player: str = Field("stockfish:0@time=0.1", description="the engine whose score is asked for, as for play")
@@ -30,40 +30,6 @@ class EngineMatchSpec(Spec):
     opening_seed: int = Field(0, description="seed of the openings")
     move_limit: int = Field(0, ge=0, description="full moves after the opening, then the game is stopped; 0: no limit")
     adjudication: str = Field("nodes=100000", description="Stockfish's limit for evaluating a stopped game, or none")
-
-    @field_validator("player", "opponent")
-    @classmethod
-    def _one_spelling(cls, engine: str) -> str:
-        from chessreg.games.engines import parse_engine
-
-        return parse_engine(engine).text
-
-    @field_validator("adjudication")
-    @classmethod
-    def _limit(cls, adjudication: str) -> str:
-        from chessreg.games.engines import parse_limit
-
-        return "none" if adjudication == "none" else parse_limit(adjudication).text
-
-    @model_validator(mode="before")
-    @classmethod
-    def _split_book(cls, values: Any) -> Any:
-        from chessreg.experiments.playing.starts import split_book
-
-        return split_book(values)
-
-    @field_validator("opening")
-    @classmethod
-    def _source(cls, opening: str) -> str:
-        from chessreg.games.openings import parse_opening
-
-        return opening if opening == "book" else parse_opening(opening).text
-
-    @model_validator(mode="after")
-    def _book_has_file(self) -> EngineMatchSpec:
-        if (self.opening == "book") != (self.book is not None):
-            raise BadInputError("openings of a book need its file", "write --opening book:FILE")
-        return self
 
     @property
     def opening_source(self) -> str:

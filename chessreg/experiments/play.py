@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.interventions import InterventionSettings, vector_rows
+from chessreg.experiments.playing.matchspec import MatchSpec
 from chessreg.jobs.kind import Estimate, Kind
-from chessreg.jobs.spec import CheckpointRef, How, Ref, Spec
+from chessreg.jobs.spec import CheckpointRef, How, Ref
 
 if TYPE_CHECKING:
     from pydantic import ValidationInfo
@@ -46,7 +47,7 @@ AUTHOR_2024: dict[str, Any] = {
 notebook evaluates every stopped game as it stood after White's 90th move, random opening included."""
 
 
-class PlaySpec(Spec):
+class PlaySpec(MatchSpec):
     model_config = ConfigDict(validate_default=True)  # defaults are spelled out too: equal specs hash equally
 
     checkpoint: CheckpointRef = Field(description="the model that plays")
@@ -88,34 +89,6 @@ class PlaySpec(Spec):
     )
     intervention: InterventionSettings = Field(default_factory=InterventionSettings)
 
-    @field_validator("opponent")
-    @classmethod
-    def _one_spelling(cls, opponent: str) -> str:
-        from chessreg.games.engines import parse_engine
-
-        return parse_engine(opponent).text
-
-    @field_validator("adjudication")
-    @classmethod
-    def _limit(cls, adjudication: str) -> str:
-        from chessreg.games.engines import parse_limit
-
-        return "none" if adjudication == "none" else parse_limit(adjudication).text
-
-    @model_validator(mode="before")
-    @classmethod
-    def _split_book(cls, values: Any) -> Any:
-        from chessreg.experiments.playing.starts import split_book
-
-        return split_book(values)
-
-    @field_validator("opening")
-    @classmethod
-    def _source(cls, opening: str) -> str:
-        from chessreg.games.openings import parse_opening
-
-        return opening if opening == "book" else parse_opening(opening).text
-
     @field_validator("temperatures")
     @classmethod
     def _every_try(cls, temperatures: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
@@ -137,12 +110,6 @@ class PlaySpec(Spec):
     def _only_where_plies_are_drawn(cls, rule: str, info: ValidationInfo) -> str:
         """Equal specs hash equally: without random plies there is nothing to keep."""
         return rule if info.data.get("opening", "").startswith("random") else "redraw"
-
-    @model_validator(mode="after")
-    def _book_has_file(self) -> PlaySpec:
-        if (self.opening == "book") != (self.book is not None):
-            raise BadInputError("openings of a book need its file", "write --opening book:FILE")
-        return self
 
     @property
     def opening_source(self) -> str:

@@ -23,13 +23,6 @@ class Starts(Protocol):
     def opening_source(self) -> str: ...
 
 
-def split_book(values: Any) -> Any:
-    """`book:FILE` becomes the source `book` and its file, which is then named by its content."""
-    if isinstance(values, dict) and str(values.get("opening", "")).startswith("book:"):
-        return {**values, "opening": "book", "book": values["opening"].removeprefix("book:")}
-    return values
-
-
 def opening_maker(task: Task[Any, Any]) -> Callable[[int], Opening]:
     """Opening n of this match, the same in every arm with this opening and opening seed."""
     spec: Starts = task.spec
