@@ -193,9 +193,10 @@ class ChessregApp(App[Exception | None]):
         self.switch_mode(name)
         self.remembered.set("room", name)
 
-    async def action_back(self) -> None:
+    def action_back(self) -> None:
+        """Not awaited: whoever asks may be a part of the screen that goes, and would wait for its own end."""
         if len(self.screen_stack) > 1:
-            await self.pop_screen()
+            self.pop_screen()
 
     def action_help(self) -> None:
         from tui.screens.help import HelpScreen

@@ -39,6 +39,8 @@ from tui.screens.room import Room
 TESTS = Path(__file__).parent.parent
 TOY = str(TESTS / "kinds" / "toy_kind.py")
 GATED = str(TESTS / "jobs" / "gated_kind.py")
+PATIENCE = 20.0  # seconds after which what does not come has failed
+CALM = 4
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
@@ -304,6 +306,12 @@ def same_everywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))  # what is remembered, and from no test to another
+    monkeypatch.setattr("textual.app.wait_for_idle", at_once)
+
+
+async def at_once(*_: float) -> None:
+    """In place of a look at the processor after every key: `settled` waits for what the key has begun."""
+    await asyncio.sleep(0)
 
 
 def make_app(folder: Path, **settings: Any) -> ChessregApp:
@@ -318,12 +326,24 @@ def make_app(folder: Path, **settings: Any) -> ChessregApp:
 
 
 async def settled(pilot: Pilot[Any]) -> None:
-    """Wait for what workers read, and for what they then want: order, page, picture. Never for a time."""
-    await pilot.pause()
-    while waited_for := [worker for worker in pilot.app.workers if not worker.is_finished]:
-        with suppress(WorkerCancelled):  # a newer reading took its place
-            await pilot.app.workers.wait_for_complete(waited_for)
-        await pilot.pause()
+    """Wait for what workers read, and for what they then want: order, page, picture. Never for a time.
+
+    Each round waits until every part of the screen has handled what it was sent. What is sent on meanwhile takes
+    another round; the app has settled when CALM of them in succession find nobody at work. What does not settle at all
+    fails, with what is waited for.
+    """
+    calm, screen = 0, None
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while calm < CALM:
+                await pilot.pause(0)
+                reading = [worker for worker in pilot.app.workers if not worker.is_finished]
+                calm = 0 if reading or pilot.app.screen is not screen else calm + 1
+                screen = pilot.app.screen
+                with suppress(WorkerCancelled):  # a newer reading took its place
+                    await pilot.app.workers.wait_for_complete(reading)
+    except TimeoutError:
+        pytest.fail(f"the app does not settle; it waits for {[*pilot.app.workers]} and {pilot.app.desk.waiting()}")
 
 
 class Driver:
@@ -349,14 +369,19 @@ class Driver:
         await settled(self.pilot)
         return self.text
 
-    async def until(self, *words: str, seconds: float = 20.0) -> str:
+    async def until(self, *words: str, seconds: float = PATIENCE) -> str:
         """The screen, once it has all these words: of what comes from outside, and by a timer."""
+        await self.once(lambda: all(word in self.text for word in words), " and ".join(words), seconds)
+        return self.text
+
+    async def once(self, true: Callable[[], Any], what: str = "it", seconds: float = PATIENCE) -> None:
+        """Wait until this is true, while the app runs."""
         deadline = time.monotonic() + seconds
-        while not all(word in (text := self.text) for word in words):
-            assert time.monotonic() < deadline, f"{words} did not come; the screen is\n{text}"
+        while not true():
+            assert time.monotonic() < deadline, f"{what} did not come; the screen is\n{self.text}"
             await asyncio.sleep(0.02)
-            await settled(self.pilot)
-        return text
+            if self.app.is_running:
+                await settled(self.pilot)
 
     @property
     def text(self) -> str:
@@ -366,6 +391,11 @@ class Driver:
     @property
     def lines(self) -> list[str]:
         return self.text.splitlines()
+
+    @property
+    def notices(self) -> str:
+        """What the app has notified of, which is not on the screen of a test."""
+        return "\n".join(notification.message for notification in self.app._notifications)
 
     @property
     def room(self) -> Room:

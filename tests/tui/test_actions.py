@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from importlib import import_module
+from pathlib import Path
 from pkgutil import walk_packages
 from typing import Any
 
@@ -50,9 +51,12 @@ def test_a_key_taken_twice_is_refused() -> None:
         check([Action("runs", "a", "q", "A"), Action(EVERYWHERE, "quit", "q", "Q")])
 
 
+FILLED_IN = {"KIND": "play", "./FILE.py": str(Path(__file__).parent.parent / "kinds" / "toy_kind.py")}
+
+
 @pytest.mark.parametrize("twin", sorted({action.twin for action in ACTIONS if action.twin}))
 def test_a_twin_is_a_command_with_these_options(twin: str) -> None:
-    words = shlex.split(twin)
+    words = [FILLED_IN.get(word, word) for word in shlex.split(twin)]
     assert words.pop(0) == "chessreg"
     command: click.Command = root
     context = click.Context(root)
@@ -60,8 +64,14 @@ def test_a_twin_is_a_command_with_these_options(twin: str) -> None:
         found = command.get_command(context, words.pop(0))
         assert found is not None, twin
         command = found
-    known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
-    assert {word for word in words if word.startswith("-")} <= known
+    known = {flag: parameter for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
+    while words:
+        word = words.pop(0)
+        if word.startswith("-") and word != "--help":
+            assert word in known, f"{command.name} has no {word}"
+            if not getattr(known[word], "is_flag", False):
+                assert words, f"{word} wants a value"
+                words.pop(0)
 
 
 def test_every_screen_has_the_keys_of_the_whole_house() -> None:

@@ -53,8 +53,9 @@ async def test_a_call_that_hangs_keeps_neither_others_nor_the_end_waiting(opened
     held = threading.Event()
     desk = Desk(lambda: opened, threads=2)
     hanging = asyncio.ensure_future(desk.ask("counting stars", lambda session: held.wait(60)))
-    while desk.waiting() is None:
-        await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        while desk.waiting() is None:
+            await asyncio.sleep(0)
     assert await desk.ask("quick", lambda session: 7) == 7
     assert desk.waiting() is not None
     assert desk.waiting().what == "counting stars"
@@ -113,12 +114,12 @@ async def test_every_key_is_answered_while_the_database_is_blocked(drive, monkey
             assert slowest < 2, "a key waited for the database"  # the pilot itself takes 0.06 s
             await pilot.press("escape", "j")
             assert table.cursor == 1
-            while "every key works" not in driver.text:  # the banner tells what is slow, after a second
-                await pilot.pause(0.05)
+            async with asyncio.timeout(20):
+                while "every key works" not in driver.text:  # the banner tells what is slow, after a second
+                    await pilot.pause(0.05)
             assert "still" in driver.lines[-2]
             gate.set()
-        while "still" in driver.text:
-            await pilot.pause(0.05)
+        await driver.once(lambda: "still" not in driver.text, "an answer")
 
 
 async def test_no_handler_of_a_session_through_all_rooms_asks_on_the_event_loop(drive) -> None:

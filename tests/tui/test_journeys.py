@@ -74,6 +74,8 @@ async def test_a_run_shows_what_the_command_shows_part_by_part(drive, session: S
         trials = results(session, "trial", run["id"]).count
         assert f"[trials {trials}]" in driver.text
         await driver.press("tab")
+        assert f"[metrics {results(session, 'metric_point', run['id']).count}]" in driver.text
+        await driver.press("tab")
         assert "[settings]" in driver.text
         for setting in run["spec"]:
             assert any(line.strip(" ›").startswith(setting) for line in driver.lines)
@@ -93,7 +95,7 @@ async def test_a_run_shows_what_the_command_shows_part_by_part(drive, session: S
 async def test_an_input_leads_to_the_run_that_made_it(drive) -> None:
     async with drive() as driver:
         await driver.find_row("edits")
-        await driver.press("enter", "tab", "tab", "tab")
+        await driver.press("enter", *["tab"] * 4)
         await driver.find_row("probe")
         await driver.press("enter")
         assert "probe (version" in driver.text
@@ -145,38 +147,6 @@ async def test_down_goes_on_to_the_next_game_of_the_list(drive) -> None:
         assert screen.boards.frames != first.frames
         await driver.press("k", "k")
         assert screen.boards.row["unit"] == 0
-
-
-async def test_an_edit_stands_side_by_side_and_both_boards_change_together(drive, session: Session) -> None:
-    run = run_of(session, "edits")
-    row = results(session, "trial", run["id"]).page(0)[0]
-    original, edited = boards(session, row).frames
-    async with drive(size=(200, 60)) as driver:
-        await driver.find_row("edits")
-        await driver.press("enter", "enter")
-        left, right = (driver.room.query_one(f"#{side}").squares for side in ("left", "right"))
-        assert (left.frame, right.frame) == (original, edited)
-        assert left.region.y == right.region.y
-        assert left.region.right < right.region.x
-        assert original.title in driver.text
-        assert edited.title in driver.text
-        removed = next(square for square, mark in edited.marks.items() if mark == "removed")
-        assert edited.squares[removed] == "."
-        assert original.squares[removed] != "."
-        sizes = [left.square_size]
-        for _ in range(3):
-            await driver.press("space")
-            assert left.square_size == right.square_size
-            sizes.append(left.square_size)
-        assert set(sizes) == {"small", "medium", "large"}
-        assert sizes[0] == sizes[3]
-        await driver.press("f")
-        assert left.frame.flipped
-        assert right.frame.flipped
-        await driver.press("a", "a")
-        assert (left.glyphs, right.glyphs) == ("letters", "letters")
-        await driver.press("n")
-        assert "Traceback" not in driver.text
 
 
 async def test_from_a_table_to_the_rows_behind_a_line_to_the_board(drive, session: Session) -> None:
@@ -240,7 +210,7 @@ async def test_the_boards_room_lists_games_trials_and_scores_of_all_runs(drive) 
 
 
 async def test_help_and_palette_have_every_action_of_the_place(drive) -> None:
-    async with drive(size=(160, 70)) as driver:
+    async with drive(size=(160, 110)) as driver:  # high enough for all of the help
         actions = driver.room.actions()
         await driver.press("question_mark")
         for action in actions:
@@ -252,8 +222,7 @@ async def test_help_and_palette_have_every_action_of_the_place(drive) -> None:
         await driver.press("ctrl+p")
         for key in "queries":
             await driver.pilot.press(key)
-        while "Go to the queries" not in driver.text:
-            await driver.pilot.pause(0.02)
+        await driver.until("Go to the queries")
         await driver.press("enter")
         await driver.press()
         assert "chessreg › queries" in driver.text
@@ -281,8 +250,7 @@ async def test_an_empty_registry_says_what_to_type_and_follows(drive, tmp_path: 
 
             toy = str(Path(__file__).parent.parent / "kinds" / "toy_kind.py")
             session.run(kind(toy).spec(positions=2), kind=toy, name="late")
-        while "late" not in driver.text:  # another process wrote; nobody pressed a key
-            await driver.pilot.pause(0.1)
+        await driver.until("late")  # another process wrote; nobody pressed a key
         assert "1 run · " in driver.text
 
 
@@ -302,8 +270,7 @@ async def test_a_registry_that_is_not_there_ends_the_app_with_the_reason(tmp_pat
     from chessreg.errors import NotFoundError
 
     async with drive(tmp_path, read_only=True) as driver:
-        while driver.app.is_running:
-            await driver.pilot.pause(0.02)
+        await driver.once(lambda: not driver.app.is_running, "the end")
         assert isinstance(driver.app.return_value, NotFoundError)
 
 
@@ -322,8 +289,7 @@ async def test_a_lost_database_is_a_banner_and_comes_back(drive, monkeypatch: py
             assert "! the registry box2 does not answer (check that the server runs" in driver.text
             await driver.press("escape", "j")
             assert driver.room.query_one(PageTable).cursor == 1
-        while "does not answer" in driver.text:
-            await driver.pilot.pause(0.1)
+        await driver.once(lambda: "does not answer" not in driver.text, "the registry again")
         await driver.press("enter")
         assert "units" in driver.text
 

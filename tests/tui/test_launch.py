@@ -127,7 +127,7 @@ async def typed(driver: Any, path: str, text: str) -> None:
     screen = driver.room
     assert isinstance(screen, FormScreen)
     screen.set_focus(next(row for row in screen.rows if row.field.path == path))
-    await driver.press("enter")
+    await driver.press("e")
     assert isinstance(driver.app.focused, FieldInput)
     driver.app.focused.value = ""
     await driver.press(*("minus" if c == "-" else "full_stop" if c == "." else c for c in text), "enter")
@@ -137,9 +137,7 @@ async def planned(driver: Any) -> str:
     """The screen, once the plan is there."""
     screen = driver.room
     assert isinstance(screen, FormScreen)
-    while screen.checked.right and screen.outlook is None:
-        await driver.pilot.pause(0.05)
-        await driver.settle()
+    await driver.once(lambda: not screen.checked.right or screen.outlook is not None)
     return driver.text
 
 

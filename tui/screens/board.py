@@ -103,7 +103,8 @@ class BoardScreen(Room):
 
     @property
     def paired(self) -> bool:
-        return self.boards is not None and len(self.boards.frames) == 2
+        """Whether two boards belong together: what is there and what a probe reads, not a game of one ply."""
+        return self.boards is not None and len(self.boards.frames) == 2 and not self.is_game
 
     @property
     def frames(self) -> list[BoardFrame]:

@@ -20,7 +20,7 @@ class EditScreen(Quartet):
     """Stored numbers at once, the model's as soon as its process has them. Up and down go on in the list of trials."""
 
     place = "edit"
-    BINDINGS = [*bindings("edit"), *bindings("quartet")]  # noqa: RUF012
+    BINDINGS = bindings("edit")
 
     def __init__(self, pages: Pages, place: int, row: Mapping[str, Any]) -> None:
         super().__init__()

@@ -29,11 +29,12 @@ class HelpScreen(PageScreen):
 
     def content(self) -> RenderableType:
         parts: list[RenderableType] = []
+        wide, longest = self.app.size.width, max((len(action.text) for action in self.told), default=0)
         titles = [SECTIONS.get(action.place, HERE) for action in self.told]
         for title in dict.fromkeys(titles):
             table = Table.grid(padding=(0, 2))
             table.add_column(style="bold", no_wrap=True, width=9)
-            table.add_column(width=34 if self.app.size.width < 110 else 50)
+            table.add_column(width=34 if wide < 110 else 50 if wide < 150 else longest)
             table.add_column(style="dim", overflow="fold")
             for action, its in zip(self.told, titles, strict=True):
                 if its == title:

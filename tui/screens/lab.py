@@ -36,7 +36,7 @@ class LabScreen(Quartet):
     place = "lab"
     crumb = "lab"
     follows = False
-    BINDINGS = [*bindings("lab"), *bindings("quartet")]  # noqa: RUF012
+    BINDINGS = bindings("lab")
     DEFAULT_CSS: ClassVar[str] = """
     LabScreen FilterBar { dock: bottom; }
     """

@@ -78,13 +78,13 @@ class PickerScreen(Room):
             table.refresh()
             table.action_cursor_down()
 
-    async def on_page_table_opened(self, event: PageTable.Opened) -> None:
-        await self.take(event.row)
+    def on_page_table_opened(self, event: PageTable.Opened) -> None:
+        self.take(event.row)
 
-    async def take(self, row: Mapping[str, Any]) -> None:
-        values = self.marked or [row["value"]]
-        await self.app.pop_screen()
-        self.chosen(",".join(values))
+    def take(self, row: Mapping[str, Any]) -> None:
+        """Not awaited: a screen that waits in a handler of its own for its own end waits for ever."""
+        self.app.pop_screen()
+        self.chosen(",".join(self.marked or [row["value"]]))
 
     def offers(self, action: Any) -> bool:
         return super().offers(action) and (self.several or action.method != "mark")

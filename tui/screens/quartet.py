@@ -11,7 +11,7 @@ from textual.containers import Container, Horizontal, Vertical
 from textual.widgets import Static
 
 from chessreg.games.boardframe import BoardFrame
-from tui.actions import Action
+from tui.actions import Action, bindings
 from tui.screens.room import Room
 from tui.widgets import squares
 from tui.widgets.board import BoardPane
@@ -33,6 +33,7 @@ class Quartet(Room):
     also: ClassVar[tuple[str, ...]] = ("quartet",)
     follows = False
     AUTO_FOCUS = ""
+    BINDINGS = bindings("quartet")
     DEFAULT_CSS = """
     Quartet #head { height: auto; max-height: 3; padding: 0 1; text-style: bold; color: $text-accent; }
     Quartet #message { height: auto; padding: 1 2; color: $text-muted; display: none; }
