@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import shutil
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, redirect_stdout, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -201,6 +202,19 @@ def study(studied: Path) -> Iterator[Session]:
         yield opened
 
 
+@pytest.fixture
+def command(studied: Path) -> Callable[..., Any]:
+    """What a command prints as JSON, of the studied world. May be asked while an app runs, which takes stdout."""
+
+    def ask(*words: str) -> Any:
+        place = ["--registry", str(studied / "registry.db"), "--store", str(studied / "store")]
+        with redirect_stdout(io.StringIO()) as told:
+            assert run_command_line([*place, *words, "--json"]) == 0
+        return json.loads(told.getvalue())
+
+    return ask
+
+
 # -- a queue of real jobs ----------------------------------------------------------------------------------------------
 
 
@@ -340,8 +354,9 @@ async def settled(pilot: Pilot[Any]) -> None:
                 reading = [worker for worker in pilot.app.workers if not worker.is_finished]
                 calm = 0 if reading or pilot.app.screen is not screen else calm + 1
                 screen = pilot.app.screen
-                with suppress(WorkerCancelled):  # a newer reading took its place
-                    await pilot.app.workers.wait_for_complete(reading)
+                if reading:
+                    with suppress(WorkerCancelled):  # a newer reading took its place
+                        await pilot.app.workers.wait_for_complete(reading)
     except TimeoutError:
         pytest.fail(f"the app does not settle; it waits for {[*pilot.app.workers]} and {pilot.app.desk.waiting()}")
 
