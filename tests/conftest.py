@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,8 +49,8 @@ def match_of_two() -> str:
 
 
 @pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a registry and a store in which `sample`, `reference`, `reference-fit`, … exist.
+def pristine_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a registry and a store in which `sample`, `reference`, `reference-fit`, … exist: to be copied.
 
     The names are those of the kinds' examples: `chessreg demo` makes the same things, larger.
     """
@@ -77,6 +78,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (root / "plain.pgn").write_text(match_of_two())
         session.run(ImportedGamesSpec(file=str(root / "plain.pgn")), name="plain")  # the demo plays its `plain`
     return root
+
+
+@pytest.fixture(scope="module")
+def world(pristine_world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """That folder, of one file of tests alone: what these add to it no other sees."""
+    return Path(shutil.copytree(pristine_world, tmp_path_factory.mktemp("of-module") / "world"))
 
 
 @pytest.fixture

@@ -38,11 +38,11 @@ class Finding:
 
 def findings(database: Database, store: Store, registry: str, *, digests: bool = False) -> Iterator[Finding]:
     """Everything that is wrong now; with `digests` every byte of every artefact is read again."""
+    yield from waiting(database, store)  # first what tells of attempts, then what became of these
+    yield from forgotten(database, store)
     yield from orphans(database)
     yield from promises(database, store)
     yield from unattended(database, store, registry)
-    yield from waiting(database, store)
-    yield from forgotten(database, store)
     yield from leftovers(store)
     yield from unfinished_artefacts(database, store)
     yield from missing_files(database, store)

@@ -56,34 +56,48 @@ def ingest(database: Database, store: Store) -> IngestReport:
 
     Raises RegistryError when the registry does not answer: then everything waits.
     """
-    from store.fragments import mark_ingested, pending, quarantine, read_or_quarantine
+    from store.fragments import pending
 
     report = IngestReport()
-    for fragment in pending(store):
-        chunks = read_or_quarantine(store, fragment)
-        if chunks is None:  # damaged, or another process has just taken it in
-            report.set_aside += 1
-            continue
-        rows = [(family, row) for family, chunk in chunks for row in chunk]
-        try:
-            with database.write() as session:
-                if database.dialect == "postgresql":
-                    session.execute(text("select pg_advisory_xact_lock(hashtext('chessreg ingest'))"))
-                take_in(session, fragment, rows, report)
-        except (RegistryError, SchemaError):
-            raise
-        except IntegrityError as error:
-            report.waiting[fragment.name] = str(error.orig).split("\n", 1)[0]
-            continue
-        except NotYetError as error:
-            report.waiting[fragment.name] = error.message
-            continue
-        except ChessregError as error:  # it will not be understood later either, and must not keep back the others
-            quarantine(store, fragment, str(error))
-            report.set_aside += 1
-            continue
-        mark_ingested(store, fragment, keep=any(family != "check_in" for family, _ in rows))
+    waiting = pending(store)
+    while waiting:
+        before = report.fragments
+        report.waiting.clear()
+        for fragment in waiting:
+            one(database, store, fragment, report)
+        # Names sort by the clocks of those who wrote them: what builds on one that came later has its turn now.
+        waiting = [each for each in waiting if each.name in report.waiting] if report.fragments > before else []
     return report
+
+
+def one(database: Database, store: Store, fragment: Fragment, report: IngestReport) -> None:
+    """Take in one fragment, set it aside, or note why it waits."""
+    from store.fragments import mark_ingested, quarantine, read_or_quarantine
+
+    chunks = read_or_quarantine(store, fragment)
+    if chunks is None:  # damaged, or another process has just taken it in
+        report.set_aside += 1
+        return
+    rows = [(family, row) for family, chunk in chunks for row in chunk]
+    taken = IngestReport()
+    try:
+        with database.write() as session:
+            if database.dialect == "postgresql":
+                session.execute(text("select pg_advisory_xact_lock(hashtext('chessreg ingest'))"))
+            take_in(session, fragment, rows, taken)
+    except (RegistryError, SchemaError):
+        raise
+    except IntegrityError as error:
+        report.waiting[fragment.name] = str(error.orig).split("\n", 1)[0]
+    except NotYetError as error:
+        report.waiting[fragment.name] = error.message
+    except ChessregError as error:  # it will not be understood later either, and must not keep back the others
+        quarantine(store, fragment, str(error))
+        report.set_aside += 1
+    else:
+        for name in ("fragments", "rows", "repeated", "conflicts"):
+            setattr(report, name, getattr(report, name) + getattr(taken, name))
+        mark_ingested(store, fragment, keep=any(family != "check_in" for family, _ in rows))
 
 
 def take_in(session: Session, fragment: Fragment, rows: list[tuple[str, dict[str, Any]]], report: IngestReport) -> None:

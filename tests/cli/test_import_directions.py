@@ -153,4 +153,4 @@ def test_edits_and_games_take_imported_directions(world: Path, tmp_path: Path, c
     assert chessreg("import", "probe", strange, "--name", "of-nobody") == 0
     capsys.readouterr()
     assert chessreg(*edit.replace("their-board", "of-nobody").split()) == 4
-    assert "another checkpoint" in capsys.readouterr().err
+    assert "does not say which checkpoint" in capsys.readouterr().err

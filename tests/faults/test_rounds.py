@@ -17,7 +17,7 @@ SUITE = Path(__file__).with_name("suite")
 COUNTED = ("lost", "doubled", "orphaned", "wrong")
 CAUSES = {
     *(f"{who} {signal}" for who in ("run", "shard", "supervisor", "ingest") for signal in ("SIGTERM", "SIGKILL")),
-    *("database killed", "disk full", "torn write"),
+    *("database killed", "disk full", "torn write", "registry put back"),
 }
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 

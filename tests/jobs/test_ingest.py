@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import time
 
 from sqlalchemy import func, select
 
 from chessreg.jobs.ingest import ingest
 from chessreg.registry import tables
 from chessreg.session import open_session
+from store.fragment_file import SUFFIX, uuid7
 from store.fragments import FragmentWriter, adopt, ingested
 
 
@@ -67,6 +69,18 @@ def test_a_registry_made_anew_from_the_fragments_holds_the_same(session, run_toy
         ingest(anew.database, anew.store)
         for table in (tables.Run, tables.Score, tables.Attempt, tables.UnitRange):
             assert count(anew, table) == count(session, table)
+
+
+def test_fragments_of_clocks_that_run_ahead_go_in_whatever_their_order(session, toy, tmp_path):
+    with open_session(str(tmp_path / "other.db"), tmp_path / "other") as other:
+        run_id = other.run(toy.spec(positions=5), kind=toy.source).run_id
+        later = time.time_ns() + 600 * 10**9
+        for number, fragment in enumerate(reversed(ingested(other.store))):  # the one that says it began comes last
+            name = f"{uuid7(later + number * 10**6)}.{run_id.hex}{SUFFIX}"
+            shutil.copy(fragment.path, session.store.incoming / name)
+    report = ingest(session.database, session.store)
+    assert (report.waiting, report.rows) == ({}, 5)
+    assert (count(session, tables.Score), count(session, tables.Attempt)) == (5, 1)
 
 
 def test_a_torn_fragment_is_set_aside(session, run_toy):

@@ -86,6 +86,8 @@ class Shard:
                 start_new_session=True,
                 preexec_fn=end_with_parent,
             )
+        if self.asked:  # while it was being started
+            self.child.terminate()
         self.seen = ("running", None, None, None)
         while os.waitid(os.P_PID, self.child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             time.sleep(BEAT_SECONDS)
@@ -192,16 +194,17 @@ class Apart:
         assert self.far is not None
         shelf = parcels.StoreShelf(self.store)
         for fragment in pending(self.store):
+            attempt: str | None = None
             try:
                 data = fragment.path.read_bytes()
-                items = parcels.made(fragment)
+                attempt, items = fragment.header()["attempt"], parcels.made(fragment)
             except (NotInStoreError, FileNotFoundError):  # another shard of this node has just sent it
                 continue
             except CorruptError:
                 items = []  # home sets it aside, where people see it
             for item in items:
                 parcels.carry(shelf, self.far, item)
-            self.far.call("fragment", fragment.name, data, items)
+            self.far.call("fragment", fragment.name, data, attempt, items)
             fragment.path.unlink(missing_ok=True)
 
 

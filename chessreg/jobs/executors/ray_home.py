@@ -40,27 +40,26 @@ class Home:
     def shelve(self, verb: str, *arguments: Any) -> Any:
         return getattr(self.shelf, verb)(*arguments)
 
-    def fragment(self, name: str, data: bytes, items: list[Any]) -> None:
+    def fragment(self, name: str, data: bytes, attempt: str | None, items: list[Any]) -> None:
         """Take in a fragment of which all bytes are here, and say that they are."""
         from store.fragment_file import place
         from store.fragments import Fragment
 
         incoming = self.store.incoming / name
         run_id = Fragment.at(incoming).run_id
-        if incoming.exists() or (self.store.ingested / run_id / name).exists():
-            return
-        place(self.store, data, incoming)
-        if items:
-            self._located(Fragment.at(incoming), items)
+        if not incoming.exists() and not (self.store.ingested / run_id / name).exists():
+            place(self.store, data, incoming)
+        if attempt and items:
+            self._located(run_id, attempt, items)
 
-    def _located(self, fragment: Any, items: list[Any]) -> None:
+    def _located(self, run_id: str, attempt: str, items: list[Any]) -> None:
         from chessreg.jobs.attempt import plain
         from chessreg.registry import provenance
         from chessreg.registry.tables.types import utc_now
         from store.fragments import FragmentWriter
 
         machine = provenance.this_machine()
-        with FragmentWriter(self.store, fragment.run_id, fragment.header()["attempt"]) as writer:
+        with FragmentWriter(self.store, run_id, attempt) as writer:
             writer.add("machine", plain(machine))
             for item in items:
                 if item.array is None:

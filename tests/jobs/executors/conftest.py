@@ -1,4 +1,4 @@
-"""Every executor that works here. To add one: a function that makes it, and its name in MAKERS."""
+"""The clusters that executors are tested on."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ import psutil
 import pytest
 
 from chessreg.jobs.executors import Executor
+
+pytest.register_assert_rewrite("tests.jobs.executors.conformance")
 
 SLURM = """\
 ClusterName=chessreg
@@ -136,20 +138,6 @@ def stop_slurm(daemons: list[subprocess.Popen[bytes]]) -> None:
             daemon.wait()
 
 
-def make_local(request: pytest.FixtureRequest) -> Callable[[], Executor]:
-    from chessreg.jobs.executors.local import LocalExecutor
-
-    return lambda: LocalExecutor(read=list, grace=0.5)
-
-
-def make_slurm(request: pytest.FixtureRequest) -> Callable[[], Executor]:
-    from chessreg.jobs.executors.slurm import SlurmExecutor
-
-    request.getfixturevalue("slurm_cluster")
-    request.getfixturevalue("here_polled_often")
-    return SlurmExecutor
-
-
 @pytest.fixture(scope="session")
 def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
     """A real Ray of two nodes with 2 CPUs each; the second works in a store of its own."""
@@ -190,11 +178,6 @@ def ray_executors(ray_cluster: RayCluster) -> Iterator[Callable[[], Executor]]:
     first.close()
 
 
-def make_ray(request: pytest.FixtureRequest) -> Callable[[], Executor]:
-    made: Callable[[], Executor] = request.getfixturevalue("ray_executors")
-    return made
-
-
 @pytest.fixture
 def here_polled_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The test's own folder as the current one, with a default profile that asks Slurm often."""
@@ -203,12 +186,3 @@ def here_polled_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     return tmp_path
-
-
-MAKERS = {"local": make_local, "slurm": make_slurm, "ray": make_ray}
-
-
-@pytest.fixture(params=MAKERS)
-def make_executor(request: pytest.FixtureRequest) -> Callable[[], Executor]:
-    """Makes one executor object after another over the same machines, as supervisors that follow each other do."""
-    return MAKERS[request.param](request)

@@ -19,6 +19,8 @@ from chessreg.registry.identity import new_id
 from chessreg.registry.process import pid_start
 from chessreg.registry.tables import Cause
 
+from .conformance import Conformance
+
 TWO = [Gpu(0, 80.0, 79.0), Gpu(1, 80.0, 79.5)]
 
 
@@ -141,3 +143,9 @@ def test_a_folder_that_is_gone_is_one_clear_error(tmp_path):
     gone = Work(gone.job_id, gone.group_id, gone.argv, gone.folder, tmp_path / "gone", needs=gone.needs)
     with pytest.raises(ChessregError, match="gone"):
         LocalExecutor(read=list).submit([gone])
+
+
+class TestLikeEveryExecutor(Conformance):
+    @pytest.fixture
+    def make_executor(self):
+        return lambda: LocalExecutor(read=list, grace=0.5)

@@ -19,6 +19,8 @@ from chessreg.registry import tables
 from chessreg.registry.identity import new_id
 from chessreg.registry.tables import Cause
 
+from .conformance import Conformance
+
 KIND = f"{Path(__file__).with_name('sent_kind.py')}:Sent"
 SLEEP = "print('begun', flush=True); import time; time.sleep(600)"
 
@@ -140,3 +142,9 @@ def test_without_ray_the_launch_is_refused(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(NotFoundError, match=r"chessreg\[ray\]"):
         RayExecutor()
+
+
+class TestLikeEveryExecutor(Conformance):
+    @pytest.fixture
+    def make_executor(self, ray_executors):
+        return ray_executors

@@ -21,6 +21,8 @@ from chessreg.registry import tables
 from chessreg.registry.identity import new_id
 from chessreg.registry.tables import AttemptState, Cause
 
+from .conformance import Conformance
+
 SLEEP = "print('begun', flush=True); import time; time.sleep(600)"
 
 
@@ -304,3 +306,9 @@ def test_without_slurm_the_launch_is_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(os.environ, "SLURM_CONF", str(tmp_path / "none"))
     with pytest.raises(NotFoundError, match="there is no sbatch here"):
         SlurmExecutor("gpu")
+
+
+class TestLikeEveryExecutor(Conformance):
+    @pytest.fixture
+    def make_executor(self, slurm_cluster, here_polled_often):
+        return SlurmExecutor
