@@ -20,6 +20,8 @@ import chess.pgn
 import numpy as np
 import pytest
 from sqlalchemy import select
+from textual.events import Key
+from textual.keys import _character_to_key
 from textual.pilot import Pilot
 from textual.worker import WorkerCancelled
 
@@ -40,7 +42,7 @@ from tui.screens.room import Room
 TESTS = Path(__file__).parent.parent
 TOY = str(TESTS / "kinds" / "toy_kind.py")
 GATED = str(TESTS / "jobs" / "gated_kind.py")
-PATIENCE = 20.0  # seconds after which what does not come has failed
+PATIENCE = 60.0  # seconds after which what does not come has failed
 CALM = 4
 
 
@@ -304,6 +306,30 @@ def own_queue(tmp_path: Path) -> Iterator[Queue]:
 # -- the app ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def near_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lab's model on a thread of the tests, which have torch already: a process of its own loads it for seconds."""
+    from chessreg.experiments.lab import worker
+    from tui.bench import Bench
+
+    benches: dict[Bench, Any] = {}
+
+    async def asked(self: Bench, number: int, question: Any) -> dict[str, Any]:
+        place = await self.place()
+
+        def look() -> dict[str, Any]:
+            if self not in benches:
+                benches[self] = worker.open_bench(place["CHESSREG_REGISTRY"], Path(place["CHESSREG_STORE"]), 1)
+            try:
+                return {"answer": json.loads(benches[self].look(question).as_json())}
+            except Exception as error:
+                return worker.told(error)
+
+        return await asyncio.to_thread(look)
+
+    monkeypatch.setattr(Bench, "_asked", asked)
+
+
 @pytest.fixture(autouse=True)
 def same_everywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Times, hosts, ids, paths and durations as they are nowhere: pictures do not tell where they were taken."""
@@ -372,6 +398,13 @@ class Driver:
         for key in keys:
             await self.pilot.press(key)
             await settled(self.pilot)
+        return self.text
+
+    async def type(self, text: str) -> str:
+        """Type letters as fast as they come, let everything settle, and return the screen's text."""
+        for letter in text:
+            self.app.post_message(Key(letter if letter.isalnum() else _character_to_key(letter), letter))
+        await settled(self.pilot)
         return self.text
 
     async def go(self, room: str) -> str:

@@ -42,8 +42,7 @@ async def test_typing_narrows_the_runs_and_escape_brings_them_back(drive) -> Non
     async with drive() as driver:
         await driver.press("slash")
         assert "Enter to the list  Esc clear" in driver.lines[-1]
-        for key in "state:partial":
-            await driver.pilot.press("colon" if key == ":" else key)
+        await driver.type("state:partial")
         bar = driver.room.query_one(FilterBar)
         assert bar.value == "state:partial"
         await driver.press("enter")
@@ -58,8 +57,7 @@ async def test_typing_narrows_the_runs_and_escape_brings_them_back(drive) -> Non
 async def test_a_word_that_is_no_field_is_told_in_the_banner_until_it_is_mended(drive) -> None:
     async with drive() as driver:
         await driver.press("slash")
-        for key in ("h", "u", "e", "colon", "1"):
-            await driver.pilot.press(key)
+        await driver.type("hue:1")
         await driver.press("enter")
         assert "! runs have no 'hue' to look at" in driver.text
         await driver.press("slash", "escape")
@@ -155,8 +153,7 @@ async def test_from_a_table_to_the_rows_behind_a_line_to_the_board(drive, sessio
     headings, cells, _, _ = render.grid(result)
     async with drive(size=(160, 40)) as driver:
         await driver.press("7", "slash")
-        for key in "termination":
-            await driver.pilot.press(key)
+        await driver.type("termination")
         await driver.press("enter")
         await driver.find_row(title)
         await driver.press("enter")
@@ -220,8 +217,7 @@ async def test_help_and_palette_have_every_action_of_the_place(drive) -> None:
         offered = [hit.help async for hit in Actions(driver.app.screen).discover()]
         assert offered == [told(action) for action in actions if action.method != "palette"]
         await driver.press("ctrl+p")
-        for key in "queries":
-            await driver.pilot.press(key)
+        await driver.type("queries")
         await driver.until("Go to the queries")
         await driver.press("enter")
         await driver.press()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shlex
 import shutil
 import signal
-import subprocess
-import sys
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import chess
 import pytest
 from sqlalchemy import select
 
+from chessreg.cli.root import run_command_line
 from chessreg.experiments.lab import text
 from chessreg.experiments.lab.answer import Answer
 from chessreg.jobs import listing
@@ -37,12 +39,10 @@ def run_of(session: Session, name: str) -> dict[str, Any]:
 
 def command(world: Path, *words: str) -> Any:
     """What a chessreg command prints with --json."""
-    place = {"CHESSREG_REGISTRY": f"sqlite:///{world / 'registry.db'}", "CHESSREG_STORE": str(world / "store")}
-    done = subprocess.run(
-        [sys.executable, "-m", "chessreg.cli", *words, "--json"],
-        capture_output=True, text=True, env={**os.environ, **place}, timeout=300, check=True,
-    )  # fmt: skip
-    return json.loads(done.stdout)
+    place = ["--registry", str(world / "registry.db"), "--store", str(world / "store")]
+    with redirect_stdout(StringIO()) as said:
+        assert run_command_line([*place, *words, "--json"]) == 0
+    return json.loads(said.getvalue())
 
 
 @pytest.fixture
@@ -68,6 +68,7 @@ async def opened(driver: Any, session: Session, condition: str = "clean") -> Edi
     return driver.room
 
 
+@pytest.mark.usefixtures("near_model")
 async def test_an_edit_is_scrubbed_by_layer_class_and_condition(drive, session: Session, world: Path) -> None:
     row = edited_row(session)
     async with drive(size=(200, 60)) as driver:
@@ -112,6 +113,7 @@ async def test_an_edit_is_scrubbed_by_layer_class_and_condition(drive, session: 
         assert screen.state.unit == first
 
 
+@pytest.mark.usefixtures("near_model")
 async def test_boards_of_every_size_fit_and_stand_beside_each_other(drive, session: Session) -> None:
     async with drive(size=(80, 24)) as driver:
         screen = await opened(driver, session)
@@ -135,6 +137,7 @@ async def test_a_skipped_state_says_why(drive, session: Session) -> None:
         assert "skipped" in driver.text
 
 
+@pytest.mark.usefixtures("near_model")
 async def test_the_scale_changes_both_masses_as_the_command_prints_and_the_run_stores_them(
     drive, own_world: Path
 ) -> None:
@@ -170,8 +173,7 @@ async def test_moves_are_typed_taken_back_and_played_and_no_key_waits_for_the_mo
     async with drive(start="lab") as driver:
         screen = driver.room
         await driver.press("slash", "ctrl+u")
-        for key in "d2d4 Nf6 c4":
-            await driver.pilot.press("space" if key == " " else key)
+        await driver.type("d2d4 Nf6 c4")
         await driver.press("enter")
         assert screen.sans == ("d4", "Nf6", "c4")
         assert "1.d4 Nf6 2.c4" in driver.text
@@ -185,8 +187,7 @@ async def test_moves_are_typed_taken_back_and_played_and_no_key_waits_for_the_mo
         await driver.press("down", "enter")
         assert screen.sans == ("d4", "Nf6", second)
         await driver.press("slash", "ctrl+u")
-        for key in "e4 e4":
-            await driver.pilot.press("space" if key == " " else key)
+        await driver.type("e4 e4")
         await driver.press("enter")
         assert screen.sans == ("d4", "Nf6", second)  # and a note says what was wrong
         # the process hangs: every key is still answered; it dies: the next question starts another
@@ -195,7 +196,9 @@ async def test_moves_are_typed_taken_back_and_played_and_no_key_waits_for_the_mo
         os.kill(process.pid, signal.SIGSTOP)  # stopped: it answers nothing
         for key in ("plus", "plus", "plus", "f", "space", "question_mark"):
             await driver.pilot.press(key)
-        assert "Here" in driver.text
+        async with asyncio.timeout(20):
+            while "Here" not in driver.text:
+                await driver.pilot.pause(0.02)
         await driver.pilot.press("escape")
         assert screen.asking
         os.kill(process.pid, signal.SIGCONT)

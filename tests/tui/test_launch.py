@@ -130,7 +130,8 @@ async def typed(driver: Any, path: str, text: str) -> None:
     await driver.press("e")
     assert isinstance(driver.app.focused, FieldInput)
     driver.app.focused.value = ""
-    await driver.press(*("minus" if c == "-" else "full_stop" if c == "." else c for c in text), "enter")
+    await driver.type(text)
+    await driver.press("enter")
 
 
 async def planned(driver: Any) -> str:
@@ -216,7 +217,9 @@ async def test_choices_turn_presets_fill_and_words_find(drive, tmp_path: Path) -
         await driver.press("enter")
         screen = driver.room
         assert isinstance(screen, FormScreen)
-        await driver.press("slash", *"color", "enter")
+        await driver.press("slash")
+        await driver.type("color")
+        await driver.press("enter")
         assert next(row.field.path for row in screen.rows if row.display) == "color"
         await driver.press("space")
         assert screen.form.given == {"color": "black"}

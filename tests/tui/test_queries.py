@@ -22,14 +22,6 @@ from tui.widgets.table import PageTable
 TITLE = "games by termination"
 
 
-async def words(driver: Any, text: str) -> None:
-    """Type as one does."""
-    keys = {" ": "space", ":": "colon", "'": "apostrophe", "=": "equals_sign", "*": "asterisk", "(": "left_parenthesis",
-            ")": "right_parenthesis", ".": "full_stop", "-": "minus", "_": "underscore", "/": "slash"}  # fmt: skip
-    for letter in text:
-        await driver.pilot.press(keys.get(letter, letter))
-
-
 async def opened(driver: Any, title: str = TITLE) -> None:
     await driver.go("queries")
     await driver.find_row(title)
@@ -44,7 +36,7 @@ async def test_a_scope_narrows_the_answer_and_goes_with_one(drive: Any, session:
         await opened(driver)
         assert driver.room.query_one(PageTable).count == len(whole)
         await driver.press("s")
-        await words(driver, "run:pl")
+        await driver.type("run:pl")
         await driver.press("right")  # takes what is offered
         assert driver.room.query_one(ScopeBar).value == "run:plain"
         await driver.press("enter")
@@ -66,15 +58,14 @@ async def test_a_scope_that_is_none_is_told_and_changes_nothing(drive: Any) -> N
         await opened(driver)
         before = driver.room.query_one(PageTable).count
         await driver.press("s")
-        await words(driver, "colour:white")
+        await driver.type("colour:white")
         assert driver.room.query_one(ScopeBar).has_class("-wrong")
         await driver.press("enter")
         assert "! a scope has no 'colour:white'" in driver.text
         assert driver.room.query_one(PageTable).count == before
         await driver.press("s")
-        for _ in range(len("colour:white")):
-            await driver.pilot.press("backspace")
-        await words(driver, "run:nobody")
+        await driver.press("ctrl+u")
+        await driver.type("run:nobody")
         await driver.press("enter")
         assert "! there is no run 'nobody'" in driver.text
         await driver.press("s", "escape")
@@ -85,9 +76,9 @@ async def test_the_scope_and_the_search_are_there_again_next_time(drive: Any) ->
     async with drive(size=(160, 40)) as driver:
         await driver.go("queries")
         await driver.press("slash")
-        await words(driver, "termination")
+        await driver.type("termination")
         await driver.press("enter", "s")
-        await words(driver, "since:7d")
+        await driver.type("since:7d")
         await driver.press("enter")
     async with drive(size=(160, 40), start="") as driver:
         assert "chessreg › queries" in driver.lines[0]
@@ -102,7 +93,7 @@ async def test_sql_is_completed_asked_and_leads_to_the_board(drive: Any, session
         editor = driver.room.query_one(SqlEditor)
         assert editor.language == "sql"
         editor.text = ""
-        await words(driver, "SELECT run_id, unit, pli")
+        await driver.type("SELECT run_id, unit, pli")
         editor.text += " FROM game ORDER BY run_id, unit"
         editor.move_cursor((0, len("SELECT run_id, unit, pli")))
         await driver.press("tab")
@@ -170,9 +161,8 @@ async def test_a_plot_shows_the_numbers_of_its_query(drive: Any, session: Sessio
         assert chart.y in driver.text
         assert "●" in driver.text
         await driver.press("x")
-        for _ in range(80):
-            await driver.pilot.press("backspace")
-        await words(driver, str(tmp_path / "figure.svg"))
+        await driver.press("ctrl+u")
+        await driver.type(str(tmp_path / "figure.svg"))
         await driver.press("enter")
         assert (tmp_path / "figure.svg").read_text().startswith("<?xml")
         await driver.press("y")
@@ -189,9 +179,8 @@ async def test_a_table_is_written_as_the_command_writes_it(
         await opened(driver)
         await driver.press("x")
         assert "games-by-termination.csv" in driver.text
-        for _ in range(30):
-            await driver.pilot.press("backspace")
-        await words(driver, str(tmp_path / f"table{suffix}"))
+        await driver.press("ctrl+u")
+        await driver.type(str(tmp_path / f"table{suffix}"))
         await driver.press("enter")
     assert (tmp_path / f"table{suffix}").read_bytes() == (tmp_path / f"expected{suffix}").read_bytes()
     if suffix == ".csv":
