@@ -51,7 +51,13 @@ class KeyBar(Widget):
                 self.app.simulate_key(action.keys.split(",")[0])
 
 
+FIRST = ("help", "quit", "back", "open")  # in this order, whatever else there is
+
+
 def footer(actions: Sequence[Action]) -> tuple[Action, ...]:
-    """The actions of a footer: those with a word, help and quit first so that a narrow one keeps them."""
-    first = [action for action in actions if action.method in ("help", "quit") and action.place == "everywhere"]
-    return (*first, *(action for action in actions if action.short and action not in first))
+    """The actions of a footer: those with a word, those that one needs everywhere first so that a narrow one has
+    them."""
+    shown = [action for action in actions if action.short]
+    everywhere = [action for action in shown if action.place in ("everywhere", "table") and action.method in FIRST]
+    first = sorted(everywhere, key=lambda action: FIRST.index(action.method))
+    return (*first, *(action for action in shown if action not in first))
