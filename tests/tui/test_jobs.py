@@ -115,7 +115,9 @@ async def test_words_are_found_in_a_log_and_its_end_is_followed(drive, queue: An
         await driver.until("line 299")
         screen, log = driver.room, driver.room.query_one(LogView)
         assert isinstance(screen, JobScreen)
-        await driver.press("slash", *"LOSS", "enter")
+        await driver.press("slash")
+        await driver.type("LOSS")
+        await driver.press("enter")
         assert [log.lines[n] for n in log.hits] == [f"line {n} loss" for n in (7, 57, 107, 157, 207, 257)]
         assert "6 of 6 places" in driver.text
         await driver.press("N", "N")

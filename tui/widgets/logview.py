@@ -79,13 +79,17 @@ class LogView(ScrollView, can_focus=True):
     def _resize_virtual(self) -> None:
         wide = max(map(cell_len, [*self.lines[-2000:], self.begun]), default=0)
         self.virtual_size = Size(max(wide, self.virtual_size.width if self.lines else 0), self.height)
-        if self.follows:
-            self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True)
+        self._to_end()
+        self.call_after_refresh(self._to_end)  # once the layout knows how long it is
         self.refresh()
 
-    def on_resize(self, event: events.Resize) -> None:
+    def _to_end(self) -> None:
+        """To the end, if it is followed; forced, because the first lines come before there is a scrollbar."""
         if self.follows:
-            self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True)
+            self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True, force=True)
+
+    def on_resize(self, event: events.Resize) -> None:
+        self._to_end()
 
     def render_line(self, y: int) -> Strip:
         place, width = y + self.scroll_offset.y, self.size.width
