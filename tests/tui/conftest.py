@@ -32,6 +32,7 @@ from chessreg.jobs.kind import kind
 from chessreg.jobs.launch import Order, enqueue, plan
 from chessreg.jobs.supervisor import Supervisor
 from chessreg.noise import generator
+from chessreg.registry import provenance
 from chessreg.registry.process import pid_start
 from chessreg.registry.tables import Job
 from chessreg.session import Session, open_session
@@ -98,6 +99,16 @@ def bigram_checkpoint(folder: Path, texts: list[str]) -> None:
     save_checkpoint(model, folder, CheckpointInfo.of(model, PgnCharacters.name, source={"format": "test"}))
 
 
+@contextmanager
+def same_code() -> Iterator[None]:
+    """Runs of one commit, also where the checkout is changed meanwhile."""
+    state = {"root": "/project", "commit": "c0ffee" * 6 + "c0ff", "branch": "main", "remote": None, "patch": "",
+             "untracked": {}, "left_out": {}}  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(provenance, "repository_state", lambda folder: state)
+        yield
+
+
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with registry and store: a dataset, a model, caches, a probe, edits, two matches, the toy, and a run
@@ -123,7 +134,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["import", "checkpoint", str(root / "bigram"), "--name", "bigram"],
     ):
         assert run_command_line([*place, *command]) == 0
-    with open_session(str(root / "registry.db"), root / "store") as session:
+    with same_code(), open_session(str(root / "registry.db"), root / "store") as session:
         for part in ("fit", "test"):
             session.run(CacheSpec(checkpoint="bigram", dataset=f"games:{part}", games=5, last=3), name=f"cache-{part}")
         session.run(ProbeSpec(cache="cache-fit", test_cache="cache-test", epochs=1), name="board")
@@ -177,7 +188,7 @@ def studied(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_checkpoint(deep, root / "deep", CheckpointInfo.of(deep, PgnCharacters.name, source={"format": "test"}))
     place = ["--registry", str(root / "registry.db"), "--store", str(root / "store")]
     assert run_command_line([*place, "import", "checkpoint", str(root / "deep"), "--name", "deep"]) == 0
-    with open_session(str(root / "registry.db"), root / "store") as session:
+    with same_code(), open_session(str(root / "registry.db"), root / "store") as session:
         checkpoints.random_twin(session.database, session.store, "deep", name="untrained")
         session.run(ProbeSpec(cache="cache-fit", test_cache="cache-test", epochs=2), name="longer")
         for part in ("fit", "test"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -21,19 +20,6 @@ from tui.screens.lineage import LineageScreen
 from tui.screens.run import RunScreen
 from tui.screens.thing import ThingScreen
 from tui.widgets.chart import ChartView
-
-
-@pytest.fixture
-def command(studied: Path, capsys: pytest.CaptureFixture[str]) -> Any:
-    """What a command prints as JSON."""
-
-    def ask(*words: str) -> Any:
-        place = ["--registry", str(studied / "registry.db"), "--store", str(studied / "store")]
-        capsys.readouterr()
-        assert run_command_line([*place, *words, "--json"]) == 0
-        return json.loads(capsys.readouterr().out)
-
-    return ask
 
 
 async def test_two_marked_runs_have_the_numbers_of_the_command(drive, studied: Path, command: Any) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from chessreg.cli.root import run_command_line
 from chessreg.jobs import listing
@@ -18,19 +15,6 @@ from tui.screens.data import DataScreen
 from tui.screens.lineage import LineageScreen
 from tui.screens.thing import ThingScreen
 from tui.widgets.chart import ChartView
-
-
-@pytest.fixture
-def command(studied: Path, capsys: pytest.CaptureFixture[str]) -> Any:
-    """What a command prints as JSON."""
-
-    def ask(*words: str) -> Any:
-        place = ["--registry", str(studied / "registry.db"), "--store", str(studied / "store")]
-        capsys.readouterr()
-        assert run_command_line([*place, *words, "--json"]) == 0
-        return json.loads(capsys.readouterr().out)
-
-    return ask
 
 
 async def test_every_noun_has_its_list(drive, studied: Path, command: Any) -> None:
@@ -131,11 +115,11 @@ async def test_a_cache_is_verified_byte_by_byte(drive, studied: Path, tmp_path: 
         await driver.press("tab", "tab")
         await driver.stand_on("cache-fit")
         await driver.press("enter", "v")
-        assert "every byte is as it was published" in driver.text
+        assert "every byte is as it was published" in driver.notices
         with open_session(str(tmp_path / "own" / "registry.db"), tmp_path / "own" / "store") as session:
             with session.database.read() as sql:
                 (row,) = listing.caches(sql, "cache-fit")
-            chunk = next(p for p in (session.store.root / row["groups"][0]["path"]).rglob("*/c/*") if p.is_file())
+            chunk = next(p for p in (session.store.root / row["groups"][0]["path"]).rglob("c.*"))
         chunk.chmod(0o644)
         chunk.write_bytes(b"x" + chunk.read_bytes()[1:])
         await driver.press("v")

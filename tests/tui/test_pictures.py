@@ -16,6 +16,7 @@ from chessreg.queries.ask import plotted
 from chessreg.queries.catalogue import find_plot
 from chessreg.session import Session
 from tui.data.boards import boards
+from tui.data.edits import edited_state
 from tui.data.results import results
 
 
@@ -81,13 +82,16 @@ def test_a_game(picture: Any, session: Session) -> None:
     picture(steps, shown.caption[0], next(line for line in shown.caption if "illegal" in line)[:24])
 
 
+@pytest.mark.usefixtures("near_model")
 def test_an_edit(picture: Any, session: Session) -> None:
     async def steps(driver: Any) -> None:
         await driver.find_row("edits")
         await driver.press("enter", "enter")
 
-    original, edited = boards(session, first_row(session, "edits", "trial")).frames
-    picture(steps, original.title, edited.title, "x taken off", original.caption[0][:20])
+    row = first_row(session, "edits", "trial")
+    stored = edited_state(session, row).row
+    mass = f"edited legal mass {stored['mass_original']:.3f}, target {stored['mass_modified']:.3f}"
+    picture(steps, f"{stored['piece']} off {stored['square']}", mass, f"writes {stored['text']}", "original", "target")
 
 
 def test_what_a_probe_reads(picture: Any, session: Session) -> None:
@@ -175,7 +179,7 @@ def test_jump_mode(picture: Any) -> None:
         await driver.go("queries")
         await driver.press("e", "ctrl+o")
 
-    picture(steps, " a ", " s ", "a letter jumps there")
+    picture(steps, " a FROM", "\n s", "a letter jumps there")
 
 
 def test_help(picture: Any) -> None:

@@ -36,7 +36,7 @@ def tabs(number: int) -> list[str]:
 
 def test_runs_sorted_and_marked(picture: Any) -> None:
     async def steps(driver: Any) -> None:
-        await driver.press("greater_than_sign", "greater_than_sign")
+        await driver.press(*["less_than_sign"] * 4)
         await driver.stand_on("board", "longer", mark=True)
 
     picture(steps, "name ▲", "marked: board and longer", "●")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 FACTS = (("what", "what", False), ("value", "value", False))
 HIDDEN = ("detail", "report", "notes", "tags", "starred", "pinned", "archived", "training_datasets", "hook_points",
           "groups", "name")  # fmt: skip
-BARS = 24  # cells of a bar in a table
+BARS = 14  # cells of a bar in a table
 
 
 class Part(NamedTuple):
@@ -159,8 +159,8 @@ def probe(session: Session, id: UUID) -> Thing:
             for row in layers]  # fmt: skip
     parts = [Part(f"layers {len(layers)}", fields, rows, by_layer(layers))]
     if classes:
-        told = (("name", "class", False), ("f1", "F1", True), ("interval", "95 %", False), ("bar", "", False),
-                ("true_positives", "right", True), ("false_positives", "wrongly seen", True),
+        told = (("name", "class", False), ("f1", "F1", True), ("interval", "95 %", True), ("bar", "", False),
+                ("true_positives", "right", True), ("false_positives", "wrong", True),
                 ("false_negatives", "missed", True))  # fmt: skip
         parts.append(Part(f"F1 by class, layer {chosen}", told, classes))
     return Thing(

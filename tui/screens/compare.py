@@ -88,7 +88,7 @@ class CompareScreen(Room):
         panes = [
             Pane(f"differing {len(found.differing)}", (Column("group", "of"), Column("what", "what"), *values),
                  found.differing),
-            Pane(f"metrics {len(found.metrics)}", (Column("metric", "metric", widest=44, least=20), *numbers),
+            Pane(f"metrics {len(found.metrics)}", (Column("metric", "metric", widest=44, least=26), *numbers),
                  found.metrics),
             Pane("machines", (Column("what", "what"), *values), found.machines),
         ]  # fmt: skip

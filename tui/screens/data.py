@@ -26,7 +26,7 @@ EMPTY = {
     "cache": "no activation caches yet: chessreg run cache --checkpoint MODEL --dataset GAMES",
     "probe": "no probes yet: chessreg run probe --cache CACHE",
     "vector": "no vectors yet: chessreg run vector --cache CACHE",
-    "sae": "no SAEs: this version has a place for them, and no kind of run that trains one",
+    "sae": "no SAEs: this version has a place for them, but no kind of run makes them",
 }
 
 

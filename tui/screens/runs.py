@@ -92,7 +92,7 @@ class RunsScreen(SaysWords):
     def headed(self) -> list[Column]:
         """The columns, the one that the rows are sorted by with an arrow."""
         arrow = "▼" if self.sort.startswith("-") else "▲"
-        sorted_by = self.sort.removeprefix("-") if self.sort != NEWEST_FIRST else ""
+        sorted_by = self.sort.removeprefix("-")
         found = [run_columns.column(key) for key in self.columns]
         return [
             replace(column, heading=f"{column.heading} {arrow}") if key == sorted_by else column

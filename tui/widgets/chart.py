@@ -8,11 +8,10 @@ from typing import ClassVar
 
 from rich.cells import cell_len
 from rich.segment import Segment
-from textual import events
 from textual.strip import Strip
 from textual.widget import Widget
 
-from tui.data.chart import Chart, Panel, Point, extent, ticks, words
+from tui.data.chart import TICKS, Chart, Panel, Point, extent, ticks, words
 from tui.widgets.canvas import Canvas
 from tui.widgets.columns import fitted
 
@@ -51,8 +50,8 @@ class ChartView(Widget):
         self._drawn_for = (0, 0)
         self._draw()
 
-    def on_resize(self, event: events.Resize) -> None:
-        self._draw()
+    def on_mount(self) -> None:
+        self.screen.screen_layout_refresh_signal.subscribe(self, lambda _: self._draw())  # there may be more space
 
     def _draw(self) -> None:
         scroll = self.parent
@@ -119,11 +118,11 @@ def legend_of(labels: list[str], width: int) -> list[list[tuple[str, str]]]:
 def lines(chart: Chart, panel: Panel, width: int, height: int) -> list[list[tuple[str, str]]]:
     """One panel of lines: title, axes with ticks, dots between the marks, whiskers where there are intervals."""
     low, high = extent(chart.points())
-    marks_y = ticks(low, high)
+    top, bottom, right = 2, height - 3, width - 3
+    marks_y = ticks(low, high, max(1, min(TICKS, (bottom - 1 - top) // 3)))
     said = words(marks_y)
     left = max(map(cell_len, said)) + 2
     canvas = Canvas(width, height)
-    top, bottom, right = 2, height - 3, width - 3
     low, high = marks_y[0], marks_y[-1]
     at_x = places(chart)
     first, last = min(at_x.values()), max(at_x.values())
@@ -137,13 +136,11 @@ def lines(chart: Chart, panel: Panel, width: int, height: int) -> list[list[tupl
 
     canvas.text(left, 0, fitted(panel.title, min(cell_len(panel.title), width - left)), "title")
     canvas.text(0, 1, fitted(chart.y, min(cell_len(chart.y), width - 1)), "axis")
-    taken = -2.0
-    for value, text in zip(reversed(marks_y), reversed(said), strict=True):
+    every = -(-2 * (len(marks_y) - 1) // (bottom - 1 - top))  # a line between two at least
+    for value, text in list(zip(marks_y, said, strict=True))[::every]:
         y = round(row(value))
-        if y - taken >= 2:
-            canvas.text(left - 2 - cell_len(text), y, text, "axis")
-            canvas.put(left - 1, y, "┤", "axis")
-            taken = y
+        canvas.text(left - 2 - cell_len(text), y, text, "axis")
+        canvas.put(left - 1, y, "┤", "axis")
     for y in range(top, bottom):
         if canvas.at(left - 1, y) == " ":
             canvas.put(left - 1, y, "│", "axis")

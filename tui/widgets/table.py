@@ -189,6 +189,11 @@ class PageTable(ScrollView, can_focus=True):
         wide = GUTTER + sum(self._widths) + GAP * max(0, len(self._widths) - 1)
         self.virtual_size = Size(wide, self.count + 1)
 
+    def on_show(self) -> None:
+        """A table that was out of sight lost the focus; keys go to it again unless something else has them."""
+        if self.screen.focused is None:
+            self.focus()
+
     def on_resize(self, event: events.Resize) -> None:
         self._fit()
         self.scroll_to_cursor()
