@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
+import multiprocessing
 import shlex
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from sqlalchemy import func, select
 
+from chessreg.cli.root import run_command_line
 from chessreg.jobs.kind import FAMILIES, kind, kinds
 from chessreg.registry import tables
 
@@ -22,12 +22,33 @@ EVERY = [*kinds(), TOY]
 
 
 def command_line(world: Path, *words: str) -> list[str]:
-    place = ["--registry", str(world / "registry.db"), "--store", str(world / "store")]
-    return [sys.executable, "-m", "chessreg.cli", *place, *words]
+    return ["--registry", str(world / "registry.db"), "--store", str(world / "store"), *words]
 
 
-def chessreg(world: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command_line(world, *words), capture_output=True, text=True, timeout=300, check=False)
+@pytest.fixture
+def chessreg(world, capsys):
+    """Types a command in this process; returns its exit status, stdout and stderr."""
+
+    def typed(*words: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        status = run_command_line(command_line(world, *words))
+        return status, *capsys.readouterr()
+
+    return typed
+
+
+@pytest.fixture(scope="module")
+def spawn():
+    """Starts a command in a process of its own, forked from one that has torch imported and has done nothing else."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["chessreg.cli.root", "chessreg.session", "torch"])
+
+    def started(words: list[str]) -> multiprocessing.process.BaseProcess:
+        process = context.Process(target=run_command_line, args=(words,))
+        process.start()
+        return process
+
+    return started
 
 
 def results(session, run_id) -> dict[str, int]:
@@ -42,67 +63,60 @@ def results(session, run_id) -> dict[str, int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
-def test_a_kind_is_helped_planned_killed_resumed_queried_and_drawn(name, world, world_session):
+def test_a_kind_is_helped_planned_killed_resumed_queried_and_drawn(name, world, world_session, chessreg, spawn):
     session = world_session
     found = kind(name)
     example = shlex.split(found.example)
     assert example, f"kind {found.name} has no example"
 
-    shown = chessreg(world, "run", name, "--help").stdout
+    _, shown, _ = chessreg("run", name, "--help")
     for field in (*found.spec.model_fields, *found.how.model_fields):
         assert f"--{field.replace('_', '-')}" in shown
 
-    planned = json.loads(chessreg(world, "run", name, *example, "--dry-run", "--json").stdout)
+    status, out, err = chessreg("run", name, *example, "--dry-run", "--json")
+    assert status == 0, err
+    planned = json.loads(out)
+    run_id = UUID(planned["run_id"])
     assert planned["units"] == planned["missing"] > 0
     assert planned["settings"]["seed"]["source"] == "default"
 
-    process = subprocess.Popen(command_line(world, "run", name, *example), stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while process.poll() is None and not units_done(session, planned["run_id"]):
+    process = spawn(command_line(world, "run", name, *example))
+    deadline = time.monotonic() + 100
+    while process.is_alive() and not units_done(session, run_id):
         assert time.monotonic() < deadline, "no unit was completed"
         time.sleep(0.02)
-    if process.poll() is None:
-        os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.join()
+    assert process.exitcode in (0, -signal.SIGKILL)
 
-    finished = chessreg(world, "run", name, *example, "--json")
-    assert finished.returncode == 0, finished.stderr
-    report = json.loads(finished.stdout)
+    status, out, err = chessreg("run", name, *example, "--json")
+    assert status == 0, err
+    report = json.loads(out)
     assert (report["state"], report["done"], report["run_id"]) == ("complete", planned["units"], planned["run_id"])
-    rows = results(session, planned_id(planned))
+    rows = results(session, run_id)
     assert rows, "a complete run has results"
     assert set(rows) <= set(found.families)
 
-    again = chessreg(world, "run", name, *example)
-    assert "nothing to do" in again.stderr
-    assert results(session, planned_id(planned)) == rows
+    _, _, err = chessreg("run", name, *example)
+    assert "nothing to do" in err
+    assert results(session, run_id) == rows
 
     short = len(found.families) == 1 and found.name not in tables.Base.metadata.tables
     view = (found.name if short else f"{found.name}_{next(iter(rows))}").replace("-", "_")
-    asked = f"select count(*) as n from {view} where run_id = '{planned_id(planned)}'"
-    answer = chessreg(world, "query", "--sql", asked, "--format", "csv")
-    assert answer.returncode == 0, answer.stderr
-    assert int(answer.stdout.split()[1]) == next(iter(rows.values()))
+    asked = f"select count(*) as n from {view} where run_id = '{run_id}'"
+    status, out, err = chessreg("query", "--sql", asked, "--format", "csv")
+    assert status == 0, err
+    assert int(out.split()[1]) == next(iter(rows.values()))
 
-    board = chessreg(world, "board", f"{planned['run_id']}:0")
+    status, out, err = chessreg("board", f"{planned['run_id']}:0")
     if type(found).frames is type(found).__mro__[-2].frames:
-        assert board.returncode != 0
-        assert "no boards" in board.stderr
+        assert status != 0
+        assert "no boards" in err
     else:
-        assert board.returncode == 0, board.stderr
-        assert board.stdout.count("\n") >= 8
+        assert status == 0, err
+        assert out.count("\n") >= 8
 
 
-def planned_id(planned):
-    from uuid import UUID
-
-    return UUID(planned["run_id"])
-
-
-def units_done(session, run_id: str) -> int:
-    from uuid import UUID
-
+def units_done(session, run_id: UUID) -> int:
     with session.database.read() as sql:
-        return sql.scalar(
-            select(func.count()).select_from(tables.UnitRange).where(tables.UnitRange.run_id == UUID(run_id))
-        )
+        return sql.scalar(select(func.count()).select_from(tables.UnitRange).where(tables.UnitRange.run_id == run_id))
