@@ -503,12 +503,22 @@ def app_on() -> Callable[..., ChessregApp]:
     return make_app
 
 
-@pytest.fixture
-def driver_of() -> Callable[[Pilot[Any]], Awaitable[Driver]]:
-    """A driver of an app that somebody else has started."""
+@pytest.fixture(params=[(80, 24), (200, 60)], ids=["80x24", "200x60"])
+def picture(request: pytest.FixtureRequest, subject: Path, snap_compare: Any) -> Any:
+    """`picture(steps, *words)`: do the steps, find the words on the screen, compare the picture. Of the registry that a
+    file of tests has as its `subject`, or of another folder."""
 
-    async def start(pilot: Pilot[Any]) -> Driver:
-        await settled(pilot)
-        return Driver(pilot.app, pilot)  # type: ignore[arg-type]
+    def take(
+        steps: Callable[[Driver], Awaitable[Any]], *words: str, folder: Path | None = None, start: str = "runs"
+    ) -> None:
+        async def before(pilot: Pilot[Any]) -> None:
+            await settled(pilot)
+            driver = Driver(pilot.app, pilot)  # type: ignore[arg-type]
+            await steps(driver)
+            for word in words:
+                assert word in driver.text, f"{word!r} is not in\n{driver.text}"
 
-    return start
+        app = make_app(folder or subject, start=start)
+        assert snap_compare(app, terminal_size=request.param, run_before=before)
+
+    return take

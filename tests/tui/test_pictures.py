@@ -3,12 +3,10 @@ them anew; look at them before they are committed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.pilot import Pilot
 
 from chessreg.jobs import listing
 from chessreg.queries import render, run_query, run_sql
@@ -20,20 +18,10 @@ from tui.data.edits import edited_state
 from tui.data.results import results
 
 
-@pytest.fixture(params=[(80, 24), (200, 60)], ids=["80x24", "200x60"])
-def picture(request: pytest.FixtureRequest, world: Path, snap_compare: Any, app_on: Any, driver_of: Any) -> Any:
-    """`picture(steps, *words)`: do the steps, find the words on the screen, compare the picture."""
-
-    def take(steps: Callable[[Any], Any], *words: str, folder: Path | None = None) -> None:
-        async def before(pilot: Pilot[Any]) -> None:
-            driver = await driver_of(pilot)
-            await steps(driver)
-            for word in words:
-                assert word in driver.text, f"{word!r} is not in\n{driver.text}"
-
-        assert snap_compare(app_on(folder or world), terminal_size=request.param, run_before=before)
-
-    return take
+@pytest.fixture
+def subject(world: Path) -> Path:
+    """The registry that pictures show."""
+    return world
 
 
 def run_of(session: Session, name: str) -> dict[str, Any]:

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from chessreg.cli.compare import interval
+from chessreg.cli.vector import with_norms
 from chessreg.jobs import listing
 from chessreg.queries.compare import compare
+from chessreg.registry import tables
 from chessreg.session import Session
 
 
-@pytest.fixture(params=[(80, 24), (200, 60)], ids=["80x24", "200x60"])
-def picture(request: pytest.FixtureRequest, studied: Path, snap_compare: Any, app_on: Any, driver_of: Any) -> Any:
-    """`picture(steps, *words)`: do the steps, find the words on the screen, compare the picture."""
-
-    def take(steps: Callable[[Any], Any], *words: str, start: str = "runs") -> None:
-        async def before(pilot: Any) -> None:
-            driver = await driver_of(pilot)
-            await steps(driver)
-            for word in words:
-                assert word in driver.text, f"{word!r} is not in\n{driver.text}"
-
-        assert snap_compare(app_on(studied, start=start), terminal_size=request.param, run_before=before)
-
-    return take
+@pytest.fixture
+def subject(studied: Path) -> Path:
+    """The registry that pictures show."""
+    return studied
 
 
 def tabs(number: int) -> list[str]:
@@ -68,6 +59,14 @@ def test_what_differs(picture: Any) -> None:
     picture(steps, "baseline board", "[differing 1]", "epochs")
 
 
+def test_curves(picture: Any) -> None:
+    async def steps(driver: Any) -> None:
+        await driver.stand_on("train-0", "train-1", mark=True)
+        await driver.press("c", *tabs(3))
+
+    picture(steps, "[curves 4]", "heldout_loss", "● train-0", "■ train-1", " 6 ", " 12")
+
+
 def test_a_lineage(picture: Any) -> None:
     async def steps(driver: Any) -> None:
         await driver.stand_on("edits")
@@ -81,6 +80,15 @@ def test_datasets(picture: Any) -> None:
         await driver.press()
 
     picture(steps, "[datasets 1]", "fit test", " 960 ", start="data")
+
+
+def test_checkpoints(picture: Any, study: Session) -> None:
+    async def steps(driver: Any) -> None:
+        await driver.press(*tabs(1))
+
+    with study.database.read() as sql:
+        rows = listing.entities(sql, "checkpoint", tables.Checkpoint)
+    picture(steps, "[checkpoints 5]", *(f"{row['parameters']:,}" for row in rows), "untrained", start="data")
 
 
 def test_probes(picture: Any, study: Session) -> None:
@@ -111,6 +119,17 @@ def test_f1_by_class(picture: Any) -> None:
         await driver.press("enter", "tab")
 
     picture(steps, "[F1 by class, layer 0]", "Opp. King", "█", start="data")
+
+
+def test_norms_by_layer(picture: Any, study: Session) -> None:
+    async def steps(driver: Any) -> None:
+        await driver.press(*tabs(4))
+        await driver.stand_on("skill")
+        await driver.press("enter")
+
+    with study.database.read() as sql:
+        vectors = with_norms(listing.made(sql, "vector", tables.Vector, "skill"))
+    picture(steps, "● vector", "■ high side", *(f"{row['norm']:.4g}" for row in vectors), start="data")
 
 
 def test_saes(picture: Any) -> None:
