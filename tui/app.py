@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import work
@@ -30,6 +32,16 @@ TICK = 0.5  # seconds between looks at what is waited for
 LOOK = 4  # ticks between looks for changes
 TAKE_IN = 20  # ticks between takings in of results that wait
 SLOW = 1.0  # seconds after which the banner tells
+LEFT = "left"  # under which it is remembered when one looked last
+FIRST_TIME = timedelta(days=1)  # so much is news to who never looked before
+
+
+def last_time(remembered: Remembered) -> tuple[datetime, str]:
+    """When one looked last at this registry, and how to say it."""
+    with suppress(TypeError, ValueError):
+        found = datetime.fromisoformat(remembered.get(LEFT))
+        return found, f"since you last looked, {show.when(found)}"
+    return datetime.now(UTC) - FIRST_TIME, "in the last day"
 
 
 class ChessregApp(App[Exception | None]):
@@ -70,6 +82,7 @@ class ChessregApp(App[Exception | None]):
         self.read_only = read_only
         self.glyphs: Glyphs = glyphs or ("outline" if self.no_color else "solid")
         self.place_shown = " · ".join(filter(None, [show.place(place), "read only" if read_only else ""]))
+        self.since, self.since_told = last_time(self.remembered)
         self.version: str | None = None
         self.lost = False
         self._ticks = 0
@@ -88,6 +101,7 @@ class ChessregApp(App[Exception | None]):
         self.set_interval(TICK, self.tick)
 
     async def on_unmount(self) -> None:
+        self.remembered.set(LEFT, datetime.now(UTC).isoformat())
         await self.bench.close()
         self.desk.close()
 
@@ -193,8 +207,8 @@ class ChessregApp(App[Exception | None]):
         self.switch_mode(name)
         self.remembered.set("room", name)
 
-    def action_back(self) -> None:
-        """Not awaited: whoever asks may be a part of the screen that goes, and would wait for its own end."""
+    async def action_back(self) -> None:
+        """Its end is not awaited: who asks may be a part of the screen that goes, and would wait for its own end."""
         if len(self.screen_stack) > 1:
             self.pop_screen()
 

@@ -32,12 +32,13 @@ class Door:
 
 
 ROOMS: tuple[Door, ...] = (
+    Door("home", "1", "tui.screens.home:HomeScreen", "Go home: what runs, what has ended", "chessreg status"),
+    Door("jobs", "2", "tui.screens.jobs:JobsScreen", "Go to the jobs", "chessreg jobs"),
+    Door("launch", "3", "tui.screens.launch:LaunchScreen", "Go to launching experiments", "chessreg launch --help"),
     Door("runs", "4", "tui.screens.runs:RunsScreen", "Go to the runs", "chessreg runs list"),
     Door("boards", "5", "tui.screens.boards:BoardsScreen", "Go to the boards", "chessreg game list"),
     Door("lab", "6", "tui.screens.lab:LabScreen", "Go to the lab", "chessreg lab"),
     Door("queries", "7", "tui.screens.queries:QueriesScreen", "Go to the queries", "chessreg query --list"),
-    Door("jobs", "2", "tui.screens.jobs:JobsScreen", "Go to the jobs", "chessreg jobs"),
-    Door("launch", "3", "tui.screens.launch:LaunchScreen", "Go to launching experiments", "chessreg launch --help"),
     Door("data", "8", "tui.screens.data:DataScreen", "Go to the data", "chessreg dataset list"),
 )
 

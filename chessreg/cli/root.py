@@ -30,6 +30,7 @@ COMMANDS = {
     "run": LazyCommand("chessreg.cli.run:run", "Run an experiment, or go on with one."),
     "runs": LazyCommand("chessreg.cli.runs:runs", "Runs: list, show, name, tag, note, invalidate."),
     "launch": LazyCommand("chessreg.cli.launch:launch", "Queue experiments as jobs that outlive this terminal."),
+    "status": LazyCommand("chessreg.cli.status:status", "What runs now, everywhere, and what has ended since."),
     "jobs": LazyCommand("chessreg.cli.jobs:jobs", "Jobs: how they stand."),
     "job": LazyCommand("chessreg.cli.jobs:job", "One job: show."),
     "logs": LazyCommand("chessreg.cli.logs:logs", "What jobs have said, and say."),

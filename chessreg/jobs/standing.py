@@ -42,9 +42,9 @@ def _row(session: Session, job: Job, run: tables.Run | None, attempt: tables.Att
     reduces = job.detail.get("reduces", False)
     every = run.units if run else job.detail.get("units")
     mine = share(every - reduces, every, job.shard, job.shards) if every else range(0)
-    done = _done(session, job.run_id, mine) if run else 0
+    done = done_of(session, job.run_id, mine) if run else 0
     state, waits = state_of(session, job)
-    rate, left = _pace(attempt, done, len(mine)) if state == "running" else (None, None)
+    rate, left = pace_of(attempt, done, len(mine)) if state == "running" else (None, None)
     return {
         "id": job.id,
         "group_id": job.group_id,
@@ -58,7 +58,7 @@ def _row(session: Session, job: Job, run: tables.Run | None, attempt: tables.Att
         "shards": job.shards,
         "units": len(mine) if every else None,
         "done": done,
-        "progress": _progress(attempt, done, len(mine)),
+        "progress": progress_of(attempt, done, len(mine)),
         "rate": rate,
         "seconds_left": left,
         "doing": attempt.doing if attempt and state == "running" else None,
@@ -87,7 +87,8 @@ def state_of(session: Session, job: Job) -> tuple[str, list[str]]:
     return ("waiting" if all(can for _, can in waits) else "blocked"), [what for what, _ in waits]
 
 
-def _done(session: Session, run_id: UUID, units: range) -> int:
+def done_of(session: Session, run_id: UUID, units: range) -> int:
+    """How many of these units of a run are complete."""
     ranges = tables.UnitRange
     found = session.execute(
         select(ranges.start, ranges.stop).where(
@@ -109,7 +110,7 @@ def _done(session: Session, run_id: UUID, units: range) -> int:
     return min((single or 0) + len(several), len(units))
 
 
-def _progress(attempt: tables.Attempt | None, done: int, units: int) -> float | None:
+def progress_of(attempt: tables.Attempt | None, done: int, units: int) -> float | None:
     """Share of the job that is done, 0 to 1: by units, and inside a long unit by what the attempt says."""
     if not units:
         return None
@@ -120,7 +121,7 @@ def _progress(attempt: tables.Attempt | None, done: int, units: int) -> float | 
     return max(by_units, min(before + (1 - before) * attempt.progress, 1.0))
 
 
-def _pace(attempt: tables.Attempt | None, done: int, units: int) -> tuple[float | None, float | None]:
+def pace_of(attempt: tables.Attempt | None, done: int, units: int) -> tuple[float | None, float | None]:
     """Units a second of the running attempt, and seconds left; both by the attempt's own clock."""
     if attempt is None:
         return None, None

@@ -20,8 +20,8 @@ pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is no
 class Terminal:
     """A tmux session of its own server."""
 
-    def __init__(self, folder: Path) -> None:
-        self.socket, self.folder = f"chessreg-{uuid4().hex[:8]}", folder
+    def __init__(self, folder: Path, state: Path) -> None:
+        self.socket, self.folder, self.state = f"chessreg-{uuid4().hex[:8]}", folder, state
 
     def tmux(self, *words: str) -> str:
         done = subprocess.run(["tmux", "-u", "-L", self.socket, *words], capture_output=True, text=True, timeout=30)
@@ -30,7 +30,8 @@ class Terminal:
     def start(self, *words: str, size: tuple[int, int] = (80, 24)) -> None:
         place = ["--registry", str(self.folder / "registry.db"), "--store", str(self.folder / "store")]
         command = shlex.join([sys.executable, "-m", "chessreg.cli", "tui", *place, *words])
-        shell = f"LC_ALL=C.UTF-8 {command}; echo ended with $?; exec cat"
+        state = shlex.quote(str(self.state))  # of no other test, and not of whoever runs the tests
+        shell = f"LC_ALL=C.UTF-8 XDG_STATE_HOME={state} {command}; echo ended with $?; exec cat"
         self.tmux("-f", os.devnull, "new-session", "-d", "-x", str(size[0]), "-y", str(size[1]), shell)
 
     def keys(self, *keys: str) -> None:
@@ -40,7 +41,7 @@ class Terminal:
     def text(self) -> str:
         return self.tmux("capture-pane", "-p")
 
-    def until(self, *words: str, seconds: float = 90.0) -> str:
+    def until(self, *words: str, seconds: float = 60.0) -> str:
         """The screen, once it has all these words."""
         deadline = time.monotonic() + seconds
         while not all(word in (text := self.text) for word in words):
@@ -53,16 +54,18 @@ class Terminal:
 
 
 @pytest.fixture
-def terminal(world: Path) -> Iterator[Terminal]:
-    opened = Terminal(world)
+def terminal(world: Path, tmp_path: Path) -> Iterator[Terminal]:
+    opened = Terminal(world, tmp_path / "state")
     try:
         yield opened
     finally:
         opened.close()
 
 
-def test_keys_lead_from_the_runs_to_a_board_and_out(terminal: Terminal) -> None:
+def test_keys_lead_from_home_to_the_runs_to_a_board_and_out(terminal: Terminal) -> None:
     terminal.start("--ascii")
+    terminal.until("chessreg › home", "8 runs in all")
+    terminal.keys("4")
     screen = terminal.until("chessreg › runs", "8 runs (1 not complete)", "plain")
     assert screen.splitlines()[-1].startswith(" ? help")
     terminal.keys("/")

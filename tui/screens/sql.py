@@ -130,12 +130,12 @@ class SqlScreen(ResultRoom):
         self.query_one("#offered").remove_class("-open")
         self.set_focus(self.query_one(SqlEditor))
 
-    def action_shut(self) -> None:
+    async def action_shut(self) -> None:
         """Esc: shut what is offered, else go back."""
         if self.query_one("#offered").has_class("-open"):
             self.close_offer()
         else:
-            self.desk_app.action_back()
+            await self.desk_app.action_back()
 
     # -- what is behind a row --------------------------------------------------------------------------------------
 

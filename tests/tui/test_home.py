@@ -1,0 +1,130 @@
+"""Home: what runs, what has ended since one last looked, and the command that says the same."""
+
+from __future__ import annotations
+
+import json
+from contextlib import redirect_stdout
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from chessreg.cli.root import run_command_line
+from chessreg.jobs import activity
+from chessreg.registry.tables import Cause
+from chessreg.session import Session
+from tui.screens.home import HomeScreen, machines_text
+from tui.screens.job import JobScreen
+from tui.screens.launch import LaunchScreen
+from tui.screens.run import RunScreen
+from tui.widgets.table import PageTable
+
+
+def status(folder: Path, *words: str) -> Any:
+    place = ["--registry", str(folder / "registry.db"), "--store", str(folder / "store")]
+    with redirect_stdout(StringIO()) as said:
+        assert run_command_line([*place, "status", *words, "--json"]) == 0
+    return json.loads(said.getvalue())
+
+
+def rows(driver: Any, table: str) -> list[Any]:
+    shown = driver.room.query_one(f"#{table}", PageTable)
+    return [shown.row(n) for n in range(shown.count)]
+
+
+async def test_what_runs_and_what_has_ended_is_what_the_command_says(drive, queue: Any) -> None:
+    async with drive(queue.folder, size=(140, 40), start="") as driver:
+        assert isinstance(driver.room, HomeScreen)
+        told = status(queue.folder, "--since", "1d")
+        assert [row["id"].hex for row in rows(driver, "going")] == [row["id"] for row in told["going"]]
+        assert [row["state"] for row in told["going"]] == ["running", "running", "waiting"]
+        assert [(row["id"].hex, row["cause"].value) for row in rows(driver, "ended")] == [
+            (row["id"], row["cause"]) for row in told["ended"]
+        ]
+        assert {row["name"]: row["cause"] for row in told["ended"]}["checks"] == "finished"
+        assert "2 running · 1 waiting · 1 finished · 1 broke" in driver.text
+        assert "✗ engine died" in driver.text
+        assert "RuntimeError: the engine does not answer" in driver.text
+        assert "at the gate" in driver.text
+        assert "Finished or broke in the last day" in driver.text
+        (machine,) = [row for row in told["machines"] if row["running"]]
+        assert f"{machine['running']} running" in driver.text
+        assert f"/{machine['load']['cores']} " in driver.text
+
+
+async def test_enter_opens_the_job_tab_goes_to_what_ended_and_keys_suit_the_row(drive, queue: Any) -> None:
+    async with drive(queue.folder, size=(120, 40), start="home") as driver:
+        assert "x cancel" in driver.lines[-1]
+        assert "t try again" not in driver.lines[-1]
+        await driver.press("enter")
+        assert isinstance(driver.room, JobScreen)
+        await driver.press("escape", "tab")
+        assert "x cancel" not in driver.lines[-1]
+        ended = driver.room.query_one("#ended", PageTable)
+        place = next(n for n, row in enumerate(rows(driver, "ended")) if row["cause"] is not Cause.FINISHED)
+        ended.move(place)
+        await driver.settle()
+        assert "t try again" in driver.lines[-1]
+        ended.move(1 - place)
+        await driver.settle()
+        assert "t try again" not in driver.lines[-1]
+        await driver.press("n")
+        assert isinstance(driver.room, LaunchScreen)
+
+
+async def test_news_are_what_ended_after_one_looked_last(drive, world: Path, session: Session) -> None:
+    async with drive(size=(120, 40), start="home") as driver:
+        assert "8 runs in all" in driver.text
+        names = {row["name"] for row in rows(driver, "ended")}
+        assert {"board", "edits", "plain", "sure", "toy", "cut"} <= names
+        cut = next(row for row in rows(driver, "ended") if row["name"] == "cut")
+        assert cut["cause"] is not Cause.FINISHED
+        assert (cut["done"], cut["units"]) == (4, 9)
+        await driver.press("enter")
+        assert isinstance(driver.room, RunScreen)
+    async with drive(size=(120, 40), start="home") as driver:
+        assert not rows(driver, "ended")
+        assert "nothing has ended since" in driver.text
+        assert "since you last looked, 2026-01-02 03:04" in driver.text
+
+
+def test_a_foreground_run_goes_on_and_its_end_is_news(tmp_path: Path) -> None:
+    from chessreg.jobs.kind import kind
+    from chessreg.session import open_session
+
+    toy, seen = str(Path(__file__).parent.parent / "kinds" / "toy_kind.py"), []
+    with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as session:
+
+        def look(fraction: float, text: str) -> None:
+            with session.database.read() as sql:
+                seen.append(activity.going(sql))
+
+        before = datetime.now(UTC) - timedelta(seconds=1)
+        session.run(kind(toy).spec(positions=5), kind=toy, name="by-hand", on_progress=look)
+        with session.database.read() as sql:
+            assert activity.going(sql) == []
+            (row,) = activity.ended(sql, before)
+            assert activity.ended(sql, datetime.now(UTC)) == []
+    assert (row["name"], row["cause"], row["done"], row["units"]) == ("by-hand", Cause.FINISHED, 5, 5)
+    during = [rows[0] for rows in seen if rows]
+    assert during
+    assert {(row["kind"], row["id"], row["units"], row["state"]) for row in during} == {("toy", None, 5, "running")}
+
+
+def test_gpus_are_told_with_load_and_memory() -> None:
+    gpu = {"index": 0, "name": "NVIDIA H100", "memory_bytes": 80 << 30, "memory_used_bytes": 20 << 30, "busy": 0.75}
+    load = {"cpu": 4.0, "cores": 16, "memory_bytes": 64 << 30, "memory_used_bytes": 16 << 30, "gpus": [gpu]}
+    row = {"host": "box1", "running": 2, "runs": 9, "load": load, "last_seen": None}
+    told = machines_text([row, {**row, "running": 0, "load": None}], 3, 180).plain.splitlines()
+    assert told[0].startswith("box1  2 running  cores ━━")
+    assert "4.0/16  memory ━━╸┄┄┄┄┄┄┄ 16/64 GiB  GPU 0 NVIDIA H100 ━━━━━━━╸┄┄ 75 % 20/80 GiB" in told[0]
+    assert "idle · 9 runs" in told[1]
+    assert "1 more machine: chessreg machines" in machines_text([row] * 4, 3, 80).plain
+
+
+async def test_an_empty_registry_says_what_to_do_next(drive, tmp_path: Path) -> None:
+    async with drive(tmp_path, size=(80, 24), start="") as driver:
+        assert "chessreg › home" in driver.lines[0]
+        assert "There are no games yet." in driver.text
+        assert "$ chessreg demo" in driver.text
+        assert "Machines" not in driver.text
