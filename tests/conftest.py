@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,9 @@ import pytest
 
 from chessreg.noise import generator
 from chessreg.session import Session, open_session
+
+# Tiny matrices, and as many tests at once as there are cores: a second thread only waits, the longer the busier.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session")

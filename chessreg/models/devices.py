@@ -8,8 +8,10 @@ from chessreg.errors import BadInputError
 
 
 def cores() -> int:
-    """CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """CPU cores that this process may use: those it is bound to, or fewer where OMP_NUM_THREADS says so."""
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    said = os.environ.get("OMP_NUM_THREADS", "")
+    return min(bound, int(said)) if said.isdigit() and int(said) else bound
 
 
 def prepare(device: str = "auto", threads: int = 0) -> str:
