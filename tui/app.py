@@ -19,6 +19,7 @@ from tui.remembered import Remembered
 from tui.rooms import ROOMS, modes
 from tui.screens.room import Room
 from tui.themes import BOARD_DARK, THEMES
+from tui.warm import warm_up
 from tui.widgets.banner import Banner
 from tui.widgets.squares import GLYPHS, Glyphs
 
@@ -151,6 +152,8 @@ class ChessregApp(App[Exception | None]):
         finally:
             self._looking = False
         self.tell_slow()
+        if self.version is None:
+            warm_up()
         changed, self.version = version != self.version and self.version is not None, version
         if self.lost or changed:
             self.changed()
