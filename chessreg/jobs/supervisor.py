@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 BEAT_SECONDS = 0.25
 WATCH_SECONDS = 10.0
+WAIT_SECONDS = 1.0  # before the next try when the registry, or the disk, has refused
 ROOM_SECONDS = 2.0  # how often those that found no room are offered again
 IDLE_SECONDS = 300.0
 REFINED = (Cause.PREEMPTED, Cause.WALLTIME, Cause.OOM)  # what an executor knows better than the worker itself
@@ -74,7 +75,7 @@ class Supervisor:
                 if message != down:
                     say(f"waiting: {message}")
                 down = message
-                self.pause(1.0)
+                self.pause(WAIT_SECONDS)
             if active:
                 self._busy = time.monotonic()
             elif time.monotonic() - self._busy > self.idle:

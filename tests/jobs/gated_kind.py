@@ -2,11 +2,12 @@
 
 import time
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field
 
 from chessreg.jobs.kind import Kind
-from chessreg.jobs.spec import How, Spec
+from chessreg.jobs.spec import How, Ref, Spec
 
 
 class GatedSpec(Spec):
@@ -63,3 +64,31 @@ class Summed(Gated):
             squares = select(func.sum(Point.value)).where(Point.run_id == task.run_id, Point.name == "square")
             total = session.scalar(squares)
         task.emit("metric_point", task.spec.count, name="sum", step=0, value=float(total))
+
+
+class DoubledSpec(Spec):
+    of: Annotated[str, Ref("run:gated")]
+
+
+class Doubled(Kind):
+    """What a gated run made, doubled."""
+
+    name = "doubled"
+    example = "--of squares"
+    families = ("metric_point",)
+    spec, how = DoubledSpec, GatedHow
+
+    def units(self, spec, inputs):
+        return inputs.run(spec.of, "gated").units
+
+    def run(self, task):
+        from sqlalchemy import select
+
+        from chessreg.registry.tables import MetricPoint as Point
+
+        with task.inputs.database.read() as session:
+            source = Point.run_id == task.inputs.run(task.spec.of, "gated").id
+            squares = dict(session.execute(select(Point.unit, Point.value).where(source)).all())
+        for unit in task.units:
+            task.emit("metric_point", unit, name="doubled", step=0, value=2 * squares[unit])
+            task.done(unit)

@@ -63,5 +63,6 @@ def test_twelve_writers_lose_nothing(tmp_path):
 
 
 @pytest.mark.faults
+@pytest.mark.timeout(600)
 def test_twelve_writers_lose_nothing_in_a_minute(tmp_path):
     write_for(tmp_path, seconds=60)

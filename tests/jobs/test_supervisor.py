@@ -237,6 +237,46 @@ def test_nothing_is_queued_when_one_of_several_cannot_be_done(desk):
 # -- one job's output is another's input ------------------------------------------------------------------------------
 
 
+def test_what_follows_waits_for_what_it_names_and_then_finds_it(desk):
+    desk.open_gate()
+    desk.launch(desk.order(count=6, shards=2, name="fresh"), desk.order("Doubled", of="fresh", name="twice"))
+    first, _, third = desk.jobs()
+    assert third.detail["after"] == [first.spec_hash]
+    with desk.session.database.read() as sql:
+        assert queue.waits_for(sql, sql.get(tables.Job, third.id)) == [(f"gated {first.run_id.hex[-6:]}", True)]
+    # one that is launched later may name it too, before there is a run of that name
+    later = desk.order("Doubled", of="fresh", seed=1)
+    (planned,) = plan([later], desk.session.database, desk.session.store)
+    assert (planned.after, planned.units) == ((first.spec_hash,), None)
+    desk.finish()
+    assert desk.states() == ["finished"] * 3
+    values = {(row.name, row.unit): row.value for row in desk.rows(tables.MetricPoint)}
+    assert [values["doubled", unit] for unit in range(6)] == [2 * unit * unit for unit in range(6)]
+    (made,) = [run for run in desk.rows(tables.Run) if run.id == first.run_id]
+    assert desk.jobs()[2].started_at >= made.completed_at
+
+
+def test_a_job_whose_input_failed_is_blocked_until_that_is_retried(desk):
+    from chessreg.jobs import standing
+
+    desk.open_gate()
+    desk.launch(desk.order(count=2, name="fresh"), desk.order("Doubled", of="fresh", name="twice"))
+    with desk.session.database.write() as sql:
+        queue.cancel(sql, queue.find(sql, "fresh"))
+
+    def state() -> str:
+        with desk.session.database.read() as sql:
+            return standing.rows(sql, queue.find(sql, "twice"))[0]["state"]
+
+    assert state() == "blocked"
+    assert not desk.supervisor.beat(), "a supervisor does not stay up for it"
+    with desk.session.database.write() as sql:
+        assert len(queue.retry(sql, queue.find(sql, "fresh"))) == 1
+    assert state() == "waiting"
+    desk.finish()
+    assert desk.states() == ["finished", "finished"]
+
+
 @pytest.fixture
 def small_world(world, tmp_path, make_desk):
     """A copy of the small world, with a desk."""
@@ -247,64 +287,6 @@ def small_world(world, tmp_path, make_desk):
     shutil.copytree(world, tmp_path / "world")
     with open_session(str(tmp_path / "world" / "registry.db"), tmp_path / "world" / "store") as opened:
         yield make_desk(opened, tmp_path)
-
-
-def test_a_probe_launched_with_its_cache_waits_for_it_and_then_finds_it(small_world):
-    from chessreg.experiments.cache import Cache, CacheSpec
-    from chessreg.experiments.probe import Probe, ProbeSpec
-
-    desk = small_world
-    cpu = {"device": "cpu", "threads": 1}
-    cache = CacheSpec(checkpoint="reference", dataset="sample:test", last=8)
-    probe = ProbeSpec(cache="fresh", epochs=1)
-    desk.launch(
-        Order(Cache(), cache, Cache.how(**cpu), ("last",), "fresh", shards=2),
-        Order(Probe(), probe, Probe.how(**cpu), ("cache",), "fresh-probe"),
-    )
-    first, _, third = desk.jobs()
-    assert third.detail["after"] == [first.spec_hash]
-    with desk.session.database.read() as sql:
-        assert queue.waits_for(sql, sql.get(tables.Job, third.id)) == [(f"cache {first.run_id.hex[-6:]}", True)]
-    # one that is launched later may name it too, before there is a run of that name
-    (later,) = plan(
-        [Order(Probe(), ProbeSpec(cache="fresh", epochs=2), Probe.how(**cpu))],
-        desk.session.database,
-        desk.session.store,
-    )
-    assert (later.after, later.units) == ((first.spec_hash,), None)
-    desk.finish()
-    assert desk.states() == ["finished"] * 3
-    assert desk.session.probe("fresh-probe", 0).weight.shape[1] == 64
-    (made,) = [run for run in desk.rows(tables.Run) if run.id == first.run_id]
-    assert desk.jobs()[2].started_at >= made.completed_at
-
-
-def test_a_job_whose_input_failed_is_blocked_until_that_is_retried(small_world):
-    from chessreg.experiments.cache import Cache, CacheSpec
-    from chessreg.experiments.vector import Vector, VectorSpec
-    from chessreg.jobs import standing
-
-    desk = small_world
-    cpu = {"device": "cpu", "threads": 1}
-    cache = CacheSpec(checkpoint="reference", dataset="sample:test", last=8)
-    desk.launch(
-        Order(Cache(), cache, Cache.how(**cpu), (), "fresh"),
-        Order(Vector(), VectorSpec(cache="fresh", first_ply=4), Vector.how(**cpu), (), "fresh-vector"),
-    )
-    with desk.session.database.write() as sql:
-        queue.cancel(sql, queue.find(sql, "fresh"))
-
-    def state() -> str:
-        with desk.session.database.read() as sql:
-            return standing.rows(sql, queue.find(sql, "fresh-vector"))[0]["state"]
-
-    assert state() == "blocked"
-    assert not desk.supervisor.beat(), "a supervisor does not stay up for it"
-    with desk.session.database.write() as sql:
-        assert len(queue.retry(sql, queue.find(sql, "fresh"))) == 1
-    assert state() == "waiting"
-    desk.finish()
-    assert desk.states() == ["finished", "finished"]
 
 
 def test_an_input_whose_bytes_are_elsewhere_is_fetched_or_refused_with_the_command_that_helps(small_world):

@@ -106,6 +106,8 @@ def main() -> int:
                     whole_home(this)
             except Exception as error:
                 this.counts.wrong(f"the round broke: {type(error).__name__}: {error}")
+                if home.server:
+                    home.server.start()  # whatever the round had done to it
             home.rounds += 1
             if home.rounds == ROUNDS_A_HOME or this.counts.notes:  # after a fault the next round begins clean
                 world.remove(homes.pop(backend))

@@ -23,6 +23,7 @@ from typing import Any, Literal, NoReturn
 EVENTS = frozenset(("os.rename", "os.remove", "os.mkdir", "os.truncate", "subprocess.Popen"))
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 SECONDS = 60.0  # what takes longer hangs
+UNHEARD = 120  # how Python ends when all went well but its last words found no room
 
 
 @dataclass(frozen=True)
@@ -164,6 +165,7 @@ def act(
     try:
         code = _be(work, said, fault, moments if counted else None)
     except BaseException:
+        limit(resource.RLIM_INFINITY)  # so that what it died of can be read
         traceback.print_exc()
     finally:
         leave(code)
@@ -199,6 +201,6 @@ def leave(code: int) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
     except OSError:
-        code = code or 120  # as Python does
+        code = code or UNHEARD
     finally:
         os._exit(code)

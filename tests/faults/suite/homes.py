@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -109,15 +109,16 @@ class Server:
         postmaster = psutil.Process(self.server.get_pid())
         if way == "backend":
             for child in postmaster.children():
-                with_us = [word for word in child.cmdline() if "home" in word]
-                if with_us:
-                    child.kill()
+                with suppress(psutil.NoSuchProcess):  # it ended by itself meanwhile
+                    if any("home" in word for word in child.cmdline()):
+                        child.kill()
         else:
             children = postmaster.children()
             os.kill(postmaster.pid, signal.SIGKILL if way == "postmaster" else signal.SIGQUIT)
             _, left = psutil.wait_procs([postmaster, *children], timeout=10)
             for process in left:  # shared memory is free when all are gone
-                process.kill()
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
 
     def start(self) -> None:
         """Have it running, however it was."""

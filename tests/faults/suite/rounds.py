@@ -6,17 +6,17 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import ledger
-from actors import Actor, Fault, Moments, act
+from actors import UNHEARD, Actor, Fault, Moments, act
 from check import Counts, at_the_end, meanwhile
 from homes import Home
 from sqlalchemy import select
-from supervised import supervise
+from supervised import NOT_BEGUN, supervise
 
 from chessreg.jobs import health, queue, spool, task
 from chessreg.jobs.attempt import Attempt, Where
@@ -129,10 +129,12 @@ def supervisor(this: Round) -> None:
     """The supervisor is struck while its shards work."""
     launch(this, pause=0.02)
     fault = this.fault(260)
+    if fault.what == "full" and not fault.spell:  # it would wait for room as long as there is none
+        fault = replace(fault, spell=40)
     actor = this.act(lambda: supervise(this.home), fault)
     this.ended("supervisor", actor)
-    if this.what == "full" and fault.spell and actor.code:
-        this.counts.wrong(f"the supervisor did not outlive a full disk: {last_line(this.home.said)}")
+    if this.what == "full" and actor.code not in (0, UNHEARD, NOT_BEGUN):
+        this.counts.wrong(f"the supervisor ended with {actor.code} on a full disk: {last_line(this.home.said)}")
     if this.struck and this.what == "SIGTERM":
         this.hurt.update(pids(this.home, this.run_id))  # it asked them to end
     finish_jobs(this)

@@ -19,6 +19,7 @@ from chessreg.jobs.executors.local import LocalExecutor, handle_of
 from chessreg.jobs.executors.slots import Slot
 
 IDLE = 0.15
+NOT_BEGUN = 3
 
 
 class Forked:
@@ -84,7 +85,7 @@ def supervise(
     """
     os.environ["CHESSREG_REGISTRY"] = home.url
     os.environ["OMP_NUM_THREADS"] = "1"
-    supervisor.BEAT_SECONDS, supervisor.ROOM_SECONDS = 0.02, 0.1
+    supervisor.BEAT_SECONDS, supervisor.ROOM_SECONDS, supervisor.WAIT_SECONDS = 0.02, 0.1, 0.05
     made: list[supervisor.Supervisor] = []
     real = supervisor.Supervisor
 
@@ -102,4 +103,9 @@ def supervise(
         return ForkingExecutor(let_go, fault, victim, moments or Moments())
 
     supervisor.Supervisor, supervisor.executor = make, executor  # type: ignore[misc, assignment]
-    return supervisor.main(home.folder / "store", IDLE)
+    try:
+        return supervisor.main(home.folder / "store", IDLE)
+    except Exception:
+        if made:
+            raise
+        return NOT_BEGUN  # there was no room from the first moment on, and whoever starts one is told
