@@ -7,9 +7,16 @@ from typing import Any
 
 import pytest
 
+from chessreg.jobs import listing
 from chessreg.jobs.kind import kinds
 from chessreg.jobs.presence import Presence
+from chessreg.session import Session
 from tui import gauge
+
+LOAD = {
+    "cores": 16, "cpu": 6.0, "memory_bytes": 64 * 2**30, "memory_used_bytes": 24 * 2**30,
+    "gpus": [{"index": 0, "name": "A100", "busy": 0.87, "memory_bytes": 40 * 2**30, "memory_used_bytes": 30 * 2**30}],
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -19,10 +26,31 @@ def subject(world: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def same_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jobs go as fast everywhere, and no supervisor is started for a picture."""
+def same_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs go as fast everywhere, on a machine as busy; no supervisor is started for a picture."""
+    machines = listing.machines
+    monkeypatch.setattr(listing, "machines", lambda sql: [{**row, "load": LOAD} for row in machines(sql)])
     monkeypatch.setattr(gauge, "pace", lambda row: "2.0/s, 1.0 s left" if row["state"] == "running" else "")
     monkeypatch.setattr(Presence, "start", lambda self, url: None)
+
+
+def test_home(picture: Any, queue: Any) -> None:
+    async def steps(driver: Any) -> None:
+        await driver.press("tab")
+
+    words = "2 running · 1 waiting · 1 finished · 1 broke · 3 runs in all", "6.0/16", "24/64 GiB", "87 %", "✗", "12/12"
+    picture(steps, *words, folder=queue.folder, start="home")
+
+
+def test_home_where_nothing_runs(picture: Any, session: Session) -> None:
+    async def steps(driver: Any) -> None:
+        await driver.press("j")
+
+    with session.database.read() as sql:
+        rows = listing.runs(sql)
+    ended = [row["name"] for row in rows if row["state"] == "complete"]
+    words = f"0 running · 0 waiting · {len(ended)} finished", "nothing runs: n launches an experiment", "idle"
+    picture(steps, *words, *ended, start="home")
 
 
 def test_jobs(picture: Any, queue: Any) -> None:

@@ -207,7 +207,7 @@ class PageTable(ScrollView, can_focus=True):
             return self._hinted(line, width, head)
         place = y - 1 + self.scroll_offset.y
         if not self.count:
-            words = (self.empty if self.loaded else "reading…") if y == 2 else ""
+            words = (self.empty if self.loaded else "reading…") if y == min(2, self.size.height - 1) else ""
             return self._line(" " * GUTTER + words, width, self.get_component_rich_style("page-table--faint"))
         if place >= self.count:
             return self._line("", width, self.get_component_rich_style("page-table--even"))
