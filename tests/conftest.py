@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import chess
@@ -95,3 +97,29 @@ def world_session(world: Path) -> Iterator[Session]:
     """The world's registry and store, open."""
     with open_session(str(world / "registry.db"), world / "store") as opened:
         yield opened
+
+
+COMMAND = """
+import os, sys
+from chessreg.cli.root import run_command_line
+for stream, path in ((1, os.devnull), (2, said)):
+    os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
+sys.exit(run_command_line(words))
+"""
+
+
+@pytest.fixture(scope="session")
+def spawn() -> Callable[..., BaseProcess]:
+    """Start a chessreg command in a process of its own, to be killed or interrupted; its stderr goes into a file.
+
+    It is forked from a process that has imported torch and done nothing else: seconds less than an interpreter.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["chessreg.cli.root", "chessreg.session", "torch"])
+
+    def start(words: list[str], said: Path | str = os.devnull) -> BaseProcess:
+        process = context.Process(target=exec, args=(COMMAND, {"words": words, "said": str(said)}))
+        process.start()
+        return process
+
+    return start

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import shlex
 import signal
 import time
@@ -35,20 +34,6 @@ def chessreg(world, capsys):
         return status, *capsys.readouterr()
 
     return typed
-
-
-@pytest.fixture(scope="module")
-def spawn():
-    """Starts a command in a process of its own, forked from one that has torch imported and has done nothing else."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["chessreg.cli.root", "chessreg.session", "torch"])
-
-    def started(words: list[str]) -> multiprocessing.process.BaseProcess:
-        process = context.Process(target=run_command_line, args=(words,))
-        process.start()
-        return process
-
-    return started
 
 
 def results(session, run_id) -> dict[str, int]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import psutil
@@ -27,13 +25,19 @@ def settings_of(opponent, games):
     return {"games": games, "policy": "legal", "opening": "random:4", "move_limit": 8, "opponent": opponent}
 
 
-def spawn(tmp_path, settings):
-    command = [sys.executable, "-m", "chessreg.cli", "run", "play", "--checkpoint", "bigram", "--adjudication", "none"]
-    command += ["--registry", str(tmp_path / "registry.db"), "--store", str(tmp_path / "store")]
-    command += ["--device", "cpu", "--threads", "1", "--batch-games", "4"]
-    for name, value in settings.items():
-        command += [f"--{name.replace('_', '-')}", str(value)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+@pytest.fixture
+def match(spawn, tmp_path):
+    """Starts a match in a process of its own, which says what it says in `said`."""
+
+    def started(settings):
+        words = ["run", "play", "--checkpoint", "bigram", "--adjudication", "none"]
+        words += ["--registry", str(tmp_path / "registry.db"), "--store", str(tmp_path / "store")]
+        words += ["--device", "cpu", "--threads", "1", "--batch-games", "4"]
+        for name, value in settings.items():
+            words += [f"--{name.replace('_', '-')}", str(value)]
+        return spawn(words, tmp_path / "said")
+
+    return started
 
 
 def opponent_here():
@@ -48,8 +52,8 @@ def wait_for(process, session, games, seconds=240):
     """Until the registry has so many games; False when the match came to its end first."""
     deadline = time.monotonic() + seconds
     while count(session, tables.UnitRange) < games:
-        if process.poll() is not None:
-            assert process.returncode == 0, process.stderr.read().decode()
+        if not process.is_alive():
+            assert process.exitcode == 0
             return False
         assert time.monotonic() < deadline, "the match made no progress"
         time.sleep(0.02)
@@ -64,15 +68,15 @@ def check_whole(session, games):
 
 
 @pytest.mark.slow
-def test_an_interrupted_match_keeps_what_is_finished_and_ends_its_engines(session, play, tmp_path):
+def test_an_interrupted_match_keeps_what_is_finished_and_ends_its_engines(session, match, tmp_path):
     games, opponent = 400, opponent_here()
-    process = spawn(tmp_path, settings_of(opponent, games))
+    process = match(settings_of(opponent, games))
     assert wait_for(process, session, 3)
     engines = psutil.Process(process.pid).children(recursive=True)
     os.kill(process.pid, signal.SIGINT)
-    _, error = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert b"--resume" in error
+    process.join(60)
+    assert process.exitcode == 130
+    assert "--resume" in (tmp_path / "said").read_text()
     _, alive = psutil.wait_procs(engines, timeout=20)
     assert not alive, "an engine outlived the match"
     done = count(session, tables.UnitRange)
@@ -80,18 +84,18 @@ def test_an_interrupted_match_keeps_what_is_finished_and_ends_its_engines(sessio
     assert count(session, tables.Game) == done
 
 
-def kill_again_and_again(session, play, tmp_path, opponent, games, kills):
+def kill_again_and_again(session, play, match, opponent, games, kills):
     """Kill a match `kills` times at moments that differ, and finish it. Returns the games that each attempt played."""
     settings = settings_of(opponent, games)
     for number in range(kills):
         before = count(session, tables.UnitRange)
-        process = spawn(tmp_path, settings)
+        process = match(settings)
         if not wait_for(process, session, before + 1):
             break
         engines = psutil.Process(process.pid).children(recursive=True)
         time.sleep(uniform("kill", number) * 0.5)  # anywhere between two games, in a flush or in an ingest
         process.kill()
-        process.communicate(timeout=60)
+        process.join(60)
         _, alive = psutil.wait_procs(engines, timeout=20)
         assert not alive, "an engine outlived the match"
     report = play(**settings)
@@ -103,14 +107,14 @@ def kill_again_and_again(session, play, tmp_path, opponent, games, kills):
 
 
 @pytest.mark.slow
-def test_a_match_killed_three_times_loses_and_doubles_no_game(session, play, tmp_path):
-    played = kill_again_and_again(session, play, tmp_path, "random", games=300, kills=3)
-    assert sum(played) == 300
+def test_a_match_killed_three_times_loses_and_doubles_no_game(session, play, match):
+    played = kill_again_and_again(session, play, match, "random", games=150, kills=3)
+    assert sum(played) == 150
     assert len(played) > 1
 
 
 @pytest.mark.faults
-def test_a_match_of_2000_games_killed_twenty_times_loses_and_doubles_no_game(session, play, tmp_path):
-    played = kill_again_and_again(session, play, tmp_path, opponent_here(), games=2000, kills=20)
+def test_a_match_of_2000_games_killed_twenty_times_loses_and_doubles_no_game(session, play, match):
+    played = kill_again_and_again(session, play, match, opponent_here(), games=2000, kills=20)
     assert sum(played) == 2000
     assert len(played) > 1
