@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,17 +52,25 @@ def find(database: Database, store: Store, *, now: float | None = None) -> list[
     places = [(folder, folder.name) for folder in sorted(store.artefacts.glob("??/*"))]
     places += [(folder, folder.name) for folder in sorted(store.arrays.iterdir())]
     for folder, key in places:
-        if key in needed or folder.stat().st_mtime > now - YOUNG or key.partition("-")[0] in waiting:
+        if key in needed or not old(folder, now) or key.partition("-")[0] in waiting:
             continue
         why = f"only archived: {archived[key]}" if key in archived else "nothing registered refers to it"
         kind = "array" if folder.parent == store.arrays else "artefact"
         found.append(Rubbish(str(folder.relative_to(store.root)), f"{kind} {key[:12]}", why, size(folder)))
     for folder in sorted(store.runs.iterdir()):
         done = len(folder.name) == 32 and UUID(hex=folder.name) in complete
-        if done and folder.stat().st_mtime <= now - YOUNG:
+        if done and old(folder, now):
             path = str(folder.relative_to(store.root))
             found.append(Rubbish(path, f"scratch of run {folder.name[-6:]}", "the run is complete", size(folder)))
     return found
+
+
+def old(folder: Path, now: float) -> bool:
+    """Whether it was last written so long ago that whoever wrote it has had time to register it."""
+    try:
+        return folder.stat().st_mtime <= now - YOUNG
+    except FileNotFoundError:
+        return False
 
 
 def references(session: Session) -> tuple[set[str], dict[str, str]]:
@@ -96,30 +105,37 @@ def references(session: Session) -> tuple[set[str], dict[str, str]]:
 
 
 def remove(store: Store, rubbish: list[Rubbish]) -> int:
-    """Move these into the bin; returns the bytes. `restore` takes them back until `empty` removes them for good."""
+    """Move these into the bin; returns the bytes. `restore` takes them back until `empty` removes them for good.
+
+    What is gone already, by hand or by another's `gc`, is passed over.
+    """
     store.require_writable()
+    moved = 0
     folder = store.root / BIN / time.strftime("%Y%m%dT%H%M%S")
     for item in rubbish:
         target = folder / item.path
         target.parent.mkdir(parents=True, exist_ok=True)
-        (store.root / item.path).rename(target)
-    return sum(item.bytes for item in rubbish)
+        with suppress(FileNotFoundError):
+            (store.root / item.path).rename(target)
+            moved += item.bytes
+    return moved
 
 
 def binned(store: Store) -> list[Rubbish]:
     """What is in the bin."""
     return [
         Rubbish(str(path.relative_to(store.root)), path.name[:12], f"removed {time_of(path, store)}", size(path))
-        for path in _in_bin(store)
+        for path in in_bin(store)
     ]
 
 
-def restore(store: Store) -> list[Rubbish]:
-    """Put everything in the bin back where it was; what is there again meanwhile stays as it is."""
+def restore(store: Store, only: str | None = None) -> list[Rubbish]:
+    """Put what is in the bin (`only`: this path below the store's root) back where it was; what is there again
+    meanwhile stays as it is."""
     back = []
-    for path, item in zip(_in_bin(store), binned(store), strict=True):
-        target = store.root.joinpath(*path.relative_to(store.root / BIN).parts[1:])
-        if not target.exists():
+    for path, item in zip(in_bin(store), binned(store), strict=True):
+        target = store.root / was_at(path, store)
+        if not target.exists() and only in (None, was_at(path, store)):
             target.parent.mkdir(parents=True, exist_ok=True)
             path.rename(target)
             back.append(item)
@@ -137,16 +153,26 @@ def empty(store: Store, older_than: float) -> int:
     return gone
 
 
+def was_at(path: Path, store: Store) -> str:
+    """Where something in the bin was, below the store's root."""
+    return Path(*path.relative_to(store.root / BIN).parts[1:]).as_posix()
+
+
 def time_of(path: Path, store: Store) -> str:
     stamp = path.relative_to(store.root / BIN).parts[0]
     return time.strftime("%Y-%m-%d %H:%M", time.strptime(stamp, "%Y%m%dT%H%M%S"))
 
 
-def _in_bin(store: Store) -> list[Path]:
+def in_bin(store: Store) -> list[Path]:
+    """The folders in the bin."""
     patterns = ("*/artefacts/??/*", "*/arrays/*", "*/runs/*")
     return sorted(path for pattern in patterns for path in (store.root / BIN).glob(pattern))
 
 
 def size(folder: Path) -> int:
-    """Bytes of all files below a folder."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    """Bytes of all files below a folder; those that vanish meanwhile do not count."""
+    found = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            found += path.stat().st_size if path.is_file() else 0
+    return found

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from sqlalchemy import delete, select
 
 from chessreg.errors import ChessregError
-from chessreg.jobs import queue, spool, transfer, watch, worker
+from chessreg.jobs import gc, queue, spool, transfer, watch, worker
+from chessreg.jobs.parcels import place_of
 from chessreg.jobs.presence import Presence
 from chessreg.registry import provenance, tables
 from chessreg.registry.database import Database
@@ -187,7 +188,7 @@ def unfinished_artefacts(database: Database, store: Store) -> Iterator[Finding]:
 
 
 def missing_files(database: Database, store: Store) -> Iterator[Finding]:
-    """Bytes that are said to be in this store, and are not."""
+    """Bytes that are said to be in this store, that something registered and not archived needs, and that are not."""
     with database.read() as session:
         location = tables.ArtefactLocation
         rows = session.execute(
@@ -201,14 +202,15 @@ def missing_files(database: Database, store: Store) -> Iterator[Finding]:
                           array=group.path.removeprefix("arrays/"))
             for group in caches
         ]  # fmt: skip
+        needed, _ = gc.references(session)
     arrays = {item.digest for item in items}
     for digest, kind, size, uri in rows:
-        if digest not in arrays and not store.exists(digest):
+        if digest not in arrays and digest in needed and not store.exists(digest):
             item = transfer.Item(digest, f"{kind} {digest[:6]}", size)
             yield missing(database, store, item, uri)
     known = {digest for digest, _, _, _ in rows}
     for item in items:
-        if not item.here(store) and (item.digest in known or written_here(database, item)):
+        if item.array in needed and not item.here(store) and (item.digest in known or written_here(database, item)):
             yield missing(database, store, item, None)
 
 
@@ -219,6 +221,11 @@ def written_here(database: Database, item: transfer.Item) -> bool:
 
 
 def missing(database: Database, store: Store, item: transfer.Item, uri: str | None) -> Finding:
+    path = place_of(item)
+    if any(gc.was_at(binned, store) == path for binned in gc.in_bin(store)):
+        detail = f"{item.what} is needed again, and lies in the bin of {store.root}"
+        return Finding("files", detail, "chessreg gc --restore", lambda: gc.restore(store, path))
+
     def fetch_or_forget() -> None:
         if uri is not None:
             with database.write() as session:

@@ -8,8 +8,9 @@ import time
 import pytest
 from sqlalchemy import func, select
 
-from chessreg.jobs import gc
+from chessreg.jobs import gc, health
 from chessreg.registry import names, tables
+from chessreg.registry.tables.types import utc_now
 from chessreg.session import open_session
 
 LATER = 2 * gc.YOUNG
@@ -70,3 +71,50 @@ def test_what_is_removed_comes_back_until_the_bin_is_emptied(session):
     assert gc.restore(session.store) == []
     with session.database.read() as sql:
         assert sql.scalar(select(func.count()).select_from(tables.Probe)) == rows
+
+
+def test_what_is_gone_already_stops_nobody(session):
+    """Bytes that a registered thing refers to, and others between looking and removing."""
+    shutil.rmtree(next(iter(session.store.list("vector"))).path)
+    for name in ("reference-board", "skill"):
+        archive(session, "run", name)
+    first, *others = rubbish = found(session)
+    shutil.rmtree(session.store.root / first.path)
+    assert gc.remove(session.store, rubbish) == sum(item.bytes for item in others)
+    assert found(session) == []
+    before = places(session)
+    assert len(gc.restore(session.store)) == len(before) == len(others)
+
+
+def places(session) -> set[str]:
+    return {str(path.relative_to(session.store.root / gc.BIN)) for path in gc.in_bin(session.store)}
+
+
+def test_doctor_misses_nothing_that_only_archived_things_need_and_mends_what_is_needed_again(session):
+    with session.database.write() as sql:  # this copy's own places
+        for artefact in session.store.list():
+            uri = str(session.store.path(artefact.digest))
+            sql.merge(tables.ArtefactLocation(digest=artefact.digest, uri=uri, verified_at=utc_now()))
+
+    def missing() -> list[health.Finding]:
+        return list(health.missing_files(session.database, session.store))
+
+    for name in ("reference-board", "skill", "reference-test"):
+        archive(session, "run", name)
+    gc.remove(session.store, found(session))
+    assert len(places(session)) >= 3
+    assert missing() == []
+    with session.database.write() as sql:
+        names.say(sql, "run", names.resolve(sql, "run", "reference-test"), "archive", withdrawn=True)
+    (binned,) = missing()
+    assert "lies in the bin" in binned.detail
+    assert binned.mend == "chessreg gc --restore"
+    assert health.mend(binned).startswith("mended")
+    assert missing() == []
+    shutil.rmtree(session.store.arrays / next(iter(arrays(session))))
+    (gone,) = missing()
+    assert "is not in" in gone.detail
+
+
+def arrays(session) -> set[str]:
+    return {path.name for path in session.store.arrays.iterdir()}
