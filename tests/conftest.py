@@ -112,10 +112,10 @@ sys.exit(run_command_line(words))
 def spawn() -> Callable[..., BaseProcess]:
     """Start a chessreg command in a process of its own, to be killed or interrupted; its stderr goes into a file.
 
-    It is forked from a process that has imported torch and done nothing else: seconds less than an interpreter.
+    It is forked from a process that has imported what runs need and done nothing else: seconds less than a new one.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["chessreg.cli.root", "chessreg.session", "torch"])
+    context.set_forkserver_preload(["chessreg.cli.root", "chessreg.session", "transformers.models.gpt2.modeling_gpt2"])
 
     def start(words: list[str], said: Path | str = os.devnull) -> BaseProcess:
         process = context.Process(target=exec, args=(COMMAND, {"words": words, "said": str(said)}))

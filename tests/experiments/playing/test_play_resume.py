@@ -108,8 +108,8 @@ def kill_again_and_again(session, play, match, opponent, games, kills):
 
 @pytest.mark.slow
 def test_a_match_killed_three_times_loses_and_doubles_no_game(session, play, match):
-    played = kill_again_and_again(session, play, match, "random", games=150, kills=3)
-    assert sum(played) == 150
+    played = kill_again_and_again(session, play, match, "random", games=300, kills=3)
+    assert sum(played) == 300
     assert len(played) > 1
 
 
