@@ -75,6 +75,7 @@ SELECT s.number, m.name || coalesce(' of unit ' || nullif(m.unit, 0), '') AS met
        arg_max(m.value, m.step) AS value, NULL::DOUBLE AS low, NULL::DOUBLE AS high
 FROM metric_point AS m
 JOIN subject AS s ON m.run_id = s.run_id AND m.attempt_id = coalesce(s.attempt_id, m.attempt_id)
+WHERE NOT ends_with(m.name, '_square_accuracy') -- its steps are squares: the last is no better than the first
 GROUP BY s.number, m.name, m.unit
 UNION ALL BY NAME
 SELECT s.number, 'rating of ' || r.player AS metric, r.rating AS value, r.low, r.high

@@ -137,3 +137,20 @@ def test_saes(picture: Any) -> None:
         await driver.press(*tabs(5))
 
     picture(steps, "[SAEs 0]", "no SAEs", start="data")
+
+
+def test_light_colours(picture: Any) -> None:
+    async def steps(driver: Any) -> None:
+        await driver.press("T")
+        await driver.stand_on("board", mark=True)
+
+    picture(steps, "marked: board", "created ▼")
+
+
+def test_high_contrast(picture: Any) -> None:
+    async def steps(driver: Any) -> None:
+        await driver.press("T", "T")
+        await driver.stand_on("board")
+        await driver.press("enter", "enter")
+
+    picture(steps, "numbers, shade: probability of the truth", "reads")

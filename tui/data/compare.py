@@ -24,9 +24,17 @@ FACTS = {
 }  # fmt: skip
 
 
+def value_key(subject: int) -> str:
+    return f"c{2 * subject}"  # a cell: fields of a row go by its heading
+
+
+def difference_key(subject: int) -> str:
+    return f"c{2 * subject + 1}"
+
+
 @dataclass(frozen=True)
 class Compared:
-    """Rows have the subjects' values under `v0`, `v1`, …; those of metrics also differences under `d1`, ….
+    """Rows have a text for each subject under `value_key`; those of metrics also differences under `difference_key`.
 
     The first subject is the baseline. `curves` are charts by metric.
     """
@@ -61,18 +69,18 @@ def compared(session: Session, ids: Sequence[UUID], baseline: UUID | None = None
         pinned = found.subjects[0].run_id in said(sql, "run", "pin", ids)
     labels = [subject.label for subject in found.subjects]
     differing: list[Row] = [
-        {"group": group, "what": what} | {f"v{n}": text(value) for n, value in enumerate(values)}
+        {"group": group, "what": what} | {value_key(n): text(value) for n, value in enumerate(values)}
         for group, rows in found.differing.items()
         for what, values in rows.items()
     ]
     metrics: list[Row] = [
         {"metric": metric.name, "curve": metric.name in curves}
-        | {f"v{n}": interval(value) for n, value in enumerate(metric.values)}
-        | {f"d{n}": interval(value, "+") if value else "" for n, value in enumerate(metric.differences) if n}
+        | {value_key(n): interval(value) for n, value in enumerate(metric.values)}
+        | {difference_key(n): interval(value, "+") if value else "" for n, value in enumerate(metric.differences) if n}
         for metric in found.metrics
     ]
     sides: list[Row] = [
-        {"what": words} | {f"v{n}": fact(machine, key) for n, machine in enumerate(machines)}
+        {"what": words} | {value_key(n): fact(machine, key) for n, machine in enumerate(machines)}
         for key, words in FACTS.items()
     ]
     charts = {name: chart(name, labels, parts) for name, parts in curves.items()}
@@ -110,7 +118,8 @@ def chart(metric: str, labels: Sequence[str], parts: Sequence[Sequence[tuple[int
         for label, part in zip(labels, parts, strict=True)
         if part
     ]
-    return Chart(metric, "step", metric, (Panel("", tuple(series)),))
+    x = "square, a1 to h8" if "_square_accuracy" in metric else "step"
+    return Chart(metric, x, metric, (Panel("", tuple(series)),))
 
 
 def thinned(curve: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:

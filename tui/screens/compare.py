@@ -81,10 +81,11 @@ class CompareScreen(Room):
         found = self.found
         if found is None:
             return []
-        values = [Column(f"v{n}", label, widest=40) for n, label in enumerate(found.labels)]
-        numbers = [Column("v0", found.labels[0], right=True)]
+        values = [Column(compare.value_key(n), label, widest=64) for n, label in enumerate(found.labels)]
+        numbers = [Column(compare.value_key(0), found.labels[0], right=True)]
         for n, label in list(enumerate(found.labels))[1:]:
-            numbers += [Column(f"v{n}", label, right=True), Column(f"d{n}", f"Δ {label}", right=True)]
+            numbers.append(Column(compare.value_key(n), label, right=True))
+            numbers.append(Column(compare.difference_key(n), f"Δ {label}", right=True))
         panes = [
             Pane(f"differing {len(found.differing)}", (Column("group", "of"), Column("what", "what"), *values),
                  found.differing),
