@@ -10,6 +10,7 @@ from uuid import UUID
 from textual import work
 
 from tui import show
+from tui.actions import Action
 from tui.screens.confirm import Confirm
 from tui.screens.room import Room
 
@@ -20,6 +21,10 @@ class ChangesJobs(Room):
     @property
     def chosen(self) -> Mapping[str, Any] | None:
         raise NotImplementedError
+
+    def offers(self, action: Action) -> bool:
+        changes = action.place == self.place and action.method in ("cancel", "retry", "priority")
+        return not (changes and self.chosen is None) and super().offers(action)
 
     def action_cancel(self, whole: str = "") -> None:
         if (row := self.chosen) is None:

@@ -111,7 +111,7 @@ class HomeScreen(ChangesJobs):
         if self.found is None or not self.is_mounted:
             return
         half = max(3, self.size.height // 2 - 4)
-        self.query_one("#going").styles.height = min(max(2, len(self.found.going) + 1), half)
+        self.query_one("#going").styles.height = min(max(3, len(self.found.going) + 1), half)
         most = MACHINES_HIGH if self.size.height >= 40 else MACHINES
         told = machines_text(self.found.machines, most, self.size.width - 2)
         self.query_one("#machines", Static).update(told)

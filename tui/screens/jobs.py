@@ -125,12 +125,12 @@ class JobsScreen(ChangesJobs):
 
 
 NOTHING = """\
-No job was launched yet. A job is an experiment that outlives this terminal.
+No job was launched yet: an experiment that outlives this terminal.
 
-    3                         the launch room: a form for every kind of experiment
+    3                         the launch room: a form for every kind
     $ chessreg launch --help  the same in a shell
 
-A run in the foreground (chessreg run) is no job; it is among the runs."""
+A run in the foreground (chessreg run) is no job: it is among the runs."""
 
 
 def read(session: Session, words: str, number: int) -> Found:

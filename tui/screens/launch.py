@@ -13,8 +13,8 @@ from tui.widgets.filterbar import FilterBar
 from tui.widgets.table import PageTable
 
 COLUMNS = (
-    Column("name", "kind", widest=24),
-    Column("summary", "what it does", widest=90, least=44),
+    Column("name", "kind", widest=24, least=19),
+    Column("summary", "what it does", widest=90, least=40),
     Column("presets", "presets", widest=40),
     Column("source", "from", widest=50),
 )
