@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
+from uuid import UUID, uuid5
 
 from sqlalchemy import Table, select, text, update
 from sqlalchemy.orm import Session
@@ -22,6 +22,7 @@ from chessreg.registry import tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import new_id
 from chessreg.registry.tables.types import utc_now
+from chessreg.registry.urls import place_of
 
 if TYPE_CHECKING:
     from store import Store
@@ -68,7 +69,7 @@ def merge(database: Database, store: Store, other: str) -> MergeReport:
         adopt(database, store, fragments, report)
     if url is not None:
         with Database.open(url, create=False) as there:
-            if identity(there) == identity(database):
+            if whereabouts(there) == whereabouts(database):
                 raise BadInputError(f"{other} is this registry", "give another one")
             merge_registry(database, there, report)
     return report
@@ -99,6 +100,17 @@ def identity(database: Database) -> UUID | None:
         return session.scalar(select(tables.RegistryState.registry_id))
 
 
+def whereabouts(database: Database) -> tuple[Any, ...]:
+    """What only this registry has. A copy of its file, taken to another machine and worked with there, is another."""
+    if database.dialect == "postgresql":
+        with database.read() as session:
+            return tuple(session.execute(text("SELECT current_database(), pg_postmaster_start_time()")).one())
+    path = place_of(database.url).path
+    assert path
+    found = path.stat()
+    return found.st_dev, found.st_ino
+
+
 def adopt(database: Database, store: Store, folder: Path, report: MergeReport) -> None:
     """Take in the fragments below a folder. Of a store these are only those that still wait, if it has a registry."""
     from chessreg.jobs.ingest import ingest
@@ -124,6 +136,8 @@ def merge_registry(
     """All of `there`, or what belongs to these runs, with what is said of them."""
     origin = identity(there)
     assert origin
+    if origin == identity(database):  # a copy: its parts are told apart by where it is
+        origin = uuid5(origin, there.url)
     ids = run_ids(there, runs)
     for name, table in TABLES.items():
         if name not in STAYS | APART:

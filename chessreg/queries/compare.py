@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import numpy as np
-from sqlalchemy import select
+from sqlalchemy import or_, select
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.queries import stats
@@ -97,6 +97,7 @@ class Subject:
     label: str
     run_id: UUID
     attempt_id: UUID | None = None
+    repeated: bool = False  # its rows came second and were those that are here: its numbers are the run's
 
 
 @dataclass(frozen=True)
@@ -156,11 +157,13 @@ def subjects_of(session: Session, references: list[str]) -> list[Subject]:
         ids.sort(key=lambda id: id.hex not in pinned)  # stable: the order given, but the pinned one first
         return [Subject(called.get(id, id.hex[-6:]), id) for id in ids]
     attempt, machine = tables.Attempt, tables.Machine
-    with_units = select(tables.UnitRange.attempt_id).where(tables.UnitRange.run_id == ids[0])
+    units = session.get_one(tables.Run, ids[0]).units
+    first = set(session.scalars(select(tables.UnitRange.attempt_id).where(tables.UnitRange.run_id == ids[0])))
+    differ = set(session.scalars(select(tables.Conflict.attempt_id).where(tables.Conflict.run_id == ids[0])))
     rows = session.execute(
-        select(attempt.id, machine.host)
+        select(attempt.id, attempt.units_done, machine.host)
         .join(machine, machine.id == attempt.machine_id)
-        .where(attempt.run_id == ids[0], attempt.id.in_(with_units))
+        .where(attempt.run_id == ids[0], or_(attempt.id.in_(first), attempt.units_done > 0))
         .order_by(attempt.started_at)
     ).all()
     if len(rows) < 2:
@@ -168,7 +171,10 @@ def subjects_of(session: Session, references: list[str]) -> list[Subject]:
             f"run {references[0]} alone has nothing to be compared with: one attempt did all of it",
             "name a second run: chessreg compare RUN RUN",
         )
-    return [Subject(f"{host} {id.hex[-6:]}", ids[0], id) for id, host in rows]
+    return [
+        Subject(f"{host} {id.hex[-6:]}", ids[0], id, done >= units and id not in first | differ)
+        for id, done, host in rows
+    ]
 
 
 # -- what differs -----------------------------------------------------------------------------------------------------
@@ -249,7 +255,7 @@ def readable(session: Session, value: Any) -> Any:
 
 def metrics(database: Database, subjects: list[Subject]) -> list[Metric]:
     """Every metric that any of the subjects has, by name."""
-    attempts = [f"UUID '{s.attempt_id}'" if s.attempt_id else "NULL::UUID" for s in subjects]
+    attempts = [f"UUID '{s.attempt_id}'" if s.attempt_id and not s.repeated else "NULL::UUID" for s in subjects]
     listed = ", ".join(f"({n}, UUID '{s.run_id}', {attempts[n]})" for n, s in enumerate(subjects))
     answer = engine_of(database).answer(
         {"clusters": CLUSTERS.format(subjects=listed), "values": VALUES.format(subjects=listed)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid5
@@ -16,14 +17,19 @@ from chessreg.registry import names, provenance, tables
 from chessreg.registry.database import Database
 from chessreg.session import Session, open_session
 
+from ..postgres import postgres as postgres
+
 TOY = str(Path(__file__).parent.parent / "kinds" / "toy_kind.py")
 
 
 class Home:
     """A registry and a store of a machine of its own."""
 
-    def __init__(self, folder: Path, host: str, ahead: timedelta, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, folder: Path, host: str, ahead: timedelta, monkeypatch: pytest.MonkeyPatch, url: str | None = None
+    ) -> None:
         self.folder, self.host, self.ahead, self.patch = folder, host, ahead, monkeypatch
+        self.url = url or str(folder / "registry.db")
 
     def __enter__(self) -> Session:
         from chessreg.jobs import attempt, ingest, runner, task
@@ -31,12 +37,13 @@ class Home:
         machine = provenance.this_machine()
         here = machine | {"host": self.host, "id": uuid5(machine["id"], self.host)}
         self.patch.setattr(provenance, "this_machine", lambda: dict(here))
+        self.patch.setattr(provenance, "code_state", lambda: {"chessreg": {"commit": "c0ffee"}})  # of both alike
         self.patch.setattr(names.socket, "gethostname", lambda: self.host)
         for module in (attempt, ingest, runner, task, names):
             if hasattr(module, "utc_now"):
                 self.patch.setattr(module, "utc_now", self.now)
         self.folder.parent.mkdir(exist_ok=True)
-        self.session = open_session(str(self.folder / "registry.db"), self.folder / "store")
+        self.session = open_session(self.url, self.folder / "store")
         return self.session
 
     def now(self) -> datetime:
@@ -102,6 +109,50 @@ def test_one_spec_in_two_homes_merged_both_ways_twice_is_one_run_with_two_attemp
             assert all(session.scalars(select(tables.Run.completed_at)))
 
 
+@pytest.mark.parametrize("backend", ["sqlite", "postgresql"])
+def test_a_match_played_in_two_homes_counts_once_and_only_the_machine_differs(
+    backend, world, tmp_path, monkeypatch, request
+):
+    from chessreg.experiments.play import Play, PlaySpec
+    from chessreg.jobs.checkpoints import import_checkpoint
+    from chessreg.queries import run_query
+    from chessreg.queries.compare import compare
+
+    spec = PlaySpec(
+        checkpoint="reference", opponent="random", games=4, opening="random:4", move_limit=2, adjudication="none"
+    )
+    urls = [request.getfixturevalue("postgres").empty() if backend == "postgresql" else None for _ in range(2)]
+    here, there = both = [
+        Home(tmp_path / host / ".chessreg", host, timedelta(minutes=minutes), monkeypatch, url)
+        for (host, minutes), url in zip((("box1", 0), ("box2", 10)), urls, strict=True)
+    ]
+    for home in both:
+        with home as session:
+            import_checkpoint(session.database, session.store, world / "twin", name="reference")
+            run_id = session.run(spec, Play.how(device="cpu", threads=1), name="match").run_id
+            (alone,) = run_query(session.database, "elo by intervention").rows
+    assert alone["n"] == 4
+    for _ in range(2):
+        for home, other in ((here, there), (there, here)):
+            with home as session:
+                merge(session.database, session.store, other.url)
+    tables_of = []
+    for home in both:
+        with home as session:
+            (merged,) = run_query(session.database, "elo by intervention").rows
+            assert merged | {"machines": 0} == alone | {"machines": 0}
+            assert (merged["n"], merged["planned"]) == (4, 4)
+            assert count(session.database, tables.Conflict) == 0
+            found = compare(session.database, ["match"])
+            assert found.differing == {"machine": {"host": ["box1", "box2"]}}
+            assert {subject.run_id for subject in found.subjects} == {run_id}
+            assert found.metrics
+            assert all(metric.values[0] == metric.values[1] for metric in found.metrics)
+            tables_of.append(rows(session.database, of=("game", "illegal_attempt", "run", "machine", "annotation")))
+    assert tables_of[0] == tables_of[1]
+    assert len(tables_of[0]["game"]) == 4
+
+
 def test_a_second_merge_changes_nothing(homes):
     here, there = homes
     with there as session:
@@ -130,6 +181,22 @@ def test_a_run_half_done_here_is_completed_by_the_other_half(homes):
         with session.database.read() as sql:
             assert sql.scalar(select(tables.Run.completed_at)) is not None
             assert sorted(sql.scalars(select(tables.Score.unit))) == [0, 1, 2, 3, 4]
+
+
+def test_a_copy_of_a_registry_that_was_worked_with_elsewhere_comes_home(homes):
+    here, there = homes
+    with here as session:
+        run_toy(session, positions=4)
+    shutil.copytree(here.folder, there.folder)
+    with there as session:
+        run_toy(session, positions=3, seed=1)
+    with here as session:
+        run_toy(session, positions=5, seed=2)
+        assert merge(session.database, session.store, str(there.folder)).results == 3
+        assert merge(session.database, session.store, str(there.folder)).results == 0
+        assert count(session.database, tables.Score) == 12
+    with there as session:
+        assert merge(session.database, session.store, str(here.folder)).results == 5
 
 
 def test_results_that_differ_are_listed_once_and_the_first_counts(homes):
