@@ -23,6 +23,12 @@ class Size:
 
 SIZES = {"full": Size(1200, 400, 450, 60), "small": Size(40, 20, 8, 2)}
 OPPONENT = "random"
+AFTERWARDS = [
+    ("tui", "runs, boards before and after an edit, games, the lab"),
+    ("lineage edits", "what the edits were made from, back to the games"),
+    ("board edits:0", "the first edited position"),
+    ("query --list", "the other tables"),
+]
 
 
 def commands(size: Size) -> list[tuple[str, list[str]]]:
@@ -75,11 +81,21 @@ def commands(size: Size) -> list[tuple[str, list[str]]]:
             ],
         ),
         (
-            "The papers' tables, and the papers' numbers beside these",
+            "The papers' tables; a table's row N is made of what --rows N shows",
             [
-                f'query "{title}"{published}'
-                for title in ("probe accuracy by layer", "board intervention legality", "elo by intervention")
-                for published in ("", " --published")
+                'query "probe accuracy by layer" --where "split = \'test\'" '
+                "--show checkpoint,layer,n_games,accuracy,majority,unseen,chosen",
+                'query "best probe layers" --show checkpoint,weights,selected_on,layer,accuracy,minus_untrained',
+                'query "board intervention legality" '
+                "--show condition,intervention,states,original,modified,delta_modified,delta_random",
+                'query "elo by intervention" --show intervention,n,w,d,l,score,delta_score,first_try_legal',
+            ],
+        ),
+        (
+            "The papers' numbers beside these, and why they are not yet the same experiment",
+            [
+                f'query "{title}" --published'
+                for title in ("best probe layers", "board intervention legality", "elo by intervention")
             ],
         ),
     ]
@@ -101,5 +117,7 @@ def demo(home: Home, size: str) -> None:
         for line in lines:
             click.secho(f"$ chessreg {line}", fg="cyan", err=True)
             root.main(args=shlex.split(line), prog_name="chessreg", standalone_mode=False, obj=home)
-    click.echo(f"\ndone in {(time.monotonic() - began) / 60:.1f} minutes; now look at the boards:", err=True)
-    click.secho("$ chessreg tui", fg="cyan", err=True)
+    click.echo(f"\ndone in {(time.monotonic() - began) / 60:.1f} minutes. What to look at now:", err=True)
+    for line, why in AFTERWARDS:
+        click.secho(f"$ chessreg {line:<28}", fg="cyan", err=True, nl=False)
+        click.echo(f"  {why}", err=True)

@@ -55,6 +55,7 @@ def scope_options(function: F) -> F:
 @click.option("--sql", metavar="SELECT", help="Ask with a SELECT of your own instead (- reads it from stdin).")
 @scope_options
 @click.option("--rows", type=int, metavar="N", help="The games, trials or scores behind row N of the table.")
+@click.option("--show", "shown", metavar="COLUMN,…", help="Print only these columns (--columns names them).")
 @click.option("--published", is_flag=True, help="The paper's numbers, with ours beside them.")
 @click.option("--format", "format_", type=click.Choice(FORMATS), help="How to print  [default: table]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -73,6 +74,7 @@ def query(
     sql: str | None,
     scoring: str,
     rows: int | None,
+    shown: str | None,
     published: bool,
     format_: str | None,
     as_json: bool,
@@ -84,7 +86,7 @@ def query(
     """Ask the registry: NAME is a query's title or alias (--list), --sql a SELECT of your own.
 
     \b
-    chessreg query "elo by intervention" --checkpoint reference
+    chessreg query "elo by intervention" --checkpoint reference --show checkpoint,intervention,n,score
     chessreg query "probe accuracy by layer" --format latex --output table1.tex
     chessreg query --sql "SELECT termination, count(*) FROM games GROUP BY termination"
     """
@@ -110,6 +112,8 @@ def query(
         result = ask(home, known(name), rows, published, scoring, timeout, memory, scope)
     if as_json and format_ not in (None, "json"):
         raise click.UsageError("--json and --format say different things")
+    if shown:
+        result = result.showing([name.strip().replace(" ", "_") for name in shown.split(",")])
     show(result, "json" if as_json else format_, output)
 
 

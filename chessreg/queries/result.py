@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +65,20 @@ class QueryResult:
         """The columns that have a `_low` and a `_high` beside them."""
         names = set(self.columns)
         return frozenset(n for n in names if f"{n}_low" in names and f"{n}_high" in names)
+
+    def showing(self, names: Sequence[str]) -> QueryResult:
+        """Only these columns, in this order, each with the ends of its interval.
+
+        Raises BadInputError for a column that there is not.
+        """
+        for name in names:
+            if name not in self.columns:
+                near = difflib.get_close_matches(name, self.columns, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"the columns are {', '.join(self.columns)}"
+                raise BadInputError(f"there is no column {name!r}", hint)
+        ends = {name: [f"{name}_low", f"{name}_high"] if name in self.intervals else [] for name in names}
+        kept = dict.fromkeys(column for name in names for column in (name, *ends[name]))
+        return replace(self, table=self.table.select(list(kept)))
 
     def cell(self, number: int) -> int:
         """The cell of row `number`, counted from 1. Raises BadInputError for a row that there is not."""

@@ -17,8 +17,10 @@ def test_the_demo_runs_and_is_not_run_twice(here):
     except Exception as error:
         pytest.skip(str(error))
     assert here("demo", "--size", "small") == 0, here.err
-    assert "probe:piece" in here.out
-    assert "8 layer trained" in here.out
+    headings = [line.split()[1] for line in here.out.splitlines() if line.lstrip().startswith("#")]
+    assert headings == ["checkpoint", "checkpoint", "condition", "intervention", "row", "row", "row"]
+    assert "8 layer with intervention" in here.out
+    assert max(len(line) for line in here.out.splitlines() if not line.startswith("[")) < 150  # footnotes are longer
     with Database.open(here.folder / ".chessreg" / "registry.db") as database, database.read() as session:
         attempts = session.scalar(select(func.count()).select_from(tables.Attempt))
         kinds = set(session.scalars(select(tables.Run.kind).where(tables.Run.completed_at.is_not(None))))

@@ -72,6 +72,17 @@ def test_rows_behind_a_line_of_the_table(type_, filled):
     assert (code, err.splitlines()[0]) == (4, "error: there is no row 3")
 
 
+def test_only_the_columns_that_are_asked_for_with_their_intervals(type_, filled):
+    code, out, _ = type_("elo", "--show", "intervention, score,n", "--format", "csv")
+    assert code == 0
+    assert out.splitlines()[0] == "intervention,score,score_low,score_high,n"
+    code, out, _ = type_("elo", "--show", "intervention,score")
+    assert (code, out.split()[:3]) == (0, ["#", "intervention", "score"])
+    code, out, err = type_("elo", "--show", "scor")
+    assert (code, out) == (4, "")
+    assert err == "error: there is no column 'scor'\nhint: did you mean score?\n"
+
+
 def test_published_numbers_beside_ours(type_, filled):
     code, out, err = type_("elo", "--published", "--format", "markdown")
     assert code == 0
