@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import insert, select
 
 from chessreg.cli.root import run_command_line
 from chessreg.errors import BadInputError
-from chessreg.jobs import finding
+from chessreg.jobs import finding, listing
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import digest_of, uuid_of
@@ -139,3 +140,21 @@ def test_last_values_of_metrics(registry: Any) -> None:
         last = finding.metrics(session, ids, ["loss", "accuracy"])
     assert last[ids[1]] == {"loss": 0.25, "accuracy": None}
     assert last[ids[0]] == {"loss": None, "accuracy": None}
+
+
+def test_twelve_thousand_names_of_metrics_slow_no_list(session: Any, run_toy: Any) -> None:
+    run_toy(positions=2)
+    with session.database.write() as sql:
+        run_id, attempt_id = sql.scalars(select(tables.Run.id)).one(), sql.scalars(select(tables.Attempt.id)).one()
+        same = {"run_id": run_id, "unit": 0, "step": 0, "attempt_id": attempt_id, "value": 0.5}
+        points = [{**same, "name": f"metric {number}"} for number in range(12_000)]
+        sql.execute(insert(tables.MetricPoint), points)
+
+    def by_metric(sql: Any) -> list[UUID]:
+        return finding.find(sql, "kind:toy", "metric.metric 7")
+
+    with session.database.read() as sql:
+        for look in (listing.runs, finding.find, lambda sql: listing.run(sql, run_id.hex), by_metric):
+            began = time.process_time()
+            assert look(sql)
+            assert time.process_time() - began < 0.5

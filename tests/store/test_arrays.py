@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -242,6 +243,45 @@ def test_two_writers_of_one_group_are_refused_at_once(store: Store) -> None:
         ActivationWriter(store, {"a": 1}, HOOKS, D_MODEL, "float16", units=(1, 2)).abort()
     ActivationWriter(store, {"a": 1}, HOOKS, D_MODEL, "float16").abort()
     assert not list(store.tmp.iterdir())
+
+
+FOUR_AT_ONCE = """
+import os, sys, time
+import numpy as np
+from store import Store
+from store.arrays import ActivationWriter
+from store.errors import StoreError
+
+me = -1
+for number in range(4):
+    if not os.fork():
+        me = number
+        break
+if me < 0:
+    sys.exit(max(os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(4)))
+time.sleep(max(0.0, float(sys.argv[2]) - time.time()))
+rows, index = np.full((8, 4), me, "float16"), np.arange(8)
+try:
+    with ActivationWriter(Store(sys.argv[1]), {"a": 1}, ["hook"], 4, "float16") as writer:
+        writer.append({"hook": rows}, index, index, index)
+        time.sleep(0.3)
+        writer.publish()
+    os.write(1, b"published %d\\n" % me)
+except StoreError as error:
+    os.write(1, b"refused: %s\\n" % error.message.encode())
+"""
+
+
+def test_of_four_processes_at_one_array_one_writes_and_three_are_refused(store: Store) -> None:
+    words = [str(store.root), str(time.time() + 0.8)]
+    done = subprocess.run([sys.executable, "-c", FOUR_AT_ONCE, *words], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    said = sorted(done.stdout.splitlines())
+    assert said[0].startswith("published")
+    refused = [line for line in said if "is being written by process" in line or "never overwritten" in line]
+    assert len(refused) == 3
+    (path,) = store.arrays.iterdir()
+    assert (ActivationArray.open(path).read("hook") == int(said[0].split()[1])).all()
 
 
 def test_without_locks_the_first_publication_wins(
