@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from chessreg.jobs import watch
+from chessreg.jobs import health, watch
 from chessreg.jobs.heart import PROMISE_SECONDS
 from chessreg.jobs.ingest import ingest
 from chessreg.registry import provenance, tables
@@ -139,6 +139,18 @@ def test_one_that_never_checked_in_is_lost_too(session, attempt, clock):
     clock.now += PROMISE_SECONDS + 1
     watcher.look(session.database)
     assert state(session, claimed) == ("lost", "lost")
+
+
+def test_doctor_finds_a_stale_promise_and_tells_the_truth(session, attempt, clock):
+    silent = attempt()
+    assert list(health.promises(session.database, session.store)) == []
+    clock.now += PROMISE_SECONDS + 1
+    (found,) = health.promises(session.database, session.store)
+    assert f"attempt {silent.hex[-6:]}" in found.detail
+    assert state(session, silent) == ("running", None), "looking changes nothing"
+    assert health.mend(found).startswith("mended")
+    assert state(session, silent) == ("lost", "lost")
+    assert list(health.promises(session.database, session.store)) == []
 
 
 def test_on_this_host_the_process_table_tells_at_once(session, attempt):
