@@ -38,6 +38,9 @@ PAPER = {
 class EditSpec(GameSelection):
     checkpoint: CheckpointRef = Field(description="the model")
     probe: Annotated[str, Ref("run:probe")] = Field(description="piece probes of that model: the directions")
+    black_probe: Annotated[str | None, Added(), Ref("run:probe")] = Field(
+        None, description="piece probes fitted where Black is to move: Black's characters are edited with these"
+    )
     dataset: Annotated[str | None, Ref("dataset")] = Field(  # type: ignore[assignment]
         None, description="games: a dataset, or one part of it (NAME:PART)"
     )
@@ -96,6 +99,11 @@ class EditSpec(GameSelection):
             raise BadInputError("--shuffled-probe is given, but --shuffled 0 leaves that control out")
         if self.shuffled_probe is not None and self.shuffled > 1:
             raise BadInputError(f"one shuffled probe gives one direction, --shuffled asks for {self.shuffled}")
+        if self.black_probe is not None and (self.positions != "all" or self.scale_rule != "single_scale"):
+            raise BadInputError(
+                "with --black-probe all positions are edited, by a length",
+                "leave out --positions, and --scale-rule or say single_scale",
+            )
         if not (self.piece or self.blank):
             raise BadInputError("--piece 0 and --blank 0 leave no direction")
         if self.per_game > self.last_move:
@@ -164,7 +172,8 @@ class Edit(Kind):
             return
         games, places = select(spec, inputs)
         overlap.refuse(inputs, spec.checkpoint, games, places, spec.allow_overlap)
-        overlap.refuse(inputs, spec.probe, games, places, spec.allow_overlap, what="the probe")
+        for probe in filter(None, (spec.probe, spec.black_probe)):
+            overlap.refuse(inputs, probe, games, places, spec.allow_overlap, what="the probe")
 
     def run(self, task: Task[EditSpec, EditHow]) -> None:
         from chessreg.experiments.editing.editor import Editor
@@ -197,9 +206,10 @@ def check(spec: EditSpec, inputs: Inputs) -> None:
     from chessreg.experiments.editing.settings import settings_of
 
     checkpoint, _ = inputs.checkpoint(spec.checkpoint)
-    for name, recipe in (("--probe", spec.probe), ("--shuffled-probe", spec.shuffled_probe)):
-        if recipe is None:
-            continue
+    named = {"--probe": spec.probe, "--black-probe": spec.black_probe, "--shuffled-probe": spec.shuffled_probe}
+    given = {name: recipe for name, recipe in named.items() if recipe is not None}
+    known: set[int] = set()
+    for name, recipe in given.items():
         probes: Sequence[tables.Probe] = inputs.rows(tables.Probe, inputs.run(recipe, "probe"))
         if probes[0].checkpoint_id is None:
             raise BadInputError(
@@ -208,17 +218,21 @@ def check(spec: EditSpec, inputs: Inputs) -> None:
             )
         if probes[0].checkpoint_id != checkpoint.id:
             raise BadInputError(f"{name} was fitted on another checkpoint than --checkpoint", "chessreg probe list")
-        if probes[0].classes != 13 or (name == "--probe" and probes[0].label != "piece"):
+        if probes[0].classes != 13 or (name != "--shuffled-probe" and probes[0].label != "piece"):
             raise BadInputError(f"an edit needs probes of label piece, these read {probes[0].label}")
         if checkpoint.residual == "centred" and not probes[0].detail["centred"]:
             raise BadInputError(
                 f"{name} reads residuals with their mean, this checkpoint's are centred",
                 "fit probes on this checkpoint",
             )
+        if name == "--black-probe" and probes[0].positions in ("dots", "odd-spaces"):
+            raise BadInputError(
+                f"{name} was fitted at {probes[0].positions}, where White is to move",
+                "fit it on a cache of --positions even-spaces",
+            )
+        layers = {row.layer for row in probes}
+        known = known & layers if known else layers
     scale_rule(spec.scale_rule)
-    known = {row.layer for row in inputs.rows(tables.Probe, inputs.run(spec.probe, "probe"))}
-    if spec.shuffled_probe is not None:
-        known &= {row.layer for row in inputs.rows(tables.Probe, inputs.run(spec.shuffled_probe, "probe"))}
     for setting in settings_of(spec, inputs):
         if missing := [layer for layer in setting.layers if layer not in known]:
             raise BadInputError(
@@ -229,7 +243,10 @@ def check(spec: EditSpec, inputs: Inputs) -> None:
 def measure_overlap(task: Task[EditSpec, EditHow], games: Any, places: np.ndarray) -> None:
     """What the edited games share with the training games of the model and of the probe, as metric points of unit 0."""
     evaluated = Evaluated.of(games, places)
-    for name, recipe in (("checkpoint", task.spec.checkpoint), ("probe", task.spec.probe)):
+    inputs = {"checkpoint": task.spec.checkpoint, "probe": task.spec.probe, "black-probe": task.spec.black_probe}
+    for name, recipe in inputs.items():
+        if recipe is None:
+            continue
         found = overlap.measure(task.inputs, recipe, evaluated)
         for column, value in found.columns().items():
             if isinstance(value, int):

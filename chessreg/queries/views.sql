@@ -88,7 +88,7 @@ FROM called AS c JOIN split AS s ON s.dataset_id = c.id
 SELECT i.id AS intervention_id, i.checkpoint_id, i.source, i.scale, i.scale_rule, i.positions, i.layers, i.recipes,
        i.source || ' L' || layers_text(i.layers::BIGINT[]) || ' x' || scale_text(i.scale)
        || CASE WHEN i.scale_rule IN ('constant', 'none', 'single_scale', 'times-mean') THEN '' ELSE ' ' || i.scale_rule END
-       || CASE WHEN i.positions = 'all' THEN '' ELSE ' (' || i.positions || ' token)' END AS intervention
+       || CASE i.positions WHEN 'all' THEN '' WHEN 'last' THEN ' (last token)' ELSE ' (' || i.positions || ')' END AS intervention
 FROM intervention AS i
 
 -- view: run_checkpoint

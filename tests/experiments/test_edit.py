@@ -308,6 +308,25 @@ def test_readings_before_and_after_are_the_probe_s_logits(edited, world_session,
         heat.readings(inputs, rows["clean", -1].run_id, unit, "edit-7")
 
 
+def test_each_side_s_characters_are_edited_by_its_own_probe(edited, world_session):
+    plain, _ = edited(games=2, per_game=2, samples=1)  # the checkpoint and its probe are there
+    session = world_session
+    cache = CacheSpec(checkpoint="bigram", dataset="sample:fit", last=10, positions="even-spaces")
+    session.run(cache, CacheHow(threads=1), name="bigram-black")
+    session.run(ProbeSpec(cache="bigram-black", epochs=1), ProbeHow(threads=1), name="bigram-black-board")
+    spec, by_unit = edited(games=2, per_game=2, samples=1, scale=3.0, black_probe="bigram-black-board")
+    assert spec.black_probe != spec.probe == plain.probe
+    rows = next(rows for rows in by_unit.values() if ("edit", -1) in rows)
+    assert rows["edit", -1].detail["scales"] == [3.0]  # one a layer, as long for both sides
+    with session.database.read() as sql:
+        conditions = ("edit", "random-0", "shuffled-0")
+        made = {c: sql.get(tables.Intervention, rows[c, -1].intervention_id) for c in conditions}
+        assert {row.positions for row in made.values()} == {"by-side"}
+        assert made["edit"].recipes == [f"{spec.probe}/layer-0", f"{spec.black_probe}/layer-0"]
+    with pytest.raises(BadInputError, match="where White is to move"):
+        edited(black_probe="bigram-board")
+
+
 def test_an_imported_probe_edits_as_one_of_ours_and_needs_its_checkpoint(edited, world_session, tmp_path):
     """Karvonen's layout [modes, d_model, rank, file, class], residuals centred (specification 2.3, 3.9)."""
     import torch

@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from chessreg.experiments.edit import EditHow, EditRow, EditSpec
-from chessreg.experiments.editing.model import CLEAN, EditedModel, intervention_row
+from chessreg.experiments.editing.model import BLACK, CLEAN, EditedModel, intervention_row
 from chessreg.experiments.editing.states import Removal, State, half, reason_to_skip, removal
 from chessreg.games.spellings import spellings
 from chessreg.jobs.task import Task
@@ -130,7 +130,7 @@ class Editor:
                 position=removed.state.position,
                 half=half(spec, removed.state.item),
                 setting=setting,
-                scales=[scale_of(edit, row) for edit in edits] or None,
+                scales=[scale_of(edit, row) for edit in edits if edit.positions != BLACK] or None,
             )
             if every[row]:
                 original, modified = every[row]

@@ -19,6 +19,7 @@ from chessreg.experiments.probe import load_probe
 from chessreg.games.boardframe import squares_of
 from chessreg.games.labels import PIECE_CLASSES
 from chessreg.games.picture import HeatPanel
+from chessreg.models.edits import position_set
 from chessreg.registry import tables
 from chessreg.registry.identity import short
 
@@ -136,10 +137,12 @@ def probe_logits(
     last = torch.tensor([[len(prompt) - 1]])
     layers = [probe.layer for probe in probes]
     residuals = model.residuals(torch.tensor([prompt]), layers, last, edits=edits)[:, 0, 0].float().cpu()
+    tokens = np.array(prompt)
+    here = [e for e in edits if position_set(e.positions).mask(tokens, model.info.tokenizer)[-1]]
     found = []
     for probe, residual in zip(probes, residuals, strict=True):
         if probe.centred and model.residual == "raw":
-            added = sum(float(edit.delta(residual)[0, 0].mean()) for edit in edits if edit.layer <= probe.layer)
+            added = sum(float(edit.delta(residual)[0, 0].mean()) for edit in here if edit.layer <= probe.layer)
             residual = residual - (residual.mean() - added)
         found.append(np.einsum("d,dsk->sk", residual.numpy(), probe.weight, optimize=True))
     return np.stack(found)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from chessreg.jobs.inputs import Inputs
 
 CLEAN = "clean"
+WHITE, BLACK = "white-segments", "black-segments"
+BY_SIDE = "by-side"  # every position, with the direction of the side whose character it is
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,9 @@ class EditedModel:
         self.rule = scale_rule(spec.scale_rule)
         layers = sorted({layer for setting in self.settings for layer in setting.layers})
         self.probes = {layer: load_probe(inputs, spec.probe, layer) for layer in layers}
+        self.black: dict[int, FittedProbe] = {}
+        if spec.black_probe is not None:
+            self.black = {layer: load_probe(inputs, spec.black_probe, layer) for layer in layers}
         self.shuffled: dict[int, FittedProbe] = {}
         if spec.shuffled_probe is not None:
             self.shuffled = {layer: load_probe(inputs, spec.shuffled_probe, layer) for layer in layers}
@@ -71,12 +76,17 @@ class EditedModel:
         return found
 
     def edits(self, setting: Setting, prompts: Sequence[Sequence[int]], removals: Sequence[Removal]) -> list[Edit]:
-        """The edits of a setting, one a layer, each with a direction and a scale for every state."""
+        """The edits of a setting, one a layer, each with a direction and a scale for every state.
+
+        With black probes two a layer: one at White's characters, those that are written among them, and one at Black's
+        (the author's branch both_probes; specification 6.2).
+        """
         labels = [removed.label for removed in removals]
-        made = [
-            self._edit(layer, directions.piece(self.spec, self.probes[layer].weight, removals, labels))
-            for layer in setting.layers
-        ]
+        made = []
+        for layer in setting.layers:
+            for positions in (WHITE, BLACK) if self.black else (self.spec.positions,):
+                vectors = directions.piece(self.spec, self.probe(layer, positions).weight, removals, labels)
+                made.append(self._edit(layer, vectors, positions))
         readings = [self.reading(layer, removals) if self.rule.target else None for layer in setting.layers]
         return measured(self.model, prompts, made, readings, self.rule, setting.value)
 
@@ -89,10 +99,15 @@ class EditedModel:
                 vectors = directions.piece(self.spec, self.shuffled[edit.layer].weight, removals, labels)
             else:
                 draw = directions.of_control(condition.source)
-                vectors = draw(self.spec, self.probes[edit.layer].weight, edit.layer, removals, condition.draw)
-            control = self._edit(edit.layer, vectors)
+                weight = self.probe(edit.layer, edit.positions).weight
+                vectors = draw(self.spec, weight, edit.layer, removals, condition.draw)
+            control = self._edit(edit.layer, vectors, edit.positions)
             made.append(Edit(control.layer, control.vector, edit.scale, control.positions, control.op))
         return made
+
+    def probe(self, layer: int, positions: str) -> FittedProbe:
+        """The probe whose directions are subtracted at these positions of a layer."""
+        return self.black[layer] if self.black and positions == BLACK else self.probes[layer]
 
     def reading(self, layer: int, removals: Sequence[Removal]) -> Reading:
         """What a target rule reads at a layer for these states."""
@@ -106,9 +121,9 @@ class EditedModel:
         centred = probe.centred and self.model.residual == "raw"
         return Reading(torch.from_numpy(np.stack(own)), torch.from_numpy(np.stack(average)), centred)
 
-    def _edit(self, layer: int, vectors: np.ndarray) -> Edit:
+    def _edit(self, layer: int, vectors: np.ndarray, positions: str) -> Edit:
         on_device = torch.from_numpy(vectors).to(self.model.device)
-        return Edit(layer, on_device, 1.0, self.spec.positions, op="subtract")
+        return Edit(layer, on_device, 1.0, positions, op="subtract")
 
 
 def values_of(removed: Removal) -> np.ndarray:
@@ -130,6 +145,10 @@ def intervention_row(edited: EditedModel, condition: Condition) -> dict[str, Any
         source, recipes = condition.source, [f"seed:{spec.seed}/{condition.draw}"]
         if edited.rule.target is not None or condition.source == "shuffled":
             recipes.append(spec.probe)
+    if spec.black_probe is not None and condition.source == "edit":
+        recipes += [f"{spec.black_probe}/layer-{layer}" for layer in setting.layers]
+    elif spec.black_probe is not None and condition.source == "shuffled" and spec.shuffled_probe is None:
+        recipes.append(spec.black_probe)
     detail: dict[str, Any] = {"piece": spec.piece, "blank": spec.blank}
     if spec.layers_label:
         detail["layers_label"] = spec.layers_label
@@ -140,7 +159,7 @@ def intervention_row(edited: EditedModel, condition: Condition) -> dict[str, Any
         "layers": list(setting.layers),
         "scale": setting.value,
         "scale_rule": spec.scale_rule,
-        "positions": spec.positions,
+        "positions": spec.positions if spec.black_probe is None else BY_SIDE,
         "detail": detail,
     }
     key: UUID = uuid_of(digest_of(row))

@@ -12,7 +12,7 @@ import torch
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.experiments.edit import EditSpec
 from chessreg.experiments.editing import directions
-from chessreg.experiments.editing.model import EditedModel
+from chessreg.experiments.editing.model import Condition, EditedModel
 from chessreg.experiments.editing.scales import SCALE_RULES, ScaleRule, register, scale_rule, target_scale
 from chessreg.experiments.editing.settings import Setting, parse_layers, settings_of
 from chessreg.experiments.editing.states import State, removal
@@ -49,7 +49,7 @@ def edited_model(centred: bool = False, **settings) -> EditedModel:
     made.spec = EditSpec(**RANDOM | settings)
     made.model, made.tokenizer = LanguageModel(hf), PGN
     made.rule = scale_rule(made.spec.scale_rule)
-    made.shuffled = {}
+    made.shuffled, made.black = {}, {}
     noise = np.random.default_rng(3)
     made.probes = {
         layer: FittedProbe(noise.normal(0.1, 1, (32, 64, 13)).astype(np.float32), "", layer, "piece", centred)
@@ -145,6 +145,38 @@ def test_controls_are_as_long_as_the_edit_of_the_same_state():
             assert not torch.allclose(edit.vector, control.vector, atol=0.1)
 
 
+def test_with_black_probes_each_side_s_characters_are_edited_by_its_own():
+    """The author's branch both_probes: two edits a layer that share no position; controls likewise."""
+    edited = edited_model(black_probe="b", controls=1)
+    noise = np.random.default_rng(4)
+    edited.black = {
+        layer: FittedProbe(noise.normal(0, 1, (32, 64, 13)).astype(np.float32), "", layer, "piece", False)
+        for layer in range(3)
+    }
+    taken, prompts = removals(), [PGN.encode(prompt).tolist() for prompt, _ in GAMES]
+    setting = Setting(0, (0, 2), 1.5)
+    real = edited.edits(setting, prompts, taken)
+    assert [(edit.layer, edit.positions) for edit in real] == [
+        (layer, f"{side}-segments") for layer in (0, 2) for side in ("white", "black")
+    ]
+    white, black = real[2:]
+    for row, removed in enumerate(taken):
+        for edit, probes in ((white, edited.probes), (black, edited.black)):
+            direction = probes[2].weight[:, removed.square, removed.label]
+            assert edit.vector[row].numpy() == pytest.approx(direction / np.linalg.norm(direction), abs=1e-6)
+    row = 2
+    tokens = torch.tensor([prompts[row]])
+    own = [edit.take(torch.tensor([row])) for edit in real[:2]]
+    moved = (edited.model.residuals(tokens, [0], edits=own) - edited.model.residuals(tokens, [0]))[0, 0]
+    by_white = torch.tensor([GAMES[row][0][: end + 1].count(" ") % 2 == 0 for end in range(tokens.shape[1])])
+    expected = torch.where(by_white[:, None], own[0].vector, own[1].vector)
+    assert torch.allclose(moved, -1.5 * expected, atol=1e-4)
+    for condition in (Condition("random-0", setting, "random"), Condition("shuffled-0", setting, "shuffled")):
+        control = edited.controls(condition, taken, real)
+        assert [(c.layer, c.positions, c.scale) for c in control] == [(e.layer, e.positions, e.scale) for e in real]
+        assert not torch.allclose(control[0].vector, real[0].vector)
+
+
 def test_rules_are_known_by_name_once():
     assert list(SCALE_RULES) == ["single_scale", "single_target", "average_target"]
     with pytest.raises(NotFoundError, match="single_target"):
@@ -180,6 +212,8 @@ def test_layer_sets_and_scales_multiply():
         ({"scale": 3.0, "scales": (1.0, 2.0)}, "both say how strongly"),
         ({"layers_label": "4-7"}, "give --layers"),
         ({"shuffled": 0, "shuffled_probe": "x"}, "leaves that control out"),
+        ({"black_probe": "x", "positions": "last"}, "all positions are edited"),
+        ({"black_probe": "x", "scale_rule": "single_target"}, "by a length"),
         ({"piece": 0.0}, "leave no direction"),
         ({"per_game": 31}, "30 states at most"),
     ],
