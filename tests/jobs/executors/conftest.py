@@ -74,7 +74,7 @@ def slurm(*argv: str) -> str:
     return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=30).stdout
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A real Slurm of one node with 5 CPUs; its folder. Partition urgent preempts what is in main, not in steady."""
     path = f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin"
@@ -138,7 +138,7 @@ def stop_slurm(daemons: list[subprocess.Popen[bytes]]) -> None:
             daemon.wait()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
     """A real Ray of two nodes with 2 CPUs each; the second works in a store of its own."""
     pytest.importorskip("ray", reason="no ray here: pip install 'chessreg[ray]'")
@@ -161,7 +161,7 @@ class RayCluster(NamedTuple):
     cluster: Any
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def ray_executors(ray_cluster: RayCluster) -> Iterator[Callable[[], Executor]]:
     """Makes executors that follow each other; to save time they share the process that is connected to Ray."""
     from chessreg.jobs.executors.ray import RayExecutor
