@@ -19,7 +19,7 @@ from tui.remembered import Remembered
 from tui.rooms import ROOMS, modes
 from tui.screens.room import Room
 from tui.themes import BOARD_DARK, THEMES
-from tui.warm import warm_up
+from tui.warm import sweep, warm_up
 from tui.widgets.banner import Banner
 from tui.widgets.squares import GLYPHS, Glyphs
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 TICK = 0.5  # seconds between looks at what is waited for
 LOOK = 4  # ticks between looks for changes
 TAKE_IN = 20  # ticks between takings in of results that wait
+SWEEP = 60  # ticks between collections of old garbage
 SLOW = 1.0  # seconds after which the banner tells
 LEFT = "left"  # under which it is remembered when one looked last
 FIRST_TIME = timedelta(days=1)  # so much is news to who never looked before
@@ -118,6 +119,8 @@ class ChessregApp(App[Exception | None]):
         if self._ticks % TAKE_IN == 0 and not self.read_only:
             self.take_in()
         self._ticks += 1
+        if self._ticks % SWEEP == 0:
+            sweep()
         self.tell_slow()
         if self._ticks % LOOK == 0:
             if self.room is not None and self.room.stale:

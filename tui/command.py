@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -40,6 +41,7 @@ def tui(home: Home, read_only: bool, letters: bool, web: bool, host: str, port: 
     served = bool(os.environ.get("TEXTUAL_DRIVER"))  # a browser is at the other end
     if not served and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise BadInputError("chessreg tui needs a terminal", "chessreg runs list prints the runs")
+    gc.disable()  # until the rooms' code is there: see tui.warm
     from tui.app import ChessregApp
     from tui.themes import own_themes
     from tui.widgets.squares import Glyphs

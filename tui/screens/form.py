@@ -15,7 +15,7 @@ from tui.actions import EVERYWHERE, FILTER, Action, bindings, of
 from tui.data.form import Checked, Field, Form
 from tui.screens.planned import about, plan_text
 from tui.screens.room import Room
-from tui.widgets.fieldrow import FieldInput, FieldRow, Seen
+from tui.widgets.fieldrow import FieldInput, FieldList, FieldRow, Seen
 from tui.widgets.filterbar import FilterBar
 from tui.widgets.strip import PaneStrip
 
@@ -39,7 +39,7 @@ class FormScreen(Room):
     BINDINGS = bindings("form")
     DEFAULT_CSS = """
     FormScreen > #parts { height: 1fr; }
-    FormScreen #fields { height: 1fr; scrollbar-size-vertical: 1; }
+    FormScreen #fields { height: 1fr; }
     FormScreen #fields > .title { height: 1; padding: 0 1; color: $text-accent; background: $panel; text-style: bold; }
     FormScreen #side { height: auto; max-height: 9; background: $surface; padding: 0 1; }
     FormScreen #about { height: 2; }
@@ -64,7 +64,7 @@ class FormScreen(Room):
         yield PaneStrip()
         yield FilterBar("words of a setting's name or of what it means", id="filter")
         with Container(id="parts"):
-            with VerticalScroll(id="fields", can_focus=False):
+            with FieldList(id="fields"):
                 wide = min(24, max(len(field.path) for field in self.form.fields))
                 for part in TITLES:
                     yield Static(TITLES[part], classes="title", markup=False)

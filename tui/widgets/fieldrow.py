@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
-from textual.containers import Horizontal
+from textual.containers import Horizontal, VerticalScroll
 from textual.message import Message
 from textual.reactive import reactive
 from textual.widgets import Input
@@ -54,21 +55,29 @@ class Seen:
     note: str = ""
 
 
-class FieldRow(Horizontal, can_focus=True):
-    """A field. The form around it says what it shows; it says what is done to it."""
+class FieldList(VerticalScroll, can_focus=False):
+    """Rows of fields. Their colours are worked out here once, not by each of fifty rows: a form opens at once."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "field-row--name", "field-row--value", "field-row--default", "field-row--source", "field-row--note",
         "field-row--error",
     }  # fmt: skip
     DEFAULT_CSS = """
+    FieldList { scrollbar-size-vertical: 1; }
+    FieldList > .field-row--value { color: $text-accent; text-style: bold; }
+    FieldList > .field-row--default { color: $foreground; }
+    FieldList > .field-row--source { color: $text-muted; }
+    FieldList > .field-row--note { color: $text-muted; }
+    FieldList > .field-row--error { color: $text-error; text-style: bold; }
+    """
+
+
+class FieldRow(Horizontal, can_focus=True):
+    """A field, in a FieldList. The form around it says what it shows; it says what is done to it."""
+
+    DEFAULT_CSS = """
     FieldRow { height: 1; width: 1fr; background: $background; }
     FieldRow:focus, FieldRow:focus-within { background: $surface-lighten-2; }
-    FieldRow > .field-row--value { color: $text-accent; text-style: bold; }
-    FieldRow > .field-row--default { color: $foreground; }
-    FieldRow > .field-row--source { color: $text-muted; }
-    FieldRow > .field-row--note { color: $text-muted; }
-    FieldRow > .field-row--error { color: $text-error; text-style: bold; }
     """
 
     seen: reactive[Seen] = reactive(Seen())
@@ -108,7 +117,8 @@ class FieldRow(Horizontal, can_focus=True):
         return max(10, min(44, space // 2))
 
     def render(self) -> Text:
-        style = self.get_component_rich_style
+        assert isinstance(self.parent, FieldList)
+        style = partial(self.parent.get_component_rich_style, partial=True)
         seen, wide = self.seen, self.value_width
         here = self.has_focus or self.has_focus_within
         value = style("field-row--default" if seen.source == "default" else "field-row--value")
