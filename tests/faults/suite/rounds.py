@@ -184,7 +184,8 @@ def database(this: Round) -> None:
         time.sleep(float(this.random.random()) * 0.2)
         this.home.server.start()
         this.hurt.update((actor.pid, *pids(this.home, this.run_id)))
-        this.unhurt("supervisor" if launched else "run", actor, (0,) if launched else (0, 1))
+        # Where the database was gone before they had begun, both say so and end.
+        this.unhurt("supervisor" if launched else "run", actor, (0, NOT_BEGUN) if launched else (0, 1))
         if launched:  # a worker that it started may have met the outage
             this.hurt.update(pids(this.home, this.run_id))
     else:

@@ -108,4 +108,4 @@ def supervise(
     except Exception:
         if made:
             raise
-        return NOT_BEGUN  # there was no room from the first moment on, and whoever starts one is told
+        return NOT_BEGUN  # no room, or no database, from the first moment on: whoever starts one is told
