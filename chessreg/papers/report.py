@@ -54,14 +54,32 @@ def sheet_written(work: Work, sheet: Sheet, scoring: str, folder: Path) -> Writt
 
     session, stem = work.session, sheet.file if scoring == "paper" else f"{sheet.file}-{scoring}"
     result = run_query(session.database, sheet.query, scope(work, sheet), scoring=scoring)
+    title = sheet.title if scoring == "paper" else f"{sheet.title}, scoring {scoring}"
+    again = command(work, sheet, scoring)
     files = [f"{stem}.md", f"{stem}.csv"]
-    render.write(result, folder / files[0])
+    written_whole(folder / files[0], page(result, title, again).encode())
     render.write(result, folder / files[1])
     if sheet.published:
-        files += published(work, sheet, result, stem, folder)
+        files += published(work, sheet, result, title, stem, folder)
     files += plots(work, sheet, scoring, stem, folder) if len(result) else []
-    title = sheet.title if scoring == "paper" else f"{sheet.title}, scoring {scoring}"
-    return Written(title, len(result), tuple(files), command(work, sheet, scoring), tuple(result.notes))
+    return Written(title, len(result), tuple(files), again, tuple(result.notes))
+
+
+def page(result: QueryResult, title: str, again: str, beside: bool = False) -> str:
+    """A table as a page of its own, which says how its cells lead to the rows that they are computed from."""
+    from chessreg.queries import render
+
+    which = "What stands behind `ours` in a row whose `our row` is N" if beside else "What row N is computed from"
+    traced = (
+        f"{which} (games, trials or scores, each with its run and unit):\n\n    {again} --rows N\n\n"
+        "`chessreg board RUN:UNIT` draws one of them, `chessreg reproduce RUN` says what made it, and the columns are "
+        f"explained by `{again} --columns`.\n"
+    )
+    notes = "".join(f"- {note}\n" for note in result.notes)
+    return "\n".join(
+        [f"# {title}\n", render.markdown(result, numbered=not beside), traced, *([notes] if notes else []),
+         render.footer(result) + "\n"]
+    )  # fmt: skip
 
 
 def drawn(work: Work, picture: Picture, folder: Path) -> Written:
@@ -81,7 +99,7 @@ def scope(work: Work, sheet: Sheet) -> Scope:
     return Scope(tag=(work.tag_of(sheet.choices),), where=sheet.where)
 
 
-def published(work: Work, sheet: Sheet, result: QueryResult, stem: str, folder: Path) -> list[str]:
+def published(work: Work, sheet: Sheet, result: QueryResult, title: str, stem: str, folder: Path) -> list[str]:
     """The paper's own numbers beside ours, where there are any."""
     from chessreg.queries import render
     from chessreg.queries.published import beside, with_ours
@@ -90,7 +108,9 @@ def published(work: Work, sheet: Sheet, result: QueryResult, stem: str, folder: 
         both = beside(work.session.database, result, sheet.tables)
     except NotFoundError:
         return []
-    render.write(with_ours(both), folder / f"{stem}-published.md")
+    again = command(work, sheet, result.meta.get("scoring", "paper"))
+    text = page(with_ours(both), f"{title}: the paper's numbers and ours", again, beside=True)
+    written_whole(folder / f"{stem}-published.md", text.encode())
     render.write(both, folder / f"{stem}-published.csv")
     return [f"{stem}-published.md", f"{stem}-published.csv"]
 
@@ -136,8 +156,11 @@ def index(work: Work, made: Sequence[Written]) -> str:
         "",
         f"Results are tagged `{work.tag}`, runs that only choose settings `{work.tag_of(True)}`.",
         "",
-        "Each table is printed again by its command; `--rows N` shows the games, trials or scores behind row N, and "
-        "`chessreg board` draws them.",
+        "From a cell to its rows: each table is printed again by its command below; with `--rows N` that command "
+        "prints the games, trials or scores that row N is computed from, each with its run and unit. "
+        "`chessreg board RUN:UNIT` draws one, `chessreg lineage RUN` shows what it was made from, `chessreg reproduce "
+        "RUN` does it again. Rows are numbered in the .md files; the .csv files have them in the same order, with the "
+        "runs' ids.",
         "",
     ]
     for written in made:

@@ -150,9 +150,12 @@ def footnotes(headings: list[str], cells: list[list[str]]) -> list[str]:
     return list(notes)
 
 
-def markdown(result: QueryResult) -> str:
-    """A GitHub table."""
+def markdown(result: QueryResult, *, numbered: bool = False) -> str:
+    """A GitHub table, its rows numbered if that is asked for."""
     headings, cells, same, numeric = grid(result)
+    if numbered:
+        headings, numeric = ["#", *headings], [True, *numeric]
+        cells = [[str(number), *row] for number, row in enumerate(cells, 1)]
 
     def line(values: list[str]) -> str:
         return "| " + " | ".join(v.replace("|", "\\|").replace("\n", " ") for v in values) + " |"

@@ -103,6 +103,9 @@ def test_the_tables_are_written_with_the_commands_that_print_them(work, tmp_path
     assert (sheet.rows, sheet.files[:2]) == (0, ("accuracy.md", "accuracy.csv"))
     text = (tmp_path / "out" / "toy" / "index.md").read_text()
     assert 'chessreg query "probe accuracy by layer" --tag toy-small-abcdef' in text
+    page = (tmp_path / "out" / "toy" / "accuracy.md").read_text()
+    assert page.startswith("# Table 1: nothing in it\n")
+    assert 'chessreg query "probe accuracy by layer" --tag toy-small-abcdef --rows N\n' in page
     assert f"| best | {work.steps[2].kind} | {work.made.run_id('best')[-6:]} | the table |" in text
     assert (tmp_path / "out" / "toy" / "accuracy-published.csv").read_text().count("\n") > 90
 

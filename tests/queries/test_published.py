@@ -6,6 +6,7 @@ import pytest
 
 from chessreg.errors import NotFoundError
 from chessreg.queries import run_query
+from chessreg.queries.ask import rows_behind
 from chessreg.queries.catalogue import find
 from chessreg.queries.published import beside, values, with_ours
 from chessreg.queries.render import rendered
@@ -77,7 +78,10 @@ def test_a_match_under_the_papers_protocol_is_compared(database, make):
     assert line["difference"] == pytest.approx(0.4)
     assert line["difference_low"] == pytest.approx(line["ours_low"] - 49.6)
     assert line["difference_low"] < 0 < line["difference_high"]
+    behind = rows_behind(database, "elo", line["our_row"]).rows
+    assert (len(behind), {row["intervention"] for row in behind}) == (100, {"none"})
     up = published(database, "elo")["Table 3", "8 layer standard", "positive"]
+    assert {row["intervention"] for row in rows_behind(database, "elo", up["our_row"]).rows} != {"none"}
     assert (up["comparison"], up["difference"]) == ("comparable", pytest.approx(50 - 54.8))
 
 

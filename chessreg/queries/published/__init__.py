@@ -128,6 +128,7 @@ COLUMNS = {
     "ours": "ours, with its interval",
     "ours_low": "",
     "ours_high": "",
+    "our_row": "row of the same query without --published; --rows N shows what it is made of",
     "difference": "ours minus published, with the interval of ours; only where the two are comparable",
     "difference_low": "",
     "difference_high": "",
@@ -157,7 +158,7 @@ def beside(database: Database, result: QueryResult, only: Sequence[str] = ()) ->
     for number, value in enumerate(wanted):
         rows += compared(value, found.get(number, []))
     types = {name: pa.float64() if name.split("_")[0] in ("published", "ours", "difference") else pa.string()
-             for name in COLUMNS}  # fmt: skip
+             for name in COLUMNS} | {"our_row": pa.int64()}  # fmt: skip
     table = pa.table({n: pa.array([row.get(n) for row in rows], types[n]) for n in COLUMNS})
     compared_rows = sum(row["comparison"] == "comparable" for row in rows)
     notes = [*result.notes, f"{compared_rows} of {len(rows)} rows are comparable with the paper's"]
@@ -216,8 +217,8 @@ def compared(value: Value, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     lines = []
     for row in found:
         factor = value.factor
-        mine = {"ours": row["ours"] * factor, "ours_low": _times(row["low"], factor),
-                "ours_high": _times(row["high"], factor), "model": row["model"]}  # fmt: skip
+        mine = {f"ours{end}": _times(row[of], factor) for end, of in (("", "ours"), ("_low", "low"), ("_high", "high"))}
+        mine |= {"our_row": row["place"] + 1, "model": row["model"]}
         if row["reasons"]:
             lines.append({**line, **mine, "comparison": f"not comparable: {row['reasons']}"})
         else:
