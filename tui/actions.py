@@ -154,7 +154,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("run", "pane", "tab,right_square_bracket", "Next part of the run", "next part",
            "chessreg runs show RUN", "1"),
     Action("run", "pane", "shift+tab,left_square_bracket", "Previous part of the run", parameter="-1"),
-    Action("boards", "family", "tab", "Other rows with boards: games, trials, scores", "games/trials",
+    Action("boards", "family", "tab", "Other rows with boards: games, trials, scores, games of datasets", "other rows",
            'chessreg query --sql "SELECT * FROM trial"'),
     Action("board", "step", "right,l", "Next position", "step", "chessreg board RUN:UNIT --ply N", "1"),
     Action("board", "step", "left,h", "Previous position", parameter="-1"),

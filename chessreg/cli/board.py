@@ -28,21 +28,19 @@ FEW = 4  # so many boards are all shown where no ply is given
 def board(home: Home, reference: str, ply: int | None, item: int | None, svg: Path | None, png: Path | None) -> None:
     """Draw the boards behind GAME, which is RUN:UNIT: a game's position, an edit's two boards, a probe's reading.
 
+    GAME may also be DATASET:NUMBER, a game of a dataset by its row.
+
     \b
     chessreg board plain:12 --ply 30
     chessreg board plain:12 --ply -1 --svg end.svg
     chessreg board edits:7
+    chessreg board sample:40 --ply 12
     chessreg board edits:7 --ply 1 --png after.png
     """
-    from chessreg.experiments.playing.stored import unit_reference
     from chessreg.games.svg import render_svg, render_text
-    from chessreg.jobs.frames import frames_of
 
     fresh(home)
-    session = home.session()
-    with session.database.read() as sql:
-        run_id, unit = unit_reference(sql, reference)
-    frames = picked(frames_of(session.inputs, run_id, unit, item), ply, reference)
+    frames = picked(frames_behind(home, reference, item), ply, reference)
     if svg is not None:
         write(svg, render_svg(frames[-1]))
         click.echo(f"{svg}: {frames[-1].title}", err=True)
@@ -55,6 +53,27 @@ def board(home: Home, reference: str, ply: int | None, item: int | None, svg: Pa
         emit(home, as_object(frames, svg, png))
     elif svg is None and png is None:
         click.echo("\n".join(render_text(frame) for frame in frames), nl=False)
+
+
+def frames_behind(home: Home, reference: str, item: int | None) -> list[BoardFrame]:
+    """The boards of RUN:UNIT, or of DATASET:NUMBER where no run is called so."""
+    from chessreg.errors import NotFoundError
+    from chessreg.experiments.playing.stored import unit_reference
+    from chessreg.jobs import frames
+    from chessreg.registry import names
+
+    session = home.session()
+    with session.database.read() as sql:
+        try:
+            run_id, unit = unit_reference(sql, reference)
+        except NotFoundError as no_run:
+            dataset, _, number = reference.replace("/", ":").rpartition(":")
+            try:
+                names.resolve(sql, "dataset", dataset)
+            except NotFoundError:
+                raise no_run from None
+            return frames.frames_of_dataset_game(session.inputs, dataset, int(number))
+    return frames.frames_of(session.inputs, run_id, unit, item)
 
 
 def picked(frames: list[BoardFrame], ply: int | None, reference: str) -> list[BoardFrame]:

@@ -51,3 +51,26 @@ def frames_of(inputs: Inputs, run_id: UUID, unit: int, item: int | None = None) 
     if not frames:
         raise NotFoundError(f"runs of kind {run.kind} draw no boards")
     return frames
+
+
+def frames_of_dataset_game(inputs: Inputs, dataset: str, number: int) -> list[BoardFrame]:
+    """A game of a dataset by its row: the start, and the board after every ply.
+
+    Raises NotFoundError when the dataset or its files are not here, or when it has no such row.
+    """
+    from chessreg.games.boardframe import game_frames
+    from chessreg.games.dataset import Games
+    from chessreg.games.moves import unpack
+    from chessreg.jobs.datasets import folder_of
+    from chessreg.registry import names
+
+    record, folder = folder_of(inputs.database, inputs.store, dataset)
+    games = Games(folder)
+    if not 0 <= number < games.total:
+        raise NotFoundError(f"dataset {dataset} has no game {number}", f"its games are 0 to {games.total - 1}")
+    (row,) = games.take([number], ["moves", "result", "white_elo", "black_elo"]).to_pylist()
+    with inputs.database.read() as session:
+        called = names.name_of(session, "dataset", record.id) or short(record.id)
+    players = " – ".join("?" if row[side] is None else str(row[side]) for side in ("white_elo", "black_elo"))
+    title = f"{called} game {number}: {players}, {row['result']}"
+    return game_frames([move.uci() for move in unpack(row["moves"])], title)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
+from chessreg.cli.root import run_command_line
 from chessreg.jobs import listing
 from chessreg.queries import render, run_query
 from chessreg.session import Session, open_session
@@ -204,6 +208,31 @@ async def test_the_boards_room_lists_games_trials_and_scores_of_all_runs(drive) 
         await driver.press("enter")
         assert isinstance(driver.room, BoardScreen)
         assert driver.room.boards.kind == "toy"
+
+
+async def test_a_game_of_a_dataset_is_stepped_through(drive, world: Path) -> None:
+    async with drive(size=(160, 40)) as driver:
+        await driver.go("boards")
+        await driver.press("tab", "tab", "tab")
+        assert "[dataset games]" in driver.text
+        table = driver.room.query_one(PageTable)
+        assert table.count == 24
+        assert table.row(3)["white_elo"] == 1120
+        table.move(3)
+        await driver.press("enter", "right", "right")
+        screen = driver.room
+        assert isinstance(screen, BoardScreen)
+        assert "games game 3: 1120 – 1500, *" in driver.text
+        assert len(screen.boards.frames) == 41
+        place = ["--registry", str(world / "registry.db"), "--store", str(world / "store")]
+        with redirect_stdout(StringIO()) as said:
+            assert run_command_line([*place, "board", "games:3", "--ply", "2", "--json"]) == 0
+        (told,) = json.loads(said.getvalue())["boards"]
+        assert (told["fen"], told["title"]) == (screen.frames[0].fen, screen.frames[0].title)
+        assert "b beside" not in driver.lines[-1]
+        assert driver.room.command() == "chessreg board a1b2c3:3 --ply 2"
+        await driver.press("down")
+        assert "games game 4" in driver.text
 
 
 async def test_help_and_palette_have_every_action_of_the_place(drive) -> None:

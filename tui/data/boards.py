@@ -10,6 +10,7 @@ from sqlalchemy import select
 
 from chessreg.errors import NotFoundError
 from chessreg.registry import tables
+from tui.data.datasetgames import FAMILY
 from tui.data.results import FAMILIES, find_row, run_names
 
 if TYPE_CHECKING:
@@ -31,12 +32,18 @@ class Boards(NamedTuple):
 
 
 def boards(session: Session, row: Mapping[str, Any]) -> Boards:
-    """The boards behind a row that names its run and unit; no frames for kinds with a screen of their own.
+    """The boards behind a row that names its run and unit, or behind a game of a dataset; no frames for kinds with a
+    screen of their own.
 
     Raises NotFoundError when the row, its run or its kind is not here, or when its kind draws no boards.
     """
     from chessreg.jobs.kind import kind
 
+    if row.get("family") == FAMILY:
+        from chessreg.jobs.frames import frames_of_dataset_game
+
+        frames = frames_of_dataset_game(session.inputs, row["dataset_id"].hex, row["unit"])
+        return Boards(dict(row), frames, row["run"], "dataset")
     run_id = row["run_id"] if isinstance(row["run_id"], UUID) else UUID(str(row["run_id"]))
     with session.database.read() as sql:
         run = sql.get(tables.Run, run_id)

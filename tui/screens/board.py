@@ -104,7 +104,8 @@ class BoardScreen(Room):
     @property
     def paired(self) -> bool:
         """Whether two boards belong together: what is there and what a probe reads, not a game of one ply."""
-        return self.boards is not None and len(self.boards.frames) == 2 and not self.is_game
+        whole_game = self.is_game or (self.boards is not None and self.boards.kind == "dataset")
+        return self.boards is not None and len(self.boards.frames) == 2 and not whole_game
 
     @property
     def frames(self) -> list[BoardFrame]:
@@ -242,7 +243,7 @@ class BoardScreen(Room):
         self.go(event.place)
 
     def command(self) -> str:
-        run, item = self.row["run_id"], self.row.get("item", self.row.get("game"))
+        run, item = self.row.get("run_id", self.row.get("dataset_id")), self.row.get("item", self.row.get("game"))
         words = f"chessreg board {show.short(run)}:{self.row.get('unit')}"
         if self.boards is not None and self.boards.row.get("family") == "score" and item is not None:
             words += f" --item {item}"

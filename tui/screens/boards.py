@@ -1,4 +1,4 @@
-"""The boards' room: every game, trial or score of the registry that a board can be drawn of."""
+"""The boards' room: every game, trial or score that a board can be drawn of, and the games of datasets."""
 
 from __future__ import annotations
 
@@ -8,14 +8,28 @@ from typing import TYPE_CHECKING, NamedTuple
 from textual.app import ComposeResult
 
 from tui.actions import bindings
+from tui.data.datasetgames import FAMILY
 from tui.data.pages import PAGE, Pages, Row
-from tui.screens.families import TITLES, columns_of
+from tui.screens import families
 from tui.screens.room import Room
+from tui.widgets.columns import Column
 from tui.widgets.strip import PaneStrip
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:
     from chessreg.session import Session
+
+
+TITLES = {**families.TITLES, FAMILY: "dataset games"}
+DATASET_GAMES = (
+    Column("run", "dataset", widest=20),
+    Column("unit", "game", right=True),
+    Column("result", "result"),
+    Column("plies", "plies", right=True),
+    Column("white_elo", "white", right=True),
+    Column("black_elo", "black", right=True),
+    Column("text", "moves", widest=80, least=20),
+)
 
 
 class Found(NamedTuple):
@@ -27,7 +41,7 @@ class Found(NamedTuple):
 
 
 class BoardsScreen(Room):
-    """Rows with boards, in the order of their runs. Enter shows the board."""
+    """Rows with boards, in the order of their runs or datasets. Enter shows the board."""
 
     place = "boards"
     crumb = "boards"
@@ -51,7 +65,8 @@ class BoardsScreen(Room):
         strip.names = tuple(TITLES[family] for family in found.families)
         if found.pages is not None:
             strip.place = found.families.index(found.family)
-            columns = columns_of(found.family, found.rows, with_run=True)
+            known = found.family == FAMILY
+            columns = DATASET_GAMES if known else families.columns_of(found.family, found.rows, with_run=True)
             table.show(found.pages, found.rows, columns=columns, keep=keep, number=found.number)
         else:
             table.loaded = True
@@ -73,6 +88,8 @@ class BoardsScreen(Room):
         self.choose(event.place)
 
     def command(self) -> str:
+        if self.family == FAMILY:
+            return "chessreg dataset list"
         return "chessreg game list" if self.family == "game" else f'chessreg query --sql "SELECT * FROM {self.family}"'
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
@@ -83,12 +100,13 @@ class BoardsScreen(Room):
 
 
 def read(session: Session, family: str, number: int) -> Found:
+    from tui.data.datasetgames import any_dataset, dataset_games
     from tui.data.results import families_with_boards, results
 
-    families = families_with_boards(session)
-    if not families:
+    there = families_with_boards(session) + ([FAMILY] if any_dataset(session) else [])
+    if not there:
         return Found([], "", None, 0, [])
-    chosen = family if family in families else families[0]
-    pages = results(session, chosen)
+    chosen = family if family in there else there[0]
+    pages = dataset_games(session) if chosen == FAMILY else results(session, chosen)
     number = number if number * PAGE < pages.count else 0
-    return Found(families, chosen, pages, number, pages.page(number))
+    return Found(there, chosen, pages, number, pages.page(number))
