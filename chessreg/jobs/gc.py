@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 from sqlalchemy import select
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from store import Store
 
 BIN = "bin"
+LOGS = "jobs"  # of a run's folder: what its jobs said stays
 DAY = 86_400.0
 YOUNG = 3600.0  # seconds: what was written so lately may be about to be registered
 
@@ -57,11 +57,10 @@ def find(database: Database, store: Store, *, now: float | None = None) -> list[
         why = f"only archived: {archived[key]}" if key in archived else "nothing registered refers to it"
         kind = "array" if folder.parent == store.arrays else "artefact"
         found.append(Rubbish(str(folder.relative_to(store.root)), f"{kind} {key[:12]}", why, size(folder)))
-    for folder in sorted(store.runs.iterdir()):
-        done = len(folder.name) == 32 and UUID(hex=folder.name) in complete
-        if done and old(folder, now):
-            path = str(folder.relative_to(store.root))
-            found.append(Rubbish(path, f"scratch of run {folder.name[-6:]}", "the run is complete", size(folder)))
+    for folder in sorted(path for run in complete for path in (store.runs / run.hex).glob("*")):
+        if folder.name != LOGS and old(folder, now):
+            path, run = str(folder.relative_to(store.root)), folder.parent.name[-6:]
+            found.append(Rubbish(path, f"scratch of run {run}", "the run is complete", size(folder)))
     return found
 
 
@@ -165,14 +164,14 @@ def time_of(path: Path, store: Store) -> str:
 
 def in_bin(store: Store) -> list[Path]:
     """The folders in the bin."""
-    patterns = ("*/artefacts/??/*", "*/arrays/*", "*/runs/*")
+    patterns = ("*/artefacts/??/*", "*/arrays/*", "*/runs/*/*")
     return sorted(path for pattern in patterns for path in (store.root / BIN).glob(pattern))
 
 
 def size(folder: Path) -> int:
-    """Bytes of all files below a folder; those that vanish meanwhile do not count."""
+    """Bytes of a file, or of all files below a folder; those that vanish meanwhile do not count."""
     found = 0
-    for path in folder.rglob("*"):
+    for path in (folder, *folder.rglob("*")):
         with suppress(FileNotFoundError):
             found += path.stat().st_size if path.is_file() else 0
     return found

@@ -73,6 +73,21 @@ def test_what_is_removed_comes_back_until_the_bin_is_emptied(session):
         assert sql.scalar(select(func.count()).select_from(tables.Probe)) == rows
 
 
+def test_scratch_of_a_complete_run_goes_and_the_logs_of_its_jobs_stay(session):
+    with session.database.read() as sql:
+        run = names.resolve(sql, "run", "reference-board").hex
+    for name in ("jobs/1/log.txt", "training/state.pt", "left.bin"):
+        path = session.store.runs / run / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"12345")
+    scratch = [item for item in found(session) if item.what == f"scratch of run {run[-6:]}"]
+    assert [(item.path.rpartition("/")[2], item.bytes) for item in scratch] == [("left.bin", 5), ("training", 5)]
+    gc.remove(session.store, scratch)
+    assert [path.name for path in (session.store.runs / run).iterdir()] == ["jobs"]
+    assert len(gc.restore(session.store)) == 2
+    assert (session.store.runs / run / "training" / "state.pt").read_bytes() == b"12345"
+
+
 def test_what_is_gone_already_stops_nobody(session):
     """Bytes that a registered thing refers to, and others between looking and removing."""
     shutil.rmtree(next(iter(session.store.list("vector"))).path)

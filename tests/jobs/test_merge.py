@@ -148,6 +148,8 @@ def test_a_match_played_in_two_homes_counts_once_and_only_the_machine_differs(
             assert {subject.run_id for subject in found.subjects} == {run_id}
             assert found.metrics
             assert all(metric.values[0] == metric.values[1] for metric in found.metrics)
+            with pytest.raises(BadInputError, match="is this registry"):
+                merge(session.database, session.store, home.url)
             tables_of.append(rows(session.database, of=("game", "illegal_attempt", "run", "machine", "annotation")))
     assert tables_of[0] == tables_of[1]
     assert len(tables_of[0]["game"]) == 4
