@@ -30,7 +30,7 @@ def same_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs go as fast everywhere, on a machine as busy; no supervisor is started for a picture."""
     machines = listing.machines
     monkeypatch.setattr(listing, "machines", lambda sql: [{**row, "load": LOAD} for row in machines(sql)])
-    monkeypatch.setattr(gauge, "pace", lambda row: "2.0/s, 1.0 s left" if row["state"] == "running" else "")
+    monkeypatch.setattr(gauge, "rate", lambda a_second: "2.0/s" if a_second else "")
     monkeypatch.setattr(Presence, "start", lambda self, url: None)
 
 

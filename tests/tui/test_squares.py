@@ -9,7 +9,7 @@ from chessreg.games.boardframe import MARKS, BoardFrame, game_frames
 from tui.app import ChessregApp
 from tui.screens.families import columns_of
 from tui.widgets import squares
-from tui.widgets.columns import GAP, Column, fitted, widths
+from tui.widgets.columns import GAP, KEPT, Column, fitted, widths
 from tui.widgets.moves import line_of, tries, with_tries
 from tui.widgets.squares import SIZES, SQUARE, draw, extent, legend, text
 
@@ -104,7 +104,7 @@ def test_columns_give_way_but_numbers_are_never_cut() -> None:
     assert widths(columns, rows, 200) == [23, len("123,456,789"), 7]
     narrow = widths(columns, rows, 11 + 7 + 6 + 2 * GAP)
     assert narrow == [6, 11, 7]
-    assert widths(columns, rows, 1) == [6, 11, 7]
+    assert widths(columns, rows, 1) == [KEPT, 11, 7]  # the rest is scrolled to, so a name may as well be read
     assert fitted("a very long name", 6) == "a ver…"
     assert fitted("ab", 4, right=True) == "  ab"
     assert fitted("漢字漢字", 5) == "漢字…"

@@ -47,7 +47,9 @@ def norm(row: Mapping[str, Any]) -> str:
 
 
 def name(row: Mapping[str, Any]) -> str:
-    return ("★ " if row["starred"] else "") + (row["name"] or "") + (" (invalid)" if row["invalid"] else "")
+    """Its name; of a thing without one, in brackets, the run that made it."""
+    called = row["name"] or (f"({row['made_by']})" if row.get("made_by") else "")
+    return ("★ " if row["starred"] else "") + called + (" (invalid)" if row["invalid"] else "")
 
 
 ID = Column("thing", "id", text=lambda row: show.short(row["thing"]))

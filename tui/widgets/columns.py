@@ -12,6 +12,7 @@ from tui import show
 
 WIDEST = 48
 GAP = 2
+KEPT = 18
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ class Column:
 
 def widths(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], space: int) -> list[int]:
     """The width of each column: its widest cell, at most `widest`. Where `space` is short, the widest give way first,
-    each down to its heading and `least`; numbers are never cut. What then does not fit is scrolled to."""
+    each down to its heading and `least`; numbers are never cut. Where that is not enough, the last columns are scrolled
+    to, and those of KEPT cells are not cut any more: it would help nobody."""
     wide = [cell_len(column.heading) for column in columns]
     for row in rows:
         for place, column in enumerate(columns):
@@ -41,7 +43,10 @@ def widths(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], space: 
         wide[place] if column.right else max(column.least, cell_len(column.heading))
         for place, column in enumerate(columns)
     ]
-    over = sum(wide) + GAP * (len(wide) - 1) - space
+    gaps = GAP * (len(wide) - 1)
+    if sum(floor) + gaps > space:
+        floor = [min(cells, max(least, KEPT)) for cells, least in zip(wide, floor, strict=True)]
+    over = sum(wide) + gaps - space
     while over > 0:
         free = [place for place in range(len(wide)) if wide[place] > floor[place]]
         if not free:
