@@ -21,13 +21,13 @@ from tui.screens.room import Room
 from tui.themes import BOARD_DARK, THEMES
 from tui.warm import sweep, warm_up
 from tui.widgets.banner import Banner
-from tui.widgets.squares import GLYPHS, Glyphs
 
 if TYPE_CHECKING:
     from textual.theme import Theme
     from textual.widget import Widget
 
     from chessreg.session import Session
+    from tui.widgets.squares import Glyphs
 
 TICK = 0.5  # seconds between looks at what is waited for
 LOOK = 4  # ticks between looks for changes
@@ -273,6 +273,7 @@ class ChessregApp(App[Exception | None]):
         from tui.screens.board import BoardScreen
         from tui.screens.pair import PairScreen
         from tui.screens.quartet import Quartet
+        from tui.widgets.squares import GLYPHS
 
         ways = list(GLYPHS)
         self.glyphs = ways[(ways.index(self.glyphs) + 1) % len(ways)]

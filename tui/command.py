@@ -13,6 +13,7 @@ from chessreg.cli.base import Home, pass_home
 
 if TYPE_CHECKING:
     from chessreg.session import Session
+    from tui.widgets.squares import Glyphs
 
 
 @click.command()
@@ -44,7 +45,6 @@ def tui(home: Home, read_only: bool, letters: bool, web: bool, host: str, port: 
     gc.disable()  # until the rooms' code is there: see tui.warm
     from tui.app import ChessregApp
     from tui.themes import own_themes
-    from tui.widgets.squares import Glyphs
 
     def opener() -> Session:
         from tui.registry import open_session

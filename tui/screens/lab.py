@@ -18,6 +18,7 @@ from tui.widgets.filterbar import FilterBar
 if TYPE_CHECKING:
     from chessreg.experiments.lab.choices import Choice, Tool
     from chessreg.experiments.lab.question import Position
+    from chessreg.games.boardframe import BoardFrame
 
 SCALES = (0.1, 0.2, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 30.0, 50.0, 80.0, 120.0, 200.0)
 LADDER = (*(-scale for scale in reversed(SCALES)), 0.0, *SCALES)
@@ -121,6 +122,8 @@ class LabScreen(Quartet):
 
     async def look_now(self) -> None:
         self.asking = True
+        if self.answer is None:
+            self.stored = [position(self.sans)]  # there at once; the model takes seconds to load
         self.draw()
         try:
             answer = await self.desk_app.bench.look(self.question())
@@ -150,7 +153,7 @@ class LabScreen(Quartet):
         layers = self.edited_layers or (answer.edited_layers if answer else ())
         where = "layers " + ", ".join(map(str, layers)) if layers else "layer chosen by validation"
         edit = f"{tool.kind} {tool.name} · {where} · scale {self.scale:g}, {self.positions}" if tool else "no probe"
-        busy = " · asking…" if self.asking else ""
+        busy = (" · asking…" if self.answer else " · the model is being loaded…") if self.asking else ""
         return f"{self.choice.name} · {edit}{busy}\n{self.movetext()}"
 
     def movetext(self) -> str:
@@ -286,3 +289,15 @@ class LabScreen(Quartet):
 
     def command(self) -> str:
         return shlex.join(["chessreg", *self.question(named=True).command]) if self.choices else "chessreg lab"
+
+
+def position(sans: tuple[str, ...]) -> BoardFrame:
+    """The board after these moves."""
+    import chess
+
+    from chessreg.games.boardframe import BoardFrame
+
+    board = chess.Board()
+    for san in sans:
+        board.push_san(san)
+    return BoardFrame.from_board(board)
