@@ -25,6 +25,7 @@ from chessreg.jobs.attempt import plain
 from chessreg.jobs.executors import Executor, Seen, executor
 from chessreg.jobs.ingest import ingest
 from chessreg.jobs.presence import Presence
+from chessreg.jobs.verdict import REFINED, halved, verdict
 from chessreg.jobs.watch import Watcher, units_done
 from chessreg.registry.database import Database
 from chessreg.registry.tables import Attempt, Cause, Job, JobState
@@ -39,7 +40,6 @@ WATCH_SECONDS = 10.0
 WAIT_SECONDS = 1.0  # before the next try when the registry, or the disk, has refused
 ROOM_SECONDS = 2.0  # how often those that found no room are offered again
 IDLE_SECONDS = 300.0
-REFINED = (Cause.PREEMPTED, Cause.WALLTIME, Cause.OOM)  # what an executor knows better than the worker itself
 
 
 class Supervisor:
@@ -287,26 +287,6 @@ class Supervisor:
                 say(f"not noted: {str(error).splitlines()[0]}; the next supervisor will see how they ended")
                 return
             time.sleep(0.05)
-
-
-def verdict(seen: Seen, outcome: dict[str, Any] | None) -> tuple[Cause, str | None, int | None]:
-    """Cause, message and exit code of a try, from what the executor saw and what the worker said."""
-    if outcome is None:
-        cause = seen.cause or (Cause.FINISHED if seen.exit_code == 0 else Cause.FAILED)
-        if cause is Cause.FINISHED:  # a worker that finishes says so
-            return Cause.LOST, "it ended without a word", seen.exit_code
-        return cause, seen.message or f"it ended with exit status {seen.exit_code}", seen.exit_code
-    cause = Cause(outcome["cause"])
-    if seen.cause in REFINED and cause is Cause.KILLED:
-        return seen.cause, seen.message, seen.exit_code or outcome["exit_code"]
-    return cause, outcome["message"], outcome["exit_code"]
-
-
-def halved(job: Job) -> dict[str, int] | None:
-    """The job's batch settings cut in half; None when that was done before, or there is none to halve."""
-    if "halved" in job.detail:
-        return None
-    return {name: value // 2 for name, value in job.detail.get("batches", {}).items() if value > 1} or None
 
 
 def say(text: str) -> None:
