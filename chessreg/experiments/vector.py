@@ -17,7 +17,7 @@ from chessreg.experiments.skill import SkillSettings
 from chessreg.experiments.vectors.contrast import AUTHORS_POSITIONS, Direction, scale_of
 from chessreg.jobs.inputs import Inputs
 from chessreg.jobs.kind import Estimate, Kind
-from chessreg.jobs.spec import How, Ref, Spec
+from chessreg.jobs.spec import Added, How, Ref, Spec
 from chessreg.registry import tables
 
 if TYPE_CHECKING:
@@ -47,6 +47,9 @@ class VectorSpec(Spec):
     keep_duplicates: bool = Field(False, description="without a cache: also games whose moves occurred before")
     at: str = Field("dots", description="without a cache: where to look: dots (White to move), even-spaces, …")
     probe: Annotated[str | None, Ref("run:probe")] = Field(None, description="for source probe: the skill probes")
+    side: Annotated[Literal["both", "high", "low"], Added()] = Field(
+        "both", description="for source probe: high minus low, or high alone, or minus low alone (Karvonen Appendix C)"
+    )
     of: Annotated[str | None, Ref("run:vector")] = Field(None, description="for controls: the vectors they stand for")
     positions: Literal["averaged", "summed"] = Field(
         "averaged", description="mean per position, or of sums over each game's positions as the author stores them"
@@ -82,7 +85,7 @@ USED: dict[str, tuple[str, ...]] = {  # besides seed, replicate, source, layers
     "contrast": ("positions", "first_ply", "last_ply", "whole_games", "skill", "total", "per_class", "allow_overlap"),
     "model": ("checkpoint", "dataset", "games", "min_plies", "keep_duplicates", "at"),
     "cascade": ("cascade_scale",),
-    "probe": ("probe", "normalise"),
+    "probe": ("probe", "normalise", "side"),
     "control": ("of",),
 }
 

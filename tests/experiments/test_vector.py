@@ -265,6 +265,10 @@ def test_a_skill_probes_direction_is_its_highest_class_minus_its_lowest():
     found = class_difference(weight)
     np.testing.assert_allclose(found.vector, weight[:, 0, 1] - weight[:, 0, 0])
     np.testing.assert_array_equal(found.high, weight[:, 0, 1])
+    np.testing.assert_allclose(class_difference(weight, "high").vector, weight[:, 0, 1])
+    np.testing.assert_allclose(class_difference(weight, "low").vector, -weight[:, 0, 0])
+    with pytest.raises(BadInputError, match="no low class"):
+        class_difference(weight[:, :, :1], "low")
     with pytest.raises(BadInputError, match="no one class difference"):
         class_difference(np.zeros((12, 64, 13), np.float32))
 
@@ -287,6 +291,22 @@ def test_the_vector_of_a_probe_run_has_unit_norm_unless_asked_otherwise(world_se
         row = vector_rows(inputs, unit)[layer]
         assert row.source == f"probe:{label}"
         assert row.detail["norm_before_matching"] == pytest.approx(np.linalg.norm(expected), rel=1e-5)
+
+
+def test_one_side_of_a_skill_probe_is_a_direction_of_its_own(world_session):
+    """Karvonen 2024, Appendix C: the low skill vector subtracted, or the high one added."""
+    from chessreg.experiments.probe import ProbeSpec, load_probe
+
+    world_session.run(ProbeSpec(cache="reference-fit", label="skill", epochs=1, first=2), name="sided")
+    inputs = world_session.inputs
+    weight = load_probe(inputs, inputs.recipe("run:probe", "sided"), 1).weight
+    for side, expected in (("high", weight[:, 0, -1]), ("low", -weight[:, 0, 0])):
+        spec = VectorSpec(source="probe", probe="sided", normalise="none", side=side)
+        found = made(world_session, spec, f"sided-{side}")
+        np.testing.assert_allclose(load_vector(inputs, found, 1), expected, rtol=1e-5)
+        assert vector_rows(inputs, found)[1].detail["side"] == side
+    with pytest.raises(BadInputError, match="source contrastive does not use it"):
+        VectorSpec(cache="reference-fit", side="low")
 
 
 def test_a_board_probe_has_no_skill_direction(world_session):
@@ -408,7 +428,7 @@ def test_settings_that_would_change_nothing_or_miss_something_are_refused(settin
 def test_a_recorded_spec_is_the_spec(world_session):
     for name in ("skill", made(world_session, VectorSpec(source="random", of="skill", seed=5), "random-5")):
         run = world_session.inputs.run(recipe(world_session, name))
-        assert json.loads(VectorSpec(**run.spec).model_dump_json(exclude={"allow_overlap"})) == run.spec
+        assert json.loads(VectorSpec(**run.spec).model_dump_json(exclude={"allow_overlap", "side"})) == run.spec
 
 
 def test_no_late_position_is_told(world_session):

@@ -89,11 +89,12 @@ def with_norm(direction: np.ndarray, norm: float) -> np.ndarray:
     return as_float32(direction.astype(np.float64) * (norm / own))
 
 
-def class_difference(weight: np.ndarray) -> Direction:
+def class_difference(weight: np.ndarray, side: str = "both") -> Direction:
     """Highest class minus lowest of a skill probe's weights [d_model, 1, classes] (Karvonen 2024, section 4.1).
 
-    Of a probe that reads the rating itself [d_model, 1, 1]: where the rating rises. Not normalised. BadInputError for a
-    probe that reads more than one thing (64 squares).
+    `side` high takes the highest alone, low the lowest alone with its sign turned: added, either should raise skill
+    (Appendix C there). Of a probe that reads the rating itself [d_model, 1, 1]: where the rating rises. Not normalised.
+    BadInputError for a probe that reads more than one thing (64 squares), or for one side of a rating.
     """
     if weight.ndim != 3 or weight.shape[1] != 1:
         raise BadInputError(
@@ -101,9 +102,12 @@ def class_difference(weight: np.ndarray) -> Direction:
             "give a probe of skill, which reads one of a few classes off each game",
         )
     if weight.shape[2] == 1:
+        if side != "both":
+            raise BadInputError(f"a probe that reads a rating has no {side} class", "leave out --side")
         return Direction(as_float32(weight[:, 0, 0]))
     low, high = weight[:, 0, 0], weight[:, 0, -1]
-    return Direction(as_float32(high - low), as_float32(high), as_float32(low))
+    vector = {"both": high - low, "high": high, "low": -low}[side]
+    return Direction(as_float32(vector), as_float32(high), as_float32(low))
 
 
 def scale_of(coefficient: float, positions_summed: int, authors_positions: int = AUTHORS_POSITIONS) -> float:

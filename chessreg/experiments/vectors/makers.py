@@ -285,6 +285,7 @@ def probe(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
         "positions_summed": 1,
         "residual": "centred" if first.detail.get("centred") else "raw",
         "normalise": spec.normalise,
+        **({"side": spec.side} if spec.side != "both" else {}),
     }
     if first.checkpoint_id is None:
         detail["model"] = first.detail.get("model")  # what the file says
@@ -292,7 +293,7 @@ def probe(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
 
     def taken() -> Iterator[tuple[int, Direction]]:
         for layer in layers:
-            made = class_difference(np.asarray(load_probe(task.inputs, spec.probe or "", layer).weight))
+            made = class_difference(np.asarray(load_probe(task.inputs, spec.probe or "", layer).weight), spec.side)
             extra = {"norm_before_matching": made.norm}
             vector = with_norm(made.vector, 1.0) if spec.normalise == "unit" else made.vector
             yield layer, replace(made, vector=vector, detail=extra)
