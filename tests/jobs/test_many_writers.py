@@ -47,7 +47,8 @@ sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids))
 """
 
 
-def write_for(home: Path, seconds: float) -> None:
+def write_for(home: Path, seconds: float) -> tuple[int, int]:
+    """Let them write for so long; returns how many runs and rows came in, all of them, once."""
     with open_session(str(home / "registry.db"), home / "store"):
         pass
     words = [str(home), str(seconds), str(TOY), str(WRITERS)]
@@ -62,6 +63,7 @@ def write_for(home: Path, seconds: float) -> None:
         unfinished = select(func.count()).where(tables.Run.completed_at.is_(None))
         assert sql.scalar(unfinished) == 0
         assert list((home / "store" / "fragments" / "incoming").iterdir()) == []
+    return sum(w["runs"] for w in written), sum(w["units"] for w in written)
 
 
 def test_twelve_writers_lose_nothing(tmp_path):
@@ -70,5 +72,7 @@ def test_twelve_writers_lose_nothing(tmp_path):
 
 @pytest.mark.faults
 @pytest.mark.timeout(600)
-def test_twelve_writers_lose_nothing_in_a_minute(tmp_path):
-    write_for(tmp_path, seconds=60)
+def test_twelve_writers_lose_nothing_in_a_minute(tmp_path, capfd):
+    runs, rows = write_for(tmp_path, seconds=60)
+    with capfd.disabled():
+        print(f"\n{WRITERS} writers for a minute: {runs:,} runs, {rows:,} rows, 0 errors, 0 lost")
