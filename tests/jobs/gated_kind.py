@@ -9,6 +9,8 @@ from pydantic import Field
 from chessreg.jobs.kind import Kind
 from chessreg.jobs.spec import How, Ref, Spec
 
+WAIT_SECONDS = 240.0  # no test takes so long: one that was killed leaves nobody at the gate for ever
+
 
 class GatedSpec(Spec):
     count: int = 6
@@ -43,7 +45,10 @@ class Gated(Kind):
         for place, unit in enumerate(task.units):
             if task.how.gate and place == task.how.passed:
                 task.flush()
+                deadline = time.monotonic() + WAIT_SECONDS
                 while not Path(task.how.gate).exists():
+                    if time.monotonic() > deadline:
+                        raise TimeoutError("nobody opens the gate")
                     task.progress(place / len(task.units), "at the gate")
                     time.sleep(0.02)
             task.emit("metric_point", unit, name="square", step=0, value=float(unit * unit))
