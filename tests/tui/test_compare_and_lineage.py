@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.widget import Widget
 
 from chessreg.cli.compare import interval
 from chessreg.cli.root import run_command_line
@@ -40,7 +41,11 @@ async def test_two_marked_runs_have_the_numbers_of_the_command(drive, studied: P
             assert ours in line
             assert theirs in line
             assert difference in line
-        await driver.press("b")
+        assert not any("square_accuracy" in metric["metric"] for metric in told["metrics"])  # squares are no steps
+        await driver.press("i")
+        assert {"board", "longer", "metric"} <= {line.split()[0] for line in driver.lines if line.split()}
+        assert "Δ longer" in driver.text
+        await driver.press("escape", "b")
         assert "baseline longer" in driver.text
         await driver.press("y")
         assert driver.app.clipboard.startswith("chessreg compare ")
@@ -62,6 +67,9 @@ async def test_loss_curves_lie_over_each_other(drive, studied: Path, command: An
             assert len(told) == 4
         assert "● train-0" in driver.text
         assert "■ train-1" in driver.text
+        view = screen.query_one(ChartView)
+        assert isinstance(view.parent, Widget)
+        assert view.size.height == view.parent.size.height  # all the space that the tables have left
         await driver.press("shift+tab", "shift+tab")  # the metrics: Enter on one opens its curve
         await driver.find_row("heldout_loss")
         await driver.press("enter")
