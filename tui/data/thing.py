@@ -42,7 +42,7 @@ def thing(session: Session, noun: str, id: UUID) -> Thing:
 
 def facts(row: Row, more: dict[str, Any] | None = None) -> Part:
     """All that is known of it, a line each."""
-    known = {**{k: v for k, v in row.items() if k not in HIDDEN}, **(more or {})}
+    known = {k: v for k, v in {**row, **(more or {})}.items() if k not in HIDDEN and v is not None}
     return Part("facts", FACTS, [{"what": k.replace("_", " "), "value": show.full(v)} for k, v in known.items()])
 
 
