@@ -108,7 +108,7 @@ def fill_games(folder: Path, games: int) -> None:
                 "move_hash": 1, "opening_number": 0, "seconds": 0.5,
             }  # fmt: skip
             with database.write() as session:
-                session.execute(insert(tables.Run), [run_row(10**8 + begin, spec_hash) | {"kind": "play"}])
+                session.execute(insert(tables.Run), [run_row(-1 - begin, spec_hash) | {"kind": "play"}])
                 numbers = range(min(10_000, games - begin))
                 session.execute(insert(tables.Game), [row | {"unit": n} for n in numbers])
 
@@ -205,12 +205,18 @@ def room(screen: Screen, key: bytes, word: str) -> float:
 
 def measured(folder: Path, runs: int, games: int, number: int) -> dict[str, Any]:
     screen = Screen(folder)
+    try:
+        return timed(screen, folder, runs, games, number)
+    finally:
+        screen.close()
+
+
+def timed(screen: Screen, folder: Path, runs: int, games: int, number: int) -> dict[str, Any]:
     screen.until("chessreg")
     found: dict[str, Any] = {"first picture s": time.perf_counter() - screen.started}
     screen.until("runs in all")
     found["with data s"] = time.perf_counter() - screen.started
     if not runs:
-        screen.close()
         return found
     time.sleep(2.0)  # the rooms' code is read aside
     found["runs s"] = room(screen, b"4", f"run-{runs - 1} ")
@@ -231,7 +237,6 @@ def measured(folder: Path, runs: int, games: int, number: int) -> dict[str, Any]
         found["games s"] = room(screen, b"5", "checkmate")
         found["games, second time s"] = (room(screen, b"2", "No job"), room(screen, b"5", "checkmate"))[1]
     found["memory MB"] = screen.megabytes
-    screen.close()
     return found
 
 
@@ -255,7 +260,7 @@ class Steps:
     def __enter__(self) -> Steps:
         real, steps = self._real, self
 
-        def timed(handle: asyncio.Handle) -> None:
+        def run(handle: asyncio.Handle) -> None:
             steps.where, steps.began = "", time.perf_counter()
             cpu = time.thread_time()
             real(handle)
@@ -263,7 +268,7 @@ class Steps:
             if took > 0.01:
                 steps.long.append((took, time.thread_time() - cpu, steps.where))
 
-        asyncio.events.Handle._run = timed  # type: ignore[method-assign]
+        asyncio.events.Handle._run = run  # type: ignore[method-assign]
         threading.Thread(target=self._watch, daemon=True).start()
         return self
 

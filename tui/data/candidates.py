@@ -51,13 +51,15 @@ def datasets(sql: SqlSession) -> list[Row]:
 
 def checkpoints(sql: SqlSession) -> list[Row]:
     """Checkpoints with weights: an external model cannot be evaluated."""
-    called, checkpoint = names.names(sql, "checkpoint"), tables.Checkpoint
+    called, runs_called, checkpoint = names.names(sql, "checkpoint"), names.names(sql, "run"), tables.Checkpoint
     query = select(checkpoint, tables.Artefact.created_at).join(
         tables.Artefact, tables.Artefact.digest == checkpoint.artefact
     )
     rows: list[Row] = []
     for one, at in sql.execute(query.order_by(tables.Artefact.created_at.desc(), checkpoint.id)).tuples():
         told = f"{one.architecture} · {one.layers} × {one.d_model} · {one.parameters or 0:,} parameters"
+        if one.run_id is not None:
+            told += f" · of run {runs_called.get(one.run_id) or one.run_id.hex[-6:]}"
         rows.append({"value": called.get(one.id) or one.id.hex[-6:], "told": told, "at": at})
     return rows
 

@@ -282,9 +282,12 @@ class FormScreen(Room):
 
     def on_filter_bar_typed(self, event: FilterBar.Typed) -> None:
         words = event.words.lower().split()
-        for row in self.rows:
-            told = f"{row.field.path} {row.field.text}".lower()
-            row.display = all(word in told for word in words)
+        found = {row: f"{row.field.path} {row.field.text}".lower() for row in self.rows}
+        fitting = [row for row, told in found.items() if all(word in told for word in words)]
+        for row in found:
+            row.display = row in fitting or not fitting  # where nothing fits, all of them rather than an empty form
+        if not fitting:
+            self.notify("no setting has these words", severity="warning")
 
     def on_filter_bar_left(self) -> None:
         shown = [row for row in self.rows if row.display]
