@@ -96,7 +96,7 @@ def name_row(n: int, run_id: Any) -> dict[str, Any]:
 
 
 def fill_games(folder: Path, games: int) -> None:
-    """This many games of 60 plies in matches of 10,000, as `run play` writes them."""
+    """This many games of 60 plies in matches of 10,000, older than the other runs, as `run play` writes them."""
     with Database.open(folder / "registry.db") as database:
         moves = (np.arange(60) % 4096).astype("<u2").tobytes()
         for begin in range(0, games, 10_000):
@@ -109,6 +109,8 @@ def fill_games(folder: Path, games: int) -> None:
             }  # fmt: skip
             with database.write() as session:
                 session.execute(insert(tables.Run), [run_row(-1 - begin, spec_hash) | {"kind": "play"}])
+                name = name_row(0, run_id) | {"value": f"match-{begin // 10_000}"}
+                session.execute(insert(tables.Annotation), [name])
                 numbers = range(min(10_000, games - begin))
                 session.execute(insert(tables.Game), [row | {"unit": n} for n in numbers])
 
@@ -223,7 +225,7 @@ def timed(screen: Screen, folder: Path, runs: int, games: int, number: int) -> d
     found["keys"] = keys(screen, number)
     began = time.perf_counter()
     os.write(screen.main, b"G")
-    screen.until("run-0 ")
+    screen.until(f"match-{(games - 1) // 10_000} " if games else "run-0 ")
     found["to the last run s"] = time.perf_counter() - began
     stop = multiprocessing.Event()
     writer = multiprocessing.Process(target=write_rows, args=(str(folder / "registry.db"), stop))
