@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tui.data.launching import Outlook
 
 PAUSE = 0.4  # seconds without a change before it is planned
+AT_ONCE = 12  # rows that are mounted in one step of the event loop
 TITLES = {
     "what": "Settings: they decide the result",
     "how": "How it is computed: decides nothing",
@@ -64,11 +65,7 @@ class FormScreen(Room):
         yield PaneStrip()
         yield FilterBar("words of a setting's name or of what it means", id="filter")
         with Container(id="parts"):
-            with FieldList(id="fields"):
-                wide = min(24, max(len(field.path) for field in self.form.fields))
-                for part in TITLES:
-                    yield Static(TITLES[part], classes="title", markup=False)
-                    yield from (FieldRow(field, wide) for field in self.form.fields if field.part == part)
+            yield FieldList(id="fields")
             with Container(id="side"):
                 yield Static("", id="about", markup=False)
                 with VerticalScroll(can_focus=False):
@@ -78,6 +75,16 @@ class FormScreen(Room):
         strip = self.query_one(PaneStrip)
         strip.names = tuple(f"preset {name}" if name else "no preset" for name in self.form.presets)
         strip.display = len(strip.names) > 1
+        self.run_worker(self.build(), group="build")
+
+    async def build(self) -> None:
+        """Mount the rows, a few at a time: fifty at once would keep a key waiting."""
+        fields, wide = self.query_one(FieldList), min(24, max(len(field.path) for field in self.form.fields))
+        for part in TITLES:
+            rows = [FieldRow(field, wide) for field in self.form.fields if field.part == part]
+            await fields.mount(Static(TITLES[part], classes="title", markup=False))
+            for begin in range(0, len(rows), AT_ONCE):
+                await fields.mount(*rows[begin : begin + AT_ONCE])
         self.show_fields()
         needed = (n for n, row in enumerate(self.rows) if self.form.source(row.field.key) == "needed")
         self.go(self.rows, next(needed, 0))
