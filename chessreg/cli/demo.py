@@ -73,7 +73,7 @@ def commands(size: Size) -> list[tuple[str, list[str]]]:
             ],
         ),
         (
-            "Skill: what differs between games of strong and weak engines, then matches with it subtracted",
+            "Skill: what differs between games of strong and weak engines; matches without and with that subtracted",
             [
                 "run vector --cache reference-fit --first-ply 20 --name skill",
                 f"{play} --name plain",
