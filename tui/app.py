@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import work
 from textual.app import App
+from textual.events import Event, Key
 
 from tui import show
 from tui.actions import EVERYWHERE, bindings
@@ -33,6 +35,7 @@ TICK = 0.5  # seconds between looks at what is waited for
 LOOK = 4  # ticks between looks for changes
 TAKE_IN = 20  # ticks between takings in of results that wait
 SWEEP = 60  # ticks between collections of old garbage
+REST = 3.0  # seconds without a key before one
 SLOW = 1.0  # seconds after which the banner tells
 LEFT = "left"  # under which it is remembered when one looked last
 FIRST_TIME = timedelta(days=1)  # so much is news to who never looked before
@@ -87,7 +90,7 @@ class ChessregApp(App[Exception | None]):
         self.since, self.since_told = last_time(self.remembered)
         self.version: str | None = None
         self.lost = False
-        self._ticks = 0
+        self._ticks, self._sweep_at, self._keyed = 0, SWEEP, 0.0
         self._looking = self._taking_in = False
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
@@ -101,6 +104,11 @@ class ChessregApp(App[Exception | None]):
         self.theme = chosen if chosen in known else self.themes[0].name
         self.look()
         self.set_interval(TICK, self.tick)
+
+    async def on_event(self, event: Event) -> None:
+        if isinstance(event, Key):
+            self._keyed = time.monotonic()
+        await super().on_event(event)
 
     async def on_unmount(self) -> None:
         self.remembered.set(LEFT, datetime.now(UTC).isoformat())
@@ -119,7 +127,8 @@ class ChessregApp(App[Exception | None]):
         if self._ticks % TAKE_IN == 0 and not self.read_only:
             self.take_in()
         self._ticks += 1
-        if self._ticks % SWEEP == 0:
+        if self._ticks >= self._sweep_at and time.monotonic() - self._keyed > REST:
+            self._sweep_at = self._ticks + SWEEP
             sweep()
         self.tell_slow()
         if self._ticks % LOOK == 0:

@@ -39,9 +39,10 @@ def foreground(session: Session) -> list[Row]:
         .order_by(Attempt.started_at.desc(), Attempt.id)
         .limit(MOST)
     )
-    called = names.names(session, "run")
+    found = session.execute(query).tuples().all()
+    called = names.names_of(session, "run", {run.id for _, run, _ in found})
     rows: list[Row] = []
-    for attempt, run, host in session.execute(query).tuples():
+    for attempt, run, host in found:
         done = standing.done_of(session, run.id, range(run.units))
         rate, left = standing.pace_of(attempt, done, run.units)
         rows.append(
@@ -78,7 +79,6 @@ def ended(session: Session, since: datetime) -> list[Row]:
     Rows: id (of the job; None: foreground), run_id, kind, name, title, cause (a Cause), message, done and units of the
     run, seconds that the attempt took, host, ended_at.
     """
-    called = names.names(session, "run")
     query = (
         select(Attempt, Run, Machine.host, Job)
         .join(Run, Run.id == Attempt.run_id)
@@ -91,7 +91,9 @@ def ended(session: Session, since: datetime) -> list[Row]:
     untried = select(Job).where(Job.ended_at > since, Job.tries == 0).order_by(Job.ended_at.desc()).limit(MOST)
     found: dict[UUID, Row] = {}
     again = {row["run_id"] for row in foreground(session)}
-    for attempt, run, host, job in session.execute(query).tuples():
+    tried, left = session.execute(query).tuples().all(), session.scalars(untried).all()
+    called = names.names_of(session, "run", {*(run.id for _, run, _, _ in tried), *(job.run_id for job in left)})
+    for attempt, run, host, job in tried:
         key = attempt.job_id or attempt.run_id
         if key in found or (job is not None and job.ended_at is None) or (job is None and run.id in again):
             continue  # it was tried again since
@@ -109,7 +111,7 @@ def ended(session: Session, since: datetime) -> list[Row]:
             "host": host,
             "ended_at": attempt.ended_at,
         }
-    for job in session.scalars(untried):
+    for job in left:
         begun = session.get(Run, job.run_id)
         found.setdefault(
             job.id,

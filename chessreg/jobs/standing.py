@@ -21,7 +21,7 @@ OVER = frozenset({*map(str, tables.Cause), "blocked"})  # states after which not
 def rows(session: Session, jobs: Iterable[Job]) -> list[Row]:
     """One row a job, in the order given."""
     jobs = list(jobs)
-    called = names.names(session, "run")
+    called = names.names_of(session, "run", {job.run_id for job in jobs})
     runs = {run.id: run for run in _some(session, tables.Run, tables.Run.id, {job.run_id for job in jobs})}
     last: dict[UUID, tables.Attempt] = {}
     for attempt in _some(session, tables.Attempt, tables.Attempt.job_id, {job.id for job in jobs}):

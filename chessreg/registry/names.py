@@ -9,7 +9,8 @@ from __future__ import annotations
 import difflib
 import re
 import socket
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -145,9 +146,30 @@ def names(session: Session, noun: str) -> dict[UUID, str]:
     ).all()
     newest = {target: (value, host) for target, value, host in rows}
     held = [value for value, _ in newest.values()]
-    shared = {value for value in held if held.count(value) > 1} if len(set(held)) < len(held) else set()
+    shared = {value for value, holders in Counter(held).items() if holders > 1}
     return {
         UUID(hex=target): f"{value}@{host}" if value in shared else value for target, (value, host) in newest.items()
+    }
+
+
+def names_of(session: Session, noun: str, ids: Iterable[UUID]) -> dict[UUID, str]:
+    """The same of these things alone: of a few among very many."""
+    wanted, named = sorted({id.hex for id in ids}), (NOW.c.noun == noun, NOW.c.word == tables.Word.NAME.value)
+    newest: dict[str, tuple[str, str]] = {}
+    held: dict[str, set[str]] = defaultdict(set)
+    for start in range(0, len(wanted), 500):
+        some = wanted[start : start + 500]
+        query = select(NOW.c.target, NOW.c.value, NOW.c.host).where(*named, NOW.c.target.in_(some))
+        for target, value, host in session.execute(query.order_by(NOW.c.at, NOW.c.value)):
+            newest[target] = (value, host)
+    values = sorted({value for value, _ in newest.values()})
+    for start in range(0, len(values), 500):
+        query = select(NOW.c.value, NOW.c.target).where(*named, NOW.c.value.in_(values[start : start + 500]))
+        for value, target in session.execute(query):
+            held[value].add(target)
+    return {
+        UUID(hex=target): f"{value}@{host}" if len(held[value]) > 1 else value
+        for target, (value, host) in newest.items()
     }
 
 
