@@ -9,6 +9,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from chessreg.cli.root import run_command_line
 from chessreg.jobs import activity
 from chessreg.registry.tables import Cause
@@ -128,3 +130,18 @@ async def test_an_empty_registry_says_what_to_do_next(drive, tmp_path: Path) -> 
         assert "There are no games yet." in driver.text
         assert "$ chessreg demo" in driver.text
         assert "Machines" not in driver.text
+
+
+def test_the_command_tells_people_the_same(queue: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = ["--registry", str(queue.folder / "registry.db"), "--store", str(queue.folder / "store")]
+    capsys.readouterr()
+    assert run_command_line([*place, "status"]) == 0
+    said = capsys.readouterr().out
+    assert "at the gate" in said
+    assert "RuntimeError: the engine does not answer" in said
+    assert " cores" in said
+    assert run_command_line([*place, "status", "--since", "soon"]) == 4
+    assert "no date" in capsys.readouterr().err
+    empty = ["--registry", str(tmp_path / "registry.db"), "--store", str(tmp_path / "store")]
+    assert run_command_line([*empty, "status"]) == 0
+    assert "nothing runs" in capsys.readouterr().err
