@@ -21,7 +21,7 @@ class Size:
     match_games: int
 
 
-SIZES = {"full": Size(1200, 400, 420, 60), "small": Size(40, 20, 8, 2)}
+SIZES = {"full": Size(1200, 400, 420, 60), "small": Size(20, 10, 8, 2)}
 OPPONENT = "random"
 AFTERWARDS = [
     ("tui", "runs, boards before and after an edit, games, the lab"),
