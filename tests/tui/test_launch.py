@@ -243,3 +243,15 @@ async def test_escape_takes_back_what_was_typed(drive, tmp_path: Path) -> None:
         await driver.press("d")
         assert screen.form.given == {}
         assert "› plies" in driver.text
+
+
+async def test_arrows_go_from_field_to_field_where_the_form_is_longer_than_the_screen(drive, tmp_path: Path) -> None:
+    async with drive(tmp_path, size=(80, 24), start="launch") as driver:
+        await driver.find_row("Linear probes of the board")
+        await driver.press("enter", "home")
+        screen = driver.room
+        assert isinstance(screen, FormScreen)
+        for keys, place in ((["down", "down"], 2), (["pagedown"], 12), (["up"], 11), (["end"], len(screen.rows) - 1)):
+            await driver.press(*keys)
+            assert screen.row is screen.rows[place]
+            await driver.until(f"› {screen.row.field.path}", seconds=10)  # scrolling takes a moment

@@ -79,7 +79,7 @@ def test_kinds_to_launch(picture: Any, tmp_path: Path) -> None:
 def test_a_form(picture: Any) -> None:
     async def steps(driver: Any) -> None:
         await driver.find_row("Linear probes of the board")
-        await driver.press("enter", "p")
+        await driver.press("enter", "p", "pagedown", "pagedown")
 
     picture(steps, "[preset paper]", "needed: cache", "66", "--preset paper", start="launch")
 

@@ -55,8 +55,9 @@ class Seen:
     note: str = ""
 
 
-class FieldList(VerticalScroll, can_focus=False):
-    """Rows of fields. Their colours are worked out here once, not by each of fifty rows: a form opens at once."""
+class FieldList(VerticalScroll, can_focus=False, inherit_bindings=False):
+    """Rows of fields. Their colours are worked out here once, not by each of fifty rows: a form opens at once. The
+    arrows are not its own: they go from field to field."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "field-row--name", "field-row--value", "field-row--default", "field-row--source", "field-row--note",
