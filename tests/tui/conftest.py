@@ -23,6 +23,7 @@ from sqlalchemy import select
 from textual.events import Key
 from textual.keys import _character_to_key
 from textual.pilot import Pilot
+from textual.screen import Screen
 from textual.worker import WorkerCancelled
 
 from chessreg.cli.root import run_command_line
@@ -376,6 +377,14 @@ def make_app(folder: Path, **settings: Any) -> ChessregApp:
     return ChessregApp(opener, str(folder / "registry.db"), **settings)
 
 
+def unpainted(screen: Screen[Any]) -> bool:
+    """Whether something is still to be laid out or drawn: Textual does that by a timer, 60 times a second."""
+    return any(
+        part._layout_required or part._repaint_required or part._scroll_required
+        for part in screen.walk_children(with_self=True)
+    ) or bool(screen._dirty_widgets)
+
+
 async def settled(pilot: Pilot[Any]) -> None:
     """Wait for what workers read, and for what they then want: order, page, picture. Never for a time.
 
@@ -389,8 +398,8 @@ async def settled(pilot: Pilot[Any]) -> None:
             while calm < CALM:
                 await pilot.pause(0)
                 reading = [worker for worker in pilot.app.workers if not worker.is_finished]
-                calm = 0 if reading or pilot.app.screen is not screen else calm + 1
-                screen = pilot.app.screen
+                moved, screen = pilot.app.screen is not screen, pilot.app.screen
+                calm = 0 if reading or moved or unpainted(screen) else calm + 1
                 if reading:
                     with suppress(WorkerCancelled):  # a newer reading took its place
                         await pilot.app.workers.wait_for_complete(reading)

@@ -148,26 +148,26 @@ def test_a_log_is_read_from_its_end_whole_lines_only(tmp_path: Path, monkeypatch
     assert tail.read() == (["anew"], "", True)
 
 
-async def test_a_job_is_tried_again_started_sooner_and_cancelled(drive, queue: Any, supervised: list[str]) -> None:
-    async with drive(queue.folder, size=(160, 30)) as driver:
+async def test_a_job_is_tried_again_started_sooner_and_cancelled(drive, own_queue: Any, supervised: list[str]) -> None:
+    async with drive(own_queue.folder, size=(160, 30)) as driver:
         await driver.go("jobs")
         await driver.find_row("broken")
         await driver.press("t")
-        assert queue.job("broken").cause is None
+        assert own_queue.job("broken").cause is None
         assert len(supervised) == 1
         await driver.find_row("broken")
         await driver.press("plus", "plus", "minus")
-        assert queue.job("broken").priority == 1
+        assert own_queue.job("broken").priority == 1
         await driver.press("x")
         assert "Complete units are kept" in driver.text
         await driver.press("n")
-        assert queue.job("broken").ended_at is None
+        assert own_queue.job("broken").ended_at is None
         await driver.press("x", "y")
-        job = queue.job("broken")
+        job = own_queue.job("broken")
         assert (str(job.cause), job.message) == ("killed", "cancelled before it started")
         await driver.find_row("checks")
         await driver.press("t")
-        assert str(queue.job("checks").cause) == "finished"
+        assert str(own_queue.job("checks").cause) == "finished"
 
 
 async def test_read_only_offers_no_change(drive, queue: Any) -> None:
@@ -181,15 +181,15 @@ async def test_read_only_offers_no_change(drive, queue: Any) -> None:
         assert queue.job("broken").state == before.state
 
 
-async def test_a_job_is_seen_to_finish(drive, queue: Any) -> None:
-    """Last: the gate opens."""
-    async with drive(queue.folder, size=(160, 40)) as driver:
+async def test_a_job_is_seen_to_finish(drive, own_queue: Any) -> None:
+    """The gate opens."""
+    async with drive(own_queue.folder, size=(160, 40)) as driver:
         await driver.go("jobs")
         await driver.find_row("1/2")
         await driver.press("enter")
         await driver.until("4/9 units")
-        queue.gate.touch()
-        await asyncio.to_thread(queue.until, lambda: queue.job("sums", 2).ended_at)
+        own_queue.gate.touch()
+        await asyncio.to_thread(own_queue.until, lambda: own_queue.job("sums", 2).ended_at)
         driver.app.look()
         await driver.until("9/9 units", "finished")
         assert driver.room.query_one("#shards", PageTable).count == 3

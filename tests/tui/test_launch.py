@@ -254,4 +254,4 @@ async def test_arrows_go_from_field_to_field_where_the_form_is_longer_than_the_s
         for keys, place in ((["down", "down"], 2), (["pagedown"], 12), (["up"], 11), (["end"], len(screen.rows) - 1)):
             await driver.press(*keys)
             assert screen.row is screen.rows[place]
-            await driver.until(f"› {screen.row.field.path}", seconds=10)  # scrolling takes a moment
+            assert f"› {screen.row.field.path}" in driver.text

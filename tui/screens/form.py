@@ -202,7 +202,8 @@ class FormScreen(Room):
 
     def go(self, rows: list[FieldRow], place: int) -> None:
         """To this row; the title above the first comes into sight with it."""
-        self.set_focus(rows[place])
+        self.set_focus(rows[place], scroll_visible=False)
+        rows[place].scroll_visible(animate=False)
         if not place:
             self.query_one("#fields").scroll_home(animate=False)
 
