@@ -395,7 +395,7 @@ async def settled(pilot: Pilot[Any]) -> None:
     calm, screen = 0, None
     try:
         async with asyncio.timeout(PATIENCE):
-            while calm < CALM:
+            while calm < CALM and pilot.app.is_running:
                 await pilot.pause(0)
                 reading = [worker for worker in pilot.app.workers if not worker.is_finished]
                 moved, screen = pilot.app.screen is not screen, pilot.app.screen
