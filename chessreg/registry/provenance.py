@@ -142,7 +142,8 @@ def environment() -> dict[str, str]:
     found: dict[str, str] = {}
     for distribution in metadata.distributions():
         name = distribution.metadata["Name"]
-        if name:
+        copied = "thirdparty_files" in Path(str(distribution.locate_file(""))).parts  # Ray's own, on the path with it
+        if name and not copied:
             found.setdefault(name.lower().replace("_", "-"), distribution.version)
     return dict(sorted(found.items()))
 

@@ -155,3 +155,15 @@ def test_a_process_is_known_by_its_start_and_a_zombie_counts_as_gone() -> None:
 )
 def test_a_command_line_is_kept_without_its_secrets(given: list[str], kept: list[str]) -> None:
     assert provenance.masked_argv(given) == kept
+
+
+def test_packages_that_ray_carries_are_not_installed_ones(tmp_path, monkeypatch):
+    for folder in (tmp_path / "thirdparty_files", tmp_path / "site"):
+        (folder / f"{folder.name}_only-1.0.dist-info").mkdir(parents=True)
+        (folder / f"{folder.name}_only-1.0.dist-info" / "METADATA").write_text(
+            f"Name: {folder.name}-only\nVersion: 1.0\n"
+        )
+        monkeypatch.syspath_prepend(folder)
+    found = provenance.environment()
+    assert found["site-only"] == "1.0"
+    assert "thirdparty-files-only" not in found
