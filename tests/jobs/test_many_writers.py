@@ -71,6 +71,7 @@ def test_twelve_writers_lose_nothing(tmp_path):
 
 
 @pytest.mark.faults
+@pytest.mark.timeout(3600)
 @pytest.mark.timeout(600)
 def test_twelve_writers_lose_nothing_in_a_minute(tmp_path, capfd):
     runs, rows = write_for(tmp_path, seconds=60)

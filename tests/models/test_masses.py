@@ -122,5 +122,6 @@ def test_the_legal_share_of_samples_is_the_exact_mass(pgn: Tokenizer) -> None:
 
 
 @pytest.mark.faults
+@pytest.mark.timeout(3600)
 def test_the_legal_share_of_samples_is_the_exact_mass_on_twenty_positions(pgn: Tokenizer) -> None:
     assert max(standard_errors(bundled(), pgn, 20)) < 3

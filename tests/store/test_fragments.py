@@ -327,6 +327,7 @@ def test_killing_a_writer_leaves_whole_fragments_only(store: Store) -> None:
 
 
 @pytest.mark.faults
+@pytest.mark.timeout(3600)
 def test_killing_a_writer_a_hundred_times_leaves_whole_fragments_only(store: Store) -> None:
     delays = random.Random(1)
     assert sum(kill_round(store, f"run{n}", delays.uniform(0.0, 0.1)) for n in range(100)) > 0

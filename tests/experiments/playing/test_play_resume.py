@@ -114,6 +114,7 @@ def test_a_match_killed_three_times_loses_and_doubles_no_game(session, play, mat
 
 
 @pytest.mark.faults
+@pytest.mark.timeout(3600)
 def test_a_match_of_2000_games_killed_twenty_times_loses_and_doubles_no_game(session, play, match):
     played = kill_again_and_again(session, play, match, opponent_here(), games=2000, kills=20)
     assert sum(played) == 2000
