@@ -279,14 +279,12 @@ class ChessregApp(App[Exception | None]):
         self.remembered.set("theme", self.theme)
 
     def action_glyphs(self) -> None:
-        from tui.screens.board import BoardScreen
-        from tui.screens.pair import PairScreen
-        from tui.screens.quartet import Quartet
+        from tui.screens.boardroom import BoardRoom
         from tui.widgets.squares import GLYPHS
 
         ways = list(GLYPHS)
         self.glyphs = ways[(ways.index(self.glyphs) + 1) % len(ways)]
-        if isinstance(self.room, BoardScreen | PairScreen | Quartet):
+        if isinstance(self.room, BoardRoom):
             self.room.draw()
 
     def action_picture(self) -> None:

@@ -14,11 +14,11 @@ from chessreg.games.boardframe import BoardFrame
 from tui import show
 from tui.actions import Action, bindings
 from tui.data.pages import PAGE, Pages
-from tui.screens.room import Room
+from tui.screens.boardroom import BoardRoom
 from tui.widgets import squares
 from tui.widgets.board import BoardPane, words
 from tui.widgets.moves import MoveList, with_tries
-from tui.widgets.squares import SIZES, Size
+from tui.widgets.squares import Size
 
 if TYPE_CHECKING:
     from tui.data.boards import Boards
@@ -27,7 +27,7 @@ TEXT_LINES = 5  # below boards that stand side by side
 PANE_WIDEST = 64
 
 
-class BoardScreen(Room):
+class BoardScreen(BoardRoom):
     """Two frames stand side by side (an edit: original and edited), more are stepped through (a game).
 
     `pages` and `place` are the list that the row came from: up and down go on in it.
@@ -58,8 +58,6 @@ class BoardScreen(Room):
         self.crumb = f"{row.get('run', 'board')} {row.get('unit', '')}".strip()
         self.boards: Boards | None = None
         self.frame = 0
-        self.flipped = False
-        self.chosen_size: Size | None = None
 
     def body(self) -> ComposeResult:
         yield Static("drawing the boards…", id="message", markup=False)
@@ -114,21 +112,16 @@ class BoardScreen(Room):
             return []
         return self.boards.frames if self.paired else [self.boards.frames[self.frame]]
 
+    @property
+    def text_below(self) -> int:
+        return TEXT_LINES if self.paired else 0
+
     # -- drawing --------------------------------------------------------------------------------------------------
 
     def fits(self, size: Size, text: int = 0) -> bool:
-        """Whether the screen has room for the boards at this size, with so many lines of text below."""
         board_wide, board_high = squares.extent(size)
         wide = 2 * (board_wide + 3) if self.paired else board_wide + 3
         return wide <= self.app.size.width and board_high + text + 3 <= self.app.size.height  # two bars and the title
-
-    @property
-    def board_size(self) -> Size:
-        """The chosen size where it fits, or the largest that leaves room for the text."""
-        if self.chosen_size is not None and self.fits(self.chosen_size):
-            return self.chosen_size
-        text = TEXT_LINES if self.paired else 0
-        return next((size for size in reversed(SIZES) if self.fits(size, text)), "small")
 
     def draw(self) -> None:
         size, glyphs = self.board_size, self.desk_app.glyphs
@@ -206,19 +199,6 @@ class BoardScreen(Room):
 
         if self.boards is not None and self.is_game:
             self.app.push_screen(PairScreen(self.boards.row, self.frame))
-
-    def action_flip(self) -> None:
-        self.flipped = not self.flipped
-        self.draw()
-
-    def action_size(self) -> None:
-        fitting = [size for size in SIZES if self.fits(size)]
-        if len(fitting) < 2:
-            self.notify("only the small board fits this terminal")
-            return
-        place = fitting.index(self.board_size) if self.board_size in fitting else -1
-        self.chosen_size = fitting[(place + 1) % len(fitting)]
-        self.draw()
 
     def action_scroll_text(self, way: str) -> None:
         boards = self.query_one("#boards", VerticalScroll)

@@ -13,11 +13,11 @@ from textual.widgets import Static
 
 from tui import show
 from tui.actions import Action, bindings
-from tui.screens.room import Room
+from tui.screens.boardroom import BoardRoom
 from tui.widgets import squares
 from tui.widgets.board import BoardPane
 from tui.widgets.moves import MoveList, with_tries
-from tui.widgets.squares import SIZES, Size
+from tui.widgets.squares import Size
 
 if TYPE_CHECKING:
     from tui.data.pairs import Sides
@@ -26,7 +26,7 @@ AROUND = 8  # bars, head, titles, and lines of text under a board
 LIST_LINES = 5  # below them a list of moves is worth its place
 
 
-class PairScreen(Room):
+class PairScreen(BoardRoom):
     """Both boards show the same ply. A game that has ended stays at its end."""
 
     place = "pair"
@@ -47,8 +47,6 @@ class PairScreen(Room):
         self.row, self.ply, self.chosen = row, ply, 0
         self.crumb = "beside"
         self.found: Sides | None = None
-        self.flipped = False
-        self.chosen_size: Size | None = None
 
     def body(self) -> ComposeResult:
         yield Static("reading both games…", id="head", markup=False)
@@ -86,15 +84,9 @@ class PairScreen(Room):
         """The last frame of the longer game."""
         return max(len(side.frames) for side in self.found.sides) - 1 if self.found else 0
 
-    def fits(self, size: Size) -> bool:
+    def fits(self, size: Size, text: int = 0) -> bool:
         wide, high = squares.extent(size)
-        return 2 * (wide + 2) <= self.app.size.width and high + AROUND <= self.app.size.height
-
-    @property
-    def board_size(self) -> Size:
-        if self.chosen_size is not None and self.fits(self.chosen_size):
-            return self.chosen_size
-        return next((size for size in reversed(SIZES) if self.fits(size)), "small")
+        return 2 * (wide + 2) <= self.app.size.width and high + text + AROUND <= self.app.size.height
 
     def draw(self) -> None:
         if self.found is None:
@@ -171,19 +163,6 @@ class PairScreen(Room):
     def action_partner(self) -> None:
         self.chosen += 1
         self.load()
-
-    def action_flip(self) -> None:
-        self.flipped = not self.flipped
-        self.draw()
-
-    def action_size(self) -> None:
-        fitting = [size for size in SIZES if self.fits(size)]
-        if len(fitting) < 2:
-            self.notify("only the small boards fit this terminal")
-            return
-        place = fitting.index(self.board_size) if self.board_size in fitting else -1
-        self.chosen_size = fitting[(place + 1) % len(fitting)]
-        self.draw()
 
     def on_move_list_chosen(self, event: MoveList.Chosen) -> None:
         self.go(event.place)

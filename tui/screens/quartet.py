@@ -12,11 +12,11 @@ from textual.widgets import Static
 
 from chessreg.games.boardframe import BoardFrame
 from tui.actions import Action, bindings
-from tui.screens.room import Room
+from tui.screens.boardroom import BoardRoom
 from tui.widgets import squares
 from tui.widgets.board import BoardPane
 from tui.widgets.ranking import Rankings
-from tui.widgets.squares import SIZES, Size
+from tui.widgets.squares import Size
 
 if TYPE_CHECKING:
     from chessreg.experiments.lab.answer import Answer
@@ -26,7 +26,7 @@ TEXT_LINES, TEXT_CELLS = 8, 44  # what the numbers need below or beside the boar
 AROUND = 5  # bars at top and bottom, the head line, the line of the heat
 
 
-class Quartet(Room):
+class Quartet(BoardRoom):
     """Boards side by side, or two by two where they are large. One answer of the lab is drawn; keys change the layer,
     the class whose probability is laid over the boards, size and side without asking the model again."""
 
@@ -59,8 +59,6 @@ class Quartet(Room):
         self.shown_layer: int | None = None
         self.label: int | None = None  # the class of the heat; None: the piece that is taken off
         self.heated = True
-        self.flipped = False
-        self.chosen_size: Size | None = None
 
     def body(self) -> ComposeResult:
         yield Static("", id="head", markup=False)
@@ -137,12 +135,8 @@ class Quartet(Room):
             return "square"
         return None
 
-    @property
-    def board_size(self) -> Size:
-        """The chosen size where it fits, or the largest that does."""
-        if self.chosen_size is not None and self.arrangement(self.chosen_size):
-            return self.chosen_size
-        return next((size for size in reversed(SIZES) if self.arrangement(size)), "small")
+    def fits(self, size: Size, text: int = 0) -> bool:
+        return self.arrangement(size) is not None
 
     def draw(self) -> None:
         """Show what there is."""
@@ -224,17 +218,4 @@ class Quartet(Room):
 
     def action_heat(self) -> None:
         self.heated = not self.heated
-        self.draw()
-
-    def action_flip(self) -> None:
-        self.flipped = not self.flipped
-        self.draw()
-
-    def action_size(self) -> None:
-        fitting = [size for size in SIZES if self.arrangement(size)]
-        if len(fitting) < 2:
-            self.notify("only the small boards fit this terminal")
-            return
-        place = fitting.index(self.board_size) if self.board_size in fitting else -1
-        self.chosen_size = fitting[(place + 1) % len(fitting)]
         self.draw()
