@@ -73,6 +73,9 @@ def command(name: str, title: str) -> click.Command:
         click.Option(["--dry-run"], is_flag=True, help="Print the plan (runs, units, rows, bytes) and do nothing."),
         click.Option(["--report"], is_flag=True, help="Only write the tables of what is there."),
         click.Option(["--on"], metavar="EXECUTOR", help="As jobs, as chessreg launch does: local, slurm:PROFILE, ray."),
+        click.Option(["--device"], metavar="DEVICE", help="Of every run: auto, cpu, cuda or cuda:N."),
+        click.Option(["--threads"], type=click.IntRange(min=1), metavar="N", help="CPU threads of each run; with --on, "
+                     "as many runs go side by side as there is room for."),
         click.Option(["--output"], type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
                      help="Where the tables go  [default: papers/ and the paper's tag]"),
         click.Option(["--json"], is_flag=True, help="Print one JSON document."),
@@ -89,7 +92,7 @@ def command(name: str, title: str) -> click.Command:
 
 def go(
     name: str, checkpoint: str, dataset: str, test: str | None, size: Any, dry_run: bool, report: bool,
-    on: str | None, output: Path | None, json: bool,
+    on: str | None, device: str | None, threads: int | None, output: Path | None, json: bool,
 ) -> None:  # fmt: skip
     from chessreg.papers import find
     from chessreg.papers.work import Work, request
@@ -97,7 +100,8 @@ def go(
     home = click.get_current_context().find_object(Home)
     assert home
     session = home.session()
-    work = Work(session, find(name), request(session, checkpoint, dataset, test, size))
+    how = {key: value for key, value in (("device", device), ("threads", threads)) if value is not None}
+    work = Work(session, find(name), request(session, checkpoint, dataset, test, size), how)
     if dry_run:
         show_plan(work, json)
         return

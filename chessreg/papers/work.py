@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -50,10 +51,12 @@ class Made:
 
 
 class Work:
-    """One paper on one model and its data, at one size."""
+    """One paper on one model and its data, at one size; `how` (device, threads) is told to every run of it."""
 
-    def __init__(self, session: Session, paper: Paper, request: Request) -> None:
-        self.session, self.paper, self.request = session, paper, request
+    def __init__(
+        self, session: Session, paper: Paper, request: Request, how: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
+        self.session, self.paper, self.request, self.how = session, paper, request, how
         self.steps = ordered(paper.steps(request))
         self.tag = f"{paper.name}-{request.size}-{short_digest(session, request)}"
         self.recipes: dict[str, str] = {}
@@ -162,7 +165,7 @@ class Work:
             self.recipes[step.name] = PREPARATIONS[step.kind].make(self.session, self.settings(step))
             return False
         kind, spec = self.spec(step)
-        report = self.session.run(spec, kind=kind.source, on_progress=on_progress)
+        report = self.session.run(spec, kind.how(**self.how), kind=kind.source, on_progress=on_progress)
         if report.missing:
             if not report.interrupted:
                 raise ChessregError(f"{report.missing} of {report.units} units are missing", "the same command goes on")

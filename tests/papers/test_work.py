@@ -38,6 +38,13 @@ def test_references_are_found_and_replaced_at_any_depth():
     }  # fmt: skip
 
 
+def test_every_run_is_told_how(work, session):
+    assert not Work(session, work.paper, work.request, {"device": "cpu", "threads": 1}).do()
+    with session.database.read() as sql:
+        used = {(a.how["device"], a.how["threads"]) for a in sql.scalars(select(tables.Attempt))}
+    assert used == {("cpu", 1)}
+
+
 def test_a_plan_makes_nothing_and_counts_what_waits_as_expected(work):
     plan = work.plan()
     assert states(plan) == {

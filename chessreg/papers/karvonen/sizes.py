@@ -59,7 +59,7 @@ SIZES: dict[SizeName, Size] = {
         edit_states=24, sweep_games=40, edit_scales=(1.5, 12.0, 50.0, 100.0), skill_scales=(0.8, 2.0, 4.0),
         vector_draws=5, legality_games=1000, legality_every=2,
         rungs=("random", "capture", "stockfish:-1", *ladder(1000, (0, 2, 4))),
-        ladder_games=40, sweep_matches=60, match_games=400, match_controls=1, levels=ladder(1000, (0, 1, 2, 3)),
+        ladder_games=40, sweep_matches=40, match_games=400, match_controls=1, levels=ladder(1000, (0, 1, 2, 3)),
         level_games=60, engine_limits=("nodes=1000", "nodes=10000", "nodes=100000"), judge="nodes=10000",
     ),
     "paper": Size(
