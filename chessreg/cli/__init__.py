@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 from chessreg.cli.root import root as chessreg
@@ -12,4 +13,7 @@ __all__ = ["chessreg", "main"]
 
 def main() -> None:
     """The console script: exits with 0 done, 1 failed, 2 usage, 3 not found, 4 bad input, 130 interrupted."""
-    sys.exit(run_command_line(sys.argv[1:]))
+    gc.set_threshold(100_000, 20, 20)  # imports make many objects and no garbage
+    status = run_command_line(sys.argv[1:])
+    gc.freeze()  # what is left goes with the process: looking through it once more took 0.25 s after a query
+    sys.exit(status)

@@ -115,6 +115,11 @@ def query(
     if shown:
         result = result.showing([name.strip().replace(" ", "_") for name in shown.split(",")])
     show(result, "json" if as_json else format_, output)
+    if not memory:
+        from chessreg.queries.engine import engine_of
+
+        sys.stdout.flush()
+        engine_of(home.database()).keep()
 
 
 def known(name: str | None) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from chessreg.papers.plan import Step
     from chessreg.papers.work import Work
 
-POLL_SECONDS = 0.5
+POLL_SECONDS = 1.0
 
 
 class Launching:

@@ -14,6 +14,7 @@ import threading
 import weakref
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -166,6 +167,15 @@ class Engine:
                 rows = self._planner.execute(f'DESCRIBE "{name}"').fetchall()
                 found[name] = [str(row[0]) for row in rows]
             return dict(sorted(found.items()))
+
+    def keep(self) -> None:
+        """Write what large complete runs gave to files beside the registry, so that the next process reads it fast.
+
+        To be called once the answer is shown: it takes longer than reading it took. Where nothing can be written,
+        nothing is.
+        """
+        with suppress(OSError):
+            source.keep(self.database, tuple(self._read))
 
     # -- the snapshot ---------------------------------------------------------------------------------------------
 

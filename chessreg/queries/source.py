@@ -6,7 +6,7 @@ fail. So a first row of typed values goes in front of each table and is cut off 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,8 @@ import sqlalchemy as sa
 
 from chessreg.errors import ChessregError
 from chessreg.queries.buffers import bits, bytes_of, validity
+from chessreg.queries.column_files import ColumnFiles
+from chessreg.registry.migrations import VERSION_TABLE
 from chessreg.registry.tables import Base
 
 if TYPE_CHECKING:
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
 
 TABLES: dict[str, sa.Table] = {table.name: table for table in Base.metadata.sorted_tables}
 BATCH_ROWS = "16384"
-LARGE = 100_000  # units of results from which two connections share the reading
+LARGE = 100_000  # units of results from which two connections share the reading, and runs are kept as Arrow files
+LARGE_RUN = 10_000  # units of a run that is kept
+MOST_RUNS = 10_000  # of a table some of whose runs are kept: SQLite takes so many names in one SELECT
 RUNS = """WITH RECURSIVE r(id) AS (
     SELECT min(run_id) FROM "{table}"
     UNION ALL SELECT (SELECT min(run_id) FROM "{table}" WHERE run_id > r.id) FROM r WHERE r.id IS NOT NULL
@@ -81,22 +85,79 @@ def view(database: Database, table: str, read: frozenset[str], source: str) -> s
 def read(database: Database, wanted: Mapping[str, frozenset[str]]) -> tuple[dict[str, pa.Table], str]:
     """These columns of these tables, and the data version: all as of one moment. No table without a wanted column.
 
-    Of a large table of SQLite a second connection reads the second half meanwhile, if it sees the same data version.
+    Of a large table of SQLite, runs that are kept as Arrow files come from there, and a second connection reads the
+    second half of the others meanwhile, if it sees the same data version.
     """
     import pyarrow as pa
 
     with _connection(database) as connection:
         version = _version(connection, database.dialect)
-        cuts = {t: cut for t in wanted if (cut := _cut(connection, database.dialect, t))}
-        parts = {t: [_select(t, n, database.dialect, f"< {cuts[t]}" if t in cuts else "")] for t, n in wanted.items()}
-        rest = {t: _select(t, wanted[t], database.dialect, f">= {cut}") for t, cut in cuts.items()}
+        found: dict[str, list[pa.Table]] = {}
+        first: dict[str, str] = {}
+        second: dict[str, str] = {}
+        for table, names in wanted.items():
+            runs = _runs(connection, database.dialect, table)
+            found[table] = _kept(connection, database, table, names, runs)
+            wheres = _wheres(runs, bool(found[table]))
+            for selects, where in zip((first, second), wheres, strict=False):
+                selects[table] = _select(table, names, database.dialect, where)
         with ThreadPoolExecutor(1) as aside:
-            reading = aside.submit(_read_aside, database, rest, version) if rest else None
-            found = {t: [_fetch(connection, sql, t, database.dialect) for sql in sqls] for t, sqls in parts.items()}
+            reading = aside.submit(_read_aside, database, second, version) if second else None
+            for table, sql in first.items():
+                found[table].append(_fetch(connection, sql, table, database.dialect))
             others = reading.result() if reading else {}
-        for table, sql in rest.items():
+        for table, sql in second.items():
             found[table].append(others[table] if others else _fetch(connection, sql, table, database.dialect))
     return {t: pa.concat_tables(tables) for t, tables in found.items()}, version
+
+
+def keep(database: Database, tables: Iterable[str]) -> None:
+    """Write Arrow files of those large complete runs in these tables that have none, for the next who reads them.
+
+    Raises OSError where none can be written.
+    """
+    if database.dialect != "sqlite":
+        return
+    with _connection(database) as connection:
+        for table in tables:
+            runs = _runs(connection, database.dialect, table)
+            if not _worth_keeping(runs):
+                continue
+            files = _column_files(connection, database)
+            files.clean()
+            names = frozenset(name for name, c in columns(table).items() if _type(c)[2] not in ("BLOB", "JSON"))
+            for run, units in runs.items():
+                if units >= LARGE_RUN and run in files.complete and not files.has(table, run):
+                    sql = _select(table, names, database.dialect, f"run_id = '{run}'")
+                    files.write(table, run, _fetch(connection, sql, table, database.dialect))
+
+
+def _kept(
+    connection: Any, database: Database, table: str, names: frozenset[str], runs: dict[str, int]
+) -> list[pa.Table]:
+    """What Arrow files have of these columns; their runs are taken out of `runs`."""
+    if not _worth_keeping(runs) or any(_type(columns(table)[name])[2] in ("BLOB", "JSON") for name in names):
+        return []
+    files, found = _column_files(connection, database), []
+    for run in [run for run, units in runs.items() if units >= LARGE_RUN]:
+        rows = files.read(table, run, names)
+        if rows is not None:
+            found.append(rows)
+            del runs[run]
+    return found
+
+
+def _worth_keeping(runs: Mapping[str, int]) -> bool:
+    return sum(runs.values()) >= LARGE and len(runs) <= MOST_RUNS
+
+
+def _column_files(connection: Any, database: Database) -> ColumnFiles:
+    complete = "SELECT id, completed_at FROM run WHERE completed_at IS NOT NULL"
+    schema = _answer(connection, f"SELECT version_num FROM {VERSION_TABLE}", "sqlite").to_pylist()
+    assert database.place.path is not None
+    rows = _answer(connection, complete, "sqlite").to_pylist()
+    moments = {row["id"]: row["completed_at"] for row in rows}
+    return ColumnFiles(database.place.path, schema[0]["version_num"], moments)
 
 
 def _read_aside(database: Database, selects: Mapping[str, str], version: str) -> dict[str, pa.Table]:
@@ -113,31 +174,39 @@ def _version(connection: Any, dialect: str) -> str:
     return f"{UUID(str(rows[0]['registry_id'])).hex[-6:]}.{rows[0]['data_version']}" if rows else "0.0"
 
 
-def _cut(connection: Any, dialect: str, table: str) -> str:
-    """The key (run_id, unit) in the middle of a large table of results; empty for other tables."""
+def _runs(connection: Any, dialect: str, table: str) -> dict[str, int]:
+    """Units by run of a table of results; empty for other tables, and on PostgreSQL."""
     if dialect != "sqlite" or [c.name for c in TABLES[table].primary_key][:2] != ["run_id", "unit"]:
-        return ""
-    runs = _answer(connection, RUNS.format(table=table), dialect).to_pylist()  # a few steps down the index for each run
-    total = sum(int(run["units"] or 0) for run in runs)
+        return {}
+    rows = _answer(connection, RUNS.format(table=table), dialect).to_pylist()  # few steps down the index for each run
+    return {row["id"]: int(row["units"] or 0) for row in rows}
+
+
+def _wheres(runs: Mapping[str, int], others_are_kept: bool) -> list[str]:
+    """Conditions of the SELECTs that read the rows of these runs: two for a large table."""
+    if others_are_kept and not runs:
+        return []
+    named = f"run_id IN ({', '.join(map(repr, runs))})" if others_are_kept else ""
+    total = sum(runs.values())
     if total < LARGE:
-        return ""
+        return [named]
     before = 0
-    for run in runs:
-        if before + run["units"] >= total / 2:
-            return f"('{run['id']}', {int(total / 2 - before)})"
-        before += run["units"]
-    return ""
+    for run, units in runs.items():
+        if before + units >= total / 2:
+            cut = f"('{run}', {int(total / 2 - before)})"
+            break
+        before += units
+    return [" AND ".join(filter(None, (named, f"(run_id, unit) {sign} {cut}"))) for sign in ("<", ">=")]
 
 
-def _select(table: str, wanted: frozenset[str], dialect: str, cut: str) -> str:
+def _select(table: str, wanted: frozenset[str], dialect: str, where: str) -> str:
     names = sorted(wanted)
     listed = ", ".join(f'"{name}"' for name in names)
-    where = f" WHERE (run_id, unit) {cut}" if cut else ""
     if dialect != "sqlite":
         return f'SELECT {listed} FROM "{table}"'
     known = columns(table)
     first = ", ".join(f'{_type(known[name])[1]} AS "{name}"' for name in names)
-    return f'SELECT {first} UNION ALL SELECT {listed} FROM "{table}"{where}'
+    return f'SELECT {first} UNION ALL SELECT {listed} FROM "{table}"' + (f" WHERE {where}" if where else "")
 
 
 @contextmanager

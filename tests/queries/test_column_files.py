@@ -1,0 +1,129 @@
+"""Large complete runs are kept as Arrow files beside the registry: the same answers, without asking SQLite again."""
+
+from datetime import timedelta
+
+import pytest
+
+from chessreg.queries import run_query, run_sql, source
+from chessreg.queries.engine import Engine
+from chessreg.registry import tables
+
+ALL = "SELECT run_id, unit, plies, result, adjudication_cp, seconds FROM game ORDER BY ALL"
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """What counts as large is small here."""
+    monkeypatch.setattr(source, "LARGE", 6)
+    monkeypatch.setattr(source, "LARGE_RUN", 3)
+
+
+@pytest.fixture
+def fetched(monkeypatch):
+    """The SELECTs on table game that SQLite gets."""
+    found = []
+    plain = source._fetch
+
+    def noted(connection, sql, table, dialect):
+        if table == "game":
+            found.append(sql)
+        return plain(connection, sql, table, dialect)
+
+    monkeypatch.setattr(source, "_fetch", noted)
+    return found
+
+
+def rows(database, sql=ALL):
+    """The answer of a process that has not asked yet."""
+    return Engine(database).answer({"q": sql})["q"].to_pylist()
+
+
+def files(database):
+    return sorted(database.place.path.with_suffix(".columns").glob("*"))
+
+
+def keep(database, sql=ALL):
+    engine = Engine(database)
+    engine.answer({"q": sql})
+    engine.keep()
+
+
+@pytest.mark.parametrize("sizes", [[4, 4], [1, 9, 2, 5], [3, 2, 2, 2, 2], [20]])
+def test_the_answer_is_the_same_with_and_without_them(database, make, small, fetched, sizes):
+    checkpoint = make.checkpoint("a")
+    for number, size in enumerate(sizes):
+        games = [{"plies": 10 * number + unit, "adjudication_cp": unit if unit % 2 else None} for unit in range(size)]
+        make.play(checkpoint, games)
+    plain = rows(database)
+    keep(database)
+    assert len(files(database)) == sum(size >= 3 for size in sizes)
+    fetched.clear()
+    assert rows(database) == plain
+    assert len(plain) == sum(sizes)
+    assert bool(fetched) == any(size < 3 for size in sizes)
+    assert all("run_id IN (" in sql for sql in fetched)
+
+
+def test_a_catalogue_query_is_the_same_too(database, make, small):
+    make.play(make.checkpoint("a"), [{}] * 9)
+    plain = run_query(database, "elo by intervention").rows
+    keep(database)
+    make.checkpoint("b")  # another data version: what is in memory is forgotten
+    assert run_query(database, "elo by intervention").rows == plain
+    assert plain[0]["n"] == 9
+
+
+def test_few_rows_are_not_kept_nor_runs_that_are_not_complete(database, make, small):
+    checkpoint = make.checkpoint("a")
+    make.play(checkpoint, [{}] * 4, planned=9)
+    keep(database)
+    assert not files(database)
+    make.play(checkpoint, [{}] * 5, planned=9)
+    keep(database)
+    assert not files(database)
+
+
+def test_moves_are_read_from_the_registry(database, make, small, fetched):
+    make.play(make.checkpoint("a"), [{}] * 9)
+    keep(database)
+    fetched.clear()
+    assert len(rows(database, "SELECT unit, moves FROM game")) == 9
+    assert fetched
+
+
+def test_a_run_that_was_done_again_is_read_again(database, make, small, fetched):
+    run = make.play(make.checkpoint("a"), [{}] * 9)
+    keep(database)
+    [before] = files(database)
+    with database.write() as session:
+        session.get_one(tables.Run, run.id).completed_at += timedelta(seconds=1)
+        session.query(tables.Game).filter_by(unit=8).update({"plies": 99})
+    fetched.clear()
+    assert max(row["plies"] for row in rows(database)) == 99
+    assert fetched
+    keep(database)
+    [after] = files(database)
+    assert after != before
+    fetched.clear()
+    assert max(row["plies"] for row in rows(database)) == 99
+    assert not fetched
+
+
+def test_a_damaged_file_is_thrown_away_and_made_again(database, make, small):
+    make.play(make.checkpoint("a"), [{}] * 9)
+    plain = rows(database)
+    keep(database)
+    [path] = files(database)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert rows(database) == plain
+    assert not files(database)
+    keep(database)
+    assert files(database) == [path]
+
+
+def test_where_the_folder_should_be_is_a_file(database, make, small):
+    make.play(make.checkpoint("a"), [{}] * 9)
+    database.place.path.with_suffix(".columns").write_text("mine")
+    keep(database)
+    assert database.place.path.with_suffix(".columns").read_text() == "mine"
+    assert len(run_sql(database, ALL).rows) == 9
