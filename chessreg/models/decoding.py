@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.models.edits import Edit, editing, position_set
+from chessreg.models.row_attention import CALL, by_rows, spans
 from chessreg.models.slot_cache import SlotCache, Slots
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 PREFILL_TOKENS = 16_384  # the most query positions in one pass: bounds memory, not results
 DECODE_TOKENS = 16  # appends up to this long go in one pass, however ragged
 PADDING = 1.25  # longer ones are grouped so that padding costs at most a quarter
+NO_MASK = torch.zeros(1, 1, 1, 1)  # where every row has its own
 
 
 class ContextFullError(ChessregError):
@@ -197,6 +200,8 @@ class DecodingSession:
         if not pending:
             return []
         if counts[pending[-1]] <= DECODE_TOKENS:
+            if self._row_by_row(pending, any(self.start(r) for r in pending)):
+                return [sorted(pending)]
             # a pass over all rows reads the cache in place; a subset is gathered, which costs about as much again
             return [list(range(len(counts)))] if 2 * len(pending) > len(counts) else [sorted(pending)]
         return group_by_length(pending, [counts[row] for row in pending], PREFILL_TOKENS)
@@ -212,7 +217,7 @@ class DecodingSession:
             ids[i, : counts[i]] = self.tokens[row][first[i] :]
         columns = first[:, None] + np.arange(width)
         masks = [self._edit_mask(edit, group, columns) for edit in self.edits]
-        hidden = self.forward(group, ids, columns, columns, None, masks)
+        hidden = self.forward(group, ids, columns, columns, counts, None, masks)
         computed = np.flatnonzero(counts)
         last = torch.from_numpy(counts[computed] - 1).to(hidden.device)
         where = torch.from_numpy(computed).to(hidden.device)
@@ -244,29 +249,35 @@ class DecodingSession:
         ids: np.ndarray,
         columns: np.ndarray,
         positions: np.ndarray,
+        counts: np.ndarray,
         visible: np.ndarray | None,
         masks: Sequence[np.ndarray | None],
     ) -> Tensor:
         """Final hidden states [group, width, d_model] of tokens `ids` [group, width] written at these cache columns.
 
-        visible bool [group, width, columns] says what each token attends to; None: every column up to its own.
-        masks, one for each edit, say which of the tokens it touches. The caller keeps the session's own books.
+        counts int [group] says how many of a row's tokens are its own, the rest being padding; visible bool
+        [group, width, columns] what each token attends to, None: every column up to its own; masks, one for each edit,
+        which of the tokens it touches. The caller keeps the session's own books.
         """
         device = self.model.device
         fresh = visible is None and not columns[:, 0].any()
         whole = group == list(range(len(self)))
         at = torch.from_numpy(columns).to(device)
         reach = int(columns.max()) + 1
+        rows = None if whole else torch.tensor(group, device=device)
         attended: Tensor | None = None
-        if visible is not None:
+        parts = None
+        if self._row_by_row(group, not fresh):
+            parts = spans(group, columns, counts, visible, self.model.dtype)
+            attended = NO_MASK
+        elif visible is not None:
             attended = torch.from_numpy(visible).to(device)[:, None]
         elif not fresh:
             attended = (torch.arange(reach, device=device) <= at[:, :, None])[:, None]
-        if attended is not None and attended.device.type == "cpu":
+        if attended is not None and attended.dtype == torch.bool and device.type == "cpu":
             # a boolean mask would be made a number again in every layer
             attended = torch.where(attended, 0.0, -torch.inf).to(self.model.dtype)
-        rows = None if whole else torch.tensor(group, device=device)
-        self.cache.place(Slots(rows, at, reach, fresh))
+        self.cache.place(Slots(rows, at, reach, fresh, parts))
         edits = [
             (
                 edit if whole or not edit.per_row else edit.take(torch.tensor(group)),
@@ -275,7 +286,7 @@ class DecodingSession:
             for edit, m in zip(self.edits, masks, strict=True)
         ]
         last_position = self.model.block_size - 1  # of padding, which is never read
-        with editing(self.model.blocks, edits):
+        with editing(self.model.blocks, edits), by_rows(self.model.hf) if parts is not None else nullcontext():
             return self.model.hf.transformer(
                 torch.from_numpy(ids).to(device),
                 past_key_values=self.cache,
@@ -283,6 +294,14 @@ class DecodingSession:
                 position_ids=torch.from_numpy(positions.clip(max=last_position)).to(device),
                 use_cache=True,
             ).last_hidden_state
+
+    def _row_by_row(self, group: Sequence[int], has_history: bool) -> bool:
+        """Whether a pass over these rows attends row by row: on a CPU, where it reads fewer keys than all at once."""
+        if self.model.device.type != "cpu" or not has_history:
+            return False
+        lengths = [len(self.tokens[row]) for row in group]
+        apart = sum(lengths) + CALL * len(lengths)
+        return apart < max(lengths) * (len(self) if 2 * len(group) > len(self) else 3 * len(group))
 
 
 def group_by_length(rows: Sequence[int], counts: Sequence[int], limit: int) -> list[list[int]]:

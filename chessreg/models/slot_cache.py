@@ -6,12 +6,15 @@ length, and whatever stands beyond it is overwritten by the next append. Every q
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
+
+from chessreg.models.row_attention import RowKeys, RowSpan
 
 STEP = 128  # columns are added in steps, so that growing copies the cache rarely
 
@@ -20,13 +23,14 @@ STEP = 128  # columns are added in steps, so that growing copies the cache rarel
 class Slots:
     """Where one pass writes and reads: rows [r] (None: all, in order), columns [r, q], the first `width` columns.
 
-    fresh says that no row has earlier tokens, so that nothing needs reading back.
+    fresh says that no row has earlier tokens, so that nothing needs reading back. With spans rows are read one by one.
     """
 
     rows: Tensor | None
     columns: Tensor
     width: int
     fresh: bool
+    spans: Sequence[RowSpan] | None = None
 
 
 class SlotLayer(CacheLayerMixin):
@@ -47,7 +51,7 @@ class SlotLayer(CacheLayerMixin):
         self.values = value_states.new_zeros(self.row_count, heads, 0, d_head)
         self.is_initialized = True
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         slots = self.slots
@@ -56,6 +60,8 @@ class SlotLayer(CacheLayerMixin):
         rows = torch.arange(self.row_count, device=self.device) if slots.rows is None else slots.rows
         self.keys[rows[:, None], :, slots.columns] = key_states.transpose(1, 2)
         self.values[rows[:, None], :, slots.columns] = value_states.transpose(1, 2)
+        if slots.spans is not None:
+            return RowKeys(self.keys, slots.spans), RowKeys(self.values, slots.spans)
         if slots.fresh:
             return key_states, value_states
         if slots.rows is None:

@@ -168,6 +168,7 @@ class Continuations:
         width = max(len(batch.tokens) for batch in batches)
         clean = np.array([session.clean(row) for row in rows])
         first = clean + np.array([batch.first for batch in batches])
+        counts = np.array([len(batch.tokens) for batch in batches])
         columns = first[:, None] + np.arange(width)
         ids = np.zeros((len(rows), width), np.int64)
         positions = columns.copy()
@@ -182,6 +183,6 @@ class Continuations:
             visible[i, node, clean[i] + np.concatenate(batch.attended)] = True
             for number, mask in enumerate(masks):
                 mask[i, :count] = [edited[number] for edited in batch.edited]
-        hidden = session.forward(rows, ids, columns, positions, visible, masks)
+        hidden = session.forward(rows, ids, columns, positions, counts, visible, masks)
         logprobs: np.ndarray = session.head(hidden).cpu().numpy()
         return logprobs

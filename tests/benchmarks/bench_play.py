@@ -7,7 +7,8 @@
    20, which forgets everything before each move and so plays the same moves every time: both ways must play the same
    games. The plain way plays a few of them; its games a minute are its turns a minute over the arena's turns a game.
    `share_of_forward_bound` is the time of the model's passes alone, every token of these games and tries computed
-   once, in full batches of 32 rows at the games' mean length and with a cache, over the time of the match.
+   once, in full batches of 32 rows of one length and with a cache, over the time of the match; that length is the mean
+   at which these games' characters stand. `share_in_passes` is the part of the match spent in passes as they were.
 2. At 100,000 nodes, level 0: the time of the same searches done by the engines alone, on all cores, over the time of
    the match, the median of three rounds. Other work on the machine disturbs this; `share_by_cpu` is then the better
    figure: the share of the match in which an engine process had a search to do, times the engines' part of the CPU.
@@ -21,9 +22,9 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ from chessreg.games.engines import ENGINE_OPTIONS, find_stockfish, parse_engine
 from chessreg.games.openings import Opening, openings, parse_opening
 from chessreg.games.pool import EngineMove, EnginePool, free_cores
 from chessreg.games.tokenizers import tokenizer
+from chessreg.models.decoding import DecodingSession
 from chessreg.models.language_model import LanguageModel
 from chessreg.models.sampling import draw
 from chessreg.noise import uniform
@@ -95,8 +97,9 @@ def forward_bound(model: LanguageModel, played: list[PlayedGame], batch_games: i
     turns = sum(len(game.tries) for game in played)
     own = [san for game in played for ply, san in enumerate(game.sans) if ply >= 4 and ply % 2 == 0]
     written = sum(len(san) + 1 for san in own) + sum(len(text) + 1 for game in played for *_, text in game.illegal)
-    mean_length = int(np.mean([len(PGN.prompt(game.sans)) for game in played]) / 2)
-    replies = sum(len(PGN.prompt(game.sans)) for game in played) - sum(map(len, own)) - len(own)
+    lengths = np.array([len(PGN.prompt(game.sans)) for game in played])
+    mean_length = int((lengths**2).sum() / 2 / lengths.sum())
+    replies = int(lengths.sum()) - sum(map(len, own)) - len(own)
     session = model.session(batch_games)
     session.feed([[5] * mean_length] * batch_games)
 
@@ -114,6 +117,25 @@ def forward_bound(model: LanguageModel, played: list[PlayedGame], batch_games: i
     width = max(1, round(replies / turns))
     wall, cpu = (turns * timed(width, 5) + (written - turns) * timed(1, 20)) / batch_games
     return float(wall), float(cpu)
+
+
+@contextmanager
+def passes_timed() -> Iterator[list[float]]:
+    """The seconds of every pass of a decoding session within."""
+    seconds: list[float] = []
+    plain = DecodingSession.forward
+
+    def timed(self: DecodingSession, *arguments: Any) -> Any:
+        began = time.perf_counter()
+        hidden = plain(self, *arguments)
+        seconds.append(time.perf_counter() - began)
+        return hidden
+
+    DecodingSession.forward = timed  # type: ignore[method-assign]
+    try:
+        yield seconds
+    finally:
+        DecodingSession.forward = plain  # type: ignore[method-assign]
 
 
 def warm_up(pool: EnginePool) -> None:
@@ -169,7 +191,8 @@ def against_plain(
     """Games a minute at 1,000 nodes, both ways."""
     limit = 40
     cpu = time.process_time()
-    played, seconds, _ = arena_games(model, "stockfish:20@nodes=1000", games, limit, on_slow)
+    with passes_timed() as in_passes:
+        played, seconds, _ = arena_games(model, "stockfish:20@nodes=1000", games, limit, on_slow)
     cpu = time.process_time() - cpu
     turns_per_game = sum(len(game.tries) for game in played) / games
     bound, bound_cpu = forward_bound(model, played)
@@ -191,6 +214,7 @@ def against_plain(
         "ratio": round(ours / plain, 1),
         "share_of_forward_bound": round(bound / seconds, 3),
         "share_by_cpu": round(bound_cpu / cpu, 3),  # of our own CPU time: what other work on the machine disturbs less
+        "share_in_passes": round(sum(in_passes) / seconds, 3),
     }
 
 

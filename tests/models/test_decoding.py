@@ -15,6 +15,12 @@ from chessreg.models.language_model import LanguageModel
 CLOSE = 1e-4
 
 
+@pytest.fixture(params=[False, True], ids=["all at once", "row by row"], autouse=True)
+def row_by_row(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to attend: which is taken goes by the cost alone."""
+    monkeypatch.setattr(DecodingSession, "_row_by_row", lambda self, group, has_history: request.param and has_history)
+
+
 def random_rows(seed: int, lengths: list[int]) -> list[list[int]]:
     rng = np.random.default_rng(seed)
     return [rng.integers(0, 32, n).tolist() for n in lengths]
@@ -137,6 +143,18 @@ def test_a_subset_of_rows_next_to_full_ones_is_decoded(tiny: LanguageModel) -> N
     session.feed(random_rows(0, [96, 50]))
     session.feed(random_rows(1, [0, 3]))
     assert_exact(session, [])
+
+
+def test_the_way_that_reads_fewer_keys_is_taken(tiny: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    session = tiny.session(4)
+    session.feed(random_rows(0, [3, 4, 3, 60]))
+    assert not session._row_by_row([0, 1, 2, 3], has_history=False)
+    assert not session._row_by_row([0, 1, 2, 3], has_history=True)  # a call for each costs more than it saves
+    session = tiny.session(8)
+    session.tokens = [[1] * 900] + [[1] * 90 for _ in range(7)]
+    assert session._row_by_row(list(range(8)), has_history=True)
+    assert session._row_by_row([2], has_history=True)
 
 
 def test_sessions_refuse_what_does_not_fit(tiny: LanguageModel) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from chessreg.errors import BadInputError
 from chessreg.games.tokenizers import Tokenizer
 from chessreg.models import legal, tree
-from chessreg.models.decoding import ContextFullError
+from chessreg.models.decoding import ContextFullError, DecodingSession
 from chessreg.models.edits import Edit
 from chessreg.models.language_model import LanguageModel
 
@@ -34,6 +34,12 @@ def boards_and_prompts(pgn: Tokenizer) -> tuple[list[chess.Board], list[list[int
             board.push_san(san)
         boards.append(board)
     return boards, [pgn.encode(pgn.prompt(sans)).tolist() for sans in GAMES]
+
+
+@pytest.fixture(params=[False, True], ids=["all at once", "row by row"], autouse=True)
+def row_by_row(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to attend: which is taken goes by the cost alone."""
+    monkeypatch.setattr(DecodingSession, "_row_by_row", lambda self, group, has_history: request.param and has_history)
 
 
 def forced(model: LanguageModel, prompt: list[int], ids: list[int], edits: list[Edit]) -> float:
