@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -57,6 +57,7 @@ class DecodingSession:
         self.logprobs = torch.full((rows, model.vocab_size), torch.nan, device=model.device)
         self._clean = [0] * rows  # how many of a row's columns hold keys and values that may be reused
         self._known = [True] * rows  # whether a row's logprobs are of its last token
+        self._watched: dict[int, int] = {}  # layers whose residuals are kept now, with their places
         for edit in self.edits:
             if edit.per_row and len(edit.delta(self.logprobs)) != rows:
                 raise BadInputError(f"an edit with {len(edit.delta(self.logprobs))} directions for {rows} rows")
@@ -183,6 +184,23 @@ class DecodingSession:
             self._advance(group)
         return self.logprobs
 
+    @torch.inference_mode()
+    def residuals(self, layers: Sequence[int]) -> Tensor:
+        """`blocks.L.hook_resid_post` at each row's last token, [layers, rows, d_model], under the session's edits.
+
+        That token is computed once more; no `Continuations` of this session may be in use. Zeros for an empty row.
+        """
+        self._residuals = torch.zeros(
+            len(layers), len(self), self.model.d_model, dtype=self.model.dtype, device=self.model.device
+        )
+        self._watched = {layer: place for place, layer in enumerate(layers)}
+        self._known = [not tokens for tokens in self.tokens]
+        try:
+            self.refresh()
+            return self._residuals
+        finally:
+            self._watched = {}
+
     def start(self, row: int) -> int:
         """The first position of a row that the next pass must compute; its length if there is none."""
         length = len(self.tokens[row])
@@ -217,11 +235,15 @@ class DecodingSession:
             ids[i, : counts[i]] = self.tokens[row][first[i] :]
         columns = first[:, None] + np.arange(width)
         masks = [self._edit_mask(edit, group, columns) for edit in self.edits]
-        hidden = self.forward(group, ids, columns, columns, counts, None, masks)
         computed = np.flatnonzero(counts)
-        last = torch.from_numpy(counts[computed] - 1).to(hidden.device)
-        where = torch.from_numpy(computed).to(hidden.device)
-        rows = torch.tensor([group[i] for i in computed], device=hidden.device)
+        last = torch.from_numpy(counts[computed] - 1).to(self.model.device)
+        where = torch.from_numpy(computed).to(self.model.device)
+        rows = torch.tensor([group[i] for i in computed], device=self.model.device)
+
+        def keep(layer: int, residual: Tensor) -> None:
+            self._residuals[self._watched[layer], rows] = residual[where, last]
+
+        hidden = self.forward(group, ids, columns, columns, counts, None, masks, keep)
         self.logprobs[rows] = self.head(hidden[where, last])
         unsettled = 0 if self.settled else 1
         for i in computed.tolist():
@@ -252,12 +274,13 @@ class DecodingSession:
         counts: np.ndarray,
         visible: np.ndarray | None,
         masks: Sequence[np.ndarray | None],
+        keep: Callable[[int, Tensor], None] | None = None,
     ) -> Tensor:
         """Final hidden states [group, width, d_model] of tokens `ids` [group, width] written at these cache columns.
 
         counts int [group] says how many of a row's tokens are its own, the rest being padding; visible bool
         [group, width, columns] what each token attends to, None: every column up to its own; masks, one for each edit,
-        which of the tokens it touches. The caller keeps the session's own books.
+        which of the tokens it touches. The caller keeps the session's own books; `keep` gets watched residuals.
         """
         device = self.model.device
         fresh = visible is None and not columns[:, 0].any()
@@ -286,7 +309,12 @@ class DecodingSession:
             for edit, m in zip(self.edits, masks, strict=True)
         ]
         last_position = self.model.block_size - 1  # of padding, which is never read
-        with editing(self.model.blocks, edits), by_rows(self.model.hf) if parts is not None else nullcontext():
+        with ExitStack() as stack:
+            stack.enter_context(editing(self.model.blocks, edits))
+            if keep is not None and self._watched:
+                stack.enter_context(self.model.watching(set(self._watched), keep))
+            if parts is not None:
+                stack.enter_context(by_rows(self.model.hf))
             return self.model.hf.transformer(
                 torch.from_numpy(ids).to(device),
                 past_key_values=self.cache,

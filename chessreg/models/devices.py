@@ -14,6 +14,14 @@ def cores() -> int:
     return min(bound, int(said)) if said.isdigit() and int(said) else bound
 
 
+def idle_cores() -> int:
+    """Of these, how many other work leaves idle, by the last minute's load; at least 1.
+
+    For short work that somebody waits for: threads that wait for a busy core made it ten times slower.
+    """
+    return max(1, cores() - round(os.getloadavg()[0]))
+
+
 def prepare(device: str = "auto", threads: int = 0) -> str:
     """Set this process's threads (0: as many as it may use) and return the device's name, `auto` resolved.
 

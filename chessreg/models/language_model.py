@@ -122,7 +122,7 @@ class LanguageModel:
                     out[place] = kept
 
         if wanted:
-            with editing(self.blocks, self._masked(edits, tokens, lengths)), self._watching(set(wanted), keep):
+            with editing(self.blocks, self._masked(edits, tokens, lengths)), self.watching(set(wanted), keep, True):
                 self.hf.transformer(tokens.to(self.device), use_cache=False)
         return out
 
@@ -154,14 +154,14 @@ class LanguageModel:
         return all_hook_points(self)
 
     @contextmanager
-    def _watching(self, layers: set[int], keep: Callable[[int, Tensor], None]) -> Iterator[None]:
-        """Give each layer's residual to `keep`, and leave the forward pass after the last of them."""
+    def watching(self, layers: set[int], keep: Callable[[int, Tensor], None], leave: bool = False) -> Iterator[None]:
+        """Give each layer's residual to `keep`; `leave` the forward pass, and the `with`, after the last of them."""
         last = max(layers)
 
         def hook_of(layer: int) -> Callable[[nn.Module, Any, Tensor], None]:
             def hook(block: nn.Module, arguments: Any, residual: Tensor) -> None:
                 keep(layer, residual)
-                if layer == last:
+                if leave and layer == last:
                     raise _Reached
 
             return hook

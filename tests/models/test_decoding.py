@@ -86,6 +86,22 @@ def test_a_session_equals_full_recompute_through_its_whole_life(tiny: LanguageMo
 
 
 @pytest.mark.parametrize("name", EDITS)
+def test_residuals_of_last_tokens_equal_those_of_a_full_pass(tiny: LanguageModel, name: str) -> None:
+    session = tiny.session(5, EDITS[name])
+    session.feed(random_rows(0, [7, 1, 40, 23, 8]))
+    session.feed(random_rows(1, [3, 1, 0, 5, 0]))
+    before = session.refresh().clone()
+    found = session.residuals([1, 0])
+    for row, tokens in enumerate(session.tokens):
+        own, last = [edit.take(torch.tensor([row])) for edit in EDITS[name]], torch.tensor([[len(tokens) - 1]])
+        expected = tiny.residuals(torch.tensor([tokens]), [1, 0], last, edits=own)[:, 0, 0]
+        torch.testing.assert_close(found[:, row], expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(session.refresh(), before, atol=1e-4, rtol=1e-4)
+    session.feed(random_rows(2, [2, 1, 0, 1, 0]))
+    assert_exact(session, EDITS[name])
+
+
+@pytest.mark.parametrize("name", EDITS)
 def test_restore_brings_back_the_marked_state(tiny: LanguageModel, name: str) -> None:
     session = tiny.session(5, EDITS[name])
     session.feed(random_rows(0, [7, 1, 40, 23, 8]))

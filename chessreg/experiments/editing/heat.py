@@ -26,6 +26,8 @@ from chessreg.registry.identity import short
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from torch import Tensor
+
     from chessreg.experiments.probing.stored import FittedProbe
     from chessreg.jobs.inputs import Inputs
     from chessreg.models.edits import Edit
@@ -130,17 +132,24 @@ def readings(
 def probe_logits(
     model: LanguageModel, prompt: list[int], probes: Sequence[FittedProbe], edits: Sequence[Edit]
 ) -> np.ndarray:
-    """What probes of several layers read at the last token, float32 [probes, 64, 13], in one forward pass.
+    """What probes of several layers read at the last token, float32 [probes, 64, 13], in one forward pass."""
+    last = torch.tensor([[len(prompt) - 1]])
+    layers = [probe.layer for probe in probes]
+    residuals = model.residuals(torch.tensor([prompt]), layers, last, edits=edits)[:, 0, 0]
+    return logits_of(residuals, model, prompt, probes, edits)
+
+
+def logits_of(
+    residuals: Tensor, model: LanguageModel, prompt: Sequence[int], probes: Sequence[FittedProbe], edits: Sequence[Edit]
+) -> np.ndarray:
+    """What probes read in the residuals [probes, d_model] of their layers at the last token, float32 [probes, 64, 13].
 
     The mean that edits themselves add stays in, as it does in TransformerLens (2.3 there).
     """
-    last = torch.tensor([[len(prompt) - 1]])
-    layers = [probe.layer for probe in probes]
-    residuals = model.residuals(torch.tensor([prompt]), layers, last, edits=edits)[:, 0, 0].float().cpu()
     tokens = np.array(prompt)
     here = [e for e in edits if position_set(e.positions).mask(tokens, model.info.tokenizer)[-1]]
     found = []
-    for probe, residual in zip(probes, residuals, strict=True):
+    for probe, residual in zip(probes, residuals.float().cpu(), strict=True):
         if probe.centred and model.residual == "raw":
             added = sum(float(edit.delta(residual)[0, 0].mean()) for edit in here if edit.layer <= probe.layer)
             residual = residual - (residual.mean() - added)

@@ -19,7 +19,7 @@ from chessreg.errors import BadInputError
 from chessreg.experiments import interventions
 from chessreg.experiments.edit import check as check_edit
 from chessreg.experiments.editing.editor import canonical_probabilities, mass_of, scale_of
-from chessreg.experiments.editing.heat import placed, probe_logits
+from chessreg.experiments.editing.heat import logits_of, placed
 from chessreg.experiments.editing.model import EditedModel
 from chessreg.experiments.editing.settings import probed_layers
 from chessreg.experiments.editing.states import Removal, given, removal
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from chessreg.games.tokenizers import Tokenizer
     from chessreg.jobs.inputs import Inputs
+    from chessreg.models.decoding import DecodingSession
     from chessreg.models.edits import Edit
 
 Texts = dict[Beginning, chess.Move]
@@ -74,14 +75,17 @@ class Scene:
         [[sampled]] = sample_trees(trees, self.language, [[(0,)]], temperature=[0.0], max_tokens=limit)
         return sampled.text
 
-    def side(self, trees: Continuations, edits: Sequence[Edit] = ()) -> Side:
-        """What the model says here; `trees` are its continuations under these edits."""
+    def side(self, session: DecodingSession, edits: Sequence[Edit] = ()) -> Side:
+        """What the model says here; `session` holds the prompt under these edits."""
+        logits = np.zeros((0, 64, 13), np.float32)
+        if self.probes:
+            residuals = session.residuals([probe.layer for probe in self.probes])[:, 0]
+            logits = logits_of(residuals, self.model, self.prompt, self.probes, edits)
+        trees = Continuations(session)
         [probability] = canonical_probabilities(trees, [tuple(frozenset(texts) for texts in self.texts)])
         masses = [mass_of(probability, frozenset(texts)) for texts in self.texts]
         ranks = [ranked(texts, probability, self.language) for texts in self.texts]
-        text, logits = self.greedy(trees), np.zeros((0, 64, 13), np.float32)
-        if self.probes:
-            logits = probe_logits(self.model, list(self.prompt), self.probes, edits)
+        text = self.greedy(trees)
         legal = self.language.parse(text, self.board) is not None
         both = self.modified is not None
         return Side(
@@ -96,7 +100,7 @@ class Bench:
         self.inputs = inputs
         self._model: tuple[Path, LanguageModel] | None = None
         self._probes: tuple[str, tuple[FittedProbe, ...]] | None = None
-        self._clean: tuple[object, Continuations] | None = None
+        self._clean: tuple[LanguageModel, DecodingSession] | None = None
         self._side: tuple[object, Side] | None = None
 
     def look(self, question: Position | StoredState) -> Answer:
@@ -140,7 +144,7 @@ class Bench:
 
     def _without_piece(self, scene: Scene, question: Position, recipe: str) -> Answer:
         """The probe's direction for the piece that the clean model moves, subtracted."""
-        state, text = given(question.moves), scene.greedy(self._continuations(scene))
+        state, text = given(question.moves), scene.greedy(Continuations(self._session(scene)))
         move = scene.language.parse(text, state.board)
         if move is None:
             why_not = f"the model writes {text.strip()!r}, which is no legal move: no piece to take off"
@@ -169,11 +173,11 @@ class Bench:
         return self._answer(scene, found.edits(), words)
 
     def _answer(self, scene: Scene, edits: Sequence[Edit], edit: str = "", why_not: str = "") -> Answer:
-        trees = self._continuations(scene)
+        session = self._session(scene)
         key = (scene.prompt, id(scene.model), id(scene.probes), scene.modified and scene.modified.fen())
         if self._side is None or self._side[0] != key:
-            self._side = (key, scene.side(trees))
-        after = scene.side(Continuations(trees.session.branch(list(edits))), edits) if edits else None
+            self._side = (key, scene.side(session))
+        after = scene.side(session.branch(list(edits)), edits) if edits else None
         removed = scene.removed
         return Answer(
             scene.board.fen(), (), tuple(probe.layer for probe in scene.probes), self._side[1], after, edit,
@@ -199,12 +203,11 @@ class Bench:
             self._probes = (recipe, found)
         return self._probes[1]
 
-    def _continuations(self, scene: Scene) -> Continuations:
-        key = (id(scene.model), scene.prompt)
-        if self._clean is None or self._clean[0] != key:
-            session = scene.model.session(1)
-            session.feed([scene.prompt])
-            self._clean = (key, Continuations(session))
+    def _session(self, scene: Scene) -> DecodingSession:
+        """A session that holds the prompt; what it shares with the last one is not computed again."""
+        if self._clean is None or self._clean[0] is not scene.model:
+            self._clean = (scene.model, scene.model.session(1))
+        self._clean[1].sync([scene.prompt])
         return self._clean[1]
 
 

@@ -44,11 +44,11 @@ def open_bench(registry: str, store: Path, threads: int) -> Bench:
     """A bench on a registry and store that are there."""
     from chessreg.experiments.lab.bench import Bench
     from chessreg.jobs.inputs import Inputs
-    from chessreg.models.devices import prepare
+    from chessreg.models.devices import idle_cores, prepare
     from chessreg.registry.database import Database
     from store import Store
 
-    prepare("cpu", threads)
+    prepare("cpu", threads or idle_cores())
     return Bench(Inputs(Database.open(registry, create=False), Store(store, read_only=True)))
 
 
