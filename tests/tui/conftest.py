@@ -1,49 +1,36 @@
-"""A registry made by real, tiny runs, and the app on it. Nothing in a picture differs from machine to machine."""
+"""The app under test on a registry made by real runs. Nothing in a picture differs from machine to machine."""
 
 from __future__ import annotations
 
 import asyncio
-import io
 import json
-import os
-import shutil
-import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, redirect_stdout, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import chess
-import chess.pgn
-import numpy as np
 import pytest
-from sqlalchemy import select
 from textual.events import Key
 from textual.keys import _character_to_key
 from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.worker import WorkerCancelled
 
-from chessreg.cli.root import run_command_line
-from chessreg.jobs import standing
-from chessreg.jobs.executors.local import LocalExecutor
-from chessreg.jobs.kind import kind
-from chessreg.jobs.launch import Order, enqueue, plan
-from chessreg.jobs.supervisor import Supervisor
-from chessreg.noise import generator
-from chessreg.registry import provenance
-from chessreg.registry.process import pid_start
-from chessreg.registry.tables import Job
-from chessreg.session import Session, open_session
+from chessreg.session import Session
 from tui import registry, show
 from tui.app import ChessregApp
 from tui.screens.room import Room
 
-TESTS = Path(__file__).parent.parent
-TOY = str(TESTS / "kinds" / "toy_kind.py")
-GATED = str(TESTS / "jobs" / "gated_kind.py")
+from .queues import own_queue as own_queue
+from .queues import queue as queue
+from .worlds import command as command
+from .worlds import session as session
+from .worlds import studied as studied
+from .worlds import study as study
+from .worlds import world as world
+
 PATIENCE = 60.0  # seconds after which what does not come has failed
 CALM = 4
 
@@ -53,269 +40,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.xdist_group("tui"))  # one worker makes the world, once
-
-
-# -- a world of real runs ---------------------------------------------------------------------------------------------
-
-
-def random_games(number: int, plies: int = 40) -> Iterator[chess.pgn.Game]:
-    for n in range(number):
-        random, board, game = generator("tui world", n), chess.Board(), chess.pgn.Game()
-        game.headers.update({"WhiteElo": str(1000 + 40 * n), "BlackElo": "1500", "Result": "*"})
-        node: chess.pgn.GameNode = game
-        while len(board.move_stack) < plies and not board.is_game_over():
-            move = random.choice(list(board.legal_moves))
-            board.push(move)
-            node = node.add_variation(move)
-        yield game
-
-
-def bigram_checkpoint(folder: Path, texts: list[str]) -> None:
-    """A one-block GPT that has the pairs of characters of game texts in its MLP: about one move in six is legal, so
-    that games have retries and forfeits."""
-    import torch
-
-    from chessreg.games.tokenizers import PgnCharacters
-    from chessreg.models.checkpoint import CheckpointInfo, gpt2_config, save_checkpoint
-    from chessreg.models.random_twin import random_twin
-
-    torch.set_num_threads(1)
-    pgn = PgnCharacters()
-    counts = np.full((pgn.size, pgn.size), 0.02)
-    for text in texts:
-        ids = pgn.encode(text)
-        np.add.at(counts, (ids[:-1], ids[1:]), 1)
-    model = random_twin(gpt2_config(n_layer=1, n_head=1, n_embd=32, block_size=512, vocab_size=32, d_mlp=32), 0)
-    table = torch.from_numpy(np.log(counts / counts.sum(1, keepdims=True))).float()
-    block = model.transformer.h[0]
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
-        model.transformer.wte.weight.copy_(torch.eye(32))
-        block.ln_2.weight.fill_(1)
-        block.mlp.c_fc.weight.copy_(10 * torch.eye(32))
-        active = torch.nn.functional.gelu(10 * torch.nn.functional.layer_norm(torch.eye(32), (32,)))
-        block.mlp.c_proj.weight.copy_(torch.linalg.solve(active, 10 * table - torch.eye(32)))
-        model.transformer.ln_f.weight.fill_(2.5)
-    save_checkpoint(model, folder, CheckpointInfo.of(model, PgnCharacters.name, source={"format": "test"}))
-
-
-@contextmanager
-def same_code() -> Iterator[None]:
-    """Runs of one commit, also where the checkout is changed meanwhile."""
-    state = {"root": "/project", "commit": "c0ffee" * 6 + "c0ff", "branch": "main", "remote": None, "patch": "",
-             "untracked": {}, "left_out": {}}  # fmt: skip
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(provenance, "repository_state", lambda folder: state)
-        yield
-
-
-@pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with registry and store: a dataset, a model, caches, a probe, edits, two matches, the toy, and a run
-    that was interrupted."""
-    from chessreg.experiments.cache import CacheSpec
-    from chessreg.experiments.edit import EditSpec
-    from chessreg.experiments.play import PlayHow, PlaySpec
-    from chessreg.experiments.probe import ProbeSpec
-    from chessreg.games.tokenizers import PgnCharacters
-
-    root = tmp_path_factory.mktemp("tui")
-    games = list(random_games(24))
-    (root / "games.pgn").write_text("".join(f"{game}\n\n" for game in games))
-    sans = [[node.san() for node in game.mainline()] for game in games]
-    bigram_checkpoint(root / "bigram", [PgnCharacters().render(moves) + " " for moves in sans])
-    play = PlaySpec(
-        checkpoint="bigram", opponent="random", games=3, opening="random:6", move_limit=8, adjudication="none"
-    )
-    place = ["--registry", str(root / "registry.db"), "--store", str(root / "store")]
-    for command in (
-        ["dataset", "add", str(root / "games.pgn"), "--name", "games"],
-        ["dataset", "split", "games", "--parts", "fit=0.6,test=0.4"],
-        ["import", "checkpoint", str(root / "bigram"), "--name", "bigram"],
-    ):
-        assert run_command_line([*place, *command]) == 0
-    with same_code(), open_session(str(root / "registry.db"), root / "store") as session:
-        for part in ("fit", "test"):
-            session.run(CacheSpec(checkpoint="bigram", dataset=f"games:{part}", games=5, last=3), name=f"cache-{part}")
-        session.run(ProbeSpec(cache="cache-fit", test_cache="cache-test", epochs=1), name="board")
-        edits = EditSpec(checkpoint="bigram", probe="board", dataset="games:test", games=2, spellings=False)
-        session.run(edits, name="edits")
-        session.run(play, PlayHow(threads=1), name="plain")
-        sure = play.model_copy(update={"policy": "legal", "temperatures": (1.0,)})
-        session.run(sure, PlayHow(threads=1), name="sure")
-        toy = kind(TOY)
-        session.run(toy.spec(positions=12), kind=TOY, name="toy")
-        cut = session.run(toy.spec(positions=9, seed=1), kind=TOY, name="cut", on_progress=interrupt_at(4))
-        assert cut.interrupted
-        assert cut.state == "partial"
-    return root
-
-
-def interrupt_at(unit: int) -> Callable[[float, str], None]:
-    calls = iter(range(1, 1000))
-
-    def on_progress(fraction: float, text: str) -> None:
-        if next(calls) >= unit:
-            raise KeyboardInterrupt
-
-    return on_progress
-
-
-@pytest.fixture
-def session(world: Path) -> Iterator[Session]:
-    with open_session(str(world / "registry.db"), world / "store") as opened:
-        yield opened
-
-
-@pytest.fixture(scope="session")
-def studied(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the world with more to compare: a longer probe, a model of three layers with its untrained twin and its
-    probe, vectors and a control, legality, two trainings, and the interrupted run brought to its end."""
-    from chessreg.experiments.cache import CacheSpec
-    from chessreg.experiments.legality import LegalitySpec
-    from chessreg.experiments.probe import ProbeSpec
-    from chessreg.experiments.skill import SkillSettings
-    from chessreg.experiments.train import TrainSpec
-    from chessreg.experiments.vector import VectorSpec
-    from chessreg.games.tokenizers import PgnCharacters
-    from chessreg.jobs import checkpoints
-    from chessreg.models.checkpoint import CheckpointInfo, gpt2_config, save_checkpoint
-    from chessreg.models.random_twin import random_twin
-
-    root = tmp_path_factory.mktemp("studied") / "world"
-    shutil.copytree(world, root)
-    deep = random_twin(gpt2_config(n_layer=3, n_head=1, n_embd=16, block_size=512, vocab_size=32), 7)
-    save_checkpoint(deep, root / "deep", CheckpointInfo.of(deep, PgnCharacters.name, source={"format": "test"}))
-    place = ["--registry", str(root / "registry.db"), "--store", str(root / "store")]
-    assert run_command_line([*place, "import", "checkpoint", str(root / "deep"), "--name", "deep"]) == 0
-    with same_code(), open_session(str(root / "registry.db"), root / "store") as session:
-        checkpoints.random_twin(session.database, session.store, "deep", name="untrained")
-        session.run(ProbeSpec(cache="cache-fit", test_cache="cache-test", epochs=2), name="longer")
-        for part in ("fit", "test"):
-            session.run(CacheSpec(checkpoint="deep", dataset=f"games:{part}", games=5, last=3), name=f"deep-{part}")
-        session.run(ProbeSpec(cache="deep-fit", test_cache="deep-test", epochs=1), name="deep-board")
-        vectors = VectorSpec(checkpoint="deep", dataset="games", first_ply=0, skill=SkillSettings(bins=2))
-        session.run(vectors, name="skill")
-        session.run(VectorSpec(source="random", of="skill"), name="control")
-        session.run(LegalitySpec(checkpoint="deep", dataset="games:test", games=2, every=10), name="legal")
-        for n, rate in enumerate((3e-3, 1e-2)):
-            train = TrainSpec(
-                datasets=("games:fit",), heldout="games:test", n_layer=1, n_head=1, n_embd=8, block_size=64, steps=12,
-                batch_tokens=130, warmup_steps=2, heldout_steps=6, learning_rate=rate,
-            )  # fmt: skip
-            session.run(train, kind("train").how(threads=1, log_steps=3), name=f"train-{n}")
-        toy = kind(TOY)
-        session.run(toy.spec(positions=9, seed=1), kind=TOY)  # what was left of "cut"
-    return root
-
-
-@pytest.fixture
-def study(studied: Path) -> Iterator[Session]:
-    with open_session(str(studied / "registry.db"), studied / "store") as opened:
-        yield opened
-
-
-@pytest.fixture
-def command(studied: Path) -> Callable[..., Any]:
-    """What a command prints as JSON, of the studied world. May be asked while an app runs, which takes stdout."""
-
-    def ask(*words: str) -> Any:
-        place = ["--registry", str(studied / "registry.db"), "--store", str(studied / "store")]
-        with redirect_stdout(io.StringIO()) as told:
-            assert run_command_line([*place, *words, "--json"]) == 0
-        return json.loads(told.getvalue())
-
-    return ask
-
-
-# -- a queue of real jobs ----------------------------------------------------------------------------------------------
-
-
-class Queue:
-    """A launch of the toy that has finished, one that broke, one of two shards that stands at a gate with a reduce that
-    waits for it."""
-
-    def __init__(self, folder: Path, session: Session) -> None:
-        self.folder, self.session = folder, session
-        self.supervisor = Supervisor(session.database, session.store)
-        executor = LocalExecutor(read=list, grace=1.0)
-        executor.slots.cores = 4
-        self.supervisor.executors["local"] = executor
-
-    @property
-    def gate(self) -> Path:
-        return self.folder / "gate"
-
-    def order(self, kind_name: str, name: str, shards: int = 1, **settings: Any) -> Order:
-        found = kind(f"{GATED}:{kind_name}")
-        how = found.how(device="cpu", threads=1, gate=str(self.gate))
-        return Order(found, found.spec(**settings), how, tuple(settings), name, shards=shards)
-
-    def launch(self, *orders: Order) -> None:
-        enqueue(plan(orders, self.session.database, self.session.store), self.session.database, self.session.store)
-
-    def jobs(self) -> list[Job]:
-        with self.session.database.read() as sql:
-            found = list(sql.scalars(select(Job).order_by(Job.created_at, Job.shard)))
-            sql.expunge_all()
-        return found
-
-    def job(self, name: str, shard: int = 0) -> Job:
-        return next(job for job in self.jobs() if job.detail["name"] == name and job.shard == shard)
-
-    def until(self, true: Callable[[], Any], seconds: float = 180.0) -> None:
-        deadline = time.monotonic() + seconds
-        while not true():
-            assert time.monotonic() < deadline, [(job.detail["name"], job.state, job.message) for job in self.jobs()]
-            self.supervisor.beat()
-            time.sleep(0.02)
-
-    def rows(self, name: str) -> list[dict[str, Any]]:
-        """How the jobs of a launch stand."""
-        with self.session.database.read() as sql:
-            return standing.rows(sql, [job for job in sql.scalars(select(Job)) if job.detail["name"] == name])
-
-    def fill(self) -> None:
-        toy = kind(TOY)
-        self.launch(Order(toy, toy.spec(positions=12), toy.how(device="cpu"), ("positions",), "checks"))
-        self.until(lambda: self.job("checks").ended_at)
-        self.launch(self.order("Gated", "broken", engine_dies=True))
-        self.until(lambda: self.job("broken").ended_at)
-        self.launch(self.order("Summed", "sums", shards=2, count=8))
-        self.until(lambda: [row["doing"] for row in self.rows("sums")].count("at the gate") == 2)
-
-
-@contextmanager
-def queued(folder: Path) -> Iterator[Queue]:
-    """The queue, filled; its workers end with it."""
-    with open_session(str(folder / "registry.db"), folder / "store") as session:
-        queue = Queue(folder, session)
-        try:
-            queue.fill()
-            yield queue
-        finally:
-            for process in session.store.runs.glob("*/jobs/*/process.json"):
-                found = json.loads(process.read_text())
-                if pid_start(found["pid"]) == found["started"]:
-                    os.kill(found["pid"], signal.SIGKILL)
-
-
-@pytest.fixture(scope="session")
-def queue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Queue]:
-    """Jobs in every state. Tests read them; one that changes them makes a queue of its own with `queued`."""
-    with queued(tmp_path_factory.mktemp("queue")) as filled:
-        yield filled
-
-
-@pytest.fixture
-def own_queue(tmp_path: Path) -> Iterator[Queue]:
-    """The same, to be changed."""
-    with queued(tmp_path / "own") as filled:
-        yield filled
-
-
-# -- the app ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,0 +1,93 @@
+"""What holds in every room: palette, help, the copied command, the mouse, and the way back."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from chessreg.cli.root import root
+from tui.palette import Actions, told
+from tui.rooms import ROOMS, Door
+from tui.screens.jump import targets
+from tui.widgets.table import PageTable
+
+everywhere = pytest.mark.parametrize("door", ROOMS, ids=lambda door: door.name)
+
+
+@everywhere
+async def test_palette_and_help_have_every_action_of_the_room(drive, door: Door) -> None:
+    async with drive(size=(160, 110), start=door.name) as driver:
+        room, actions = driver.room, driver.room.actions()
+        assert {"quit", "help", "palette", "copy_command"} <= {action.method for action in actions}
+        offered = [hit.help async for hit in Actions(driver.app.screen).discover()]
+        assert offered == [told(action) for action in actions if action.method != "palette"]
+        await driver.press("ctrl+p")
+        assert driver.app.screen is not room
+        await driver.type("change the colours")
+        theme = driver.app.theme
+        await driver.press("enter")
+        assert driver.app.screen is room
+        assert driver.app.theme != theme
+        text = await driver.press("question_mark")
+        for action in actions:
+            assert action.text in text
+            assert action.shown_keys in text
+        await driver.press("escape")
+        assert driver.app.screen is room
+
+
+@everywhere
+async def test_what_is_copied_prints_what_is_shown(drive, door: Door, tmp_path: Path) -> None:
+    """The command goes to the terminal by OSC 52, into a file, and is one that there is."""
+    async with drive(size=(80, 24), start=door.name) as driver:
+        written: list[str] = []
+        driver.app._driver.write = written.append
+        driver.app.action_copy_command()
+        await driver.settle()
+        copied = driver.app.clipboard
+        assert any(text.startswith("\x1b]52;c;") for text in written)
+        assert (tmp_path / "state" / "chessreg" / "tui" / "copied.txt").read_text() == copied
+        words = shlex.split(copied)
+        assert words.pop(0) == "chessreg"
+        command: click.Command = root
+        context = click.Context(root)
+        while words and isinstance(command, click.Group) and not words[0].startswith("-"):
+            found = command.get_command(context, words.pop(0))
+            assert found is not None, copied
+            command = found
+
+
+@everywhere
+async def test_the_mouse_does_what_keys_do(drive, door: Door) -> None:
+    async with drive(size=(100, 30), start=door.name) as driver:
+        room = driver.room
+        tables = [table for table in room.query(PageTable) if table.display and table.count > 1]
+        for table in tables[:1]:
+            await driver.pilot.click(table, offset=(3, 2))  # below the headings: the second row
+            await driver.settle()
+            assert table.has_focus
+            assert table.cursor == 1
+        lowest = driver.lines[-1]
+        at = lowest.index("? help")
+        await driver.pilot.click(offset=(at, len(driver.lines) - 1))
+        await driver.settle()
+        assert driver.app.screen is not room
+        await driver.press("escape")
+        assert driver.app.screen is room
+
+
+@everywhere
+async def test_jump_marks_the_parts_of_the_room(drive, door: Door) -> None:
+    async with drive(size=(80, 24), start=door.name) as driver:
+        room = driver.room
+        letters = targets(room)
+        await driver.press("ctrl+o")
+        assert driver.app.screen is not room
+        letter = max(letters, default="escape")
+        await driver.press(letter)
+        assert driver.app.screen is room
+        assert not letters or room.focused is letters[letter]
+        assert all(len(line) <= 80 for line in driver.lines)
