@@ -8,14 +8,14 @@ from pathlib import Path
 from pkgutil import walk_packages
 from typing import Any
 
-import click
 import pytest
 
 import tui
-from chessreg.cli.root import root
 from tui.actions import ACTIONS, EVERYWHERE, OWN_KEYS, Action, check
 from tui.rooms import ROOMS
 from tui.screens.room import Room
+
+from .commands import command_of
 
 
 def places() -> dict[str, Any]:
@@ -56,14 +56,7 @@ FILLED_IN = {"KIND": "play", "./FILE.py": str(Path(__file__).parent.parent / "ki
 
 @pytest.mark.parametrize("twin", sorted({action.twin for action in ACTIONS if action.twin}))
 def test_a_twin_is_a_command_with_these_options(twin: str) -> None:
-    words = [FILLED_IN.get(word, word) for word in shlex.split(twin)]
-    assert words.pop(0) == "chessreg"
-    command: click.Command = root
-    context = click.Context(root)
-    while words and isinstance(command, click.Group) and not words[0].startswith("-"):
-        found = command.get_command(context, words.pop(0))
-        assert found is not None, twin
-        command = found
+    command, words = command_of([FILLED_IN.get(word, word) for word in shlex.split(twin)])
     known = {flag: parameter for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
     while words:
         word = words.pop(0)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-import click
 import pytest
 
-from chessreg.cli.root import root
 from tui.palette import Actions, told
 from tui.rooms import ROOMS, Door
 from tui.screens.jump import targets
 from tui.widgets.table import PageTable
+
+from .commands import command_of
 
 everywhere = pytest.mark.parametrize("door", ROOMS, ids=lambda door: door.name)
 
@@ -50,14 +50,7 @@ async def test_what_is_copied_prints_what_is_shown(drive, door: Door, tmp_path: 
         copied = driver.app.clipboard
         assert any(text.startswith("\x1b]52;c;") for text in written)
         assert (tmp_path / "state" / "chessreg" / "tui" / "copied.txt").read_text() == copied
-        words = shlex.split(copied)
-        assert words.pop(0) == "chessreg"
-        command: click.Command = root
-        context = click.Context(root)
-        while words and isinstance(command, click.Group) and not words[0].startswith("-"):
-            found = command.get_command(context, words.pop(0))
-            assert found is not None, copied
-            command = found
+        command_of(shlex.split(copied))
 
 
 @everywhere

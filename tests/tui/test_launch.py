@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from chessreg.cli.root import root
 from chessreg.jobs.kind import kind, kinds
 from chessreg.jobs.presence import Presence
 from chessreg.registry import tables
@@ -19,6 +18,8 @@ from tui.data.form import Form
 from tui.screens.form import FormScreen
 from tui.screens.job import JobScreen
 from tui.widgets.fieldrow import FieldInput
+
+from .commands import command_of
 
 TOY = str(Path(__file__).parent.parent / "kinds" / "toy_kind.py")
 
@@ -37,19 +38,9 @@ def test_every_kind_has_a_form_with_every_setting_at_its_default(name: str) -> N
     assert {key for key in checked.errors if checked.errors[key] == "it is needed"} == needed
     assert set(checked.errors) == needed
     assert bool(checked.general) == (name in SEVERAL)
-    options = {option for parameter in command_of(name).params for option in parameter.opts}
+    command, _ = command_of(["chessreg", "launch", name])
+    options = {option for parameter in command.params for option in parameter.opts}
     assert {"--" + one.path.replace("_", "-") for one in form.fields} <= options
-
-
-def command_of(name: str) -> Any:
-    import click
-
-    context = click.Context(root)
-    group = root.get_command(context, "launch")
-    assert isinstance(group, click.Group)
-    found = group.get_command(context, name)
-    assert found is not None
-    return found
 
 
 @pytest.mark.parametrize(
@@ -97,7 +88,7 @@ def test_the_command_of_a_form_makes_the_same_order() -> None:
     from chessreg.cli.launch import order_of
     from chessreg.cli.run import settings
 
-    command = command_of("probe")
+    command, _ = command_of(["chessreg", "launch", "probe"])
     params = command.make_context("probe", words[3:]).params
     spec, how, sources = settings(kind("probe"), params)
     by_command = order_of(kind("probe"), spec, how, tuple(sorted(sources)), params["name"], params)
