@@ -82,6 +82,11 @@ class Session:
                 with self.database.read() as session:
                     names.check_free(session, "run", frozen.run_id, name)
 
+        def say(run_id: UUID) -> None:
+            if name:
+                with self.database.write() as session:
+                    names.say(session, "run", run_id, "name", name)
+
         report = runner.run(
             found,
             spec,
@@ -90,11 +95,11 @@ class Session:
             self.store,
             given=tuple(sorted(spec.model_fields_set)) if given is None else given,
             on_start=begin,
+            on_begun=say,
             on_progress=on_progress,
         )
-        if name:
-            with self.database.write() as session:
-                names.say(session, "run", report.run_id, "name", name)
+        if report.attempt_id is None:  # it was complete already
+            say(report.run_id)
         return report
 
     def launch(

@@ -77,9 +77,13 @@ class Attempt:
         units = [unit for unit in missing if not (frozen.kind.reduce is not None and unit == last)]
         self.task: Task[Any, Any] = Task(frozen, how, units, inputs, self.id, self.writer, self.take_in, on_progress)
 
-    def go(self) -> bool:
-        """Do the units; returns whether it was interrupted. The attempt's end is recorded whatever happens."""
+    def go(self, on_begun: Callable[[], None] = lambda: None) -> bool:
+        """Do the units; returns whether it was interrupted. The attempt's end is recorded whatever happens.
+
+        `on_begun` is called once the registry has the run and the attempt.
+        """
         self.begin()
+        on_begun()
         state, cause, message, code = "finished", "finished", None, 0
         heart = Heart(self.task, self.take_in)
         try:

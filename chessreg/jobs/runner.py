@@ -43,10 +43,12 @@ def run(
     *,
     given: tuple[str, ...] = (),
     on_start: Callable[[Frozen, int], None] = lambda frozen, missing: None,
+    on_begun: Callable[[UUID], None] = lambda run_id: None,
     on_progress: Progress = lambda fraction, text: None,
 ) -> RunReport:
     """Do what is missing of this spec's run. A finished spec does nothing.
 
+    `on_start` is called before anything is written, `on_begun` once the registry has the run.
     Raises what the kind raises; the attempt is then recorded as failed, and complete units stay.
     """
     inputs = Inputs(database, store)
@@ -59,7 +61,7 @@ def run(
     kind.check(frozen.spec, inputs)
     on_start(frozen, len(missing))
     attempt = Attempt(frozen, how, inputs, given, missing, on_progress)
-    interrupted = attempt.go()
+    interrupted = attempt.go(lambda: on_begun(frozen.run_id))
     left = missing_units(inputs, frozen)
     return RunReport(
         frozen.run_id,

@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 
 from chessreg.errors import BadInputError
 from chessreg.jobs.runner import mark_dead
-from chessreg.registry import tables
+from chessreg.registry import names, tables
 
 TOY = Path(__file__).parent.parent / "kinds" / "toy_kind.py"
 
@@ -84,6 +84,21 @@ def test_a_name_that_is_taken_is_refused_before_anything_is_done(session, toy, r
     with pytest.raises(BadInputError, match="mine"):
         session.run(toy.spec(positions=3), kind=str(TOY), name="mine")
     assert count(session, tables.Run) == 1
+
+
+def test_a_run_has_its_name_while_it_runs_and_a_finished_one_takes_another(session, toy):
+    seen = []
+
+    def look(fraction, text):
+        with session.database.read() as sql:
+            seen.append(set(names.names(sql, "run").values()))
+
+    session.run(toy.spec(positions=2), kind=str(TOY), name="mine", on_progress=look)
+    assert seen
+    assert all(each == {"mine"} for each in seen)
+    session.run(toy.spec(positions=2), kind=str(TOY), name="ours")
+    with session.database.read() as sql:
+        assert set(names.names(sql, "run").values()) == {"ours"}
 
 
 def spawn(tmp_path: Path, *settings: str) -> subprocess.Popen[bytes]:
