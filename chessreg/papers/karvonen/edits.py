@@ -22,7 +22,7 @@ def layer_sets(layers: int) -> tuple[str, ...]:
 
 def edits(request: Request, size: Size) -> Iterator[Step]:
     """A sweep over layers and scales on the validation games, then its best setting with controls on the test games."""
-    common: Values = {"checkpoint": request.checkpoint, "probe": "@model-board-0"}
+    common: Values = {"checkpoint": request.checkpoint, "probe": "@model-board-0", "min_plies": size.min_plies}
     sweep = len(layer_sets(request.layers))
     states = size.sweep_games * 5
     yield Step(
@@ -43,7 +43,7 @@ def edits(request: Request, size: Size) -> Iterator[Step]:
 
         def settings(made: Made, positions: str = positions) -> Values:
             return {
-                "checkpoint": request.checkpoint, "probe": made.recipes["model-board-0"],
+                **common, "probe": made.recipes["model-board-0"],
                 "dataset": f"{request.test}:test", "games": size.edit_games, "per_game": size.edit_states,
                 "positions": positions, "controls": 1, "shuffled": 1, **best_edit(made),
             }  # fmt: skip
