@@ -78,7 +78,7 @@ def game_step(
 def ladder_and_arms(request: Request, size: Size, policy: str, opening: str) -> Iterator[Step]:
     """One protocol: rungs until one suits, the sweep (random openings only), and every arm on the same openings."""
     end = f"{policy}-{opening}"
-    protocol = {"opening": OPENINGS[opening], **policy_settings(policy)}
+    protocol = {"opening": OPENINGS[opening], **policy_settings(policy, size)}
     rungs = tuple(f"ladder-{end}-{number}" for number in range(len(size.rungs)))
     for name, opponent in zip(rungs, size.rungs, strict=True):
         yield game_step(request, name, LADDER, size.ladder_games, opponent=opponent, opening_seed=2, **protocol)
@@ -136,9 +136,11 @@ def ladder_and_arms(request: Request, size: Size, policy: str, opening: str) -> 
             )  # fmt: skip
 
 
-def policy_settings(policy: str) -> dict[str, Any]:
+def policy_settings(policy: str, size: Size) -> dict[str, Any]:
     """The paper's retry rule as its preset has it; `legal` draws from legal moves, and writes no text to be cut."""
-    return {"policy": POLICIES[policy]} if policy == "retry" else {"policy": "legal", "move_tokens": 0}
+    if policy == "retry":
+        return {"policy": POLICIES[policy]}
+    return {"policy": "legal", "move_tokens": 0, "move_limit": size.legal_move_limit or size.move_limit}
 
 
 def skill_layers(layers: int) -> list[tuple[int, ...]]:

@@ -38,6 +38,9 @@ class Size:
     judge: str
     move_limit: int = 90  # of games, and what evaluates those that reach it
     adjudication: str = "nodes=100000"
+    legal_move_limit: int | None = (
+        None  # of games under the policy `legal`, which do not end by forfeits; None: the same
+    )
 
 
 def ladder(nodes: int, levels: Sequence[int]) -> tuple[str, ...]:
@@ -61,6 +64,7 @@ SIZES: dict[SizeName, Size] = {
         rungs=("random", "capture", "stockfish:-1", *ladder(1000, (0, 2, 4))),
         ladder_games=40, sweep_matches=40, match_games=400, match_controls=1, levels=ladder(1000, (0, 1, 2, 3)),
         level_games=60, engine_limits=("nodes=1000", "nodes=10000", "nodes=100000"), judge="nodes=10000",
+        legal_move_limit=40,
     ),
     "paper": Size(
         fit_games=11_112, test_games=10_000, min_plies=65, first_ply=50, seeds=3, twins=3, epochs=5, edit_games=250,
