@@ -4,6 +4,8 @@ import csv
 import io
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -161,3 +163,12 @@ def test_rows_that_wait_are_taken_in_first(type_, tmp_path, monkeypatch, databas
         writer.add("score", {**key, "unit": 0, "split": "toy", "item": 3, "n": 1, "correct": 1})
         writer.add("unit_range", {**key, "start": 0, "stop": 1})
     assert type_("--sql", "SELECT item, correct FROM score", "--format", "csv")[1] == "item,correct\n3,1\n"
+
+
+@pytest.mark.parametrize("sql", ["SELECT 1 AS one", "SELECT nonsense"])
+def test_nothing_of_duckdbs_binding_is_told_at_the_end(tmp_path, sql):
+    command = [sys.executable, "-m", "chessreg.cli", "--registry", str(tmp_path / "registry.db"), "query", "--sql", sql]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == (0 if "one" in sql else 4), done.stderr
+    assert "nanobind" not in done.stderr
+    assert ("1" in done.stdout) == ("one" in sql)
