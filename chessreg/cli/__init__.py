@@ -25,8 +25,7 @@ def main() -> None:
 
 
 def leave(status: int) -> None:
-    """End the process as the interpreter does, but for taking it apart: that takes 0.25 s after a query, and DuckDB's
-    binding would report on stderr what outlives it."""
+    """End the process as the interpreter does, but for taking it apart: that takes 0.25 s after a query."""
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are not daemons
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

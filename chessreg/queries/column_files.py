@@ -16,7 +16,7 @@ from uuid import uuid4
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SUFFIX = ".arrow"
+SUFFIX, PART = ".arrow", ".part"  # a file, and one that is being written
 
 
 class ColumnFiles:
@@ -51,7 +51,7 @@ class ColumnFiles:
         import pyarrow as pa
 
         self.folder.mkdir(exist_ok=True)
-        part = self.folder / f"{uuid4().hex}.part"
+        part = self.folder / f"{uuid4().hex}{PART}"
         try:
             with pa.OSFile(str(part), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
                 writer.write_table(rows)
@@ -60,8 +60,8 @@ class ColumnFiles:
             part.unlink(missing_ok=True)
 
     def clean(self) -> None:
-        """Remove files of runs that are not there as they were, and of other revisions of the schema."""
-        for path in self.folder.glob(f"*{SUFFIX}"):
+        """Remove files of runs that are not there as they were, of other revisions, and what is half-written."""
+        for path in (*self.folder.glob(f"*{SUFFIX}"), *self.folder.glob(f"*{PART}")):
             table, _, rest = path.stem.partition("-")
             run = rest.split("-")[1:2]
             if not (run and run[0] in self.complete and path == self.path(table, run[0])):

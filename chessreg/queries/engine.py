@@ -171,10 +171,10 @@ class Engine:
     def keep(self) -> None:
         """Write what large complete runs gave to files beside the registry, so that the next process reads it fast.
 
-        To be called once the answer is shown: it takes longer than reading it took. Where nothing can be written,
-        nothing is.
+        To be called once the answer is shown: it takes longer than reading it took, and does not fail. Where nothing
+        can be read any more or written, nothing is.
         """
-        with suppress(OSError):
+        with suppress(OSError, ChessregError):
             source.keep(self.database, tuple(self._read))
 
     # -- the snapshot ---------------------------------------------------------------------------------------------

@@ -6,9 +6,10 @@ fail. So a first row of typed values goes in front of each table and is cut off 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -92,12 +93,13 @@ def read(database: Database, wanted: Mapping[str, frozenset[str]]) -> tuple[dict
 
     with _connection(database) as connection:
         version = _version(connection, database.dialect)
+        files = cache(partial(_column_files, connection, database))  # asked for where a table is large
         found: dict[str, list[pa.Table]] = {}
         first: dict[str, str] = {}
         second: dict[str, str] = {}
         for table, names in wanted.items():
             runs = _runs(connection, database.dialect, table)
-            found[table] = _kept(connection, database, table, names, runs)
+            found[table] = _kept(files, table, names, runs)
             wheres = _wheres(runs, bool(found[table]))
             for selects, where in zip((first, second), wheres, strict=False):
                 selects[table] = _select(table, names, database.dialect, where)
@@ -114,33 +116,35 @@ def read(database: Database, wanted: Mapping[str, frozenset[str]]) -> tuple[dict
 def keep(database: Database, tables: Iterable[str]) -> None:
     """Write Arrow files of those large complete runs in these tables that have none, for the next who reads them.
 
-    Raises OSError where none can be written.
+    Raises OSError where none can be written, ChessregError where the registry cannot be read.
     """
     if database.dialect != "sqlite":
         return
     with _connection(database) as connection:
-        for table in tables:
-            runs = _runs(connection, database.dialect, table)
-            if not _worth_keeping(runs):
-                continue
-            files = _column_files(connection, database)
-            files.clean()
-            names = frozenset(name for name, c in columns(table).items() if _type(c)[2] not in ("BLOB", "JSON"))
+        large = {table: runs for table in tables if _worth_keeping(runs := _runs(connection, database.dialect, table))}
+        if not large:
+            return
+        files = _column_files(connection, database)
+        files.clean()
+        for table, runs in large.items():
             for run, units in runs.items():
                 if units >= LARGE_RUN and run in files.complete and not files.has(table, run):
-                    sql = _select(table, names, database.dialect, f"run_id = '{run}'")
+                    sql = _select(table, _keepable(table), database.dialect, f"run_id = '{run}'")
                     files.write(table, run, _fetch(connection, sql, table, database.dialect))
 
 
-def _kept(
-    connection: Any, database: Database, table: str, names: frozenset[str], runs: dict[str, int]
-) -> list[pa.Table]:
+def _keepable(table: str) -> frozenset[str]:
+    """The columns of a table that Arrow files have: not the long ones."""
+    return frozenset(name for name, column in columns(table).items() if duckdb_type(column) not in ("BLOB", "JSON"))
+
+
+def _kept(files: Callable[[], ColumnFiles], table: str, names: frozenset[str], runs: dict[str, int]) -> list[pa.Table]:
     """What Arrow files have of these columns; their runs are taken out of `runs`."""
-    if not _worth_keeping(runs) or any(_type(columns(table)[name])[2] in ("BLOB", "JSON") for name in names):
+    if not (_worth_keeping(runs) and names <= _keepable(table)):
         return []
-    files, found = _column_files(connection, database), []
+    found = []
     for run in [run for run, units in runs.items() if units >= LARGE_RUN]:
-        rows = files.read(table, run, names)
+        rows = files().read(table, run, names)
         if rows is not None:
             found.append(rows)
             del runs[run]
