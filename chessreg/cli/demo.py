@@ -40,7 +40,7 @@ def commands(size: Size) -> list[tuple[str, list[str]]]:
             "Games: 5,000 of Stockfish against itself, split so that no move list is in two parts",
             [
                 "dataset add --sample --name sample",
-                "dataset split sample --parts fit=0.6,test=0.4",
+                "dataset split sample --parts fit=0.5,validation=0.1,test=0.4",
             ],
         ),
         (
