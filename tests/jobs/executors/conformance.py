@@ -95,8 +95,8 @@ class Conformance:
 
     def test_a_killed_work_is_seen_within_two_seconds_with_its_signal(self, make_executor: Make, work):
         executor = make_executor()
-        handle = start(executor, work("import os; print('pid', os.getpid(), flush=True); import time; time.sleep(600)"))
-        pid = int(until_said(executor, handle, "pid").split("pid")[1].split()[0])
+        handle = start(executor, work("import os; print(f'pid {os.getpid()} sleeps'); import time; time.sleep(600)"))
+        pid = int(until_said(executor, handle, "sleeps").split("pid")[1].split()[0])
         os.kill(pid, signal.SIGKILL)
         killed = time.monotonic()
         seen = until(executor, handle)
