@@ -127,7 +127,7 @@ async def browsing(url: str, profile: Path) -> AsyncIterator[Tab]:
     try:
         told = profile / "DevToolsActivePort"
         async with asyncio.timeout(60):
-            while not told.exists() or not told.read_text():
+            while not told.exists() or "\n" not in told.read_text():
                 await asyncio.sleep(0.05)
         port = told.read_text().split()[0]
         async with aiohttp.ClientSession() as client:
