@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,9 +11,10 @@ import torch
 from torch import Tensor
 
 from chessreg.errors import BadInputError, ChessregError
-from chessreg.models.edits import Edit, editing, position_set
-from chessreg.models.row_attention import CALL, by_rows, spans
-from chessreg.models.slot_cache import SlotCache, Slots
+from chessreg.models.edits import Edit, position_set
+from chessreg.models.passes import Keep, Ragged, packed, rectangle
+from chessreg.models.row_attention import CALL
+from chessreg.models.slot_cache import SlotCache
 
 if TYPE_CHECKING:
     from chessreg.models.language_model import LanguageModel
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PREFILL_TOKENS = 16_384  # the most query positions in one pass: bounds memory, not results
 DECODE_TOKENS = 16  # appends up to this long go in one pass, however ragged
 PADDING = 1.25  # longer ones are grouped so that padding costs at most a quarter
-NO_MASK = torch.zeros(1, 1, 1, 1)  # where every row has its own
+TOKEN = 64  # keys that could be read in the time that a token costs besides attention
 
 
 class ContextFullError(ChessregError):
@@ -70,13 +70,17 @@ class DecodingSession:
         """Whether keys and values of every token may be reused."""
         return all(position_set(edit.positions).settled for edit in self.edits)
 
-    @torch.inference_mode()
     def feed(self, rows: Sequence[Sequence[int]]) -> Tensor:
         """Append tokens, a list for each row (empty: nothing), and return log-probabilities of what comes next.
 
         Returns float32 [rows, vocab], the session's own `logprobs`; a row that never held a token has NaN.
         Raises ContextFullError before anything is fed.
         """
+        self.extend(rows)
+        return self.refresh()
+
+    def extend(self, rows: Sequence[Sequence[int]]) -> None:
+        """Append tokens as `feed` does; they are computed with the next `refresh`, in one pass with what came since."""
         if len(rows) != len(self):
             raise BadInputError(f"{len(rows)} lists of tokens for a session of {len(self)} rows")
         full = [r for r, new in enumerate(rows) if len(self.tokens[r]) + len(new) > self.model.block_size]
@@ -86,19 +90,23 @@ class DecodingSession:
             self.tokens[row].extend(int(token) for token in new)
             if len(new):
                 self._known[row] = False
-        return self.refresh()
 
     def sync(self, rows: Sequence[Sequence[int]]) -> Tensor:
         """Make each row hold exactly these tokens, reusing the longest beginning that it already holds.
 
         What `feed` returns. Raises ContextFullError before anything changes.
         """
+        self.hold(rows)
+        return self.refresh()
+
+    def hold(self, rows: Sequence[Sequence[int]]) -> None:
+        """What `sync` does, computed with the next `refresh`."""
         full = [r for r, new in enumerate(rows) if len(new) > self.model.block_size]
         if full:
             raise ContextFullError(full, self.model.block_size)
         shared = [common_prefix(old, new) for old, new in zip(self.tokens, rows, strict=True)]
         self.rollback([len(old) - n for old, n in zip(self.tokens, shared, strict=True)])
-        return self.feed([list(new[n:]) for new, n in zip(rows, shared, strict=True)])
+        self.extend([list(new[n:]) for new, n in zip(rows, shared, strict=True)])
 
     def rollback(self, counts: Sequence[int]) -> None:
         """Take back the last counts[r] tokens of each row. Their log-probabilities are recomputed when next needed."""
@@ -214,131 +222,88 @@ class DecodingSession:
 
     def _groups(self, counts: list[int]) -> list[list[int]]:
         """Rows with something to compute, in groups of one pass each."""
-        pending = sorted((r for r, count in enumerate(counts) if count), key=counts.__getitem__)
+        pending = [r for r, count in enumerate(counts) if count]
+        own = [counts[r] for r in pending]
+        history = any(self.start(r) for r in pending)
         if not pending:
             return []
-        if counts[pending[-1]] <= DECODE_TOKENS:
-            if self._row_by_row(pending, any(self.start(r) for r in pending)):
-                return [sorted(pending)]
-            # a pass over all rows reads the cache in place; a subset is gathered, which costs about as much again
-            return [list(range(len(counts)))] if 2 * len(pending) > len(counts) else [sorted(pending)]
-        return group_by_length(pending, [counts[row] for row in pending], PREFILL_TOKENS)
+        if max(own) > DECODE_TOKENS or self._packs(pending, own, history):
+            return [[pending[i] for i in group] for group in self.groups(pending, own, PREFILL_TOKENS, history)]
+        # a pass over all rows reads the cache in place; a subset is gathered, which costs about as much again
+        return [list(range(len(counts)))] if 2 * len(pending) > len(counts) else [pending]
+
+    def groups(self, rows: Sequence[int], counts: Sequence[int], limit: int, history: bool = True) -> list[list[int]]:
+        """Passes over counts[i] new tokens of rows[i]: lists of i, each of at most `limit` tokens or of one row."""
+        if self._packs(rows, counts, history):
+            return group_by_length(range(len(rows)), counts, limit, packed=True)
+        order = sorted(range(len(rows)), key=counts.__getitem__)
+        return [sorted(group) for group in group_by_length(order, [counts[i] for i in order], limit)]
 
     def _advance(self, group: list[int]) -> None:
         """One pass over the uncomputed tokens of these rows, some of which may have none."""
         lengths = np.array([len(self.tokens[r]) for r in group])
         first = np.array([self.start(r) for r in group])
         counts = lengths - first
-        width = int(counts.max())
-        ids = np.zeros((len(group), width), np.int64)
-        for i, row in enumerate(group):
-            ids[i, : counts[i]] = self.tokens[row][first[i] :]
-        columns = first[:, None] + np.arange(width)
-        masks = [self._edit_mask(edit, group, columns) for edit in self.edits]
+        ids = np.array([token for r, start in zip(group, first, strict=True) for token in self.tokens[r][start:]])
+        positions = np.concatenate([np.arange(start, end) for start, end in zip(first, lengths, strict=True)])
+        masks = [self._edit_mask(edit, group, first) for edit in self.edits]
         computed = np.flatnonzero(counts)
-        last = torch.from_numpy(counts[computed] - 1).to(self.model.device)
-        where = torch.from_numpy(computed).to(self.model.device)
+        last = torch.from_numpy((np.cumsum(counts) - 1)[computed]).to(self.model.device)
         rows = torch.tensor([group[i] for i in computed], device=self.model.device)
 
         def keep(layer: int, residual: Tensor) -> None:
-            self._residuals[self._watched[layer], rows] = residual[where, last]
+            self._residuals[self._watched[layer], rows] = residual[last]
 
-        hidden = self.forward(group, ids, columns, columns, counts, None, masks, keep)
-        self.logprobs[rows] = self.head(hidden[where, last])
+        hidden = self.forward(Ragged(group, counts, first, ids, positions, None, masks), keep)
+        self.logprobs[rows] = self.head(hidden[last])
         unsettled = 0 if self.settled else 1
         for i in computed.tolist():
             self._known[group[i]] = True
             self._clean[group[i]] = int(lengths[i]) - unsettled
 
-    def _edit_mask(self, edit: Edit, group: list[int], columns: np.ndarray) -> np.ndarray | None:
-        """bool [group, width]: the edit's positions among the columns computed."""
+    def _edit_mask(self, edit: Edit, group: list[int], first: np.ndarray) -> np.ndarray | None:
+        """bool [tokens]: which of the tokens from these positions on the edit touches."""
         if edit.positions == "all":
             return None
-        mask = np.zeros(columns.shape, bool)
-        for i, row in enumerate(group):
-            chosen = position_set(edit.positions).mask(np.array(self.tokens[row], np.int64), self.model.tokenizer)
-            inside = columns[i] < len(chosen)
-            mask[i, inside] = chosen[columns[i, inside]]
-        return mask
+        chosen, language = position_set(edit.positions), self.model.tokenizer
+        masks = [chosen.mask(np.array(self.tokens[row], np.int64), language) for row in group]
+        return np.concatenate([mask[start:] for mask, start in zip(masks, first, strict=True)])
 
     def head(self, hidden: Tensor) -> Tensor:
         """Log-probabilities float32 [..., vocab] of final hidden states [..., d_model]."""
         return torch.log_softmax(self.model.hf.lm_head(hidden).float(), -1)
 
-    def forward(
-        self,
-        group: list[int],
-        ids: np.ndarray,
-        columns: np.ndarray,
-        positions: np.ndarray,
-        counts: np.ndarray,
-        visible: np.ndarray | None,
-        masks: Sequence[np.ndarray | None],
-        keep: Callable[[int, Tensor], None] | None = None,
-    ) -> Tensor:
-        """Final hidden states [group, width, d_model] of tokens `ids` [group, width] written at these cache columns.
+    def forward(self, new: Ragged, keep: Keep = lambda layer, residual: None) -> Tensor:
+        """Final hidden states [T, d_model] of these tokens, under the session's edits.
 
-        counts int [group] says how many of a row's tokens are its own, the rest being padding; visible bool
-        [group, width, columns] what each token attends to, None: every column up to its own; masks, one for each edit,
-        which of the tokens it touches. The caller keeps the session's own books; `keep` gets watched residuals.
+        The caller keeps the session's own books; `keep` gets watched residuals, [T, d_model].
         """
-        device = self.model.device
-        fresh = visible is None and not columns[:, 0].any()
-        whole = group == list(range(len(self)))
-        at = torch.from_numpy(columns).to(device)
-        reach = int(columns.max()) + 1
-        rows = None if whole else torch.tensor(group, device=device)
-        attended: Tensor | None = None
-        parts = None
-        if self._row_by_row(group, not fresh):
-            parts = spans(group, columns, counts, visible, self.model.dtype)
-            attended = NO_MASK
-        elif visible is not None:
-            attended = torch.from_numpy(visible).to(device)[:, None]
-        elif not fresh:
-            attended = (torch.arange(reach, device=device) <= at[:, :, None])[:, None]
-        if attended is not None and attended.dtype == torch.bool and device.type == "cpu":
-            # a boolean mask would be made a number again in every layer
-            attended = torch.where(attended, 0.0, -torch.inf).to(self.model.dtype)
-        self.cache.place(Slots(rows, at, reach, fresh, parts))
-        edits = [
-            (
-                edit if whole or not edit.per_row else edit.take(torch.tensor(group)),
-                None if m is None else torch.from_numpy(m),
-            )
-            for edit, m in zip(self.edits, masks, strict=True)
-        ]
-        last_position = self.model.block_size - 1  # of padding, which is never read
-        with ExitStack() as stack:
-            stack.enter_context(editing(self.model.blocks, edits))
-            if keep is not None and self._watched:
-                stack.enter_context(self.model.watching(set(self._watched), keep))
-            if parts is not None:
-                stack.enter_context(by_rows(self.model.hf))
-            return self.model.hf.transformer(
-                torch.from_numpy(ids).to(device),
-                past_key_values=self.cache,
-                attention_mask=attended,
-                position_ids=torch.from_numpy(positions.clip(max=last_position)).to(device),
-                use_cache=True,
-            ).last_hidden_state
+        way = packed if self._packs(new.rows, new.counts.tolist(), not new.fresh) else rectangle
+        return way(self.model, self.cache, self.edits, new, set(self._watched), keep)
 
-    def _row_by_row(self, group: Sequence[int], has_history: bool) -> bool:
-        """Whether a pass over these rows attends row by row: on a CPU, where it reads fewer keys than all at once."""
-        if self.model.device.type != "cpu" or not has_history:
+    @property
+    def packable(self) -> bool:
+        """Whether passes may be packed: on a CPU. Rows without new tokens then cost nothing."""
+        return self.model.device.type == "cpu"
+
+    def _packs(self, rows: Sequence[int], counts: Sequence[int], history: bool) -> bool:
+        """Whether a pass over so many new tokens of these rows is packed: where that costs less."""
+        if not self.packable or not history:
             return False
-        lengths = [len(self.tokens[row]) for row in group]
-        apart = sum(lengths) + CALL * len(lengths)
-        return apart < max(lengths) * (len(self) if 2 * len(group) > len(self) else 3 * len(group))
+        lengths = [len(self.tokens[row]) for row in rows]
+        apart = sum(lengths) + CALL * len(lengths) + TOKEN * sum(counts)
+        read = len(self) if 2 * len(rows) > len(self) else 3 * len(rows)
+        return apart < max(lengths) * read + TOKEN * max(counts) * len(rows)
 
 
-def group_by_length(rows: Sequence[int], counts: Sequence[int], limit: int) -> list[list[int]]:
-    """Split rows, in order of rising counts, into passes of at most `limit` positions and little padding."""
+def group_by_length(rows: Sequence[int], counts: Sequence[int], limit: int, packed: bool = False) -> list[list[int]]:
+    """Split rows, in order of rising counts, into passes of at most `limit` positions and little padding; `packed`
+    ones have none, whatever the order."""
     groups: list[list[int]] = []
     used = 0
     for row, count in zip(rows, counts, strict=True):
         padded = count * (len(groups[-1]) + 1) if groups else 0  # the longest so far sets the width of its group
-        if groups and padded <= min(limit, PADDING * (used + count)):
+        if groups and (used + count <= limit if packed else padded <= min(limit, PADDING * (used + count))):
             groups[-1].append(row)
             used += count
         else:

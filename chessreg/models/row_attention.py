@@ -23,11 +23,11 @@ CALL = 64  # keys that could be read in the time that a call takes by itself
 
 @dataclass(frozen=True)
 class RowSpan:
-    """One row of a pass: its place in the cache, how many of the pass's tokens are its own, how many keys it has, and
-    what is added to their scores [tokens, keys] (None: every token sees every key)."""
+    """One row of a pass: its place in the cache, which of the pass's tokens are its own, how many keys it has, and what
+    is added to their scores [tokens, keys] (None: every token sees every key)."""
 
     row: int
-    tokens: int
+    tokens: slice
     keys: int
     bias: Tensor | None
 
@@ -41,36 +41,39 @@ class RowKeys:
 
 
 def spans(
-    rows: Sequence[int], columns: np.ndarray, counts: np.ndarray, visible: np.ndarray | None, dtype: torch.dtype
+    rows: Sequence[int],
+    first: np.ndarray,
+    counts: np.ndarray,
+    visible: Sequence[np.ndarray] | None,
+    dtype: torch.dtype,
 ) -> list[RowSpan]:
-    """What each row of a pass reads. columns int [rows, width] are where its tokens are written, counts int [rows] how
-    many are its own; visible bool [rows, width, columns] says what they see, None: every column up to their own."""
-    found = []
-    for i, row in enumerate(rows):
-        tokens = int(counts[i])
-        keys = int(columns[i, tokens - 1]) + 1 if tokens else 0
-        bias = None
-        if tokens and (tokens > 1 or visible is not None):
-            sees = np.arange(keys) <= columns[i, :tokens, None] if visible is None else visible[i, :tokens, :keys]
-            bias = torch.where(torch.from_numpy(sees), 0.0, -torch.inf).to(dtype)
-        found.append(RowSpan(row, tokens, keys, bias))
+    """What each row of a pass reads, rows without new tokens left out. Of each: the column of its first new token, the
+    number of its tokens, and what they see, bool [tokens, keys] (None: every column up to their own)."""
+    found, begin = [], 0
+    for i, (row, start, count) in enumerate(zip(rows, first.tolist(), counts.tolist(), strict=True)):
+        if not count:
+            continue
+        keys, bias = start + count, None
+        if visible is not None:
+            bias = torch.where(torch.from_numpy(visible[i]), 0.0, -torch.inf).to(dtype)
+        elif count > 1:
+            bias = torch.full((count, keys), -torch.inf, dtype=dtype).triu(start + 1)
+        found.append(RowSpan(row, slice(begin, begin + count), keys, bias))
+        begin += count
     return found
 
 
 def attend(
     module: nn.Module, query: Tensor, key: RowKeys, value: RowKeys, mask: Any, scaling: float | None = None, **_: Any
 ) -> tuple[Tensor, None]:
-    """Attention [row, token, head, d_head] of queries [row, head, token, d_head]; zeros for tokens of padding."""
-    out = torch.zeros_like(query)
-    for i, span in enumerate(key.spans):
-        if span.tokens:
-            part = slice(span.row, span.row + 1)
-            keys, values = key.cached[part, :, : span.keys], value.cached[part, :, : span.keys]
-            asked = query[i : i + 1, :, : span.tokens]
-            out[i : i + 1, :, : span.tokens] = scaled_dot_product_attention(
-                asked, keys, values, attn_mask=span.bias, scale=scaling
-            )
-    return out.transpose(1, 2), None
+    """Attention [token, 1, head, d_head] of queries [token, head, 1, d_head]: every token is a batch row of its own."""
+    found = []
+    for span in key.spans:
+        part = slice(span.row, span.row + 1)
+        keys, values = key.cached[part, :, : span.keys], value.cached[part, :, : span.keys]
+        asked = query[span.tokens].transpose(0, 2)
+        found.append(scaled_dot_product_attention(asked, keys, values, attn_mask=span.bias, scale=scaling))
+    return torch.cat(found, 2).permute(2, 0, 1, 3), None
 
 
 AttentionInterface.register(NAME, attend)

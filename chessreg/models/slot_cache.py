@@ -23,7 +23,8 @@ STEP = 128  # columns are added in steps, so that growing copies the cache rarel
 class Slots:
     """Where one pass writes and reads: rows [r] (None: all, in order), columns [r, q], the first `width` columns.
 
-    fresh says that no row has earlier tokens, so that nothing needs reading back. With spans rows are read one by one.
+    fresh says that no row has earlier tokens, so that nothing needs reading back. With spans rows are read one by one,
+    and [r, q] is [tokens, 1]: a row comes once for each of its tokens.
     """
 
     rows: Tensor | None
@@ -106,6 +107,7 @@ class SlotCache(Cache):
     """The cache of all layers of a model."""
 
     def __init__(self, n_layers: int, rows: int) -> None:
+        self.row_count = rows
         super().__init__(layers=[SlotLayer(rows) for _ in range(n_layers)])
 
     def place(self, slots: Slots) -> None:
@@ -114,11 +116,12 @@ class SlotCache(Cache):
             layer.slots = slots
 
     def take(self, rows: Tensor) -> None:
+        self.row_count = len(rows)
         for layer in self.layers:
             layer.take(rows)
 
     def copy(self) -> SlotCache:
         """A cache of its own with the same keys and values."""
-        other = SlotCache(0, 0)
+        other = SlotCache(0, self.row_count)
         other.layers = [layer.copy() for layer in self.layers]
         return other

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from chessreg.models.decoding import ContextFullError, DecodingSession, group_by_length
+from chessreg.models.decoding import ContextFullError, DecodingSession
 from chessreg.models.edits import position_set
+from chessreg.models.passes import Ragged
 
 TREE_TOKENS = 8192  # the most nodes in one pass: bounds memory, not results
 
@@ -99,14 +100,16 @@ class Continuations:
         if full:
             raise ContextFullError(full, self.session.model.block_size)
         batches = [self._plan(place, beginnings) for place, beginnings in enumerate(wanted)]
-        order = [i for i in range(len(batches)) if batches[i].tokens]
-        order.sort(key=lambda i: len(batches[i].tokens))
-        for group in group_by_length(order, [len(batches[i].tokens) for i in order], TREE_TOKENS):
-            group.sort()  # all rows in order are read in place
-            scores = self._compute(group, [batches[i] for i in group])
-            for place, i in enumerate(group):
+        pending = [i for i in range(len(batches)) if batches[i].tokens]
+        if not pending:
+            return
+        rows, counts = [self.rows[i] for i in pending], [len(batches[i].tokens) for i in pending]
+        for group in self.session.groups(rows, counts, TREE_TOKENS):
+            chosen = [pending[i] for i in group]
+            scores = self._compute(chosen, [batches[i] for i in chosen])
+            for i, own in zip(chosen, scores, strict=True):
                 tree = self._trees[i]
-                tree.logprobs = np.concatenate([tree.logprobs, scores[place, batches[i].reads]])
+                tree.logprobs = np.concatenate([tree.logprobs, own[batches[i].reads]])
 
     def _plan(self, place: int, beginnings: Iterable[Beginning]) -> _Batch:
         """The tokens that a row must feed for these beginnings."""
@@ -162,27 +165,22 @@ class Continuations:
         return batch.attended[-1]
 
     @torch.inference_mode()
-    def _compute(self, group: list[int], batches: list[_Batch]) -> np.ndarray:
-        """Log-probabilities float32 [rows, nodes, vocab] after each fed node."""
+    def _compute(self, group: list[int], batches: list[_Batch]) -> list[np.ndarray]:
+        """Log-probabilities after each fed node: float32 [nodes, vocab] of each row."""
         session, rows = self.session, [self.rows[i] for i in group]
-        width = max(len(batch.tokens) for batch in batches)
-        clean = np.array([session.clean(row) for row in rows])
-        first = clean + np.array([batch.first for batch in batches])
+        clean = [session.clean(row) for row in rows]
+        first = np.array([at + batch.first for at, batch in zip(clean, batches, strict=True)])
         counts = np.array([len(batch.tokens) for batch in batches])
-        columns = first[:, None] + np.arange(width)
-        ids = np.zeros((len(rows), width), np.int64)
-        positions = columns.copy()
-        visible = np.zeros((len(rows), width, int(columns.max()) + 1), bool)
-        masks = [np.zeros((len(rows), width), bool) for _ in session.edits]
-        for i, batch in enumerate(batches):
+        visible = []
+        for at, batch in zip(clean, batches, strict=True):
             count = len(batch.tokens)
-            ids[i, :count], positions[i, :count] = batch.tokens, batch.positions
-            visible[i, :, : clean[i]] = True
-            visible[i, np.arange(width), columns[i]] = True  # padding attends to itself: a row of nothing would be NaN
+            own = np.zeros((count, at + batch.first + count), bool)
+            own[:, :at] = True
             node = np.repeat(np.arange(count), [len(attended) for attended in batch.attended])
-            visible[i, node, clean[i] + np.concatenate(batch.attended)] = True
-            for number, mask in enumerate(masks):
-                mask[i, :count] = [edited[number] for edited in batch.edited]
-        hidden = session.forward(rows, ids, columns, positions, counts, visible, masks)
-        logprobs: np.ndarray = session.head(hidden).cpu().numpy()
-        return logprobs
+            own[node, at + np.concatenate(batch.attended)] = True
+            visible.append(own)
+        ids = np.concatenate([batch.tokens for batch in batches])
+        positions = np.concatenate([batch.positions for batch in batches])
+        edited = np.concatenate([np.array(batch.edited, bool).reshape(len(batch.tokens), -1) for batch in batches])
+        hidden = session.forward(Ragged(rows, counts, first, ids, positions, visible, list(edited.T)))
+        return np.split(session.head(hidden).cpu().numpy(), np.cumsum(counts)[:-1])

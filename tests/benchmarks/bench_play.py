@@ -1,6 +1,6 @@
 """Matches: games a minute against one game at a time, and how busy slow engines are kept.
 
-    python tests/benchmarks/bench_play.py [--checkpoint FILE_OR_FOLDER] [--threads 2] [--games 48]
+    python tests/benchmarks/bench_play.py [--checkpoint FILE_OR_FOLDER] [--threads 1] [--games 160]
 
 1. At 1,000 nodes: the arena against the plain way, which plays one game after the other and recomputes the whole text
    for every character. Both use the same model object, dtype and threads, the policy retry:5, the same draws, and level
@@ -271,7 +271,7 @@ def load(given: Path | None, stack: ExitStack) -> LanguageModel | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", type=Path)
-    parser.add_argument("--threads", type=int, default=free_cores())
+    parser.add_argument("--threads", type=int, default=max(1, free_cores() - 1))  # as a match takes them
     parser.add_argument("--games", type=int, default=160)
     parser.add_argument("--plain-games", type=int, default=3)
     options = parser.parse_args()

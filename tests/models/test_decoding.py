@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -11,14 +13,15 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.decoding import ContextFullError, DecodingSession
 from chessreg.models.edits import POSITION_SETS, Edit, register_positions
 from chessreg.models.language_model import LanguageModel
+from chessreg.models.passes import Ragged
 
 CLOSE = 1e-4
 
 
-@pytest.fixture(params=[False, True], ids=["all at once", "row by row"], autouse=True)
-def row_by_row(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways to attend: which is taken goes by the cost alone."""
-    monkeypatch.setattr(DecodingSession, "_row_by_row", lambda self, group, has_history: request.param and has_history)
+@pytest.fixture(params=[False, True], ids=["rectangles", "packed"], autouse=True)
+def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways of a pass: which is taken goes by the cost alone."""
+    monkeypatch.setattr(DecodingSession, "_packs", lambda self, rows, counts, history: request.param and history)
 
 
 def random_rows(seed: int, lengths: list[int]) -> list[list[int]]:
@@ -123,11 +126,11 @@ def test_sync_feeds_only_what_differs(tiny: LanguageModel) -> None:
     widths: list[int] = []
     whole = session.forward
 
-    def counting(group: list[int], ids: np.ndarray, *rest: object) -> Tensor:
-        widths.append(ids.shape[1])
-        return whole(group, ids, *rest)  # type: ignore[arg-type]
+    def counting(new: Ragged, *rest: Any) -> Tensor:
+        widths.append(int(new.counts.max()))
+        return whole(new, *rest)
 
-    session.forward = counting  # type: ignore[method-assign, assignment]
+    session.forward = counting  # type: ignore[method-assign]
     second = [[*first[0], 1, 2, 3], [*first[1][:25], 4, 5], first[2]]
     session.sync(second)
     assert widths == [3]
@@ -161,16 +164,17 @@ def test_a_subset_of_rows_next_to_full_ones_is_decoded(tiny: LanguageModel) -> N
     assert_exact(session, [])
 
 
-def test_the_way_that_reads_fewer_keys_is_taken(tiny: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cheaper_way_is_taken(tiny: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     session = tiny.session(4)
     session.feed(random_rows(0, [3, 4, 3, 60]))
-    assert not session._row_by_row([0, 1, 2, 3], has_history=False)
-    assert not session._row_by_row([0, 1, 2, 3], has_history=True)  # a call for each costs more than it saves
+    assert not session._packs([0, 1, 2, 3], [1] * 4, history=False)
+    assert not session._packs([0, 1, 2, 3], [1] * 4, history=True)  # a call for each costs more than it saves
+    assert session._packs([0, 1, 2, 3], [1, 1, 1, 9], history=True)  # padding would cost more
     session = tiny.session(8)
     session.tokens = [[1] * 900] + [[1] * 90 for _ in range(7)]
-    assert session._row_by_row(list(range(8)), has_history=True)
-    assert session._row_by_row([2], has_history=True)
+    assert session._packs(list(range(8)), [1] * 8, history=True)
+    assert session._packs([2], [1], history=True)
 
 
 def test_sessions_refuse_what_does_not_fit(tiny: LanguageModel) -> None:

@@ -36,10 +36,10 @@ def boards_and_prompts(pgn: Tokenizer) -> tuple[list[chess.Board], list[list[int
     return boards, [pgn.encode(pgn.prompt(sans)).tolist() for sans in GAMES]
 
 
-@pytest.fixture(params=[False, True], ids=["all at once", "row by row"], autouse=True)
-def row_by_row(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways to attend: which is taken goes by the cost alone."""
-    monkeypatch.setattr(DecodingSession, "_row_by_row", lambda self, group, has_history: request.param and has_history)
+@pytest.fixture(params=[False, True], ids=["rectangles", "packed"], autouse=True)
+def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways of a pass: which is taken goes by the cost alone."""
+    monkeypatch.setattr(DecodingSession, "_packs", lambda self, rows, counts, history: request.param and history)
 
 
 def forced(model: LanguageModel, prompt: list[int], ids: list[int], edits: list[Edit]) -> float:

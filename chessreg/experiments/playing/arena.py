@@ -2,8 +2,8 @@
 
 Game r has row r of the session, whose key-value cache lives from move to move; a game that ends leaves its row to the
 next game. Every pass of the model goes on with all texts that are being written, whatever character or try they are
-at, so no game waits for another's retries. What is played does not depend on how games share passes: draws are keyed
-by game, ply and try.
+at, and reads what the engines have answered meanwhile, so no game waits for another. What is played does not depend on
+how games share passes: draws are keyed by game, ply and try.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 TICK_SECONDS = 0.2  # how long a wait for engines may last before the caller hears of it
 MEMORY = 0.8  # how slowly the arena changes its mind about who is slower, model or engines
 SPARSE = 4  # rows are closed up once one in so many is empty: it copies the cache
-ADMIT = 4  # prompts are read together, once one game in so many waits for the model: a pass for each would be dear
+ADMIT = 4  # where engines are slower, prompts wait until one game in so many has one: a pass for each would be dear
 
 
 class Arena:
@@ -99,9 +99,10 @@ class Arena:
         if not self.drafts and ADMIT * len(ready) < len(ready) + len(self.asked):
             self._wait_for_engines()
             return
-        if not self.drafts or ADMIT * len(ready) >= sum(game is not None for game in self.games):
-            self._admit(ready)
+        if self.slow and self.drafts and ADMIT * len(ready) < sum(game is not None for game in self.games):
+            ready = []
         began = time.perf_counter()
+        self._admit(ready)
         drafts = list(self.drafts.items())
         choices = self.policy.advance(self.session, self.tokenizer, [draft for _, draft in drafts])
         for (row, _), choice in zip(drafts, choices, strict=True):
@@ -133,7 +134,9 @@ class Arena:
         return game
 
     def _admit(self, ready: list[int]) -> None:
-        """The model reads what was played in these games, and their turns begin."""
+        """The model reads what was played in these games, with what it wrote in others, and their turns begin."""
+        if not ready:
+            return
         self._compare()
         wanted: list[Any] = list(self.session.tokens)
         turns = []
@@ -147,7 +150,7 @@ class Arena:
                 wanted[row] = tokens
             key = ("play", *self.noise, game.unit, game.ply)
             turns.append(Turn(row, game.board, key, tuple(tokens) if long else None))
-        self.session.sync(wanted)
+        self.session.hold(wanted)
         self.drafts.update((draft.row, draft) for draft in begin(self.session, turns))
 
     def _compare(self) -> None:
@@ -186,7 +189,9 @@ class Arena:
                 self.finished.append(game)
 
     def _compact(self) -> None:
-        """Close up rows for which no game waits."""
+        """Close up rows for which no game waits, if passes read them along."""
+        if self.session.packable:
+            return
         kept = [row for row, game in enumerate(self.games) if game is not None]
         empty = len(self.games) - len(kept)
         if not kept or not empty or SPARSE * empty < len(self.games):

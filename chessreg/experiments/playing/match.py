@@ -43,7 +43,7 @@ def play_match(task: Task[PlaySpec, PlayHow]) -> None:
     training = TrainingGames.of(inputs, spec.checkpoint)
     record_match(task, checkpoint, intervention)
     timed = any(limit is not None and limit.kind == "time" for limit in (opponent.limit, adjudicate))
-    cores = Cores(how, device, timed)
+    cores = Cores(how, device, timed, opponent.needs_process)
     with EnginePool(opponent, how.engine_processes or None, timed=timed, reserved_cores=cores.reserved) as pool:
         arena = Arena(
             model,
@@ -70,19 +70,20 @@ def play_match(task: Task[PlaySpec, PlayHow]) -> None:
 
 class Cores:
     """Who computes where. Under a time limit the model's threads and the engines never share a core: an engine that
-    waits for one searches less in its time."""
+    waits for one searches less in its time. Otherwise one core is left to engines."""
 
-    def __init__(self, how: PlayHow, device: str, timed: bool) -> None:
-        self.how, self.timed, self.reserved = how, timed, 0
+    def __init__(self, how: PlayHow, device: str, timed: bool, engines: bool) -> None:
+        self.how, self.timed, self.engines, self.reserved = how, timed, engines, 0
         if timed and device == "cpu" and free_cores() > 1:
             self.reserved = min(how.threads or 1, free_cores() - 1)
-            self.share(True)
+        self.share(False)
 
     def share(self, engines_slow: bool) -> None:
         """One thread for the model while the engines are slower: its other threads would spin on cores they need."""
-        from chessreg.models.devices import prepare
+        from chessreg.models.devices import cores, prepare
 
-        prepare("cpu", self.how.threads or int(engines_slow or self.timed))
+        usual = max(1, cores() - 1) if self.engines else cores()
+        prepare("cpu", self.how.threads or (1 if engines_slow or self.timed else usual))
 
 
 def hand_back(task: Task[PlaySpec, PlayHow], game: PlayedGame, training: TrainingGames | None) -> None:

@@ -81,7 +81,8 @@ class Policy(Protocol):
     def move_tokens(self) -> int: ...
 
     def advance(self, session: DecodingSession, tokenizer: Tokenizer, drafts: Sequence[Draft]) -> list[Choice | None]:
-        """Go on with these turns by one pass of the model; a choice for each that is now made, else None."""
+        """Go on with these turns by one token each; a choice for each that is now made, else None. What is written is
+        computed with the session's next pass."""
         ...
 
 
@@ -162,8 +163,9 @@ class Retry:
         object.__setattr__(self, "temperatures", given)
 
     def advance(self, session: DecodingSession, tokenizer: Tokenizer, drafts: Sequence[Draft]) -> list[Choice | None]:
-        """One more character of every text. A row whose text is no move begins its next try at once, so that no row
-        waits for the tries of another."""
+        """One more token of every text. A row whose text is no move begins its next try at once, so that no row waits
+        for the tries of another."""
+        session.refresh()
         limit = self.move_tokens or tokenizer.max_move_tokens
         made: dict[int, Choice] = {}
         new: list[list[int]] = [[] for _ in range(len(session))]
@@ -182,8 +184,7 @@ class Retry:
                     session.rewind(draft.row, draft.start, draft.logprobs)
                     failed.append(i)
             pending = failed
-        if any(new):
-            session.feed(new)
+        session.extend(new)
         for i, draft in enumerate(drafts):
             if draft.turn.prompt is not None:
                 made[i] = self._cropped(session, tokenizer, draft)

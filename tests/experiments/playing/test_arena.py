@@ -14,6 +14,7 @@ from chessreg.experiments.playing.policies import make_policy
 from chessreg.games.engines import choose_move, parse_engine
 from chessreg.games.openings import openings, parse_opening
 from chessreg.games.pool import EngineMove, EnginePool
+from chessreg.models.decoding import DecodingSession
 
 RANDOM = parse_engine("random")
 
@@ -210,7 +211,9 @@ def test_a_wait_for_engines_can_be_broken_off(model, pgn):
         list(arena(model, pgn, Mute(), tick=tick).play(range(4)))
 
 
-def test_rows_are_closed_up_when_no_game_waits(model, pgn, monkeypatch):
+@pytest.mark.parametrize("packable", [False, True])
+def test_rows_are_closed_up_when_no_game_waits_and_passes_read_them(model, pgn, monkeypatch, packable):
+    monkeypatch.setattr(DecodingSession, "packable", packable)
     sizes = []
     with EnginePool(RANDOM) as pool:
         made = arena(model, pgn, pool, policy="retry:3", batch_games=16)
@@ -218,5 +221,5 @@ def test_rows_are_closed_up_when_no_game_waits(model, pgn, monkeypatch):
         monkeypatch.setattr(made, "_round", lambda: (turn(), sizes.append(len(made.session)))[0])
         assert len(list(made.play(range(20)))) == 20
     assert sizes[0] == 16
-    assert sizes[-1] < 8
+    assert sizes[-1] == 16 if packable else sizes[-1] < 8
     assert sizes == sorted(sizes, reverse=True)

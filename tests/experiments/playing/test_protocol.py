@@ -189,12 +189,12 @@ def test_a_try_writes_no_more_than_it_may(model, pgn):
 def test_under_a_time_limit_model_and_engines_share_no_core(monkeypatch, stockfish):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
     for threads, reserved in ((0, 1), (3, 3), (20, 7)):
-        cores = Cores(PlayHow(threads=threads), "cpu", timed=True)
+        cores = Cores(PlayHow(threads=threads), "cpu", timed=True, engines=True)
         assert cores.reserved == reserved
         with EnginePool(parse_engine("stockfish:0@time=0.1"), 64, reserved_cores=cores.reserved) as pool:
             assert pool.processes == free_cores() - reserved
-    assert Cores(PlayHow(), "cuda", timed=True).reserved == 0
-    assert Cores(PlayHow(), "cpu", timed=False).reserved == 0
+    assert Cores(PlayHow(), "cuda", timed=True, engines=True).reserved == 0
+    assert Cores(PlayHow(), "cpu", timed=False, engines=True).reserved == 0
     with EnginePool(parse_engine("random"), 64, timed=True) as pool:  # analyses have a time limit
         assert pool.processes == 8
     torch.set_num_threads(1)
@@ -274,3 +274,16 @@ def test_a_preset_on_the_command_line_fills_what_is_not_given(session, tmp_path)
     assert found["adjudicate_at"] == {"value": 90, "source": "preset author-2024"}
     with pytest.raises(BadInputError):
         PlaySpec(**PLAY.preset("paper") | {"policy": "legal", "temperatures": (1.0, 2.0)}, checkpoint="bigram")
+
+
+@pytest.mark.parametrize(("threads", "engines", "usual"), [(0, True, 7), (0, False, 8), (3, True, 3)])
+def test_a_core_is_left_to_engines_and_more_while_they_are_slower(monkeypatch, threads: int, engines: bool, usual: int):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    cores = Cores(PlayHow(threads=threads), "cpu", timed=False, engines=engines)
+    assert torch.get_num_threads() == usual
+    cores.share(True)
+    assert torch.get_num_threads() == (threads or 1)
+    cores.share(False)
+    assert torch.get_num_threads() == usual
+    torch.set_num_threads(1)

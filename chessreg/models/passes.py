@@ -1,0 +1,151 @@
+"""One pass of a model over new tokens of many rows, each with its own number of them.
+
+Two ways, which give the same. As a rectangle: shorter rows are padded, and all attend at once. Packed: the tokens stand
+one after the other without padding, and each row attends to its own keys (row_attention.py). On a CPU a token of
+padding costs as much as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chessreg.models.edits import Edit, editing
+from chessreg.models.row_attention import by_rows, spans
+from chessreg.models.slot_cache import SlotCache, Slots
+
+if TYPE_CHECKING:
+    from chessreg.models.language_model import LanguageModel
+
+NO_MASK = torch.zeros(1, 1, 1, 1)  # where every row has its own
+
+Keep = Callable[[int, Tensor], None]
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """New tokens of some rows of a session, T in all, one row's after the other's; a row may have none.
+
+    Row i has counts[i] of them, written from cache column first[i] on. visible[i] bool [counts[i], keys] says which
+    columns each of its tokens attends to, its own included; None: every column up to its own. masks, one for each edit,
+    bool [T]: the tokens that it touches (None: all).
+    """
+
+    rows: list[int]
+    counts: np.ndarray
+    first: np.ndarray
+    ids: np.ndarray
+    positions: np.ndarray
+    visible: Sequence[np.ndarray] | None
+    masks: Sequence[np.ndarray | None]
+
+    @cached_property
+    def place(self) -> np.ndarray:
+        """Which of `rows` each token belongs to, int [T]."""
+        return np.repeat(np.arange(len(self.rows)), self.counts)
+
+    @cached_property
+    def offset(self) -> np.ndarray:
+        """The number of each token within its row's, int [T]."""
+        return np.arange(len(self.ids)) - np.repeat(np.cumsum(self.counts) - self.counts, self.counts)
+
+    @property
+    def fresh(self) -> bool:
+        """Whether no row has earlier tokens, so that nothing needs reading back."""
+        return self.visible is None and not self.first.any()
+
+
+def packed(
+    model: LanguageModel, cache: SlotCache, edits: Sequence[Edit], new: Ragged, watched: set[int], keep: Keep
+) -> Tensor:
+    """Final hidden states [T, d_model]. Every token is a batch row of width 1, so nothing is padded.
+
+    keep gets the residuals [T, d_model] of watched layers.
+    """
+    device = model.device
+    columns = (new.first[new.place] + new.offset)[:, None]
+    rows = torch.tensor(np.array(new.rows)[new.place], device=device)
+    parts = spans(new.rows, new.first, new.counts, new.visible, model.dtype)
+    cache.place(Slots(rows, torch.from_numpy(columns).to(device), int(columns.max()) + 1, False, parts))
+    masks = [None if mask is None else torch.from_numpy(mask[:, None]) for mask in new.masks]
+    chosen = [edit.take(rows) if edit.per_row else edit for edit in edits]
+    positions = new.positions.clip(max=model.block_size - 1)[:, None]
+    with by_rows(model.hf):
+        hidden = _transform(model, cache, new.ids[:, None], positions, NO_MASK, list(zip(chosen, masks, strict=True)),
+                            watched, lambda layer, residual: keep(layer, residual[:, 0]))  # fmt: skip
+    return hidden[:, 0]
+
+
+def rectangle(
+    model: LanguageModel, cache: SlotCache, edits: Sequence[Edit], new: Ragged, watched: set[int], keep: Keep
+) -> Tensor:
+    """Final hidden states [T, d_model], as `packed` gives them."""
+    device, width = model.device, int(new.counts.max())
+    shape, at = (len(new.rows), width), (new.place, new.offset)
+    columns = new.first[:, None] + np.arange(width)
+    ids, positions = np.zeros(shape, np.int64), columns.copy()
+    ids[at], positions[at] = new.ids, new.positions
+    masks = []
+    for mask in new.masks:
+        padded = np.zeros(shape, bool)
+        padded[at] = True if mask is None else mask
+        masks.append(None if mask is None else torch.from_numpy(padded))
+    whole = new.rows == list(range(cache.row_count))
+    rows = None if whole else torch.tensor(new.rows, device=device)
+    there = torch.from_numpy(columns).to(device)
+    cache.place(Slots(rows, there, int(columns.max()) + 1, new.fresh))
+    chosen = [edit.take(torch.tensor(new.rows)) if edit.per_row and not whole else edit for edit in edits]
+    picked = torch.from_numpy(new.place).to(device), torch.from_numpy(new.offset).to(device)
+    hidden = _transform(model, cache, ids, positions.clip(max=model.block_size - 1), _mask(model, new, columns, there),
+                        list(zip(chosen, masks, strict=True)), watched,
+                        lambda layer, residual: keep(layer, residual[picked]))  # fmt: skip
+    return hidden[picked]
+
+
+def _mask(model: LanguageModel, new: Ragged, columns: np.ndarray, there: Tensor) -> Tensor | None:
+    """What each token of a rectangle attends to, [rows, 1, width, columns]; None: plain causal attention."""
+    if new.fresh:
+        return None
+    reach = int(columns.max()) + 1
+    if new.visible is None:
+        attended = torch.arange(reach, device=model.device) <= there[:, :, None]
+    else:
+        visible = np.zeros((*columns.shape, reach), bool)
+        for i, own in enumerate(new.visible):
+            visible[i, np.arange(columns.shape[1]), columns[i]] = True  # padding sees itself: of nothing comes NaN
+            visible[i, : own.shape[0], : own.shape[1]] = own
+        attended = torch.from_numpy(visible).to(model.device)
+    if model.device.type == "cpu":  # a boolean mask would be made a number again in every layer
+        attended = torch.where(attended, 0.0, -torch.inf).to(model.dtype)
+    return attended[:, None]
+
+
+def _transform(
+    model: LanguageModel,
+    cache: SlotCache,
+    ids: np.ndarray,
+    positions: np.ndarray,
+    mask: Tensor | None,
+    edits: Sequence[tuple[Edit, Tensor | None]],
+    watched: set[int],
+    keep: Keep,
+) -> Tensor:
+    with ExitStack() as stack:
+        stack.enter_context(editing(model.blocks, edits))
+        if watched:
+            stack.enter_context(model.watching(watched, keep))
+        hidden: Tensor = model.hf.transformer(
+            torch.from_numpy(ids).to(model.device),
+            past_key_values=cache,
+            attention_mask=mask,
+            position_ids=torch.from_numpy(positions).to(model.device),
+            use_cache=True,
+        ).last_hidden_state
+    return hidden
