@@ -83,9 +83,10 @@ class DecodingSession:
         """Append tokens as `feed` does; they are computed with the next `refresh`, in one pass with what came since."""
         if len(rows) != len(self):
             raise BadInputError(f"{len(rows)} lists of tokens for a session of {len(self)} rows")
-        full = [r for r, new in enumerate(rows) if len(self.tokens[r]) + len(new) > self.model.block_size]
+        block = self.model.block_size
+        full = [r for r, new in enumerate(rows) if len(self.tokens[r]) + len(new) > block]
         if full:
-            raise ContextFullError(full, self.model.block_size)
+            raise ContextFullError(full, block)
         for row, new in enumerate(rows):
             self.tokens[row].extend(int(token) for token in new)
             if len(new):
@@ -101,9 +102,10 @@ class DecodingSession:
 
     def hold(self, rows: Sequence[Sequence[int]]) -> None:
         """What `sync` does, computed with the next `refresh`."""
-        full = [r for r, new in enumerate(rows) if len(new) > self.model.block_size]
+        block = self.model.block_size
+        full = [r for r, new in enumerate(rows) if len(new) > block]
         if full:
-            raise ContextFullError(full, self.model.block_size)
+            raise ContextFullError(full, block)
         shared = [common_prefix(old, new) for old, new in zip(self.tokens, rows, strict=True)]
         self.rollback([len(old) - n for old, n in zip(self.tokens, shared, strict=True)])
         self.extend([list(new[n:]) for new, n in zip(rows, shared, strict=True)])

@@ -74,21 +74,21 @@ class RecordingPool(EnginePool):
 
 def arena_games(
     model: LanguageModel,
-    opponent: str,
+    pool: EnginePool,
     games: int,
     move_limit: int,
     on_slow: Callable[[bool], None],
     batch_games: int = 32,
-) -> tuple[list[PlayedGame], float, RecordingPool]:
+) -> tuple[list[PlayedGame], float]:
     """Games by the arena, and the seconds that they took, engines started."""
-    with RecordingPool(parse_engine(opponent)) as pool:
+    with pool:
         warm_up(pool)
         policy, rules = make_policy(f"retry:{TRIES}"), Rules(chess.WHITE, move_limit)
         settings: dict[str, Any] = {"noise": NOISE, "batch_games": batch_games, "engines_slow": on_slow}
         arena = Arena(model, PGN, policy, rules, pool, opening, **settings)
         began = time.perf_counter()
         played = list(arena.play(range(games)))
-        return sorted(played, key=lambda game: game.unit), time.perf_counter() - began, pool
+        return sorted(played, key=lambda game: game.unit), time.perf_counter() - began
 
 
 def forward_bound(model: LanguageModel, played: list[PlayedGame], batch_games: int = 32) -> tuple[float, float]:
@@ -192,7 +192,8 @@ def against_plain(
     limit = 40
     cpu = time.process_time()
     with passes_timed() as in_passes:
-        played, seconds, _ = arena_games(model, "stockfish:20@nodes=1000", games, limit, on_slow)
+        pool = EnginePool(parse_engine("stockfish:20@nodes=1000"))
+        played, seconds = arena_games(model, pool, games, limit, on_slow)
     cpu = time.process_time() - cpu
     turns_per_game = sum(len(game.tries) for game in played) / games
     bound, bound_cpu = forward_bound(model, played)
@@ -224,7 +225,8 @@ def against_engines(model: LanguageModel, games: int, on_slow: Callable[[bool], 
     rounds = []
     for _ in range(3):
         cpu = time.process_time()
-        played, seconds, pool = arena_games(model, opponent, games, 6, on_slow)
+        pool = RecordingPool(parse_engine(opponent))
+        played, seconds = arena_games(model, pool, games, 6, on_slow)
         own_cpu = time.process_time() - cpu
         searching = sum(answer.result().seconds for answer in pool.answers)
         with EnginePool(parse_engine(opponent)) as alone:
