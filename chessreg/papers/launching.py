@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from chessreg.papers.work import Work
 
 POLL_SECONDS = 1.0
+LOSSES = 2  # a step whose job was lost (a machine that went down) is launched again so many times
 
 
 class Launching:
@@ -34,11 +36,13 @@ class Launching:
     ) -> None:
         self.work, self.on, self.on_launch, self.on_progress = work, on, on_launch, on_progress
         self.coming: dict[str, str] = {}  # recipes of steps that are launched, or about to be, and not complete
+        self.losses: Counter[str] = Counter()  # of steps
 
     def do(self) -> bool:
         """Launch and wait until every step is complete; returns whether that was interrupted: the jobs then go on.
 
-        Raises ChessregError naming a step whose job failed; the other jobs go on, and the next call launches it again.
+        A job that was lost is launched again, twice at most. Raises ChessregError naming a step whose job failed; the
+        other jobs go on, and the next call launches it again.
         """
         self.work.recipes.clear()
         try:
@@ -148,14 +152,21 @@ class Launching:
             time.sleep(POLL_SECONDS)
 
     def raise_failed(self) -> None:
-        """Raises ChessregError for the first step whose newest job has ended otherwise than by finishing."""
+        """Raises ChessregError for the first step whose newest job has ended otherwise than by finishing. What was lost
+        is forgotten: it is launched again."""
         from chessreg.jobs.standing import OVER
 
         steps = {self.run_id(step): step for step in self.coming}
         for row in self.rows():
-            if row["state"] in OVER - {"finished", "blocked"} and not self.complete(steps[row["run_id"]]):
-                why = f": {row['message']}" if row["message"] else ""
-                raise ChessregError(
-                    f"step {steps[row['run_id']]}: its job ended as {row['state']}{why}",
-                    f"chessreg logs {row['id'].hex[-6:]}; the same command launches it again",
-                )
+            step = steps[row["run_id"]]
+            if step not in self.coming or row["state"] not in OVER - {"finished", "blocked"} or self.complete(step):
+                continue
+            if row["state"] == "lost" and self.losses[step] < LOSSES:
+                self.losses[step] += 1
+                del self.coming[step]
+                continue
+            why = f": {row['message']}" if row["message"] else ""
+            raise ChessregError(
+                f"step {step}: its job ended as {row['state']}{why}",
+                f"chessreg logs {row['id'].hex[-6:]}; the same command launches it again",
+            )

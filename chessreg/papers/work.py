@@ -38,6 +38,7 @@ class Made:
     request: Request
     tag: str
     recipes: dict[str, str]
+    answers: dict[tuple[Any, ...], QueryResult]  # of queries asked before: complete runs do not change
 
     def run_id(self, name: str) -> str:
         """The id of a complete step's run, hex."""
@@ -47,7 +48,11 @@ class Made:
 
     def query(self, title: str, *steps: str, **options: Any) -> QueryResult:
         """A catalogue query over the runs of these steps."""
-        return self.session.query(title, run=[self.run_id(name) for name in steps], **options)
+        runs = [self.run_id(name) for name in steps]
+        asked = title, *runs, *sorted(options.items())
+        if asked not in self.answers:
+            self.answers[asked] = self.session.query(title, run=runs, **options)
+        return self.answers[asked]
 
 
 class Work:
@@ -60,6 +65,7 @@ class Work:
         self.steps = ordered(paper.steps(request))
         self.tag = f"{paper.name}-{request.size}-{short_digest(session, request)}"
         self.recipes: dict[str, str] = {}
+        self.answers: dict[tuple[Any, ...], QueryResult] = {}
 
     def tag_of(self, choice: bool) -> str:
         """The tag of the results, or of the runs that only choose settings: a query pools what has one tag."""
@@ -67,7 +73,7 @@ class Work:
 
     @property
     def made(self) -> Made:
-        return Made(self.session, self.request, self.tag, self.recipes)
+        return Made(self.session, self.request, self.tag, self.recipes, self.answers)
 
     def settings(self, step: Step, recipes: Mapping[str, str] | None = None) -> dict[str, Any]:
         given = step.settings(self.made) if callable(step.settings) else step.settings

@@ -76,6 +76,19 @@ def test_a_step_whose_job_failed_is_named_and_launched_again_the_next_time(work,
     assert (queued, len(jobs(session))) == ([1], 4)
 
 
+def test_a_step_whose_job_was_lost_is_launched_again_twice(work, session):
+    class Unlucky(Launching):
+        def wait(self):
+            with self.work.session.database.write() as sql:
+                for job in sql.scalars(select(tables.Job).where(tables.Job.run_id == self.run_id("b"))):
+                    job.state, job.cause, job.message = JobState.ENDED, tables.Cause.LOST, "its process is gone"
+
+    queued = []
+    with pytest.raises(ChessregError, match="step b: its job ended as lost: its process is gone"):
+        Unlucky(work, "local", queued.append).do()
+    assert queued == [3, 1, 1]
+
+
 def test_a_run_that_needs_another_is_launched_with_it(session, work):
     """Only names are needed of what it reads: both are queued in one round, the one after the other."""
     cache = Step("cache", "cache", {"checkpoint": "sha256:" + "c" * 64, "dataset": "dataset:" + "d" * 64}, "")
