@@ -90,13 +90,13 @@ def rectangle(
     device, width = model.device, int(new.counts.max())
     shape, at = (len(new.rows), width), (new.place, new.offset)
     columns = new.first[:, None] + np.arange(width)
-    ids, positions = np.zeros(shape, np.int64), columns.copy()
-    ids[at], positions[at] = new.ids, new.positions
-    masks = []
-    for mask in new.masks:
-        padded = np.zeros(shape, bool)
-        padded[at] = True if mask is None else mask
-        masks.append(None if mask is None else torch.from_numpy(padded))
+
+    def padded(values: np.ndarray, padding: np.ndarray) -> np.ndarray:
+        padding[at] = values
+        return padding
+
+    ids, positions = padded(new.ids, np.zeros(shape, np.int64)), padded(new.positions, columns.copy())
+    masks = [None if m is None else torch.from_numpy(padded(m, np.zeros(shape, bool))) for m in new.masks]
     whole = new.rows == list(range(cache.row_count))
     rows = None if whole else torch.tensor(new.rows, device=device)
     there = torch.from_numpy(columns).to(device)
