@@ -165,7 +165,7 @@ def index(work: Work, made: Sequence[Written]) -> str:
     ]
     for written in made:
         linked = ", ".join(f"[{name}]({name})" for name in written.files)
-        rows = "" if written.rows is None else f"{written.rows} rows: "
+        rows = "" if written.rows is None else "1 row: " if written.rows == 1 else f"{written.rows:,} rows: "
         lines += [f"## {written.title}", ""]
         lines += [f"{rows}{linked}", "", f"    {written.command}", ""] if written.files else []
         lines += [f"- {note}" for note in written.notes] + ([""] if written.notes else [])
