@@ -178,7 +178,7 @@ def remarks(entry: Entry, rows: int, counts: pa.Table, scope: Scope) -> list[str
     left = counts.to_pylist()[0]
     ways = {"unfinished": "not complete (--partial shows them)", "archived": "archived", "invalid": "invalid"}
     words = [f"{left[name]} {way}" for name, way in ways.items() if left[name]]
-    notes = [f"left out: runs that are {', '.join(words)}"] if words else []
+    notes = [f"left out of the runs: {', '.join(words)}"] if words else []
     if left["stale"]:
         notes.append(f"{left['stale']} of these runs are stale: made from something invalid (chessreg runs list)")
     if not rows:

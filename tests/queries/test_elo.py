@@ -129,7 +129,7 @@ def test_partial_runs_are_shown_on_request_with_what_was_planned(database, make)
     assert len(result) == 0
     assert result.notes == [
         "nothing to show yet; chessreg run play makes what this table shows",
-        "left out: runs that are 1 not complete (--partial shows them)",
+        "left out of the runs: 1 not complete (--partial shows them)",
     ]
     [row] = ask(database, partial=True)
     assert (row["n"], row["planned"]) == (3, 20)

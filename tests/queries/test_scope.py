@@ -98,7 +98,7 @@ def test_what_is_archived_or_invalid_is_left_out_until_taken_back(database, make
     make.say("run", run.id, word, "wrong engine")
     result = run_query(database, "elo")
     assert [row["n"] for row in result.rows] == [3]
-    assert result.notes == [f"left out: runs that are 1 {word.replace('archive', 'archived')}"]
+    assert result.notes == [f"left out of the runs: 1 {word.replace('archive', 'archived')}"]
     make.say("run", run.id, word, "wrong engine", withdrawn=True)
     assert [row["n"] for row in run_query(database, "elo").rows] == [2, 3]
     make.say("checkpoint", checkpoint.id, word)
