@@ -56,8 +56,8 @@ def stage(store: Store, kind: str) -> Iterator[Path]:
     store.require_writable()
     folder = staging_path(store.tmp, kind)
     with explained(f"write an artefact of kind {kind}"):
-        folder.mkdir()
         try:
+            folder.mkdir()  # in here: Ctrl-C may come as soon as it is there
             yield folder
         except BaseException:
             discard(folder)

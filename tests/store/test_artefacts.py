@@ -54,6 +54,19 @@ def test_the_same_content_twice_is_one_artefact(store: Store) -> None:
     assert not list(store.tmp.iterdir())
 
 
+def test_ctrl_c_while_a_staging_folder_is_made_leaves_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Path.mkdir
+
+    def interrupted(self: Path, *arguments: object, **settings: object) -> None:
+        plain(self, *arguments, **settings)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "mkdir", interrupted)
+    with pytest.raises(KeyboardInterrupt), store.stage("probe"):
+        raise AssertionError("it was interrupted before")
+    assert not list(store.tmp.iterdir())
+
+
 def test_a_file_or_folder_from_elsewhere_is_copied_in(store: Store, tmp_path: Path) -> None:
     (tmp_path / "book.pgn").write_bytes(b"1. e4")
     artefact = store.add(tmp_path / "book.pgn", "opening_book")
