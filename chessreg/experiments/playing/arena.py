@@ -99,10 +99,10 @@ class Arena:
         if not self.drafts and ADMIT * len(ready) < len(ready) + len(self.asked):
             self._wait_for_engines()
             return
-        if self.slow and self.drafts and ADMIT * len(ready) < sum(game is not None for game in self.games):
-            ready = []
         began = time.perf_counter()
-        self._admit(ready)
+        few = ADMIT * len(ready) < sum(game is not None for game in self.games)
+        if ready and not (self.slow and self.drafts and few):
+            self._admit(ready)
         drafts = list(self.drafts.items())
         choices = self.policy.advance(self.session, self.tokenizer, [draft for _, draft in drafts])
         for (row, _), choice in zip(drafts, choices, strict=True):
@@ -135,8 +135,6 @@ class Arena:
 
     def _admit(self, ready: list[int]) -> None:
         """The model reads what was played in these games, with what it wrote in others, and their turns begin."""
-        if not ready:
-            return
         self._compare()
         wanted: list[Any] = list(self.session.tokens)
         turns = []

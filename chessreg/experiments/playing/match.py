@@ -82,7 +82,7 @@ class Cores:
         """One thread for the model while the engines are slower: its other threads would spin on cores they need."""
         from chessreg.models.devices import cores, prepare
 
-        usual = max(1, cores() - 1) if self.engines else cores()
+        usual = max(1, cores() - self.engines)
         prepare("cpu", self.how.threads or (1 if engines_slow or self.timed else usual))
 
 

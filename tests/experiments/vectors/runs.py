@@ -1,0 +1,16 @@
+"""Vector runs of the tests."""
+
+from __future__ import annotations
+
+from chessreg.experiments.vector import VectorHow
+
+STREAM = {"checkpoint": "reference", "dataset": "sample:fit", "first_ply": 6, "last_ply": 20}
+
+
+def recipe(session, name):
+    return session.inputs.recipe("run:vector", name)
+
+
+def made(session, spec, name, **how):
+    session.run(spec, VectorHow(threads=1, **how), name=name)
+    return recipe(session, name)

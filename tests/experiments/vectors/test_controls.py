@@ -1,0 +1,108 @@
+"""Random and shuffled-label controls of a vector: of its norm, one for each seed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from chessreg.errors import BadInputError
+from chessreg.experiments.vector import VectorSpec, load_vector, vector_rows
+
+from .runs import STREAM, made, recipe
+
+
+@pytest.mark.parametrize("source", ["random", "shuffled"])
+def test_five_draws_of_a_control_differ_and_all_have_the_norm_of_the_real_vector(world_session, source):
+    inputs = world_session.inputs
+    for layer in (0, 1):
+        real = load_vector(inputs, recipe(world_session, "skill"), layer)
+        draws = [
+            load_vector(
+                inputs, made(world_session, VectorSpec(source=source, of="skill", seed=s), f"{source}-{s}"), layer
+            )
+            for s in range(5)
+        ]
+        for number, draw in enumerate(draws):
+            assert np.linalg.norm(draw) == pytest.approx(np.linalg.norm(real), rel=1e-5)
+            assert all(np.abs(draw - other).max() > 1e-3 for other in [real, *draws[:number]])
+    again = made(world_session, VectorSpec(source=source, of="skill", seed=4, replicate=1), f"{source}-again")
+    np.testing.assert_array_equal(load_vector(inputs, again, 1), draws[4])
+
+
+def test_shuffling_deals_classes_anew_within_each_stratum():
+    from chessreg.experiments.vectors.contrast import permuted
+
+    classes = np.array([0] * 30 + [1] * 10 + [0] * 5 + [1] * 15, np.int8)
+    stratum = np.array(["a"] * 40 + ["b"] * 20, object)
+    dealt = permuted(classes, stratum, 7)
+    assert (dealt != classes).sum() > 5
+    for name in "ab":
+        assert np.bincount(dealt[stratum == name]).tolist() == np.bincount(classes[stratum == name]).tolist()
+    np.testing.assert_array_equal(dealt, permuted(classes, stratum, 7))
+
+
+def test_shuffled_controls_of_a_streamed_vector_need_no_pass_of_their_own(world_session, monkeypatch):
+    from chessreg.models.language_model import LanguageModel
+
+    made(world_session, VectorSpec(**STREAM), "from-model")
+    real = made(world_session, VectorSpec(**STREAM, replicate=1), "sums-thrown-away", keep_sums=False)
+    passes = []
+    forward = LanguageModel.residuals
+    monkeypatch.setattr(
+        LanguageModel, "residuals", lambda self, *given, **more: passes.append(1) or forward(self, *given, **more)
+    )
+    kept = made(world_session, VectorSpec(source="shuffled", of="from-model", seed=3), "shuffled-kept")
+    assert not passes
+    again = made(world_session, VectorSpec(source="shuffled", of="sums-thrown-away", seed=3), "shuffled-streamed")
+    assert passes
+    for layer in (0, 1):
+        np.testing.assert_allclose(*(load_vector(world_session.inputs, r, layer) for r in (kept, again)), atol=1e-6)
+        row = vector_rows(world_session.inputs, again)[layer]
+        assert row.detail["norm_before_matching"] > 0
+        assert row.detail["of"] == real
+
+
+def test_vectors_without_labels_cannot_be_shuffled(world_session):
+    made(world_session, VectorSpec(source="random", of="skill", seed=6), "random-6")
+    with pytest.raises(BadInputError, match="no labels here"):
+        world_session.run(VectorSpec(source="shuffled", of="random-6"))
+
+
+def test_a_random_control_is_the_direction_that_matches_draw_for_that_seed(world_session):
+    from chessreg.experiments.interventions import CONTROLS
+
+    inputs = world_session.inputs
+    run = made(world_session, VectorSpec(source="random", of="skill", seed=11), "random-11")
+    real = load_vector(inputs, recipe(world_session, "skill"), 1)
+    np.testing.assert_allclose(load_vector(inputs, run, 1), CONTROLS["random"](real, 1, 11), rtol=1e-6)
+
+
+def test_a_control_stands_in_a_vectors_place_in_an_intervention(world_session):
+    from chessreg.experiments.interventions import InterventionSettings, load
+
+    run = made(world_session, VectorSpec(source="shuffled", of="skill", seed=2), "shuffled-2")
+    inputs = world_session.inputs
+    checkpoint, _ = inputs.checkpoint(inputs.recipe("checkpoint", "reference"))
+    found = load(InterventionSettings(vector=run, layers=(1,), scale=-2.0), checkpoint, inputs)
+    assert found.row["source"] == "shuffled:white_elo"
+    np.testing.assert_array_equal(found.directions[1], load_vector(inputs, run, 1))
+
+
+def test_an_imported_vector_has_random_controls_but_no_labels_to_shuffle(world_session):
+    from chessreg.experiments.imported_directions import ImportedVectorSpec
+    from chessreg.experiments.vectors import compare
+
+    inputs = world_session.inputs
+    files = ImportedVectorSpec(files=("sample",)).files
+    recipes = tuple(inputs.recipe("vector-file", file) for file in files)
+    world_session.run(ImportedVectorSpec(files=recipes), name="imported")
+    theirs = recipe(world_session, "imported")
+    run = made(world_session, VectorSpec(source="random", of="imported", seed=1), "its-random")
+    for layer, row in vector_rows(inputs, theirs).items():
+        control = vector_rows(inputs, run)[layer]
+        assert control.norm == pytest.approx(row.norm, rel=1e-5)
+        assert control.checkpoint_id == row.checkpoint_id
+        assert control.detail["model"] == row.detail["model"]
+        assert "its-random" in {entry["name"] for entry in compare.cosines(inputs, theirs, layer)}
+    with pytest.raises(BadInputError, match="from a file have no labels"):
+        world_session.run(VectorSpec(source="shuffled", of="imported"))

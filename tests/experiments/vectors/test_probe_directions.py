@@ -1,0 +1,98 @@
+"""Vectors that are differences of a probe's classes, Karvonen's saved ones among them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from chessreg.errors import BadInputError
+from chessreg.experiments.vector import VectorSpec, load_vector, vector_rows
+
+from .runs import made
+
+
+def test_a_skill_probes_direction_is_its_highest_class_minus_its_lowest():
+    from chessreg.experiments.vectors.contrast import class_difference
+
+    weight = np.arange(24, dtype=np.float32).reshape(12, 1, 2) ** 1.5
+    found = class_difference(weight)
+    np.testing.assert_allclose(found.vector, weight[:, 0, 1] - weight[:, 0, 0])
+    np.testing.assert_array_equal(found.high, weight[:, 0, 1])
+    np.testing.assert_allclose(class_difference(weight, "high").vector, weight[:, 0, 1])
+    np.testing.assert_allclose(class_difference(weight, "low").vector, -weight[:, 0, 0])
+    with pytest.raises(BadInputError, match="no low class"):
+        class_difference(weight[:, :, :1], "low")
+    with pytest.raises(BadInputError, match="no one class difference"):
+        class_difference(np.zeros((12, 64, 13), np.float32))
+
+
+@pytest.mark.parametrize("label", ["skill", "rating"])
+def test_the_vector_of_a_probe_run_has_unit_norm_unless_asked_otherwise(world_session, label):
+    from chessreg.experiments.probe import ProbeSpec, load_probe
+
+    inputs = world_session.inputs
+    world_session.run(ProbeSpec(cache="reference-fit", label=label, epochs=1, first=2), name=f"{label}-probe")
+    unit = made(world_session, VectorSpec(source="probe", probe=f"{label}-probe"), f"{label}-unit")
+    kept = made(world_session, VectorSpec(source="probe", probe=f"{label}-probe", normalise="none"), f"{label}-kept")
+    for layer in (0, 1):
+        weight = load_probe(inputs, inputs.recipe("run:probe", f"{label}-probe"), layer).weight
+        expected = weight[:, 0, -1] - (weight[:, 0, 0] if label == "skill" else 0)
+        np.testing.assert_allclose(load_vector(inputs, kept, layer), expected, rtol=1e-5)
+        found = load_vector(inputs, unit, layer)
+        assert np.linalg.norm(found) == pytest.approx(1)
+        np.testing.assert_allclose(found * np.linalg.norm(expected), expected, atol=1e-5)
+        row = vector_rows(inputs, unit)[layer]
+        assert row.source == f"probe:{label}"
+        assert row.detail["norm_before_matching"] == pytest.approx(np.linalg.norm(expected), rel=1e-5)
+
+
+def test_one_side_of_a_skill_probe_is_a_direction_of_its_own(world_session):
+    """Karvonen 2024, Appendix C: the low skill vector subtracted, or the high one added."""
+    from chessreg.experiments.probe import ProbeSpec, load_probe
+
+    world_session.run(ProbeSpec(cache="reference-fit", label="skill", epochs=1, first=2), name="sided")
+    inputs = world_session.inputs
+    weight = load_probe(inputs, inputs.recipe("run:probe", "sided"), 1).weight
+    for side, expected in (("high", weight[:, 0, -1]), ("low", -weight[:, 0, 0])):
+        spec = VectorSpec(source="probe", probe="sided", normalise="none", side=side)
+        found = made(world_session, spec, f"sided-{side}")
+        np.testing.assert_allclose(load_vector(inputs, found, 1), expected, rtol=1e-5)
+        assert vector_rows(inputs, found)[1].detail["side"] == side
+    with pytest.raises(BadInputError, match="source contrastive does not use it"):
+        VectorSpec(cache="reference-fit", side="low")
+
+
+def test_a_board_probe_has_no_skill_direction(world_session):
+    with pytest.raises(BadInputError, match="no one class difference"):
+        world_session.run(VectorSpec(source="probe", probe="reference-board"))
+
+
+def test_karvonens_saved_skill_probe_gives_the_norm_and_cosine_of_its_classes(shared_data):
+    """Specification 3.9: norms 3.0739 and 2.9832 of the low and the high class, cosine -0.9435, at layer 7 of 8."""
+    import torch
+
+    from chessreg.experiments.vectors.contrast import class_difference, cosine
+
+    path = shared_data / "probes" / "karvonen-tf_lens_lichess_8layers_ckpt_no_optimizer_chess_skill_probe_layer_7.pth"
+    weight = (
+        torch.load(path, weights_only=True, map_location="cpu")["linear_probe"].detach().numpy()[0].reshape(512, 1, 2)
+    )
+    found = class_difference(weight)
+    assert found.norms() == pytest.approx({"norm_low": 3.0739, "norm_high": 2.9832}, abs=1e-4)
+    assert cosine(found.low, found.high) == pytest.approx(-0.9435, abs=1e-4)
+    np.testing.assert_allclose(found.vector, found.high - found.low)
+
+
+def test_karvonens_contrastive_vector_is_his_average_high_minus_low(shared_data):
+    """Specification 5.2 and 5.3: norm 10.17241, sides 44.60 and 45.10, all of them sums over eight positions."""
+    import torch
+
+    path = shared_data / "probes" / "karvonen-lichess_train_layer_12_pos_start_25_activations.pt"
+    stored = torch.load(path, weights_only=True, map_location="cpu")
+    high, low, vector = (
+        stored[key].numpy()
+        for key in ("average_high_elo_activation", "average_low_elo_activation", "difference_vector")
+    )
+    np.testing.assert_allclose(vector, high - low, atol=1e-5)
+    assert [np.linalg.norm(v) for v in (vector, high, low)] == pytest.approx([10.17241, 44.60, 45.10], abs=0.005)
+    assert vector[:3].tolist() == pytest.approx([0.929744, 0.504792, 0.014725], abs=1e-6)
