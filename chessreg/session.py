@@ -13,11 +13,11 @@ from chessreg.registry.database import Database
 
 if TYPE_CHECKING:
     from chessreg.games.dataset import Games
-    from chessreg.jobs.inputs import Inputs
-    from chessreg.jobs.runner import RunReport
-    from chessreg.jobs.spec import How, Spec
     from chessreg.models.language_model import LanguageModel
     from chessreg.queries.result import QueryResult
+    from chessreg.runs.inputs import Inputs
+    from chessreg.runs.runner import RunReport
+    from chessreg.runs.spec import How, Spec
     from store import Store
 
 HOME = ".chessreg"
@@ -51,7 +51,7 @@ class Session:
 
     @property
     def inputs(self) -> Inputs:
-        from chessreg.jobs.inputs import Inputs
+        from chessreg.runs.inputs import Inputs
 
         return Inputs(self.database, self.store)
 
@@ -71,9 +71,9 @@ class Session:
 
         The kind follows from the spec's class; `kind` is needed only for a kind of one's own file.
         """
-        from chessreg.jobs import runner
-        from chessreg.jobs.kind import of_spec
         from chessreg.registry import names
+        from chessreg.runs import runner
+        from chessreg.runs.kind import of_spec
 
         found = of_spec(spec, kind)
 
@@ -109,9 +109,9 @@ class Session:
 
         Returns the launch's id (what `chessreg wait` takes), None when there is nothing to do.
         """
-        from chessreg.jobs.kind import of_spec
-        from chessreg.jobs.launch import Order, enqueue, plan
-        from chessreg.jobs.presence import Presence
+        from chessreg.runs.kind import of_spec
+        from chessreg.scheduling.launch import Order, enqueue, plan
+        from chessreg.scheduling.presence import Presence
 
         found = of_spec(spec, kind)
         order = Order(found, spec, how or found.how(), tuple(sorted(spec.model_fields_set)), name, **asked)
@@ -149,19 +149,19 @@ class Session:
 
     def probe(self, reference: str, layer: int | None = None) -> Any:
         """A fitted probe of a probe run: `.weight` float32 [d_model, 64 or 1, classes]."""
-        from chessreg.experiments.probe import load_probe
+        from chessreg.experiments.probe.kind import load_probe
 
         return load_probe(self.inputs, self.inputs.recipe("run:probe", reference), layer)
 
     def vector(self, reference: str, layer: int) -> Any:
         """A direction of a vector run, float32 [d_model]."""
-        from chessreg.experiments.vector import load_vector
+        from chessreg.experiments.vector.kind import load_vector
 
         return load_vector(self.inputs, self.inputs.recipe("run:vector", reference), layer)
 
     def cache(self, reference: str) -> Any:
         """The activations of a cache run: `.batches(layer=5)`, `.read(layer=5)`."""
-        from chessreg.experiments.cache import load_cache
+        from chessreg.experiments.cache.kind import load_cache
 
         return load_cache(self.inputs, self.inputs.recipe("run:cache", reference))
 

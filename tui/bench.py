@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from chessreg.errors import ChessregError
 
 if TYPE_CHECKING:
-    from chessreg.experiments.lab.answer import Answer
-    from chessreg.experiments.lab.question import Position, StoredState
+    from chessreg.lab.answer import Answer
+    from chessreg.lab.question import Position, StoredState
     from chessreg.session import Session
     from tui.desk import Desk
 
@@ -69,12 +69,12 @@ class Bench:
             found = await self._asked(number, question)
         if "answer" not in found:
             raise BenchError(found["message"], found["hint"])
-        from chessreg.experiments.lab.answer import Answer
+        from chessreg.lab.answer import Answer
 
         return Answer.of_json(found["answer"])
 
     async def _asked(self, number: int, question: Position | StoredState) -> dict[str, Any]:
-        from chessreg.experiments.lab.question import StoredState
+        from chessreg.lab.question import StoredState
 
         of = "state" if isinstance(question, StoredState) else "position"
         line = json.dumps({"id": number, of: question.model_dump(mode="json")}) + "\n"
@@ -98,7 +98,7 @@ class Bench:
         if self._process is None or self._process.returncode is not None:
             place = await self.place()
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "chessreg.experiments.lab.worker", place["CHESSREG_STORE"], env=place,
+                sys.executable, "-m", "chessreg.lab.worker", place["CHESSREG_STORE"], env=place,
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
                 limit=LONGEST, start_new_session=True,
             )  # fmt: skip

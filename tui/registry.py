@@ -52,8 +52,8 @@ def take_in(session: Session) -> str:
     Returns why not, or nothing: a registry that cannot be written is shown as it is.
     """
     from chessreg.errors import ChessregError
-    from chessreg.jobs.ingest import ingest
-    from chessreg.jobs.watch import Watcher
+    from chessreg.runs.ingest import ingest
+    from chessreg.runs.watch import Watcher
     from store.errors import StoreError
 
     began = time.monotonic()

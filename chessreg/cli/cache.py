@@ -27,7 +27,7 @@ def list_(home: Home) -> None:
     \b
     Example: chessreg cache list
     """
-    from chessreg.jobs import listing
+    from chessreg.registry import read as listing
 
     with fresh(home).read() as session:
         rows = listing.caches(session)
@@ -45,7 +45,7 @@ def show(home: Home, reference: str) -> None:
     \b
     Example: chessreg cache show reference-fit
     """
-    from chessreg.jobs import listing
+    from chessreg.registry import read as listing
 
     with fresh(home).read() as session:
         (row,) = listing.caches(session, reference)
@@ -65,7 +65,7 @@ def verify(home: Home, reference: str) -> None:
     \b
     Example: chessreg cache verify reference-fit
     """
-    from chessreg.jobs.caches import verify_cache
+    from chessreg.entities.caches import verify_cache
 
     session = home.session()
     found = verify_cache(session.database, session.store, reference)

@@ -13,7 +13,7 @@ from chessreg.cli.words import add_words
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-    from chessreg.jobs.checkpoints import Registered
+    from chessreg.entities.checkpoints import Registered
 
 LISTED = {
     "id": "id", "name": "name", "architecture": "architecture", "layers": "layers", "d_model": "d model",
@@ -39,8 +39,8 @@ def tell(home: Home, made: Registered) -> None:
 
 def described(session: Session, reference: str) -> dict[str, Any]:
     """A checkpoint's row, with the names of its parent and training datasets, and how exact its import was."""
-    from chessreg.jobs import listing
     from chessreg.registry import names, tables
+    from chessreg.registry import read as listing
 
     row = listing.entity(session, "checkpoint", tables.Checkpoint, reference)
     verified, source = row["detail"].get("verified") or {}, row["detail"].get("source") or {}
@@ -71,7 +71,7 @@ def list_(home: Home, everything: bool) -> None:
     \b
     Example: chessreg checkpoint list
     """
-    from chessreg.jobs import listing
+    from chessreg.registry import read as listing
     from chessreg.registry import tables
 
     with home.session().database.read() as session:
@@ -110,7 +110,7 @@ def twin(home: Home, reference: str, name: str | None, seed: int) -> None:
     \b
     Example: chessreg checkpoint twin reference --name untrained --seed 0
     """
-    from chessreg.jobs import checkpoints
+    from chessreg.entities import checkpoints
 
     session = home.session()
     tell(home, checkpoints.random_twin(session.database, session.store, reference, name=name, seed=seed))

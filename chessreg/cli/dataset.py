@@ -12,7 +12,7 @@ from chessreg.cli.spec_options import Numbers
 from chessreg.cli.words import add_words
 
 if TYPE_CHECKING:
-    from chessreg.jobs.datasets import Added
+    from chessreg.entities.datasets import Added
 
 FILE = click.Path(path_type=Path)
 LISTED = {
@@ -32,7 +32,7 @@ def name_option(function: Any) -> Any:
 
 def tell(home: Home, added: Added) -> None:
     """Print the dataset that was added, or was there already."""
-    from chessreg.jobs import listing
+    from chessreg.registry import read as listing
     from chessreg.registry import tables
 
     with home.session().database.read() as session:
@@ -80,7 +80,7 @@ def add(
     Example: chessreg dataset add lichess_db_standard_rated_2013-01.pgn.zst --name jan
     """
     from chessreg.cli.progress import progress_line
-    from chessreg.jobs import datasets
+    from chessreg.entities import datasets
 
     if sample == bool(files):
         raise click.UsageError("give files, or --sample")
@@ -113,7 +113,7 @@ def list_(home: Home, everything: bool) -> None:
     \b
     Example: chessreg dataset list --json
     """
-    from chessreg.jobs import listing
+    from chessreg.registry import read as listing
     from chessreg.registry import tables
 
     with home.session().database.read() as session:
@@ -132,7 +132,8 @@ def show(home: Home, reference: str, rejects: bool) -> None:
     \b
     Example: chessreg dataset show sample
     """
-    from chessreg.jobs import datasets, listing
+    from chessreg.entities import datasets
+    from chessreg.registry import read as listing
     from chessreg.registry import tables
 
     session = home.session()
@@ -179,7 +180,7 @@ def verify(ctx: click.Context, home: Home, reference: str, sample: int) -> None:
     \b
     Example: chessreg dataset verify sample
     """
-    from chessreg.jobs import datasets
+    from chessreg.entities import datasets
 
     session = home.session()
     found = datasets.verify_dataset(session.database, session.store, reference, sample=sample)
@@ -205,7 +206,8 @@ def split(home: Home, reference: str, parts: str, seed: int) -> None:
     \b
     Example: chessreg dataset split sample --parts fit=0.6,test=0.4 --seed 0
     """
-    from chessreg.jobs import listing, splits
+    from chessreg.entities import splits
+    from chessreg.registry import read as listing
 
     session = home.session()
     made = splits.split_dataset(session.database, session.store, reference, parts, seed)
@@ -236,7 +238,7 @@ def fetch(home: Home, source: str, month: str, name: str | None, base_url: str |
     Example: chessreg dataset fetch lichess 2013-01 --name jan-2013
     """
     from chessreg.cli.progress import progress_line
-    from chessreg.jobs import datasets
+    from chessreg.entities import datasets
 
     session = home.session()
     with progress_line(f"{source} {month}", quiet=home.json) as on_progress:
@@ -292,7 +294,7 @@ def generate(
     Example: chessreg dataset generate --games 500 --levels 0-5 --nodes 200 --name engines
     """
     from chessreg.cli.progress import progress_line
-    from chessreg.jobs import datasets
+    from chessreg.entities import datasets
 
     session = home.session()
     with progress_line(f"{engine} plays itself", quiet=home.json) as on_progress:

@@ -74,7 +74,7 @@ def doctor(ctx: click.Context, home: Home, fix: bool, digests: bool) -> None:
 
 def work(home: Home, fix: bool, digests: bool) -> Iterator[Check]:
     """Jobs, attempts and bytes."""
-    from chessreg.jobs import health
+    from chessreg import doctor as health
     from store import Store
 
     if not home.store_path.exists():

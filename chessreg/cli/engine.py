@@ -25,7 +25,7 @@ def list_(home: Home) -> None:
     Example: chessreg engine list
     """
     from chessreg.cli.fresh import fresh
-    from chessreg.jobs import listing
+    from chessreg.registry import read as listing
     from chessreg.registry import tables
 
     here = installed()

@@ -25,7 +25,7 @@ def checkpoint(home: Home, reference: str, folder: Path) -> None:
     \b
     Example: chessreg export checkpoint reference ./reference-hf
     """
-    from chessreg.jobs import checkpoints
+    from chessreg.entities import checkpoints
 
     session = home.session()
     made = checkpoints.export_checkpoint(session.database, session.store, reference, folder)

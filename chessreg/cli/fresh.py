@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def fresh(home: Home) -> Database:
     """The registry with every waiting fragment taken in. One that cannot be written is listed as it is."""
     from chessreg.errors import ChessregError
-    from chessreg.jobs.ingest import ingest
-    from chessreg.jobs.watch import Watcher
+    from chessreg.runs.ingest import ingest
+    from chessreg.runs.watch import Watcher
 
     session, began = home.session(), time.monotonic()
     watcher = Watcher(session.store)

@@ -27,8 +27,8 @@ def gc(home: Home, remove: bool, restore: bool, empty: bool, days: float) -> Non
     \b
     Example: chessreg gc --remove
     """
+    from chessreg.entities import gc as collector
     from chessreg.errors import BadInputError
-    from chessreg.jobs import gc as collector
 
     if remove + restore + empty > 1:
         raise BadInputError("--remove, --restore and --empty exclude each other", "give one of them")

@@ -12,7 +12,7 @@ from chessreg.cli.fresh import fresh
 from chessreg.errors import BadInputError
 
 if TYPE_CHECKING:
-    from chessreg.experiments.editing.heat import Measure, Readings
+    from chessreg.experiments.edit.heat import Measure, Readings
 
 FILES = "abcdefgh"
 
@@ -64,8 +64,8 @@ def heatmap(
     chessreg heatmap edits:7 --form reading --class P --output figure1.png
     chessreg heatmap edits:7 --class N --layer 3 --condition random-0
     """
-    from chessreg.experiments.editing import heat
-    from chessreg.experiments.playing.stored import unit_reference
+    from chessreg.experiments.edit import heat
+    from chessreg.experiments.play.stored import unit_reference
     from chessreg.games.picture import check_suffix, save_heatmaps
 
     fresh(home)
@@ -93,7 +93,7 @@ def heatmap(
 
 def as_object(found: Readings, label: int, measure: Measure) -> dict[str, Any]:
     """Both boards' numbers by square, a1 first."""
-    from chessreg.experiments.editing.heat import PIECE_CLASSES
+    from chessreg.experiments.edit.heat import PIECE_CLASSES
 
     return {
         "fen": found.original.fen(),
@@ -109,7 +109,7 @@ def as_object(found: Readings, label: int, measure: Measure) -> dict[str, Any]:
 
 def as_text(found: Readings, label: int, measure: Measure) -> str:
     """Both boards' numbers, rank 8 on top."""
-    from chessreg.experiments.editing.heat import WHICH
+    from chessreg.experiments.edit.heat import WHICH
 
     lines = []
     for which in WHICH:

@@ -47,7 +47,7 @@ def checkpoint(
     Example: chessreg import checkpoint ckpt.pt --name karvonen-8
     """
     from chessreg.cli.checkpoint import tell
-    from chessreg.jobs import checkpoints
+    from chessreg.entities import checkpoints
 
     if reference == (source is not None):
         raise click.UsageError("give a file or folder, or --reference")
@@ -95,8 +95,8 @@ def probe(home: Home, paths: tuple[Path, ...], name: str | None, **given: Any) -
     \b
     Example: chessreg import probe tf_lens_lichess_16layers_ckpt_no_optimizer_chess_piece_probe_layer_11.pth
     """
-    from chessreg.experiments.imported_directions import ImportedProbe
-    from chessreg.jobs import listing
+    from chessreg.experiments.imported.directions import ImportedProbe
+    from chessreg.registry import read as listing
 
     run_id = bring_in(home, ImportedProbe, paths, name, given)
     with home.session().database.read() as session:
@@ -113,8 +113,8 @@ def vector(home: Home, paths: tuple[Path, ...], name: str | None, **given: Any) 
     \b
     Example: chessreg import vector lichess_train_layer_12_pos_start_25_activations.pt --name caa
     """
-    from chessreg.experiments.imported_directions import ImportedVector
-    from chessreg.jobs import listing
+    from chessreg.experiments.imported.directions import ImportedVector
+    from chessreg.registry import read as listing
     from chessreg.registry import tables
 
     run_id = bring_in(home, ImportedVector, paths, name, given)
@@ -124,7 +124,7 @@ def vector(home: Home, paths: tuple[Path, ...], name: str | None, **given: Any) 
 
 def bring_in(home: Home, kind: Any, paths: tuple[Path, ...], name: str | None, given: dict[str, Any]) -> str:
     """Import the files as a run, and return its id."""
-    from chessreg.experiments.imported_directions import spec_of
+    from chessreg.experiments.imported.directions import spec_of
 
     session = home.session()
     given["residual"] = None if given["residual"] == "auto" else given["residual"]

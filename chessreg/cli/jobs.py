@@ -42,9 +42,9 @@ def standing(home: Home, references: tuple[str, ...] | list[str], everything: bo
 
     from sqlalchemy import or_, select
 
-    from chessreg.jobs import standing as stand
     from chessreg.registry.tables import Job
     from chessreg.registry.tables.types import utc_now
+    from chessreg.scheduling import standing as stand
 
     with fresh(home).read() as session:
         if references:
@@ -57,7 +57,7 @@ def standing(home: Home, references: tuple[str, ...] | list[str], everything: bo
 
 def found(session: Any, references: tuple[str, ...] | list[str]) -> list[Job]:
     """The jobs that are meant, each once."""
-    from chessreg.jobs import queue
+    from chessreg.scheduling import queue
 
     return list({job.id: job for reference in references for job in queue.find(session, reference)}.values())
 
@@ -95,7 +95,7 @@ def duration(seconds: float) -> str:
 def warn_without_supervisor(home: Home, rows: list[dict[str, Any]]) -> None:
     import socket
 
-    from chessreg.jobs.presence import Presence
+    from chessreg.scheduling.presence import Presence
 
     host = socket.gethostname()
     open_here = [r for r in rows if r["host"] == host and r["state"] in ("queued", "waiting", "running", "cancelling")]
@@ -121,7 +121,7 @@ def show(home: Home, reference: str) -> None:
     \b
     Example: chessreg job show 3f2a1c
     """
-    from chessreg.jobs import standing as stand
+    from chessreg.scheduling import standing as stand
 
     with fresh(home).read() as session:
         details = [stand.detail(session, each) for each in found(session, [reference])]
@@ -144,7 +144,7 @@ def show(home: Home, reference: str) -> None:
 
 
 def is_over(rows: list[dict[str, Any]]) -> bool:
-    from chessreg.jobs.standing import OVER
+    from chessreg.scheduling.standing import OVER
 
     return all(row["state"] in OVER for row in rows)
 
@@ -159,7 +159,7 @@ def cancel(home: Home, references: tuple[str, ...]) -> None:
     \b
     Example: chessreg cancel 3f2a1c
     """
-    from chessreg.jobs import queue
+    from chessreg.scheduling import queue
 
     changed = change(home, references, queue.cancel)
     tell(home, changed, "cancelled", "none of these was queued or running")
@@ -175,7 +175,7 @@ def retry(home: Home, references: tuple[str, ...]) -> None:
     \b
     Example: chessreg retry 3f2a1c
     """
-    from chessreg.jobs import queue
+    from chessreg.scheduling import queue
 
     changed = change(home, references, queue.retry)
     tell(home, changed, "queued again", "none of these ended without finishing")
@@ -185,7 +185,7 @@ def change(home: Home, references: tuple[str, ...], do: Any) -> list[str]:
     """Do it to the jobs that are meant, and see that a supervisor is there to carry it out; returns their ids."""
     import socket
 
-    from chessreg.jobs.presence import Presence
+    from chessreg.scheduling.presence import Presence
 
     with fresh(home).write() as session:
         changed = do(session, found(session, references))
@@ -240,7 +240,7 @@ def warn_once(home: Home, rows: list[dict[str, Any]]) -> None:
     """A queue that nobody looks after would be waited for in vain: see that somebody does."""
     import socket
 
-    from chessreg.jobs.presence import Presence
+    from chessreg.scheduling.presence import Presence
 
     if any(row["host"] == socket.gethostname() for row in rows):
         Presence(home.session().store).start(home.registry_url)

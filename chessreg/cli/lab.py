@@ -12,7 +12,7 @@ from chessreg.cli.spec_options import Numbers
 from chessreg.errors import BadInputError
 
 if TYPE_CHECKING:
-    from chessreg.experiments.lab.question import Position, StoredState
+    from chessreg.lab.question import Position, StoredState
 
 
 @click.command()
@@ -51,10 +51,10 @@ def lab(
     chessreg lab --checkpoint reference --probe reference-board --moves "e4 e5 Nf3" --scale 2
     chessreg lab edits:7 --condition random-0
     """
-    from chessreg.experiments.lab.bench import Bench
-    from chessreg.experiments.lab.question import Position, StoredState
-    from chessreg.experiments.lab.text import as_text
-    from chessreg.experiments.playing.stored import unit_reference
+    from chessreg.experiments.play.stored import unit_reference
+    from chessreg.lab.bench import Bench
+    from chessreg.lab.question import Position, StoredState
+    from chessreg.lab.text import as_text
     from chessreg.models.devices import prepare
 
     database = fresh(home)

@@ -12,8 +12,8 @@ from chessreg.cli.run import KindCommand, KindGroup, command, read_toml, recorde
 from chessreg.errors import BadInputError
 
 if TYPE_CHECKING:
-    from chessreg.jobs.kind import Kind
-    from chessreg.jobs.launch import Order, Planned
+    from chessreg.runs.kind import Kind
+    from chessreg.scheduling.launch import Order, Planned
 
 ASKED = ("on", "shards", "priority", "share_gpu", "gpu_memory")  # how it is launched, as options and in job files
 LISTED = {"kind": "kind", "run": "run", "name": "name", "standing": "", "units": "units", "missing": "missing",
@@ -40,7 +40,7 @@ class LaunchGroup(KindGroup):
     def get_command(self, ctx: click.Context, name: str) -> click.Command:
         if name.endswith(".toml"):
             return file_command(Path(name))
-        from chessreg.jobs.kind import kind
+        from chessreg.runs.kind import kind
 
         sweep = click.Option(
             ["--sweep"],
@@ -86,7 +86,7 @@ def launch(ctx: click.Context, resume: str | None) -> None:
             return
         home = ctx.find_object(Home)
         assert home
-        from chessreg.jobs.launch import Order
+        from chessreg.scheduling.launch import Order
 
         kind, spec, given = recorded(home, resume)
         go(home, [Order(kind, spec, kind.how(), given)], dry_run=False, wait=False, as_json=False)
@@ -117,7 +117,7 @@ def go_or_print(home: Home, orders: list[Order], params: dict[str, Any]) -> None
 
 def order_of(kind: Kind, spec: Any, how: Any, given: tuple[str, ...], name: str | None, asked: dict[str, Any]) -> Order:
     """The order, with what was asked of the executor; what was not is the default."""
-    from chessreg.jobs.launch import Order
+    from chessreg.scheduling.launch import Order
 
     on = asked.get("on") or "local"
     if asked.get("address"):
@@ -148,7 +148,7 @@ def cell_orders(
 ) -> list[Order]:
     """One order a cell of `table`'s grid and cells, over the settings `base`; one order where it has neither."""
     from chessreg.cli.spec_options import build, merged
-    from chessreg.jobs.sweep import cell_name, cells, nested
+    from chessreg.scheduling.sweep import cell_name, cells, nested
 
     orders = []
     for number, cell in enumerate(cells(table.get("grid", {}), table.get("cells", ()))):
@@ -184,7 +184,7 @@ def file_command(path: Path) -> click.Command:
 
 def file_orders(path: Path, params: dict[str, Any]) -> list[Order]:
     """The orders of a job file. What the command line says of the executor stands over what the file says."""
-    from chessreg.jobs.kind import kind as find
+    from chessreg.runs.kind import kind as find
 
     table = read_toml(path)
     general = {key: table.pop(key) for key in ASKED if key in table}
@@ -215,9 +215,9 @@ def kind_reference(kind: str, file: Path) -> str:
 
 def go(home: Home, orders: list[Order], *, dry_run: bool, wait: bool, as_json: bool) -> None:
     """Plan, queue, see that a supervisor is there, and say what is to come."""
-    from chessreg.jobs.ingest import ingest
-    from chessreg.jobs.launch import enqueue, plan
-    from chessreg.jobs.presence import Presence
+    from chessreg.runs.ingest import ingest
+    from chessreg.scheduling.launch import enqueue, plan
+    from chessreg.scheduling.presence import Presence
 
     session = home.session()
     ingest(session.database, session.store)
@@ -245,10 +245,10 @@ def go(home: Home, orders: list[Order], *, dry_run: bool, wait: bool, as_json: b
 
 def show_scripts(home: Home, orders: list[Order], as_json: bool) -> None:
     """Print the batch scripts that would be submitted, without queueing or writing anything."""
-    from chessreg.jobs import queue
-    from chessreg.jobs.executors import executor
-    from chessreg.jobs.launch import jobs_of, plan
     from chessreg.registry.identity import new_id
+    from chessreg.scheduling import queue
+    from chessreg.scheduling.executors import executor
+    from chessreg.scheduling.launch import jobs_of, plan
 
     if wrong := next((order.on for order in orders if order.on.partition(":")[0] != "slurm"), None):
         raise BadInputError(f"--print shows batch scripts, and --on {wrong} has none", "--on slurm:PROFILE --print")

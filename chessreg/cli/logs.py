@@ -50,8 +50,8 @@ def say_line(home: Home, title: str, line: str) -> None:
 
 def log_files(home: Home, references: tuple[str, ...]) -> dict[str, Path]:
     """Title of each job → its log. Raises NotFoundError where none has begun, or it lies on another machine."""
-    from chessreg.jobs import queue
-    from chessreg.jobs.executors import executor
+    from chessreg.scheduling import queue
+    from chessreg.scheduling.executors import executor
 
     store = home.session().store
     with fresh(home).read() as session:

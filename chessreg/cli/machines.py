@@ -21,7 +21,7 @@ def machines(home: Home) -> None:
     \b
     Example: chessreg machines
     """
-    from chessreg.jobs import listing
+    from chessreg.registry import read as listing
 
     with fresh(home).read() as session:
         rows = listing.machines(session)

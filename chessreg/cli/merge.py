@@ -21,7 +21,7 @@ def merge(home: Home, other: str) -> None:
     \b
     Example: chessreg merge /mnt/gpubox/.chessreg
     """
-    from chessreg.jobs.merge import merge as merged
+    from chessreg.entities.merge import merge as merged
 
     session = home.session()
     report = merged(session.database, session.store, other)

@@ -41,7 +41,7 @@ def list_(home: Home, run: str | None) -> None:
     \b
     Example: chessreg probe list --run reference-board
     """
-    from chessreg.jobs import listing
+    from chessreg.registry import read as listing
 
     with fresh(home).read() as session:
         emit(home, with_model(listing.probes(session, run)), LISTED)
@@ -60,7 +60,7 @@ def show(home: Home, reference: str, layer: int | None, square: str | None) -> N
     \b
     Example: chessreg probe show reference-board --layer 5 --square e2
     """
-    from chessreg.jobs import listing
+    from chessreg.registry import read as listing
 
     with fresh(home).read() as session:
         rows = with_model(listing.probes(session, reference))
@@ -86,8 +86,8 @@ def directions(home: Home, row: dict[str, Any], square: str | None) -> tuple[dic
     """
     import numpy as np
 
-    from chessreg.experiments.probe import load_probe
-    from chessreg.experiments.vectors.contrast import cosine
+    from chessreg.experiments.probe.kind import load_probe
+    from chessreg.experiments.vector.contrast import cosine
 
     inputs = home.session().inputs
     try:

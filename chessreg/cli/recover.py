@@ -24,7 +24,7 @@ def recover(home: Home, only_list: bool, again: bool) -> None:
     \b
     Example: chessreg recover --list
     """
-    from chessreg.jobs import spool
+    from chessreg.runs import spool
 
     session = home.session()
     taken: dict[str, Any] = {}

@@ -30,8 +30,8 @@ def reproduce(home: Home, reference: str, do: bool) -> None:
     \b
     Example: chessreg reproduce reference-board
     """
-    from chessreg.jobs import listing
-    from chessreg.jobs.reproduce import steps
+    from chessreg.entities.reproduce import steps
+    from chessreg.registry import read as listing
 
     database = fresh(home)
     with database.read() as session:
@@ -75,7 +75,7 @@ def determinism(home: Home, row: dict[str, Any]) -> str:
 def exact(home: Home, run_id: UUID) -> bool:
     """Do it again apart, and say whether every row is the same."""
     from chessreg.cli.progress import progress_line
-    from chessreg.jobs.reproduce import again
+    from chessreg.entities.reproduce import again
 
     session = home.session()
     with progress_line("again", quiet=home.json) as on_progress:
@@ -97,9 +97,9 @@ def statistical(home: Home, row: dict[str, Any]) -> bool:
     """Do the next replicate, and compare the two: they agree when no difference's interval leaves 0 out."""
     from chessreg.cli.compare import interval
     from chessreg.cli.progress import progress_line
-    from chessreg.jobs.kind import kind as find
     from chessreg.queries.compare import compare
     from chessreg.registry import tables
+    from chessreg.runs.kind import kind as find
 
     session = home.session()
     with session.database.read() as sql:

@@ -10,7 +10,7 @@ import click
 from chessreg.cli.base import Home, emit, json_option, pass_home
 
 if TYPE_CHECKING:
-    from chessreg.jobs.spec import Spec
+    from chessreg.runs.spec import Spec
 
 COUNTS = ["run", "format", "rows", "games", "aggregates"]
 
@@ -42,9 +42,9 @@ def results(home: Home, file: Path, name: str | None, format_: str | None, **set
     Example: chessreg import results games.csv --name gpt-3.5 --limit time=0.1
     """
     from chessreg.cli.progress import progress_line
-    from chessreg.experiments.imported_games import ImportHow
-    from chessreg.experiments.importing.players import name_externals
-    from chessreg.experiments.importing.report import report_of
+    from chessreg.experiments.imported.games import ImportHow
+    from chessreg.experiments.imported.players import name_externals
+    from chessreg.experiments.imported.report import report_of
 
     spec = spec_of(file, format_, {key: value for key, value in settings.items() if value})
     session = home.session()
@@ -70,8 +70,8 @@ def spec_of(file: Path, format_: str | None, given: dict[str, Any]) -> Spec:
     fit."""
     from chessreg.cli.spec_options import build
     from chessreg.errors import BadInputError
-    from chessreg.experiments.imported_aggregates import ImportedAggregatesSpec
-    from chessreg.experiments.imported_games import ImportedGamesSpec
+    from chessreg.experiments.imported.aggregates import ImportedAggregatesSpec
+    from chessreg.experiments.imported.games import ImportedGamesSpec
     from chessreg.games.foreign import find_format, format_named
 
     found = format_named(format_) if format_ else find_format(file)

@@ -14,8 +14,8 @@ from chessreg.cli.base import Home, emit
 from chessreg.errors import BadInputError, NotFoundError
 
 if TYPE_CHECKING:
-    from chessreg.jobs.freeze import Frozen
-    from chessreg.jobs.kind import Kind
+    from chessreg.runs.kind import Kind
+    from chessreg.runs.resolve import Frozen
     from chessreg.session import Session
 
 
@@ -23,12 +23,12 @@ class KindGroup(click.Group):
     """Subcommands made from the kinds of experiment; a path `./my_kind.py[:CLASS]` works as a name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        from chessreg.jobs.kind import kinds
+        from chessreg.runs.kind import kinds
 
         return list(kinds())
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command:
-        from chessreg.jobs.kind import kind
+        from chessreg.runs.kind import kind
 
         return command(kind(name), name)
 
@@ -156,8 +156,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def plan(session: Session, kind: Kind, spec: Any, how: Any, sources: dict[str, str]) -> dict[str, Any]:
     """What a run of this spec would do."""
-    from chessreg.jobs.freeze import freeze, missing_units
-    from chessreg.jobs.ingest import ingest
+    from chessreg.runs.ingest import ingest
+    from chessreg.runs.resolve import freeze, missing_units
 
     ingest(session.database, session.store)
     inputs = session.inputs
@@ -189,8 +189,8 @@ def go_on(home: Home, reference: str) -> None:
 
 def recorded(home: Home, reference: str) -> tuple[Kind, Any, tuple[str, ...]]:
     """Kind, spec and given settings of a run, as they were recorded."""
-    from chessreg.jobs.kind import kind as find
     from chessreg.registry import tables
+    from chessreg.runs.kind import kind as find
 
     session = home.session()
     run_id = session.id("run", reference)

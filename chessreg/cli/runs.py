@@ -40,7 +40,8 @@ def list_(home: Home, words: tuple[str, ...], kind: str | None, everything: bool
     \b
     Example: chessreg runs list kind:probe since:7d '!stale' --sort -spec.epochs
     """
-    from chessreg.jobs import finding, listing
+    from chessreg.registry import read as listing
+    from chessreg.registry import run_filter as finding
 
     with fresh(home).read() as session:
         rows = listing.runs(session, kind=kind, archived=everything or "archived" in words)
@@ -68,7 +69,7 @@ def show(home: Home, reference: str) -> None:
     \b
     Example: chessreg runs show reference-board
     """
-    from chessreg.jobs import listing
+    from chessreg.registry import read as listing
 
     with fresh(home).read() as session:
         row = listing.run(session, reference)
@@ -107,7 +108,7 @@ def conflicts(home: Home, reference: str | None) -> None:
     \b
     Example: chessreg runs conflicts plain
     """
-    from chessreg.jobs import listing
+    from chessreg.registry import read as listing
 
     with fresh(home).read() as session:
         rows = listing.conflicts(session, reference)

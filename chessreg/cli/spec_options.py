@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from chessreg.errors import BadInputError
-from chessreg.jobs.spec import Settings, reference_of
+from chessreg.runs.spec import Settings, reference_of
 
 
 class Numbers(click.ParamType):

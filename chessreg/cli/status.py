@@ -27,8 +27,9 @@ def status(home: Home, since: str) -> None:
     Example: chessreg status --since 12h
     """
     from chessreg.cli.machines import busy
-    from chessreg.jobs import activity, listing
+    from chessreg.registry import read as listing
     from chessreg.registry.moment import moment
+    from chessreg.scheduling import activity
 
     after = moment(since)
     with fresh(home).read() as session:

@@ -16,7 +16,7 @@ def supervisor() -> None:
 
 
 def presence(home: Home) -> Any:
-    from chessreg.jobs.presence import Presence
+    from chessreg.scheduling.presence import Presence
 
     return Presence(home.session().store)
 
@@ -45,7 +45,7 @@ def stop(home: Home) -> None:
 @pass_home
 def status(home: Home) -> None:
     """Say whether it runs, since when, and what is in its queue."""
-    from chessreg.jobs import queue
+    from chessreg.scheduling import queue
 
     here = presence(home)
     found = here.who() or {}
@@ -71,7 +71,7 @@ def run(home: Home, idle: float) -> None:
     """Be the supervisor in this terminal (or under systemd, tmux), until Ctrl-C."""
     import os
 
-    from chessreg.jobs.supervisor import main
+    from chessreg.scheduling.supervisor import main
 
     root = Path(home.session().store.root)
     os.environ["CHESSREG_REGISTRY"] = home.registry_url

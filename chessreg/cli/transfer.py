@@ -10,7 +10,7 @@ from chessreg.cli.base import Home, emit, json_option, pass_home
 from chessreg.cli.fresh import fresh
 
 if TYPE_CHECKING:
-    from chessreg.jobs.transfer import Transfer
+    from chessreg.runs.transfer import Transfer
 
 
 @click.command()
@@ -31,7 +31,7 @@ def push(home: Home, references: tuple[str, ...], place: str, inputs: bool, rows
     from pathlib import Path
 
     from chessreg.errors import BadInputError
-    from chessreg.jobs import transfer
+    from chessreg.runs import transfer
     from store.places import place as place_at
 
     database = fresh(home)
@@ -42,7 +42,7 @@ def push(home: Home, references: tuple[str, ...], place: str, inputs: bool, rows
     wanted = transfer.wanted(database, references, inputs=inputs)
     done = transfer.push(database, session.store, place_at(where, create=True), wanted)
     if rows:
-        from chessreg.jobs.merge import export_rows
+        from chessreg.entities.merge import export_rows
 
         export_rows(database, Path(place) / "registry.db", references)
     tell(home, done, f"at {place}")
@@ -60,7 +60,7 @@ def pull(home: Home, references: tuple[str, ...], place: str | None, inputs: boo
     \b
     Example: chessreg pull reference-board --from /mnt/share/chess
     """
-    from chessreg.jobs import transfer
+    from chessreg.runs import transfer
     from store.places import place as place_at
 
     database = fresh(home)

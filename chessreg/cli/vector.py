@@ -42,7 +42,7 @@ def list_(home: Home, run: str | None) -> None:
     \b
     Example: chessreg vector list --run skill
     """
-    from chessreg.jobs import listing
+    from chessreg.registry import read as listing
     from chessreg.registry import tables
 
     with fresh(home).read() as session:
@@ -61,8 +61,8 @@ def show(home: Home, reference: str, layer: int | None, against: str | None) -> 
     \b
     Example: chessreg vector show skill --layer 5
     """
-    from chessreg.experiments.vectors import compare
-    from chessreg.jobs import listing
+    from chessreg.experiments.vector import compare
+    from chessreg.registry import read as listing
     from chessreg.registry import tables
 
     with fresh(home).read() as session:

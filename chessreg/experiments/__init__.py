@@ -1,1 +1,1 @@
-"""The kinds of experiment, one module each. A module here needs no registration anywhere else (`jobs.kind`)."""
+"""The kinds of experiment, one package or module each, found by themselves (`runs.kind`)."""

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from chessreg.experiments.playing.matchspec import MatchSpec
-from chessreg.jobs.kind import Estimate, Kind
-from chessreg.jobs.spec import How, Ref
+from chessreg.experiments.play.matchspec import MatchSpec
+from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.spec import How, Ref
 
 if TYPE_CHECKING:
     from chessreg.games.boardframe import BoardFrame
-    from chessreg.jobs.inputs import Inputs
-    from chessreg.jobs.task import Task
+    from chessreg.runs.inputs import Inputs
+    from chessreg.runs.task import Task
 
 BYTES_PER_GAME = 700  # a fragment's share of one game
 
@@ -71,7 +71,7 @@ class EngineMatch(Kind):
         return Estimate({"game": spec.games}, spec.games * BYTES_PER_GAME)
 
     def run(self, task: Task[EngineMatchSpec, EngineMatchHow]) -> None:
-        from chessreg.experiments.playing.duel import play_duel
+        from chessreg.experiments.play.duel import play_duel
 
         play_duel(task)
 
@@ -79,6 +79,6 @@ class EngineMatch(Kind):
         """A board for the start and one after every ply."""
         from uuid import UUID
 
-        from chessreg.experiments.playing.stored import stored_games
+        from chessreg.experiments.play.stored import stored_games
 
         return next(stored_games(inputs.database, [(UUID(str(row["run_id"])), int(row["unit"]))])).frames()

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import Field
 
-from chessreg.experiments.playing.first_tries import STRIDE_PLIES, first_tries
-from chessreg.experiments.selection import GameSelection, select
-from chessreg.jobs.inputs import Inputs
-from chessreg.jobs.kind import Estimate, Kind
-from chessreg.jobs.spec import CheckpointRef, How
+from chessreg.experiments.play.first_tries import STRIDE_PLIES, first_tries
+from chessreg.experiments.settings.games import GameSelection, select
+from chessreg.runs.inputs import Inputs
+from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.spec import CheckpointRef, How
 
 if TYPE_CHECKING:
+    from chessreg.encodings.tokenizers import Tokenizer
     from chessreg.games.boardframe import BoardFrame
-    from chessreg.games.tokenizers import Tokenizer
-    from chessreg.jobs.task import Task
     from chessreg.models.language_model import LanguageModel
+    from chessreg.runs.task import Task
 
 
 class LegalitySpec(GameSelection):
@@ -56,7 +56,7 @@ class Legality(Kind):
         return Estimate({"trial": int((plies // (STRIDE_PLIES * spec.every) + 1).sum())})
 
     def run(self, task: Task[LegalitySpec, LegalityHow]) -> None:
-        from chessreg.games.tokenizers import tokenizer
+        from chessreg.encodings.tokenizers import tokenizer
         from chessreg.models.devices import prepare
         from chessreg.models.language_model import LanguageModel
 
@@ -71,7 +71,7 @@ class Legality(Kind):
                 task.done(unit)
 
     def frames(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-        from chessreg.experiments.editing.frames import frames_of_turns
+        from chessreg.experiments.edit.frames import frames_of_turns
 
         return frames_of_turns(row, inputs)
 

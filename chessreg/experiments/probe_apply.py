@@ -8,22 +8,22 @@ import numpy as np
 from pydantic import Field
 
 from chessreg.errors import BadInputError
-from chessreg.experiments import overlap
-from chessreg.experiments.cache import CachedActivations, CacheSpec, load_cache
-from chessreg.experiments.overlap import ALLOW_OVERLAP, AllowOverlap, Evaluated
-from chessreg.experiments.probing.rows import ProbeScore, Sparse, score_columns
-from chessreg.experiments.probing.stored import FittedProbe, load_probe
-from chessreg.experiments.selection import select
+from chessreg.experiments.cache.kind import CachedActivations, CacheSpec, load_cache
+from chessreg.experiments.probe.rows import ProbeScore, Sparse, score_columns
+from chessreg.experiments.probe.stored import FittedProbe, load_probe
+from chessreg.experiments.settings import overlap
+from chessreg.experiments.settings.games import select
+from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap, Evaluated
 from chessreg.games.labels import label
-from chessreg.jobs.inputs import Inputs
-from chessreg.jobs.kind import Estimate, Kind
-from chessreg.jobs.spec import How, Ref, Spec
 from chessreg.registry import tables
+from chessreg.runs.inputs import Inputs
+from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.spec import How, Ref, Spec
 
 if TYPE_CHECKING:
-    from chessreg.experiments.probing.data import ProbeData
+    from chessreg.experiments.probe.data import ProbeData
     from chessreg.games.boardframe import BoardFrame
-    from chessreg.jobs.task import Task
+    from chessreg.runs.task import Task
 
 
 class ApplySpec(Spec):
@@ -109,7 +109,7 @@ class ProbeApply(Kind):
     def frames(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         from uuid import UUID
 
-        from chessreg.experiments.probing.frames import frames_of_game
+        from chessreg.experiments.probe.frames import frames_of_game
 
         with inputs.database.read() as session:
             spec = ApplySpec(**session.get_one(tables.Run, UUID(str(row["run_id"]))).spec)
@@ -135,7 +135,7 @@ def layers_of(spec: ApplySpec, inputs: Inputs) -> tuple[int, ...]:
 
 def applied_data(spec: ApplySpec, inputs: Inputs, probe: FittedProbe, game: int | None = None) -> ProbeData:
     """The cache, labelled where the label is read off the position."""
-    from chessreg.experiments.probing.data import ProbeData
+    from chessreg.experiments.probe.data import ProbeData
 
     first = probe.detail.get("first", probe.detail.get("first_position")) if spec.first is None else spec.first
     last = probe.detail.get("last") if spec.last is None else spec.last
@@ -144,8 +144,8 @@ def applied_data(spec: ApplySpec, inputs: Inputs, probe: FittedProbe, game: int 
 
 def fitted_positions(spec: ApplySpec, inputs: Inputs) -> np.ndarray | None:
     """Hashes of the positions that the probe was fitted on, uint64, or None where they are unknown."""
-    from chessreg.experiments.probe import ProbeSpec
-    from chessreg.experiments.probing.data import ProbeData
+    from chessreg.experiments.probe.data import ProbeData
+    from chessreg.experiments.probe.kind import ProbeSpec
 
     run = inputs.run(spec.probe)
     if run.kind != "probe":
@@ -189,7 +189,7 @@ def emit_scores(
     task: Task[ApplySpec, How], unit: int, probe: FittedProbe, data: ProbeData, seen: Any, centre: bool, device: str
 ) -> None:
     """A score row a game, as on the test games of a probe run."""
-    from chessreg.experiments.probing.scoring import score
+    from chessreg.experiments.probe.scoring import score
 
     majority = np.array(probe.detail.get("majority", data.majority(data.rows)), np.int8)
     for found in score(probe.weight, data, data.rows, probe.layer, device, centre):
@@ -204,7 +204,7 @@ def emit_reads(
     task: Task[ApplySpec, How], unit: int, probe: FittedProbe, data: ProbeData, centre: bool, device: str
 ) -> None:
     """A prediction row a game, and how many games and positions are read as which class."""
-    from chessreg.experiments.probing.scoring import logits_by_game
+    from chessreg.experiments.probe.scoring import logits_by_game
 
     classes = probe.weight.shape[-1] if label(probe.label).source == "skill" else 0
     shares = np.zeros((3, classes))

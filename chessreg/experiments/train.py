@@ -11,13 +11,13 @@ import numpy as np
 from pydantic import Field
 
 from chessreg.errors import BadInputError
-from chessreg.jobs.inputs import Inputs
-from chessreg.jobs.kind import Estimate, Kind
-from chessreg.jobs.spec import How, Ref, Spec
+from chessreg.runs.inputs import Inputs
+from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.spec import How, Ref, Spec
 
 if TYPE_CHECKING:
-    from chessreg.jobs.task import Task
     from chessreg.models.training import Corpus, TrainConfig, TrainHow, TrainPoint
+    from chessreg.runs.task import Task
 
 DatasetRefs = Annotated[tuple[str, ...], Ref("dataset")]
 
@@ -111,7 +111,7 @@ class Train(Kind):
 
 
 def settings(task: Task[TrainSpec, TrainHowSettings]) -> tuple[TrainConfig, TrainHow]:
-    from chessreg.games.tokenizers import tokenizer
+    from chessreg.encodings.tokenizers import tokenizer
     from chessreg.models.devices import prepare
     from chessreg.models.training import TrainConfig, TrainHow
 
@@ -126,7 +126,7 @@ def settings(task: Task[TrainSpec, TrainHowSettings]) -> tuple[TrainConfig, Trai
 
 def corpus(spec: TrainSpec, recipes: tuple[str, ...], inputs: Inputs) -> Corpus:
     """The texts of these datasets as token ids, in their order; short ones and copies left out."""
-    from chessreg.games.tokenizers import tokenizer
+    from chessreg.encodings.tokenizers import tokenizer
     from chessreg.models.training import Corpus
 
     encode = tokenizer(spec.tokenizer)
@@ -188,7 +188,7 @@ def emit_point(task: Task[TrainSpec, TrainHowSettings], point: TrainPoint) -> No
 
 def publish(task: Task[TrainSpec, TrainHowSettings], trainer: Any) -> None:
     """The trained model as the output `checkpoint`, with its row."""
-    from chessreg.jobs.checkpoints import checkpoint_row, tokenizer_row
+    from chessreg.entities.checkpoints import checkpoint_row, tokenizer_row
     from chessreg.models.checkpoint import CheckpointInfo, from_training, read_info, save_checkpoint
 
     spec = task.spec

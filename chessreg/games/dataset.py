@@ -167,7 +167,7 @@ def _replayed(packed: bytes, text: str) -> str | None:
     """What is wrong with a game according to python-chess, or None."""
     import chess
 
-    from chessreg.games.tokenizers import PgnCharacters
+    from chessreg.games.movetext import numbered
 
     board = chess.Board()
     words: list[str] = []
@@ -175,4 +175,4 @@ def _replayed(packed: bytes, text: str) -> str | None:
         if not board.is_legal(move):
             return f"holds the illegal move {move} at ply {len(words)}"
         words.append(board.san_and_push(move))
-    return None if PgnCharacters().render(words) == text else "has a text that is not that of its moves"
+    return None if numbered(words) == text else "has a text that is not that of its moves"

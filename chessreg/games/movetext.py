@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -209,3 +209,12 @@ def normal(word: str) -> str:
     san = _ORNAMENTS.sub("", san).replace(":", "x")
     san = _PROMOTION.sub(lambda match: f"{match[1]}={match[2].upper()}", san)
     return san + mark if _SAN.fullmatch(san) else ""
+
+
+def numbered(sans: Sequence[str]) -> str:
+    """The text of a game as datasets keep it, from moves in SAN.
+
+    >>> numbered(["e4", "e5", "Nf3"])
+    ';1.e4 e5 2.Nf3'
+    """
+    return ";" + " ".join(f"{i // 2 + 1}.{san}" if i % 2 == 0 else san for i, san in enumerate(sans))

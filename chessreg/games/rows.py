@@ -12,10 +12,9 @@ import chess
 import numpy as np
 
 from chessreg.games import moves, movetext
-from chessreg.games.movetext import Movetext, RawGame
+from chessreg.games.movetext import Movetext, RawGame, numbered
 from chessreg.games.reader import Reader
 from chessreg.games.report import Tally
-from chessreg.games.tokenizers import PgnCharacters
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -156,7 +155,6 @@ def _play(
         more, more_texts = _played(reader, [games[number].moves.text for number in again])
         for place, number in enumerate(again):
             played[number], texts[number] = more[place], more_texts[place]
-    render = PgnCharacters().render
     for number, game in enumerate(games):
         words = game.moves.words
         packed, error = played[number]
@@ -166,7 +164,7 @@ def _play(
         elif words is not None and not game.moves.problem:
             if 2 * len(words) != len(packed):
                 raise RuntimeError(f"the {reader.name} reader played {len(packed) // 2} of {len(words)} moves")
-            tally.noncanonical += render(words) != texts[number]
+            tally.noncanonical += numbered(words) != texts[number]
     return played, texts
 
 

@@ -1,1 +1,1 @@
-"""Spec → units → rows: what a kind of experiment is, and how its runs are planned, done, resumed and ingested."""
+"""Import paths of older kind files; `chessreg.kinds` is the present one."""

@@ -14,9 +14,9 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor, nn
 
+from chessreg.encodings import positions as text_positions
+from chessreg.encodings.tokenizers import tokenizer
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.games import positions as text_positions
-from chessreg.games.tokenizers import tokenizer
 
 
 @dataclass(frozen=True)

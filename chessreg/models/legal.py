@@ -20,7 +20,7 @@ from chessreg.noise import uniform
 if TYPE_CHECKING:
     import chess
 
-    from chessreg.games.tokenizers import Tokenizer
+    from chessreg.encodings.tokenizers import Tokenizer
 
 FLOOR = 1e-6  # texts behind a beginning less probable than this are not followed; their sum is reported
 

@@ -12,7 +12,7 @@ from chessreg.errors import BadInputError
 from chessreg.noise import uniform
 
 if TYPE_CHECKING:
-    from chessreg.games.tokenizers import Tokenizer
+    from chessreg.encodings.tokenizers import Tokenizer
     from chessreg.models.decoding import DecodingSession
     from chessreg.models.tree import Continuations
 

@@ -12,9 +12,9 @@ from chessreg.errors import ChessregError
 from chessreg.papers.preparing import PREPARATIONS
 
 if TYPE_CHECKING:
-    from chessreg.jobs.launch import Order
     from chessreg.papers.plan import Step
     from chessreg.papers.work import Work
+    from chessreg.scheduling.launch import Order
 
 POLL_SECONDS = 1.0
 LOSSES = 2  # a step whose job was lost (a machine that went down) is launched again so many times
@@ -54,8 +54,8 @@ class Launching:
 
     def round(self) -> bool:
         """Launch what can be launched now; returns whether every step is complete."""
-        from chessreg.jobs.ingest import ingest
-        from chessreg.jobs.launch import enqueue, plan
+        from chessreg.runs.ingest import ingest
+        from chessreg.scheduling.launch import enqueue, plan
 
         work, session = self.work, self.work.session
         ingest(session.database, session.store)
@@ -69,8 +69,8 @@ class Launching:
 
     def orders(self) -> list[Order]:
         """The runs to be launched now: their settings are known. What is no run is made on the way."""
-        from chessreg.jobs.freeze import identified
-        from chessreg.jobs.launch import Order
+        from chessreg.runs.resolve import identified
+        from chessreg.scheduling.launch import Order
 
         work = self.work
         found = []
@@ -117,8 +117,8 @@ class Launching:
         """The newest jobs of every run that is to come, as `chessreg jobs` lists them."""
         from sqlalchemy import select
 
-        from chessreg.jobs import standing
         from chessreg.registry.tables import Job
+        from chessreg.scheduling import standing
 
         wanted = [self.run_id(step) for step in self.coming]
         newest: dict[UUID, list[Job]] = {}
@@ -133,9 +133,9 @@ class Launching:
 
     def wait(self) -> None:
         """Come back when a job has ended, or none is left."""
-        from chessreg.jobs.ingest import ingest
-        from chessreg.jobs.presence import Presence
-        from chessreg.jobs.standing import OVER
+        from chessreg.runs.ingest import ingest
+        from chessreg.scheduling.presence import Presence
+        from chessreg.scheduling.standing import OVER
 
         session, share = self.work.session, len(self.work.recipes) / len(self.work.steps)
         before: int | None = None
@@ -154,7 +154,7 @@ class Launching:
     def raise_failed(self) -> None:
         """Raises ChessregError for the first step whose newest job has ended otherwise than by finishing. What was lost
         is forgotten: it is launched again."""
-        from chessreg.jobs.standing import OVER
+        from chessreg.scheduling.standing import OVER
 
         steps = {self.run_id(step): step for step in self.coming}
         for row in self.rows():

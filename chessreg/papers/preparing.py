@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import select
 
-from chessreg.jobs.checkpoints import random_twin
-from chessreg.jobs.splits import split_dataset
+from chessreg.entities.checkpoints import random_twin
+from chessreg.entities.splits import split_dataset
 from chessreg.registry import names, tables
 
 if TYPE_CHECKING:
@@ -64,9 +64,9 @@ def made_games(session: Session, settings: Values) -> str | None:
 
 def make_games(session: Session, settings: Values) -> str:
     """The games of a run, as `chessreg game export` writes them, added as `chessreg dataset add` does."""
-    from chessreg.experiments.playing.stored import games_of, stored_games
+    from chessreg.entities.datasets import add_dataset
+    from chessreg.experiments.play.stored import games_of, stored_games
     from chessreg.games.pgn import save_pgn
-    from chessreg.jobs.datasets import add_dataset
 
     run = session.inputs.run(settings["play"])
     games = stored_games(session.database, games_of(session.database, run.id))

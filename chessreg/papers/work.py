@@ -14,7 +14,7 @@ from chessreg.papers.preparing import PREPARATIONS
 from chessreg.queries.result import QueryResult
 
 if TYPE_CHECKING:
-    from chessreg.jobs.kind import Kind
+    from chessreg.runs.kind import Kind
     from chessreg.session import Session
 
 
@@ -87,7 +87,7 @@ class Work:
         """
         from pydantic import ValidationError
 
-        from chessreg.jobs.kind import kind
+        from chessreg.runs.kind import kind
 
         found = kind(step.kind)
         values = self.settings(step, recipes)
@@ -100,7 +100,7 @@ class Work:
 
     def plan(self) -> list[Planned]:
         """Every step as it stands. Nothing is made."""
-        from chessreg.jobs.ingest import ingest
+        from chessreg.runs.ingest import ingest
 
         ingest(self.session.database, self.session.store)
         self.recipes.clear()
@@ -121,7 +121,7 @@ class Work:
 
     def planned(self, step: Step) -> Planned:
         """How one step stands, after those before it; a complete one's recipe is known from then on."""
-        from chessreg.jobs.freeze import freeze, missing_units
+        from chessreg.runs.resolve import freeze, missing_units
 
         if not step.needs <= self.recipes.keys():
             return Planned(step, "waits", step.units, step.units, dict(step.rows), step.bytes)

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from chessreg.experiments.cache import CacheHow, CacheSpec
-from chessreg.games.tokenizers import tokenizer
-from chessreg.jobs import checkpoints, datasets
+from chessreg.encodings.tokenizers import tokenizer
+from chessreg.entities import checkpoints, datasets
+from chessreg.experiments.cache.kind import CacheHow, CacheSpec
 from chessreg.models.devices import prepare
 from chessreg.session import Session, open_session
 

@@ -18,7 +18,7 @@ import chess
 import numpy as np
 import torch
 
-from chessreg.games.tokenizers import tokenizer
+from chessreg.encodings.tokenizers import tokenizer
 from chessreg.models.checkpoint import gpt2_config
 from chessreg.models.decoding import DecodingSession
 from chessreg.models.language_model import LanguageModel

@@ -26,13 +26,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from chessreg.experiments.cache import CacheSpec
-from chessreg.experiments.edit import EditHow, EditSpec
-from chessreg.experiments.editing.editor import Editor
-from chessreg.experiments.editing.states import State, removal, states
-from chessreg.experiments.probe import ProbeSpec
-from chessreg.experiments.selection import select
-from chessreg.jobs import checkpoints, datasets, splits
+from chessreg.entities import checkpoints, datasets, splits
+from chessreg.experiments.cache.kind import CacheSpec
+from chessreg.experiments.edit.editor import Editor
+from chessreg.experiments.edit.kind import EditHow, EditSpec
+from chessreg.experiments.edit.states import State, removal, states
+from chessreg.experiments.probe.kind import ProbeSpec
+from chessreg.experiments.settings.games import select
 from chessreg.models.edits import Edit
 from chessreg.models.language_model import LanguageModel
 from chessreg.models.sampling import draw

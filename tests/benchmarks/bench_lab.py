@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from chessreg.experiments.lab.choices import choices
+from chessreg.lab.choices import choices
 from chessreg.registry.database import Database
 
 LINE = "e4 e5 Nf3 Nc6 Bb5 a6 Ba4 Nf6 O-O Be7 Re1 b5 Bb3 d6 c3 O-O h3 Na5 Bc2 c5 d4 Qc7 Nbd2 cxd4 cxd4 Nc6 Nb3 a5"
@@ -54,7 +54,7 @@ def main() -> None:
     if probe is None:
         print(f"skipped: no probe of {options.checkpoint} in {options.home}")
         return
-    command = [sys.executable, "-m", "chessreg.experiments.lab.worker", str(store)]
+    command = [sys.executable, "-m", "chessreg.lab.worker", str(store)]
     environment = {**os.environ, "CHESSREG_REGISTRY": str(registry)}
     with subprocess.Popen(
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

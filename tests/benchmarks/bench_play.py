@@ -35,13 +35,13 @@ import numpy as np
 import psutil
 import torch
 
-from chessreg.experiments.playing.arena import Arena
-from chessreg.experiments.playing.game import PlayedGame, Rules
-from chessreg.experiments.playing.policies import author_temperature, make_policy
+from chessreg.encodings.tokenizers import tokenizer
+from chessreg.experiments.play.arena import Arena
+from chessreg.experiments.play.game import PlayedGame, Rules
+from chessreg.experiments.play.policies import author_temperature, make_policy
 from chessreg.games.engines import ENGINE_OPTIONS, find_stockfish, parse_engine
 from chessreg.games.openings import Opening, openings, parse_opening
 from chessreg.games.pool import EngineMove, EnginePool, free_cores
-from chessreg.games.tokenizers import tokenizer
 from chessreg.models.decoding import DecodingSession
 from chessreg.models.language_model import LanguageModel
 from chessreg.models.sampling import draw

@@ -22,11 +22,11 @@ import torch
 import torch.nn.functional as F
 from sqlalchemy import func, select
 
-from chessreg.experiments.cache import CacheSpec, load_cache
-from chessreg.experiments.probe import ProbeSpec
-from chessreg.experiments.probing.data import ProbeData
-from chessreg.games.tokenizers import tokenizer
-from chessreg.jobs import checkpoints, datasets, splits
+from chessreg.encodings.tokenizers import tokenizer
+from chessreg.entities import checkpoints, datasets, splits
+from chessreg.experiments.cache.kind import CacheSpec, load_cache
+from chessreg.experiments.probe.data import ProbeData
+from chessreg.experiments.probe.kind import ProbeSpec
 from chessreg.models.devices import prepare
 from chessreg.registry import tables
 from chessreg.session import Session, open_session

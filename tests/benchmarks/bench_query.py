@@ -23,10 +23,10 @@ from uuid import UUID
 
 import numpy as np
 
-from chessreg.jobs.ingest import ingest
 from chessreg.registry import tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import digest_of, new_id, uuid_of
+from chessreg.runs.ingest import ingest
 from store import Store
 from store.fragments import FragmentWriter
 

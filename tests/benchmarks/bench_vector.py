@@ -19,15 +19,15 @@ import time
 import numpy as np
 import torch
 
-from chessreg.experiments.skill import SkillSettings
-from chessreg.experiments.vector import VectorHow, VectorSpec
-from chessreg.experiments.vectors.classed import gather
-from chessreg.games.positions import find
-from chessreg.games.tokenizers import tokenizer
-from chessreg.jobs import checkpoints, datasets
-from chessreg.jobs.freeze import with_recipes
+from chessreg.encodings.positions import find
+from chessreg.encodings.tokenizers import tokenizer
+from chessreg.entities import checkpoints, datasets
+from chessreg.experiments.settings.skill import SkillSettings
+from chessreg.experiments.vector.classed import gather
+from chessreg.experiments.vector.kind import VectorHow, VectorSpec
 from chessreg.models.devices import prepare
 from chessreg.models.language_model import LanguageModel
+from chessreg.runs.resolve import with_recipes
 from chessreg.session import open_session
 
 AUTHORS_LENGTH = 364  # tokens of each game that the author's code runs

@@ -311,8 +311,8 @@ def test_the_defaults_of_generate_are_those_of_selfplay() -> None:
     import inspect
 
     from chessreg.cli.dataset import generate as command
+    from chessreg.entities.datasets import generate_dataset
     from chessreg.games.selfplay import generate
-    from chessreg.jobs.datasets import generate_dataset
 
     expected = {name: p.default for name, p in inspect.signature(generate).parameters.items()}
     service = {name: p.default for name, p in inspect.signature(generate_dataset).parameters.items()}
@@ -334,7 +334,7 @@ def test_without_stockfish_the_command_that_installs_it_is_named(here: Any, monk
 def test_the_bundled_sample(here: Any) -> None:
     from importlib.resources import files
 
-    from chessreg.jobs.datasets import SAMPLE
+    from chessreg.entities.datasets import SAMPLE
 
     if not (files("chessreg") / "data" / SAMPLE).is_file():
         assert here("dataset", "add", "--sample", "--name", "sample") == 3

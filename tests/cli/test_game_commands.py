@@ -9,7 +9,7 @@ import chess
 import chess.pgn
 import pytest
 
-from chessreg.games.tokenizers import PgnCharacters
+from chessreg.encodings.tokenizers import PgnCharacters
 from chessreg.models.checkpoint import CheckpointInfo, gpt2_config, save_checkpoint
 from chessreg.models.random_twin import random_twin
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from chessreg.jobs.presence import Presence
+from chessreg.scheduling.presence import Presence
 from store import Store
 
 GATED = Path(__file__).parent.parent / "jobs" / "gated_kind.py"
@@ -253,7 +253,7 @@ def test_doctor_sees_bytes_that_are_gone_or_changed(world, tmp_path, capsys):
 
 
 def test_the_supervisor_is_one_and_ends_when_there_is_nothing_to_do(here, presence):
-    command = [sys.executable, "-m", "chessreg.jobs.supervisor", str(presence.store.root), "0.5"]
+    command = [sys.executable, "-m", "chessreg.scheduling.supervisor", str(presence.store.root), "0.5"]
     env = {**os.environ, "CHESSREG_REGISTRY": str(here.folder / ".chessreg" / "registry.db")}
     assert presence.hold()
     assert presence.who()["pid"] == os.getpid()

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
+from chessreg.encodings.tokenizers import PgnCharacters
 from chessreg.games.openings import OpeningSpec, openings
-from chessreg.games.tokenizers import PgnCharacters
 from chessreg.models.checkpoint import CheckpointInfo, gpt2_config, save_checkpoint
 from chessreg.models.language_model import LanguageModel
 from chessreg.models.random_twin import random_twin

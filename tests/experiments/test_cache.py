@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from chessreg.encodings.tokenizers import tokenizer
 from chessreg.errors import BadInputError
-from chessreg.experiments.cache import CacheHow, CacheSpec, load_cache
-from chessreg.games.tokenizers import tokenizer
+from chessreg.experiments.cache.kind import CacheHow, CacheSpec, load_cache
 
 
 def cached(session, **settings):

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
+from chessreg.encodings.tokenizers import tokenizer
+from chessreg.entities.checkpoints import import_checkpoint
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.experiments.cache import CacheHow, CacheSpec
-from chessreg.experiments.edit import Edit as EditKind
-from chessreg.experiments.edit import EditHow, EditSpec
-from chessreg.experiments.editing.states import reason_to_skip, states
-from chessreg.experiments.probe import ProbeHow, ProbeSpec
-from chessreg.experiments.selection import select as select_games
-from chessreg.games.tokenizers import tokenizer
-from chessreg.jobs.checkpoints import import_checkpoint
+from chessreg.experiments.cache.kind import CacheHow, CacheSpec
+from chessreg.experiments.edit.kind import Edit as EditKind
+from chessreg.experiments.edit.kind import EditHow, EditSpec
+from chessreg.experiments.edit.states import reason_to_skip, states
+from chessreg.experiments.probe.kind import ProbeHow, ProbeSpec
+from chessreg.experiments.settings.games import select as select_games
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.models.edits import Edit
 from chessreg.registry import tables
@@ -269,7 +269,7 @@ def test_games_that_the_probe_was_fitted_on_are_refused(edited):
 def test_readings_before_and_after_are_the_probe_s_logits(edited, world_session, tmp_path):
     import torch
 
-    from chessreg.experiments.editing import heat
+    from chessreg.experiments.edit import heat
     from chessreg.games.picture import save_frame, save_heatmaps
 
     spec, by_unit = edited(scale_rule="single_target", scale=-3.0, samples=1, games=3, per_game=2)
@@ -331,7 +331,7 @@ def test_an_imported_probe_edits_as_one_of_ours_and_needs_its_checkpoint(edited,
     """Karvonen's layout [modes, d_model, rank, file, class], residuals centred (specification 2.3, 3.9)."""
     import torch
 
-    from chessreg.experiments.imported_directions import ImportedProbeSpec
+    from chessreg.experiments.imported.directions import ImportedProbeSpec
 
     edited(games=1, per_game=1)  # the checkpoint and its probe are there
     weight = torch.from_numpy(world_session.probe("bigram-board", 0).weight).reshape(1, -1, 8, 8, 13).contiguous()

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
+from chessreg.entities.checkpoints import import_checkpoint
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.experiments.cache import CacheHow, CacheSpec
-from chessreg.experiments.edit import EditHow
-from chessreg.experiments.editing.heat import readings
-from chessreg.experiments.lab import text, worker
-from chessreg.experiments.lab.answer import Answer
-from chessreg.experiments.lab.bench import Bench
-from chessreg.experiments.lab.question import Position, StoredState
-from chessreg.experiments.probe import ProbeHow, ProbeSpec
+from chessreg.experiments.cache.kind import CacheHow, CacheSpec
+from chessreg.experiments.edit.heat import readings
+from chessreg.experiments.edit.kind import EditHow
+from chessreg.experiments.probe.kind import ProbeHow, ProbeSpec
 from chessreg.games.labels import PIECE_CLASSES
-from chessreg.jobs.checkpoints import import_checkpoint
+from chessreg.lab import text, worker
+from chessreg.lab.answer import Answer
+from chessreg.lab.bench import Bench
+from chessreg.lab.question import Position, StoredState
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.registry import tables
 

@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import update
 
 from chessreg.errors import BadInputError
-from chessreg.experiments import overlap
-from chessreg.experiments.overlap import Evaluated
+from chessreg.experiments.settings import overlap
+from chessreg.experiments.settings.overlap import Evaluated
 from chessreg.games.moves import pack, unpack
 from chessreg.games.position_hash import HashSet, position_hashes
 from chessreg.games.reader import boards_of

@@ -7,10 +7,10 @@ import pytest
 from sqlalchemy import select
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.probe import ProbeSpec, best_layer, load_probe
-from chessreg.experiments.probing.data import ProbeData
-from chessreg.experiments.probing.fitting import Standard, fit
-from chessreg.experiments.probing.scoring import score
+from chessreg.experiments.probe.data import ProbeData
+from chessreg.experiments.probe.fitting import Standard, fit
+from chessreg.experiments.probe.kind import ProbeSpec, best_layer, load_probe
+from chessreg.experiments.probe.scoring import score
 from chessreg.registry import tables
 
 

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
+from chessreg.entities.frames import frames_of
 from chessreg.errors import BadInputError
-from chessreg.experiments.cache import CacheSpec
-from chessreg.experiments.probe import ProbeHow, ProbeSpec, best_layer, load_probe
+from chessreg.experiments.cache.kind import CacheSpec
+from chessreg.experiments.probe.baselines import guesses
+from chessreg.experiments.probe.data import ProbeData, allocator
+from chessreg.experiments.probe.fitting import fit
+from chessreg.experiments.probe.kind import ProbeHow, ProbeSpec, best_layer, load_probe
+from chessreg.experiments.probe.rows import ProbeScore, packed_plies
 from chessreg.experiments.probe_apply import ApplySpec
-from chessreg.experiments.probing.baselines import guesses
-from chessreg.experiments.probing.data import ProbeData, allocator
-from chessreg.experiments.probing.fitting import fit
-from chessreg.experiments.probing.rows import ProbeScore, packed_plies
-from chessreg.experiments.skill import SkillSettings
+from chessreg.experiments.settings.skill import SkillSettings
 from chessreg.games.reader import boards_of
-from chessreg.jobs.frames import frames_of
 from chessreg.queries import run_sql
 from chessreg.registry import tables
 
@@ -261,7 +261,7 @@ def test_black_probes_see_the_board_after_whites_move(world_session):
 
 
 def test_a_probe_of_centred_residuals_reads_raw_ones_centred(world_session):
-    from chessreg.experiments.probing.scoring import logits_by_game
+    from chessreg.experiments.probe.scoring import logits_by_game
 
     data = ProbeData.load(
         world_session.inputs, world_session.inputs.recipe("run:cache", "reference-test"), "piece", "cache"

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.cache import load_cache
-from chessreg.experiments.skill import SkillSettings
-from chessreg.experiments.vector import Vector, VectorSpec, load_direction, load_vector, vector_rows
+from chessreg.experiments.cache.kind import load_cache
+from chessreg.experiments.settings.skill import SkillSettings
+from chessreg.experiments.vector.kind import Vector, VectorSpec, load_direction, load_vector, vector_rows
 
 from .vectors.runs import STREAM, made, recipe
 
@@ -47,7 +47,7 @@ def test_the_difference_is_high_minus_low_and_its_norms_are_kept(world_session):
 
 
 def test_one_pass_of_the_model_gives_what_a_float32_cache_gives(world_session):
-    from chessreg.experiments.cache import CacheSpec
+    from chessreg.experiments.cache.kind import CacheSpec
 
     world_session.run(CacheSpec(checkpoint="reference", dataset="sample:fit", dtype="float32"), name="exact")
     cached = made(world_session, VectorSpec(cache="exact", first_ply=6, last_ply=20), "from-cache")
@@ -70,7 +70,7 @@ def test_sums_over_positions_are_as_many_times_the_averages(world_session):
 
 
 def test_sums_over_games_of_unequal_length_are_refused():
-    from chessreg.experiments.vectors.contrast import contrast
+    from chessreg.experiments.vector.contrast import contrast
 
     sums, classes = np.ones((4, 3)), np.array([0, 0, 1, 1])
     with pytest.raises(BadInputError, match="games of 6 and of 8 positions"):
@@ -90,7 +90,7 @@ def test_the_first_games_in_total_or_of_each_class(world_session):
 
 
 def test_a_killed_pass_goes_on_from_the_games_it_had(world_session, monkeypatch):
-    from chessreg.experiments.vectors import sums
+    from chessreg.experiments.vector import sums
     from chessreg.models.language_model import LanguageModel
 
     spec = VectorSpec(**STREAM, skill=SkillSettings(bins=2), layers=(1,))
@@ -121,9 +121,9 @@ def test_a_killed_pass_goes_on_from_the_games_it_had(world_session, monkeypatch)
 def test_each_layer_of_a_cascade_sees_the_earlier_vectors_added(world_session):
     import torch
 
-    from chessreg.experiments.vectors.classed import gather
-    from chessreg.games.positions import find
-    from chessreg.games.tokenizers import PgnCharacters
+    from chessreg.encodings.positions import find
+    from chessreg.encodings.tokenizers import PgnCharacters
+    from chessreg.experiments.vector.classed import gather
     from chessreg.models.edits import Edit
 
     spec = VectorSpec(**STREAM, source="cascade", skill=SkillSettings(bins=2))
@@ -151,7 +151,7 @@ def test_each_layer_of_a_cascade_sees_the_earlier_vectors_added(world_session):
 def test_a_coefficient_on_sums_and_its_scale_on_averages_are_one_edit(world_session):
     import torch
 
-    from chessreg.experiments.vectors.contrast import scale_of
+    from chessreg.experiments.vector.contrast import scale_of
     from chessreg.models.edits import Edit
 
     whole = {**STREAM, "whole_games": True}
@@ -217,7 +217,7 @@ def test_a_layer_that_is_not_there_is_told(world_session):
 
 
 def test_the_games_behind_a_vector_are_known_also_without_a_cache(world_session):
-    from chessreg.experiments.overlap import trained_on
+    from chessreg.experiments.settings.overlap import trained_on
 
     inputs = world_session.inputs
     run = made(world_session, VectorSpec(**STREAM), "from-model")
@@ -229,7 +229,7 @@ def test_the_games_behind_a_vector_are_known_also_without_a_cache(world_session)
 
 
 def test_games_that_the_model_was_trained_on_are_refused(world_session, monkeypatch):
-    from chessreg.experiments import overlap
+    from chessreg.experiments.settings import overlap
 
     games, _ = world_session.inputs.dataset(world_session.inputs.recipe("dataset", "sample"))
     monkeypatch.setattr(overlap, "trained_on", lambda inputs, recipe: ([(games, np.arange(20))], None))

@@ -11,15 +11,7 @@ import chess
 import pytest
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.games.engines import (
-    LADDER,
-    EngineSpec,
-    Limit,
-    choose_move,
-    engine_identity,
-    find_stockfish,
-    parse_engine,
-)
+from chessreg.games.engines import LADDER, EngineSpec, Limit, choose_move, engine_identity, find_stockfish, parse_engine
 
 
 @pytest.mark.parametrize(

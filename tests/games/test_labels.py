@@ -6,11 +6,11 @@ import chess
 import numpy as np
 import pytest
 
+from chessreg.encodings.tokenizers import PgnCharacters
 from chessreg.errors import NotFoundError
 from chessreg.games import labels
 from chessreg.games.labels import Asked, label
 from chessreg.games.reader import boards_of
-from chessreg.games.tokenizers import PgnCharacters
 from chessreg.noise import generator
 
 GOLDEN = [

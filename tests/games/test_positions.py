@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from chessreg.encodings import positions
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.games import positions
 
 GOLDEN = ";1.e4 c5 2.Nf3 d6 3.d4 cxd4 4.Qxd4 a6 5.Bc4 Nc6 6.Qd1"
 SHORT = ";1.e4 c5 2.Nf3 d6 3"

@@ -8,10 +8,10 @@ import chess
 import numpy as np
 import pytest
 
+from chessreg.encodings.tokenizers import PgnCharacters
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games import moves, san
 from chessreg.games.reader import Reader, boards_of, reader
-from chessreg.games.tokenizers import PgnCharacters
 
 render = PgnCharacters().render
 MOVE_HASH = 12486363250364357059

@@ -7,8 +7,8 @@ import itertools
 import chess
 import pytest
 
-from chessreg.games.spellings import spellings
-from chessreg.games.tokenizers import PgnCharacters
+from chessreg.encodings.spellings import spellings
+from chessreg.encodings.tokenizers import PgnCharacters
 
 POSITIONS = {
     "start": chess.STARTING_FEN,

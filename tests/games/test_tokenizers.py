@@ -12,9 +12,9 @@ import chess
 import numpy as np
 import pytest
 
+from chessreg.encodings import tokenizers
+from chessreg.encodings.tokenizers import PgnCharacters, Tokenizer, tokenizer
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.games import tokenizers
-from chessreg.games.tokenizers import PgnCharacters, Tokenizer, tokenizer
 
 pgn = PgnCharacters()
 

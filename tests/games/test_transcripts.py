@@ -139,7 +139,7 @@ def test_the_word_at_a_cut_is_dropped_even_where_it_is_a_move(tmp_path: Path) ->
 
 def test_every_dot_but_that_of_the_cut_word_survives(tmp_path: Path) -> None:
     """The 33 positions of the paper's probes come before the cut (3.3)."""
-    from chessreg.games.positions import find
+    from chessreg.encodings.positions import find
 
     games = made(table(cut()), tmp_path)
     for text, number in zip(texts(games), range(20), strict=True):

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from chessreg.jobs.executors.local import LocalExecutor
-from chessreg.jobs.kind import Kind, kind
-from chessreg.jobs.launch import Order, enqueue, plan
-from chessreg.jobs.supervisor import Supervisor
 from chessreg.registry import tables
 from chessreg.registry.process import pid_start
+from chessreg.runs.kind import Kind, kind
+from chessreg.scheduling.executors.local import LocalExecutor
+from chessreg.scheduling.launch import Order, enqueue, plan
+from chessreg.scheduling.supervisor import Supervisor
 from chessreg.session import Session, open_session
 
 GATED = str(Path(__file__).with_name("gated_kind.py"))

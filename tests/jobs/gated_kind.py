@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from chessreg.jobs.kind import Kind
-from chessreg.jobs.spec import How, Ref, Spec
+from chessreg.runs.kind import Kind
+from chessreg.runs.spec import How, Ref, Spec
 
 WAIT_SECONDS = 3600.0  # all tests together take less: those that are killed leave nobody at the gate for ever
 

@@ -11,14 +11,14 @@ import pytest
 import torch
 from sqlalchemy import func, select
 
+from chessreg.entities import checkpoints, datasets, splits
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.jobs import checkpoints, datasets, splits
-from chessreg.jobs.inputs import Inputs
 from chessreg.models.checkpoint import CheckpointInfo, gpt2_config, load_model, save_checkpoint
 from chessreg.models.random_twin import random_twin
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import uuid_of
+from chessreg.runs.inputs import Inputs
 from store import Store
 
 torch.set_num_threads(1)  # tiny matrices: a second thread only waits, the longer the busier the machine

@@ -11,10 +11,10 @@ import pytest
 import zstandard
 from sqlalchemy import func, select
 
+from chessreg.entities import datasets, splits
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.games.dataset import Games
 from chessreg.games.split import Part
-from chessreg.jobs import datasets, splits
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
 from store import Store, StoreError

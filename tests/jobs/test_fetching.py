@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
+from chessreg.entities import fetching
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.jobs import fetching
 from chessreg.models import hub
 from chessreg.models.hub import source_named, url_of
 from chessreg.models.random_twin import random_twin

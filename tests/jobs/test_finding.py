@@ -14,8 +14,9 @@ from sqlalchemy import insert, select
 
 from chessreg.cli.root import run_command_line
 from chessreg.errors import BadInputError
-from chessreg.jobs import finding, listing
 from chessreg.registry import names, tables
+from chessreg.registry import read as listing
+from chessreg.registry import run_filter as finding
 from chessreg.registry.database import Database
 from chessreg.registry.identity import digest_of, uuid_of
 from chessreg.registry.tables.types import utc_now

@@ -8,7 +8,8 @@ import time
 import pytest
 from sqlalchemy import func, select
 
-from chessreg.jobs import gc, health
+from chessreg import doctor as health
+from chessreg.entities import gc
 from chessreg.registry import names, tables
 from chessreg.registry.tables.types import utc_now
 from chessreg.session import open_session

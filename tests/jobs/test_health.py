@@ -6,7 +6,7 @@ import shutil
 
 from sqlalchemy import delete, func, select
 
-from chessreg.jobs import health
+from chessreg import doctor as health
 from chessreg.registry import migrations, tables
 from chessreg.registry.tables import ArtefactState
 from chessreg.registry.urls import place_of

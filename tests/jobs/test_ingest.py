@@ -7,8 +7,8 @@ import time
 
 from sqlalchemy import func, select
 
-from chessreg.jobs.ingest import ingest
 from chessreg.registry import tables
+from chessreg.runs.ingest import ingest
 from chessreg.session import open_session
 from store.fragment_file import SUFFIX, uuid7
 from store.fragments import FragmentWriter, adopt, ingested
@@ -46,7 +46,7 @@ def test_the_same_spec_on_two_machines_is_one_run_with_two_attempts(session, toy
 def test_a_differing_later_row_is_a_conflict_and_the_first_stays(session, toy, run_toy, tmp_path, monkeypatch):
     run_toy(positions=2)
     with open_session(str(tmp_path / "other.db"), tmp_path / "other") as other:
-        from chessreg.jobs.task import Task
+        from chessreg.runs.task import Task
 
         emit = Task.emit
         monkeypatch.setattr(
@@ -94,7 +94,7 @@ def test_a_torn_fragment_is_set_aside(session, run_toy):
 
 
 def test_a_fragment_that_is_not_understood_is_set_aside_and_keeps_nobody_back(session, run_toy):
-    from chessreg.jobs import spool
+    from chessreg.runs import spool
 
     run_toy(positions=2)
     with session.database.read() as sql:
@@ -115,7 +115,7 @@ def test_a_fragment_that_is_not_understood_is_set_aside_and_keeps_nobody_back(se
 
 
 def test_results_that_come_before_their_run_wait_for_it_and_go_in_once(session, toy, tmp_path):
-    from chessreg.jobs import spool
+    from chessreg.runs import spool
 
     with open_session(str(tmp_path / "other.db"), tmp_path / "other") as other:
         run_id = other.run(toy.spec(positions=5), kind=toy.source).run_id

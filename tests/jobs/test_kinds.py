@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.jobs.kind import kind, kinds
+from chessreg.runs.kind import kind, kinds
 
 TOY = Path(__file__).parent.parent / "kinds" / "toy_kind.py"
 
@@ -23,7 +23,7 @@ def test_our_kinds_are_found_by_name_and_by_recorded_source():
 
 def test_listing_the_kinds_imports_nothing_heavy():
     code = (
-        "from chessreg.jobs.kind import kinds; kinds(); import sys;"
+        "from chessreg.runs.kind import kinds; kinds(); import sys;"
         "print(*sorted({'torch', 'transformers', 'zarr', 'textual', 'duckdb', 'pyarrow'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -40,7 +40,7 @@ def test_a_kind_in_a_file_needs_no_class_name_when_there_is_one():
         ("import nothing_of_that_name", BadInputError, "fails to import"),
         ("x = 1", BadInputError, "defines 0 kinds"),
         (
-            "from chessreg.jobs.kind import Kind\nclass A(Kind):\n    name = 'a'\n    families = ('nonsense',)",
+            "from chessreg.runs.kind import Kind\nclass A(Kind):\n    name = 'a'\n    families = ('nonsense',)",
             BadInputError,
             "families",
         ),

@@ -17,7 +17,7 @@ WRITERS = 12
 TOY = Path(__file__).parent.parent / "kinds" / "toy_kind.py"
 WRITERS_AT_WORK = """
 import json, os, sys, time
-from chessreg.jobs.kind import kind
+from chessreg.runs.kind import kind
 from chessreg.registry import provenance
 from chessreg.session import open_session
 

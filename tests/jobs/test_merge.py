@@ -10,11 +10,11 @@ from uuid import uuid5
 import pytest
 from sqlalchemy import func, select
 
+from chessreg.entities.merge import merge
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.jobs.kind import kind
-from chessreg.jobs.merge import merge
 from chessreg.registry import names, provenance, tables
 from chessreg.registry.database import Database
+from chessreg.runs.kind import kind
 from chessreg.session import Session, open_session
 
 from ..postgres import postgres as postgres
@@ -32,7 +32,7 @@ class Home:
         self.url = url or str(folder / "registry.db")
 
     def __enter__(self) -> Session:
-        from chessreg.jobs import attempt, ingest, runner, task
+        from chessreg.runs import attempt, ingest, runner, task
 
         machine = provenance.this_machine()
         here = machine | {"host": self.host, "id": uuid5(machine["id"], self.host)}
@@ -113,8 +113,8 @@ def test_one_spec_in_two_homes_merged_both_ways_twice_is_one_run_with_two_attemp
 def test_a_match_played_in_two_homes_counts_once_and_only_the_machine_differs(
     backend, world, tmp_path, monkeypatch, request
 ):
-    from chessreg.experiments.play import Play, PlaySpec
-    from chessreg.jobs.checkpoints import import_checkpoint
+    from chessreg.entities.checkpoints import import_checkpoint
+    from chessreg.experiments.play.kind import Play, PlaySpec
     from chessreg.queries import run_query
     from chessreg.queries.compare import compare
 

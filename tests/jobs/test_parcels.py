@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from chessreg.experiments.probe import ProbeSpec
-from chessreg.jobs import parcels
-from chessreg.jobs.freeze import identified
-from chessreg.jobs.kind import kind
+from chessreg.experiments.probe.kind import ProbeSpec
 from chessreg.registry import tables
 from chessreg.registry.database import Database
 from chessreg.registry.urls import place_of
+from chessreg.runs.kind import kind
+from chessreg.runs.resolve import identified
+from chessreg.scheduling import parcels
 from store import Store
 from store.errors import CorruptError
 

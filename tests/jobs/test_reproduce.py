@@ -7,8 +7,8 @@ import shutil
 import pytest
 from sqlalchemy import func, select
 
+from chessreg.entities.reproduce import again, steps
 from chessreg.errors import BadInputError
-from chessreg.jobs.reproduce import again, steps
 from chessreg.registry import tables
 from chessreg.session import open_session
 

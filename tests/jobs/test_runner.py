@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import func, select
 
 from chessreg.errors import BadInputError
-from chessreg.jobs.runner import mark_dead
 from chessreg.registry import names, tables
+from chessreg.runs.runner import mark_dead
 
 TOY = Path(__file__).parent.parent / "kinds" / "toy_kind.py"
 
@@ -64,7 +64,7 @@ def test_how_settings_and_key_order_do_not_change_the_run(session, toy, run_toy)
 
 
 def test_a_failing_kind_keeps_its_complete_units_and_says_why(session, tmp_path):
-    from chessreg.jobs.kind import kind
+    from chessreg.runs.kind import kind
 
     source = TOY.read_text().replace(
         "random, board =", "if unit == 2: raise RuntimeError('no such thing')\n            random, board ="

@@ -12,11 +12,11 @@ import pytest
 from sqlalchemy import delete, select
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.jobs import queue
-from chessreg.jobs.launch import Order, plan
 from chessreg.registry import tables
 from chessreg.registry.identity import uuid_of
 from chessreg.registry.tables import AttemptState, Cause
+from chessreg.scheduling import queue
+from chessreg.scheduling.launch import Order, plan
 
 
 def units_done(desk) -> int:
@@ -179,8 +179,8 @@ def test_a_stopped_supervisor_leaves_its_jobs_in_the_queue(desk):
 
 
 def test_a_registry_that_does_not_answer_stops_no_worker_and_loses_nothing(desk, monkeypatch):
-    from chessreg.jobs import supervisor
     from chessreg.registry.failures import RegistryError
+    from chessreg.scheduling import supervisor
 
     desk.launch(desk.order(count=4))
     desk.until(lambda: units_done(desk) == 2)
@@ -209,7 +209,7 @@ def test_a_registry_that_does_not_answer_stops_no_worker_and_loses_nothing(desk,
 
 
 def test_a_sweep_is_one_group_of_which_only_missing_cells_run(desk):
-    from chessreg.jobs.kind import kind
+    from chessreg.runs.kind import kind
 
     desk.open_gate()
     desk.session.run(kind(desk.gated).spec(count=4), kind=desk.gated)
@@ -222,7 +222,7 @@ def test_a_sweep_is_one_group_of_which_only_missing_cells_run(desk):
 
 
 def test_nothing_is_queued_when_one_of_several_cannot_be_done(desk):
-    from chessreg.experiments.probe import Probe, ProbeSpec
+    from chessreg.experiments.probe.kind import Probe, ProbeSpec
 
     good = desk.order(count=3)
     with pytest.raises(NotFoundError, match="nowhere"):
@@ -257,7 +257,7 @@ def test_what_follows_waits_for_what_it_names_and_then_finds_it(desk):
 
 
 def test_a_job_whose_input_failed_is_blocked_until_that_is_retried(desk):
-    from chessreg.jobs import standing
+    from chessreg.scheduling import standing
 
     desk.open_gate()
     desk.launch(desk.order(count=2, name="fresh"), desk.order("Doubled", of="fresh", name="twice"))
@@ -292,7 +292,7 @@ def small_world(world, tmp_path, make_desk):
 def test_an_input_whose_bytes_are_elsewhere_is_fetched_or_refused_with_the_command_that_helps(small_world):
     import shutil
 
-    from chessreg.experiments.cache import Cache, CacheSpec
+    from chessreg.experiments.cache.kind import Cache, CacheSpec
 
     desk = small_world
     with desk.session.database.read() as sql:
@@ -323,9 +323,9 @@ def test_an_input_whose_bytes_are_elsewhere_is_fetched_or_refused_with_the_comma
 
 
 def test_a_cache_may_name_the_checkpoint_of_a_training_that_has_not_begun(small_world):
-    from chessreg.experiments.cache import Cache, CacheSpec
+    from chessreg.experiments.cache.kind import Cache, CacheSpec
     from chessreg.experiments.train import Train, TrainSpec
-    from chessreg.experiments.vector import Vector, VectorSpec
+    from chessreg.experiments.vector.kind import Vector, VectorSpec
 
     desk = small_world
     training = TrainSpec(datasets=("sample:fit",), n_layer=1, n_head=1, n_embd=8, steps=2, batch_tokens=1024)

@@ -6,11 +6,11 @@ import shutil
 
 import pytest
 
+from chessreg.entities.merge import export_rows, merge
 from chessreg.errors import NotFoundError
-from chessreg.experiments.probe import ProbeSpec
-from chessreg.jobs import transfer
-from chessreg.jobs.merge import export_rows, merge
+from chessreg.experiments.probe.kind import ProbeSpec
 from chessreg.registry import names, tables
+from chessreg.runs import transfer
 from chessreg.session import open_session
 from store.errors import CorruptError, StoreError
 from store.places import Bucket, Folder, place

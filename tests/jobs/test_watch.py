@@ -10,13 +10,14 @@ from uuid import UUID
 
 import pytest
 
-from chessreg.jobs import health, watch
-from chessreg.jobs.heart import PROMISE_SECONDS
-from chessreg.jobs.ingest import ingest
+from chessreg import doctor as health
 from chessreg.registry import provenance, tables
 from chessreg.registry.identity import new_id
 from chessreg.registry.tables import AttemptState, Cause
 from chessreg.registry.tables.types import utc_now
+from chessreg.runs import watch
+from chessreg.runs.heart import PROMISE_SECONDS
+from chessreg.runs.ingest import ingest
 
 
 class Clock:
@@ -180,8 +181,8 @@ def test_notes_of_an_earlier_boot_prove_nothing(session, attempt, clock):
 
 def test_check_ins_go_on_while_the_registry_is_locked_and_leave_no_files(session, toy):
     """A heartbeat that meets a lock harms nobody: it is a file."""
-    from chessreg.jobs.attempt import Attempt, Where
-    from chessreg.jobs.freeze import freeze
+    from chessreg.runs.attempt import Attempt, Where
+    from chessreg.runs.resolve import freeze
 
     frozen = freeze(toy, toy.spec(positions=8, pause=0.3), session.inputs)
     running = Attempt(frozen, toy.how(), session.inputs, (), list(range(8)), where=Where(ingests=False))

@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import func, select
 
 from chessreg.cli.root import run_command_line
-from chessreg.jobs.kind import FAMILIES, kind, kinds
 from chessreg.registry import tables
+from chessreg.runs.kind import FAMILIES, kind, kinds
 
 TOY = str(Path(__file__).parent / "toy_kind.py")
 EVERY = [*kinds(), TOY]

@@ -10,9 +10,9 @@ import chess
 from pydantic import BaseModel, Field
 
 from chessreg.games.boardframe import Arrow, BoardFrame
-from chessreg.jobs.kind import Estimate, Kind
-from chessreg.jobs.spec import Spec
 from chessreg.noise import generator
+from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.spec import Spec
 
 
 class ToySpec(Spec):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from chessreg.games.tokenizers import Tokenizer, tokenizer
+from chessreg.encodings.tokenizers import Tokenizer, tokenizer
 from chessreg.models.checkpoint import gpt2_config
 from chessreg.models.edits import POSITION_SETS, PositionSet
 from chessreg.models.importers import import_checkpoint

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from chessreg.encodings.tokenizers import Tokenizer
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.games.tokenizers import Tokenizer
 from chessreg.models.edits import Edit, position_set
 from chessreg.models.language_model import LanguageModel
 

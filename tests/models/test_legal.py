@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from chessreg.encodings.tokenizers import Tokenizer
 from chessreg.errors import BadInputError
-from chessreg.games.tokenizers import Tokenizer
 from chessreg.models import legal, tree
 from chessreg.models.decoding import ContextFullError, DecodingSession
 from chessreg.models.edits import Edit

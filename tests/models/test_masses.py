@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from chessreg.encodings.spellings import spellings
+from chessreg.encodings.tokenizers import PgnCharacters, Tokenizer
 from chessreg.games.openings import OpeningSpec, openings
-from chessreg.games.spellings import spellings
-from chessreg.games.tokenizers import PgnCharacters, Tokenizer
 from chessreg.models import legal
 from chessreg.models.edits import Edit
 from chessreg.models.language_model import LanguageModel

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from chessreg.encodings.tokenizers import Tokenizer
 from chessreg.errors import BadInputError
-from chessreg.games.tokenizers import Tokenizer
 from chessreg.models.language_model import LanguageModel
 from chessreg.models.sampling import draw, sample_moves
 

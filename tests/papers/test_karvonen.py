@@ -3,7 +3,6 @@
 import pytest
 
 from chessreg.errors import NotFoundError
-from chessreg.jobs.kind import kind
 from chessreg.papers import find, papers
 from chessreg.papers.karvonen.edits import layer_sets
 from chessreg.papers.karvonen.matches import skill_layers, suitable
@@ -12,6 +11,7 @@ from chessreg.papers.preparing import PREPARATIONS
 from chessreg.queries.catalogue import find as find_query
 from chessreg.queries.catalogue import find_plot
 from chessreg.queries.published import values
+from chessreg.runs.kind import kind
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -6,12 +6,12 @@ import pytest
 from sqlalchemy import select
 
 from chessreg.errors import ChessregError
-from chessreg.jobs.presence import Presence
 from chessreg.papers.launching import Launching
 from chessreg.papers.plan import Paper, Step
 from chessreg.papers.work import Work
 from chessreg.registry import tables
 from chessreg.registry.tables import JobState
+from chessreg.scheduling.presence import Presence
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def near_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """The lab's model on a thread of the tests, which have torch already: a process of its own loads it for seconds."""
-    from chessreg.experiments.lab import worker
+    from chessreg.lab import worker
     from tui.bench import Bench
 
     benches: dict[Bench, Any] = {}

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from chessreg.jobs import standing
-from chessreg.jobs.executors.local import LocalExecutor
-from chessreg.jobs.kind import kind
-from chessreg.jobs.launch import Order, enqueue, plan
-from chessreg.jobs.supervisor import Supervisor
 from chessreg.registry.process import pid_start
 from chessreg.registry.tables import Job
+from chessreg.runs.kind import kind
+from chessreg.scheduling import standing
+from chessreg.scheduling.executors.local import LocalExecutor
+from chessreg.scheduling.launch import Order, enqueue, plan
+from chessreg.scheduling.supervisor import Supervisor
 from chessreg.session import Session, open_session
 
 from .worlds import TOY

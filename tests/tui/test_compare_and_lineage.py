@@ -11,8 +11,8 @@ from textual.widget import Widget
 
 from chessreg.cli.compare import interval
 from chessreg.cli.root import run_command_line
-from chessreg.jobs import listing
 from chessreg.queries.stats import Estimate
+from chessreg.registry import read as listing
 from chessreg.session import Session
 from tui.data import compare
 from tui.data.chart import extent

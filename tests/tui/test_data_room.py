@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from chessreg.cli.root import run_command_line
-from chessreg.jobs import listing
+from chessreg.registry import read as listing
 from chessreg.registry import tables
 from chessreg.session import open_session
 from tui import gauge

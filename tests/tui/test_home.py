@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from chessreg.cli.root import run_command_line
-from chessreg.jobs import activity
 from chessreg.registry.tables import Cause
+from chessreg.scheduling import activity
 from chessreg.session import Session
 from tui.screens.home import HomeScreen, machines_text
 from tui.screens.job import JobScreen
@@ -91,7 +91,7 @@ async def test_news_are_what_ended_after_one_looked_last(drive, world: Path, ses
 
 
 def test_a_foreground_run_goes_on_and_its_end_is_news(tmp_path: Path) -> None:
-    from chessreg.jobs.kind import kind
+    from chessreg.runs.kind import kind
     from chessreg.session import open_session
 
     toy, seen = str(Path(__file__).parent.parent / "kinds" / "toy_kind.py"), []

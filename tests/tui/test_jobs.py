@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chessreg.jobs.presence import Presence
+from chessreg.scheduling.presence import Presence
 from tui.data.jobs import jobs
 from tui.data.logtail import LogTail
 from tui.screens.job import JobScreen

@@ -11,8 +11,8 @@ from uuid import UUID
 import pytest
 
 from chessreg.cli.root import run_command_line
-from chessreg.jobs import listing
 from chessreg.queries import render, run_query
+from chessreg.registry import read as listing
 from chessreg.session import Session, open_session
 from tui.data.boards import boards
 from tui.data.results import results
@@ -271,7 +271,7 @@ async def test_an_empty_registry_says_what_to_type_and_follows(drive, tmp_path: 
         assert "no boards yet" in driver.text
         await driver.press("4")
         with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as session:
-            from chessreg.jobs.kind import kind
+            from chessreg.runs.kind import kind
 
             toy = str(Path(__file__).parent.parent / "kinds" / "toy_kind.py")
             session.run(kind(toy).spec(positions=2), kind=toy, name="late")

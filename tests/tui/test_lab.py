@@ -18,9 +18,9 @@ import pytest
 from sqlalchemy import select
 
 from chessreg.cli.root import run_command_line
-from chessreg.experiments.lab import text
-from chessreg.experiments.lab.answer import Answer
-from chessreg.jobs import listing
+from chessreg.lab import text
+from chessreg.lab.answer import Answer
+from chessreg.registry import read as listing
 from chessreg.registry.database import Database
 from chessreg.registry.tables import Trial
 from chessreg.session import Session

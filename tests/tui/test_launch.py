@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from chessreg.jobs.kind import kind, kinds
-from chessreg.jobs.presence import Presence
 from chessreg.registry import tables
+from chessreg.runs.kind import kind, kinds
+from chessreg.scheduling.presence import Presence
 from chessreg.session import open_session
 from tui.data.candidates import candidates
 from tui.data.form import Form

@@ -88,7 +88,7 @@ def test_every_run_is_on_one_page_in_order_whichever_page_is_read_first(filled, 
 
 
 def test_a_page_says_what_the_command_line_says_of_its_runs(filled) -> None:
-    from chessreg.jobs import listing
+    from chessreg.registry import read as listing
 
     session, _ = filled
     with session.database.read() as sql:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from chessreg.jobs import listing
 from chessreg.queries import render, run_query, run_sql
 from chessreg.queries.ask import plotted
 from chessreg.queries.catalogue import find_plot
+from chessreg.registry import read as listing
 from chessreg.session import Session
 from tui.data.boards import boards
 from tui.data.edits import edited_state

@@ -9,8 +9,8 @@ import pytest
 
 from chessreg.cli.compare import interval
 from chessreg.cli.vector import with_norms
-from chessreg.jobs import listing
 from chessreg.queries.compare import compare
+from chessreg.registry import read as listing
 from chessreg.registry import tables
 from chessreg.session import Session
 

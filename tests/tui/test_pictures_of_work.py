@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from chessreg.jobs import listing
-from chessreg.jobs.kind import kinds
-from chessreg.jobs.presence import Presence
+from chessreg.registry import read as listing
+from chessreg.runs.kind import kinds
+from chessreg.scheduling.presence import Presence
 from chessreg.session import Session
 from tui import gauge
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from chessreg.cli.root import run_command_line
-from chessreg.jobs import finding, listing
+from chessreg.registry import read as listing
+from chessreg.registry import run_filter as finding
 from chessreg.session import Session, open_session
 from tui.screens.prompt import Prompt
 from tui.screens.run_columns import ColumnsScreen

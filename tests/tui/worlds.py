@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from chessreg.cli.root import run_command_line
-from chessreg.jobs.kind import kind
 from chessreg.noise import generator
 from chessreg.registry import provenance
+from chessreg.runs.kind import kind
 from chessreg.session import Session, open_session
 
 TOY = str(Path(__file__).parent.parent / "kinds" / "toy_kind.py")
@@ -41,7 +41,7 @@ def bigram_checkpoint(folder: Path, texts: list[str]) -> None:
     that games have retries and forfeits."""
     import torch
 
-    from chessreg.games.tokenizers import PgnCharacters
+    from chessreg.encodings.tokenizers import PgnCharacters
     from chessreg.models.checkpoint import CheckpointInfo, gpt2_config, save_checkpoint
     from chessreg.models.random_twin import random_twin
 
@@ -80,11 +80,11 @@ def same_code() -> Iterator[None]:
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with registry and store: a dataset, a model, caches, a probe, edits, two matches, the toy, and a run
     that was interrupted."""
-    from chessreg.experiments.cache import CacheSpec
-    from chessreg.experiments.edit import EditSpec
-    from chessreg.experiments.play import PlayHow, PlaySpec
-    from chessreg.experiments.probe import ProbeSpec
-    from chessreg.games.tokenizers import PgnCharacters
+    from chessreg.encodings.tokenizers import PgnCharacters
+    from chessreg.experiments.cache.kind import CacheSpec
+    from chessreg.experiments.edit.kind import EditSpec
+    from chessreg.experiments.play.kind import PlayHow, PlaySpec
+    from chessreg.experiments.probe.kind import ProbeSpec
 
     root = tmp_path_factory.mktemp("tui")
     games = list(random_games(24))
@@ -138,14 +138,14 @@ def session(world: Path) -> Iterator[Session]:
 def studied(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the world with more to compare: a longer probe, a model of three layers with its untrained twin and its
     probe, vectors and a control, legality, two trainings, and the interrupted run brought to its end."""
-    from chessreg.experiments.cache import CacheSpec
+    from chessreg.encodings.tokenizers import PgnCharacters
+    from chessreg.entities import checkpoints
+    from chessreg.experiments.cache.kind import CacheSpec
     from chessreg.experiments.legality import LegalitySpec
-    from chessreg.experiments.probe import ProbeSpec
-    from chessreg.experiments.skill import SkillSettings
+    from chessreg.experiments.probe.kind import ProbeSpec
+    from chessreg.experiments.settings.skill import SkillSettings
     from chessreg.experiments.train import TrainSpec
-    from chessreg.experiments.vector import VectorSpec
-    from chessreg.games.tokenizers import PgnCharacters
-    from chessreg.jobs import checkpoints
+    from chessreg.experiments.vector.kind import VectorSpec
     from chessreg.models.checkpoint import CheckpointInfo, gpt2_config, save_checkpoint
     from chessreg.models.random_twin import random_twin
 

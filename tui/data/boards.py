@@ -37,10 +37,10 @@ def boards(session: Session, row: Mapping[str, Any]) -> Boards:
 
     Raises NotFoundError when the row, its run or its kind is not here, or when its kind draws no boards.
     """
-    from chessreg.jobs.kind import kind
+    from chessreg.runs.kind import kind
 
     if row.get("family") == FAMILY:
-        from chessreg.jobs.frames import frames_of_dataset_game
+        from chessreg.entities.frames import frames_of_dataset_game
 
         frames = frames_of_dataset_game(session.inputs, row["dataset_id"].hex, row["unit"])
         return Boards(dict(row), frames, row["run"], "dataset")
@@ -73,6 +73,6 @@ def limit_of(session: Session, row: Mapping[str, Any]) -> int | None:
     """The ply of a game at which its move limit stops it, where the row is a game and a limit was recorded."""
     if row["family"] != "game":
         return None
-    from chessreg.experiments.playing.stored import stored_games
+    from chessreg.experiments.play.stored import stored_games
 
     return next(stored_games(session.database, [(row["run_id"], row["unit"])])).limit_ply

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import or_, select
 
-from chessreg.jobs.inputs import IMPORTED, stands_for
 from chessreg.registry import names, tables
 from chessreg.registry.tables import Job
+from chessreg.runs.inputs import IMPORTED, stands_for
 from tui import show
 from tui.data.pages import Row
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from chessreg.jobs import activity, listing
+from chessreg.registry import read as listing
+from chessreg.scheduling import activity
 from tui.data.overview import overview
 from tui.data.pages import Row
 

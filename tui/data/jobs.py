@@ -10,9 +10,9 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, String, and_, case, cast, func, literal, not_, or_, select, type_coerce
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.jobs import standing
 from chessreg.registry import tables
 from chessreg.registry.tables import Cause, Job, JobState
+from chessreg.scheduling import standing
 from tui.data.keyset import ChosenPages
 from tui.data.pages import Pages, Row
 
@@ -70,7 +70,7 @@ def by_field(session: Session, field: str, value: str) -> ColumnElement[bool]:
     if field in columns:
         return columns[field].ilike(pattern, escape="\\")
     if field == "name":
-        from chessreg.jobs.finding import now_said
+        from chessreg.registry.run_filter import now_said
 
         spoken = now_said("name").where(tables.Annotation.value.ilike(pattern, escape="\\"))
         return hex_of(session, Job.run_id).in_(spoken)
@@ -145,7 +145,7 @@ class Shown(NamedTuple):
 
 def job(session: Session, job_id: UUID) -> Shown:
     """Raises NotFoundError when there is no such job."""
-    from chessreg.jobs.logs import log_of
+    from chessreg.scheduling.logs import log_of
 
     with session.database.read() as sql:
         record = sql.get(Job, job_id)
@@ -180,7 +180,7 @@ def change(session: Session, do: Callable[[SqlSession, list[Job]], list[Job]], i
     """Do it to these jobs, and see that a supervisor is there to carry it out; returns to how many it was done."""
     import socket
 
-    from chessreg.jobs.presence import Presence
+    from chessreg.scheduling.presence import Presence
 
     with session.database.write() as sql:
         changed = do(sql, list(sql.scalars(select(Job).where(Job.id.in_(list(ids))))))

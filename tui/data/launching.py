@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from chessreg.errors import ChessregError
-from chessreg.jobs.executors import EXECUTORS
-from chessreg.jobs.kind import Kind
-from chessreg.jobs.launch import Expected, Order, enqueue, plan
-from chessreg.jobs.preview import preview
 from chessreg.registry import tables
+from chessreg.runs.kind import Kind
+from chessreg.scheduling.executors import EXECUTORS
+from chessreg.scheduling.launch import Expected, Order, enqueue, plan
+from chessreg.scheduling.preview import preview
 from tui.data.form import FILES, Checked, Form
 from tui.data.pages import Row
 
@@ -69,7 +69,7 @@ def unknown(session: Session, form: Form) -> dict[str, str]:
 
 def require_file(reference: str) -> None:
     from chessreg.errors import NotFoundError
-    from chessreg.jobs.inputs import RECIPE
+    from chessreg.runs.inputs import RECIPE
 
     if not RECIPE.match(reference) and reference != "sample" and not Path(reference).expanduser().exists():
         raise NotFoundError(f"{reference} does not exist")
@@ -80,8 +80,8 @@ def launch(session: Session, form: Form, checked: Checked) -> tuple[UUID | None,
 
     Raises what planning raises.
     """
-    from chessreg.jobs.ingest import ingest
-    from chessreg.jobs.presence import Presence
+    from chessreg.runs.ingest import ingest
+    from chessreg.scheduling.presence import Presence
 
     ingest(session.database, session.store)
     planned = plan([order_of(form, checked)], session.database, session.store)
@@ -101,7 +101,7 @@ def places() -> tuple[str, ...]:
     """Executors: those that are here, and each profile of Slurm."""
     import importlib.util
 
-    from chessreg.jobs.executors import profiles
+    from chessreg.scheduling.executors import profiles
 
     here = [word for word, target in EXECUTORS.items() if importlib.util.find_spec(target.partition(":")[0])]
     found: list[str] = []
@@ -116,7 +116,7 @@ def places() -> tuple[str, ...]:
 
 def kinds(session: Session) -> list[Row]:
     """Every kind of experiment: ours, and those of files that runs of this registry were made with."""
-    from chessreg.jobs.kind import kind, kinds
+    from chessreg.runs.kind import kind, kinds
 
     known: dict[str, tuple[Kind, str]] = {name: (found, name) for name, found in kinds().items()}
     with session.database.read() as sql:

@@ -9,8 +9,9 @@ from uuid import UUID
 
 from sqlalchemy import func, select
 
-from chessreg.jobs import finding, listing
 from chessreg.registry import identity, lineage, names, tables
+from chessreg.registry import read as listing
+from chessreg.registry import run_filter as finding
 from tui.data.keyset import ChosenPages, KeysetPages
 from tui.data.pages import Pages, Row
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def runs(session: Session, text: str = "", sort: str = finding.NEWEST_FIRST, metrics: Sequence[str] = ()) -> Pages:
-    """The runs that fit the words (chessreg.jobs.finding says which), in this order; of `metrics` the last values.
+    """The runs that fit the words (registry.run_filter says which), in this order; of `metrics` the last values.
 
     Raises BadInputError for a field or an order that there is not.
     """

@@ -58,8 +58,9 @@ def words_of(row: Row) -> str:
 
 
 def dataset(session: Session, id: UUID) -> Thing:
+    from chessreg.entities import datasets
     from chessreg.errors import ChessregError
-    from chessreg.jobs import datasets, listing
+    from chessreg.registry import read as listing
     from chessreg.registry import tables
 
     with session.database.read() as sql:
@@ -118,7 +119,7 @@ def checkpoint(session: Session, id: UUID) -> Thing:
 
 
 def cache(session: Session, id: UUID) -> Thing:
-    from chessreg.jobs import listing
+    from chessreg.registry import read as listing
 
     with session.database.read() as sql:
         (row,) = listing.caches(sql, id.hex)
@@ -143,7 +144,7 @@ def cache(session: Session, id: UUID) -> Thing:
 
 def probe(session: Session, id: UUID) -> Thing:
     from chessreg.cli.probe import with_model
-    from chessreg.jobs import listing
+    from chessreg.registry import read as listing
 
     with session.database.read() as sql:
         layers = with_model(listing.probes(sql, id.hex))
@@ -202,7 +203,7 @@ def f1_by_class(session: Session, id: UUID) -> tuple[list[Row], int | None]:
 
 def vector(session: Session, id: UUID) -> Thing:
     from chessreg.cli.vector import with_norms
-    from chessreg.jobs import listing
+    from chessreg.registry import read as listing
     from chessreg.registry import tables
 
     with session.database.read() as sql:
@@ -238,7 +239,7 @@ def norms(layers: Sequence[Row]) -> Chart:
 def cosines(session: Session, id: UUID, layers: Sequence[int]) -> list[Row]:
     """Cosines with other vectors of the same model and layer, nearest first in each layer."""
     from chessreg.errors import ChessregError
-    from chessreg.experiments.vectors import compare
+    from chessreg.experiments.vector import compare
 
     inputs = session.inputs
     found: list[Row] = []
@@ -253,7 +254,7 @@ def cosines(session: Session, id: UUID, layers: Sequence[int]) -> list[Row]:
 
 
 def sae(session: Session, id: UUID) -> Thing:
-    from chessreg.jobs import listing
+    from chessreg.registry import read as listing
     from chessreg.registry import tables
 
     with session.database.read() as sql:

@@ -31,7 +31,7 @@ def rows(sql: SqlSession, noun: str) -> list[Row]:
 
 
 def datasets(sql: SqlSession) -> list[dict[str, Any]]:
-    from chessreg.jobs import listing
+    from chessreg.registry import read as listing
     from chessreg.registry import tables
 
     parts: dict[UUID, list[str]] = defaultdict(list)
@@ -41,8 +41,8 @@ def datasets(sql: SqlSession) -> list[dict[str, Any]]:
 
 
 def checkpoints(sql: SqlSession) -> list[dict[str, Any]]:
-    from chessreg.jobs import listing
     from chessreg.registry import names, tables
+    from chessreg.registry import read as listing
 
     found = listing.entities(sql, "checkpoint", tables.Checkpoint)
     called = {row["id"]: row["name"] or row["id"].hex[-6:] for row in found}
@@ -56,7 +56,7 @@ def twin_of(row: dict[str, Any], called: dict[UUID, str]) -> str | None:
 
 
 def caches(sql: SqlSession) -> list[dict[str, Any]]:
-    from chessreg.jobs import listing
+    from chessreg.registry import read as listing
 
     return [{**row, "layers": len(row["hook_points"])} for row in with_words(sql, listing.caches(sql))]
 
@@ -64,7 +64,7 @@ def caches(sql: SqlSession) -> list[dict[str, Any]]:
 def probes(sql: SqlSession) -> list[dict[str, Any]]:
     """One row a run, with the layer that its validation games choose."""
     from chessreg.cli.probe import with_model
-    from chessreg.jobs import listing
+    from chessreg.registry import read as listing
 
     found = []
     for layers in by_run(with_model(listing.probes(sql))).values():
@@ -76,7 +76,7 @@ def probes(sql: SqlSession) -> list[dict[str, Any]]:
 def vectors(sql: SqlSession) -> list[dict[str, Any]]:
     """One row a run, with its smallest and its largest norm."""
     from chessreg.cli.vector import with_norms
-    from chessreg.jobs import listing
+    from chessreg.registry import read as listing
     from chessreg.registry import tables
 
     found = []
@@ -87,7 +87,7 @@ def vectors(sql: SqlSession) -> list[dict[str, Any]]:
 
 
 def saes(sql: SqlSession) -> list[dict[str, Any]]:
-    from chessreg.jobs import listing
+    from chessreg.registry import read as listing
     from chessreg.registry import tables
 
     return with_words(sql, listing.made(sql, "sae", tables.Sae))
@@ -112,7 +112,7 @@ def by_run(found: list[dict[str, Any]]) -> dict[UUID, list[dict[str, Any]]]:
 
 def with_words(sql: SqlSession, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What is said of the runs that made these."""
-    from chessreg.jobs import listing
+    from chessreg.registry import read as listing
 
     said = listing.words(sql, "run")
     return [{**listing.NOTHING_SAID, **said.get(row["run_id"], {}), **row} for row in found]

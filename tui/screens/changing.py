@@ -37,19 +37,19 @@ class ChangesJobs(Room):
             self.app.push_screen(Confirm(question), partial(self._cancel, row, True))
 
     def _cancel(self, row: Mapping[str, Any], whole: bool, yes: bool | None) -> None:
-        from chessreg.jobs import queue
+        from chessreg.scheduling import queue
 
         if yes:
             self.change("cancelled", "it had ended already", queue.cancel, row, whole)
 
     def action_retry(self) -> None:
-        from chessreg.jobs import queue
+        from chessreg.scheduling import queue
 
         if (row := self.chosen) is not None:
             self.change("queued again", "only jobs that ended without finishing are tried again", queue.retry, row)
 
     def action_priority(self, by: str) -> None:
-        from chessreg.jobs.priority import prioritise
+        from chessreg.scheduling.priority import prioritise
 
         if (row := self.chosen) is not None:
             do = partial(prioritise, by=int(by))

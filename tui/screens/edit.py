@@ -31,7 +31,7 @@ class EditScreen(Quartet):
 
     async def fill(self) -> None:
         from chessreg.errors import ChessregError
-        from chessreg.experiments.lab.question import StoredState
+        from chessreg.lab.question import StoredState
         from tui.data.edits import edited_state
 
         row, condition = self.row, self.condition

@@ -16,9 +16,9 @@ from tui.screens.quartet import Quartet
 from tui.widgets.filterbar import FilterBar
 
 if TYPE_CHECKING:
-    from chessreg.experiments.lab.choices import Choice, Tool
-    from chessreg.experiments.lab.question import Position
     from chessreg.games.boardframe import BoardFrame
+    from chessreg.lab.choices import Choice, Tool
+    from chessreg.lab.question import Position
 
 SCALES = (0.1, 0.2, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 30.0, 50.0, 80.0, 120.0, 200.0)
 LADDER = (*(-scale for scale in reversed(SCALES)), 0.0, *SCALES)
@@ -61,7 +61,7 @@ class LabScreen(Quartet):
     # -- asking ---------------------------------------------------------------------------------------------------
 
     async def fill(self) -> None:
-        from chessreg.experiments.lab.choices import choices
+        from chessreg.lab.choices import choices
 
         def read(session: object) -> list[Choice]:
             with session.database.read() as sql:  # type: ignore[attr-defined]
@@ -94,7 +94,7 @@ class LabScreen(Quartet):
 
     def question(self, named: bool = False) -> Position:
         """What is asked now; `named` as a person would write it."""
-        from chessreg.experiments.lab.question import Position
+        from chessreg.lab.question import Position
 
         tool = self.chosen
         probe = next((one for one in self.choice.tools if one.kind == "probe"), None)

@@ -65,7 +65,7 @@ class LaunchScreen(Room):
     @work(group="open")
     async def open(self, reference: str) -> None:
         """The form of the kind of this name or file."""
-        from chessreg.jobs.kind import kind
+        from chessreg.runs.kind import kind
         from tui.data.form import Form
         from tui.screens.form import FormScreen
 

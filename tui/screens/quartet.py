@@ -19,7 +19,7 @@ from tui.widgets.ranking import Rankings
 from tui.widgets.squares import Size
 
 if TYPE_CHECKING:
-    from chessreg.experiments.lab.answer import Answer
+    from chessreg.lab.answer import Answer
 
 PANES = ("original", "target", "before", "after")
 TEXT_LINES, TEXT_CELLS = 8, 44  # what the numbers need below or beside the boards
@@ -80,7 +80,7 @@ class Quartet(BoardRoom):
     @property
     def layer_place(self) -> int:
         """Where the shown layer is in the answer's beliefs."""
-        from chessreg.experiments.lab.text import layer_place
+        from chessreg.lab.text import layer_place
 
         assert self.answer
         shown = self.shown_layer if self.shown_layer in self.answer.layers else None
@@ -99,7 +99,7 @@ class Quartet(BoardRoom):
 
     def frames(self) -> dict[str, BoardFrame]:
         """The boards there are now, by pane."""
-        from chessreg.experiments.lab.text import belief_frame, position_frames
+        from chessreg.lab.text import belief_frame, position_frames
 
         if self.answer is None:
             return dict(zip(PANES, self.stored, strict=False))

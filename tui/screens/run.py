@@ -153,7 +153,7 @@ def read(session: Session, run_id: UUID) -> Shown:
     """Everything that the screen shows, in one go."""
     from sqlalchemy import select
 
-    from chessreg.jobs import listing
+    from chessreg.registry import read as listing
     from chessreg.registry import tables
     from tui.data.results import families_of, results
 

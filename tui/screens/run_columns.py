@@ -35,7 +35,7 @@ def completed(row: Row) -> str:
     return show.when(row["completed_at"])
 
 
-# By the names that they are sorted by (chessreg.jobs.finding.SORTS).
+# By the names that they are sorted by (chessreg.registry.run_filter.SORTS).
 KNOWN = {
     "id": Column("short", "id", text=lambda row: show.short(row["short"])),
     "name": Column("name", "name", text=name, widest=28, least=12),

@@ -11,7 +11,7 @@ from uuid import UUID
 from textual.app import ComposeResult
 from textual.widgets import Static
 
-from chessreg.jobs.finding import NEWEST_FIRST, SORTS
+from chessreg.registry.run_filter import NEWEST_FIRST, SORTS
 from tui import show
 from tui.actions import bindings
 from tui.data.pages import PAGE, Pages, Row

@@ -129,14 +129,14 @@ def verified(session: object, noun: str, id: UUID) -> str:
 
     assert isinstance(session, Session)
     if noun == "cache":
-        from chessreg.jobs.caches import verify_cache
+        from chessreg.entities.caches import verify_cache
 
         found = verify_cache(session.database, session.store, id.hex)
         return (
             f"every byte is as it was published: {show.counted(found['groups'], 'group')}, {gauge.size(found['bytes'])}"
         )
+    from chessreg.entities.datasets import verify_dataset
     from chessreg.errors import ChessregError
-    from chessreg.jobs.datasets import verify_dataset
 
     checked = verify_dataset(session.database, session.store, id.hex)
     if checked.problems:

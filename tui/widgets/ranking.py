@@ -12,7 +12,7 @@ from textual.widgets import Static
 from tui.widgets.columns import fitted
 
 if TYPE_CHECKING:
-    from chessreg.experiments.lab.answer import Answer, Ranked, Side
+    from chessreg.lab.answer import Answer, Ranked, Side
 
 NUMBERS = 16  # cells before a bar
 HEAD = 2  # lines above the moves

@@ -4,18 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from chessreg.games.estimators.base import (
-    DRAW,
-    FAR,
-    STEPS,
-    WIN,
-    Counts,
-    Options,
-    estimator,
-    expected,
-    rated,
-    unknown,
-)
+from chessreg.games.estimators.base import DRAW, FAR, STEPS, WIN, Counts, Options, estimator, expected, rated, unknown
 from chessreg.noise import generator
 
 

@@ -14,14 +14,7 @@ import chess.pgn
 
 from chessreg.games import movetext
 from chessreg.games.adjudication import Termination
-from chessreg.games.foreign.game import (
-    ForeignFile,
-    ForeignGame,
-    Rejected,
-    compare_result,
-    ending,
-    note_duplicates,
-)
+from chessreg.games.foreign.game import ForeignFile, ForeignGame, Rejected, compare_result, ending, note_duplicates
 from chessreg.games.foreign.players import tournament_player
 
 _ELO = re.compile(r"\s*(\d{1,4})\??\s*")

@@ -76,7 +76,7 @@ def import_checkpoint(
     independent forward pass over the raw weights. A pickle that would execute code is refused, never run.
     Raises NotFoundError (no such path) or BadInputError (unknown or damaged format, shapes, vocabulary, NaN).
     """
-    from chessreg.games.tokenizers import tokenizer as find_tokenizer
+    from chessreg.encodings.tokenizers import tokenizer as find_tokenizer
 
     size = find_tokenizer(tokenizer).size
     source = open_source(Path(path))

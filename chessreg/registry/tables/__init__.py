@@ -26,16 +26,7 @@ from chessreg.registry.tables.provenance import (
     RunInput,
     UnitRange,
 )
-from chessreg.registry.tables.results import (
-    Game,
-    IllegalAttempt,
-    Match,
-    MetricPoint,
-    Prediction,
-    Rating,
-    Score,
-    Trial,
-)
+from chessreg.registry.tables.results import Game, IllegalAttempt, Match, MetricPoint, Prediction, Rating, Score, Trial
 from chessreg.registry.tables.state import RegistryState
 from chessreg.registry.tables.types import Base
 from chessreg.registry.tables.words import Annotation, Word

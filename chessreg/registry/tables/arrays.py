@@ -60,7 +60,7 @@ class Checkpoint(Base):
 
     An external model (source format `external`) is one that others let play and whose weights are not here: it has no
     artefact, its id derives from its name, and what nobody told is NULL. Nothing that needs weights meets one
-    (`jobs.inputs` refuses it), so the columns of the shape are typed as those of every other checkpoint.
+    (`runs.inputs` refuses it), so the columns of the shape are typed as those of every other checkpoint.
     """
 
     __tablename__ = "checkpoint"

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 
+from chessreg.encodings.tokenizers import tokenizer
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.experiments.edit import EditSpec
-from chessreg.experiments.editing import directions
-from chessreg.experiments.editing.model import Condition, EditedModel
-from chessreg.experiments.editing.scales import SCALE_RULES, ScaleRule, register, scale_rule, target_scale
-from chessreg.experiments.editing.settings import Setting, parse_layers, settings_of
-from chessreg.experiments.editing.states import State, removal
-from chessreg.experiments.probe import FittedProbe
+from chessreg.experiments.edit import directions
+from chessreg.experiments.edit.kind import EditSpec
+from chessreg.experiments.edit.model import Condition, EditedModel
+from chessreg.experiments.edit.scales import SCALE_RULES, ScaleRule, register, scale_rule, target_scale
+from chessreg.experiments.edit.settings import Setting, parse_layers, settings_of
+from chessreg.experiments.edit.states import State, removal
+from chessreg.experiments.probe.kind import FittedProbe
 from chessreg.games.labels import piece
-from chessreg.games.tokenizers import tokenizer
 from chessreg.models.checkpoint import gpt2_config
 from chessreg.models.language_model import LanguageModel
 from chessreg.models.random_twin import random_twin

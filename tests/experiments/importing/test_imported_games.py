@@ -9,11 +9,11 @@ import pytest
 from sqlalchemy import select
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.imported_aggregates import ImportedAggregatesSpec
-from chessreg.experiments.imported_games import ImportedGamesSpec, sample_file
-from chessreg.experiments.importing.players import external_id, name_externals, plain_name
-from chessreg.experiments.importing.report import report_of
-from chessreg.experiments.rating import RatingSpec
+from chessreg.experiments.imported.aggregates import ImportedAggregatesSpec
+from chessreg.experiments.imported.games import ImportedGamesSpec, sample_file
+from chessreg.experiments.imported.players import external_id, name_externals, plain_name
+from chessreg.experiments.imported.report import report_of
+from chessreg.experiments.rating.kind import RatingSpec
 from chessreg.registry import names, tables
 from chessreg.session import Session, open_session
 
@@ -92,7 +92,7 @@ def test_an_external_model_has_a_name_and_no_weights(session):
 
 
 def test_external_models_are_passed_over_where_weights_are_compared(session):
-    from chessreg.jobs.checkpoints import find_content
+    from chessreg.entities.checkpoints import find_content
 
     session.run(ImportedGamesSpec(file="sample"))
     assert find_content(session.database, session.store, "ab" * 32) is None

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from chessreg.encodings.tokenizers import PgnCharacters, Tokenizer
+from chessreg.entities.checkpoints import import_checkpoint
 from chessreg.games.engines import find_stockfish
-from chessreg.games.tokenizers import PgnCharacters, Tokenizer
-from chessreg.jobs.checkpoints import import_checkpoint
 from chessreg.models.language_model import LanguageModel
 from chessreg.session import Session, open_session
 
@@ -44,7 +44,7 @@ def session(tmp_path: Path, checkpoint_folder: Path) -> Iterator[Session]:
 @pytest.fixture
 def play(session: Session) -> Callable[..., Any]:
     """Run a match with these settings; `how` is a dict of how-settings. Returns the run's report."""
-    from chessreg.experiments.play import PlayHow, PlaySpec
+    from chessreg.experiments.play.kind import PlayHow, PlaySpec
 
     def run(how: dict[str, Any] | None = None, **settings: Any) -> Any:
         spec = PlaySpec(**{"checkpoint": NAME, "opponent": "random", "adjudication": "none", **settings})
@@ -66,8 +66,8 @@ def stockfish() -> Path:
 
 VECTORS = '''
 import numpy as np
-from chessreg.jobs.kind import Kind
-from chessreg.jobs.spec import CheckpointRef, Spec
+from chessreg.runs.kind import Kind
+from chessreg.runs.spec import CheckpointRef, Spec
 
 class VectorSpec(Spec):
     checkpoint: CheckpointRef
@@ -100,7 +100,7 @@ class Vectors(Kind):
 @pytest.fixture
 def make_vectors(session: Session, tmp_path: Path) -> Callable[..., str]:
     """Make a run of kind `vector` on the bigram model and return its id."""
-    from chessreg.jobs.kind import kind
+    from chessreg.runs.kind import kind
 
     path = tmp_path / "test_vector_kind.py"
     path.write_text(VECTORS)

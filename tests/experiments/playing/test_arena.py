@@ -8,9 +8,9 @@ from concurrent.futures import Future
 import chess
 import pytest
 
-from chessreg.experiments.playing.arena import Arena
-from chessreg.experiments.playing.game import Rules
-from chessreg.experiments.playing.policies import make_policy
+from chessreg.experiments.play.arena import Arena
+from chessreg.experiments.play.game import Rules
+from chessreg.experiments.play.policies import make_policy
 from chessreg.games.engines import choose_move, parse_engine
 from chessreg.games.openings import openings, parse_opening
 from chessreg.games.pool import EngineMove, EnginePool

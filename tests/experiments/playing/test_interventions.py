@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy import select
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.experiments import interventions
-from chessreg.experiments.interventions import InterventionSettings, describe
+from chessreg.experiments.settings import interventions
+from chessreg.experiments.settings.interventions import InterventionSettings, describe
 from chessreg.registry import tables
 
 
@@ -98,7 +98,7 @@ def test_a_control_name_cannot_be_taken_twice():
 
 
 def test_a_vector_of_another_checkpoint_is_refused(session, make_vectors, tmp_path):
-    from chessreg.jobs.checkpoints import random_twin
+    from chessreg.entities.checkpoints import random_twin
 
     random_twin(session.database, session.store, "bigram", name="twin")
     with pytest.raises(BadInputError, match="another checkpoint"):

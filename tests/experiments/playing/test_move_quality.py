@@ -9,12 +9,12 @@ from sqlalchemy import select
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.engine_match import EngineMatchHow, EngineMatchSpec
-from chessreg.experiments.move_quality import MoveQualityHow, MoveQualitySpec
+from chessreg.experiments.move_quality.kind import MoveQualityHow, MoveQualitySpec
 from chessreg.games.engines import parse_limit
 from chessreg.games.moves import unpack
 from chessreg.games.pool import EnginePool, free_cores
-from chessreg.jobs.kind import kind
 from chessreg.registry import tables
+from chessreg.runs.kind import kind
 
 LIMIT = "nodes=200"
 
@@ -36,7 +36,7 @@ def evaluate(moves, ply, played=None):
     board = chess.Board()
     for move in moves[:ply]:
         board.push(move)
-    from chessreg.experiments.playing.judged import JUDGE
+    from chessreg.experiments.move_quality.judged import JUDGE
 
     with EnginePool(JUDGE, 1) as pool:
         return pool.analyse(board, parse_limit(LIMIT), played).result()
@@ -74,7 +74,7 @@ def test_every_move_of_a_matchs_model_is_judged(session, play, stockfish):
 
 
 def test_a_mate_played_costs_nothing_and_a_mate_missed_the_cap():
-    from chessreg.experiments.playing.judged import capped
+    from chessreg.experiments.move_quality.judged import capped
 
     assert capped(9_999, 500) - capped(0, 500) == 500
     assert capped(9_999, 500) - capped(700, 500) == 0
@@ -82,7 +82,7 @@ def test_a_mate_played_costs_nothing_and_a_mate_missed_the_cap():
 
 
 def test_first_tries_on_a_datasets_positions(session, stockfish, tmp_path, make_vectors):
-    from chessreg.jobs.datasets import add_dataset
+    from chessreg.entities.datasets import add_dataset
 
     lines = ["1. e4 e5 2. Nf3 Nc6 3. Bb5 a6 *", "1. d4 d5 2. c4 e6 3. Nc3 Nf6 4. Bg5 Be7 *", "1. c4 c5 2. g3 g6 *"]
     (tmp_path / "g.pgn").write_text("\n\n".join(f'[Event "{n}"]\n\n{line}' for n, line in enumerate(lines)) + "\n")
@@ -148,7 +148,7 @@ def test_a_match_without_a_limit_goes_to_its_end(session):
 
 
 def test_under_a_time_limit_no_more_games_than_free_cores(session, stockfish, monkeypatch):
-    from chessreg.experiments.playing import duel
+    from chessreg.experiments.play import duel
 
     seen = []
     init = duel.Duel.__init__

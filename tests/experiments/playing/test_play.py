@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy import func, select
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.experiments.play import PlaySpec
+from chessreg.experiments.play.kind import PlaySpec
 from chessreg.games.moves import replay, unpack
 from chessreg.games.openings import openings, parse_opening
-from chessreg.jobs.kind import kind
 from chessreg.registry import tables
+from chessreg.runs.kind import kind
 
 
 def rows(session, table, **where):
@@ -77,7 +77,7 @@ def test_a_replicate_has_the_openings_and_other_games(session, play):
 
 
 def test_how_settings_change_neither_the_run_nor_its_games(session, play, tmp_path, checkpoint_folder):
-    from chessreg.jobs.checkpoints import import_checkpoint
+    from chessreg.entities.checkpoints import import_checkpoint
     from chessreg.session import open_session
 
     settings = {"games": 9, "policy": "retry:6", "opening": "random:2", "move_limit": 5, "color": "black"}

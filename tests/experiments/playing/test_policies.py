@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.experiments.playing import policies
-from chessreg.experiments.playing.policies import Choice, Turn, choose, make_policy
+from chessreg.experiments.play import policies
+from chessreg.experiments.play.policies import Choice, Turn, choose, make_policy
 from chessreg.models.legal import move_logprobs
 from chessreg.models.sampling import sample_moves
 

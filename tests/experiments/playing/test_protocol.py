@@ -9,20 +9,20 @@ import torch
 from sqlalchemy import select
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.experiments.play import PlayHow, PlaySpec
-from chessreg.experiments.playing.arena import Arena
-from chessreg.experiments.playing.cropping import sample_cropped
-from chessreg.experiments.playing.game import PlayedGame, Rules
-from chessreg.experiments.playing.match import Cores
-from chessreg.experiments.playing.policies import choose, make_policy
+from chessreg.experiments.play.arena import Arena
+from chessreg.experiments.play.cropping import sample_cropped
+from chessreg.experiments.play.game import PlayedGame, Rules
+from chessreg.experiments.play.kind import PlayHow, PlaySpec
+from chessreg.experiments.play.match import Cores
+from chessreg.experiments.play.policies import choose, make_policy
 from chessreg.games.engines import parse_engine
 from chessreg.games.openings import Opening, openings, parse_opening
 from chessreg.games.pool import EnginePool, free_cores
-from chessreg.jobs.freeze import freeze
-from chessreg.jobs.kind import kind
 from chessreg.models.sampling import draw, sample_moves
 from chessreg.noise import uniform
 from chessreg.registry import tables
+from chessreg.runs.kind import kind
+from chessreg.runs.resolve import freeze
 
 PLAY = kind("play")
 
@@ -173,7 +173,7 @@ def test_the_protocol_stands_in_the_match(session, play):
 
 
 def test_a_try_writes_no_more_than_it_may(model, pgn):
-    from chessreg.experiments.playing.policies import Turn
+    from chessreg.experiments.play.policies import Turn
 
     session = model.session(40)
     session.sync([pgn.encode(";1.").tolist()] * 40)
@@ -204,8 +204,8 @@ def test_under_a_time_limit_model_and_engines_share_no_core(monkeypatch, stockfi
 
 
 def test_games_are_compared_with_the_training_games(session, play, tmp_path, monkeypatch):
-    from chessreg.experiments.playing import match
-    from chessreg.experiments.playing.uniqueness import TrainingGames
+    from chessreg.experiments.play import match
+    from chessreg.experiments.play.uniqueness import TrainingGames
     from chessreg.games.moves import move_hashes
 
     assert TrainingGames.of(session.inputs, session.inputs.recipe("checkpoint", "bigram")) is None
@@ -223,9 +223,9 @@ def test_games_are_compared_with_the_training_games(session, play, tmp_path, mon
 
 
 def test_the_training_games_are_those_of_the_datasets_that_the_checkpoint_names(session, checkpoint_folder, tmp_path):
-    from chessreg.experiments.playing.uniqueness import TrainingGames
+    from chessreg.entities.datasets import add_dataset
+    from chessreg.experiments.play.uniqueness import TrainingGames
     from chessreg.games.moves import pack
-    from chessreg.jobs.datasets import add_dataset
 
     (tmp_path / "g.pgn").write_text('[Event "a"]\n\n1. e4 e5 *\n\n[Event "b"]\n\n1. d4 d5 2. c4 e6 *\n')
     add_dataset(session.database, session.store, [tmp_path / "g.pgn"], name="lm")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from chessreg.experiments.vector import VectorSpec, load_vector, vector_rows
+from chessreg.experiments.vector.kind import VectorSpec, load_vector, vector_rows
 
 from .runs import made, recipe
 
 
 def test_vectors_are_compared_with_the_others_of_their_layer(world_session):
-    from chessreg.experiments.vectors import compare
+    from chessreg.experiments.vector import compare
 
     made(world_session, VectorSpec(source="random", of="skill", seed=21), "random-21")
     inputs = world_session.inputs
@@ -29,8 +29,8 @@ def test_vectors_are_compared_with_the_others_of_their_layer(world_session):
 
 
 def test_vectors_whose_files_are_elsewhere_are_left_out(world_session, monkeypatch):
-    from chessreg.experiments.vectors import compare
-    from chessreg.jobs import transfer
+    from chessreg.experiments.vector import compare
+    from chessreg.runs import transfer
 
     made(world_session, VectorSpec(source="random", of="skill", seed=22), "random-22")
     made(world_session, VectorSpec(source="random", of="skill", seed=23), "random-23")
@@ -47,7 +47,7 @@ def test_vectors_whose_files_are_elsewhere_are_left_out(world_session, monkeypat
 
 
 def test_raw_and_centred_vectors_are_compared_without_their_means():
-    from chessreg.experiments.vectors.contrast import cosine
+    from chessreg.experiments.vector.contrast import cosine
 
     raw = np.random.default_rng(0).standard_normal(64) + 3
     assert cosine(raw, raw - raw.mean(), centre=True) == pytest.approx(1)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.vector import VectorSpec, load_vector, vector_rows
+from chessreg.experiments.vector.kind import VectorSpec, load_vector, vector_rows
 
 from .runs import STREAM, made, recipe
 
@@ -30,7 +30,7 @@ def test_five_draws_of_a_control_differ_and_all_have_the_norm_of_the_real_vector
 
 
 def test_shuffling_deals_classes_anew_within_each_stratum():
-    from chessreg.experiments.vectors.contrast import permuted
+    from chessreg.experiments.vector.contrast import permuted
 
     classes = np.array([0] * 30 + [1] * 10 + [0] * 5 + [1] * 15, np.int8)
     stratum = np.array(["a"] * 40 + ["b"] * 20, object)
@@ -69,7 +69,7 @@ def test_vectors_without_labels_cannot_be_shuffled(world_session):
 
 
 def test_a_random_control_is_the_direction_that_matches_draw_for_that_seed(world_session):
-    from chessreg.experiments.interventions import CONTROLS
+    from chessreg.experiments.settings.interventions import CONTROLS
 
     inputs = world_session.inputs
     run = made(world_session, VectorSpec(source="random", of="skill", seed=11), "random-11")
@@ -78,7 +78,7 @@ def test_a_random_control_is_the_direction_that_matches_draw_for_that_seed(world
 
 
 def test_a_control_stands_in_a_vectors_place_in_an_intervention(world_session):
-    from chessreg.experiments.interventions import InterventionSettings, load
+    from chessreg.experiments.settings.interventions import InterventionSettings, load
 
     run = made(world_session, VectorSpec(source="shuffled", of="skill", seed=2), "shuffled-2")
     inputs = world_session.inputs
@@ -89,8 +89,8 @@ def test_a_control_stands_in_a_vectors_place_in_an_intervention(world_session):
 
 
 def test_an_imported_vector_has_random_controls_but_no_labels_to_shuffle(world_session):
-    from chessreg.experiments.imported_directions import ImportedVectorSpec
-    from chessreg.experiments.vectors import compare
+    from chessreg.experiments.imported.directions import ImportedVectorSpec
+    from chessreg.experiments.vector import compare
 
     inputs = world_session.inputs
     files = ImportedVectorSpec(files=("sample",)).files

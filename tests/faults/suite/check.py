@@ -11,11 +11,12 @@ from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session as SqlSession
 
-from chessreg.jobs import health, queue, worker
-from chessreg.jobs.worker import share
+from chessreg import doctor as health
 from chessreg.registry import tables
 from chessreg.registry.process import boot_id, pid_start
 from chessreg.registry.tables import AttemptState, Cause, JobState
+from chessreg.scheduling import queue, worker
+from chessreg.scheduling.worker import share
 from store import Store
 from store.errors import StoreError
 from store.fragments import ingested, pending
@@ -103,7 +104,7 @@ def at_the_end(this: Round) -> None:
 
 
 def this_run(this: Round, session: Any) -> Any:
-    from chessreg.jobs.freeze import freeze
+    from chessreg.runs.resolve import freeze
 
     return freeze(this.kind, this.spec, session.inputs).run_id
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import Field
 
-from chessreg.jobs.kind import Kind
-from chessreg.jobs.spec import How, Spec
 from chessreg.noise import generator
+from chessreg.runs.kind import Kind
+from chessreg.runs.spec import How, Spec
 
 
 class LedgerSpec(Spec):

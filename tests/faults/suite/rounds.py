@@ -18,16 +18,18 @@ from homes import Home
 from sqlalchemy import select
 from supervised import NOT_BEGUN, supervise
 
-from chessreg.jobs import health, queue, spool, task
-from chessreg.jobs.attempt import Attempt, Where
-from chessreg.jobs.freeze import freeze
-from chessreg.jobs.ingest import ingest
-from chessreg.jobs.kind import kind
-from chessreg.jobs.launch import Order, enqueue, plan
+from chessreg import doctor as health
 from chessreg.noise import generator
 from chessreg.registry import tables
 from chessreg.registry.tables import Cause, JobState
 from chessreg.registry.tables.types import utc_now
+from chessreg.runs import spool, task
+from chessreg.runs.attempt import Attempt, Where
+from chessreg.runs.ingest import ingest
+from chessreg.runs.kind import kind
+from chessreg.runs.resolve import freeze
+from chessreg.scheduling import queue
+from chessreg.scheduling.launch import Order, enqueue, plan
 
 SOURCE = f"{Path(ledger.__file__).resolve()}:Ledger"
 TRIES = 6  # how often a user says `retry` before giving up
@@ -311,7 +313,7 @@ def finish_jobs(this: Round) -> None:
 
 def pids(home: Home, run_id: UUID) -> set[int]:
     """Of the attempts at a run, by the registry and by the jobs' folders."""
-    from chessreg.jobs import worker
+    from chessreg.scheduling import worker
 
     with home.open() as session, session.database.read() as sql:
         known = {a.pid for a in sql.query(tables.Attempt).filter(tables.Attempt.run_id == run_id)}

@@ -13,10 +13,10 @@ from typing import Any
 from actors import Fault, Moments, arm, leave, limit, talk_to
 from homes import Home
 
-from chessreg.jobs import supervisor, worker
-from chessreg.jobs.executors import Work
-from chessreg.jobs.executors.local import LocalExecutor, handle_of
-from chessreg.jobs.executors.slots import Slot
+from chessreg.scheduling import supervisor, worker
+from chessreg.scheduling.executors import Work
+from chessreg.scheduling.executors.local import LocalExecutor, handle_of
+from chessreg.scheduling.executors.slots import Slot
 
 IDLE = 0.15
 NOT_BEGUN = 3

@@ -15,9 +15,9 @@ from uuid import UUID
 
 import pytest
 
-from chessreg.jobs.executors import Executor, Needs, Seen, Work
 from chessreg.registry.identity import new_id
 from chessreg.registry.tables import Cause
+from chessreg.scheduling.executors import Executor, Needs, Seen, Work
 
 Make = Callable[[], Executor]
 SLEEP = "import time; print('begun', flush=True); time.sleep(600)"

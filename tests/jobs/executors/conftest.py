@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 
-from chessreg.jobs.executors import Executor
+from chessreg.scheduling.executors import Executor
 
 pytest.register_assert_rewrite("tests.jobs.executors.conformance")
 
@@ -164,7 +164,7 @@ class RayCluster(NamedTuple):
 @pytest.fixture(scope="module")
 def ray_executors(ray_cluster: RayCluster) -> Iterator[Callable[[], Executor]]:
     """Makes executors that follow each other; to save time they share the process that is connected to Ray."""
-    from chessreg.jobs.executors.ray import RayExecutor
+    from chessreg.scheduling.executors.ray import RayExecutor
 
     first = RayExecutor(ray_cluster.address, grace=0.5)
     assert first.poll(['{"actor": "nobody", "folder": "/nowhere"}'])

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from chessreg.jobs.kind import Kind
-from chessreg.jobs.spec import Ref, Spec
+from chessreg.runs.kind import Kind
+from chessreg.runs.spec import Ref, Spec
 
 
 class SentSpec(Spec):

@@ -11,13 +11,13 @@ import time
 import pytest
 
 from chessreg.errors import BadInputError
-from chessreg.jobs.executors import Needs, Work
-from chessreg.jobs.executors.gpus import Gpu
-from chessreg.jobs.executors.local import LocalExecutor
-from chessreg.jobs.executors.slots import Slots
 from chessreg.registry.identity import new_id
 from chessreg.registry.process import pid_start
 from chessreg.registry.tables import Cause
+from chessreg.scheduling.executors import Needs, Work
+from chessreg.scheduling.executors.gpus import Gpu
+from chessreg.scheduling.executors.local import LocalExecutor
+from chessreg.scheduling.executors.slots import Slots
 
 from .conformance import Conformance
 

@@ -12,12 +12,12 @@ import psutil
 import pytest
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.jobs.executors import Needs, Seen, Work
-from chessreg.jobs.kind import kind
-from chessreg.jobs.launch import Order
 from chessreg.registry import tables
 from chessreg.registry.identity import new_id
 from chessreg.registry.tables import Cause
+from chessreg.runs.kind import kind
+from chessreg.scheduling.executors import Needs, Seen, Work
+from chessreg.scheduling.launch import Order
 
 from .conformance import Conformance
 
@@ -127,7 +127,7 @@ def test_what_no_node_has_is_refused(ray_executors, tmp_path):
 
 def test_a_wrong_address_is_one_line(monkeypatch):
     pytest.importorskip("ray", reason="no ray here: pip install 'chessreg[ray]'")
-    from chessreg.jobs.executors.ray import RayExecutor
+    from chessreg.scheduling.executors.ray import RayExecutor
 
     with pytest.raises(NotFoundError, match=r"no Ray answers at 127\.0\.0\.1:1"):
         RayExecutor("127.0.0.1:1")
@@ -137,7 +137,7 @@ def test_a_wrong_address_is_one_line(monkeypatch):
 
 
 def test_without_ray_the_launch_is_refused(monkeypatch):
-    from chessreg.jobs.executors.ray import RayExecutor
+    from chessreg.scheduling.executors.ray import RayExecutor
 
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(NotFoundError, match=r"chessreg\[ray\]"):

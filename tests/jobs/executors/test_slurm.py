@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.jobs.executors import Needs, Seen, Work
-from chessreg.jobs.executors.batch import script
-from chessreg.jobs.executors.profiles import Profile, profile
-from chessreg.jobs.executors.slurm import SlurmExecutor
-from chessreg.jobs.executors.slurm_jobs import ENDED, told
 from chessreg.registry import tables
 from chessreg.registry.identity import new_id
 from chessreg.registry.tables import AttemptState, Cause
+from chessreg.scheduling.executors import Needs, Seen, Work
+from chessreg.scheduling.executors.batch import script
+from chessreg.scheduling.executors.profiles import Profile, profile
+from chessreg.scheduling.executors.slurm import SlurmExecutor
+from chessreg.scheduling.executors.slurm_jobs import ENDED, told
 
 from .conformance import Conformance
 
@@ -103,7 +103,7 @@ def test_a_script_asks_for_what_the_profile_says_and_holds_no_secret(tmp_path):
         options=("--exclude=node7",), setup=("module load cuda",), python="/opt/py", store="/nodes/store",
     )  # fmt: skip
     each = work(tmp_path, threads=4, device="auto")
-    each = Work(**{**vars(each), "argv": ("python", "-m", "chessreg.jobs.worker", f"{each.folder}/work.json")})
+    each = Work(**{**vars(each), "argv": ("python", "-m", "chessreg.scheduling.worker", f"{each.folder}/work.json")})
     text = script([each], asked, each.log)
     options = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH")]
     for option in (
@@ -113,7 +113,9 @@ def test_a_script_asks_for_what_the_profile_says_and_holds_no_secret(tmp_path):
         assert option in options
     assert options[-1] == "--exclude=node7", "what the profile adds comes last"
     assert f"--output=/nodes/store/runs/r/jobs/{each.job_id.hex}/log.txt" in options
-    assert text.endswith(f"exec /opt/py -m chessreg.jobs.worker /nodes/store/runs/r/jobs/{each.job_id.hex}/work.json\n")
+    assert text.endswith(
+        f"exec /opt/py -m chessreg.scheduling.worker /nodes/store/runs/r/jobs/{each.job_id.hex}/work.json\n"
+    )
     assert text.index("module load cuda") < text.index("exec ")
     assert "psst" not in text
     assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0

@@ -1,0 +1,263 @@
+"""What can be wrong with work and its results, and what may be mended without asking anybody.
+
+Mending never removes a result: it tells the truth about attempts and jobs, takes in what waits, clears what crashed
+writers left in `tmp/`, and fetches or forgets the places of bytes.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlalchemy import delete, select
+
+from chessreg.entities import gc
+from chessreg.errors import ChessregError
+from chessreg.registry import provenance, tables
+from chessreg.registry.database import Database
+from chessreg.registry.tables import Cause, JobState
+from chessreg.runs import spool, transfer, watch
+from chessreg.scheduling import queue, worker
+from chessreg.scheduling.parcels import place_of
+from chessreg.scheduling.presence import Presence
+from store.errors import CorruptError, StoreError
+
+if TYPE_CHECKING:
+    from store import Store
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong: where, what, the command that mends it, and the mending itself where it is safe."""
+
+    check: str
+    detail: str
+    mend: str
+    fix: Callable[[], object] | None = None
+
+
+def findings(database: Database, store: Store, registry: str, *, digests: bool = False) -> Iterator[Finding]:
+    """Everything that is wrong now; with `digests` every byte of every artefact is read again."""
+    yield from waiting(database, store)  # first what tells of attempts, then what became of these
+    yield from forgotten(database, store)
+    yield from orphans(database)
+    yield from promises(database, store)
+    yield from unattended(database, store, registry)
+    yield from leftovers(store)
+    yield from unfinished_artefacts(database, store)
+    yield from missing_files(database, store)
+    if digests:
+        yield from wrong_digests(database, store)
+
+
+def orphans(database: Database) -> Iterator[Finding]:
+    """Attempts that are said to run here, and whose process is gone."""
+    for attempt, host in watch.running(database):
+        if watch.gone(attempt, host):
+            lost = [attempt.id]
+            yield Finding(
+                "orphans",
+                f"attempt {attempt.id.hex[-6:]} of run {attempt.run_id.hex[-6:]} runs, but its process "
+                f"{attempt.pid} is gone",
+                "chessreg doctor --fix",
+                lambda lost=lost: watch.lose(database, lost, Cause.KILLED, "its process is gone"),  # type: ignore[misc]
+            )
+
+
+def promises(database: Database, store: Store) -> Iterator[Finding]:
+    """Attempts elsewhere whose check-in is overdue, by what was seen from here."""
+    watcher = watch.Watcher(store)
+    for attempt in watcher.overdue(database):
+        lost = [attempt.id]
+        yield Finding(
+            "promises",
+            f"attempt {attempt.id.hex[-6:]} of run {attempt.run_id.hex[-6:]} did not check in as promised",
+            "chessreg doctor --fix",
+            lambda lost=lost: watch.lose(database, lost, Cause.LOST, "it did not check in as promised"),  # type: ignore[misc]
+        )
+
+
+def unattended(database: Database, store: Store, registry: str) -> Iterator[Finding]:
+    """Jobs of this host that no supervisor looks after; processes that work for no running job."""
+    presence = Presence(store)
+    with database.read() as session:
+        jobs = queue.mine(session, store, *queue.ACTIVE)
+        left = [job for job in jobs if job.state is JobState.RUNNING or queue.able(session, job)]
+        running = {job.id.hex for job in jobs if job.state is JobState.RUNNING}
+    if left and not presence.who():
+        yield Finding(
+            "supervisor",
+            f"{len(left)} jobs wait or run on {socket.gethostname()}, and no supervisor looks after them",
+            "chessreg supervisor start",
+            lambda: presence.start(registry),
+        )
+    for path in store.runs.glob("*/jobs/*/process.json"):
+        found = worker.read(path)
+        if found is None or path.parent.name in running or found.get("host") != socket.gethostname():
+            continue
+        if found["boot_id"] == provenance.boot_id() and provenance.pid_start(found["pid"]) == found["started"]:
+            if presence.who():
+                continue  # just started, and about to be noted
+            yield Finding(
+                "orphans",
+                f"process {found['pid']} works at job {path.parent.name[-6:]}, which is not said to run",
+                "chessreg supervisor start",
+            )
+
+
+def waiting(database: Database, store: Store) -> Iterator[Finding]:
+    """Results that are not in the registry."""
+    rows = spool.waiting(database, store)
+    wait = [row for row in rows if row["state"] == "waiting"]
+    aside = [row for row in rows if row["state"] == "set aside"]
+    if wait:
+        yield Finding(
+            "fragments",
+            f"{len(wait)} wait to be taken in: {wait[0]['why']}",
+            "chessreg recover",
+            lambda: spool.take_in(database, store),
+        )
+    if aside:
+        yield Finding(
+            "fragments",
+            f"{len(aside)} are set aside: {aside[0]['why']}",
+            "chessreg recover --list, then chessreg recover --again",
+        )
+
+
+def forgotten(database: Database, store: Store) -> Iterator[Finding]:
+    """Fragments that were taken in once and that the registry does not know: a backup of it was put back, or a power
+    cut took its last transactions. Their rows go in by their keys, so nothing is doubled."""
+    from store.fragments import ingested
+
+    record = tables.FragmentRecord
+    with database.read() as session:
+        known = set(session.scalars(select(record.name)))
+    unknown = [fragment for fragment in ingested(store) if fragment.name not in known]
+    if not unknown:
+        return
+
+    def again() -> None:
+        for fragment in unknown:
+            fragment.path.rename(store.incoming / fragment.name)
+        spool.take_in(database, store)
+
+    runs = len({fragment.run_id for fragment in unknown})
+    yield Finding(
+        "fragments",
+        f"{len(unknown)} of {runs} runs were taken in once, and the registry does not know them: it is older than they",
+        "chessreg doctor --fix",
+        again,
+    )
+
+
+def leftovers(store: Store) -> Iterator[Finding]:
+    """What crashed writers left in `tmp/`."""
+    stale = store.stale_staging()
+    if stale:
+        oldest = max(item.age for item in stale) / 86400
+        yield Finding(
+            "staging",
+            f"{len(stale)} left-overs of crashed writers in {store.tmp}, up to {oldest:.0f} days old",
+            "chessreg doctor --fix",
+            store.clean_staging,
+        )
+
+
+def unfinished_artefacts(database: Database, store: Store) -> Iterator[Finding]:
+    """Artefacts that were begun and never completed."""
+    staging = tables.ArtefactState.STAGING
+    with database.read() as session:
+        rows = session.scalars(select(tables.Artefact.digest).where(tables.Artefact.state == staging)).all()
+    for digest in rows:
+        here = store.exists(digest)
+
+        def complete(digest: str = digest) -> None:
+            store.verify(digest)
+            with database.write() as session:
+                session.get_one(tables.Artefact, digest).state = tables.ArtefactState.COMPLETE
+
+        what = "its bytes are here" if here else "its bytes are not here"
+        yield Finding(
+            "artefacts",
+            f"artefact {digest[:12]} was begun and never completed; {what}",
+            "chessreg doctor --fix" if here else "run again what made it",
+            complete if here else None,
+        )
+
+
+def missing_files(database: Database, store: Store) -> Iterator[Finding]:
+    """Bytes that are said to be in this store, that something registered and not archived needs, and that are not."""
+    with database.read() as session:
+        location = tables.ArtefactLocation
+        rows = session.execute(
+            select(tables.Artefact.digest, tables.Artefact.kind, tables.Artefact.bytes, location.uri)
+            .join(location, location.digest == tables.Artefact.digest)
+            .where(location.uri.startswith(str(store.root) + "/", autoescape=True))
+        ).all()
+        caches = session.scalars(select(tables.ActivationCache)).all()
+        items = [
+            transfer.Item(group.digest, f"activations of run {group.run_id.hex[-6:]}", group.bytes,
+                          array=group.path.removeprefix("arrays/"))
+            for group in caches
+        ]  # fmt: skip
+        needed, _ = gc.references(session)
+    arrays = {item.digest for item in items}
+    for digest, kind, size, uri in rows:
+        if digest not in arrays and digest in needed and not store.exists(digest):
+            item = transfer.Item(digest, f"{kind} {digest[:6]}", size)
+            yield missing(database, store, item, uri)
+    known = {digest for digest, _, _, _ in rows}
+    for item in items:
+        if item.array in needed and not item.here(store) and (item.digest in known or written_here(database, item)):
+            yield missing(database, store, item, None)
+
+
+def written_here(database: Database, item: transfer.Item) -> bool:
+    """Whether a group of activations was written on this host, and so should be here."""
+    with database.read() as session:
+        return socket.gethostname() in transfer.cache_hosts(session, item)
+
+
+def missing(database: Database, store: Store, item: transfer.Item, uri: str | None) -> Finding:
+    path = place_of(item)
+    if any(gc.was_at(binned, store) == path for binned in gc.in_bin(store)):
+        detail = f"{item.what} is needed again, and lies in the bin of {store.root}"
+        return Finding("files", detail, "chessreg gc --restore", lambda: gc.restore(store, path))
+
+    def fetch_or_forget() -> None:
+        if uri is not None:
+            with database.write() as session:
+                location = tables.ArtefactLocation
+                session.execute(delete(location).where(location.digest == item.digest, location.uri == uri))
+        transfer.pull(database, store, [item])
+
+    return Finding(
+        "files", f"{item.what} is not in {store.root}", "chessreg doctor --fix, else make it again", fetch_or_forget
+    )
+
+
+def wrong_digests(database: Database, store: Store) -> Iterator[Finding]:
+    """Artefacts whose bytes are not what they were. They are kept: whoever made them may want to look."""
+    for artefact in store.list():
+        try:
+            store.verify(artefact.digest)
+        except CorruptError as error:
+            yield Finding("digests", error.message, "chessreg pull it from elsewhere, or make it again")
+        except StoreError:
+            continue  # gone meanwhile
+
+
+def mend(finding: Finding) -> str:
+    """Mend it; returns what came of it in words."""
+    if finding.fix is None:
+        return "not by itself"
+    began = time.monotonic()
+    try:
+        finding.fix()
+    except (ChessregError, StoreError) as error:
+        return error.message
+    return f"mended in {time.monotonic() - began:.1f} s"

@@ -1,0 +1,314 @@
+"""Datasets: added from files, from Lichess, from engine games; split; verified."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+from uuid import UUID
+
+from chessreg.entities import register
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.registry import names, tables
+from chessreg.registry.database import Database
+from chessreg.registry.identity import uuid_of
+from chessreg.registry.tables.types import utc_now
+from chessreg.runs.inputs import Inputs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from chessreg.games.dataset import DatasetReport, Verification
+    from store import Artefact, Store
+
+NOUN = "dataset"
+RATING_SCALES = ("lichess", "stockfish", "fide")
+SAMPLE = "sample-games.pgn.zst"
+
+OnProgress = Callable[[float, str], None]
+
+
+def silent(fraction: float, text: str) -> None:
+    """No progress is shown."""
+
+
+@dataclass(frozen=True)
+class Added:
+    """A dataset of the registry; `created` is False when the same bytes with the same filters were there already."""
+
+    id: UUID
+    artefact: str
+    created: bool
+
+
+def add_dataset(
+    database: Database,
+    store: Store,
+    paths: Sequence[Path],
+    *,
+    name: str | None = None,
+    salvage: bool = False,
+    min_plies: int = 0,
+    rating_scale: str | None = None,
+    licence: str | None = None,
+    detail: dict[str, Any] | None = None,
+    on_progress: OnProgress = silent,
+) -> Added:
+    """Read PGN files or transcript CSVs (plain, zst, gz, bz2, zip) into the store and register them as one dataset.
+
+    The same bytes under the same filters are recognised, and only named. `rating_scale` None: guessed from the tags.
+    `detail` is added to the report. Raises NotFoundError and BadInputError as `games.dataset.build` does, and
+    BadInputError for a taken name; then nothing is stored or recorded.
+    """
+    from chessreg.games.dataset import build, identity
+    from chessreg.games.report import file_sha256
+    from chessreg.games.transcripts import open_source
+
+    for path in paths:
+        open_source(path)  # raises for what can be neither
+    register.prepare(database, name)
+    known = uuid_of(identity([file_sha256(path) for path in paths], {"min_plies": min_plies}))
+    there = find(database, store, known)
+    register.refuse_taken(database, NOUN, name, known)
+    if there is not None:
+        with database.write() as session:
+            register.give_name(session, NOUN, there.id, name)
+        return there
+
+    def shown(done: int, total: int, games: int) -> None:
+        on_progress(done / max(total, 1), f"{games:,} games")
+
+    with store.stage(NOUN) as folder:
+        made = folder / "made"
+        report = build(paths, made, salvage=salvage, min_plies=min_plies, on_progress=shown)
+        for file in sorted(made.iterdir()):
+            file.rename(folder / file.name)
+        made.rmdir()
+        scale = rating_scale or guessed_rating_scale(folder)
+        artefact = store.publish(folder)
+    return record(database, artefact, report, name, scale, licence, detail or {})
+
+
+def find(database: Database, store: Store, dataset_id: UUID) -> Added | None:
+    """The dataset with this id, if it is registered and its bytes are here."""
+    with database.read() as session:
+        row = session.get(tables.Dataset, dataset_id)
+    return Added(row.id, row.artefact, False) if row is not None and store.exists(row.artefact) else None
+
+
+def record(
+    database: Database,
+    artefact: Artefact,
+    report: DatasetReport,
+    name: str | None,
+    rating_scale: str | None,
+    licence: str | None,
+    detail: dict[str, Any],
+) -> Added:
+    """The rows of a published dataset, in one transaction."""
+    dataset_id = uuid_of(report.identity)
+    with database.write() as session:
+        register.record_artefact(session, artefact)
+        there = session.get(tables.Dataset, dataset_id)
+        if there is None:
+            session.add(
+                tables.Dataset(
+                    id=dataset_id,
+                    identity=report.identity,
+                    artefact=artefact.digest,
+                    source=", ".join(source.name for source in report.sources),
+                    games=report.games,
+                    plies=report.plies,
+                    duplicates=report.duplicates,
+                    rejected=sum(report.rejected.values()),
+                    skipped=sum(report.skipped.values()),
+                    rating_scale=rating_scale,
+                    licence=licence,
+                    report=asdict(report) | detail,
+                    created_at=utc_now(),
+                )
+            )
+            session.flush()
+        elif there.artefact != artefact.digest:  # its bytes were lost, and now lie in another artefact
+            there.artefact = artefact.digest
+        register.give_name(session, NOUN, dataset_id, name)
+    return Added(dataset_id, artefact.digest, there is None)
+
+
+def guessed_rating_scale(folder: Path) -> str | None:
+    """Whose ratings the Elo tags hold, by the Site and Event tags of the games that have one; None when they differ
+    or fewer than half say."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    from chessreg.games.report import GAMES_FILE
+    from chessreg.games.selfplay import EVENT
+
+    votes = {"lichess": 0, "stockfish": 0, "other": 0}
+    rated = 0
+    for batch in pq.ParquetFile(folder / GAMES_FILE).iter_batches(columns=["site", "event", "white_elo", "black_elo"]):
+        with_elo = batch.filter(pc.or_(pc.is_valid(batch["white_elo"]), pc.is_valid(batch["black_elo"])))
+        rated += len(with_elo)
+        site, event = pc.fill_null(with_elo["site"], ""), pc.fill_null(with_elo["event"], "")
+        lichess = pc.match_substring(site, "lichess.org")
+        ours = pc.equal(event, EVENT)
+        votes["lichess"] += pc.sum(lichess).as_py() or 0
+        votes["stockfish"] += pc.sum(ours).as_py() or 0
+        said = pc.and_(pc.not_equal(site, ""), pc.invert(pc.or_(lichess, ours)))
+        votes["other"] += pc.sum(said).as_py() or 0
+    best = max(votes, key=lambda scale: votes[scale])
+    sure = votes[best] == sum(votes.values()) and 2 * votes[best] >= rated > 0
+    return best if sure and best != "other" else None
+
+
+def add_sample(
+    database: Database, store: Store, *, name: str | None = "sample", on_progress: OnProgress = silent
+) -> Added:
+    """Add the games that come with chessreg: Stockfish's levels against each other."""
+    with as_file(files("chessreg") / "data" / SAMPLE) as path:
+        if not path.is_file():
+            raise NotFoundError("this installation of chessreg carries no sample games", "chessreg dataset generate")
+        return add_dataset(database, store, [path], name=name, licence="CC0-1.0", on_progress=on_progress)
+
+
+def fetch_dataset(
+    database: Database,
+    store: Store,
+    month: str,
+    *,
+    base_url: str | None = None,
+    keep: bool = False,
+    name: str | None = None,
+    on_progress: OnProgress = silent,
+) -> Added:
+    """Download a month of Lichess games, verify its checksum, and add it.
+
+    A download that breaks off stays in the store's `downloads` folder and is gone on with the next time. After the
+    dataset is registered the file is removed, unless `keep`.
+    """
+    from chessreg.games import lichess
+
+    def shown(done: int, total: int | None) -> None:
+        on_progress(done / total if total else 0.0, f"{done >> 20:,} MiB")
+
+    lichess.month_name(month)  # raises before anything is asked of the registry or the network
+    register.prepare(database, name)
+    path = lichess.fetch(month, store.root / "downloads", base_url or lichess.BASE_URL, shown)
+    added = add_dataset(
+        database, store, [path], name=name, licence="CC0-1.0", rating_scale="lichess", on_progress=on_progress
+    )
+    if not keep:
+        path.unlink()
+    return added
+
+
+def generate_dataset(
+    database: Database,
+    store: Store,
+    games: int,
+    *,
+    levels: Sequence[int],
+    nodes: int = 200,
+    max_plies: int = 140,
+    opening_plies: int = 4,
+    resign_share: float = 0.7,
+    seed: int = 0,
+    processes: int | None = None,
+    pgn: Path | None = None,
+    name: str | None = None,
+    on_progress: OnProgress = silent,
+) -> Added:
+    """Let Stockfish's levels play each other, and add the games. `pgn` also keeps them as a file (.zst: compressed).
+
+    Raises NotFoundError without Stockfish, BadInputError for settings out of range or a `pgn` that exists.
+    """
+    from chessreg.games.engines import engine_identity
+    from chessreg.games.ratings import RATING_SCALE, SOURCE
+    from chessreg.games.selfplay import generate
+
+    if pgn is not None and pgn.exists():
+        raise BadInputError(f"{pgn} exists already", "name a file that is not there")
+    if pgn is not None and not pgn.absolute().parent.is_dir():
+        raise NotFoundError(f"the folder {pgn.absolute().parent} does not exist")
+    register.prepare(database, name)
+    register.refuse_taken(database, NOUN, name)
+    engine = engine_identity()
+    settings: dict[str, Any] = {
+        "levels": list(levels),
+        "nodes": nodes,
+        "max_plies": max_plies,
+        "opening_plies": opening_plies,
+        "resign_share": resign_share,
+    }
+    made_by = {"engine": engine.name, "version": engine.version, "sha256": engine.sha256, "ratings": SOURCE}
+    with store.stage("pgn") as scratch:
+        path = scratch / (pgn.name if pgn else "generated.pgn.zst")
+        played = generate(games, seed=seed, processes=processes, **settings)
+        with text_file(path) as file:
+            for number, game in enumerate(played, 1):
+                file.write(game.pgn + "\n")
+                on_progress(number / games, f"{number:,} of {games:,} games")
+        added = add_dataset(
+            database,
+            store,
+            [path],
+            name=name,
+            rating_scale=RATING_SCALE,
+            detail={"generated": {"games": games, "seed": seed, **settings, **made_by}},
+        )
+        if pgn is not None:
+            shutil.move(path, pgn)
+        shutil.rmtree(scratch)
+    return added
+
+
+@contextmanager
+def text_file(path: Path) -> Iterator[IO[str]]:
+    """A file to write text into, compressed when its name ends in .zst."""
+    if path.suffix != ".zst":
+        with path.open("w", encoding="utf-8") as plain:
+            yield plain
+        return
+    import zstandard
+
+    with zstandard.open(path, "w", cctx=zstandard.ZstdCompressor(level=19), encoding="utf-8") as packed:
+        yield packed
+
+
+def folder_of(database: Database, store: Store, reference: str) -> tuple[tables.Dataset, Path]:
+    """A dataset's row and the folder of its files."""
+    with database.read() as session:
+        row = session.get_one(tables.Dataset, names.resolve(session, NOUN, reference))
+        session.expunge(row)
+    return row, Inputs(database, store).located(NOUN, f"dataset:{row.identity}", row.artefact).path
+
+
+def verify_dataset(database: Database, store: Store, reference: str, *, sample: int = 200) -> Verification:
+    """Read every byte of a dataset again, compare it with its report, replay a sample; note when that was.
+
+    Raises StoreError when bytes have changed. `problems` of the result tell what else is wrong.
+    """
+    from chessreg.games.dataset import verify
+
+    row, folder = folder_of(database, store, reference)
+    artefact = store.verify(row.artefact)
+    found = verify(folder, sample=sample)
+    if not found.problems:
+        with database.write() as session:
+            register.verified(session, artefact)
+    return found
+
+
+def rejects(database: Database, store: Store, reference: str) -> list[dict[str, Any]]:
+    """The games that were rejected when a dataset was added: row, source, line, ply, reason."""
+    from chessreg.games.report import REJECTS_FILE
+
+    _, folder = folder_of(database, store, reference)
+    lines = (folder / REJECTS_FILE).read_text(encoding="utf-8").splitlines()
+    keys = lines[0].split("\t")
+    listed = [dict(zip(keys, line.split("\t"), strict=True)) for line in lines[1:]]
+    return [{k: v if k in ("source", "reason") else int(v) for k, v in row.items()} for row in listed]

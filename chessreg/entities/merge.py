@@ -1,0 +1,282 @@
+"""Merge: what another registry has and this one lacks, by the rules of ingest. Twice, or both ways, does nothing more.
+
+Facts go in by their keys; results of a unit that is complete here are compared, and where they differ kept as
+conflicts; words about things are a log, of which both halves are kept. Jobs stay where they wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid5
+
+from sqlalchemy import Table, select, text, update
+from sqlalchemy.orm import Session
+
+from chessreg.entities.merge_results import fragments_of, result_rows
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.registry import tables
+from chessreg.registry.database import Database
+from chessreg.registry.identity import new_id
+from chessreg.registry.tables.types import utc_now
+from chessreg.registry.urls import place_of
+from chessreg.runs.ingest import TABLES, IngestReport, complete_run, insert_rows, matches, take_rows
+from chessreg.runs.kind import FAMILIES
+
+if TYPE_CHECKING:
+    from store import Store
+
+STAYS = frozenset({"registry_state", "job"})  # of this registry alone
+APART = frozenset({*FAMILIES, "unit_range", "fragment"})  # results, taken in unit by unit
+NOT_OF_RUNS = frozenset({"checkpoint", "dataset", "engine", "machine"})
+AT_ONCE = 500  # rows in one transaction
+# What two machines that did the same may have made differently: compared where the key is there already.
+COMPARED = {
+    "output": ("digest",),
+    "probe": ("artefact",),
+    "vector": ("artefact",),
+    "sae": ("artefact",),
+    "activation_cache": ("digest",),
+    "split": ("seed", "low", "high"),
+}
+
+
+@dataclass
+class MergeReport:
+    """What came in. `conflicts` also counts things that were made differently there."""
+
+    facts: dict[str, int] = field(default_factory=dict)  # table → new rows
+    results: int = 0
+    repeated: int = 0
+    conflicts: int = 0
+    fragments: int = 0
+    runs: int = 0  # with results that were new here
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def merge(database: Database, store: Store, other: str) -> MergeReport:
+    """Take in what `other` has: a registry (file or URL), a folder with a registry and a store, or one of fragments.
+
+    Raises NotFoundError when nothing is there, BadInputError when it is none of these or this registry itself,
+    SchemaError when its schema is another.
+    """
+    report = MergeReport()
+    url, fragments = places(other)
+    if fragments is not None:
+        adopt(database, store, fragments, report)
+    if url is not None:
+        with Database.open(url, create=False) as there:
+            if whereabouts(there) == whereabouts(database):
+                raise BadInputError(f"{other} is this registry", "give another one")
+            merge_registry(database, there, report)
+    return report
+
+
+def places(other: str) -> tuple[str | None, Path | None]:
+    """The registry and the folder with fragments that `other` means; at least one of them."""
+    if "://" in other:
+        return other, None
+    path = Path(other).expanduser()
+    if path.is_file():
+        return str(path), None
+    if not path.is_dir():
+        raise NotFoundError(f"{other} does not exist", "give a registry's file or URL, or a folder")
+    for home in (path, path / ".chessreg"):
+        if (home / "registry.db").is_file():
+            store = home / "store"
+            return str(home / "registry.db"), store if store.is_dir() else None
+    from store.fragment_file import SUFFIX
+
+    if next(path.rglob(f"*{SUFFIX}"), None) is None:
+        raise BadInputError(f"{other} holds neither a registry.db nor fragments (*{SUFFIX})", "give another folder")
+    return None, path
+
+
+def identity(database: Database) -> UUID | None:
+    with database.read() as session:
+        return session.scalar(select(tables.RegistryState.registry_id))
+
+
+def whereabouts(database: Database) -> tuple[Any, ...]:
+    """What only this registry has. A copy of its file, taken to another machine and worked with there, is another."""
+    if database.dialect == "postgresql":
+        with database.read() as session:
+            return tuple(session.execute(text("SELECT current_database(), pg_postmaster_start_time()")).one())
+    path = place_of(database.url).path
+    assert path
+    found = path.stat()
+    return found.st_dev, found.st_ino
+
+
+def adopt(database: Database, store: Store, folder: Path, report: MergeReport) -> None:
+    """Take in the fragments below a folder. Of a store these are only those that still wait, if it has a registry."""
+    from chessreg.runs.ingest import ingest
+    from store.fragment_file import SUFFIX
+    from store.fragments import adopt as copy
+
+    is_store = (folder / "store.json").is_file() and (folder.parent / "registry.db").is_file()
+    within = folder / "fragments" / "incoming" if is_store else folder
+    for path in sorted(within.rglob(f"*{SUFFIX}")):
+        report.fragments += copy(store, path) is not None
+    taken = ingest(database, store)
+    report.results += taken.rows
+    report.repeated += taken.repeated
+    report.conflicts += taken.conflicts
+
+
+# -- from one registry into another -----------------------------------------------------------------------------------
+
+
+def merge_registry(
+    database: Database, there: Database, report: MergeReport, runs: Collection[UUID] | None = None
+) -> None:
+    """All of `there`, or what belongs to these runs, with what is said of them."""
+    origin = identity(there)
+    assert origin
+    if origin == identity(database):  # a copy: its parts are told apart by where it is
+        origin = uuid5(origin, there.url)
+    ids = run_ids(there, runs)
+    for name, table in TABLES.items():
+        if name not in STAYS | APART:
+            for rows in fact_rows(there, table, ids, everything=runs is None):
+                with database.write() as session:
+                    one_at_a_time(session)
+                    take_facts(session, table, rows, report)
+    for run_id in ids:
+        before = report.results
+        for name, results in result_rows(there, run_id, seen=fragments_of(database, run_id), origin=origin):
+            with database.write() as session:
+                one_at_a_time(session)
+                taken = IngestReport()
+                take_rows(session, results, taken)
+                session.add(tables.FragmentRecord(name=name, run_id=run_id, rows=taken.rows, ingested_at=utc_now()))
+            report.results += taken.rows
+            report.repeated += taken.repeated
+            report.conflicts += taken.conflicts
+        report.runs += report.results > before
+        settle(database, there, run_id)
+
+
+def settle(database: Database, there: Database, run_id: UUID) -> None:
+    """Say that a run is complete, if it is now; it was so when the last unit came in where that happened first."""
+    with there.read() as session:
+        theirs = session.get_one(tables.Run, run_id).completed_at
+    with database.read() as session:
+        ours = session.get_one(tables.Run, run_id).completed_at
+    if ours is not None and (theirs is None or theirs >= ours):
+        return
+    with database.write() as session:
+        complete_run(session, run_id)
+        run = session.get_one(tables.Run, run_id)
+        if run.completed_at is not None and theirs is not None:
+            run.completed_at = min(run.completed_at, theirs)
+
+
+def one_at_a_time(session: Session) -> None:
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(text("select pg_advisory_xact_lock(hashtext('chessreg ingest'))"))
+
+
+def run_ids(there: Database, runs: Collection[UUID] | None) -> list[UUID]:
+    with there.read() as session:
+        known = session.scalars(select(tables.Run.id).order_by(tables.Run.created_at, tables.Run.id)).all()
+    return [id for id in known if runs is None or id in runs]
+
+
+def fact_rows(there: Database, table: Table, runs: list[UUID], everything: bool) -> Iterator[list[dict[str, Any]]]:
+    """Rows of a table of facts, some hundred at a time; of a table about runs only those of these runs."""
+    column = table.c.get("run_id", table.c.id if table.name == "run" else None)
+    with there.read() as session:
+        if everything or column is None or table.name == "checkpoint":
+            found = [dict(row) for row in session.execute(select(table)).mappings()]
+        else:
+            found = []
+            for start in range(0, len(runs), AT_ONCE):
+                part = runs[start : start + AT_ONCE]
+                found += [dict(row) for row in session.execute(select(table).where(column.in_(part))).mappings()]
+    if table.name == "annotation" and not everything:
+        known = {run.hex for run in runs}
+        found = [row for row in found if row["noun"] in NOT_OF_RUNS or row["target"] in known]
+    if "parent_id" in table.c:
+        found.sort(key=lambda row: row["created_at"])  # parents first
+    for start in range(0, len(found), AT_ONCE):
+        yield found[start : start + AT_ONCE]
+
+
+def take_facts(session: Session, table: Table, rows: list[dict[str, Any]], report: MergeReport) -> None:
+    """Insert the rows whose key is not here; compare what two machines may have made differently."""
+    key = [column.name for column in table.primary_key]
+    here = existing(session, table, rows)
+    fresh = []
+    for row in rows:
+        place = tuple(row[name] for name in key)
+        mine = here.get(place)
+        if mine is None:
+            fresh.append(row | ({"completed_at": None} if table.name == "run" else {}))
+        elif better(table, mine, row):
+            values = {name: value for name, value in row.items() if name != "completed_at"}
+            session.execute(update(table).where(*matches(table, key, row)).values(**values))
+        elif any(mine[name] != row[name] for name in COMPARED.get(table.name, ())):
+            report.conflicts += note_conflict(session, table, key, row)
+    insert_rows(session, table, fresh)
+    if fresh:
+        report.facts[table.name] = report.facts.get(table.name, 0) + len(fresh)
+
+
+def better(table: Table, mine: dict[str, Any], row: dict[str, Any]) -> bool:
+    """Whether the other registry's row of the same thing holds: it knows how an attempt ended, has seen a machine
+    later, or has the thing for longer. So both registries end up with the same row."""
+    if table.name == "attempt":
+        return mine["ended_at"] is None and row["ended_at"] is not None
+    if table.name == "machine":
+        return bool(row["last_seen"] > mine["last_seen"])
+    return "created_at" in mine and bool(row["created_at"] < mine["created_at"])
+
+
+def existing(session: Session, table: Table, rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Of these rows' keys, those that are here, with their rows."""
+    key = [column.name for column in table.primary_key]
+    wanted = {tuple(row[name] for name in key) for row in rows}
+    first = [row[key[0]] for row in rows]
+    found = session.execute(select(table).where(table.c[key[0]].in_(set(first)))).mappings()
+    by_key = ((tuple(row[name] for name in key), dict(row)) for row in found)
+    return {place: row for place, row in by_key if place in wanted}
+
+
+def note_conflict(session: Session, table: Table, key: list[str], row: dict[str, Any]) -> bool:
+    """List a thing that was made differently elsewhere; once. Returns whether it is new."""
+    run_id = row.get("run_id")
+    shown = {name: str(row[name]) for name in key}
+    where = tables.Conflict.family == table.name, tables.Conflict.run_id == (run_id or UUID(int=0))
+    content = {name: str(row[name]) for name in COMPARED[table.name]}
+    if any(c.key == shown and c.row == content for c in session.scalars(select(tables.Conflict).where(*where))):
+        return False
+    session.add(
+        tables.Conflict(
+            id=new_id(),
+            family=table.name,
+            run_id=run_id or UUID(int=0),
+            attempt_id=UUID(int=0),  # a fact is no attempt's
+            key=shown,
+            row=content,
+            found_at=utc_now(),
+        )
+    )
+    return True
+
+
+def export_rows(database: Database, target: Path, references: Collection[str]) -> MergeReport:
+    """Write a registry with these runs, all that they were made from, and what is said of them; `merge` takes it in."""
+    from chessreg.registry import lineage
+
+    with database.read() as session:
+        trees = [lineage.tree(session, lineage.find(session, reference), up=True) for reference in references]
+    runs = {UUID(hex=node.id) for tree in trees for node in lineage.nodes(tree) if node.noun == "run"}
+    report = MergeReport()
+    with Database.open(target) as there:
+        merge_registry(there, database, report, runs)
+    return report

@@ -1,0 +1,215 @@
+"""What a probe reads off the model before and after an edit: logits of every class on every square, at the dot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal
+from uuid import UUID
+
+import chess
+import numpy as np
+import torch
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.experiments.edit.kind import EditSpec
+from chessreg.experiments.edit.model import CLEAN, Condition, EditedModel
+from chessreg.experiments.edit.states import Removal, State, removal, state_of
+from chessreg.experiments.probe.kind import load_probe
+from chessreg.games.boardframe import squares_of
+from chessreg.games.labels import PIECE_CLASSES
+from chessreg.games.picture import HeatPanel
+from chessreg.models.edits import position_set
+from chessreg.registry import tables
+from chessreg.registry.identity import short
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from chessreg.experiments.probe.stored import FittedProbe
+    from chessreg.models.edits import Edit
+    from chessreg.models.language_model import LanguageModel
+    from chessreg.runs.inputs import Inputs
+
+Measure = Literal["probability", "logprob", "logit"]
+WHICH: tuple[Literal["clean", "edited"], ...] = ("clean", "edited")
+EMPTY_CLASS = PIECE_CLASSES.index(".")
+
+
+@dataclass(frozen=True)
+class Readings:
+    """A probe's logits where the move begins, float32 [64, 13], in the clean and in the edited model."""
+
+    clean: np.ndarray
+    edited: np.ndarray
+    layer: int
+    condition: str
+    original: chess.Board
+    modified: chess.Board
+    square: int
+    label: int  # the class of the piece that is taken off
+
+    def values(self, which: Literal["clean", "edited"], label: int, measure: Measure = "logprob") -> np.ndarray:
+        """One class on every square, float64 [64]: its logit, or its log-softmax or softmax over the classes."""
+        logits = (self.clean if which == "clean" else self.edited).astype(np.float64)
+        if measure == "logit":
+            return logits[:, label]
+        logits = logits - logits.max(1, keepdims=True)
+        logprobs: np.ndarray = (logits - np.log(np.exp(logits).sum(1, keepdims=True)))[:, label]
+        return np.exp(logprobs) if measure == "probability" else logprobs
+
+
+def class_of(letter: str) -> int:
+    """The class of a piece letter: `P` white pawn, `k` black king, `.` empty. Raises BadInputError for another."""
+    if letter not in PIECE_CLASSES:
+        raise BadInputError(f"{letter!r} is no class of a piece probe", f"one of {' '.join(PIECE_CLASSES)}")
+    return PIECE_CLASSES.index(letter)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A state of an edit run with everything that a condition does to the model in it."""
+
+    spec: EditSpec
+    edited: EditedModel
+    condition: Condition
+    state: State
+    removed: Removal
+    prompt: list[int]
+    edits: list[Edit]
+
+
+def placed(inputs: Inputs, run_id: UUID, unit: int, condition: str | None = None) -> Placed:
+    """A state under a condition (default: the first edit).
+
+    Raises NotFoundError for a state or condition that there is not, BadInputError for a state without an edit.
+    """
+    with inputs.database.read() as session:
+        run = session.get_one(tables.Run, run_id)
+        settings, kind = run.spec, run.kind
+        row = session.get(tables.Trial, (run_id, unit, CLEAN, -1))
+        skipped = session.get(tables.Trial, (run_id, unit, "skipped", -1))
+    if kind != "edit":
+        raise BadInputError(f"run {short(run_id)} is a {kind} run", "heat maps before and after are of edit runs")
+    if row is None:
+        if skipped is None:
+            raise NotFoundError(f"run {short(run_id)} has no state {unit}", "chessreg runs show RUN")
+        raise BadInputError(f"state {unit} was skipped: {(skipped.detail or {}).get('skipped')}", "take another unit")
+    spec = EditSpec(**settings)
+    edited = _loaded(spec, _Key(inputs))
+    known = {c.name: c for c in edited.conditions()}
+    wanted = condition or next(iter(known))
+    if wanted not in known:
+        raise NotFoundError(f"run {short(run_id)} has no condition {wanted!r}", f"it has {', '.join(known)}")
+    chosen = known[wanted]
+    state = state_of(spec, inputs, unit)
+    removed = removal(state, chess.Move.from_uci((row.detail or {})["move"]))
+    prompt = edited.tokenizer.encode(state.prompt).tolist()
+    edits = edited.edits(chosen.setting, [prompt], [removed])
+    if chosen.source != "edit":
+        edits = edited.controls(chosen, [removed], edits)
+    return Placed(spec, edited, chosen, state, removed, prompt, edits)
+
+
+def readings(
+    inputs: Inputs, run_id: UUID, unit: int, condition: str | None = None, layer: int | None = None
+) -> Readings:
+    """What the probe of `layer` (default: the last that is edited) reads of a state under a condition (the first edit).
+
+    Raises what `placed` raises.
+    """
+    found = placed(inputs, run_id, unit, condition)
+    removed, setting = found.removed, found.condition.setting
+    at = max(setting.layers) if layer is None else layer
+    probe = load_probe(inputs, found.spec.probe, at)
+    clean, after = (probe_logits(found.edited.model, found.prompt, [probe], active)[0] for active in ([], found.edits))
+    name, board = found.condition.name, found.state.board
+    return Readings(clean, after, at, name, board, removed.modified, removed.square, removed.label)
+
+
+def probe_logits(
+    model: LanguageModel, prompt: list[int], probes: Sequence[FittedProbe], edits: Sequence[Edit]
+) -> np.ndarray:
+    """What probes of several layers read at the last token, float32 [probes, 64, 13], in one forward pass."""
+    last = torch.tensor([[len(prompt) - 1]])
+    layers = [probe.layer for probe in probes]
+    residuals = model.residuals(torch.tensor([prompt]), layers, last, edits=edits)[:, 0, 0]
+    return logits_of(residuals, model, prompt, probes, edits)
+
+
+def logits_of(
+    residuals: Tensor, model: LanguageModel, prompt: Sequence[int], probes: Sequence[FittedProbe], edits: Sequence[Edit]
+) -> np.ndarray:
+    """What probes read in the residuals [probes, d_model] of their layers at the last token, float32 [probes, 64, 13].
+
+    The mean that edits themselves add stays in, as it does in TransformerLens (2.3 there).
+    """
+    tokens = np.array(prompt)
+    here = [e for e in edits if position_set(e.positions).mask(tokens, model.info.tokenizer)[-1]]
+    found = []
+    for probe, residual in zip(probes, residuals.float().cpu(), strict=True):
+        if probe.centred and model.residual == "raw":
+            added = sum(float(edit.delta(residual)[0, 0].mean()) for edit in here if edit.layer <= probe.layer)
+            residual = residual - (residual.mean() - added)
+        found.append(np.einsum("d,dsk->sk", residual.numpy(), probe.weight, optimize=True))
+    return np.stack(found)
+
+
+def panels(found: Readings, label: int, measure: Measure, clip: float | None) -> list[HeatPanel]:
+    """Figure 5's form: the class before and after the edit, and below it the empty square's."""
+    made = []
+    for row in dict.fromkeys((label, EMPTY_CLASS)):
+        name = "empty" if row == EMPTY_CLASS else PIECE_CLASSES[row]
+        values = {which: found.values(which, row, measure) for which in WHICH}
+        low, high = span(list(values.values()), measure, clip)
+        for which in WHICH:
+            board = found.original if which == "clean" else found.modified
+            title = f"{name}, {'original' if which == 'clean' else 'edited'} model, {measure}"
+            shown = np.clip(values[which], low, high)
+            made.append(HeatPanel(title, shown, low, high, squares_of(board), (found.square,)))
+    return made
+
+
+def panels_of_reading(found: Readings, label: int, measure: Measure, clip: float) -> list[HeatPanel]:
+    """Figure 1's form: where the piece stands, the clean model's reading clipped, and the reading as it is."""
+    values, name = found.values("clean", label, measure), PIECE_CLASSES[label]
+    letters = squares_of(found.original)
+    truth = np.array([float(letter == name) for letter in letters])
+    low, high = span([values], measure, clip)
+    whole = span([values], measure, None)
+    return [
+        HeatPanel(f"{name} on the board", truth, 0.0, 1.0, letters),
+        HeatPanel(f"{measure}, clipped at {clip:g}", np.clip(values, low, high), low, high),
+        HeatPanel(measure, values, *whole),
+    ]
+
+
+def span(values: list[np.ndarray], measure: Measure, clip: float | None) -> tuple[float, float]:
+    """The numbers drawn white and black: of a probability 0 and 1, of a logarithm -clip and 0, of a logit ±clip."""
+    if measure == "probability":
+        return 0.0, 1.0
+    if clip is not None:
+        return -clip, 0.0 if measure == "logprob" else clip
+    low, high = float(np.min(values)), float(np.max(values))
+    return low, high if high > low else low + 1.0
+
+
+class _Key:
+    """Inputs as an argument of a cache: equal while they are of the same registry and store."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        self.inputs = inputs
+
+    def __hash__(self) -> int:
+        return hash((str(self.inputs.database.url), str(self.inputs.store.root)))
+
+    def __eq__(self, other: Any) -> bool:
+        return isinstance(other, _Key) and hash(self) == hash(other)
+
+
+@lru_cache(maxsize=1)
+def _loaded(spec: EditSpec, key: _Key) -> EditedModel:
+    """The model of a run, kept for the next board of it."""
+    return EditedModel(spec, key.inputs, "cpu")

@@ -1,0 +1,166 @@
+"""A model with its probes, and the edits that a spec makes of them for given states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import numpy as np
+import torch
+
+from chessreg.encodings.tokenizers import tokenizer
+from chessreg.experiments.edit import directions
+from chessreg.experiments.edit.kind import EditSpec
+from chessreg.experiments.edit.scales import Reading, measured, scale_rule
+from chessreg.experiments.edit.settings import Setting, settings_of
+from chessreg.experiments.edit.states import Removal
+from chessreg.experiments.probe.kind import FittedProbe, load_probe
+from chessreg.games.labels import piece
+from chessreg.models.edits import Edit
+from chessreg.models.language_model import LanguageModel
+from chessreg.registry.identity import digest_of, uuid_of
+
+if TYPE_CHECKING:
+    from chessreg.runs.inputs import Inputs
+
+CLEAN = "clean"
+WHITE, BLACK = "white-segments", "black-segments"
+BY_SIDE = "by-side"  # every position, with the direction of the side whose character it is
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One way to edit: a setting with the probe's own direction (`edit`), or with a control's in its place."""
+
+    name: str
+    setting: Setting
+    source: str  # edit, random, shuffled
+    draw: int = 0
+
+
+class EditedModel:
+    """The model of an edit run, with the probes of every layer that it edits."""
+
+    def __init__(
+        self, spec: EditSpec, inputs: Inputs, device: str | torch.device, model: LanguageModel | None = None
+    ) -> None:
+        """`model` is the checkpoint's where that is in memory already."""
+        self.spec = spec
+        self.checkpoint, folder = inputs.checkpoint(spec.checkpoint)
+        self.model = model or LanguageModel.load(folder, device=device)
+        self.tokenizer = tokenizer(self.model.info.tokenizer)
+        self.settings = settings_of(spec, inputs)
+        self.rule = scale_rule(spec.scale_rule)
+        layers = sorted({layer for setting in self.settings for layer in setting.layers})
+        self.probes = {layer: load_probe(inputs, spec.probe, layer) for layer in layers}
+        self.black: dict[int, FittedProbe] = {}
+        if spec.black_probe is not None:
+            self.black = {layer: load_probe(inputs, spec.black_probe, layer) for layer in layers}
+        self.shuffled: dict[int, FittedProbe] = {}
+        if spec.shuffled_probe is not None:
+            self.shuffled = {layer: load_probe(inputs, spec.shuffled_probe, layer) for layer in layers}
+
+    def conditions(self) -> list[Condition]:
+        """Every edit, each with its controls behind it. A single edit has no number."""
+        spec, found = self.spec, []
+        for setting in self.settings:
+            name = "edit" if len(self.settings) == 1 else f"edit-{setting.number}"
+            found.append(Condition(name, setting, "edit"))
+            for source, draws in (("random", spec.controls), ("shuffled", spec.shuffled)):
+                found += [
+                    Condition(f"{source}-{setting.number * draws + draw}", setting, source, draw)
+                    for draw in range(draws)
+                ]
+        return found
+
+    def edits(self, setting: Setting, prompts: Sequence[Sequence[int]], removals: Sequence[Removal]) -> list[Edit]:
+        """The edits of a setting, one a layer, each with a direction and a scale for every state.
+
+        With black probes two a layer: one at White's characters, those that are written among them, and one at Black's
+        (the author's branch both_probes; specification 6.2).
+        """
+        labels = [removed.label for removed in removals]
+        made = []
+        for layer in setting.layers:
+            for positions in (WHITE, BLACK) if self.black else (self.spec.positions,):
+                vectors = directions.piece(self.spec, self.probe(layer, positions).weight, removals, labels)
+                made.append(self._edit(layer, vectors, positions))
+        readings = [self.reading(layer, removals) if self.rule.target else None for layer in setting.layers]
+        return measured(self.model, prompts, made, readings, self.rule, setting.value)
+
+    def controls(self, condition: Condition, removals: Sequence[Removal], real: Sequence[Edit]) -> list[Edit]:
+        """A control's edits in place of the `real` ones: at the same layers, as long for every state."""
+        made = []
+        for edit in real:
+            if condition.source == "shuffled" and self.shuffled:
+                labels = [removed.label for removed in removals]
+                vectors = directions.piece(self.spec, self.shuffled[edit.layer].weight, removals, labels)
+            else:
+                draw = directions.of_control(condition.source)
+                weight = self.probe(edit.layer, edit.positions).weight
+                vectors = draw(self.spec, weight, edit.layer, removals, condition.draw)
+            control = self._edit(edit.layer, vectors, edit.positions)
+            made.append(Edit(control.layer, control.vector, edit.scale, control.positions, control.op))
+        return made
+
+    def probe(self, layer: int, positions: str) -> FittedProbe:
+        """The probe whose directions are subtracted at these positions of a layer."""
+        return self.black[layer] if self.black and positions == BLACK else self.probes[layer]
+
+    def reading(self, layer: int, removals: Sequence[Removal]) -> Reading:
+        """What a target rule reads at a layer for these states."""
+        probe = self.probes[layer]
+        own, average = [], []
+        for removed in removals:
+            board = piece(values_of(removed))[0]
+            of_class = probe.weight[:, :, removed.label]
+            own.append(of_class[:, removed.square])
+            average.append(of_class[:, board != removed.label].mean(1))
+        centred = probe.centred and self.model.residual == "raw"
+        return Reading(torch.from_numpy(np.stack(own)), torch.from_numpy(np.stack(average)), centred)
+
+    def _edit(self, layer: int, vectors: np.ndarray, positions: str) -> Edit:
+        on_device = torch.from_numpy(vectors).to(self.model.device)
+        return Edit(layer, on_device, 1.0, positions, op="subtract")
+
+
+def values_of(removed: Removal) -> np.ndarray:
+    """The original board as piece values int8 [1, 64], as games.labels takes them."""
+    board = np.zeros((1, 64), np.int8)
+    for square, found in removed.state.board.piece_map().items():
+        board[0, square] = found.piece_type * (1 if found.color else -1)
+    return board
+
+
+def intervention_row(edited: EditedModel, condition: Condition) -> dict[str, Any]:
+    """A row of the intervention table for a condition; its id derives from the rest."""
+    spec, setting = edited.spec, condition.setting
+    if condition.source == "edit":
+        source, recipes = "probe:piece", [f"{spec.probe}/layer-{layer}" for layer in setting.layers]
+    elif condition.source == "shuffled" and spec.shuffled_probe is not None:
+        source, recipes = "shuffled", [f"{spec.shuffled_probe}/layer-{layer}" for layer in setting.layers]
+    else:
+        source, recipes = condition.source, [f"seed:{spec.seed}/{condition.draw}"]
+        if edited.rule.target is not None or condition.source == "shuffled":
+            recipes.append(spec.probe)
+    if spec.black_probe is not None and condition.source == "edit":
+        recipes += [f"{spec.black_probe}/layer-{layer}" for layer in setting.layers]
+    elif spec.black_probe is not None and condition.source == "shuffled" and spec.shuffled_probe is None:
+        recipes.append(spec.black_probe)
+    detail: dict[str, Any] = {"piece": spec.piece, "blank": spec.blank}
+    if spec.layers_label:
+        detail["layers_label"] = spec.layers_label
+    row = {
+        "checkpoint_id": edited.checkpoint.id.hex,
+        "source": source,
+        "recipes": recipes,
+        "layers": list(setting.layers),
+        "scale": setting.value,
+        "scale_rule": spec.scale_rule,
+        "positions": spec.positions if spec.black_probe is None else BY_SIDE,
+        "detail": detail,
+    }
+    key: UUID = uuid_of(digest_of(row))
+    return {"id": key, **row}

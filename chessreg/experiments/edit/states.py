@@ -1,0 +1,131 @@
+"""The positions that are edited: where White is to move, and the same board without the piece about to move."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import chess
+import chess.polyglot
+import numpy as np
+
+from chessreg.encodings.positions import find
+from chessreg.encodings.tokenizers import PgnCharacters
+from chessreg.experiments.settings.games import select
+from chessreg.games.typed import board_after
+from chessreg.noise import generator, uniform
+
+if TYPE_CHECKING:
+    from chessreg.experiments.edit.kind import EditSpec
+    from chessreg.games.dataset import Games
+    from chessreg.runs.inputs import Inputs
+
+MOVE_WHITE = "dots"
+NO_GAME = -1  # the item of a position that is of no dataset
+
+
+@dataclass(frozen=True)
+class State:
+    """One position with White to move. `prompt` ends at the dot after which the move is written."""
+
+    unit: int
+    item: int
+    ply: int
+    prompt: str
+    board: chess.Board
+
+    @property
+    def position(self) -> str:
+        """The position's Zobrist hash (placement, side to move, castling, en passant), 16 hexadecimal digits.
+
+        The paper's 5,000 states repeat early positions (specification 6.4); this tells distinct ones apart.
+        """
+        return f"{chess.polyglot.zobrist_hash(self.board):016x}"
+
+
+@dataclass(frozen=True)
+class Removal:
+    """A state whose piece about to move is taken off: the clean move, the piece, and the board without it."""
+
+    state: State
+    move: chess.Move
+    piece: chess.Piece
+    modified: chess.Board
+
+    @property
+    def boards(self) -> tuple[chess.Board, chess.Board]:
+        return self.state.board, self.modified
+
+    @property
+    def square(self) -> int:
+        return self.move.from_square
+
+    @property
+    def label(self) -> int:
+        """The piece's class of the label `piece`: 0 black king … 6 empty … 12 white king."""
+        return 6 + self.piece.piece_type * (1 if self.piece.color else -1)
+
+
+def states(spec: EditSpec, games: Games, places: np.ndarray, units: Sequence[int]) -> list[State]:
+    """The states of these units. Unit u is state u % per_game of game u // per_game; a short game has fewer."""
+    found = []
+    for unit in units:
+        item = int(places[unit // spec.per_game])
+        text = games.texts(np.array([item]))[0]
+        characters, plies = find(MOVE_WHITE, text)
+        count = min(spec.last_move, len(characters))
+        order = generator(spec.seed, "edit states", item).permutation(count) if spec.per_game < spec.last_move else None
+        chosen = np.sort(order[: spec.per_game]) if order is not None else np.arange(count)
+        if unit % spec.per_game >= len(chosen):
+            continue
+        number = int(chosen[unit % spec.per_game])
+        ply, board = int(plies[number]), chess.Board()
+        for san in text[1:].split()[:ply]:
+            board.push_san(san.split(".")[-1])
+        found.append(State(unit, item, ply, text[: characters[number] + 1], board))
+    return found
+
+
+def given(moves: str) -> State:
+    """The position after these moves (canonical SAN): the one state of a run with --moves."""
+    sans = moves.split()
+    return State(0, NO_GAME, len(sans), PgnCharacters().prompt(sans), board_after(sans))
+
+
+def state_of(spec: EditSpec, inputs: Inputs, unit: int) -> State:
+    """The state of a unit of a run."""
+    if spec.moves:
+        return given(spec.moves)
+    [state] = states(spec, *select(spec, inputs), [unit])
+    return state
+
+
+def removal(state: State, move: chess.Move) -> Removal:
+    """The state without the piece about to move, nothing else changed (Karvonen specification 6.1, step 5)."""
+    modified = state.board.copy(stack=False)
+    piece = modified.remove_piece_at(move.from_square)
+    assert piece
+    return Removal(state, move, piece, modified)
+
+
+def reason_to_skip(spec: EditSpec, board: chess.Board, move: chess.Move | None) -> str | None:
+    """Why a state is left out, given the clean model's greedy move: None, `illegal`, `king` or `no moves`.
+
+    The author's guard asks the original board for legal moves, which has one; the fixed one asks the modified board.
+    """
+    if move is None:
+        return "illegal"
+    if spec.king == "skip" and board.piece_type_at(move.from_square) == chess.KING:
+        return "king"
+    if spec.guard == "fixed":
+        modified = board.copy(stack=False)
+        modified.remove_piece_at(move.from_square)
+        if not any(modified.legal_moves):
+            return "no moves"
+    return None
+
+
+def half(spec: EditSpec, item: int) -> str:
+    """Which half of the games a game belongs to: settings are compared on `choose` and told on `report`."""
+    return "choose" if uniform(spec.seed, "edit half", item) < 0.5 else "report"

@@ -1,1 +1,0 @@
-"""The work behind `edit`: conditions, texts, masses, boards."""

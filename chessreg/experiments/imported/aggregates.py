@@ -1,0 +1,180 @@
+"""`imported-aggregates`: means that others published, where the games behind them are lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field, field_validator, model_validator
+
+from chessreg.errors import BadInputError
+from chessreg.experiments.imported.games import ImportHow, sample_file
+from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.spec import Ref, Spec
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from chessreg.games.foreign.grid import Aggregate
+    from chessreg.runs.inputs import Inputs
+    from chessreg.runs.task import Task
+
+SAMPLE = "sample"
+OPPONENT = "several engines"
+"""A mean over levels of Stockfish; the file does not say which."""
+
+
+class ImportedAggregatesSpec(Spec):
+    file: Annotated[str, Ref("results")] = Field(description="the file; `sample` is one that comes with chessreg")
+    format: str = Field("grid-search", description="grid-search")
+    rename: tuple[str, ...] = Field((), description="OLD=NEW: the name of a model here")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bundled(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("file") == SAMPLE:
+            return {**values, "file": str(sample_file("sample-aggregates.csv"))}
+        return values
+
+    @field_validator("format")
+    @classmethod
+    def _of_aggregates(cls, format: str) -> str:
+        from chessreg.games.foreign import format_named
+
+        if format_named(format).holds != "aggregates":
+            raise BadInputError(f"a {format} file holds games", "chessreg run imported-games")
+        return format
+
+    @field_validator("rename")
+    @classmethod
+    def _pairs(cls, rename: tuple[str, ...]) -> tuple[str, ...]:
+        from chessreg.experiments.imported.players import renamed
+
+        renamed(rename)
+        return rename
+
+
+class ImportedAggregates(Kind):
+    """Scores and completion rates by intervention that others published without their games.
+
+    The grid searches of Karvonen's skill interventions (specification 7.8): one unit is one row, a mean over several
+    opponents in which draws are dropped. Model, intervention and opening are entities as ours are, so the rows stand in
+    `interventions of others` and beside our interventions; no Elo can follow from a mean over opponents.
+    """
+
+    name = "imported-aggregates"
+    families = ("metric_point",)
+    spec = ImportedAggregatesSpec
+    how = ImportHow
+    queries = ("interventions of others",)
+    example = "--file sample"
+
+    def units(self, spec: ImportedAggregatesSpec, inputs: Inputs) -> int:
+        return len(aggregates_of(spec, inputs)[0])
+
+    def check(self, spec: ImportedAggregatesSpec, inputs: Inputs) -> None:
+        from chessreg.experiments.imported.records import refuse_again
+        from chessreg.runs.resolve import freeze
+
+        refuse_again(inputs.database, self.name, freeze(self, spec, inputs).run_id, spec)
+
+    def estimate(self, spec: ImportedAggregatesSpec, inputs: Inputs) -> Estimate:
+        rows, path = aggregates_of(spec, inputs)
+        return Estimate({"metric_point": sum(len(row.values) for row in rows)}, path.stat().st_size)
+
+    def run(self, task: Task[ImportedAggregatesSpec, ImportHow]) -> None:
+        from chessreg.experiments.imported import players
+        from chessreg.experiments.imported.records import record_file
+
+        rows, path = aggregates_of(task.spec, task.inputs)
+        rename = players.renamed(task.spec.rename)
+        record_file(task, path)
+        for name in dict.fromkeys(row.model for row in rows):
+            called = players.by_name(rename, name)
+            task.record("checkpoint", **players.external_row(called, players.layers_told(name)))
+        for unit in task.units:
+            row = rows[unit]
+            called = players.by_name(rename, row.model)
+            checkpoint_id = players.external_id(called)
+            intervention = intervention_row(row, checkpoint_id) if row.source else None
+            if intervention is not None:
+                task.record("intervention", **intervention)
+            task.record(
+                "match",
+                run_id=task.run_id,
+                number=unit,
+                player=called,
+                checkpoint_id=checkpoint_id,
+                intervention_id=intervention["id"] if intervention else None,
+                opponent=OPPONENT,
+                color="white",
+                opening=row.opening,
+                opening_seed=0,
+                policy="retry:5",
+                move_limit=90,
+                planned=int(row.values.get("n", 0)),
+                detail={**row.detail, "metric": row.metric},
+            )
+            for name, value in row.values.items():
+                task.emit("metric_point", unit, name=name, step=0, value=value)
+            task.done(unit)
+
+    def reduce(self, task: Task[ImportedAggregatesSpec, ImportHow]) -> None:
+        """The report: one more unit, when all rows are in."""
+        from chessreg.experiments.imported import report
+
+        rows, _ = aggregates_of(task.spec, task.inputs)
+        found = {"format": task.spec.format, "file": task.how.source, **summary(rows)}
+        report.publish(task, len(rows), found)
+
+
+def aggregates_of(spec: ImportedAggregatesSpec, inputs: Inputs) -> tuple[list[Aggregate], Path]:
+    """The file's rows, and where its bytes are. Raises BadInputError for a row that cannot be read."""
+    from chessreg.games.foreign import grid
+    from chessreg.games.foreign.text import read_text
+
+    path = inputs.store.artefact(inputs.artefact("file", spec.file).digest).file
+    text = read_text(path)
+    if not grid.fits(text):
+        raise BadInputError("the file has not the columns of the grid-search CSV", f"{', '.join(sorted(grid.COLUMNS))}")
+    return grid.read(text), path
+
+
+def intervention_row(row: Aggregate, checkpoint_id: UUID) -> dict[str, Any]:
+    """The intervention that a row's file name tells of; its vector is not here, so it has no recipe."""
+    from chessreg.registry.identity import digest_of, uuid_of
+
+    columns = {
+        "checkpoint_id": checkpoint_id,
+        "source": row.source,
+        "recipes": [],
+        "layers": list(row.layers),
+        "scale": row.coefficient,
+        "scale_rule": "constant",
+        "positions": "all",
+        "detail": {key: row.detail[key] for key in ("name", "truncated_name", "levels", "pos_start")},
+    }
+    return {"id": uuid_of(digest_of(columns)), **columns}
+
+
+def summary(rows: list[Aggregate]) -> dict[str, Any]:
+    """Counts of an import, and what its rows leave open."""
+    from collections import Counter
+
+    odd = {
+        "layers cut off": ([r.row for r in rows if r.detail["truncated_name"]], "the author's file name was cut"),
+        "layers not told": ([r.row for r in rows if r.source and not r.layers], "the file name has no layer"),
+        "number of games not told": ([r.row for r in rows if "n" not in r.values], "n is empty"),
+    }
+    return {
+        "rows": len(rows),
+        "aggregates": len(rows),
+        "rejected": [],
+        "models": dict(sorted(Counter(row.model for row in rows).items())),
+        "metrics": dict(sorted(Counter(row.metric for row in rows).items())),
+        "oddities": [
+            {"code": code, "count": len(places), "rows": places, "texts": [text]}
+            for code, (places, text) in odd.items()
+            if places
+        ],
+    }

@@ -1,0 +1,280 @@
+"""`imported-probe` and `imported-vector`: what others fitted, from their files, where ours are asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from chessreg.errors import NotFoundError
+from chessreg.experiments.imported.saved import (
+    checkpoint_of,
+    detail_of,
+    fit_together,
+    games_of,
+    how_made,
+    layer_of,
+    probes_fit,
+    read_all,
+    two_sides,
+    vectors_fit,
+)
+from chessreg.experiments.vector.contrast import Direction, cosine
+from chessreg.registry.tables.types import utc_now
+from chessreg.runs.inputs import Inputs
+from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.spec import How, Ref, Spec
+
+if TYPE_CHECKING:
+    from chessreg.models.importers.directions import ProbeFile, VectorFile
+    from chessreg.runs.task import Task
+
+SAMPLE = "sample"
+"""Instead of a file: the small one that comes with chessreg, a skill probe and its difference."""
+
+
+class ImportSpec(Spec):
+    checkpoint: Annotated[str | None, Ref("checkpoint")] = Field(
+        None, description="the checkpoint of this registry that the model is; none: an unknown model"
+    )
+    model: str = Field("", description="the model's name, for files that do not say it")
+    layers: tuple[int, ...] = Field((), description="their layers, 0-based, one a file, for files that do not say them")
+    label: str = Field("", description="what is read off, for files that do not say it: piece, skill, …")
+    residual: Literal["auto", "raw", "centred"] = Field(
+        "auto", description="the residual stream's convention; auto: centred for models called tf_lens_…, else raw"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bundled(cls, values: Any) -> Any:
+        """The bundled file by its word."""
+        if isinstance(values, dict) and SAMPLE in values.get("files", ()):
+            place = str(files("chessreg") / "data" / "sample-direction.pth")
+            return {**values, "files": tuple(place if f == SAMPLE else f for f in values["files"])}
+        return values
+
+
+class ImportedProbeSpec(ImportSpec):
+    files: Annotated[tuple[str, ...], Ref("probe-file")] = Field(
+        min_length=1, description="saved probes of one model, one a layer; `sample` is one that comes with chessreg"
+    )
+
+
+class ImportedVectorSpec(ImportSpec):
+    files: Annotated[tuple[str, ...], Ref("vector-file")] = Field(
+        min_length=1, description="saved vectors of one model, one a layer; `sample` is one that comes with chessreg"
+    )
+    source: Literal["auto", "contrastive", "cascade", "probe"] = Field(
+        "auto", description="how they were made; auto: from a probe where the file holds one, else contrastive"
+    )
+
+
+class ImportedHow(How):
+    names: str = Field("", description="the files' names, for people")
+
+
+class _ImportedDirections(Kind):
+    """What both kinds share."""
+
+    families = ("metric_point",)
+    how = ImportedHow
+
+    def units(self, spec: Any, inputs: Inputs) -> int:
+        return len(spec.files)
+
+    def estimate(self, spec: Any, inputs: Inputs) -> Estimate:
+        size = sum(inputs.artefact("files", recipe).path.stat().st_size for recipe in spec.files)
+        return Estimate({"metric_point": 4 * len(spec.files)}, size)
+
+
+class ImportedProbe(_ImportedDirections):
+    """Linear probes that others fitted, from their files: Karvonen's saved probes of every age.
+
+    Karvonen 2024, section 3 (specification 3.9). They stand wherever a probe run is asked for. What a file does not
+    tell stays unknown; its own accuracy is that of one batch of two games, so it is no score. One unit is one file.
+    """
+
+    name = "imported-probe"
+    example = "--files sample"
+    spec = ImportedProbeSpec
+
+    def check(self, spec: ImportedProbeSpec, inputs: Inputs) -> None:
+        read_probes(spec, inputs)
+
+    def run(self, task: Task[ImportedProbeSpec, ImportedHow]) -> None:
+        from safetensors.numpy import save_file
+
+        spec, found = task.spec, read_probes(task.spec, task.inputs)
+        checkpoint = checkpoint_of(spec, task.inputs, found)
+        for unit in task.units:
+            file = found[unit]
+            detail = detail_of(spec, file.origin, layer_of(spec, unit, file.origin))
+            label = spec.label or file.origin.label
+            meta = {**detail, "label": label, "file": spec.files[unit]}
+            record_file(task, spec.files[unit], "probe-file")
+            with task.output(f"layer-{detail['layer']}", unit, "probe") as folder:
+                save_file({"weight": np.ascontiguousarray(file.weight)}, folder / "probe.safetensors")
+                (folder / "meta.json").write_text(json.dumps(meta, sort_keys=True))
+            games, each = file.train_games, file.origin.positions_per_game
+            task.record(
+                "probe",
+                run_id=task.run_id,
+                unit=unit,
+                artefact=task.last_output.digest,
+                checkpoint_id=None if checkpoint is None else checkpoint.id,
+                hook_point=detail["hook_point"],
+                layer=detail["layer"],
+                label=label,
+                positions=(file.origin.positions or "unknown")[:32],
+                classes=file.weight.shape[-1],
+                train_games=games,
+                train_positions=None if games is None or each is None else games * each,
+                epochs=None if file.epochs is None else float(file.epochs),
+                norm=float(np.linalg.norm(file.weight)),
+                detail=meta,
+            )
+            measured = {"norm": float(np.linalg.norm(file.weight)), **two_sides(file.weight)}
+            logged = {
+                "final_loss": file.origin.logged.get("final_loss"),
+                "last_accuracy": file.origin.logged.get("acc"),
+            }
+            emit(task, unit, {**measured, **logged})
+
+
+class ImportedVector(_ImportedDirections):
+    """Activation vectors that others made, from their files: Karvonen's contrasts, and differences of skill probes.
+
+    Karvonen 2024, section 4 (specification 5.2). They stand wherever a vector run is asked for. A contrast is kept as
+    the author stores it, a difference of sums over eight positions: his coefficient is the scale. One unit is one file.
+    """
+
+    name = "imported-vector"
+    example = "--files sample"
+    spec = ImportedVectorSpec
+
+    def check(self, spec: ImportedVectorSpec, inputs: Inputs) -> None:
+        read_vectors(spec, inputs)
+
+    def run(self, task: Task[ImportedVectorSpec, ImportedHow]) -> None:
+        from safetensors.numpy import save_file
+
+        spec, found = task.spec, read_vectors(task.spec, task.inputs)
+        checkpoint = checkpoint_of(spec, task.inputs, found)
+        for unit in task.units:
+            file = found[unit]
+            direction = Direction(file.vector, file.high, file.low)
+            label = spec.label or file.origin.label or "unknown"
+            rating = {"WhiteEloBinIndex": "white_elo", "BlackEloBinIndex": "black_elo"}.get(
+                str(file.origin.logged.get("column_name")), label
+            )
+            source = f"{how_made(spec, file)}:{label if file.source == 'probe' else rating}"[:64]
+            detail = detail_of(spec, file.origin, layer_of(spec, unit, file.origin))
+            summed = file.source != "probe"
+            meta = {
+                **detail,
+                "source": source,
+                "file": spec.files[unit],
+                "positions": "summed" if summed else "averaged",
+                "positions_summed": file.origin.positions_per_game if summed else 1,
+                **games_of(file.origin),
+                **direction.norms(),
+            }
+            record_file(task, spec.files[unit], "vector-file")
+            with task.output(f"layer-{detail['layer']}", unit, "vector") as folder:
+                save_file(direction.tensors(), folder / "vector.safetensors")
+                (folder / "meta.json").write_text(json.dumps(meta, sort_keys=True))
+            task.record(
+                "vector",
+                run_id=task.run_id,
+                unit=unit,
+                artefact=task.last_output.digest,
+                checkpoint_id=None if checkpoint is None else checkpoint.id,
+                hook_point=detail["hook_point"],
+                layer=detail["layer"],
+                source=source,
+                positions=(file.origin.positions or "unknown")[:32],
+                norm=direction.norm,
+                detail=meta,
+            )
+            sides = {} if file.high is None or file.low is None else {"cosine_sides": cosine(file.high, file.low)}
+            emit(task, unit, {"norm": direction.norm, **direction.norms(), **sides})
+
+
+# -- reading, and what must fit ---------------------------------------------------------------------------------------
+
+
+def read_probes(spec: ImportedProbeSpec, inputs: Inputs) -> list[ProbeFile]:
+    """The files' probes. Raises BadInputError for one that is no probe, or files that do not go together."""
+    from chessreg.models.importers.directions import read_probe
+
+    found = read_all(spec.files, inputs, read_probe)
+    fit_together(spec, inputs, found)
+    probes_fit(spec, found)
+    return found
+
+
+def read_vectors(spec: ImportedVectorSpec, inputs: Inputs) -> list[VectorFile]:
+    """The files' vectors. Raises BadInputError for one that is no vector, or files that do not go together."""
+    from chessreg.models.importers.directions import read_vector
+
+    found = read_all(spec.files, inputs, read_vector)
+    fit_together(spec, inputs, found)
+    vectors_fit(spec, found)
+    return found
+
+
+def spec_of(
+    kind: type[ImportedProbe] | type[ImportedVector], paths: Sequence[Path], inputs: Inputs, **given: Any
+) -> ImportedProbeSpec | ImportedVectorSpec:
+    """The spec of importing these files. Their names tell what they do not: layer, model, label, cascade.
+
+    Everything is checked here, so that what is refused leaves nothing in the store. Raises BadInputError and, for a
+    file that is not there, NotFoundError.
+    """
+    from chessreg.models.importers.directions import read_probe, read_vector
+
+    read: Callable[..., Any] = read_probe if kind is ImportedProbe else read_vector
+    for path in paths:
+        if not path.is_file():
+            raise NotFoundError(f"no file {path}")
+    named, bare = [read(path) for path in paths], [read(path, "") for path in paths]
+    told: dict[str, Any] = {}
+    for setting in ("layer", "model", "label"):
+        values = [getattr(file.origin, setting) for file in named]
+        if any(getattr(file.origin, setting) is None for file in bare) and None not in values:
+            told[{"layer": "layers"}.get(setting, setting)] = tuple(values) if setting == "layer" else values[0]
+    if kind is ImportedVector and any(file.source == "cascade" for file in named):
+        told["source"] = "cascade"
+    said = {"layers": tuple(f.origin.layer for f in bare), "model": bare[0].origin.model, "label": bare[0].origin.label}
+    given = {name: value for name, value in given.items() if value and value != said.get(name)}  # said twice is once
+    spec = kind.spec(files=tuple(map(str, paths)), **{**told, **given})
+    fit_together(spec, inputs, bare)
+    fits: Callable[..., None] = probes_fit if kind is ImportedProbe else vectors_fit
+    fits(spec, bare)
+    return spec
+
+
+def emit(task: Task[Any, Any], unit: int, measured: dict[str, Any]) -> None:
+    for name, value in measured.items():
+        if value is not None:
+            task.emit("metric_point", unit, name=name, step=0, value=float(value))
+    task.done(unit)
+
+
+def record_file(task: Task[Any, Any], recipe: str, kind: str) -> None:
+    """The imported file as an artefact row."""
+    artefact = task.store.artefact(recipe.removeprefix("sha256:"))
+    task.record(
+        "artefact",
+        digest=artefact.digest,
+        kind=kind,
+        bytes=artefact.bytes,
+        state="complete",
+        created_at=utc_now(),
+    )
+    task.record("artefact_location", digest=artefact.digest, uri=str(artefact.path), verified_at=utc_now())

@@ -1,0 +1,233 @@
+"""`imported-games`: games that others played, as rows beside ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import BaseModel, Field, field_validator, model_validator
+
+from chessreg.errors import BadInputError
+from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.spec import How, Ref, Spec
+
+if TYPE_CHECKING:
+    from chessreg.games.boardframe import BoardFrame
+    from chessreg.games.foreign import ForeignFile
+    from chessreg.runs.inputs import Inputs
+    from chessreg.runs.task import Task
+
+SAMPLE = "sample"
+"""Instead of a file: the small one that comes with chessreg."""
+
+
+class ImportedGamesSpec(Spec):
+    file: Annotated[str, Ref("results")] = Field(description="the file; `sample` is one that comes with chessreg")
+    format: str = Field("", description="chess_gpt_eval or pgn; found by the file's content")
+    player: tuple[str, ...] = Field(
+        (), description="whose results the games are, most wanted first; none given: a model's before an engine's"
+    )
+    checkpoint: Annotated[str | None, Ref("checkpoint")] = Field(
+        None, description="the checkpoint of this registry that the model is"
+    )
+    rename: tuple[str, ...] = Field((), description="OLD=NEW: the name of a player here")
+    engine_version: str = Field("unknown", description="the engines' version, which no such file tells")
+    limit: str = Field("unknown", description="an engine's limit where the file tells none, such as time=0.1")
+    opening: str = Field("standard", description="standard or random:PLIES, which no such file tells")
+    policy: str = Field("", description="how the model's moves were chosen; none given: as the format's program does")
+    move_limit: int | None = Field(
+        None, ge=1, description="full moves after which games were stopped; none given: that of the format's program"
+    )
+
+    adjudication: str = Field(
+        "none", description="limit of Stockfish's evaluation of games stopped at the move limit, such as nodes=100000"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _find_format(cls, values: Any) -> Any:
+        """The bundled file by its word, and the format of a file that is here."""
+        if not isinstance(values, dict):
+            return values
+        if values.get("file") == SAMPLE:
+            values = {**values, "file": str(sample_file("sample-results.csv"))}
+        path = Path(str(values.get("file", ""))).expanduser()
+        if not values.get("format") and path.is_file():
+            from chessreg.games.foreign import find_format
+
+            values = {**values, "format": find_format(path).name}
+        return values
+
+    @field_validator("format")
+    @classmethod
+    def _of_games(cls, format: str) -> str:
+        from chessreg.games.foreign import format_named
+
+        if format and format_named(format).holds != "games":
+            raise BadInputError(f"a {format} file holds aggregates, no games", "chessreg run imported-aggregates")
+        return format
+
+    @field_validator("rename")
+    @classmethod
+    def _pairs(cls, rename: tuple[str, ...]) -> tuple[str, ...]:
+        from chessreg.experiments.imported.players import renamed
+
+        renamed(rename)
+        return rename
+
+    @field_validator("limit")
+    @classmethod
+    def _limit(cls, limit: str) -> str:
+        from chessreg.games.engines import parse_limit
+
+        return limit if limit == "unknown" else parse_limit(limit).text
+
+    @field_validator("adjudication")
+    @classmethod
+    def _adjudication(cls, adjudication: str) -> str:
+        from chessreg.games.engines import parse_limit
+
+        return adjudication if adjudication == "none" else parse_limit(adjudication).text
+
+    @field_validator("opening")
+    @classmethod
+    def _opening(cls, opening: str) -> str:
+        from chessreg.games.openings import parse_opening
+
+        if opening.partition(":")[0] not in ("standard", "random"):
+            raise BadInputError(f"{opening!r}: imported games have standard or random openings", "--opening random:20")
+        return parse_opening(opening).text
+
+    @property
+    def opening_plies(self) -> int:
+        return int(self.opening.partition(":")[2] or 0)
+
+
+def sample_file(name: str) -> Path:
+    """A file that comes with chessreg."""
+    from importlib.resources import files
+
+    return Path(str(files("chessreg") / "data" / name))
+
+
+class ImportHow(How):
+    source: str = Field("", description="the file's name, for people")
+
+
+class ImportedGame(BaseModel):
+    """Columns of an imported game: the file's own words about it."""
+
+    given_id: str = Field("", description="the game's id in its file")
+    white: str = Field(description="White's name in the file")
+    black: str = Field(description="Black's name in the file")
+    white_score_given: str | None = Field(None, description="White's score as the file has it: 1, 0, 1/2, 0.5")
+    black_score_given: str | None = None
+    white_illegal_tries: int | None = Field(None, description="White's illegal tries over the whole game")
+    black_illegal_tries: int | None = None
+    white_elo: int | None = None
+    black_elo: int | None = None
+    event: str | None = None
+    site: str | None = None
+    date: str | None = None
+    round: str | None = None
+    eco: str | None = None
+    time_control: str | None = None
+    termination_given: str | None = None
+    extra: dict[str, str] = Field(default_factory=dict, description="columns that no known version of the format has")
+    oddities: list[str] = Field(default_factory=list, description="what does not fit, as in the import's report")
+
+
+class ImportedGames(Kind):
+    """Games that others played: replayed, compared with what their rows say, and set beside ours.
+
+    The CSV files of chess_gpt_eval (Karvonen 2024, section 4.2 and Figure 2) and PGN tournaments. One unit is one row
+    of the file. What a file does not tell is unknown, never guessed: the tries of a turn, an engine's version, the
+    evaluation at a move limit (unless --adjudication asks the Stockfish that is here). Every oddity is in the run's
+    report, which `chessreg import results` prints.
+    """
+
+    name = "imported-games"
+    families = ("game", "illegal_attempt")
+    spec = ImportedGamesSpec
+    how = ImportHow
+    detail: ClassVar[Mapping[str, type[BaseModel]]] = {"game": ImportedGame}
+    queries = ("elo by intervention", "games by termination")
+    example = "--file sample"
+
+    def units(self, spec: ImportedGamesSpec, inputs: Inputs) -> int:
+        return games_of(spec, inputs)[0].rows
+
+    def check(self, spec: ImportedGamesSpec, inputs: Inputs) -> None:
+        from chessreg.experiments.imported.records import own_checkpoint, refuse_again
+        from chessreg.runs.resolve import freeze
+
+        refuse_again(inputs.database, self.name, freeze(self, spec, inputs).run_id, spec)
+        file = games_of(spec, inputs)[0]
+        known = {name for game in file.games for name in (game.white.name, game.black.name)}
+        if missing := [name for name in spec.player if name not in known]:
+            listed = ", ".join(sorted(known)[:8])
+            raise BadInputError(f"no player of the file is called {missing[0]!r}", f"it has {listed}")
+        if spec.checkpoint:
+            own_checkpoint(inputs, file, spec)
+        if spec.adjudication != "none":
+            from chessreg.games.engines import find_stockfish
+
+            find_stockfish()
+
+    def estimate(self, spec: ImportedGamesSpec, inputs: Inputs) -> Estimate:
+        file, path = games_of(spec, inputs)
+        tries = sum(len(game.illegal) for game in file.games)
+        return Estimate({"game": len(file.games), "illegal_attempt": tries}, path.stat().st_size)
+
+    def run(self, task: Task[ImportedGamesSpec, ImportHow]) -> None:
+        from chessreg.experiments.imported.adjudicate import evaluations
+        from chessreg.experiments.imported.records import Arms, game_columns, record_arms, record_file
+
+        file, path = games_of(task.spec, task.inputs)
+        arms = Arms(file, task.spec)
+        record_file(task, path)
+        record_arms(task, file, arms)
+        games = {game.row: game for game in file.games}
+        stopped = evaluations([games[unit] for unit in task.units if unit in games], task.spec.adjudication)
+        for unit in task.units:
+            if unit in games:
+                game, arm = games[unit], arms.by_row[unit]
+                detail = ImportedGame(
+                    given_id=game.id,
+                    white=game.white.name,
+                    black=game.black.name,
+                    oddities=[f"{odd.code}: {odd.text}" for odd in game.oddities],
+                    **game.given,
+                )
+                columns = game_columns(game, arm, task.spec) | {"adjudication_cp": stopped.get(unit)}
+                task.emit("game", unit, detail, match=arm.number, **columns)
+                for ply, number, text in game.illegal:
+                    if (ply % 2 == 0) == arm.color:
+                        task.emit("illegal_attempt", unit, ply=ply, number=number, text=text[:32])
+            task.done(unit)
+
+    def reduce(self, task: Task[ImportedGamesSpec, ImportHow]) -> None:
+        """The report: one more unit, when all rows are in."""
+        from chessreg.experiments.imported import report
+
+        file, _ = games_of(task.spec, task.inputs)
+        report.publish(task, file.rows, {"format": task.spec.format, "file": task.how.source, **file.report()})
+
+    def frames(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+        """A board for the start and one after every ply, with the illegal tries."""
+        from uuid import UUID
+
+        from chessreg.experiments.play.stored import stored_games
+
+        run_id = row["run_id"] if isinstance(row["run_id"], UUID) else UUID(str(row["run_id"]))
+        return next(stored_games(inputs.database, [(run_id, int(row["unit"]))])).frames()
+
+
+def games_of(spec: ImportedGamesSpec, inputs: Inputs) -> tuple[ForeignFile, Path]:
+    """The file's games, and where its bytes are."""
+    from chessreg.games.foreign.file import read_games
+
+    found = inputs.artefact("file", spec.file)
+    path = inputs.store.artefact(found.digest).file
+    return read_games(path, spec.format), path

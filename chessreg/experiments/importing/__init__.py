@@ -1,1 +1,0 @@
-"""Others' results on their way into the registry: players, records, reports."""

@@ -1,0 +1,279 @@
+"""The moves of a model and what an engine thinks of them: where they come from, the searches, the rows."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+from uuid import UUID
+
+import chess
+import numpy as np
+from sqlalchemy import select
+
+from chessreg.errors import NotFoundError
+from chessreg.games.boardframe import BoardFrame
+from chessreg.games.engines import parse_engine, parse_limit
+from chessreg.games.moves import unpack
+from chessreg.games.pool import EnginePool, Evaluation
+from chessreg.registry import tables
+
+if TYPE_CHECKING:
+    from chessreg.experiments.move_quality.kind import MoveQualityHow, MoveQualitySpec
+    from chessreg.runs.inputs import Inputs
+    from chessreg.runs.task import Task
+
+JUDGE = parse_engine("stockfish:20")
+AHEAD = 2  # batches of games whose searches may wait while the model writes on
+
+
+@dataclass
+class Turn:
+    """A move to judge. Without `move` the text was no legal move."""
+
+    ply: int
+    board: chess.Board
+    text: str
+    move: chess.Move | None
+    best: Future[Evaluation] | None = None
+    own: Future[Evaluation] | None = None
+
+
+@dataclass
+class JudgedGame:
+    """One game's moves. `game` is its row in the dataset or its unit in the play run."""
+
+    unit: int
+    game: int
+    turns: list[Turn] = field(default_factory=list)
+
+
+class Source(Protocol):
+    """Where the moves come from."""
+
+    count: int
+    color: str
+    checkpoint_id: UUID | None
+    intervention_id: UUID | None
+
+    def games(self, task: Task[MoveQualitySpec, MoveQualityHow]) -> Iterator[JudgedGame]:
+        """The games of the task's units, in order."""
+        ...
+
+    def moves(self, unit: int) -> tuple[int, list[chess.Move]]:
+        """The game's number and all its moves."""
+        ...
+
+
+class PlayedMoves:
+    """The moves of the model in a play run."""
+
+    def __init__(self, spec: MoveQualitySpec, inputs: Inputs) -> None:
+        assert spec.play is not None
+        self.run = inputs.run(spec.play, "play")
+        self.inputs = inputs
+        self.count = min(spec.games or self.run.units, self.run.units)
+        with inputs.database.read() as session:
+            match = session.get_one(tables.Match, (self.run.id, 0))
+            self.color, self.checkpoint_id = match.color, match.checkpoint_id
+            self.intervention_id = match.intervention_id
+
+    def _row(self, unit: int) -> tables.Game:
+        with self.inputs.database.read() as session:
+            row = session.get(tables.Game, (self.run.id, unit))
+            if row is None:
+                raise NotFoundError(f"play run {self.run.id.hex[-6:]} has no game {unit}")
+            session.expunge(row)
+        return row
+
+    def games(self, task: Task[MoveQualitySpec, MoveQualityHow]) -> Iterator[JudgedGame]:
+        own = chess.WHITE if self.color == "white" else chess.BLACK
+        for unit in task.units:
+            row = self._row(unit)
+            game, board = JudgedGame(unit, unit), chess.Board()
+            for ply, move in enumerate(unpack(row.moves)):
+                if ply >= row.opening_plies and board.turn == own:
+                    game.turns.append(Turn(ply, board.copy(), move.uci(), move))
+                board.push(move)
+            yield game
+
+    def moves(self, unit: int) -> tuple[int, list[chess.Move]]:
+        return unit, unpack(self._row(unit).moves)
+
+
+class FirstTries:
+    """What a model writes first at the turns of a dataset's games."""
+
+    def __init__(self, spec: MoveQualitySpec, inputs: Inputs) -> None:
+        from chessreg.experiments.settings import interventions
+        from chessreg.experiments.settings.games import GameSelection
+        from chessreg.experiments.settings.games import select as select_games
+
+        assert spec.checkpoint is not None
+        assert spec.dataset is not None
+        everything = GameSelection(dataset=spec.dataset, games=spec.games or 1 << 62)
+        self.dataset, self.places = select_games(everything, inputs)
+        self.count = len(self.places)
+        self.color = "black" if spec.black else "white"
+        checkpoint, self.folder = inputs.checkpoint(spec.checkpoint)
+        self.checkpoint_id: UUID | None = checkpoint.id
+        self._checkpoint, self._load, self._inputs, self._spec = checkpoint, interventions.load, inputs, spec
+        self.intervention_id: UUID | None = None
+
+    def games(self, task: Task[MoveQualitySpec, MoveQualityHow]) -> Iterator[JudgedGame]:
+        from chessreg.encodings.tokenizers import tokenizer
+        from chessreg.experiments.play.first_tries import first_tries
+        from chessreg.models.devices import prepare
+        from chessreg.models.language_model import LanguageModel
+
+        spec, device = self._spec, prepare(task.how.device, task.how.threads)
+        model = LanguageModel.load(self.folder, device=device)
+        pgn = tokenizer(model.info.tokenizer)
+        intervention = self._load(spec.intervention, self._checkpoint, self._inputs)
+        if intervention is not None:
+            self.intervention_id = intervention.id
+            task.record("intervention", **intervention.row)
+        for start in range(0, len(task.units), task.how.batch_games):
+            units = task.units[start : start + task.how.batch_games]
+            games = [JudgedGame(unit, int(self.places[unit])) for unit in units]
+            texts = self.dataset.texts(self.places[units])
+            edits = intervention.edits(device) if intervention else ()
+            for turns in first_tries(model, pgn, texts, black=spec.black, every=spec.every, edits=edits):
+                for turn in turns:
+                    kept = Turn(turn.ply, turn.board.copy(), turn.text, turn.move)
+                    games[turn.game].turns.append(kept)
+                task.progress(task.units_done / len(task.units), f"ply {turns[0].ply}" if turns else "")
+            yield from games
+
+    def moves(self, unit: int) -> tuple[int, list[chess.Move]]:
+        place = int(self.places[unit])
+        return place, unpack(self.dataset.moves([place])[0])
+
+
+def source(spec: MoveQualitySpec, inputs: Inputs) -> Source:
+    """Where this spec's moves come from. Raises NotFoundError or BadInputError when that is not here or incomplete."""
+    return PlayedMoves(spec, inputs) if spec.play is not None else FirstTries(spec, inputs)
+
+
+def judge(task: Task[MoveQualitySpec, MoveQualityHow]) -> None:
+    """Search for every move of the task's games; the searches of some games wait while the model writes others."""
+    from chessreg.experiments.play.records import engine_row
+
+    spec, how = task.spec, task.how
+    moves, limit = source(spec, task.inputs), parse_limit(spec.limit)
+    engine = engine_row(JUDGE)
+    task.record("engine", **engine)
+    searched: deque[JudgedGame] = deque()  # the engine's own move is asked for
+    compared: deque[JudgedGame] = deque()  # and the model's, where that is another
+    with EnginePool(JUDGE, how.engine_processes or None) as pool:
+
+        def compare() -> None:
+            game = searched.popleft()
+            for turn in game.turns:
+                if turn.best is not None and turn.best.result().move != turn.move:
+                    turn.own = pool.analyse(turn.board, limit, turn.move)
+            compared.append(game)
+
+        def finish() -> None:
+            game = compared.popleft()
+            hand_back(task, moves, game, engine["id"])
+
+        for game in moves.games(task):
+            for turn in game.turns:
+                if turn.move is not None:
+                    turn.best = pool.analyse(turn.board, limit)
+            searched.append(game)
+            task.progress(task.units_done / len(task.units), "")
+            if len(searched) > AHEAD * how.batch_games:
+                compare()
+            if len(compared) > how.batch_games:
+                finish()
+        while searched:
+            compare()
+            if len(compared) > how.batch_games:
+                finish()
+        while compared:
+            finish()
+
+
+def hand_back(task: Task[MoveQualitySpec, MoveQualityHow], moves: Source, game: JudgedGame, engine_id: UUID) -> None:
+    """The rows of one game."""
+    from chessreg.experiments.move_quality.kind import GAME, MOVE, MoveDetail
+
+    losses: list[int] = []
+    cap = task.spec.cap
+    for turn in game.turns:
+        if turn.best is None:
+            task.emit("prediction", game.unit, MoveDetail(legal=False), item=turn.ply, name=MOVE, text=turn.text[:32],
+                      value=None)  # fmt: skip
+            continue
+        sign = 1 if turn.board.turn == chess.WHITE else -1
+        best = turn.best.result()
+        best_cp = capped(sign * best.score_cp, cap)
+        move_cp = best_cp if turn.own is None else capped(sign * turn.own.result().score_cp, cap)
+        losses.append(max(0, best_cp - move_cp))
+        detail = MoveDetail(best=best.move.uci() if best.move else None, best_cp=best_cp, move_cp=move_cp, legal=True)
+        text = turn.move.uci() if turn.move else turn.text
+        task.emit("prediction", game.unit, detail, item=turn.ply, name=MOVE, text=text, value=float(losses[-1]))
+    summary = MoveDetail(
+        color=moves.color,
+        game=game.game,
+        judged=len(losses),
+        illegal=len(game.turns) - len(losses),
+        median=float(np.median(losses)) if losses else None,
+        checkpoint_id=moves.checkpoint_id.hex if moves.checkpoint_id else None,
+        intervention_id=moves.intervention_id.hex if moves.intervention_id else None,
+        engine_id=engine_id.hex,
+    )
+    mean = float(np.mean(losses)) if losses else None
+    task.emit("prediction", game.unit, summary, item=-1, name=GAME, text=None, value=mean)
+    task.done(game.unit)
+
+
+def capped(score_cp: int, cap: int) -> int:
+    """A score in centipawns, between -cap and cap; mates lie beyond every cap that makes sense.
+
+    >>> capped(9_997, 1000), capped(-130, 1000)
+    (1000, -130)
+    """
+    return max(-cap, min(cap, score_cp))
+
+
+def frames_of_moves(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+    """One frame for each judged move of a unit."""
+    from chessreg.experiments.move_quality.kind import MOVE, MoveQualitySpec
+
+    run_id, unit = UUID(str(row["run_id"])), int(row["unit"])
+    prediction = tables.Prediction
+    with inputs.database.read() as session:
+        spec = MoveQualitySpec(**session.get_one(tables.Run, run_id).spec)
+        rows = session.scalars(
+            select(prediction)
+            .where(prediction.run_id == run_id, prediction.unit == unit, prediction.name == MOVE)
+            .order_by(prediction.item)
+        ).all()
+        session.expunge_all()
+    found = source(spec, inputs)
+    number, moves = found.moves(unit)
+    judged = {one.item: one for one in rows}
+    frames, board = [], chess.Board()
+    for ply, move in enumerate(moves):
+        if ply in judged:
+            frames.append(_frame(board, judged[ply], f"game {number}, ply {ply}", found.color == "black"))
+        board.push(move)
+    return frames
+
+
+def _frame(board: chess.Board, row: tables.Prediction, title: str, flipped: bool) -> BoardFrame:
+    detail = row.detail or {}
+    if not detail.get("legal"):
+        return BoardFrame.from_board(board, title, caption=[f"the model writes {row.text!r}: illegal"], flipped=flipped)
+    own, best = chess.Move.from_uci(row.text or ""), chess.Move.from_uci(detail["best"])
+    arrows = [(own.from_square, own.to_square, 1.0, f"{board.san(own)} (model)")]
+    caption = [f"{board.san(own)}: {detail['move_cp'] / 100:+.2f}, loss {row.value:.0f} centipawns"]
+    if own != best:
+        arrows.append((best.from_square, best.to_square, 0.4, f"{board.san(best)} (engine)"))
+        caption.append(f"best {board.san(best)}: {detail['best_cp'] / 100:+.2f}")
+    return BoardFrame.from_board(board, title, arrows=arrows, caption=caption, flipped=flipped)

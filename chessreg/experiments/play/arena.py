@@ -1,0 +1,231 @@
+"""Many games at once on one decoding session: while some wait for the engines, the model writes in the others.
+
+Game r has row r of the session, whose key-value cache lives from move to move; a game that ends leaves its row to the
+next game. Every pass of the model goes on with all texts that are being written, whatever character or try they are
+at, and reads what the engines have answered meanwhile, so no game waits for another. What is played does not depend on
+how games share passes: draws are keyed by game, ply and try.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from chessreg.encodings.tokenizers import Tokenizer
+from chessreg.experiments.play.game import PlayedGame, Rules
+from chessreg.experiments.play.policies import Draft, Policy, Turn, begin
+from chessreg.games.openings import Opening
+
+if TYPE_CHECKING:
+    from chessreg.games.engines import Limit
+    from chessreg.games.pool import EngineMove, EnginePool, Evaluation
+    from chessreg.models.edits import Edit
+    from chessreg.models.language_model import LanguageModel
+
+TICK_SECONDS = 0.2  # how long a wait for engines may last before the caller hears of it
+MEMORY = 0.8  # how slowly the arena changes its mind about who is slower, model or engines
+SPARSE = 4  # rows are closed up once one in so many is empty: it copies the cache
+ADMIT = 4  # where engines are slower, prompts wait until one game in so many has one: a pass for each would be dear
+
+
+class Arena:
+    """Plays games of one model under one set of rules against one pool of engines.
+
+    `noise` begins every key of a draw; `opening_of` gives the opening of a unit; `adjudicate` is the limit under which
+    games that stopped in play are evaluated (None: they are not). `tick` is called often and may raise to end it all.
+    `engines_slow` hears whether the model waits for the engines, each time that changes: they then want every core.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        tokenizer: Tokenizer,
+        policy: Policy,
+        rules: Rules,
+        pool: EnginePool,
+        opening_of: Callable[[int], Opening],
+        *,
+        noise: tuple[int | str, ...],
+        edits: Sequence[Edit] = (),
+        adjudicate: Limit | None = None,
+        batch_games: int = 32,
+        tick: Callable[[], None] = lambda: None,
+        engines_slow: Callable[[bool], None] = lambda slow: None,
+    ) -> None:
+        self.model, self.tokenizer, self.policy, self.rules = model, tokenizer, policy, rules
+        self.pool, self.opening_of, self.noise, self.edits = pool, opening_of, noise, list(edits)
+        self.adjudicate, self.batch_games, self.tick = adjudicate, batch_games, tick
+        self.engines_slow, self.slow, self.waits = engines_slow, False, 0.5
+        self.waited = self.worked = 0.0  # seconds since the last prompts were read
+        longest = max(policy.move_tokens, tokenizer.max_move_tokens)
+        self.room = model.block_size - (longest - 1)  # a move's last token is never fed
+        self.waiting: Iterator[int] = iter(())
+        self.session = model.session(0, self.edits)
+        self.games: list[PlayedGame | None] = []
+        self.asked: dict[int, Future[EngineMove]] = {}  # row → the move that is awaited
+        self.drafts: dict[int, Draft] = {}  # row → the model's turn in the making
+        self.finished: deque[PlayedGame] = deque()
+        self.judged: list[tuple[PlayedGame, Future[Evaluation]]] = []
+
+    def play(self, units: Iterable[int]) -> Iterator[PlayedGame]:
+        """Finished games, in the order in which they end."""
+        units = list(units)
+        self.waiting = iter(units)
+        rows = min(self.batch_games, len(units))
+        self.session, self.games = self.model.session(rows, self.edits), [None] * rows
+        self.asked, self.drafts = {}, {}
+        self._fill()
+        while any(game is not None for game in self.games):
+            self._round()
+            self._judge(block=False)
+            yield from self._drain()
+        while self.judged:
+            self._judge(block=True)
+            yield from self._drain()
+        yield from self._drain()
+
+    # -- a round: the engines' moves in, one pass of the model, the next questions out ------------------------------
+
+    def _round(self) -> None:
+        for row in [row for row, answer in self.asked.items() if answer.done()]:
+            self._game(row).push(self.asked.pop(row).result().move)
+        self._turn_over()
+        self._compact()
+        ready = [r for r, game in enumerate(self.games) if game and game.model_to_move and r not in self.drafts]
+        if not self.drafts and ADMIT * len(ready) < len(ready) + len(self.asked):
+            self._wait_for_engines()
+            return
+        began = time.perf_counter()
+        few = ADMIT * len(ready) < sum(game is not None for game in self.games)
+        if ready and not (self.slow and self.drafts and few):
+            self._admit(ready)
+        drafts = list(self.drafts.items())
+        choices = self.policy.advance(self.session, self.tokenizer, [draft for _, draft in drafts])
+        for (row, _), choice in zip(drafts, choices, strict=True):
+            if choice is not None:
+                del self.drafts[row]
+                self._game(row).take(choice)
+        self.worked += time.perf_counter() - began
+        self._turn_over()
+        self.tick()
+
+    def _wait_for_engines(self) -> None:
+        began = time.perf_counter()
+        wait(self.asked.values(), timeout=TICK_SECONDS, return_when="FIRST_COMPLETED")
+        self.waited += time.perf_counter() - began
+        self.tick()
+
+    def _turn_over(self) -> None:
+        """Ended games out, new ones in, and the engines asked where it is their turn."""
+        self._leave()
+        self._fill()
+        for row, game in enumerate(self.games):
+            if game is not None and not game.model_to_move and row not in self.asked:
+                key = (*self.noise, game.unit, game.ply)
+                self.asked[row] = self.pool.submit(game.unit, game.board, key=key)
+
+    def _game(self, row: int) -> PlayedGame:
+        game = self.games[row]
+        assert game is not None
+        return game
+
+    def _admit(self, ready: list[int]) -> None:
+        """The model reads what was played in these games, with what it wrote in others, and their turns begin."""
+        self._compare()
+        wanted: list[Any] = list(self.session.tokens)
+        turns = []
+        for row in ready:
+            game = self._game(row)
+            tokens = self._context(game)
+            if tokens is None:
+                continue
+            long = len(tokens) > self.room
+            if not long:
+                wanted[row] = tokens
+            key = ("play", *self.noise, game.unit, game.ply)
+            turns.append(Turn(row, game.board, key, tuple(tokens) if long else None))
+        self.session.hold(wanted)
+        self.drafts.update((draft.row, draft) for draft in begin(self.session, turns))
+
+    def _compare(self) -> None:
+        """Notice whether the model waits for the engines longer than it works."""
+        if self.waited + self.worked:
+            self.waits = MEMORY * self.waits + (1 - MEMORY) * (self.waited > self.worked)
+        self.waited = self.worked = 0.0
+        if self.slow != (self.waits > 0.5):
+            self.slow = not self.slow
+            self.engines_slow(self.slow)
+
+    def _fill(self) -> None:
+        """Free rows to waiting games."""
+        for row, game in enumerate(self.games):
+            if game is None:
+                self.games[row] = self._next_game()
+
+    def _next_game(self) -> PlayedGame | None:
+        """The next game that waits. One whose opening ended it is finished as it is."""
+        for unit in self.waiting:
+            game = PlayedGame(unit, self.opening_of(unit), self.rules)
+            if game.end is None:
+                return game
+            self.finished.append(game)
+        return None
+
+    def _leave(self) -> None:
+        """Ended games give up their rows."""
+        for row, game in enumerate(self.games):
+            if game is None or game.end is None:
+                continue
+            self.games[row] = None
+            if game.adjudicated and self.adjudicate is not None:
+                self.judged.append((game, self.pool.analyse(game.judged_board(), self.adjudicate)))
+            else:
+                self.finished.append(game)
+
+    def _compact(self) -> None:
+        """Close up rows for which no game waits, if passes read them along."""
+        if self.session.packable:
+            return
+        kept = [row for row, game in enumerate(self.games) if game is not None]
+        empty = len(self.games) - len(kept)
+        if not kept or not empty or SPARSE * empty < len(self.games):
+            return
+        self.session.select(kept)
+        self.games = [self.games[row] for row in kept]
+        place = {row: new for new, row in enumerate(kept)}
+        self.asked = {place[row]: answer for row, answer in self.asked.items()}
+        self.drafts = {place[row]: replace(draft, row=place[row]) for row, draft in self.drafts.items()}
+
+    def _context(self, game: PlayedGame) -> list[int] | None:
+        """What the model reads, ending where its move begins. None: it does not fit, and the game has ended."""
+        tokens: list[int] = self.tokenizer.encode(self.tokenizer.prompt(game.sans)).tolist()
+        if len(tokens) <= self.room or self.rules.context_full == "crop":
+            return tokens
+        game.fill_context()
+        return None
+
+    # -- the ends of games ----------------------------------------------------------------------------------------
+
+    def _judge(self, block: bool) -> None:
+        """Evaluations that have come in; with `block`, after waiting a little for one."""
+        if block:
+            wait([future for _, future in self.judged], timeout=TICK_SECONDS, return_when="FIRST_COMPLETED")
+            self.tick()
+        left = []
+        for game, future in self.judged:
+            if future.done():
+                game.adjudication_cp = future.result().score_cp
+                self.finished.append(game)
+            else:
+                left.append((game, future))
+        self.judged = left
+
+    def _drain(self) -> Iterator[PlayedGame]:
+        while self.finished:
+            game = self.finished.popleft()
+            game.seconds = time.monotonic() - game.started
+            yield game

@@ -1,0 +1,279 @@
+"""How the model's move is chosen: a small registry of policies, each written as one word of text.
+
+| text | what it does |
+|---|---|
+| `retry:N` | sample the move's text, up to N times; none legal: the game is forfeited (Karvonen: 5) |
+| `legal` | draw from the model's exact probability over the legal moves: never illegal, skill apart from legality |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import numpy as np
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.noise import uniform
+
+if TYPE_CHECKING:
+    import chess
+    from torch import Tensor
+
+    from chessreg.encodings.tokenizers import Tokenizer
+    from chessreg.models.decoding import DecodingSession
+
+RESIGNATIONS = frozenset({"1-0", "0-1", "1/2-1/2"})
+"""A move text that is a game result; chess_gpt_eval counts each of them as resigning."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The model is to move on `board`, whose prompt row `row` of the session holds. `key` names the draws.
+
+    `prompt` is there when the session has no room for it and a move: the row then holds something else, and the oldest
+    tokens are to be dropped.
+    """
+
+    row: int
+    board: chess.Board
+    key: tuple[int | str, ...]
+    prompt: tuple[int, ...] | None = None
+
+
+@dataclass
+class Draft:
+    """A turn in the making. `start` and `logprobs` are the row's length and log-probabilities [vocab] with the prompt
+    alone, `written` the tokens of the present try, `illegal` the texts of those before it."""
+
+    turn: Turn
+    row: int
+    start: int
+    logprobs: Tensor
+    written: list[int] = field(default_factory=list)
+    illegal: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the model did. `illegal` are the texts that were no legal move, in order; no move and no resignation is a
+    forfeit. `legal_mass` is the exact probability that the model's text is a legal move, where the policy knows it."""
+
+    move: chess.Move | None
+    illegal: tuple[str, ...] = ()
+    resigned: bool = False
+    legal_mass: float | None = None
+
+    @property
+    def tries(self) -> int:
+        return len(self.illegal) + (self.move is not None or self.resigned)
+
+
+class Policy(Protocol):
+    """Chooses for many rows at once, a pass of the model at a time. `temperatures` has one number for each try;
+    `move_tokens` is the most that a try may write, 0: as many as the tokenizer says."""
+
+    @property
+    def temperatures(self) -> tuple[float, ...]: ...
+
+    @property
+    def move_tokens(self) -> int: ...
+
+    def advance(self, session: DecodingSession, tokenizer: Tokenizer, drafts: Sequence[Draft]) -> list[Choice | None]:
+        """Go on with these turns by one token each; a choice for each that is now made, else None. What is written is
+        computed with the session's next pass."""
+        ...
+
+
+def begin(session: DecodingSession, turns: Sequence[Turn]) -> list[Draft]:
+    """Drafts of turns whose prompts the session holds."""
+    logprobs = session.refresh().clone()
+    return [Draft(turn, turn.row, len(session.tokens[turn.row]), logprobs[turn.row]) for turn in turns]
+
+
+def choose(policy: Policy, session: DecodingSession, tokenizer: Tokenizer, turns: Sequence[Turn]) -> list[Choice]:
+    """The choices in these turns, from first to last pass."""
+    drafts = dict(enumerate(begin(session, turns)))
+    made: dict[int, Choice] = {}
+    while drafts:
+        for i, choice in zip(list(drafts), policy.advance(session, tokenizer, list(drafts.values())), strict=True):
+            if choice is not None:
+                made[i] = choice
+                del drafts[i]
+    return [made[i] for i in range(len(turns))]
+
+
+Maker = Callable[[str, tuple[float, ...], bool, int], Policy]
+"""Makes a policy from what follows the colon, the temperatures (empty: the policy's own), whether a game result written
+as a move resigns, and how many tokens a try may write (0: as many as the tokenizer says). Raises BadInputError for what
+it cannot use."""
+
+M = TypeVar("M", bound=Maker)
+_MAKERS: dict[str, Maker] = {}
+
+
+def policy(name: str) -> Callable[[M], M]:
+    """Register a maker of policies under a name. Raises ValueError when the name is taken."""
+
+    def add(maker: M) -> M:
+        if name in _MAKERS:
+            raise ValueError(f"a policy {name!r} is registered already")
+        _MAKERS[name] = maker
+        return maker
+
+    return add
+
+
+def make_policy(text: str, temperatures: tuple[float, ...] = (), resigns: bool = True, move_tokens: int = 0) -> Policy:
+    """The policy that `text` names. Raises NotFoundError for an unknown name, BadInputError for a bad argument."""
+    name, _, argument = text.partition(":")
+    if name not in _MAKERS:
+        raise NotFoundError(f"there is no policy {name!r}", f"one of {', '.join(_MAKERS)}: retry:5, legal")
+    return _MAKERS[name](argument, temperatures, resigns, move_tokens)
+
+
+def author_temperature(attempt: int) -> float:
+    """chess_gpt_eval's temperature of try `attempt` (0-based): 0.001, 0.201, 0.401, 0.5, 0.5 (specification 7.2).
+
+    >>> [author_temperature(attempt) for attempt in range(5)]
+    [0.001, 0.201, 0.401, 0.5, 0.5]
+    """
+    return round(min(attempt / 5 + 0.001, 0.5), 6)
+
+
+@policy("retry")
+@dataclass(frozen=True)
+class Retry:
+    """The paper's rule: sample, parse, try again, forfeit."""
+
+    argument: str
+    temperatures: tuple[float, ...]
+    resigns: bool
+    move_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        if self.argument not in map(str, range(1, 256)):
+            raise BadInputError(f"retry needs a number of tries from 1 to 255, not {self.argument!r}", "write retry:5")
+        tries = int(self.argument)
+        given = self.temperatures or tuple(author_temperature(attempt) for attempt in range(tries))
+        given = given * tries if len(given) == 1 else given
+        if len(given) != tries:
+            raise BadInputError(f"{len(given)} temperatures for {tries} tries", "give one, or one for each try")
+        object.__setattr__(self, "temperatures", given)
+
+    def advance(self, session: DecodingSession, tokenizer: Tokenizer, drafts: Sequence[Draft]) -> list[Choice | None]:
+        """One more token of every text. A row whose text is no move begins its next try at once, so that no row waits
+        for the tries of another."""
+        session.refresh()
+        limit = self.move_tokens or tokenizer.max_move_tokens
+        made: dict[int, Choice] = {}
+        new: list[list[int]] = [[] for _ in range(len(session))]
+        pending = [i for i, draft in enumerate(drafts) if draft.turn.prompt is None]
+        while pending:
+            failed = []
+            for i, token in zip(pending, self._draw(session, [drafts[i] for i in pending]), strict=True):
+                draft = drafts[i]
+                draft.written.append(token)
+                full = len(session.tokens[draft.row]) >= session.model.block_size
+                if token not in tokenizer.stop_ids and len(draft.written) < limit and not full:
+                    new[draft.row] = [token]
+                elif (choice := self._judge(tokenizer, draft)) is not None:
+                    made[i] = choice
+                else:
+                    session.rewind(draft.row, draft.start, draft.logprobs)
+                    failed.append(i)
+            pending = failed
+        session.extend(new)
+        for i, draft in enumerate(drafts):
+            if draft.turn.prompt is not None:
+                made[i] = self._cropped(session, tokenizer, draft)
+        return [made.get(i) for i in range(len(drafts))]
+
+    def _draw(self, session: DecodingSession, drafts: list[Draft]) -> list[int]:
+        """The next token of each text."""
+        from chessreg.models.sampling import draw
+
+        logprobs = session.logprobs[[draft.row for draft in drafts]].cpu().numpy()
+        heats = np.array([self.temperatures[len(draft.illegal)] for draft in drafts])
+        noise = [uniform(*draft.turn.key, len(draft.illegal), len(draft.written)) for draft in drafts]
+        tokens: list[int] = draw(logprobs, heats, np.array(noise)).tolist()
+        return tokens
+
+    def _judge(self, tokenizer: Tokenizer, draft: Draft) -> Choice | None:
+        """What a whole text comes to; None: another try."""
+        written = draft.written
+        text = tokenizer.decode(written[:-1] if written[-1] in tokenizer.stop_ids else written)
+        draft.written = []
+        move = tokenizer.parse(text, draft.turn.board)
+        if move is not None:
+            return Choice(move, tuple(draft.illegal))
+        if self.resigns and first_word(text) in RESIGNATIONS:
+            return Choice(None, tuple(draft.illegal), resigned=True)
+        draft.illegal.append(text)
+        return Choice(None, tuple(draft.illegal)) if len(draft.illegal) == len(self.temperatures) else None
+
+    def _cropped(self, session: DecodingSession, tokenizer: Tokenizer, draft: Draft) -> Choice:
+        """A turn whose prompt leaves no room in the session, from first to last try."""
+        from chessreg.experiments.play.cropping import sample_cropped
+
+        limit = self.move_tokens or tokenizer.max_move_tokens
+        choice = None
+        while choice is None:
+            attempt = len(draft.illegal)
+            draft.written = sample_cropped(
+                session,
+                tokenizer,
+                [draft.turn.prompt or ()],
+                [(*draft.turn.key, attempt)],
+                temperature=self.temperatures[attempt],
+                max_tokens=limit,
+            )[0]
+            choice = self._judge(tokenizer, draft)
+        return choice
+
+
+def first_word(text: str) -> str:
+    """What counts as the move in a text: chess_gpt_eval cuts at `;` and takes the first word."""
+    return next(iter(text.split(";", 1)[0].split()), "")
+
+
+@policy("legal")
+@dataclass(frozen=True)
+class Legal:
+    """Draw from the model's distribution over the legal moves, renormalised, at one temperature (default 1)."""
+
+    argument: str
+    temperatures: tuple[float, ...]
+    resigns: bool
+    move_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        if self.argument:
+            raise BadInputError(f"the policy legal takes no argument, not {self.argument!r}")
+        object.__setattr__(self, "temperatures", self.temperatures or (1.0,))
+        object.__setattr__(self, "move_tokens", 0)  # nothing is written
+        if len(self.temperatures) != 1:
+            raise BadInputError(f"the policy legal has one temperature, not {len(self.temperatures)}")
+
+    def advance(self, session: DecodingSession, tokenizer: Tokenizer, drafts: Sequence[Draft]) -> list[Choice | None]:
+        import chess
+
+        from chessreg.models.legal import choose_legal, legal_move_mass, move_logprobs
+
+        fitting = [draft for draft in drafts if draft.turn.prompt is None]
+        long = [draft for draft in drafts if draft.turn.prompt is not None]
+        boards, rows = [draft.turn.board for draft in fitting], [draft.row for draft in fitting]
+        scored = dict(zip(rows, move_logprobs(session, boards, tokenizer, rows), strict=True)) if fitting else {}
+        if long:  # the newest text, with room for the longest move
+            scratch = session.model.session(len(long), session.edits)
+            room = session.model.block_size - (tokenizer.max_move_tokens - 1)
+            scratch.sync([(draft.turn.prompt or ())[-room:] for draft in long])
+            fresh = move_logprobs(scratch, [draft.turn.board for draft in long], tokenizer)
+            scored.update(zip((draft.row for draft in long), fresh, strict=True))
+        choices: list[Choice | None] = []
+        for draft in drafts:
+            logprobs = scored[draft.row]
+            text = choose_legal(logprobs, self.temperatures[0], *draft.turn.key, 0)
+            choices.append(Choice(chess.Move.from_uci(text), legal_mass=legal_move_mass(logprobs)))
+        return choices

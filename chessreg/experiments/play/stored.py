@@ -1,0 +1,244 @@
+"""Games out of the registry: as lists, as frames to look at, as PGN."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import chess
+import numpy as np
+from sqlalchemy import select, tuple_
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.experiments.settings.interventions import describe
+from chessreg.games.adjudication import Termination
+from chessreg.games.boardframe import BoardFrame, game_frames
+from chessreg.games.moves import sans, unpack
+from chessreg.games.pgn import GameRecord
+from chessreg.registry import names, tables
+from chessreg.registry.identity import short
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+    from chessreg.registry.database import Database
+
+CHUNK = 300  # games fetched at once
+PACKED = frozenset({"moves", "tries"})
+
+
+@dataclass(frozen=True)
+class StoredGame:
+    """A game with what its match says of it."""
+
+    game: tables.Game
+    match: tables.Match
+    seed: int
+    replicate: int
+    intervention: tables.Intervention | None
+    engine: tables.Engine | None
+    illegal: dict[int, list[str]]  # ply → texts, in order
+
+    @property
+    def moves(self) -> list[str]:
+        return [move.uci() for move in unpack(self.game.moves)]
+
+    @property
+    def model(self) -> str:
+        """The model's name for people."""
+        return self.match.player
+
+    @property
+    def opponent(self) -> str:
+        """The opponent's name for people, with the engine's version: `Stockfish 15.1, level 0, nodes=1000`."""
+        if self.match.level is None or self.engine is None:
+            return self.match.opponent
+        limit = self.match.limit or ("depth=1, nodes=1" if self.match.level < 0 else "limit unknown")
+        version = "(version unknown)" if self.engine.version == "unknown" else self.engine.version
+        return f"{self.engine.name} {version}, level {self.match.level}, {limit}"
+
+    @property
+    def players(self) -> tuple[str, str]:
+        """White and Black."""
+        both = (self.model, self.opponent)
+        return both if self.match.color == "white" else both[::-1]
+
+    @property
+    def limit_ply(self) -> int | None:
+        """How many plies the game has when its move limit stops it; None without a limit, or where none is recorded."""
+        limit = self.match.move_limit
+        return None if limit is None else self.game.opening_plies + 2 * limit
+
+    def record(self) -> GameRecord:
+        """The game as PGN is written."""
+        white, black = self.players
+        match, game = self.match, self.game
+        seeds = f"play {self.seed}, opening {match.opening_seed}, opening number {game.opening_number}"
+        headers = {
+            "Event": "chessreg match",
+            "Round": str(game.unit),
+            "Run": game.run_id.hex,
+            "Policy": match.policy,
+        }
+        if match.move_limit is not None:
+            headers["MoveLimit"] = str(match.move_limit)
+        if match.checkpoint_id is not None:
+            headers["Checkpoint"] = match.checkpoint_id.hex
+        if self.engine is not None and self.engine.binary_sha256:
+            headers["EngineSha256"] = self.engine.binary_sha256
+        return GameRecord(
+            moves=self.moves,
+            white=white,
+            black=black,
+            result=game.result,
+            termination=Termination(game.termination) if game.termination in list(Termination) else None,
+            tries=self.illegal,
+            adjudication_cp=game.adjudication_cp,
+            model=self.model,
+            intervention=describe(self.intervention) if self.intervention else "none",
+            engine=self.opponent,
+            limit=match.limit or "none",
+            opening=match.opening,
+            seeds=seeds + (f", replicate {self.replicate}" if self.replicate else ""),
+            headers=headers,
+        )
+
+    def frames(self) -> list[BoardFrame]:
+        """One frame for the start and one a ply; the squares that illegal tries named are marked."""
+        white, black = self.players
+        game = self.game
+        frames = game_frames(
+            self.moves,
+            f"{white} – {black}, game {game.unit}",
+            tries=self.illegal,
+            flipped=self.match.color == "black",
+        )
+        for ply in range(1, min(game.opening_plies, len(frames) - 1) + 1):
+            frames[ply] = frames[ply].with_marks({}, ["opening"])
+        for ply, texts in self.illegal.items():
+            place = min(ply + 1, len(frames) - 1)
+            squares = {square for text in texts if (square := target_square(text)) is not None}
+            frames[place] = frames[place].with_marks(dict.fromkeys(squares, "illegal"))
+        ending = [f"{game.result} by {game.termination.replace('_', ' ')}"]
+        if game.adjudication_cp is not None:
+            ending.append(f"evaluation {game.adjudication_cp / 100:+.2f} for White")
+        frames[-1] = frames[-1].with_marks({}, ending)
+        return frames
+
+
+def target_square(text: str) -> int | None:
+    """The square that a move's text names last, if it names one: `Nf3+` → f3.
+
+    >>> chess.square_name(target_square("Raxd1+") or 0), target_square("O-O")
+    ('d1', None)
+    """
+    names = [text[i : i + 2] for i in range(len(text) - 1) if text[i : i + 2] in chess.SQUARE_NAMES]
+    return chess.parse_square(names[-1]) if names else None
+
+
+def stored_games(database: Database, keys: Iterable[tuple[UUID, int]]) -> Iterator[StoredGame]:
+    """Games by (run, unit), in the order asked for. Raises NotFoundError naming one that is not there."""
+    wanted = list(keys)
+    for start in range(0, len(wanted), CHUNK):
+        with database.read() as session:
+            found = _chunk(session, wanted[start : start + CHUNK])
+            session.expunge_all()
+        yield from found
+
+
+def _chunk(session: Session, keys: list[tuple[UUID, int]]) -> list[StoredGame]:
+    by_key: dict[tuple[UUID, int], tables.Game] = {}
+    illegal: dict[tuple[UUID, int], dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
+    game, attempt = tables.Game, tables.IllegalAttempt
+    for row in session.scalars(select(game).where(tuple_(game.run_id, game.unit).in_(keys))):
+        by_key[row.run_id, row.unit] = row
+    tries = select(attempt).where(tuple_(attempt.run_id, attempt.unit).in_(keys)).order_by(attempt.ply, attempt.number)
+    for failed in session.scalars(tries):
+        illegal[failed.run_id, failed.unit][failed.ply].append(failed.text)
+    made = []
+    for run_id, unit in keys:
+        if (run_id, unit) not in by_key:
+            raise NotFoundError(f"run {short(run_id)} has no game {unit}", "chessreg game list --run RUN")
+        row = by_key[run_id, unit]
+        match = session.get_one(tables.Match, (run_id, row.match))
+        spec = session.get_one(tables.Run, run_id).spec
+        made.append(
+            StoredGame(
+                game=row,
+                match=match,
+                seed=int(spec.get("seed", 0)),
+                replicate=int(spec.get("replicate", 0)),
+                intervention=session.get(tables.Intervention, match.intervention_id) if match.intervention_id else None,
+                engine=session.get(tables.Engine, match.engine_id) if match.engine_id else None,
+                illegal=dict(illegal[run_id, unit]),
+            )
+        )
+    return made
+
+
+# -- lists and references ---------------------------------------------------------------------------------------------
+
+
+def game_list(session: Session, run_id: UUID | None = None, limit: int | None = None) -> list[dict[str, Any]]:
+    """Games with their match's columns, the newest runs last; the packed columns left out. `limit` keeps the last."""
+    game, match, run = tables.Game, tables.Match, tables.Run
+    runs = [run_id] if run_id else session.scalars(select(run.id).order_by(run.created_at.desc(), run.id.desc()))
+    called = names.names(session, "run")
+    rows: list[dict[str, Any]] = []
+    for one in runs:  # run by run: sorting all games of a large registry takes seconds
+        if limit is not None and len(rows) >= limit:
+            break
+        played = select(game).where(game.run_id == one).order_by(game.unit.desc())
+        matches = {m.number: m for m in session.scalars(select(match).where(match.run_id == one))}
+        if not matches:
+            continue
+        for found in session.scalars(played.limit(None if limit is None else limit - len(rows))):
+            of = _columns(matches[found.match], {"run_id", "number"})
+            rows.append({"name": called.get(one), **_columns(found, PACKED | {"detail"}), **of})
+    return rows[::-1]
+
+
+def _columns(row: Any, without: Iterable[str] = ()) -> dict[str, Any]:
+    return {column.key: getattr(row, column.key) for column in row.__table__.columns if column.key not in without}
+
+
+def full_record(stored: StoredGame) -> dict[str, Any]:
+    """Everything about one game: its columns unpacked, its match, engine, intervention and illegal tries."""
+    game = stored.game
+    return {
+        **_columns(game, PACKED),
+        "moves": stored.moves,
+        "sans": sans(game.moves),
+        "tries": None if game.tries is None else np.frombuffer(game.tries, np.uint8).tolist(),
+        "illegal_attempts": [
+            {"ply": ply, "number": number, "text": text}
+            for ply, texts in sorted(stored.illegal.items())
+            for number, text in enumerate(texts)
+        ],
+        "seed": stored.seed,
+        "replicate": stored.replicate,
+        "match": _columns(stored.match, {"run_id"}),
+        "engine": _columns(stored.engine, {"options"}) if stored.engine else None,
+        "intervention": _columns(stored.intervention) if stored.intervention else None,
+    }
+
+
+def unit_reference(session: Session, reference: str) -> tuple[UUID, int]:
+    """RUN:UNIT or RUN/UNIT as (run, unit). Raises BadInputError when it is neither, NotFoundError without that run."""
+    run, _, unit = reference.replace("/", ":").rpartition(":")
+    if not run or not unit.isdecimal():
+        raise BadInputError(f"{reference!r} names no game", "write RUN:UNIT, for example skill:12")
+    return names.resolve(session, "run", run), int(unit)
+
+
+def games_of(database: Database, run_id: UUID) -> list[tuple[UUID, int]]:
+    """The keys of all games of a run, in order. Raises NotFoundError when it has none."""
+    with database.read() as session:
+        units = session.scalars(select(tables.Game.unit).where(tables.Game.run_id == run_id).order_by(tables.Game.unit))
+        keys = [(run_id, unit) for unit in units]
+    if not keys:
+        raise NotFoundError(f"run {short(run_id)} has no games", "chessreg game list shows the games there are")
+    return keys

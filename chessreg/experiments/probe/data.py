@@ -1,0 +1,173 @@
+"""Activations with what is to be read off them: rows of a cache, their games and their labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chessreg.errors import BadInputError
+from chessreg.experiments.cache.kind import CachedActivations, CacheSpec, load_cache
+from chessreg.games import labels
+from chessreg.games.labels import Label
+from chessreg.noise import generator
+from chessreg.runs.inputs import Inputs
+
+if TYPE_CHECKING:
+    from chessreg.experiments.settings.skill import SkillSettings
+    from chessreg.games.skill import SkillClasses, SkillReport
+
+Allocate = Callable[[tuple[int, ...], type[np.generic]], np.ndarray]
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class ProbeData:
+    """A cache and its labels.
+
+    item: int32 [rows], each row's game. labels: int8 [rows, squares] classes, -1 for a game without one; float32
+    [rows, 1] Elo for regression, NaN without one. positions: uint64 [rows], hashes equal for equal positions.
+    usable: bool [rows], rows of the position range that have a label.
+    """
+
+    cache: CachedActivations
+    item: np.ndarray
+    labels: np.ndarray
+    classes: int
+    positions: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
+    usable: np.ndarray | None = None
+    skill: SkillClasses | None = None  # of the games in `places`
+    places: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    @classmethod
+    def load(
+        cls,
+        inputs: Inputs,
+        recipe: str,
+        label_name: str,
+        field: str,
+        *,
+        first: int = 0,
+        last: int | None = None,
+        skill: SkillSettings | None = None,
+        seed: int = 0,
+        fitted: SkillReport | None = None,
+        allocate: Allocate = np.empty,
+        game: int | None = None,
+        truth: bool = True,
+    ) -> ProbeData:
+        """Labels are derived from the dataset that the cache was made from, never stored with the activations.
+
+        first, last: only the positions numbered first ≤ number < last of each game. fitted: the skill report of the
+        games that the probe was fitted on, whose edges hold. allocate makes the arrays that grow with the cache.
+        game: only the rows of this one are usable and have a label, as one board view needs. truth: False for games
+        whose skill or rating is of no matter; `labels` is then 0 there.
+        """
+        from chessreg.experiments.settings.skill import SkillSettings, classes_of
+
+        cache = load_cache(inputs, recipe, field)
+        spec: CacheSpec = cache.spec
+        wanted = labels.label(label_name)
+        games, _ = inputs.dataset(spec.dataset)
+        item, ply = cache.array.game, cache.array.ply
+        places = np.unique(item).astype(np.int64)
+        found, classes = None, len(wanted.classes)
+        if wanted.source != "position" and truth:
+            found = classes_of(inputs, spec.dataset, places, skill or SkillSettings(), seed, fitted)
+            classes = len(found.report.games) if wanted.source == "skill" else 0
+        shape = (len(item), wanted.squares)
+        values = allocate(shape, np.float32 if wanted.source == "rating" else np.int8)
+        if wanted.of is None:
+            values[:] = 0
+        hashes = allocate((len(item),), np.uint64)
+        mine = np.arange(len(item)) if game is None else np.flatnonzero(item == game)
+        for rows, asked in labels.asked(games, item[mine], ply[mine]):
+            hashes[mine[rows]] = asked.hashes
+            if wanted.of is not None:
+                values[mine[rows]] = wanted.of(asked)
+        if found is not None:
+            of_game = found.classes if wanted.source == "skill" else found.rating
+            values[:, 0] = of_game[np.searchsorted(places, item)]
+        usable = in_range(cache, first, last) & (item == game if game is not None else True)
+        if found is not None:
+            usable &= np.isfinite(values[:, 0]) if wanted.source == "rating" else values[:, 0] >= 0
+        if not usable.any():
+            raise BadInputError(f"no cached position of {field} is numbered {first} or more", "lower --first")
+        return cls(cache, item, values, classes, hashes, usable, found, places)
+
+    @property
+    def rows(self) -> np.ndarray:
+        """bool [rows]: the rows that count."""
+        return np.ones(len(self.item), bool) if self.usable is None else self.usable
+
+    def held_out(self, share: float, seed: int) -> np.ndarray:
+        """bool [rows]: usable rows of the games held out of fitting. Whole games, a seeded draw."""
+        games = np.unique(self.item[self.rows])
+        order = generator(seed, "validation games").permutation(len(games))
+        chosen = games[order[: max(1, round(share * len(games)))]]
+        return np.isin(self.item, chosen) & self.rows
+
+    def majority(self, rows: np.ndarray) -> np.ndarray:
+        """int8 [squares]: the most frequent class of each square over these rows, the baseline that knows no
+        position."""
+        counts = np.zeros((self.classes, self.labels.shape[1]), np.int64)
+        chosen = np.flatnonzero(rows)
+        for start in range(0, len(chosen), 1 << 16):
+            part = self.labels[chosen[start : start + (1 << 16)]]
+            counts += np.stack([(part == k).sum(0) for k in range(self.classes)])
+        return counts.argmax(0).astype(np.int8)
+
+    def only(self, rows: np.ndarray) -> ProbeData:
+        """The same data with only these rows usable."""
+        return replace(self, usable=self.rows & rows)
+
+
+def in_range(cache: CachedActivations, first: int, last: int | None) -> np.ndarray:
+    """bool [rows]: whether the number of a row among its game's positions is in [first, last).
+
+    Numbers count from the game's first position, also where the cache left some out (Karvonen's pos_start, pos_end).
+    """
+    game, token = cache.array.game, cache.array.token
+    if first <= cache.spec.first and last is None:
+        return np.ones(len(game), bool)
+    order = np.lexsort((token, game))
+    starts = np.flatnonzero(np.diff(game[order], prepend=-1))
+    number = np.empty(len(game), np.int64)
+    number[order] = np.arange(len(game)) - np.repeat(starts, np.diff(starts, append=len(game))) + cache.spec.first
+    return (number >= first) & (number < (np.iinfo(np.int64).max if last is None else last))
+
+
+def allocator(folder: Path, memory_mib: int) -> Allocate:
+    """Arrays in memory as long as they fit in the limit together, then in scratch files of the folder."""
+    left = memory_mib * MIB
+
+    def allocate(shape: tuple[int, ...], dtype: type[np.generic]) -> np.ndarray:
+        nonlocal left
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        if size <= left:
+            left -= size
+            return np.empty(shape, dtype)
+        return scratch(folder, shape, dtype)
+
+    return allocate
+
+
+def scratch(folder: Path, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An array in a file that has no name any more: its space is free again when the array is gone."""
+    import tempfile
+
+    if not int(np.prod(shape)):
+        return np.empty(shape, dtype)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        return np.memmap(file, dtype, "w+", shape=shape)
+
+
+def label_of(name: str, classes: int) -> Label:
+    """The label with its classes: how many skill has depends on the games."""
+    wanted = labels.label(name)
+    if wanted.source == "skill":
+        return replace(wanted, classes=("low", "high") if classes == 2 else tuple(map(str, range(classes))))
+    return wanted

@@ -1,0 +1,97 @@
+"""Boards behind a probe's score: what the probe reads off each looked-at position of one game."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import numpy as np
+
+from chessreg.experiments.probe.scoring import logits_by_game
+from chessreg.games.boardframe import BoardFrame, Mark
+from chessreg.games.labels import Label
+from chessreg.registry import tables
+from chessreg.runs.inputs import Inputs
+
+if TYPE_CHECKING:
+    from chessreg.experiments.probe.data import ProbeData
+    from chessreg.experiments.probe.stored import FittedProbe
+
+
+def frames_of_score(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+    """One frame per looked-at position of the game: the position, squares read wrongly marked, confidence as heat."""
+    from chessreg.experiments.probe.data import ProbeData
+    from chessreg.experiments.probe.kind import ProbeSpec, load_probe
+    from chessreg.experiments.probe.stored import skill_report
+
+    with inputs.database.read() as session:
+        run = session.get_one(tables.Run, UUID(str(row["run_id"])))
+        spec = ProbeSpec(**run.spec)
+        recipe = f"run:{run.spec_hash}"
+    tested = bool(row["split"] == "test" and spec.test_cache)
+    probe = load_probe(inputs, recipe, int(row["layer"]))
+    data = ProbeData.load(
+        inputs,
+        spec.test_cache if tested and spec.test_cache else spec.cache,
+        spec.label,
+        "test_cache" if tested else "cache",
+        first=spec.first,
+        last=spec.last,
+        skill=spec.skill,
+        seed=spec.seed,
+        fitted=skill_report(probe),
+        game=int(row["item"]),
+    )
+    return frames_of_game(inputs, probe, data, int(row["item"]))
+
+
+def frames_of_game(
+    inputs: Inputs, probe: FittedProbe, data: ProbeData, game: int, centre: bool = False
+) -> list[BoardFrame]:
+    """What a probe reads off the positions of one game of a cache, beside the truth where that is known."""
+    from chessreg.experiments.probe.data import label_of
+    from chessreg.games.reader import boards_of
+
+    games, _ = inputs.dataset(data.cache.spec.dataset)
+    boards, _ = boards_of(games.texts(np.array([game])))
+    label = label_of(probe.label, probe.weight.shape[-1])
+    known = label.source == "position" or data.skill is not None
+    frames = []
+    for found in logits_by_game(probe.weight, data, data.rows & (data.item == game), probe.layer, centre=centre):
+        for logits, at in zip(found.logits, found.rows, strict=True):
+            ply = int(data.cache.array.ply[at])
+            squares, said = letters(boards[ply]), f"ply {ply}: layer {probe.layer} reads"
+            if label.source == "rating":
+                elo = float(logits[0, 0]) * probe.detail["std"] + probe.detail["mean"]
+                truth = f", the truth is {data.labels[at, 0]:.0f}" if known else ""
+                frames.append(BoardFrame(f"{said} {elo:.0f} Elo{truth}", squares))
+            else:
+                frames.append(frame(said, squares, label, softmax(logits), data.labels[at] if known else None))
+    return frames
+
+
+def frame(said: str, squares: str, label: Label, probability: np.ndarray, truth: np.ndarray | None) -> BoardFrame:
+    """One position: probability float [squares, classes] read, classes int8 [squares] true (None: not known)."""
+    read = probability.argmax(-1)
+    if truth is None or len(truth) == 1:
+        name, sure = label.classes[read[0]], probability[0, read[0]]
+        beside = "" if truth is None else f", the truth is {label.classes[truth[0]]}"
+        return BoardFrame(f"{said} {label.name} {name} ({sure:.0%}){beside}", squares)
+    wrong: dict[int, Mark] = {int(s): "wrong" for s in np.flatnonzero(read != truth)}
+    return BoardFrame(
+        title=f"{said} {64 - len(wrong)} of 64 squares",
+        squares=squares,
+        marks=wrong,
+        heat={s: float(probability[s, truth[s]]) for s in range(64)},
+        heat_label="probability of the truth",
+    )
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    shifted = np.exp(logits - logits.max(-1, keepdims=True))
+    return shifted / shifted.sum(-1, keepdims=True)
+
+
+def letters(values: np.ndarray) -> str:
+    """The 64 piece letters of a board of signed piece values int8 [64], a1 first."""
+    return "".join("kqrbnp.PNBRQK"[value + 6] for value in values.tolist())

@@ -1,0 +1,173 @@
+"""A probe run at work: load, fit, score, publish."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chessreg.experiments.probe.baselines import guesses, keys, length_edges
+from chessreg.experiments.probe.data import ProbeData, allocator
+from chessreg.experiments.probe.fitting import Standard, fit
+from chessreg.experiments.probe.rows import Baselines, rating_rows, score_columns
+from chessreg.experiments.probe.scoring import score
+from chessreg.experiments.probe.stored import publish
+from chessreg.experiments.settings import overlap
+from chessreg.experiments.settings.overlap import Evaluated, Overlap
+from chessreg.games.position_hash import HashSet
+from chessreg.models.devices import prepare
+
+if TYPE_CHECKING:
+    from chessreg.experiments.probe.kind import ProbeHow, ProbeSpec
+    from chessreg.runs.task import Task
+
+
+class ProbeWork:
+    """One attempt at the missing layers of a probe run."""
+
+    def __init__(self, task: Task[ProbeSpec, ProbeHow], every: tuple[int, ...]) -> None:
+        self.task, self.spec = task, task.spec
+        self.layers = {unit: every[unit] for unit in task.units}
+        self.device = prepare(task.how.device, task.how.threads)
+        self.allocate = allocator(task.folder, task.how.memory_mib)
+        self.data = self.load(self.spec.cache, "cache")
+        self.held_out = self.data.held_out(self.spec.validation, self.spec.seed)
+        self.fitted = self.data.rows & ~self.held_out
+        self.tested: list[tuple[str, ProbeData, np.ndarray]] = [("validation", self.data, self.held_out)]
+        if self.spec.test_cache:
+            report = self.data.skill.report if self.data.skill else None
+            test = self.load(self.spec.test_cache, "test_cache", report)
+            self.tested.append(("test", test, test.rows))
+
+    def load(self, recipe: str, field: str, fitted: Any = None) -> ProbeData:
+        spec = self.spec
+        return ProbeData.load(
+            self.task.inputs, recipe, spec.label, field,
+            first=spec.first, last=spec.last, skill=spec.skill, seed=spec.seed, fitted=fitted, allocate=self.allocate,
+        )  # fmt: skip
+
+    def do(self) -> None:
+        spec, task, data = self.spec, self.task, self.data
+        if data.skill is not None:
+            task.progress(0.0, str(data.skill.report))
+        shared = self.overlaps()
+        standard = Standard.of(data.labels[self.fitted]) if data.classes == 0 else None
+        weights = fit(spec, data, self.fitted, list(self.layers.values()), self.device, task.progress, standard)
+        seen = HashSet(data.positions[self.fitted])
+        majority = data.majority(self.fitted) if data.classes else np.zeros(1, np.int8)
+        said = {split: self.baselines(on) for split, on, _ in self.tested}
+        row = {
+            "train_games": len(np.unique(data.item[self.fitted])),
+            "train_positions": int(self.fitted.sum()),
+            "detail": {
+                "overlap": shared,
+                "first": spec.first,
+                "last": spec.last,
+                **({"skill": data.skill.report.as_json()} if data.skill else {}),
+                **({"mean": standard.mean, "std": standard.std} if standard else {}),
+                **({} if standard else {"majority": majority.tolist()}),
+            },
+        }
+        for number, (unit, layer) in enumerate(self.layers.items()):
+            for split, on, mask in self.tested:
+                if standard is None:
+                    self.emit_scores(unit, layer, split, on, mask, weights[number], majority, seen, said[split])
+                else:
+                    self.emit_ratings(unit, layer, split, on, mask, weights[number], standard, said[split])
+            publish(task, data.cache, unit, layer, weights[number], row)
+            task.done(unit)
+
+    def emit_scores(
+        self,
+        unit: int,
+        layer: int,
+        split: str,
+        on: ProbeData,
+        mask: np.ndarray,
+        weight: np.ndarray,
+        majority: np.ndarray,
+        seen: HashSet,
+        said: Baselines | None,
+    ) -> None:
+        """A score row for each game, and the accuracy of each square over all of them."""
+        right, positions = np.zeros(on.labels.shape[1], np.int64), 0
+        for found in score(weight, on, mask, layer, self.device):
+            self.task.emit(
+                "score",
+                unit,
+                score_columns(found, on, layer, self.spec.label, majority, seen, said),
+                split=split,
+                item=found.game,
+                layer=layer,
+                n=found.n,
+                correct=found.correct,
+                counts=found.counts,
+            )
+            right += found.right.sum(0)
+            positions += len(found.right)
+        if len(right) > 1 and positions:
+            for square, count in enumerate(right.tolist()):
+                self.task.emit(
+                    "metric_point", unit, name=f"{split}_square_accuracy", step=square, value=count / positions
+                )
+
+    def emit_ratings(
+        self,
+        unit: int,
+        layer: int,
+        split: str,
+        on: ProbeData,
+        mask: np.ndarray,
+        weight: np.ndarray,
+        standard: Standard,
+        said: Baselines | None,
+    ) -> None:
+        """A prediction row for each game, and the mean absolute error over all positions, in Elo."""
+        error, positions, name = 0.0, 0, f"{split}:{self.spec.skill.rating}:{layer}"
+        for game, value, columns in rating_rows(weight, on, mask, layer, split, standard, said, self.device):
+            self.task.emit("prediction", unit, columns, item=game, name=name, value=value)
+            error += columns.absolute_error or 0.0
+            positions += columns.positions
+        if positions:
+            self.task.emit("metric_point", unit, name=f"{split}_mae", step=0, value=error / positions)
+
+    def baselines(self, on: ProbeData) -> Baselines | None:
+        """What length, source and nothing at all say of the games, learnt from the fitted games."""
+        data = self.data
+        if data.skill is None or on.skill is None:
+            return None
+        games, _ = self.task.inputs.dataset(data.cache.spec.dataset)
+        fitted = np.isin(data.places, data.item[self.fitted])
+        edges = length_edges(games.take(data.places[fitted], ["plies"]).column("plies").to_numpy())
+        mine, theirs = keys(self.task.inputs, data, edges), keys(self.task.inputs, on, edges)
+        truth = (data.skill.classes if data.classes else data.skill.rating).astype(np.float64)
+        truth = np.where(fitted, truth, np.nan)
+        said = {name: guesses(mine[name], truth, theirs[name], data.classes).tolist() for name in mine}
+        places = on.places.tolist()
+        return Baselines({name: dict(zip(places, values, strict=True)) for name, values in said.items()})
+
+    def overlaps(self) -> dict[str, Any]:
+        """What the evaluated games share with the model's training games, and the test games with the fitted ones."""
+        inputs, spec = self.task.inputs, self.spec
+        checkpoint = str(inputs.run(spec.cache, "cache").spec["checkpoint"])
+        evaluated = [self.evaluated(on, mask) for _, on, mask in self.tested]
+        found: dict[str, Overlap] = {
+            "checkpoint": overlap.measure(inputs, checkpoint, together(evaluated), self.task.progress)
+        }
+        if len(evaluated) > 1:
+            games, _ = inputs.dataset(self.data.cache.spec.dataset)
+            fitted = np.unique(self.data.item[self.fitted]).astype(np.int64)
+            found["probe"] = overlap.measure_games([(games, fitted)], evaluated[1])
+        return {name: value.columns() for name, value in found.items()}
+
+    def evaluated(self, on: ProbeData, mask: np.ndarray) -> Evaluated:
+        games, _ = self.task.inputs.dataset(on.cache.spec.dataset)
+        places = np.unique(on.item[mask]).astype(np.int64)
+        return Evaluated(games.hashes[places], overlap.opening_hashes(games.moves(places)), on.positions[mask])
+
+
+def together(parts: list[Evaluated]) -> Evaluated:
+    """Several evaluated sets as one."""
+    return Evaluated(
+        *(np.concatenate([getattr(p, name) for p in parts]) for name in ("games", "openings", "positions"))
+    )

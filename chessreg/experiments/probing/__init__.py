@@ -1,1 +1,0 @@
-"""The work behind `probe`: labelled activations, fitting, scoring, boards."""

@@ -1,1 +1,0 @@
-"""Pools of games for the kind `rating`."""

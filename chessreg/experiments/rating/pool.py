@@ -1,0 +1,232 @@
+"""From the games of runs to a pool: who the players are, how each game counts, which ratings are known."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
+
+import chess
+import numpy as np
+from sqlalchemy import select
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.experiments.settings.interventions import describe
+from chessreg.games.adjudication import Termination, score
+from chessreg.games.estimators import DRAW, LOSS, WIN, Pool
+from chessreg.games.ratings import TABLES, opponent_rating
+from chessreg.registry import names, tables
+from chessreg.registry.identity import short
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+    from chessreg.experiments.rating.kind import RatingSpec
+    from chessreg.runs.inputs import Inputs
+
+FORFEITS = (Termination.FORFEIT_ILLEGAL, Termination.OPPONENT_FORFEIT)
+OUTCOMES = {1.0: WIN, 0.5: DRAW, 0.0: LOSS}
+
+
+class Key(NamedTuple):
+    """What makes a player: a checkpoint with its edit and protocol, an engine with its limit and version, or a name."""
+
+    checkpoint_id: UUID | None
+    intervention_id: UUID | None
+    name: str  # of an engine with its limit, or of a player without a checkpoint
+    version: str
+    policy: str
+    opening: str
+
+
+@dataclass
+class Player:
+    """One player of a pool, with what the pool's games say of it. `sides` are the (run, match) that it plays in."""
+
+    key: Key
+    number: int
+    label: str = ""
+    is_rated: bool = False  # named by a match as the player whose result it is
+    elos: list[int] = field(default_factory=list)  # of the PGN's tags
+    results: list[int] = field(default_factory=lambda: [0, 0, 0])
+    unscored: int = 0
+    opponents: set[int] = field(default_factory=set)
+    sides: set[tuple[str, int]] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    pool: Pool
+    players: list[Player]
+    sources: dict[int, str]  # player → where its anchor comes from
+
+
+def load(spec: RatingSpec, inputs: Inputs) -> Loaded:
+    """The pool of a spec. Raises BadInputError when it has no games, or nothing to measure them by."""
+    players: dict[Key, Player] = {}
+    games: list[tuple[int, int, int, tuple[Any, ...]]] = []
+    runs = [inputs.run(recipe) for recipe in spec.runs]
+    with inputs.database.read() as session:
+        for run in runs:
+            add_run(session, run, spec, players, games)
+        label(session, list(players.values()))
+    order = list(players.values())
+    if not games:
+        raise BadInputError("these runs have no games that count", "chessreg game list shows the games there are")
+    anchors, sources = known_ratings(spec, order)
+    check_anchors(spec, order, anchors)
+    clusters = {fixed: number for number, fixed in enumerate(dict.fromkeys(game[3] for game in games))}
+    first, second, outcome = np.array([game[:3] for game in games], np.int64).T
+    cluster = np.array([clusters[game[3]] for game in games], np.int64)
+    return Loaded(Pool(tuple(p.label for p in order), first, second, outcome, cluster, anchors), order, sources)
+
+
+def add_run(
+    session: Session,
+    run: tables.Run,
+    spec: RatingSpec,
+    players: dict[Key, Player],
+    games: list[tuple[int, int, int, tuple[Any, ...]]],
+) -> None:
+    """The games of one run, each as (player, opponent, outcome, cluster)."""
+    game = tables.Game
+    matches = {m.number: m for m in session.scalars(select(tables.Match).where(tables.Match.run_id == run.id))}
+    sides: dict[int, list[Player]] = {}
+    columns = (game.unit, game.match, game.result, game.termination, game.adjudication_cp, game.opening_number)
+    for unit, number, result, termination, cp, opening, detail in session.execute(
+        select(*columns, game.detail).where(game.run_id == run.id).order_by(game.unit)
+    ):
+        match = matches[number]
+        if spec.colors not in ("both", match.color) or (not spec.forfeits and termination in FORFEITS):
+            continue
+        color = chess.WHITE if match.color == "white" else chess.BLACK
+        if number not in sides:
+            keys = [key_of(session, match, run, own) for own in (True, False)]
+            sides[number] = [players.setdefault(key, Player(key, len(players))) for key in keys]
+        player, opponent = sides[number]
+        player.is_rated = True
+        for who in (player, opponent):
+            who.sides.add((run.id.hex, number))
+        note_elos(player, opponent, detail or {}, color)
+        points = 0.0 if termination == Termination.FORFEIT_ILLEGAL else score(spec.scoring, color, result, cp)
+        if points is None:
+            player.unscored += 1
+            opponent.unscored += 1
+            continue
+        outcome = OUTCOMES[points]
+        player.results[outcome] += 1
+        opponent.results[LOSS - outcome] += 1
+        player.opponents.add(opponent.number)
+        opponent.opponents.add(player.number)
+        cluster = (run.id, unit) if match.opening == "standard" else (match.opening, match.opening_seed, opening)
+        games.append((player.number, opponent.number, outcome, cluster))
+
+
+def key_of(session: Session, match: tables.Match, run: tables.Run, own: bool) -> Key:
+    checkpoint = match.checkpoint_id if own else match.opponent_checkpoint_id
+    if checkpoint is not None:
+        return Key(checkpoint, match.intervention_id if own else None, "", "", match.policy, match.opening)
+    name = match.player if own else match.opponent
+    engine = session.get(tables.Engine, match.engine_id) if match.engine_id else None
+    if not own and engine is not None:
+        return Key(None, None, name, engine.version, "", "")
+    if own and (name.startswith("stockfish:") or name in ("random", "capture")):  # an engine that others let play
+        return Key(None, None, name, str(run.spec.get("engine_version", "unknown")), "", "")
+    return Key(None, None, name, "", "", "")
+
+
+def note_elos(player: Player, opponent: Player, detail: dict[str, Any], color: chess.Color) -> None:
+    """The ratings in the tags of a tournament's game."""
+    own, theirs = ("white_elo", "black_elo") if color else ("black_elo", "white_elo")
+    for who, name in ((player, own), (opponent, theirs)):
+        if isinstance(detail.get(name), int):
+            who.elos.append(detail[name])
+
+
+def label(session: Session, players: list[Player]) -> None:
+    """Give every player a name of its own: as short as the pool allows."""
+    called = names.names(session, "checkpoint")
+
+    def base(key: Key) -> str:
+        if key.checkpoint_id is None:
+            return key.name
+        row = session.get(tables.Checkpoint, key.checkpoint_id)
+        given = row.detail.get("player") if row is not None else None
+        name = called.get(key.checkpoint_id) or given or f"checkpoint {short(key.checkpoint_id)}"
+        if key.intervention_id is None:
+            return str(name)
+        return f"{name} + {describe(session.get_one(tables.Intervention, key.intervention_id))}"
+
+    def longer(key: Key) -> str:
+        return f"{base(key)} ({key.version or ', '.join(t for t in (key.policy, key.opening) if t)})"
+
+    def longest(key: Key) -> str:
+        ids = [short(id) for id in (key.checkpoint_id, key.intervention_id) if id]
+        return f"{longer(key)} {' '.join(ids)}".rstrip()
+
+    waiting = players
+    for way in (base, longer, longest):
+        by_text: dict[str, list[Player]] = defaultdict(list)
+        for player in waiting:
+            by_text[way(player.key)[:255]].append(player)
+        for text, same in by_text.items():
+            for player in same:
+                player.label = text
+        waiting = [player for same in by_text.values() if len(same) > 1 for player in same]
+
+
+def known_ratings(spec: RatingSpec, players: list[Player]) -> tuple[dict[int, float], dict[int, str]]:
+    """The players whose rating is known, and where from. Raises NotFoundError for a named one that is not there."""
+    anchors: dict[int, float] = {}
+    sources: dict[int, str] = {}
+    for number, player in enumerate(players):
+        rating = None
+        if spec.anchors in TABLES and player.key.checkpoint_id is None:
+            rating = opponent_rating(player.key.name, spec.anchors)
+        elif spec.anchors == "headers" and player.elos and player.label not in spec.rate:
+            rating = float(np.mean(player.elos)) if spec.rate or not player.is_rated else None
+        if rating is not None:
+            anchors[number], sources[number] = rating, spec.anchors
+    by_name = {player.label: number for number, player in enumerate(players)}
+    for text in spec.anchor:
+        name, rating = pair(text)
+        if name not in by_name:
+            raise NotFoundError(f"no player of these games is called {name!r}", f"they are {some(by_name)}")
+        anchors[by_name[name]], sources[by_name[name]] = rating, "given"
+    if missing := [name for name in spec.rate if name not in by_name]:
+        raise NotFoundError(f"no player of these games is called {missing[0]!r}", f"they are {some(by_name)}")
+    for name in spec.rate:
+        anchors.pop(by_name[name], None)
+        sources.pop(by_name[name], None)
+    return anchors, sources
+
+
+def check_anchors(spec: RatingSpec, players: list[Player], anchors: dict[int, float]) -> None:
+    from chessreg.games.estimators import JOINT
+
+    if len(anchors) == len(players):
+        raise BadInputError(
+            "every player's rating is taken as known, so there is nothing to estimate",
+            f"--rate NAME takes one out: {some(player.label for player in players)}",
+        )
+    if not anchors and spec.estimator not in JOINT:
+        raise BadInputError(
+            f"{spec.estimator} measures players against opponents of known rating, and these games have none",
+            "--anchor NAME=ELO gives one; --estimator bradley-terry --anchors none needs none",
+        )
+
+
+def pair(text: str) -> tuple[str, float]:
+    """`NAME=ELO`. Raises BadInputError for anything else."""
+    name, _, rating = text.rpartition("=")
+    try:
+        return name.strip(), float(rating)
+    except ValueError:
+        raise BadInputError(f"--anchor {text!r} is no NAME=ELO", "for example --anchor random=600") from None
+
+
+def some(texts: Iterable[str]) -> str:
+    listed = list(texts)
+    return ", ".join(listed[:8]) + (", …" if len(listed) > 8 else "")

@@ -1,0 +1,211 @@
+"""Interventions on the residual stream as a setting of other kinds: a vector run's directions, their scale, a control.
+
+Karvonen 2024, section 4.3: `scale` times a direction is added after chosen blocks, at every token. Directions are kept
+as per-token means, so the author's coefficient 0.1 on sums over eight positions is scale 0.8 here (specification 5.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from uuid import UUID
+
+from pydantic import Field, field_validator, model_validator
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.runs.spec import Added, Ref, Settings
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from chessreg.models.edits import Edit
+    from chessreg.registry import tables
+    from chessreg.runs.inputs import Inputs
+
+SCALE_RULE = "times-mean"  # the vector is a per-token mean difference; it is multiplied, never normalised
+
+
+class InterventionSettings(Settings):
+    """Which directions are added where. Without a vector nothing is edited."""
+
+    vector: Annotated[str | None, Ref("run:vector")] = Field(
+        default=None, description="a vector run; none: no intervention"
+    )
+    layers: tuple[int, ...] = Field(
+        default=(), description="0-based layers to edit; none given: all that the vector run has"
+    )
+    scale: float = Field(
+        default=1.0, description="times the per-token mean direction; positive adds, negative subtracts"
+    )
+    positions: Literal["all", "last"] = Field(default="all", description="every token, or only the newest")
+    control: str = Field(default="none", description="none, or random: a random direction of the same norm instead")
+    control_seed: int = Field(default=0, description="seed of the control's directions")
+    form: Annotated[Literal["hook", "mlp-bias"], Added()] = Field(
+        default="hook",
+        description="hook after the block, or bias of its last matrix as in chess_gpt_eval: equal results",
+    )
+    layers_label: Annotated[str, Added()] = Field(
+        default="", description="what a paper calls these layers, for example 11-15: text beside the 0-based list"
+    )
+
+    @field_validator("layers")
+    @classmethod
+    def _in_order(cls, layers: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(sorted(set(layers)))
+
+    @field_validator("control")
+    @classmethod
+    def _known(cls, control: str) -> str:
+        if control not in CONTROLS:
+            raise BadInputError(f"there is no control {control!r}", f"one of {', '.join(CONTROLS)}")
+        return control
+
+    @model_validator(mode="after")
+    def _needs_vector(self) -> Self:
+        """Settings without effect would make two runs of one experiment."""
+        changed = [name for name in type(self).model_fields if getattr(self, name) != NOTHING.get(name)]
+        if self.vector is None and changed:
+            raise BadInputError(
+                f"intervention.{changed[0]} is set, but there is no vector to add", "give --intervention.vector RUN"
+            )
+        if self.vector is not None and self.scale == 0:
+            raise BadInputError("an intervention of scale 0 changes nothing", "leave out the vector")
+        if self.control == "none" and self.control_seed:
+            raise BadInputError("intervention.control_seed is set, but there is no control that draws", "")
+        if self.form == "mlp-bias" and self.positions != "all":
+            raise BadInputError("a bias edits every token", "--intervention.positions all, or --intervention.form hook")
+        return self
+
+    @property
+    def active(self) -> bool:
+        return self.vector is not None
+
+
+# -- controls: what stands in a direction's place --------------------------------------------------------------------
+
+Control = Callable[["np.ndarray", int, int], "np.ndarray"]
+"""(direction float32 [d_model], layer, seed) → the direction to use, float32 [d_model]."""
+
+CONTROLS: dict[str, Control] = {}
+
+
+def control(name: str) -> Callable[[Control], Control]:
+    """Register a control under a name. Raises ValueError when the name is taken."""
+
+    def add(function: Control) -> Control:
+        if name in CONTROLS:
+            raise ValueError(f"a control {name!r} is registered already")
+        CONTROLS[name] = function
+        return function
+
+    return add
+
+
+@control("none")
+def _itself(direction: np.ndarray, layer: int, seed: int) -> np.ndarray:
+    return direction
+
+
+@control("random")
+def _random(direction: np.ndarray, layer: int, seed: int) -> np.ndarray:
+    """A direction drawn uniformly from the sphere, one for each layer, with the norm of the real one."""
+    import numpy as np
+
+    from chessreg.noise import generator
+
+    drawn = generator(seed, "random direction", layer).standard_normal(direction.shape)
+    return (drawn * (np.linalg.norm(direction) / np.linalg.norm(drawn))).astype(np.float32)
+
+
+NOTHING: dict[str, Any] = {name: field.default for name, field in InterventionSettings.model_fields.items()}
+
+
+# -- from settings to directions, edits and the registry's row -------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Intervention:
+    """Directions ready to be added: layer → float32 [d_model], the control already in their place."""
+
+    settings: InterventionSettings
+    directions: dict[int, np.ndarray]
+    row: dict[str, Any]  # of the table `intervention`
+
+    @property
+    def id(self) -> UUID:
+        found: UUID = self.row["id"]
+        return found
+
+    def edits(self, device: str = "cpu") -> list[Edit]:
+        """What a model or a decoding session is given."""
+        import torch
+
+        from chessreg.models.edits import Edit
+
+        made = []
+        for layer, direction in self.directions.items():
+            vector = torch.from_numpy(direction).to(device)
+            settings = self.settings
+            made.append(Edit(layer, vector, settings.scale, settings.positions, "add", settings.form))
+        return made
+
+
+def load(settings: InterventionSettings, checkpoint: tables.Checkpoint, inputs: Inputs) -> Intervention | None:
+    """The intervention on this checkpoint; None when the settings have no vector.
+
+    Raises NotFoundError for a layer that the vector run lacks, BadInputError when it is of another checkpoint or not
+    complete.
+    """
+    from chessreg.experiments.vector.kind import load_vector
+    from chessreg.registry.identity import digest_of, uuid_of
+
+    if settings.vector is None:
+        return None
+    rows = vector_rows(settings, checkpoint, inputs)
+    directions = {}
+    for layer in rows:
+        real = load_vector(inputs, settings.vector, layer)
+        directions[layer] = CONTROLS[settings.control](real, layer, settings.control_seed)
+    detail: dict[str, Any] = {"control": settings.control, "control_seed": settings.control_seed}
+    later = {"form": settings.form, "layers_label": settings.layers_label}
+    detail |= {name: value for name, value in later.items() if value != NOTHING[name]}
+    columns = {
+        "checkpoint_id": checkpoint.id,
+        "source": next(iter(rows.values())).source if settings.control == "none" else settings.control,
+        "recipes": [settings.vector],
+        "layers": list(rows),
+        "scale": settings.scale,
+        "scale_rule": SCALE_RULE,
+        "positions": settings.positions,
+        "detail": detail,
+    }
+    return Intervention(settings, directions, {"id": uuid_of(digest_of(columns)), **columns})
+
+
+def vector_rows(
+    settings: InterventionSettings, checkpoint: tables.Checkpoint, inputs: Inputs
+) -> dict[int, tables.Vector]:
+    """The rows of the vector run that are used, by layer, after the checks that need no file."""
+    from chessreg.registry import tables
+
+    assert settings.vector is not None
+    run = inputs.run(settings.vector, "vector")
+    rows: list[tables.Vector] = inputs.rows(tables.Vector, run)
+    by_layer = {row.layer: row for row in rows}
+    if missing := [layer for layer in settings.layers if layer not in by_layer]:
+        known = ", ".join(map(str, sorted(by_layer)))
+        raise NotFoundError(f"vector run {run.id.hex[-6:]} has no layer {missing[0]}", f"it has the layers {known}")
+    if any(row.checkpoint_id != checkpoint.id for row in rows):
+        raise BadInputError(
+            f"vector run {run.id.hex[-6:]} was computed on another checkpoint",
+            "run the vector experiment on the checkpoint that plays",
+        )
+    return {layer: by_layer[layer] for layer in settings.layers or sorted(by_layer)}
+
+
+def describe(row: tables.Intervention) -> str:
+    """An intervention in one line, for headers and titles: `contrastive:skill x 0.8 at layers 3, 4`."""
+    layers = ", ".join(map(str, row.layers))
+    where = "" if row.positions == "all" else f", {row.positions} token"
+    return f"{row.source} x {row.scale:g} at layers {layers}{where}"

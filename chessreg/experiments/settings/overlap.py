@@ -1,0 +1,234 @@
+"""Leakage, measured: what the games of an evaluation share with those that a model, probe or vector was made from.
+
+overlap.refuse(inputs, spec.checkpoint, games, places, spec.allow_overlap)          # in Kind.check: whole games only
+found = overlap.measure(inputs, spec.checkpoint, Evaluated.of(games, places))       # in Kind.run
+detail["overlap"] = {"checkpoint": found.columns()}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from pydantic import Field
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.games.moves import move_hashes
+from chessreg.games.position_hash import HashSet, position_hashes
+from chessreg.runs.spec import Added
+
+if TYPE_CHECKING:
+    from chessreg.games.dataset import Games
+    from chessreg.runs.inputs import Inputs
+
+OPENING_PLIES = 20  # Karvonen's uniqueness check compares the first 20 half-moves (specification 1.4)
+GAMES_AT_ONCE = 2000
+
+AllowOverlap = Annotated[bool, Added()]
+ALLOW_OVERLAP = Field(False, description="go on although evaluated games are among those that were trained on")
+"""For a spec that evaluates: `allow_overlap: AllowOverlap = ALLOW_OVERLAP`."""
+
+Trained = list[tuple["Games", np.ndarray]]
+"""Datasets with the places in them, int64 [n], of the games that something was made from."""
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """Games under evaluation: a hash of each move list, uint64 [games]; of its first 20 plies, uint64 [games with so
+    many]; and of each position looked at, uint64 [positions]."""
+
+    games: np.ndarray
+    openings: np.ndarray
+    positions: np.ndarray
+
+    @classmethod
+    def of(
+        cls, games: Games, places: np.ndarray, item: np.ndarray | None = None, ply: np.ndarray | None = None
+    ) -> Evaluated:
+        """Games of a dataset. The positions are those after `ply` int [n] plies of the games `item` int [n]; without
+        them every position of every game."""
+        from chessreg.games.reader import boards_of
+
+        packed, hashes = games.moves(places), []
+        for start in range(0, len(places), GAMES_AT_ONCE):
+            chunk = places[start : start + GAMES_AT_ONCE]
+            boards, offsets = boards_of(games.texts(chunk))
+            if item is None or ply is None:
+                hashes.append(position_hashes(boards, plies_of(offsets)))
+                continue
+            order = np.argsort(chunk, kind="stable")
+            which = order[np.minimum(np.searchsorted(chunk, item, sorter=order), len(chunk) - 1)]
+            mine = np.flatnonzero(chunk[which] == item)
+            hashes.append(position_hashes(boards[offsets[which[mine]] + ply[mine]], ply[mine]))
+        return cls(move_hashes(packed), opening_hashes(packed), joined(hashes))
+
+    @classmethod
+    def of_moves(cls, packed: Sequence[bytes]) -> Evaluated:
+        """Games as packed moves (`games/moves.py`), for example those that a model has just played. Positions: all."""
+        from chessreg.encodings.tokenizers import PgnCharacters
+        from chessreg.games.moves import sans
+        from chessreg.games.reader import boards_of
+
+        hashes = []
+        for start in range(0, len(packed), GAMES_AT_ONCE):
+            texts = [PgnCharacters().render(sans(moves)) for moves in packed[start : start + GAMES_AT_ONCE]]
+            boards, offsets = boards_of(texts)
+            hashes.append(position_hashes(boards, plies_of(offsets)))
+        return cls(move_hashes(packed), opening_hashes(packed), joined(hashes))
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """How much of what is evaluated was trained on. The counts are None where the training games are unknown.
+
+    `games` of `of_games` games have a move list that was trained on, `openings` of `of_openings` share their first 20
+    plies with a training game, and `positions` of `of_positions` distinct positions occur in one.
+    """
+
+    games: int | None
+    openings: int | None
+    positions: int | None
+    of_games: int
+    of_openings: int
+    of_positions: int
+    train_games: int | None
+    why_unknown: str | None = None
+
+    def columns(self) -> dict[str, Any]:
+        """Plain values, for `detail["overlap"]["checkpoint"]` or `["probe"]` of an entity row."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        if self.games is None:
+            return f"unknown: {self.why_unknown}"
+        return (
+            f"{self.games:,} of {self.of_games:,} games, {self.openings:,} of {self.of_openings:,} openings of "
+            f"{OPENING_PLIES} plies, {self.positions:,} of {self.of_positions:,} positions"
+        )
+
+
+def measure(
+    inputs: Inputs, recipe: str, evaluated: Evaluated, on_progress: Callable[[float, str], None] | None = None
+) -> Overlap:
+    """What `evaluated` shares with the games behind a recipe: a checkpoint, or a probe, vector or cache run.
+
+    Reads the training games once, in pieces: about 3 million positions a second. `on_progress` gets their share.
+    """
+    sizes = len(evaluated.games), len(evaluated.openings), len(np.unique(evaluated.positions))
+    trained, why = trained_on(inputs, recipe)
+    if trained is None:
+        return Overlap(None, None, None, *sizes, None, why)
+    return _intersection(trained, evaluated, on_progress)
+
+
+def measure_games(trained: Trained, evaluated: Evaluated) -> Overlap:
+    """What `evaluated` shares with these games of datasets."""
+    return _intersection(trained, evaluated, None)
+
+
+def refuse(inputs: Inputs, recipe: str, games: Games, places: np.ndarray, allow: bool, what: str = "the model") -> None:
+    """Raise BadInputError when whole games of an evaluation were trained on, unless that is allowed. Quick."""
+    trained, _ = trained_on(inputs, recipe)
+    refuse_games(trained or [], games.hashes[places], allow, what)
+
+
+def refuse_games(trained: Trained, hashes: np.ndarray, allow: bool, what: str) -> None:
+    """The same for games that are at hand, by move hashes uint64 [n]."""
+    if allow:
+        return
+    mine = HashSet(hashes)
+    seen = np.zeros(len(mine), bool)
+    for games, places in trained:
+        seen[hits(mine, games.hashes[places])] = True
+    shared = int(np.isin(hashes, mine.sorted[seen]).sum())
+    if shared:
+        raise BadInputError(
+            f"{shared:,} of the {len(hashes):,} games to evaluate are among those that {what} was made from",
+            "games of a few plies are often alike: --min-plies 20 leaves them out; chessreg dataset split makes parts "
+            "that share none; --allow-overlap goes on all the same",
+        )
+
+
+def trained_on(inputs: Inputs, recipe: str) -> tuple[Trained | None, str | None]:
+    """The games that a checkpoint, probe, vector or cache was made from, or None and why they are unknown.
+
+    A probe's and a vector's are the games of its cache, the held-out ones too; a vector's without a cache are those
+    that were put into classes.
+    """
+    from chessreg.experiments.settings.games import GameSelection, select
+
+    run = None if recipe.startswith("sha256:") else inputs.run(recipe, complete=False)
+    for source in ("cache", "probe", "of"):  # a vector is made from a cache, a probe's weights or another vector
+        if run is not None and isinstance(run.spec.get(source), str):
+            return trained_on(inputs, run.spec[source])
+    if run is not None and (run.kind == "cache" or (run.kind == "vector" and run.spec.get("dataset"))):
+        names = GameSelection.model_fields
+        selection = GameSelection(**{name: value for name, value in run.spec.items() if name in names})
+        return [select(selection, inputs)], None
+    if run is not None and run.kind != "train":
+        return None, f"a {run.kind} run does not say what it was made from"
+    try:
+        checkpoint, _ = inputs.checkpoint(recipe)
+    except NotFoundError:
+        return None, "it was imported, and its file does not say"
+    if checkpoint.training_datasets is None:
+        return None, "the checkpoint was imported without --trained-on"
+    found: Trained = []
+    for dataset in checkpoint.training_datasets:
+        try:
+            games, part = inputs.dataset(dataset, field="trained_on")
+        except NotFoundError:
+            return None, f"its training games ({dataset[:20]}…) are not in this registry"
+        found.append((games, games.rows(part)))
+    return found, None
+
+
+def _intersection(trained: Trained, evaluated: Evaluated, on_progress: Callable[[float, str], None] | None) -> Overlap:
+    from chessreg.games.reader import boards_of
+
+    sets = [HashSet(evaluated.games), HashSet(evaluated.openings), HashSet(evaluated.positions)]
+    seen = [np.zeros(len(s), bool) for s in sets]
+    total, done = sum(len(places) for _, places in trained), 0
+    for games, places in trained:
+        seen[0][hits(sets[0], games.hashes[places])] = True
+        for start in range(0, len(places), GAMES_AT_ONCE):
+            chunk = places[start : start + GAMES_AT_ONCE]
+            table = games.take(chunk, ["moves", "text"])
+            seen[1][hits(sets[1], opening_hashes(table["moves"].to_pylist()))] = True
+            boards, offsets = boards_of(table["text"].to_pylist())
+            seen[2][hits(sets[2], position_hashes(boards, plies_of(offsets)))] = True
+            done += len(chunk)
+            if on_progress:
+                on_progress(done / total, "overlap with the training games")
+    shared = [s.sorted[mask] for s, mask in zip(sets, seen, strict=True)]
+    return Overlap(
+        games=int(np.isin(evaluated.games, shared[0]).sum()),
+        openings=int(np.isin(evaluated.openings, shared[1]).sum()),
+        positions=len(shared[2]),
+        of_games=len(evaluated.games),
+        of_openings=len(evaluated.openings),
+        of_positions=len(sets[2]),
+        train_games=total,
+    )
+
+
+def hits(wanted: HashSet, hashes: np.ndarray) -> np.ndarray:
+    """Which members of the set are among the hashes, as places in `wanted.sorted`, int64."""
+    places = wanted.places(hashes)
+    return places[places >= 0]
+
+
+def opening_hashes(packed: Sequence[bytes]) -> np.ndarray:
+    """uint64: a hash of the first 20 plies of each game that has so many."""
+    return move_hashes(moves[: 2 * OPENING_PLIES] for moves in packed if len(moves) >= 2 * OPENING_PLIES)
+
+
+def plies_of(offsets: np.ndarray) -> np.ndarray:
+    """The ply of every board, int64 [positions], from offsets int64 [games + 1]."""
+    return np.arange(offsets[-1], dtype=np.int64) - np.repeat(offsets[:-1], np.diff(offsets))
+
+
+def joined(pieces: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.zeros(0, np.uint64), *pieces])

@@ -1,0 +1,60 @@
+"""Classes of skill as a setting of other kinds: of probes of skill and of contrastive vectors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+from sqlalchemy import select
+
+from chessreg.registry import tables
+from chessreg.runs.spec import Settings
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from chessreg.games.skill import SkillClasses, SkillReport, SkillRule
+    from chessreg.runs.inputs import Inputs
+
+
+class SkillSettings(Settings):
+    """How ratings become classes; see `chessreg.games.skill.SkillRule`."""
+
+    rating: Literal["white_elo", "black_elo"] = Field("white_elo", description="whose rating (Karvonen: White's)")
+    bins: int = Field(6, ge=2, description="quantile bins (Karvonen: six, by pandas.qcut)")
+    edges: tuple[float, ...] = Field((), description="fixed bins instead: their inner edges, as 1550,2050")
+    keep: tuple[int, ...] = Field((0, -1), description="bins kept as classes, 0 the lowest, -1 the highest")
+    strata: str = Field(
+        "within",
+        description="bins within each source and time control; balanced: over them; pooled: neither; or one of them, "
+        "as lichess.org/rapid",
+    )
+    mixed_scales: bool = Field(False, description="take ratings of different scales for one")
+
+    def rule(self, seed: int) -> SkillRule:
+        """The rule; `seed` draws the games that balance the strata. BadInputError for settings that fit no rule."""
+        from chessreg.games.skill import SkillRule
+
+        return SkillRule(**self.model_dump(), seed=seed)
+
+
+def rating_scale(inputs: Inputs, recipe: str) -> str | None:
+    """The rating scale of a dataset recipe's dataset (lichess, stockfish, fide), None when it is not known."""
+    identity = recipe.removeprefix("dataset:")[:64]
+    with inputs.database.read() as session:
+        return session.scalars(select(tables.Dataset.rating_scale).where(tables.Dataset.identity == identity)).first()
+
+
+def classes_of(
+    inputs: Inputs,
+    dataset: str,
+    places: np.ndarray,
+    settings: SkillSettings,
+    seed: int,
+    fitted: SkillReport | None = None,
+) -> SkillClasses:
+    """Classes of the games at row positions `places` of a dataset recipe. Raises as `games.skill.skill_classes`."""
+    from chessreg.games.skill import skill_classes
+
+    games, _ = inputs.dataset(dataset)
+    return skill_classes(games, places, settings.rule(seed), rating_scale(inputs, dataset), fitted)

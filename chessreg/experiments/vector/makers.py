@@ -1,0 +1,300 @@
+"""How each source makes its directions: layer by layer, from what the spec names."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import numpy as np
+
+from chessreg.errors import BadInputError
+from chessreg.experiments.vector import sums
+from chessreg.experiments.vector.classed import ClassedGames, gather
+from chessreg.experiments.vector.contrast import Direction, class_difference, contrast, permuted, random_like, with_norm
+from chessreg.registry import tables
+
+if TYPE_CHECKING:
+    from chessreg.experiments.vector.kind import VectorHow, VectorSpec
+    from chessreg.models.edits import Edit
+    from chessreg.models.language_model import LanguageModel
+    from chessreg.runs.inputs import Inputs
+    from chessreg.runs.task import Task
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What all directions of a run have in common, for their rows."""
+
+    checkpoint_id: UUID | None  # None: of a model that is not in this registry
+    source: str  # as contrastive:white_elo, random:contrastive:white_elo, probe:skill
+    at: str
+    detail: dict[str, Any]
+    games: ClassedGames | None = None  # of contrasts
+
+
+Made = tuple[Origin, Iterator[tuple[int, Direction]]]
+"""The origin, and (layer, direction) for the layers asked for, in their order."""
+
+Maker = Callable[["Task[VectorSpec, VectorHow]", list[int]], Made]
+MAKERS: dict[str, Maker] = {}
+
+
+def maker(source: str) -> Callable[[Maker], Maker]:
+    """Register what makes the directions of a source. Raises ValueError when the name is taken."""
+
+    def add(function: Maker) -> Maker:
+        if source in MAKERS:
+            raise ValueError(f"vectors of source {source!r} have a maker already")
+        MAKERS[source] = function
+        return function
+
+    return add
+
+
+def contrast_origin(spec: VectorSpec, source: str, games: ClassedGames) -> Origin:
+    summed = int(games.positions.max()) if spec.positions == "summed" else 1
+    detail = {
+        "positions": spec.positions,
+        "positions_summed": summed,
+        "first_ply": spec.first_ply,
+        "last_ply": spec.last_ply,
+        "rating": spec.skill.rating,
+        "residual": games.checkpoint.residual,
+        **games.describe(),
+    }
+    return Origin(games.checkpoint.id, f"{source}:{spec.skill.rating}", games.at, detail, games)
+
+
+@maker("contrastive")
+def contrastive(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
+    games = gather(task.spec, task.inputs)
+    origin = contrast_origin(task.spec, "contrastive", games)
+    return origin, contrasts(task, task.spec, games, games.classes, layers)
+
+
+def contrasts(
+    task: Task[VectorSpec, VectorHow], spec: VectorSpec, games: ClassedGames, classes: np.ndarray, layers: list[int]
+) -> Iterator[tuple[int, Direction]]:
+    """The contrast of every layer: from the cache a layer at a time, else from one forward pass for all.
+
+    A control finds the sums of that pass where the real run kept them.
+    """
+    if games.cache is not None:
+        rows = sums.cached_rows(games.cache, spec.first_ply, spec.last_ply)
+        for layer in layers:
+            found = sums.from_cache(games.cache, layer, games.places, rows)
+            yield layer, contrast(found, games.positions, classes, spec.positions)
+        return
+    kept = {layer: kept_sums(task, layer, games.places) for layer in layers} if task.spec.of else {}
+    if kept and all(found is not None for found in kept.values()):
+        for layer, known in kept.items():
+            assert known is not None
+            yield layer, contrast(known, games.positions, classes, spec.positions)
+        return
+    model, texts, where = run_on(task, spec, games)
+    folder = task.folder / "sums"
+    every = sums.from_model_resumable(
+        model, texts, where, layers, task.how.batch_games, folder,
+        on_progress=lambda done: task.progress(0.99 * done / len(texts), f"{done:,} of {len(texts):,} games"),
+    )  # fmt: skip
+    for number, layer in enumerate(layers):
+        made = contrast(every[number], games.positions, classes, spec.positions)
+        yield layer, replace(made, sums=None if task.spec.of else every[number])
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def kept_sums(task: Task[VectorSpec, VectorHow], layer: int, places: np.ndarray) -> np.ndarray | None:
+    """The sums float32 [games, d_model] that the run behind a control kept, when they are here and of these games."""
+    from safetensors.numpy import load_file
+
+    from chessreg.errors import NotFoundError
+    from store.errors import NotInStoreError
+
+    try:
+        found = task.inputs.artefact("of", f"{task.spec.of}/sums-{layer}")
+    except (NotFoundError, NotInStoreError):
+        return None
+    kept = load_file(found.path / "sums.safetensors")
+    return kept["sums"] if np.array_equal(kept["places"], places) else None
+
+
+def run_on(
+    task: Task[VectorSpec, VectorHow], spec: VectorSpec, games: ClassedGames
+) -> tuple[LanguageModel, list[str], sums.Places]:
+    """The model, the texts of the games and the positions in them."""
+    from chessreg.models.devices import prepare
+    from chessreg.models.language_model import LanguageModel
+
+    recipe = games.cache.spec.checkpoint if games.cache else spec.checkpoint
+    assert recipe
+    checkpoint, folder = task.inputs.checkpoint(recipe)
+    model = LanguageModel.load(folder, device=prepare(task.how.device, task.how.threads))
+    texts = games.games.texts(games.places)
+    where, counts = sums.positions_in(texts, games.at, checkpoint.block_size, spec.first_ply, spec.last_ply)
+    if games.cache is not None:  # the cache may hold fewer positions than the texts have
+        where, counts = within_cache(games, where, spec)
+    assert np.array_equal(counts, games.positions)
+    return model, texts, where
+
+
+def within_cache(games: ClassedGames, where: sums.Places, spec: VectorSpec) -> tuple[sums.Places, np.ndarray]:
+    """Of these positions those that are cached too, and their number per game."""
+    assert games.cache is not None
+    array = games.cache.array
+    rows = sums.cached_rows(games.cache, spec.first_ply, spec.last_ply)
+    cached = set(zip(array.game[rows].tolist(), array.token[rows].tolist(), strict=True))
+    asked = zip(games.places[where[0]].tolist(), where[1].tolist(), strict=True)
+    keep = np.fromiter((pair in cached for pair in asked), bool, len(where[0]))
+    return (where[0][keep], where[1][keep]), np.bincount(where[0][keep], minlength=len(games.places))
+
+
+@maker("cascade")
+def cascade(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
+    games = gather(task.spec, task.inputs)
+    origin = contrast_origin(task.spec, "cascade", games)
+    origin.detail["cascade_scale"] = task.spec.cascade_scale
+    return origin, cascaded(task, task.spec, games, games.classes, layers)
+
+
+def cascaded(
+    task: Task[VectorSpec, VectorHow], spec: VectorSpec, games: ClassedGames, classes: np.ndarray, layers: list[int]
+) -> Iterator[tuple[int, Direction]]:
+    """Each layer's contrast while the vectors of the run's earlier layers are added at every token.
+
+    One pass for each layer: what is added changes all later activations. Layers that are not asked for, but come
+    before one that is, are computed too, or read when this run has them.
+    """
+    import torch
+
+    from chessreg.experiments.vector.kind import layers_of
+    from chessreg.models.edits import Edit
+
+    assert spec.cascade_scale is not None
+    model, texts, where = run_on(task, spec, games)
+    edits: list[Edit] = []
+    needed = [layer for layer in sorted(layers_of(spec, task.inputs)) if layer <= max(layers)]
+    for number, layer in enumerate(needed):
+        vector = stored(task, layer) if classes is games.classes and layer not in layers else None
+        if vector is None:
+
+            def shown(done: int, number: int = number, layer: int = layer) -> None:
+                task.progress((number + done / len(texts)) / len(needed) * 0.99, f"layer {layer}")
+
+            found = sums.from_model(model, texts, where, [layer], task.how.batch_games, edits, shown)[0]
+            made = contrast(found, games.positions, classes, spec.positions)
+            if layer in layers:
+                yield layer, made
+            vector = made.vector
+        edits.append(Edit(layer, torch.from_numpy(vector).to(model.device), spec.cascade_scale))
+
+
+def stored(task: Task[VectorSpec, VectorHow], layer: int) -> np.ndarray | None:
+    """The vector of a layer that an earlier attempt at this run made, if one did."""
+    from sqlalchemy import select
+
+    from chessreg.experiments.vector.kind import read_vector
+
+    with task.inputs.database.read() as session:
+        found = session.scalars(
+            select(tables.Vector).where(tables.Vector.run_id == task.run_id, tables.Vector.layer == layer)
+        ).first()
+        if found is None:
+            return None
+        session.expunge(found)
+    return read_vector(task.inputs, f"run:{task.frozen.spec_hash}", found).vector
+
+
+@maker("shuffled")
+def shuffled(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
+    """The contrast of another run again, its classes dealt anew within each stratum, with that run's norms."""
+    from chessreg.experiments.vector.kind import load_direction
+
+    spec = task.spec
+    real = labelled(spec, task.inputs)
+    games = gather(real, task.inputs)
+    dealt = permuted(games.classes, games.stratum, spec.seed)
+    origin = contrast_origin(real, "shuffled", games)
+    again = (cascaded if real.source == "cascade" else contrasts)(task, real, games, dealt, layers)
+
+    def matched() -> Iterator[tuple[int, Direction]]:
+        for layer, made in again:
+            norm = load_direction(task.inputs, spec.of or "", layer).norm
+            detail = {"norm_before_matching": made.norm, "of": spec.of}
+            yield layer, Direction(with_norm(made.vector, norm), detail=detail)
+
+    return origin, matched()
+
+
+def labelled(spec: VectorSpec, inputs: Inputs) -> VectorSpec:
+    """The spec whose labels a shuffled control deals anew. BadInputError for vectors that were made without labels."""
+    from chessreg.experiments.vector.kind import CONTRASTS, VectorSpec
+
+    assert spec.of
+    run = inputs.run(spec.of, "vector")
+    source = "a file" if run.kind != "vector" else str(run.spec["source"])
+    if source not in CONTRASTS:
+        raise BadInputError(
+            f"vectors from {source} have no labels here that could be shuffled",
+            "give a contrastive or cascade run, or --source random",
+        )
+    return VectorSpec(**run.spec)
+
+
+@maker("random")
+def random(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
+    """Directions drawn from the sphere, with the norms of another run's."""
+    from chessreg.experiments.vector.kind import load_direction, vector_rows
+
+    spec = task.spec
+    assert spec.of
+    rows = vector_rows(task.inputs, spec.of)
+    kept = ("positions", "positions_summed", "residual", "model")
+    first = rows[layers[0]]
+    detail = {name: first.detail[name] for name in kept if name in first.detail}
+    origin = Origin(first.checkpoint_id, f"random:{first.source}"[:64], first.positions, detail)
+
+    def drawn() -> Iterator[tuple[int, Direction]]:
+        for layer in layers:
+            real = load_direction(task.inputs, spec.of or "", layer).vector
+            yield layer, Direction(random_like(real, layer, spec.seed), detail={"of": spec.of})
+
+    return origin, drawn()
+
+
+@maker("probe")
+def probe(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
+    """The difference of a skill probe's class weights, of unit norm unless asked otherwise."""
+    from chessreg.experiments.probe.kind import load_probe
+
+    spec = task.spec
+    assert spec.probe
+    rows = probe_rows(task.inputs, spec.probe)
+    first = rows[layers[0]]
+    detail = {
+        "positions": "averaged",
+        "positions_summed": 1,
+        "residual": "centred" if first.detail.get("centred") else "raw",
+        "normalise": spec.normalise,
+        **({"side": spec.side} if spec.side != "both" else {}),
+    }
+    if first.checkpoint_id is None:
+        detail["model"] = first.detail.get("model")  # what the file says
+    origin = Origin(first.checkpoint_id, f"probe:{first.label}"[:64], first.positions, detail)
+
+    def taken() -> Iterator[tuple[int, Direction]]:
+        for layer in layers:
+            made = class_difference(np.asarray(load_probe(task.inputs, spec.probe or "", layer).weight), spec.side)
+            extra = {"norm_before_matching": made.norm}
+            vector = with_norm(made.vector, 1.0) if spec.normalise == "unit" else made.vector
+            yield layer, replace(made, vector=vector, detail=extra)
+
+    return origin, taken()
+
+
+def probe_rows(inputs: Inputs, recipe: str) -> dict[int, tables.Probe]:
+    """The probes of a run, by layer."""
+    rows: list[tables.Probe] = inputs.rows(tables.Probe, inputs.run(recipe, "probe"))
+    return {row.layer: row for row in rows}

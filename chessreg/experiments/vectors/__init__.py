@@ -1,1 +1,0 @@
-"""The work behind `vector`: sums of activations, contrasts between classes of games, controls, comparisons."""

@@ -1,0 +1,224 @@
+"""The lab's bench: a model in memory, its probes, and answers about one position after the other.
+
+What the clean model says is kept while only the edit changes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import chess
+import numpy as np
+
+from chessreg.encodings.tokenizers import tokenizer
+from chessreg.errors import BadInputError
+from chessreg.experiments.edit.editor import canonical_probabilities, mass_of, scale_of
+from chessreg.experiments.edit.heat import logits_of, placed
+from chessreg.experiments.edit.kind import check as check_edit
+from chessreg.experiments.edit.model import EditedModel
+from chessreg.experiments.edit.settings import probed_layers
+from chessreg.experiments.edit.states import Removal, given, removal
+from chessreg.experiments.probe.kind import FittedProbe, load_probe
+from chessreg.experiments.settings import interventions
+from chessreg.experiments.settings.interventions import InterventionSettings
+from chessreg.lab.answer import Answer, Ranked, Side
+from chessreg.lab.question import Position, StoredState
+from chessreg.models.language_model import LanguageModel
+from chessreg.models.sampling import sample_trees
+from chessreg.models.tree import Beginning, Continuations
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from chessreg.encodings.tokenizers import Tokenizer
+    from chessreg.models.decoding import DecodingSession
+    from chessreg.models.edits import Edit
+    from chessreg.runs.inputs import Inputs
+
+Texts = dict[Beginning, chess.Move]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A position before a model, and the probes that read it."""
+
+    model: LanguageModel
+    board: chess.Board
+    prompt: tuple[int, ...]
+    probes: tuple[FittedProbe, ...]
+    removed: Removal | None = None
+
+    @property
+    def modified(self) -> chess.Board | None:
+        return self.removed.modified if self.removed else None
+
+    @property
+    def language(self) -> Tokenizer:
+        return tokenizer(self.model.info.tokenizer)
+
+    @cached_property
+    def texts(self) -> list[Texts]:
+        """The canonical texts of the original and, where there is one, of the modified board."""
+        boards = [self.board, *([self.modified] if self.modified else [])]
+        return [
+            {tuple(self.language.encode(self.language.spell(board, move)).tolist()): move for move in board.legal_moves}
+            for board in boards
+        ]
+
+    def greedy(self, trees: Continuations) -> str:
+        limit = self.language.max_move_tokens
+        [[sampled]] = sample_trees(trees, self.language, [[(0,)]], temperature=[0.0], max_tokens=limit)
+        return sampled.text
+
+    def side(self, session: DecodingSession, edits: Sequence[Edit] = ()) -> Side:
+        """What the model says here; `session` holds the prompt under these edits."""
+        logits = np.zeros((0, 64, 13), np.float32)
+        if self.probes:
+            residuals = session.residuals([probe.layer for probe in self.probes])[:, 0]
+            logits = logits_of(residuals, self.model, self.prompt, self.probes, edits)
+        trees = Continuations(session)
+        [probability] = canonical_probabilities(trees, [tuple(frozenset(texts) for texts in self.texts)])
+        masses = [mass_of(probability, frozenset(texts)) for texts in self.texts]
+        ranks = [ranked(texts, probability, self.language) for texts in self.texts]
+        text = self.greedy(trees)
+        legal = self.language.parse(text, self.board) is not None
+        both = self.modified is not None
+        return Side(
+            text, legal, masses[0], masses[1] if both else None, ranks[0], ranks[1] if both else (), softmax(logits)
+        )
+
+
+class Bench:
+    """Answers questions against one registry and store, on the CPU."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        self.inputs = inputs
+        self._model: tuple[Path, LanguageModel] | None = None
+        self._probes: tuple[str, tuple[FittedProbe, ...]] | None = None
+        self._clean: tuple[LanguageModel, DecodingSession] | None = None
+        self._side: tuple[object, Side] | None = None
+
+    def look(self, question: Position | StoredState) -> Answer:
+        """The clean and the edited model in a position.
+
+        Raises NotFoundError or BadInputError where the question names what there is not, or what does not go together.
+        """
+        began = time.monotonic()
+        answer = self._stored(question) if isinstance(question, StoredState) else self._given(question)
+        return replace(answer, seconds=time.monotonic() - began)
+
+    def _stored(self, question: StoredState) -> Answer:
+        found = placed(self.inputs, UUID(hex=question.run), question.unit, question.condition)
+        probes = self.probes(found.spec.probe)
+        scene = Scene(found.edited.model, found.state.board, tuple(found.prompt), probes, found.removed)
+        words = found.state.prompt[1:].split()
+        sans = tuple(word.rpartition(".")[2] for word in words if not word.endswith("."))
+        return replace(self._answer(scene, found.edits, found.condition.name), sans=sans)
+
+    def _given(self, question: Position) -> Answer:
+        recipe = self.inputs.recipe("checkpoint", question.checkpoint)
+        _, folder = self.inputs.checkpoint(recipe)
+        model, state = self.model(folder), given(question.moves)
+        language = tokenizer(model.info.tokenizer)
+        prompt = tuple(language.encode(language.prompt(question.moves.split())).tolist())
+        if len(prompt) + language.max_move_tokens > model.block_size:
+            raise BadInputError(f"{state.ply} plies are more than this model's context holds", "take moves back")
+        if state.board.is_game_over():
+            raise BadInputError("the game is over there: no move to look at", "take a move back")
+        probes = () if question.probe is None else self.probes(self.inputs.recipe("run:probe", question.probe))
+        scene = Scene(model, state.board, prompt, probes)
+        if not question.moves and question.vector is None:
+            answer = self._answer(scene, [], why_not="make a move first: an edit is named by its moves")
+        elif question.vector is not None:
+            answer = self._steered(scene, question, recipe)
+        elif question.probe is not None:
+            answer = self._without_piece(scene, question, recipe)
+        else:
+            answer = self._answer(scene, [], why_not="choose a probe or a vector to edit with")
+        return replace(answer, sans=tuple(question.moves.split()))
+
+    def _without_piece(self, scene: Scene, question: Position, recipe: str) -> Answer:
+        """The probe's direction for the piece that the clean model moves, subtracted."""
+        state, text = given(question.moves), scene.greedy(Continuations(self._session(scene)))
+        move = scene.language.parse(text, state.board)
+        if move is None:
+            why_not = f"the model writes {text.strip()!r}, which is no legal move: no piece to take off"
+            return self._answer(scene, [], why_not=why_not)
+        probe = self.inputs.recipe("run:probe", question.probe or "")
+        spec = question.spec().model_copy(update={"checkpoint": recipe, "probe": probe})
+        check_edit(spec, self.inputs)
+        edited, removed = EditedModel(spec, self.inputs, "cpu", scene.model), removal(state, move)
+        edits = edited.edits(edited.settings[0], [list(scene.prompt)], [removed])
+        words = f"{removed.piece.symbol()} taken off {chess.square_name(removed.square)}"
+        return self._answer(replace(scene, removed=removed), edits, words)
+
+    def _steered(self, scene: Scene, question: Position, recipe: str) -> Answer:
+        """A vector's direction, added."""
+        checkpoint, _ = self.inputs.checkpoint(recipe)
+        if question.scale == 0:
+            return self._answer(scene, [], why_not="scale 0 changes nothing")
+        vector = self.inputs.recipe("run:vector", question.vector or "")
+        settings = InterventionSettings(
+            vector=vector, layers=question.layers, scale=question.scale, positions=question.positions
+        )
+        found = interventions.load(settings, checkpoint, self.inputs)
+        assert found
+        where = "" if question.positions == "all" else ", last token"
+        words = f"{found.row['source']} x {question.scale:g}{where}"
+        return self._answer(scene, found.edits(), words)
+
+    def _answer(self, scene: Scene, edits: Sequence[Edit], edit: str = "", why_not: str = "") -> Answer:
+        session = self._session(scene)
+        key = (scene.prompt, id(scene.model), id(scene.probes), scene.modified and scene.modified.fen())
+        if self._side is None or self._side[0] != key:
+            self._side = (key, scene.side(session))
+        after = scene.side(session.branch(list(edits)), edits) if edits else None
+        removed = scene.removed
+        return Answer(
+            scene.board.fen(), (), tuple(probe.layer for probe in scene.probes), self._side[1], after, edit,
+            tuple(edit.layer for edit in edits), tuple(scale_of(edit, 0) for edit in edits),
+            removed.square if removed else None, removed.piece.symbol() if removed else "",
+            removed.modified.fen() if removed else "", why_not,
+        )  # fmt: skip
+
+    # -- what is kept from question to question -------------------------------------------------------------------
+
+    def model(self, folder: Path) -> LanguageModel:
+        """The checkpoint in this folder; the last one stays in memory."""
+        if self._model is None or self._model[0] != folder:
+            self._model = (folder, LanguageModel.load(folder, device="cpu"))
+        return self._model[1]
+
+    def probes(self, recipe: str) -> tuple[FittedProbe, ...]:
+        """The piece probes of every layer of a run. Raises BadInputError for probes of something else."""
+        if self._probes is None or self._probes[0] != recipe:
+            found = tuple(load_probe(self.inputs, recipe, layer) for layer in probed_layers(recipe, self.inputs))
+            if found[0].label != "piece":
+                raise BadInputError(f"that probe reads {found[0].label}, not pieces", "chessreg probe list")
+            self._probes = (recipe, found)
+        return self._probes[1]
+
+    def _session(self, scene: Scene) -> DecodingSession:
+        """A session that holds the prompt; what it shares with the last one is not computed again."""
+        if self._clean is None or self._clean[0] is not scene.model:
+            self._clean = (scene.model, scene.model.session(1))
+        self._clean[1].sync([scene.prompt])
+        return self._clean[1]
+
+
+def ranked(texts: Texts, probability: dict[Beginning, float], language: Tokenizer) -> tuple[Ranked, ...]:
+    """The moves, the most probable first."""
+    found = [Ranked(m.uci(), language.decode(list(ids)).strip(), probability[ids]) for ids, m in texts.items()]
+    return tuple(sorted(found, key=lambda move: (-move.probability, move.uci)))
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Over the last axis, float32."""
+    powers = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True, initial=-np.inf))
+    shares: np.ndarray = (powers / powers.sum(-1, keepdims=True)).astype(np.float32)
+    return shares

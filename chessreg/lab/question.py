@@ -1,0 +1,99 @@
+"""What the lab is asked: a position that somebody gives, or a state of an edit run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
+
+from chessreg.errors import BadInputError, ChessregError
+
+if TYPE_CHECKING:
+    from chessreg.experiments.edit.kind import EditSpec
+
+
+class Position(BaseModel):
+    """A position by its moves, and what is done to the model in it.
+
+    With a vector its direction is added; without one the probe's direction for the piece that the clean model moves is
+    subtracted, as kind `edit` does it. A probe is read on every layer that it has, also where a vector is added.
+    References are names, ids or recipes. Without layers the probe's best one is edited, or all that the vector has.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    checkpoint: str
+    moves: str = ""  # SAN or UCI, or a FEN near the start
+    probe: str | None = None
+    vector: str | None = None
+    layers: tuple[int, ...] = ()
+    scale: float = 1.5
+    positions: Literal["all", "last"] = "last"
+
+    @classmethod
+    def of(cls, **settings: Any) -> Position:
+        """A question. Raises BadInputError for what cannot be asked."""
+        try:
+            return cls(**settings)
+        except ValidationError as error:
+            cause = (error.errors()[0].get("ctx") or {}).get("error")
+            raise cause if isinstance(cause, ChessregError) else BadInputError(str(error)) from None
+
+    @field_validator("moves")
+    @classmethod
+    def _one_spelling(cls, moves: str) -> str:
+        from chessreg.games.typed import typed_moves
+
+        return " ".join(typed_moves(moves))
+
+    @model_validator(mode="after")
+    def _does_something(self) -> Self:
+        if self.layers and not (self.probe or self.vector):
+            raise BadInputError("layers without a probe or a vector to edit them with", "give --probe or --vector")
+        return self
+
+    def spec(self) -> EditSpec:
+        """The edit run that stores what a probe's edit shows here. Raises BadInputError for a vector's."""
+        from chessreg.experiments.edit.kind import EditSpec
+
+        if self.probe is None or self.vector is not None:
+            raise BadInputError("an edit run is of a probe's edit", "vectors are stored by chessreg run play")
+        if not self.moves:
+            raise BadInputError("the initial position cannot be stored", "make a move first")
+        return EditSpec(
+            checkpoint=self.checkpoint,
+            probe=self.probe,
+            moves=self.moves,
+            layers=self.layers,
+            scale=self.scale,
+            positions=self.positions,
+            king="include",
+        )
+
+    @property
+    def stored_by(self) -> list[str]:
+        """The words behind `chessreg` that store the edit as a run. Raises what `spec` raises."""
+        spec = self.spec()
+        words = ["run", "edit", "--checkpoint", spec.checkpoint, "--probe", spec.probe, "--moves", spec.moves]
+        words += ["--layers", ",".join(map(str, spec.layers))] if spec.layers else []
+        return [*words, "--scale", f"{spec.scale:g}", "--positions", spec.positions, "--king", spec.king]
+
+    @property
+    def command(self) -> list[str]:
+        """The words behind `chessreg` that show the same."""
+        words = ["lab", "--checkpoint", self.checkpoint, "--moves", self.moves]
+        for name, value in (("--probe", self.probe), ("--vector", self.vector)):
+            words += [name, value] if value else []
+        words += ["--layers", ",".join(map(str, self.layers))] if self.layers else []
+        words += ["--scale", f"{self.scale:g}"]
+        return words if self.positions == "last" else [*words, "--positions", self.positions]
+
+
+class StoredState(BaseModel):
+    """A state of an edit run under one of its conditions (the first edit, where none is named)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run: str  # its id in hexadecimal digits
+    unit: int
+    condition: str | None = None

@@ -1,0 +1,70 @@
+"""A process of its own that holds the lab's model: `python -m chessreg.lab.worker STORE`.
+
+The registry's URL is in CHESSREG_REGISTRY: a command line is for everybody to read, a password is not.
+
+It reads a question a line and writes an answer a line, both JSON: {"id": 1, "position": {…}} or {"id": 1, "state": {…}}
+is answered by {"id": 1, "answer": {…}} or {"id": 1, "message": "…", "hint": "…"}. It ends when its input does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from chessreg.lab.bench import Bench
+
+
+def main(arguments: list[str]) -> None:
+    """Serve questions until there are no more."""
+    [store] = arguments
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # whatever a library prints goes elsewhere than the answers
+    serve(sys.stdin, answers, os.environ["CHESSREG_REGISTRY"], Path(store))
+
+
+def serve(questions: IO[str], answers: IO[str], registry: str, store: Path, threads: int = 0) -> None:
+    bench: Bench | None = None
+    for line in questions:
+        asked = json.loads(line)
+        try:
+            if bench is None:
+                bench = open_bench(registry, store, threads)
+            said = f'{{"id": {int(asked["id"])}, "answer": {bench.look(question_of(asked)).as_json()}}}'
+        except Exception as error:
+            said = json.dumps({"id": asked["id"], **told(error)})
+        answers.write(said + "\n")
+        answers.flush()
+
+
+def open_bench(registry: str, store: Path, threads: int) -> Bench:
+    """A bench on a registry and store that are there."""
+    from chessreg.lab.bench import Bench
+    from chessreg.models.devices import idle_cores, prepare
+    from chessreg.registry.database import Database
+    from chessreg.runs.inputs import Inputs
+    from store import Store
+
+    prepare("cpu", threads or idle_cores())
+    return Bench(Inputs(Database.open(registry, create=False), Store(store, read_only=True)))
+
+
+def question_of(asked: dict[str, Any]) -> Any:
+    from chessreg.lab.question import Position, StoredState
+
+    return StoredState(**asked["state"]) if "state" in asked else Position.of(**asked["position"])
+
+
+def told(error: Exception) -> dict[str, str]:
+    """A failure in words: ours as it is, others with their class."""
+    message = getattr(error, "message", None)
+    if message is not None:
+        return {"message": str(message), "hint": str(getattr(error, "hint", "") or "")}
+    return {"message": f"{type(error).__name__}: {error}", "hint": ""}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

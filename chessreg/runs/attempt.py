@@ -1,0 +1,235 @@
+"""One try at the missing units of a run, from its first fragment to its last, in the foreground or as a job."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from sqlalchemy.exc import DBAPIError
+
+from chessreg.errors import ChessregError
+from chessreg.registry import provenance
+from chessreg.registry.identity import new_id
+from chessreg.registry.tables.types import utc_now
+from chessreg.runs.heart import PROMISE_SECONDS, Heart
+from chessreg.runs.ingest import ingest
+from chessreg.runs.inputs import Inputs
+from chessreg.runs.resolve import Frozen
+from chessreg.runs.spec import How
+from chessreg.runs.task import Stop, Task, plain
+
+if TYPE_CHECKING:
+    from store.fragments import FragmentWriter
+
+Progress = Callable[[float, str], None]
+
+
+@dataclass(frozen=True)
+class Where:
+    """What started an attempt, and what it was given."""
+
+    executor: str = "foreground"
+    job_id: UUID | None = None
+    log: str | None = None
+    granted: dict[str, Any] = field(default_factory=dict)  # slot: gpu, threads
+    ingests: bool = True  # False: a job only writes fragments; its supervisor takes them in
+
+
+class Attempt:
+    """One try at the missing units of a run, from its first fragment to its last."""
+
+    def __init__(
+        self,
+        frozen: Frozen,
+        how: How,
+        inputs: Inputs,
+        given: tuple[str, ...],
+        missing: list[int],
+        on_progress: Progress = lambda fraction, text: None,
+        where: Where = Where(),
+    ) -> None:
+        from store.fragments import FragmentWriter
+
+        self.id = new_id()
+        self.frozen, self.how, self.inputs = frozen, how, inputs
+        self.given, self.missing, self.where = given, missing, where
+        self.state, self.cause, self.code = "running", "", 0  # how it ended
+        self.message: str | None = None
+        self.writer: FragmentWriter = FragmentWriter(
+            inputs.store,
+            frozen.run_id.hex,
+            self.id.hex,
+            flush_rows=1 << 60,  # only the task flushes, between units: a unit's rows are never in two fragments
+            flush_bytes=1 << 60,
+            flush_seconds=math.inf,
+        )
+        self.outage: str | None = None
+        last = frozen.units - 1
+        self.reduces = frozen.kind.reduce is not None and last in missing
+        units = [unit for unit in missing if not (frozen.kind.reduce is not None and unit == last)]
+        self.task: Task[Any, Any] = Task(frozen, how, units, inputs, self.id, self.writer, self.take_in, on_progress)
+
+    def go(self, on_begun: Callable[[], None] = lambda: None) -> bool:
+        """Do the units; returns whether it was interrupted. The attempt's end is recorded whatever happens.
+
+        `on_begun` is called once the registry has the run and the attempt.
+        """
+        self.begin()
+        on_begun()
+        state, cause, message, code = "finished", "finished", None, 0
+        heart = Heart(self.task, self.take_in)
+        try:
+            with stop_on_signals(self.task):
+                heart.start()
+                if self.task.units:
+                    self.frozen.kind.run(self.task)
+                if self.reduces:
+                    self.task.flush()
+                    assert self.frozen.kind.reduce
+                    self.frozen.kind.reduce(self.task)
+                    self.task.done(self.frozen.units - 1)
+                if self.task.units_done < len(self.missing):
+                    undone = f"{len(self.missing) - self.task.units_done} of {len(self.missing)} units"
+                    raise ChessregError(f"kind {self.frozen.kind.name} left {undone} undone, and did not say why")
+        except (Stop, KeyboardInterrupt):
+            state, cause, code = "killed", "killed", 130
+            return True
+        except BaseException as error:
+            state, cause, code = "failed", cause_of(error), getattr(error, "exit_code", 1)
+            message = f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            heart.stop()
+            self.state, self.cause, self.message, self.code = state, cause, message, code
+            self.end(state, cause, message, code)
+        return False
+
+    def begin(self) -> None:
+        machine = provenance.this_machine()
+        self.add("machine", **machine)
+        kind = self.frozen.kind
+        self.add(
+            "kind",
+            name=kind.name,
+            version=kind.version,
+            source=kind.source,
+            families=list(kind.families),
+            detail_schema=kind.columns,
+            determinism=kind.determinism,
+        )
+        self.add(
+            "run",
+            id=self.frozen.run_id,
+            kind=kind.name,
+            version=kind.version,
+            spec=self.frozen.what,
+            spec_hash=self.frozen.spec_hash,
+            given=list(self.given),
+            units=self.frozen.units,
+            created_at=utc_now(),
+        )
+        pid = os.getpid()
+        self.add(
+            "attempt",
+            id=self.id,
+            run_id=self.frozen.run_id,
+            machine_id=machine["id"],
+            job_id=self.where.job_id,
+            executor=self.where.executor,
+            how=self.how.model_dump(mode="json") | self.where.granted,
+            argv=provenance.masked_argv(sys.argv),
+            pid=pid,
+            pid_started=provenance.pid_start(pid),
+            boot_id=provenance.boot_id(),
+            started_at=utc_now(),
+            checked_in_at=utc_now(),
+            next_check_in_seconds=PROMISE_SECONDS,
+            state="running",
+            units_done=0,
+            log=self.where.log,
+            chessreg_version=provenance.chessreg_version(),
+            code=provenance.code_state(),
+            environment=provenance.environment(),
+        )
+        self.task.flush()
+        if self.outage:
+            raise ChessregError(self.outage)
+
+    def end(self, state: str, cause: str, message: str | None, code: int) -> None:
+        for (name, digest), found in self.inputs.read.items():
+            self.add(
+                "run_input",
+                run_id=self.frozen.run_id,
+                name=name,
+                recipe=found.recipe,
+                digest=digest,
+                source_run_id=found.run_id,
+            )
+        self.add(
+            "attempt_end",
+            id=self.id,
+            ended_at=utc_now(),
+            state=state,
+            cause=cause,
+            message=message,
+            exit_code=code,
+            units_done=self.task.units_done,
+            checked_in_at=utc_now(),
+        )
+        self.task.flush()
+        self.writer.close()
+        self.take_in()
+        if self.outage and state == "finished":
+            raise ChessregError(
+                f"the results are safe in {self.inputs.store.root}, but the registry did not take them: {self.outage}",
+                "the next chessreg command takes them in",
+            )
+
+    def add(self, table: str, **columns: Any) -> None:
+        self.writer.add(table, plain(columns))
+
+    def take_in(self) -> None:
+        """Ingest what is written. A registry that does not answer is no reason to stop: fragments wait."""
+        if not self.where.ingests:
+            return
+        try:
+            ingest(self.inputs.database, self.inputs.store)
+            self.outage = None
+        except (DBAPIError, ChessregError) as error:
+            self.outage = str(error).split("\n", 1)[0]
+
+
+def cause_of(error: BaseException) -> str:
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return "oom"
+    if isinstance(error, FloatingPointError):
+        return "diverged"
+    return getattr(error, "cause", "failed")
+
+
+@contextmanager
+def stop_on_signals(task: Task[Any, Any]) -> Iterator[None]:
+    """First SIGINT or SIGTERM: stop at the next progress report. Second SIGINT: at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ask(number: int, frame: Any) -> None:
+        if task.stopping:
+            raise KeyboardInterrupt
+        task.stopping = True
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,259 @@
+"""Ingest: fragments into the registry, each exactly once. The only writer of results.
+
+A fragment's rows go in by their natural keys in one transaction with the fragment's own id, so a second time does
+nothing. Rows of a unit that is already complete are compared with what is there: the same row is passed over, a
+differing one is kept as a conflict. The first complete row wins.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from sqlalchemy import LargeBinary, Table, Uuid, func, insert, select, text, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from chessreg.errors import ChessregError
+from chessreg.registry import tables
+from chessreg.registry.database import Database
+from chessreg.registry.failures import RegistryError, SchemaError
+from chessreg.registry.identity import new_id
+from chessreg.registry.tables.types import UtcDateTime, utc_now
+from chessreg.runs.kind import FAMILIES
+
+if TYPE_CHECKING:
+    from store import Store
+    from store.fragments import Fragment
+
+TABLES: dict[str, Table] = {t.name: t for t in tables.Base.metadata.sorted_tables}
+ORDER = {name: place for place, name in enumerate(TABLES)}  # parents first
+UPDATES = ("check_in", "attempt_end")
+ENTITIES = frozenset(TABLES) - set(FAMILIES) - {"fragment", "conflict", "annotation", "job"}
+
+
+class NotYetError(ChessregError):
+    """A fragment came before one that it builds on."""
+
+
+@dataclass
+class IngestReport:
+    fragments: int = 0
+    rows: int = 0
+    repeated: int = 0
+    conflicts: int = 0
+    set_aside: int = 0
+    waiting: dict[str, str] = field(default_factory=dict)  # fragment → why it could not be taken in yet
+
+
+def ingest(database: Database, store: Store) -> IngestReport:
+    """Take in every fragment that waits in the store. One that is damaged, or not understood, goes into quarantine
+    with the reason; one whose run or machine has not arrived yet waits on.
+
+    Raises RegistryError when the registry does not answer: then everything waits.
+    """
+    from store.fragments import pending
+
+    report = IngestReport()
+    waiting = pending(store)
+    while waiting:
+        before = report.fragments
+        report.waiting.clear()
+        for fragment in waiting:
+            one(database, store, fragment, report)
+        # Names sort by the clocks of those who wrote them: what builds on one that came later has its turn now.
+        waiting = [each for each in waiting if each.name in report.waiting] if report.fragments > before else []
+    return report
+
+
+def one(database: Database, store: Store, fragment: Fragment, report: IngestReport) -> None:
+    """Take in one fragment, set it aside, or note why it waits."""
+    from store.fragments import mark_ingested, quarantine, read_or_quarantine
+
+    chunks = read_or_quarantine(store, fragment)
+    if chunks is None:  # damaged, or another process has just taken it in
+        report.set_aside += 1
+        return
+    rows = [(family, row) for family, chunk in chunks for row in chunk]
+    taken = IngestReport()
+    try:
+        with database.write() as session:
+            if database.dialect == "postgresql":
+                session.execute(text("select pg_advisory_xact_lock(hashtext('chessreg ingest'))"))
+            take_in(session, fragment, rows, taken)
+    except (RegistryError, SchemaError):
+        raise
+    except IntegrityError as error:
+        report.waiting[fragment.name] = str(error.orig).split("\n", 1)[0]
+    except NotYetError as error:
+        report.waiting[fragment.name] = error.message
+    except ChessregError as error:  # it will not be understood later either, and must not keep back the others
+        quarantine(store, fragment, str(error))
+        report.set_aside += 1
+    else:
+        for name in ("fragments", "rows", "repeated", "conflicts"):
+            setattr(report, name, getattr(report, name) + getattr(taken, name))
+        mark_ingested(store, fragment, keep=any(family != "check_in" for family, _ in rows))
+
+
+def take_in(session: Session, fragment: Fragment, rows: list[tuple[str, dict[str, Any]]], report: IngestReport) -> None:
+    """One fragment, inside one transaction."""
+    if session.get(tables.FragmentRecord, fragment.name) is not None:
+        return
+    by_table: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for family, row in rows:
+        if family not in UPDATES and family not in TABLES:
+            raise ChessregError(f"fragment {fragment.name} has rows of an unknown family {family!r}")
+        by_table[family].append(typed(TABLES["attempt" if family in UPDATES else family], row))
+    take_rows(session, by_table, report)
+    for row in by_table["check_in"]:
+        check_in(session, row)
+    attempt = TABLES["attempt"]
+    for row in by_table["attempt_end"]:
+        known = session.execute(
+            update(attempt).where(attempt.c.id == row.pop("id")).values(**row).returning(attempt.c.id)
+        )
+        if known.first() is None:
+            raise NotYetError("the attempt that ends has not arrived")
+    if all(
+        family == "check_in" for family, _ in rows
+    ):  # one every ten seconds of every attempt: the next one says it all again
+        report.fragments += 1
+        return
+    session.add(
+        tables.FragmentRecord(name=fragment.name, run_id=UUID(fragment.run_id), rows=len(rows), ingested_at=utc_now())
+    )
+    for run_id in {row["run_id"] for row in by_table["unit_range"]}:
+        complete_run(session, run_id)
+    report.fragments += 1
+
+
+def check_in(session: Session, row: dict[str, Any]) -> None:
+    """Note that an attempt lives. An older check-in that comes late says nothing; a newer one finds the lost again."""
+    attempt = TABLES["attempt"]
+    newer = attempt.c.id == row.pop("id"), attempt.c.checked_in_at < row["checked_in_at"]
+    running, lost = tables.AttemptState.RUNNING, tables.AttemptState.LOST
+    session.execute(update(attempt).where(*newer, attempt.c.state == running).values(**row))
+    alive = {"state": running, "cause": None, "ended_at": None, "message": None}
+    session.execute(update(attempt).where(*newer, attempt.c.state == lost).values(**row, **alive))
+
+
+def take_rows(session: Session, by_table: dict[str, list[dict[str, Any]]], report: IngestReport) -> None:
+    """Typed rows by table: results of units that are complete here already are compared, everything else goes in."""
+    complete = complete_units(session, by_table.get("unit_range", []))
+    for name in sorted(by_table.keys() - set(UPDATES), key=ORDER.__getitem__):
+        if name in FAMILIES:
+            fresh = [row for row in by_table[name] if (row["run_id"], row["unit"]) not in complete]
+            again = [row for row in by_table[name] if (row["run_id"], row["unit"]) in complete]
+            insert_rows(session, TABLES[name], fresh)
+            compare(session, TABLES[name], again, report)
+            report.rows += len(fresh)
+        else:
+            insert_missing(session, TABLES[name], by_table[name])
+
+
+def typed(table: Table, row: dict[str, Any]) -> dict[str, Any]:
+    """A fragment's row with the types of its table's columns."""
+    values = {}
+    for key, value in row.items():
+        if key not in table.c:
+            raise ChessregError(f"{table.name} has no column {key!r}", "this fragment is of another chessreg version")
+        kind = table.c[key].type
+        if value is not None and isinstance(kind, Uuid):
+            value = UUID(value)
+        elif value is not None and isinstance(kind, UtcDateTime):
+            value = datetime.fromisoformat(value)
+        elif value is not None and isinstance(kind, LargeBinary):
+            value = bytes(value)
+        values[key] = value
+    return values
+
+
+def complete_units(session: Session, ranges: list[dict[str, Any]]) -> set[tuple[UUID, int]]:
+    """Of the units in these ranges, those that the registry already has."""
+    found: set[tuple[UUID, int]] = set()
+    by_run: dict[UUID, set[int]] = defaultdict(set)
+    for row in ranges:
+        by_run[row["run_id"]].update(range(row["start"], row["stop"]))
+    for run_id, units in by_run.items():
+        known = session.execute(
+            select(tables.UnitRange.start, tables.UnitRange.stop).where(
+                tables.UnitRange.run_id == run_id,
+                tables.UnitRange.start <= max(units),
+                tables.UnitRange.stop > min(units),
+            )
+        )
+        found |= {(run_id, unit) for start, stop in known for unit in range(start, stop) if unit in units}
+    return found
+
+
+def insert_rows(session: Session, table: Table, rows: list[dict[str, Any]]) -> None:
+    """Insert rows, grouped by which columns they have (executemany wants them equal)."""
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        groups[tuple(row)].append(row)
+    for group in groups.values():
+        session.execute(insert(table), group)
+
+
+def insert_missing(session: Session, table: Table, rows: list[dict[str, Any]]) -> None:
+    """Insert entity rows whose key is not there yet; a key that is there keeps its first row."""
+    key = [column.name for column in table.primary_key]
+    seen: set[tuple[Any, ...]] = set()
+    fresh = []
+    for row in rows:
+        place = tuple(row.get(name) for name in key)
+        if place in seen or session.execute(select(*table.primary_key).where(*matches(table, key, row))).first():
+            continue
+        seen.add(place)
+        fresh.append(row)
+    insert_rows(session, table, fresh)
+
+
+def matches(table: Table, key: list[str], row: dict[str, Any]) -> list[Any]:
+    return [table.c[name] == row.get(name) for name in key]
+
+
+def compare(session: Session, table: Table, rows: list[dict[str, Any]], report: IngestReport) -> None:
+    """Rows of units that are complete already: equal ones are repeats, others conflicts."""
+    key = [column.name for column in table.primary_key]
+    for row in rows:
+        there = session.execute(select(table).where(*matches(table, key, row))).mappings().first()
+        content = row.keys() - {"attempt_id", "seconds"}
+        if there is not None and all(there[name] == row[name] for name in content):
+            report.repeated += 1
+            continue
+        report.conflicts += 1
+        session.add(
+            tables.Conflict(
+                id=new_id(),
+                family=table.name,
+                run_id=row["run_id"],
+                attempt_id=row["attempt_id"],
+                key=json.loads(json.dumps({name: row.get(name) for name in key}, default=str)),
+                row=json.loads(json.dumps(row, default=lambda v: v.hex() if isinstance(v, bytes) else str(v))),
+                found_at=utc_now(),
+            )
+        )
+
+
+def complete_run(session: Session, run_id: UUID) -> None:
+    """Say that a run is complete once every unit is there."""
+    run = session.get(tables.Run, run_id)
+    if run is None or run.completed_at is not None:
+        return
+    ranges = tables.UnitRange
+    spanned = session.scalar(select(func.sum(ranges.stop - ranges.start)).where(ranges.run_id == run_id)) or 0
+    if spanned < run.units:
+        return
+    done = {
+        unit
+        for start, stop in session.execute(select(ranges.start, ranges.stop).where(ranges.run_id == run_id))
+        for unit in range(start, stop)
+    }
+    if len(done) >= run.units:
+        run.completed_at = utc_now()

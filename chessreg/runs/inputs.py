@@ -1,0 +1,225 @@
+"""Inputs of specs: from what the user says (a name, an id) to a recipe that means the same on every machine, to bytes.
+
+A recipe is one of
+    sha256:<digest>                        an imported artefact
+    run:<spec hash>                        all that a run makes
+    run:<spec hash>/<output>               one output of a run
+    dataset:<identity>[seed,low,high]      a dataset, or the part of it whose seeded hash lies in [low, high)
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from sqlalchemy import select
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.registry import names, tables
+from chessreg.registry.database import Database
+from chessreg.registry.identity import uuid_of
+
+if TYPE_CHECKING:
+    from chessreg.games.dataset import Games
+    from chessreg.games.split import Part
+    from store import Store
+
+RECIPE = re.compile(r"^(sha256:[0-9a-f]{64}|run:[0-9a-f]{64}(/\S+)?|dataset:[0-9a-f]{64}(\[[^\]]*\])?)$")
+
+CONTENT = ("results", "probe-file", "vector-file")  # files of others that are known by their bytes alone
+IMPORTED = "imported-"  # how the kinds begin that bring in what a kind would make; their runs can stand in its place
+
+
+def stands_for(kind: str, wanted: str) -> bool:
+    """Whether a run of `kind` can stand where a run of kind `wanted` is asked for."""
+    return kind in (wanted, IMPORTED + wanted)
+
+
+@dataclass(frozen=True)
+class Located:
+    """An input that is here: its bytes' digest and path, and the run that made it, if one did."""
+
+    recipe: str
+    digest: str
+    path: Path
+    run_id: UUID | None = None
+
+
+def with_weights(checkpoint: tables.Checkpoint, reference: str) -> tables.Checkpoint:
+    """The checkpoint. Raises BadInputError for an external model, of which only games are here."""
+    if checkpoint.artefact is None:
+        raise BadInputError(
+            f"checkpoint {reference} is an external model: its games are here, its weights are not",
+            "chessreg import checkpoint FILE brings weights in",
+        )
+    return checkpoint
+
+
+class Inputs:
+    """Resolves the references of specs against one registry and one store, and remembers what was read."""
+
+    def __init__(self, database: Database, store: Store) -> None:
+        self.database, self.store = database, store
+        self.read: dict[tuple[str, str], Located] = {}
+
+    # -- from words to recipes ------------------------------------------------------------------------------------
+
+    def recipe(self, noun: str, reference: str) -> str:
+        """The recipe behind a name or an id. A recipe is returned as it is."""
+        if RECIPE.match(reference):
+            return reference
+        if noun == "dataset":
+            return self._dataset_recipe(reference)
+        if noun == "checkpoint":
+            return self._checkpoint_recipe(reference)
+        if noun == "book":
+            return self._file_recipe(noun, reference)
+        if noun in CONTENT:
+            return self._content_recipe(noun, reference)
+        return self._run_recipe(noun.removeprefix("run:"), reference)
+
+    def _dataset_recipe(self, reference: str) -> str:
+        name, _, part = reference.partition(":")
+        with self.database.read() as session:
+            dataset = session.get_one(tables.Dataset, names.resolve(session, "dataset", name))
+            if not part:
+                return f"dataset:{dataset.identity}"
+            split = session.get(tables.Split, (dataset.id, part))
+            if split is None:
+                known = session.scalars(select(tables.Split.name).where(tables.Split.dataset_id == dataset.id)).all()
+                hint = f"it has {', '.join(known)}" if known else f"chessreg dataset split {name} makes parts"
+                raise NotFoundError(f"dataset {name} has no part {part!r}", hint)
+            return f"dataset:{dataset.identity}[{split.seed},{split.low!r},{split.high!r}]"
+
+    def _checkpoint_recipe(self, reference: str) -> str:
+        with self.database.read() as session:
+            checkpoint = session.get_one(tables.Checkpoint, names.resolve(session, "checkpoint", reference))
+            with_weights(checkpoint, reference)
+            if checkpoint.run_id is None:
+                return f"sha256:{checkpoint.artefact}"
+            run = session.get_one(tables.Run, checkpoint.run_id)
+            output = session.scalars(
+                select(tables.Output.name).where(
+                    tables.Output.run_id == run.id, tables.Output.digest == checkpoint.artefact
+                )
+            ).first()
+            return f"run:{run.spec_hash}/{output}"
+
+    def _file_recipe(self, kind: str, reference: str) -> str:
+        """A file of the user's, kept in the store and named by its content."""
+        path = Path(reference).expanduser()
+        if not path.is_file():
+            raise NotFoundError(f"{reference} does not exist")
+        return f"sha256:{self.store.add(path, kind).digest}"
+
+    def _content_recipe(self, kind: str, reference: str) -> str:
+        """The same for a file that is known by its bytes alone, whatever it is called."""
+        path = Path(reference).expanduser()
+        if not path.is_file():
+            raise NotFoundError(f"{reference} does not exist")
+        with self.store.stage(kind) as folder:
+            shutil.copyfile(path, folder / kind)
+            return f"sha256:{self.store.publish(folder).digest}"
+
+    def _run_recipe(self, kind: str, reference: str) -> str:
+        """`kind` is the run's, or `run` for a run of any kind."""
+        with self.database.read() as session:
+            run = session.get(tables.Run, names.resolve(session, "run", reference))
+            if run is None:  # it was named when it was launched
+                raise NotFoundError(f"run {reference} has not begun", f"chessreg wait {reference}")
+            if kind != "run" and not stands_for(run.kind, kind):
+                raise BadInputError(f"run {reference} is a {run.kind} run, not a {kind} run")
+            return f"run:{run.spec_hash}"
+
+    # -- from recipes to bytes ------------------------------------------------------------------------------------
+
+    def located(
+        self, field: str, recipe: str, digest: str, run_id: UUID | None = None, *, array: str | None = None
+    ) -> Located:
+        """An artefact, or a group of activations (`array` is its name), that is registered.
+
+        One whose bytes are not here is pulled from a place that is known to have them. Raises NotFoundError naming the
+        machines that do, when this one reaches none of these places.
+        """
+        from chessreg.runs import transfer
+
+        what = f"{field} of run {run_id.hex[-6:]}" if run_id else f"{field} {digest[:8]}"
+        item = transfer.Item(digest, what, 0, array)
+        if not item.here(self.store):
+            transfer.pull(self.database, self.store, [item])
+        path = self.store.arrays / array if array is not None else self.store.path(digest)
+        found = Located(recipe, digest, path, run_id)
+        self.read[field, digest] = found
+        return found
+
+    def run(self, recipe: str, kind: str | None = None, complete: bool = True) -> tables.Run:
+        """The run a recipe names. Raises NotFoundError when it is not here, BadInputError when it is not complete."""
+        spec_hash = recipe.removeprefix("run:").partition("/")[0]
+        with self.database.read() as session:
+            run = session.get(tables.Run, uuid_of(spec_hash))
+            if run is None:
+                raise NotFoundError(f"no run with spec {spec_hash[:12]}… is in this registry", "run it first")
+            if complete and run.completed_at is None:
+                raise BadInputError(
+                    f"{run.kind} run {run.id.hex[-6:]} is not complete", f"chessreg run --resume {run.id.hex[-6:]}"
+                )
+            if kind and not stands_for(run.kind, kind):
+                raise BadInputError(f"run {run.id.hex[-6:]} is a {run.kind} run, not a {kind} run")
+            session.expunge(run)
+            return run
+
+    def artefact(self, field: str, recipe: str) -> Located:
+        """The artefact behind `sha256:` or `run:…/output`."""
+        if recipe.startswith("sha256:"):
+            digest = recipe.removeprefix("sha256:")
+            return self.located(field, recipe, digest)
+        run = self.run(recipe, complete=False)
+        output = recipe.partition("/")[2]
+        with self.database.read() as session:
+            row = session.get(tables.Output, (run.id, output))
+        if row is None:
+            raise NotFoundError(f"{run.kind} run {run.id.hex[-6:]} has made no {output!r} yet")
+        return self.located(field, recipe, row.digest, run.id)
+
+    def checkpoint(self, recipe: str, field: str = "checkpoint") -> tuple[tables.Checkpoint, Path]:
+        """The checkpoint's row and its folder."""
+        found = self.artefact(field, recipe)
+        with self.database.read() as session:
+            row = session.scalars(
+                select(tables.Checkpoint).where(tables.Checkpoint.artefact == found.digest)
+            ).one_or_none()
+            if row is None:
+                raise NotFoundError(f"artefact {found.digest[:12]}… is no checkpoint of this registry")
+            session.expunge(row)
+        return row, found.path
+
+    def dataset(self, recipe: str, field: str = "dataset") -> tuple[Games, Part | None]:
+        """The games of a dataset recipe, and the part it names (None: all of them)."""
+        from chessreg.games.dataset import Games
+        from chessreg.games.split import Part
+
+        match = re.fullmatch(r"dataset:([0-9a-f]{64})(?:\[(\d+),([^,]+),([^\]]+)\])?", recipe)
+        if match is None:
+            raise BadInputError(f"{recipe!r} is no dataset recipe")
+        with self.database.read() as session:
+            row = session.scalars(select(tables.Dataset).where(tables.Dataset.identity == match[1])).one_or_none()
+        if row is None:
+            raise NotFoundError(f"dataset {match[1][:12]}… is not in this registry", "chessreg dataset add FILE")
+        found = self.located(field, recipe, row.artefact)
+        part = Part(int(match[2]), float(match[3]), float(match[4])) if match[2] else None
+        return Games(found.path), part
+
+    def rows(self, table: Any, run: tables.Run) -> list[Any]:
+        """All rows of an entity table (probes, vectors, caches) that belong to a run, in key order."""
+        with self.database.read() as session:
+            found = session.scalars(
+                select(table).where(table.run_id == run.id).order_by(*table.__table__.primary_key)
+            ).all()
+            session.expunge_all()
+        if not found:
+            raise NotFoundError(f"{run.kind} run {run.id.hex[-6:]} has no {table.__tablename__}")
+        return list(found)

@@ -1,0 +1,218 @@
+"""Kinds of experiment: one class each, found by name, by entry point, or in a file of the user's own."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import BaseModel
+
+from chessreg.errors import BadInputError, ChessregError, NotFoundError
+from chessreg.runs.spec import How, Spec
+
+if TYPE_CHECKING:
+    from chessreg.games.boardframe import BoardFrame
+    from chessreg.runs.inputs import Inputs
+    from chessreg.runs.task import Task
+
+FAMILIES = ("score", "trial", "game", "illegal_attempt", "rating", "prediction", "metric_point")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run would write: rows by family, bytes in the store, and remarks for the reader of a dry run."""
+
+    rows: Mapping[str, int] = field(default_factory=dict)
+    bytes: int = 0
+    remarks: tuple[str, ...] = ()
+
+
+class Kind:
+    """A kind of experiment. Subclass it, give it a name, and it appears in help, runs, queries and board views.
+
+    `units` says how many natural items (games, states, layers) a spec has; `run` does `task.units`, the ones that are
+    still missing, emits their rows and says `task.done(unit)`. Rows of a unit count only once it is done.
+    """
+
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    families: ClassVar[tuple[str, ...]]
+    determinism: ClassVar[Literal["exact", "statistical"]] = "exact"
+    spec: ClassVar[type[Spec]] = Spec
+    how: ClassVar[type[How]] = How
+    detail: ClassVar[Mapping[str, type[BaseModel]]] = {}  # family → the kind's own columns
+    queries: ClassVar[tuple[str, ...]] = ()  # the catalogue queries that show its results
+    example: ClassVar[str] = ""  # settings of a small run on what `chessreg demo` makes, shown in help
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # name → settings that it fills in; they are hashed, not it
+
+    def preset(self, name: str) -> dict[str, Any]:
+        """The settings that a preset fills in: `PlaySpec(**kind("play").preset("paper"), checkpoint="mine")`.
+
+        Raises NotFoundError for a preset that this kind does not have.
+        """
+        if name not in self.presets:
+            raise NotFoundError(
+                f"kind {self.name} has no preset {name!r}", f"it has {', '.join(self.presets) or 'none'}"
+            )
+        return dict(self.presets[name])
+
+    def units(self, spec: Any, inputs: Inputs) -> int:
+        raise NotImplementedError
+
+    def estimate(self, spec: Any, inputs: Inputs) -> Estimate:
+        return Estimate()
+
+    def check(self, spec: Any, inputs: Inputs) -> None:
+        """Called before anything is recorded: raise for what the work needs and would only miss later."""
+
+    def run(self, task: Task[Any, Any]) -> None:
+        raise NotImplementedError
+
+    # Called once, when all units are complete, as one more unit (its number is `units`). None: nothing to reduce.
+    reduce: ClassVar[Callable[..., None] | None] = None
+
+    def frames(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+        """The boards behind one row, for every board view. A kind without positions has none."""
+        return []
+
+    @property
+    def summary(self) -> str:
+        return (inspect.getdoc(type(self)) or "").split("\n", 1)[0]
+
+    @property
+    def source(self) -> str:
+        """Where this kind is loaded from: `module:CLASS` or `/path/file.py:CLASS`."""
+        cls = type(self)
+        if not importable(cls.__module__):
+            return f"{Path(inspect.getfile(cls)).resolve()}:{cls.__name__}"
+        package = cls.__module__.rpartition(".")[0]
+        exported = getattr(sys.modules.get(package), cls.__name__, None) is cls
+        return f"{package if exported else cls.__module__}:{cls.__name__}"
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """family → JSON schema of the kind's own columns."""
+        return {family: model.model_json_schema() for family, model in self.detail.items()}
+
+
+def importable(module: str) -> bool:
+    return not module.startswith(FILE_MODULES)
+
+
+MOVED = {  # modules of kinds as earlier runs recorded them
+    "chessreg.experiments.imported_aggregates": "chessreg.experiments.imported",
+    "chessreg.experiments.imported_directions": "chessreg.experiments.imported",
+    "chessreg.experiments.imported_games": "chessreg.experiments.imported",
+}
+FILE_MODULES = "chessreg_kind_"  # the name of a module loaded from a user's file
+
+
+def in_module(module: Any) -> list[type[Kind]]:
+    return [
+        value
+        for value in vars(module).values()
+        if inspect.isclass(value)
+        and issubclass(value, Kind)
+        and f"{value.__module__}.".startswith(f"{module.__name__}.")
+        and "name" in vars(value)
+    ]
+
+
+def checked(found: type[Kind]) -> Kind:
+    """An instance, after the checks that save a user's kind from failing late."""
+    unknown = set(getattr(found, "families", ())) - set(FAMILIES)
+    if unknown or not getattr(found, "families", ()):
+        raise BadInputError(
+            f"kind {found.name}: families must be some of {', '.join(FAMILIES)}",
+            f"{', '.join(sorted(unknown))} is none" if unknown else "it has no `families`",
+        )
+    both = set(found.spec.model_fields) & set(found.how.model_fields)
+    if both:
+        raise BadInputError(f"kind {found.name}: {', '.join(sorted(both))} is both a what and a how setting")
+    for preset, values in found.presets.items():
+        if wrong := set(values) - set(found.spec.model_fields):
+            raise BadInputError(
+                f"kind {found.name}: preset {preset} fills {', '.join(sorted(wrong))}", "no such setting"
+            )
+    return found()
+
+
+def load_file(reference: str) -> Kind:
+    """The kind `./file.py:CLASS` (the class may be left out when the file defines one kind)."""
+    path_text, _, name = reference.partition(".py")
+    path = Path(path_text + ".py").expanduser().resolve()
+    if not path.is_file():
+        raise NotFoundError(f"{path} does not exist")
+    module_name = FILE_MODULES + path.stem
+    module = sys.modules.get(module_name)
+    if module is None or getattr(module, "__file__", None) != str(path):
+        spec = importlib.util.spec_from_file_location(module_name, path)
+        assert spec
+        assert spec.loader
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[module_name] = module
+        try:
+            spec.loader.exec_module(module)
+        except ChessregError:
+            raise
+        except Exception as error:
+            del sys.modules[module_name]
+            raise BadInputError(f"{path} fails to import: {error!r}") from error
+    kinds = {kind.__name__: kind for kind in in_module(module)}
+    wanted = name.removeprefix(":")
+    if wanted and wanted not in kinds:
+        raise NotFoundError(f"{path} defines no kind {wanted}", f"it defines {', '.join(kinds) or 'none'}")
+    if not wanted and len(kinds) != 1:
+        raise BadInputError(f"{path} defines {len(kinds)} kinds", f"say which: {reference}:CLASS")
+    return checked(kinds[wanted] if wanted else next(iter(kinds.values())))
+
+
+def kinds() -> dict[str, Kind]:
+    """Every kind by name: our own modules, and the entry points `chessreg.kinds`."""
+    found: dict[str, Kind] = {}
+    package = importlib.import_module("chessreg.experiments")
+    classes = [
+        kind
+        for info in pkgutil.iter_modules(package.__path__)
+        for kind in in_module(importlib.import_module(f"{package.__name__}.{info.name}"))
+    ]
+    classes += [point.load() for point in entry_points(group="chessreg.kinds")]
+    for cls in classes:
+        if cls.name in found:
+            raise BadInputError(f"two kinds are named {cls.name}", f"{found[cls.name].source} and {cls.__module__}")
+        found[cls.name] = checked(cls)
+    return found
+
+
+def kind(reference: str) -> Kind:
+    """The kind of this name, of a file `./my_kind.py:MyKind`, or of a recorded source `module:CLASS`."""
+    if ".py" in reference:
+        return load_file(reference)
+    if ":" in reference:
+        module, _, name = reference.partition(":")
+        try:
+            return checked(getattr(importlib.import_module(MOVED.get(module, module)), name))
+        except (ImportError, AttributeError) as error:
+            raise NotFoundError(f"kind {reference} cannot be loaded", str(error)) from error
+    known = kinds()
+    if reference not in known:
+        raise NotFoundError(f"there is no kind of experiment {reference!r}", f"the kinds are {', '.join(known)}")
+    return known[reference]
+
+
+def of_spec(spec: Spec, reference: str | None = None) -> Kind:
+    """The kind whose spec this is, or the one of that reference. Raises NotFoundError when there is none."""
+    if reference:
+        return kind(reference)
+    for found in kinds().values():
+        if found.spec is type(spec):
+            return found
+    raise NotFoundError(f"no kind of experiment has the spec {type(spec).__name__}", "give kind='./file.py'")

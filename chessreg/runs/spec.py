@@ -1,0 +1,64 @@
+"""Specs: what decides a result (hashed), and how it is computed (recorded per attempt)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
+
+
+@dataclass(frozen=True)
+class Ref:
+    """Marks a spec field that names something in the registry: a dataset, a checkpoint, or a run of some kind.
+
+    On the command line the user gives a name or an id; the frozen spec holds the recipe (`runs.inputs`).
+    """
+
+    noun: str  # "dataset", "checkpoint", or "run:KIND"
+
+
+@dataclass(frozen=True)
+class Added:
+    """Marks a field added to a kind later: while it has its default it is left out of the hash."""
+
+
+class Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Spec(Settings):
+    """What decides the result. Every field is hashed."""
+
+    seed: int = Field(0, description="seed of everything that is drawn")
+    replicate: int = Field(0, ge=0, description="run the same spec anew, as replicate N")
+
+
+class How(Settings):
+    """What does not decide the result: recorded with the attempt, never hashed."""
+
+    device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
+    threads: int = Field(0, ge=0, description="CPU threads; 0: all of the cores granted")
+
+
+DatasetRef = Annotated[str, Ref("dataset")]
+CheckpointRef = Annotated[str, Ref("checkpoint")]
+
+
+def reference_of(field: FieldInfo) -> Ref | None:
+    """What a field refers to, also where it may be None (`CheckpointRef | None` keeps the mark inside)."""
+    inside = [m for part in get_args(field.annotation) for m in getattr(part, "__metadata__", ())]
+    return next((m for m in (*field.metadata, *inside) if isinstance(m, Ref)), None)
+
+
+def what(spec: Settings) -> dict[str, Any]:
+    """The hashed part of a spec as plain JSON values, fields added later left out while they have their default."""
+    values = spec.model_dump(mode="json")
+    for name, field in type(spec).model_fields.items():
+        value = getattr(spec, name)
+        if any(isinstance(m, Added) for m in field.metadata) and value == field.get_default():
+            del values[name]
+        elif isinstance(value, Settings):
+            values[name] = what(value)
+    return values

@@ -1,0 +1,114 @@
+"""Executors: where tries at jobs run. Each has four verbs, submit, poll, cancel and logs, and nothing else.
+
+Order, dependencies, retries and ingest belong to the supervisor (`scheduling.supervisor`), the only one who calls
+an executor. An executor starts `Work.argv`, a complete command, and says what became of it; it knows no kinds, no
+registry and no results. `tests/jobs/executors/test_conformance.py` holds what every executor must do.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol
+from uuid import UUID
+
+from chessreg.errors import NotFoundError
+from chessreg.registry.tables import Cause
+
+EXECUTORS = {  # the word before the colon of `--on` → its class, called with what stands after the colon
+    "local": "chessreg.scheduling.executors.local:LocalExecutor",
+    "slurm": "chessreg.scheduling.executors.slurm:SlurmExecutor",
+    "ray": "chessreg.scheduling.executors.ray:RayExecutor",
+}
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What one shard takes of a machine."""
+
+    device: str = "auto"  # the how-setting: auto (a GPU where there is one), cpu, cuda, cuda:N
+    threads: int = 0  # the how-setting; 0: the machine's cores divided by `shards`
+    shards: int = 1  # how many of them are to run side by side
+    share_gpu: bool = False  # may stand on a GPU with others that may
+    gpu_memory: float = 0.0  # GiB that must be free on it; 0: an exclusive one wants nine tenths, a shared one nothing
+
+
+@dataclass(frozen=True)
+class Work:
+    """One try at one job, ready to start."""
+
+    job_id: UUID
+    group_id: UUID  # works of one group may become one array of a batch system
+    argv: tuple[str, ...]
+    folder: Path  # the job's, in the store; the command's output is appended to `log`
+    cwd: Path
+    env: Mapping[str, str] = field(default_factory=dict)  # beside the executor's own environment
+    needs: Needs = Needs()
+    name: str = "chessreg"  # for lists of other systems: "probe 3f2a1c 0/4"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log.txt"
+
+
+class Seen(NamedTuple):
+    """What an executor knows of a submitted work.
+
+    `cause` and `message` say more than the exit code can: KILLED by a signal, OOM, PREEMPTED, WALLTIME, LOST. The
+    worker's own word (`outcome.json` in its folder) is the supervisor's business.
+    """
+
+    state: Literal["waiting", "running", "ended"]
+    exit_code: int | None = None  # 128 + N after signal N
+    cause: Cause | None = None
+    message: str | None = None
+
+
+class Executor(Protocol):
+    """The contract. Called from one thread of one process; a new object over the same store must carry on.
+
+    Constructing one raises BadInputError or NotFoundError, with the command that helps, when it cannot work here;
+    `chessreg launch` constructs it before anything is queued.
+    """
+
+    def submit(self, works: Sequence[Work]) -> dict[UUID, str]:
+        """Start those for which there is room, in this order; returns job id → handle. The others wait their turn.
+
+        A handle is a text with which any later process can poll, cancel and find the logs. The supervisor passes the
+        shards of one launch at a time. Raises ChessregError when they can never start: those jobs fail with its words.
+        """
+        ...
+
+    def poll(self, handles: Collection[str]) -> dict[str, Seen]:
+        """What became of each handle, in one go; asking again gives the same answer.
+
+        A work that cannot be found any more has ended with cause LOST. A handle is left out when nothing is known of
+        it for the moment (the batch system does not answer): silence is no proof of death.
+        """
+        ...
+
+    def cancel(self, handle: str) -> None:
+        """Ask it to end (SIGTERM first), and make it when it has not after a while. Called until `poll` says ended.
+
+        Calling it for a work that has ended does nothing.
+        """
+        ...
+
+    def logs(self, handle: str) -> Path | None:
+        """The file with what it has said so far, brought here if need be; None when there is none."""
+        ...
+
+
+def executor(on: str) -> Executor:
+    """The executor that `--on` names: `local`, `slurm:PROFILE`, `ray`, `ray:ADDRESS`."""
+    word, _, rest = on.partition(":")
+    if word not in EXECUTORS:
+        raise NotFoundError(f"there is no executor {word!r}", f"--on takes {', '.join(EXECUTORS)}")
+    module, _, name = EXECUTORS[word].partition(":")
+    if importlib.util.find_spec(module) is None:
+        raise NotFoundError(f"this chessreg has no executor {word!r}", "--on local")
+    made: Executor = getattr(importlib.import_module(module), name)(rest)
+    return made

@@ -1,0 +1,202 @@
+"""This machine: one process group a work, kept apart from every terminal, on slots of GPUs and cores."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from chessreg.errors import BadInputError, ChessregError
+from chessreg.registry.process import boot_id, pid_start
+from chessreg.registry.tables import Cause
+from chessreg.scheduling.executors import Seen, Work
+from chessreg.scheduling.executors.gpus import Gpu, read_gpus
+from chessreg.scheduling.executors.slots import Slot, Slots
+
+GRACE_SECONDS = 20.0  # from SIGTERM to SIGKILL: a batch may have to come to its end first
+
+
+def cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class LocalExecutor:
+    """Processes of this machine. Handles name pid, start and boot, so a number used again is never mistaken."""
+
+    def __init__(
+        self, argument: str = "", *, read: Callable[[], list[Gpu]] = read_gpus, grace: float = GRACE_SECONDS
+    ) -> None:
+        if argument:
+            raise BadInputError(f"--on local takes nothing after a colon, not {argument!r}", "--on local")
+        self.slots = Slots(cores())
+        self._read, self._grace = read, grace
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._ended: dict[str, Seen] = {}
+        self._asked: dict[str, float] = {}  # handle → when SIGTERM was sent
+        self._oom_kills = oom_kills()
+
+    # -- the four verbs -------------------------------------------------------------------------------------------
+
+    def submit(self, works: Sequence[Work]) -> dict[UUID, str]:
+        started: dict[UUID, str] = {}
+        gpus = self._read() if any(work.needs.device != "cpu" for work in works) else []
+        for work in works:
+            slot = self.slots.find(work.needs, gpus)
+            if slot is not None:
+                started[work.job_id] = self._start(work, slot)
+        return started
+
+    def poll(self, handles: Collection[str]) -> dict[str, Seen]:
+        return {handle: self._ended.get(handle) or self._look(handle) for handle in handles}
+
+    def cancel(self, handle: str) -> None:
+        process = _parsed(handle)
+        if handle in self._ended or process is None or not _alive(process):
+            return
+        now = time.monotonic()
+        first = self._asked.setdefault(handle, now)
+        with suppress(ProcessLookupError):
+            if now == first:
+                os.kill(process["pid"], signal.SIGTERM)  # the leader alone: dead children look like faults
+            elif now - first > self._grace:
+                os.killpg(process["pid"], signal.SIGKILL)
+
+    def logs(self, handle: str) -> Path | None:
+        process = _parsed(handle)
+        path = Path(process["log"]) if process else None
+        return path if path and path.exists() else None
+
+    # -- how ------------------------------------------------------------------------------------------------------
+
+    def _start(self, work: Work, slot: Slot) -> str:
+        work.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with work.log.open("ab") as log:
+                child = subprocess.Popen(
+                    work.argv,
+                    cwd=work.cwd,
+                    env={**os.environ, **work.env, **slot.env},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            message = f"cannot start {work.argv[0]} in {work.cwd}: {error.strerror}"
+            raise ChessregError(message, "check that folder and that Python") from error
+        handle = handle_of(child.pid, work.log, slot)
+        self._children[handle] = child
+        self.slots.take(handle, slot)
+        return handle
+
+    def _look(self, handle: str) -> Seen:
+        process = _parsed(handle)
+        if process is None:
+            return Seen("ended", None, Cause.LOST, "its handle cannot be read")
+        child = self._children.get(handle)
+        if child is not None:
+            if not has_exited(child):
+                return Seen("running")
+            kill_group(child.pid)
+            return self._end(handle, self._told(child.wait()))
+        if _alive(process):
+            if not self.slots.holds(handle):  # of an earlier supervisor: it keeps its slot
+                self.slots.take(handle, Slot(process["gpu"], process["threads"], process["shared"]))
+            return Seen("running")
+        if process["boot"] == boot_id():
+            kill_group(process["pid"])
+        return self._end(handle, Seen("ended", None, Cause.LOST, "its process is gone"))
+
+    def _end(self, handle: str, seen: Seen) -> Seen:
+        self.slots.give_back(handle)
+        self._children.pop(handle, None)
+        self._asked.pop(handle, None)
+        self._ended[handle] = seen
+        return seen
+
+    def _told(self, code: int) -> Seen:
+        """An exit status in words. SIGKILL that nobody here sent, while the kernel ran out of memory, is OOM."""
+        if code >= 0:
+            return Seen("ended", code, Cause.FINISHED if code == 0 else Cause.FAILED)
+        name = signal.Signals(-code).name
+        if code == -signal.SIGKILL and (now := oom_kills()) > self._oom_kills:
+            self._oom_kills = now
+            return Seen("ended", 128 - code, Cause.OOM, "the kernel killed it: out of memory")
+        if code in (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP):
+            return Seen("ended", 128 - code, Cause.KILLED, f"killed by {name}")
+        return Seen("ended", 128 - code, Cause.FAILED, f"ended by {name}")
+
+
+def has_exited(child: subprocess.Popen[bytes]) -> bool:
+    """Whether a child has ended. It is not reaped: until then its number, its group's too, is not given to another."""
+    if not hasattr(os, "waitid"):  # macOS before Python 3.13
+        return child.poll() is not None
+    return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def handle_of(pid: int, log: Path, slot: Slot) -> str:
+    """The handle of a living process of this machine."""
+    found = {
+        "pid": pid,
+        "started": pid_start(pid),
+        "boot": boot_id(),
+        "log": str(log),
+        "gpu": slot.gpu,
+        "threads": slot.threads,
+        "shared": slot.shared,
+    }
+    return json.dumps(found)
+
+
+def _parsed(handle: str) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = json.loads(handle)
+        return found if {"pid", "started", "boot", "log", "gpu", "threads", "shared"} <= found.keys() else None
+    except (ValueError, AttributeError):
+        return None
+
+
+def _alive(process: dict[str, Any]) -> bool:
+    started = process["started"]
+    return started is not None and process["boot"] == boot_id() and pid_start(process["pid"]) == started
+
+
+def kill_group(leader: int) -> None:
+    """Kill what a dead leader left behind (an engine that it had started). A leader's session has its number."""
+    import psutil
+
+    for process in psutil.process_iter():
+        with suppress(ProcessLookupError, PermissionError, psutil.Error):
+            if process.pid != leader and os.getsid(process.pid) == leader:
+                os.kill(process.pid, signal.SIGKILL)
+
+
+def oom_kills() -> int:
+    """How many processes the kernel has killed for want of memory in this control group; 0 where it does not say."""
+    with suppress(OSError, ValueError, StopIteration):
+        group = next(
+            line.rpartition(":")[2].strip()
+            for line in Path("/proc/self/cgroup").read_text().splitlines()
+            if line.startswith("0::")
+        )
+        for line in (Path("/sys/fs/cgroup") / group.lstrip("/") / "memory.events").read_text().splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return int(count)
+    return 0
+
+
+def adopted(process: dict[str, Any], log: Path) -> str:
+    """The handle of a worker that another process started, from its own `process.json`. Its slot is not known."""
+    found = {key: process[key] for key in ("pid", "started")}
+    return json.dumps(
+        {**found, "boot": process["boot_id"], "log": str(log), "gpu": None, "threads": 1, "shared": False}
+    )

@@ -1,0 +1,165 @@
+"""Ray: shards on whatever nodes a cluster has, also where they share no disk with this machine.
+
+A work is a detached actor that outlives the supervisor, as a task would not. This machine must be one of the nodes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import pickle
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.registry.tables import Cause
+from chessreg.scheduling.executors import Seen, Work
+
+CONNECT_SECONDS = 3.0
+ANSWER_SECONDS = 120.0  # starting a Ray of one's own takes a while
+CANCEL_SECONDS = 1.0
+
+
+class Silent(Exception):
+    """Ray does not answer."""
+
+
+class RayExecutor:
+    """Works as actors of a Ray cluster: that at `HOST:PORT`, or that of this machine, started if there is none."""
+
+    def __init__(self, argument: str = "", *, grace: float = 20.0) -> None:
+        if importlib.util.find_spec("ray") is None:
+            raise NotFoundError("this Python has no ray", "pip install 'chessreg[ray]'")
+        if "://" in argument or (argument and not argument.rpartition(":")[2].isdigit()):
+            raise BadInputError(
+                f"{argument!r} is no address of a Ray cluster", "--on ray:HOST:PORT, as ray start prints"
+            )
+        if argument:
+            reach(argument)
+        self.address, self.grace = argument, grace
+        self._driver: subprocess.Popen[bytes] | None = None
+        self._ended: dict[str, Seen] = {}
+        self._cancelled: dict[str, float] = {}  # handle → when it was last asked to end
+
+    # -- the four verbs -------------------------------------------------------------------------------------------
+
+    def submit(self, works: Sequence[Work]) -> dict[UUID, str]:
+        asked = [
+            {
+                "job": work.job_id.hex,
+                "argv": list(work.argv),
+                "folder": str(work.folder),
+                "cwd": str(work.cwd),
+                "env": dict(work.env),
+                "device": work.needs.device,
+                "threads": work.needs.threads,
+                "shards": work.needs.shards,
+                "share_gpu": work.needs.share_gpu,
+                "grace": self.grace,
+            }
+            for work in works
+        ]
+        try:
+            return {UUID(hex=job): handle for job, handle in self._ask("submit", asked).items()}
+        except Silent:
+            return {}  # their turn comes again
+
+    def poll(self, handles: Collection[str]) -> dict[str, Seen]:
+        for handle in handles:
+            if handle not in self._ended and not is_handle(handle):
+                self._ended[handle] = Seen("ended", None, Cause.LOST, "its handle cannot be read")
+        found = {handle: self._ended[handle] for handle in handles if handle in self._ended}
+        if asked := [handle for handle in dict.fromkeys(handles) if handle not in found]:
+            try:
+                answers = self._ask("poll", asked)
+            except Silent:
+                return found
+            for handle, (state, code, cause, message) in answers.items():
+                found[handle] = Seen(state, code, Cause(cause) if cause else None, message)
+                if state == "ended":
+                    self._ended[handle] = found[handle]
+                    self._cancelled.pop(handle, None)
+        return found
+
+    def cancel(self, handle: str) -> None:
+        now = time.monotonic()
+        if handle in self._ended or not is_handle(handle) or now - self._cancelled.get(handle, -1e9) < CANCEL_SECONDS:
+            return
+        try:
+            self._ask("cancel", handle)
+            self._cancelled[handle] = now
+        except Silent:
+            pass
+
+    def logs(self, handle: str) -> Path | None:
+        path = Path(json.loads(handle)["folder"]) / "log.txt" if is_handle(handle) else None
+        return path if path and path.exists() else None
+
+    # -- how ------------------------------------------------------------------------------------------------------
+
+    def _ask(self, verb: str, *arguments: Any) -> Any:
+        """Let the driver do it. Raises Silent when it cannot, BadInputError when Ray never will."""
+        if self._driver is None or self._driver.poll() is not None:
+            argv = [sys.executable, "-m", "chessreg.scheduling.executors.ray_driver", self.address]
+            self._driver = subprocess.Popen(
+                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+            )
+        assert self._driver.stdin
+        assert self._driver.stdout
+        try:
+            pickle.dump((verb, arguments), self._driver.stdin)
+            self._driver.stdin.flush()
+            if not select.select([self._driver.stdout], [], [], ANSWER_SECONDS)[0]:
+                raise Silent(f"no answer in {ANSWER_SECONDS:.0f} s")
+            state, answer = pickle.load(self._driver.stdout)
+        except (OSError, EOFError, pickle.UnpicklingError, Silent) as error:
+            self.close()
+            raise Silent(str(error)) from error
+        if state == "refused":
+            raise BadInputError(*answer)
+        if state == "failed":
+            self.close()  # the next one connects anew
+            raise Silent(answer)
+        return answer
+
+    def close(self) -> None:
+        """Let the driver go; works run on."""
+        if self._driver is not None:
+            driver, self._driver = self._driver, None
+            for pipe in (driver.stdin, driver.stdout):
+                if pipe:
+                    try:
+                        pipe.close()
+                    except OSError:
+                        continue
+            try:
+                driver.wait(30)
+            except subprocess.TimeoutExpired:
+                driver.kill()
+                driver.wait()
+
+
+def is_handle(text: str) -> bool:
+    try:
+        return bool(json.loads(text).keys() >= {"actor", "folder"})
+    except (ValueError, AttributeError):
+        return False
+
+
+def reach(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+        raise NotFoundError(
+            f"no Ray answers at {address}: {why}", f"ray start --head there, ray start --address={address} here"
+        ) from error

@@ -1,0 +1,277 @@
+"""The process that talks to Ray for an executor: `python -m chessreg.scheduling.executors.ray_driver [ADDRESS]`.
+
+It is a process of its own because Ray ends its drivers when a cluster goes away, and knows only one cluster at a time.
+It reads pickled (verb, arguments) from stdin and writes pickled answers to stdout.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import json
+import os
+import pickle
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from chessreg.errors import BadInputError, ChessregError
+from chessreg.registry.process import pid_start
+from chessreg.scheduling.executors.ray_actors import NOTE, Ending, Shard
+from chessreg.scheduling.executors.ray_home import HomeActor
+from chessreg.scheduling.worker import read, write
+
+NAMESPACE = "chessreg"
+START_SECONDS = 60.0
+SHARED = 0.5  # of a GPU, for works that may share one
+
+
+class Driver:
+    """One connection to one cluster."""
+
+    def __init__(self, address: str) -> None:
+        import ray
+
+        self.ray = ray
+        self.asks: dict[str, Any] = {}  # handle → status that was asked for
+        self.seen: dict[str, Ending] = {}
+        connect = {"namespace": NAMESPACE, "log_to_driver": False, "configure_logging": False}
+        # Not address="auto": Ray waits minutes for, and then dies of, the address of a cluster that has ended.
+        ray.init(address=address or running() or start_head(), **connect)
+        atexit.register(self.leave)
+
+    # -- the verbs ------------------------------------------------------------------------------------------------
+
+    def submit(self, works: list[dict[str, Any]]) -> dict[str, str]:
+        """Make a shard of each work, unless there is one already; Ray starts it when there is room."""
+        found = {}
+        for work in works:
+            folder = Path(work["folder"])
+            noted = read(folder / NOTE) or {}
+            if noted.get("actor") and "ended" not in noted and self._actor(noted["actor"]) is not None:
+                found[work["job"]] = handle_of(noted["actor"], folder)  # its supervisor died before it could note it
+                continue
+            found[work["job"]] = self._make(work, folder)
+        return found
+
+    def poll(self, handles: list[str]) -> dict[str, Ending]:
+        for handle in handles:
+            if handle in self.asks:
+                continue
+            parsed = json.loads(handle)
+            noted = read(Path(parsed["folder"]) / NOTE) or {}
+            actor = None
+            if noted.get("actor") == parsed["actor"] and "ended" in noted:
+                self.seen[handle] = tuple(noted["ended"])
+            elif (actor := self._actor(parsed["actor"])) is None:
+                self._end(handle, ("ended", None, "lost", "Ray does not know it any more"))
+            else:
+                self.asks[handle] = actor.status.remote()
+                self.seen.setdefault(handle, ("waiting", None, None, "waits for room in Ray"))
+        asked = {self.asks[handle]: handle for handle in handles if handle in self.asks}
+        if asked:
+            ready, _ = self.ray.wait(list(asked), num_returns=len(asked), timeout=0.1)
+            for answer in ready:
+                self._answered(asked[answer], answer)
+        return {handle: self.seen[handle] for handle in handles}
+
+    def cancel(self, handle: str) -> None:
+        parsed = json.loads(handle)
+        actor = self._actor(parsed["actor"])
+        if self.seen.get(handle, ("",))[0] == "ended" or actor is None:
+            return
+        if self.poll([handle])[handle][0] == "waiting":
+            self.asks.pop(handle, None)
+            self._end(handle, ("ended", None, "killed", "cancelled before it began"))
+        else:
+            actor.cancel.remote()
+
+    # -- how ------------------------------------------------------------------------------------------------------
+
+    def _make(self, work: dict[str, Any], folder: Path) -> str:
+        ray = self.ray
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        cpus, gpus = resources(work, nodes)
+        name = f"{work['job']}-{os.urandom(4).hex()}"
+        folder.mkdir(parents=True, exist_ok=True)
+        write(folder / NOTE, {"actor": name})
+        order = read(folder / "work.json") or {}
+        base = hashlib.sha256(f"{socket.gethostname()}:{order.get('store')}".encode()).hexdigest()[:12]
+        asked = {**work, "actor": name, "base": base, "threads": max(int(cpus), 1)}
+        made = ray.remote(Shard).options(
+            name=name, namespace=NAMESPACE, lifetime="detached", num_cpus=cpus, num_gpus=gpus, max_restarts=0
+        )
+        made.remote(self._home(), asked)
+        return handle_of(name, folder)
+
+    def _home(self) -> Any:
+        """The actor on this machine through which nodes without its store get and bring bytes."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        here = self.ray.get_runtime_context().get_node_id()
+        return (
+            self.ray.remote(HomeActor)
+            .options(
+                name=home_name(),
+                namespace=NAMESPACE,
+                lifetime="detached",
+                get_if_exists=True,
+                num_cpus=0,
+                max_restarts=-1,
+                max_task_retries=3,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False),
+            )
+            .remote()
+        )
+
+    def _actor(self, name: str) -> Any:
+        try:
+            return self.ray.get_actor(name, namespace=NAMESPACE)
+        except ValueError:
+            return None
+
+    def _answered(self, handle: str, answer: Any) -> None:
+        from ray.exceptions import OutOfMemoryError, RayActorError, RayError
+
+        del self.asks[handle]
+        try:
+            seen: Ending = self.ray.get(answer)
+        except OutOfMemoryError:
+            seen = ("ended", None, "oom", "Ray killed it: out of memory")
+        except RayActorError as error:
+            why = next((line for line in str(error).splitlines() if "cause" in line or "died" in line), "")
+            seen = ("ended", None, "lost", f"its node or its actor died: {why.strip()[:200]}".rstrip(": "))
+        except RayError:
+            return  # asked again at the next look
+        if seen[0] == "ended":
+            self._end(handle, seen)
+        else:
+            self.seen[handle] = seen
+
+    def _end(self, handle: str, seen: Ending) -> None:
+        """Note it in the work's folder, for executors to come, and give the room in the cluster back."""
+        self.seen[handle] = seen
+        parsed = json.loads(handle)
+        folder = Path(parsed["folder"])
+        if folder.is_dir() and (read(folder / NOTE) or {}).get("actor") == parsed["actor"]:
+            write(folder / NOTE, {"actor": parsed["actor"], "ended": list(seen)})
+        actor = self._actor(parsed["actor"])
+        if actor is not None:
+            self.ray.kill(actor)
+
+    def leave(self) -> None:
+        """Nothing stays behind that nobody needs: the home, and a Ray that was started here for works now done."""
+        with suppress(Exception):
+            left = [
+                a["name"] for a in self.ray.util.list_named_actors(all_namespaces=True) if a["namespace"] == NAMESPACE
+            ]
+            if all(name.startswith("home-") for name in left):
+                home = self._actor(home_name())
+                if home is not None:
+                    self.ray.kill(home)
+                self.ray.shutdown()
+                stop_head()
+
+
+def resources(work: dict[str, Any], nodes: list[dict[str, float]]) -> tuple[float, float]:
+    """CPUs and GPUs of a work. Raises BadInputError for what no node has."""
+    most_cpus = max((node.get("CPU", 0.0) for node in nodes), default=0.0)
+    most_gpus = max((node.get("GPU", 0.0) for node in nodes), default=0.0)
+    device = work["device"]
+    gpu = 0.0 if device == "cpu" or (device == "auto" and not most_gpus) else SHARED if work["share_gpu"] else 1.0
+    if gpu > most_gpus:
+        raise BadInputError(f"--device {device}, but no node of this Ray has a GPU", "--device cpu")
+    cpus = float(work["threads"])
+    if not cpus:  # what is there, divided by those who are to run side by side
+        cpus = max(1.0, min(most_cpus, sum(node.get("CPU", 0.0) for node in nodes) // work["shards"]))
+    if cpus > most_cpus:
+        raise BadInputError(f"--threads {cpus:.0f}, but no node of this Ray has more than {most_cpus:.0f} CPUs")
+    return cpus, gpu
+
+
+def home_name() -> str:
+    return f"home-{socket.gethostname()}-{os.getuid()}"
+
+
+def head_file() -> Path:
+    """Says which process is the Ray that was started for chessreg on this machine."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "chessreg" / "ray-head.json"
+
+
+def running() -> str:
+    """The address of the Ray of this machine; empty when none answers."""
+    noted = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray" / "ray_current_cluster"
+    for address in (os.environ.get("RAY_ADDRESS", ""), noted.read_text().strip() if noted.exists() else ""):
+        host, _, port = address.rpartition(":")
+        with suppress(OSError, ValueError):
+            socket.create_connection((host, int(port)), 3.0).close()
+            return address
+    return ""
+
+
+def start_head() -> str:
+    """A Ray of this machine alone, in a session of its own: works run on in it when this process is gone. Its address.
+
+    Raises ChessregError when it does not come up.
+    """
+    tool = shutil.which("ray") or str(Path(sys.executable).with_name("ray"))
+    argv = [tool, "start", "--head", "--block", "--port=0", "--include-dashboard=false", "--disable-usage-stats"]
+    with open(os.devnull, "wb") as nowhere:
+        head = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=nowhere, stderr=nowhere, start_new_session=True)
+    head_file().parent.mkdir(parents=True, exist_ok=True)
+    write(head_file(), {"pid": head.pid, "started": pid_start(head.pid)})
+    deadline = time.monotonic() + START_SECONDS
+    while not (address := running()):
+        if head.poll() is not None or time.monotonic() > deadline:
+            raise ChessregError("Ray did not start on this machine", "type `ray start --head` to see why")
+        time.sleep(0.3)
+    return address
+
+
+def stop_head() -> None:
+    """End the Ray that was started here for chessreg, by this process or one before it; no other."""
+    noted = read(head_file())
+    if noted and noted["started"] is not None and pid_start(noted["pid"]) == noted["started"]:
+        os.kill(noted["pid"], signal.SIGTERM)
+        head_file().unlink(missing_ok=True)
+
+
+def handle_of(actor: str, folder: Path) -> str:
+    return json.dumps({"actor": actor, "folder": str(folder)})
+
+
+def serve(address: str, asked: BinaryIO, answers: BinaryIO) -> None:
+    """Answer until nobody asks any more. What goes wrong is an answer, too."""
+    driver: Driver | None = None
+    while True:
+        try:
+            verb, arguments = pickle.load(asked)
+        except EOFError:
+            return
+        answer: tuple[str, Any]
+        try:
+            driver = driver or Driver(address)
+            answer = "done", getattr(driver, verb)(*arguments)
+        except BadInputError as error:
+            answer = "refused", (error.message, error.hint)
+        except Exception as error:
+            answer = "failed", f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        pickle.dump(answer, answers)
+        answers.flush()
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what Ray prints must not stand between answers
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    serve(sys.argv[1] if len(sys.argv) > 1 else "", sys.stdin.buffer, answers)
+
+
+if __name__ == "__main__":
+    main()

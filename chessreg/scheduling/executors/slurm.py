@@ -1,0 +1,260 @@
+"""Slurm, by its own commands: sbatch, squeue, scontrol and scancel; sacct where the cluster keeps accounts.
+
+A work's folder holds what was submitted: `slurm.json` is written before sbatch is called, so that a supervisor that
+follows one which died in between finds the job instead of submitting it twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from chessreg.errors import BadInputError, ChessregError, NotFoundError
+from chessreg.registry.identity import new_id
+from chessreg.registry.tables import Cause
+from chessreg.scheduling.executors import Seen, Work
+from chessreg.scheduling.executors.batch import script
+from chessreg.scheduling.executors.profiles import Profile, profile
+from chessreg.scheduling.executors.slurm_jobs import (
+    ENDED,
+    WAITING,
+    Handle,
+    Unanswered,
+    how_it_ended,
+    run,
+    shown_of,
+    size,
+    states,
+)
+
+NOTE = "slurm.json"
+INSIST_SECONDS = 90.0  # Slurm kills by itself what does not end; this long after, it is asked to once more
+NEVER = -1e9
+ARRAY = 1000  # the largest array where the cluster does not say
+# No room now, or nobody there to ask: to be tried again, unlike what sbatch says of a wrong partition.
+LATER = re.compile(
+    r"unable to contact|timed out|connection (refused|failure|reset)|temporarily|zero bytes|submit.?job.?limit"
+    r"|submitjob|maxsubmit|transport endpoint|communication",
+    re.IGNORECASE,
+)
+
+
+class SlurmExecutor:
+    """Jobs of a Slurm cluster, asked for as a profile says."""
+
+    def __init__(self, argument: str = "") -> None:
+        for tool in ("sbatch", "squeue", "scontrol", "scancel"):
+            if shutil.which(tool) is None:
+                raise NotFoundError(
+                    f"there is no {tool} here", "launch from a login node of the cluster, or --on local"
+                )
+        self.name = argument
+        self._every = Profile().poll
+        self._asked = NEVER  # when Slurm was last asked how they stand
+        self._silent = False  # it did not answer when it was last asked
+        self._seen: dict[str, Seen] = {}
+        self._ended: dict[str, Seen] = {}
+        self._cancelled: dict[str, float] = {}  # handle → when scancel was called
+        self._largest = 0
+        # A supervisor stands in its store; there, profiles are looked for where the launch was typed (`submit`).
+        if not Path("store.json").is_file():
+            self._profile(Path.cwd())
+
+    # -- the four verbs -------------------------------------------------------------------------------------------
+
+    def submit(self, works: Sequence[Work]) -> dict[UUID, str]:
+        found: dict[UUID, str] = {}
+        try:
+            fresh = []
+            for work in works:
+                earlier = self._earlier(work)
+                if earlier is None:
+                    fresh.append(work)
+                else:
+                    found[work.job_id] = str(earlier)
+            for batch in self._batches(fresh):
+                found |= self._submit(batch)
+        except Unanswered:
+            pass  # their turn comes again
+        self._asked = NEVER
+        return found
+
+    def poll(self, handles: Collection[str]) -> dict[str, Seen]:
+        now = time.monotonic()
+        new = not self._silent and any(handle not in self._seen and handle not in self._ended for handle in handles)
+        if new or now - self._asked >= self._every:
+            try:
+                self._look([handle for handle in dict.fromkeys(handles) if handle not in self._ended])
+                self._silent = False
+            except Unanswered:
+                self._seen, self._silent = {}, True
+            self._asked = time.monotonic()
+        known = self._seen | self._ended
+        return {handle: known[handle] for handle in handles if handle in known}
+
+    def cancel(self, handle: str) -> None:
+        parsed, now = Handle.parsed(handle), time.monotonic()
+        if parsed is None or handle in self._ended:
+            return
+        first = self._cancelled.get(handle)
+        insist = first is not None and now - first > INSIST_SECONDS
+        if first is None or insist:
+            self._cancelled[handle] = now
+            try:
+                shown = shown_of(parsed)
+                if shown is not None and shown.get("Command") == parsed.script:
+                    run("scancel", *(["--signal=KILL", "--full"] if insist else []), parsed.job)
+            except Unanswered:
+                self._cancelled.pop(handle)
+            self._asked = NEVER
+
+    def logs(self, handle: str) -> Path | None:
+        parsed = Handle.parsed(handle)
+        path = Path(parsed.log) if parsed else None
+        return path if path and path.exists() else None
+
+    def preview(self, works: Sequence[Work]) -> Iterator[str]:
+        """The scripts that `submit` would give to sbatch, for people."""
+        for batch in self._batches(works):
+            place = batch[0].log if len(batch) == 1 else batch[0].folder / "slurm-…" / "%a.txt"
+            yield script(batch, self._profile(batch[0].cwd), place)
+
+    # -- submitting -----------------------------------------------------------------------------------------------
+
+    def _profile(self, folder: Path) -> Profile:
+        found = profile(self.name, folder)
+        self._every = found.poll
+        return found
+
+    def _batches(self, works: Sequence[Work]) -> Iterator[list[Work]]:
+        """Works that can be one array: of one folder, environment and need, and not too many."""
+        alike: dict[Any, list[Work]] = {}
+        for work in works:
+            alike.setdefault((work.group_id, work.cwd, tuple(sorted(work.env.items())), work.needs), []).append(work)
+        for group in alike.values():
+            size = 1 if len(group) == 1 else self._array_size()
+            yield from (group[start : start + size] for start in range(0, len(group), size))
+
+    def _array_size(self) -> int:
+        if not self._largest:
+            found = re.search(r"^MaxArraySize\s*=\s*(\d+)", run("scontrol", "show", "config").stdout, re.MULTILINE)
+            self._largest = max(int(found[1]) - 1, 1) if found else ARRAY
+        return self._largest
+
+    def _submit(self, works: Sequence[Work]) -> dict[UUID, str]:
+        """One call of sbatch. Raises BadInputError with sbatch's own words when Slurm will never take it."""
+        first, token = works[0], new_id().hex[-12:]
+        profile = self._profile(first.cwd)
+        if not first.cwd.is_dir():
+            raise ChessregError(f"cannot start in {first.cwd}: there is no such folder", "check that folder")
+        path = first.folder / f"slurm-{token}.sh"
+        for work in works:
+            work.folder.mkdir(parents=True, exist_ok=True)
+        output = first.log
+        if len(works) > 1:  # Slurm names the files of an array by number: each is another name of that work's log
+            output = first.folder / f"slurm-{token}" / "%a.txt"
+            output.parent.mkdir()
+            for number, work in enumerate(works):
+                output.with_name(f"{number}.txt").symlink_to(os.path.relpath(work.log, output.parent))
+        path.write_text(script(works, profile, output))
+        for number, work in enumerate(works):
+            write(work.folder / NOTE, {"script": str(path), "task": number if len(works) > 1 else ""})
+        env = environment(profile) | dict(first.env)
+        if profile.registry:
+            env["CHESSREG_REGISTRY"] = profile.registry
+        done = run("sbatch", "--parsable", "--export=ALL", str(path), env=env)
+        number_of = done.stdout.strip().partition(";")[0]
+        if done.returncode or not number_of.isdigit():
+            said = " ".join(done.stderr.split()).removeprefix("sbatch: error: ") or f"exit status {done.returncode}"
+            if LATER.search(said):
+                raise Unanswered(f"sbatch: {said}")
+            raise BadInputError(f"Slurm does not take it: {said}", f"see profile {self.name or 'default'} and {path}")
+        found = {}
+        for number, work in enumerate(works):
+            job = number_of if len(works) == 1 else f"{number_of}_{number}"
+            found[work.job_id] = note(work, handle_of(work, job, str(path)))
+        return found
+
+    def _earlier(self, work: Work) -> Handle | None:
+        """The job of this very work that is in Slurm already: its supervisor died before it could note that."""
+        try:
+            noted = json.loads((work.folder / NOTE).read_text())
+        except (OSError, ValueError):
+            return None
+        handle = Handle(**noted["handle"]) if noted.get("handle") else self._submitted(work, noted)
+        if handle is None:
+            return None
+        self._look([str(handle)])
+        if str(handle) in self._ended:
+            return None
+        note(work, handle)
+        return handle
+
+    def _submitted(self, work: Work, noted: dict[str, Any]) -> Handle | None:
+        """Whether sbatch had taken a script before somebody died who knew."""
+        listed = run("squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i|%o")
+        if listed.returncode:
+            raise Unanswered(f"squeue: {listed.stderr.strip()}")
+        for line in listed.stdout.splitlines():
+            job, _, command = line.partition("|")
+            if command.strip() == noted["script"] and job.partition("_")[2] == str(noted["task"]):
+                return handle_of(work, job, noted["script"])
+        return None
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    def _look(self, handles: Sequence[str]) -> None:
+        """Ask Slurm about all of them at once, and about the end of each that has ended. Raises Unanswered."""
+        parsed = {handle: Handle.parsed(handle) for handle in handles}
+        for handle, found in parsed.items():
+            if found is None:
+                self._ended[handle] = Seen("ended", None, Cause.LOST, "its handle cannot be read")
+        known = {handle: found for handle, found in parsed.items() if found}
+        listed = states({found.job.partition("_")[0] for found in known.values()})
+        arrays = {job.partition("_")[0] for job in listed}
+        for handle, found in known.items():
+            state, reason = listed.get(found.job, ("", ""))
+            seen: Seen | None = Seen("running")
+            if state in WAITING:
+                seen = Seen("waiting", message=f"waits in Slurm: {reason}")
+            elif not state or state in ENDED:
+                seen = how_it_ended(found, found.job.partition("_")[0] in arrays)
+            self._seen.pop(handle, None)
+            if seen is not None and seen.state == "ended":
+                self._ended[handle] = seen
+                self._cancelled.pop(handle, None)
+            elif seen is not None:
+                self._seen[handle] = seen
+
+
+def environment(profile: Profile) -> dict[str, str]:
+    """What sbatch and the job get of this process's environment.
+
+    Variables for sbatch stand over the options in a script: only those stay that say what the profile leaves open.
+    Those that Slurm gave the job in which a supervisor may run are not for the jobs that it submits.
+    """
+    said = {"PARTITION": profile.partition, "ACCOUNT": profile.account, "QOS": profile.qos, "TIMELIMIT": profile.time}
+    kept = {"SLURM_CONF", "SLURM_CLUSTERS", *(f"SBATCH_{name}" for name, value in said.items() if value is None)}
+    return {key: value for key, value in os.environ.items() if not key.startswith(("SBATCH_", "SLURM_")) or key in kept}
+
+
+def handle_of(work: Work, job: str, script: str) -> Handle:
+    return Handle(job, script, str(work.log), size(work.log))
+
+
+def note(work: Work, handle: Handle) -> str:
+    write(work.folder / NOTE, {"handle": handle._asdict()})
+    return str(handle)
+
+
+def write(path: Path, content: dict[str, Any]) -> None:
+    aside = path.with_name(f"{path.name}.{os.getpid()}")
+    aside.write_text(json.dumps(content))
+    aside.replace(path)

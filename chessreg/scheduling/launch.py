@@ -1,0 +1,237 @@
+"""Launching: specs into jobs. Everything is checked before anything is queued.
+
+A spec may name what is not made yet: a run of this very launch, or one that a job stands for. Its job then waits.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from sqlalchemy import select
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.registry import names, tables
+from chessreg.registry.database import Database
+from chessreg.registry.identity import new_id, uuid_of
+from chessreg.registry.tables import Job, JobState
+from chessreg.registry.tables.types import utc_now
+from chessreg.runs import reach
+from chessreg.runs.inputs import Inputs
+from chessreg.runs.kind import Kind
+from chessreg.runs.resolve import Frozen, identified, missing_units, recipes
+from chessreg.runs.spec import How, Spec
+from chessreg.scheduling import queue
+from chessreg.scheduling.executors import executor
+
+if TYPE_CHECKING:
+    from store import Store
+
+BATCHES = ("batch_", "micro_")  # how-settings of these names are halved when memory runs out
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a user wants done: one cell of a launch."""
+
+    kind: Kind
+    spec: Spec
+    how: How
+    given: tuple[str, ...] = ()
+    name: str | None = None
+    on: str = "local"
+    shards: int = 1
+    priority: int = 0
+    share_gpu: bool = False
+    gpu_memory: float = 0.0  # GiB; see executors.Needs
+
+
+@dataclass(frozen=True)
+class Planned:
+    """An order that can be done: its run, what it waits for, and whether there is anything to do."""
+
+    order: Order
+    spec: Spec
+    spec_hash: str
+    after: tuple[str, ...]  # spec hashes of the runs that must be complete first
+    units: int | None  # None: not known before they are
+    missing: int | None
+    standing: str  # queued (to be), complete, already (a job stands for it)
+
+    @property
+    def run_id(self) -> UUID:
+        return uuid_of(self.spec_hash)
+
+
+class Expected(Inputs):
+    """Inputs that also knows runs of which there is no row yet: those of this launch, and those that jobs stand for."""
+
+    def __init__(self, database: Database, store: Store) -> None:
+        super().__init__(database, store)
+        self.of_launch: dict[str, tuple[str, str]] = {}  # name or run id → kind and spec hash
+
+    def _run_recipe(self, kind: str, reference: str) -> str:
+        found = self._expected(reference)
+        if found is None:
+            return super()._run_recipe(kind, reference)
+        if kind not in ("run", found[0]):
+            raise BadInputError(f"run {reference} is a {found[0]} run, not a {kind} run")
+        return f"run:{found[1]}"
+
+    def _checkpoint_recipe(self, reference: str) -> str:
+        found = self._expected(reference)
+        if found is None:
+            return super()._checkpoint_recipe(reference)
+        if found[0] != "train":
+            raise BadInputError(f"{reference} is a {found[0]} run, which makes no checkpoint")
+        return f"run:{found[1]}/checkpoint"
+
+    def _expected(self, reference: str) -> tuple[str, str] | None:
+        """Kind and spec hash of a run that is to come; None when there is none by that name or id."""
+        if reference in self.of_launch:
+            return self.of_launch[reference]
+        with self.database.read() as session:
+            try:
+                jobs = queue.find(session, reference)
+            except NotFoundError:
+                return None
+            runs = {(job.kind, job.spec_hash) for job in jobs}
+            if len(runs) > 1:
+                raise BadInputError(f"{reference} is a launch of {len(runs)} runs", "name one of them")
+            kind, spec_hash = next(iter(runs))
+            # One that has begun is found as any run is; only a train run's checkpoint is not there before its end.
+            begun = session.get(tables.Run, uuid_of(spec_hash))
+            return None if begun and (kind != "train" or begun.completed_at) else (kind, spec_hash)
+
+
+def plan(orders: Sequence[Order], database: Database, store: Store) -> list[Planned]:
+    """Resolve every order, in turn: a later one may name an earlier one. Nothing is written.
+
+    Raises what is wrong with the first that cannot be done, before anything is queued.
+    """
+    if not orders:
+        raise BadInputError("there is nothing to launch")
+    for on in dict.fromkeys(order.on for order in orders):
+        executor(on)
+    inputs = Expected(database, store)
+    planned: dict[str, Planned] = {}
+    for order in orders:
+        if order.shards < 1:
+            raise BadInputError(f"--shards {order.shards} is none", "give 1 or more")
+        found = plan_one(order, inputs, planned)
+        check_name(order, found, database)
+        if order.name and order.name in inputs.of_launch:
+            raise BadInputError(f"two things of this launch are named {order.name!r}")
+        planned.setdefault(found.spec_hash, found)
+        for called in filter(None, (order.name, found.run_id.hex, found.run_id.hex[-6:])):
+            if found.standing != "complete":
+                inputs.of_launch[called] = order.kind.name, found.spec_hash
+    return list(planned.values())
+
+
+def plan_one(order: Order, inputs: Expected, planned: dict[str, Planned]) -> Planned:
+    spec, spec_hash = identified(order.kind, order.spec, inputs)
+    after = []
+    for name, recipe in recipes(spec).items():
+        needed = recipe.removeprefix("run:").partition("/")[0]
+        with inputs.database.read() as session:
+            is_made = not recipe.startswith("run:") or reach.finished(session, recipe)
+            comes = needed in planned or queue.active(session, uuid_of(needed)) if not is_made else False
+            run = session.get(tables.Run, uuid_of(needed)) if not is_made else None
+            tried = session.scalars(select(Job.id).where(Job.run_id == uuid_of(needed))).first() if run else None
+        if is_made:
+            reach.require(inputs, name, recipe)
+        elif comes:
+            after.append(needed)
+        elif run is not None:
+            raise reach.open_dependency(run.kind, run.id.hex, tried is not None)
+        else:
+            raise NotFoundError(f"{name}: no run with spec {needed[:12]}… is here or launched", "launch it first")
+    units = missing = None
+    standing = "queued"
+    if not after:
+        count = order.kind.units(spec, inputs)
+        if count < 1:
+            raise BadInputError(f"this {order.kind.name} has nothing to do", "its inputs yield no units")
+        frozen = Frozen(order.kind, spec, spec_hash, count + (order.kind.reduce is not None))
+        units, missing = frozen.units, len(missing_units(inputs, frozen))
+        if missing:
+            order.kind.check(spec, inputs)
+        else:
+            standing = "complete"
+    with inputs.database.read() as session:
+        if standing != "complete" and queue.active(session, uuid_of(spec_hash)):
+            standing = "already"
+    return Planned(order, spec, spec_hash, tuple(dict.fromkeys(after)), units, missing, standing)
+
+
+def check_name(order: Order, planned: Planned, database: Database) -> None:
+    if order.name:
+        with database.read() as session:
+            names.check_free(session, "run", planned.run_id, order.name)
+
+
+def enqueue(planned: Sequence[Planned], database: Database, store: Store, folder: Path | None = None) -> UUID | None:
+    """Queue what is to be done, as one group; returns its id, None when there was nothing to queue.
+
+    Names are given to runs that are complete already, too.
+    """
+    group, any_queued = new_id(), False
+    with database.write() as session:
+        for each in planned:
+            if each.order.name and names.name_of(session, "run", each.run_id) != each.order.name:
+                names.say(session, "run", each.run_id, "name", each.order.name)
+            if each.standing == "queued":
+                session.add_all(jobs_of(each, group, store, folder or Path.cwd()))
+                any_queued = True
+    return group if any_queued else None
+
+
+def jobs_of(planned: Planned, group: UUID, store: Store, folder: Path) -> list[Job]:
+    """One job a shard, and one for the reduce of a kind that has one."""
+    order = planned.order
+    shards = min(order.shards, max((planned.units or order.shards) - (order.kind.reduce is not None), 1))
+    how = order.how.model_dump(mode="json")
+    numbers = list(range(shards)) + ([shards] if order.kind.reduce is not None else [])
+    return [
+        Job(
+            id=new_id(),
+            group_id=group,
+            run_id=planned.run_id,
+            kind=order.kind.name,
+            spec_hash=planned.spec_hash,
+            executor=order.on,
+            host=socket.gethostname(),
+            shard=number,
+            shards=shards,
+            priority=order.priority,
+            state=JobState.QUEUED,
+            cancel=False,
+            tries=0,
+            detail={
+                "source": order.kind.source,
+                "spec": planned.spec.model_dump(mode="json"),
+                "how": how,
+                "given": sorted(order.given),
+                "name": order.name,
+                "after": list(planned.after),
+                "units": planned.units,
+                "reduces": order.kind.reduce is not None,
+                "store": str(store.root),
+                "folder": str(folder),
+                "user": os.environ.get("USER") or str(os.getuid()),
+                "share_gpu": order.share_gpu,
+                "gpu_memory": order.gpu_memory,
+                "batches": {
+                    key: value for key, value in how.items() if key.startswith(BATCHES) and isinstance(value, int)
+                },
+            },
+            created_at=utc_now(),
+        )
+        for number in numbers
+    ]

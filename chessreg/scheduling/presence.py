@@ -1,0 +1,119 @@
+"""Whether this machine's supervisor runs, and starting and stopping it. One for each store and host.
+
+The right to be it is a lock on a file in the store, which ends with the process however that dies. The file says who.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chessreg.errors import ChessregError
+from chessreg.registry.lease import this_process
+from chessreg.registry.process import boot_id, pid_start
+
+if TYPE_CHECKING:
+    from store import Store
+
+START_SECONDS = 60.0
+
+
+class Presence:
+    """The supervisor of this host at one store."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        host = socket.gethostname()
+        self.file = store.root / "supervisors" / f"{host}.json"
+        self.log = store.root / "supervisors" / f"{host}.log"
+        self._handle = -1
+
+    def who(self) -> dict[str, Any] | None:
+        """The living supervisor (host, pid, since, …), or None."""
+        try:
+            found: dict[str, Any] = json.loads(self.file.read_text())
+        except (OSError, ValueError):
+            return None
+        alive = found.get("boot_id") == boot_id() and pid_start(int(found["pid"])) == found.get("started")
+        return found if alive else None
+
+    def hold(self) -> bool:
+        """Become it; False when another process is it."""
+        self.file.parent.mkdir(exist_ok=True)
+        handle = os.open(self.file, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            return False
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, json.dumps(this_process()).encode(), 0)
+        self._handle = handle
+        return True
+
+    def release(self) -> None:
+        """Be it no longer."""
+        if self._handle >= 0:
+            os.ftruncate(self._handle, 0)
+            os.close(self._handle)
+            self._handle = -1
+
+    def start(self, registry: str) -> bool:
+        """Start it unless it runs: a process of its own session, which no terminal takes along. False: it ran already.
+
+        Raises ChessregError with what it said last when it does not come up.
+        """
+        if self.who():
+            return False
+        self.file.parent.mkdir(exist_ok=True)
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "chessreg.scheduling.supervisor", str(self.store.root)],
+                env={**os.environ, "CHESSREG_REGISTRY": registry},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd=self.store.root,
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while self.who() is None:
+            if process.poll() not in (None, 0) or time.monotonic() > deadline:
+                last = tail(self.log, 3)
+                raise ChessregError(f"the supervisor did not start: {last or 'it said nothing'}", f"less {self.log}")
+            if process.poll() == 0:  # another was faster, and has ended already, or will be seen in a moment
+                return self.who() is None and self.start(registry)
+            time.sleep(0.02)
+        return True
+
+    def stop(self, seconds: float = 120.0) -> bool:
+        """Ask it to end, and wait until it has; False when there is none. Its running jobs go back to the queue."""
+        found = self.who()
+        if found is None:
+            return False
+        os.kill(found["pid"], signal.SIGTERM)
+        deadline = time.monotonic() + seconds
+        while self.who() is not None:
+            if time.monotonic() > deadline:
+                raise ChessregError(
+                    f"the supervisor {found['pid']} has not ended in {seconds:.0f} s", f"less {self.log}"
+                )
+            time.sleep(0.05)
+        return True
+
+
+def tail(path: Path, lines: int) -> str:
+    """The last lines of a log as one line of words."""
+    try:
+        said = path.read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return " / ".join(line.strip() for line in said[-lines:] if line.strip())

@@ -1,0 +1,198 @@
+"""The queue in the registry: jobs as the supervisor and the commands read and change them."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.registry import names, tables
+from chessreg.registry.database import Database
+from chessreg.registry.identity import find_by_suffix, uuid_of
+from chessreg.registry.tables import Cause, Job, JobState
+from chessreg.registry.tables.types import utc_now
+from chessreg.scheduling import worker
+from chessreg.scheduling.executors import Needs, Work
+
+if TYPE_CHECKING:
+    from store import Store
+
+ACTIVE = (JobState.QUEUED, JobState.RUNNING)
+
+
+def mine(session: Session, store: Store, *states: JobState) -> list[Job]:
+    """Jobs in these states that the supervisor of this host and store looks after: urgent first, then oldest."""
+    found = session.scalars(
+        select(Job)
+        .where(Job.state.in_(states), Job.host == socket.gethostname())
+        .order_by(Job.priority.desc(), Job.created_at, Job.shard, Job.id)
+    )
+    return [job for job in found if job.detail["store"] == str(store.root)]
+
+
+def folder_of(store: Store, job: Job) -> Path:
+    """Where the job's order, log and outcome lie."""
+    return store.runs / job.run_id.hex / "jobs" / job.id.hex
+
+
+def title(job: Job) -> str:
+    """A job in words: `probe 3f2a1c 2/4`."""
+    if job.shard == job.shards:
+        return f"{job.kind} {job.run_id.hex[-6:]} reduce"
+    part = f" {job.shard + 1}/{job.shards}" if job.shards > 1 else ""
+    return f"{job.kind} {job.run_id.hex[-6:]}{part}"
+
+
+def work_of(database: Database, store: Store, job: Job) -> Work:
+    """The next try at a job, its order written into its folder. The registry's URL, which may hold a password, is not
+    written there: it goes in the environment."""
+    work = planned_work(database, store, job)
+    work.folder.mkdir(parents=True, exist_ok=True)
+    (work.folder / "outcome.json").unlink(missing_ok=True)
+    detail = job.detail
+    order = {
+        "job": job.id.hex,
+        "run": job.run_id.hex,
+        "try": job.tries + 1,
+        "title": title(job),
+        "executor": job.executor,
+        "source": detail["source"],
+        "spec": detail["spec"],
+        "how": how_of(job),
+        "given": detail["given"],
+        "store": detail["store"],
+        "shard": job.shard,
+        "shards": job.shards,
+    }
+    worker.write(work.folder / "work.json", order)
+    return work
+
+
+def how_of(job: Job) -> dict[str, Any]:
+    return {**job.detail["how"], **job.detail.get("halved", {})}
+
+
+def planned_work(database: Database, store: Store, job: Job) -> Work:
+    """The next try at a job, of which nothing is written yet."""
+    folder, detail, how = folder_of(store, job), job.detail, how_of(job)
+    needs = Needs(
+        str(how.get("device", "auto")),
+        int(how.get("threads", 0)),
+        job.shards if job.shard < job.shards else 1,
+        bool(detail.get("share_gpu")),
+        float(detail.get("gpu_memory") or 0),
+    )
+    argv = (detail.get("python") or sys.executable, "-m", "chessreg.scheduling.worker", str(folder / "work.json"))
+    return Work(
+        job.id,
+        job.group_id,
+        argv,
+        folder,
+        Path(detail["folder"]),
+        {"CHESSREG_REGISTRY": database.url},
+        needs,
+        title(job),
+    )
+
+
+# -- what a job waits for ---------------------------------------------------------------------------------------------
+
+
+def waits_for(session: Session, job: Job) -> list[tuple[str, bool]]:
+    """What a queued job still waits for: (in words, whether it can still come), empty when it may start."""
+    found = []
+    for spec_hash in job.detail.get("after", []):
+        run_id = uuid_of(spec_hash)
+        run = session.get(tables.Run, run_id)
+        if run is None or run.completed_at is None:
+            at_it = session.scalars(select(Job).where(Job.run_id == run_id)).all()
+            kind = run.kind if run else at_it[0].kind if at_it else "run"
+            found.append((f"{kind} {run_id.hex[-6:]}", any(able(session, other) for other in at_it)))
+    if job.shard == job.shards:
+        shards = session.scalars(
+            select(Job).where(Job.group_id == job.group_id, Job.run_id == job.run_id, Job.shard < job.shards)
+        ).all()
+        left = [other for other in shards if other.cause is not Cause.FINISHED]
+        if left:
+            found.append((f"{len(left)} of {job.shards} shards", all(able(session, other) for other in left)))
+    return found
+
+
+def able(session: Session, job: Job) -> bool:
+    """Whether a job will still do something."""
+    if job.state is JobState.QUEUED:
+        return all(can for _, can in waits_for(session, job))
+    return job.state is JobState.RUNNING
+
+
+# -- what people ask for ----------------------------------------------------------------------------------------------
+
+
+def find(session: Session, reference: str) -> list[Job]:
+    """The jobs that a user means: one by its id, or all of a launch, or all of a run by its id or name.
+
+    Raises NotFoundError, or BadInputError when an id's end fits several things.
+    """
+    digits = reference.lower().replace("-", "")
+    if len(digits) >= 2 and all(letter in "0123456789abcdef" for letter in digits):
+        for column in (Job.id, Job.group_id, Job.run_id):
+            ids = find_by_suffix(session, column, digits)
+            if len(ids) > 1:
+                raise BadInputError(f"job {reference!r} is ambiguous: {', '.join(id.hex[-8:] for id in ids)}")
+            if ids:
+                return _of(session, column == ids[0])
+    try:
+        return _of(session, Job.run_id == names.resolve(session, "run", reference)) or _none(reference)
+    except NotFoundError:
+        return _none(reference)
+
+
+def _of(session: Session, where: Any) -> list[Job]:
+    return list(session.scalars(select(Job).where(where).order_by(Job.created_at, Job.shard, Job.id)))
+
+
+def _none(reference: str) -> list[Job]:
+    raise NotFoundError(f"there is no job {reference!r}", "chessreg jobs --all")
+
+
+def cancel(session: Session, jobs: Iterable[Job]) -> list[Job]:
+    """Take queued jobs out of the queue, and have the supervisor end running ones; returns those that were active."""
+    asked = []
+    for job in jobs:
+        if job.state is JobState.QUEUED:
+            end(job, Cause.KILLED, "cancelled before it started")
+        elif job.state is not JobState.RUNNING:
+            continue
+        job.cancel = True
+        asked.append(job)
+    return asked
+
+
+def retry(session: Session, jobs: Iterable[Job]) -> list[Job]:
+    """Put jobs that ended without finishing back into the queue; returns them. What is complete stays."""
+    again = [job for job in jobs if job.state is JobState.ENDED and job.cause is not Cause.FINISHED]
+    for job in again:
+        requeue(job, f"again after: {job.message or job.cause}")
+        job.cancel = False
+        job.detail = {key: value for key, value in job.detail.items() if key != "halved"}
+    return again
+
+
+def requeue(job: Job, message: str) -> None:
+    job.state, job.cause, job.message, job.handle, job.ended_at = JobState.QUEUED, None, message, None, None
+
+
+def end(job: Job, cause: Cause, message: str | None) -> None:
+    job.state, job.cause, job.message, job.ended_at = JobState.ENDED, cause, message, utc_now()
+
+
+def active(session: Session, run_id: UUID) -> bool:
+    """Whether a job that can still do something stands for this run."""
+    return any(able(session, job) for job in session.scalars(select(Job).where(Job.run_id == run_id)))

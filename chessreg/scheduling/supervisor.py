@@ -1,0 +1,327 @@
+"""The supervisor of one machine: a loop that reads the queue, starts what may start, sees how it ends, takes it in.
+
+It outlives the terminal that started it, and ends by itself when there has been nothing to do for a while.
+
+It keeps nothing that cannot be found again: the next one reads handles from the registry and outcomes from the store. A
+worker outlives its supervisor.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from sqlalchemy.exc import DBAPIError
+
+from chessreg.errors import ChessregError
+from chessreg.registry.database import Database
+from chessreg.registry.tables import Attempt, Cause, Job, JobState
+from chessreg.registry.tables.types import utc_now
+from chessreg.runs.attempt import plain
+from chessreg.runs.ingest import ingest
+from chessreg.runs.watch import Watcher, units_done
+from chessreg.scheduling import queue, worker
+from chessreg.scheduling.executors import Executor, Seen, executor
+from chessreg.scheduling.presence import Presence
+from chessreg.scheduling.verdict import REFINED, halved, verdict
+from store.errors import StoreError
+
+if TYPE_CHECKING:
+    from store import Store
+
+BEAT_SECONDS = 0.25
+WATCH_SECONDS = 10.0
+WAIT_SECONDS = 1.0  # before the next try when the registry, or the disk, has refused
+ROOM_SECONDS = 2.0  # how often those that found no room are offered again
+IDLE_SECONDS = 300.0
+
+
+class Supervisor:
+    """Looks after the jobs of this host and store."""
+
+    def __init__(self, database: Database, store: Store, *, idle: float = IDLE_SECONDS) -> None:
+        self.database, self.store, self.idle = database, store, idle
+        self.watcher = Watcher(store)
+        self.executors: dict[str, Executor] = {}
+        self.started: dict[UUID, tuple[str, int]] = {}  # job → handle and try, until the registry has noted it
+        self.stopping = False
+        self.running: list[Job] = []
+        self.ready: list[Job] = []
+        self.hope = False  # whether a queued job can still start
+        self._version = ""  # of the registry, when these were read
+        self._refused: set[UUID] = set()  # those that found no room when last offered
+        self._watched = self._offered = -1e9
+        self._busy = time.monotonic()
+
+    def run(self) -> None:
+        """Work until there is nothing to do, or until asked to end."""
+        down = ""
+        while not self.stopping:
+            try:
+                active = self.beat()
+                if down:
+                    say("the registry answers again")
+                down = ""
+            except (ChessregError, StoreError, DBAPIError, OSError) as error:
+                # Workers go on, their fragments wait. Nobody is judged by what was not seen.
+                active, message = True, str(error).split("\n", 1)[0]
+                self.watcher.forget()
+                if message != down:
+                    say(f"waiting: {message}")
+                down = message
+                self.pause(WAIT_SECONDS)
+            if active:
+                self._busy = time.monotonic()
+            elif time.monotonic() - self._busy > self.idle:
+                say(f"nothing to do for {self.idle:.0f} s")
+                return
+            self.pause(BEAT_SECONDS)
+        self.put_back()
+
+    def pause(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not self.stopping and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(left, 0.1))
+
+    def beat(self) -> bool:
+        """Once round; returns whether any job runs or may still start."""
+        began = time.monotonic()
+        self.take_in()
+        self.note_started()
+        self.read_queue()
+        if self.look(self.running):
+            self._refused.clear()
+            self.read_queue()
+        self.offer()
+        if time.monotonic() - self._watched > WATCH_SECONDS:
+            self._watched = time.monotonic()
+            if lost := self.watcher.look(self.database, began):
+                say(f"{lost} attempts are lost")
+        return bool(self.running or self.hope or self.started)
+
+    def read_queue(self) -> None:
+        """Read the jobs again if anything has changed in the registry."""
+        version = self.database.data_version()
+        if version == self._version:
+            return
+        with self.database.read() as session:
+            self.running = queue.mine(session, self.store, JobState.RUNNING)
+            queued = queue.mine(session, self.store, JobState.QUEUED)
+            self.ready = [job for job in queued if not queue.waits_for(session, job)]
+            self.hope = bool(self.ready) or any(queue.able(session, job) for job in queued)
+            session.expunge_all()
+        self._version = version
+
+    def take_in(self) -> None:
+        if any(self.store.incoming.iterdir()):
+            ingest(self.database, self.store)
+
+    def executor(self, on: str) -> Executor:
+        if on not in self.executors:
+            self.executors[on] = executor(on)
+        return self.executors[on]
+
+    # -- starting -------------------------------------------------------------------------------------------------
+
+    def offer(self) -> None:
+        """Offer those that may start to their executors, most urgent first; what finds no room waits its turn.
+
+        None that is less urgent takes the room that another waits for: of this machine's GPUs, or of its cores.
+        """
+        ready = [job for job in self.ready if job.id not in self.started]
+        due = time.monotonic() - self._offered > ROOM_SECONDS
+        if not ready or not (due or any(job.id not in self._refused for job in ready)):
+            return
+        self._offered, self._refused = time.monotonic(), {job.id for job in ready}
+        groups: dict[tuple[int, UUID, UUID, str], list[Job]] = {}
+        for job in ready:  # keeps their order: by priority, then age
+            groups.setdefault((-job.priority, job.group_id, job.run_id, job.executor), []).append(job)
+        full: set[tuple[str, bool]] = set()
+        for (_, _, _, on), jobs in groups.items():
+            room = on, jobs[0].detail["how"].get("device") == "cpu"
+            if room in full:
+                continue
+            try:
+                handles = self.executor(on).submit([queue.work_of(self.database, self.store, job) for job in jobs])
+            except ChessregError as error:
+                self.refuse(jobs, error)
+                continue
+            for job in jobs:
+                if job.id in handles:
+                    self.started[job.id] = handles[job.id], job.tries + 1
+                    say(f"started {queue.title(job)} ({job.id.hex[-6:]}), try {job.tries + 1}, on {on}")
+            self.note_started()
+            if len(handles) < len(jobs):
+                full.add(room)
+
+    def refuse(self, jobs: list[Job], error: ChessregError) -> None:
+        hint = f" ({error.hint})" if error.hint else ""
+        say(f"cannot start {queue.title(jobs[0])}: {error.message}{hint}")
+        with self.database.write() as session:
+            for job in jobs:
+                queue.end(session.get_one(Job, job.id), Cause.FAILED, error.message + hint)
+
+    def note_started(self) -> None:
+        if not self.started:
+            return
+        with self.database.write() as session:
+            for job_id, (handle, number) in self.started.items():
+                job = session.get_one(Job, job_id)
+                job.state, job.handle, job.tries, job.started_at = JobState.RUNNING, handle, number, utc_now()
+                job.cause, job.ended_at = None, None
+        self.started.clear()
+
+    # -- seeing how they end --------------------------------------------------------------------------------------
+
+    def look(self, running: list[Job]) -> bool:
+        """Poll every running job, end those that shall end, settle those that have; returns whether any has."""
+        by_executor: dict[str, list[Job]] = {}
+        for job in running:
+            by_executor.setdefault(job.executor, []).append(job)
+        ended = []
+        for on, jobs in by_executor.items():
+            try:
+                at = self.executor(on)
+                seen = at.poll([job.handle or "" for job in jobs])
+                for job in jobs:
+                    found = seen.get(job.handle or "")
+                    if found is not None and found.state == "ended":
+                        ended.append((job, found))
+                    elif job.cancel and job.handle:
+                        at.cancel(job.handle)
+            except ChessregError as error:
+                say(f"{on} does not answer: {error.message}")
+        if ended:
+            self.take_in()  # what a worker wrote is in before it is said to have ended
+            for job, found in ended:
+                self.settle(job, found)
+        return bool(ended)
+
+    def settle(self, job: Job, seen: Seen) -> None:
+        """Say how a try ended, by the worker's own word and what the executor saw; perhaps try again."""
+        folder = queue.folder_of(self.store, job)
+        if seen.exit_code == worker.BUSY and (process := worker.read(folder / "process.json")):
+            self.adopt(job, process)
+            return
+        outcome = worker.read(folder / "outcome.json")
+        if outcome is not None and outcome.get("try") != job.tries:
+            outcome = None
+        cause, message, code = verdict(seen, outcome)
+        process = worker.read(folder / "process.json")
+        begun = process and process.get("try") == job.tries and process.get("attempt")
+        if begun and (outcome is None or (cause in REFINED and outcome["cause"] == "killed")):
+            self.end_attempt(job, begun, cause, message, code)
+        smaller = halved(job) if cause is Cause.OOM else None
+        with self.database.write() as session:
+            now = session.get_one(Job, job.id)
+            if now.cancel:
+                queue.end(now, cause, "cancelled" if cause is Cause.KILLED else message)
+            elif smaller:
+                now.detail = {**now.detail, "halved": smaller}
+                changes = ", ".join(f"{key} {value}" for key, value in smaller.items())
+                queue.requeue(now, f"out of memory: again with {changes}")
+            elif cause is Cause.PREEMPTED:
+                queue.requeue(now, message or "preempted: it waits for its turn again")
+            elif cause is Cause.KILLED and self.stopping:
+                queue.requeue(now, "the supervisor was stopped")
+            else:
+                queue.end(now, cause, message)
+            told = now.message or ""
+        say(f"{queue.title(job)} ({job.id.hex[-6:]}), try {job.tries}: {cause}" + (f": {told}" if told else ""))
+
+    def adopt(self, job: Job, process: dict[str, Any]) -> None:
+        """Look after a worker that an earlier supervisor started, and did not live to note."""
+        from chessreg.scheduling.executors.local import adopted
+
+        handle = adopted(process, queue.folder_of(self.store, job) / "log.txt")
+        with self.database.write() as session:
+            session.get_one(Job, job.id).handle = handle
+        say(f"{queue.title(job)} ({job.id.hex[-6:]}) is being worked at by process {process['pid']} already")
+
+    def end_attempt(self, job: Job, attempt: str, cause: Cause, message: str | None, code: int | None) -> None:
+        """The end of an attempt that could not say so itself, or did not know why: a fragment like any other."""
+        from store.fragments import FragmentWriter
+
+        with self.database.read() as session:
+            if session.get(Attempt, UUID(attempt)) is None:  # it died before it could say that it began
+                return
+            done = units_done(session, UUID(attempt))
+        states = {Cause.FAILED: "failed", Cause.OOM: "failed", Cause.LOST: "lost"}
+        row = {
+            "id": UUID(attempt),
+            "ended_at": utc_now(),
+            "state": states.get(cause, "killed"),
+            "cause": cause.value,
+            "message": message,
+            "exit_code": code,
+            "units_done": done,
+        }
+        with FragmentWriter(self.store, job.run_id.hex, attempt) as writer:
+            writer.add("attempt_end", plain(row))
+        self.take_in()
+
+    # -- ending ---------------------------------------------------------------------------------------------------
+
+    def put_back(self) -> None:
+        """End the running shards of this machine, keep what they have, and leave their jobs in the queue."""
+        say("stopping: running jobs go back to the queue")
+        while True:
+            try:
+                self.take_in()
+                self.note_started()
+                with self.database.read() as session:
+                    running = [j for j in queue.mine(session, self.store, JobState.RUNNING) if j.executor == "local"]
+                    session.expunge_all()
+                if not running:
+                    return
+                for job in running:
+                    self.executor("local").cancel(job.handle or "")
+                self.look(running)
+            except (ChessregError, StoreError, DBAPIError, OSError) as error:
+                say(f"not noted: {str(error).splitlines()[0]}; the next supervisor will see how they ended")
+                return
+            time.sleep(0.05)
+
+
+def say(text: str) -> None:
+    with suppress(OSError):  # a full disk ends neither the log's writer nor its work
+        print(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {text}", flush=True)
+
+
+def main(root: Path, idle: float = IDLE_SECONDS) -> int:
+    """Be the supervisor of this host at this store, unless another process is."""
+    from store import Store
+
+    store = Store(root)
+    presence = Presence(store)
+    with Database.open(None) as database:
+        while presence.hold():
+            supervisor = Supervisor(database, store, idle=idle)
+
+            def stop(number: int, frame: Any, who: Supervisor = supervisor) -> None:
+                who.stopping = True
+
+            signal.signal(signal.SIGTERM, stop)
+            signal.signal(signal.SIGINT, stop)
+            say("supervisor begins")
+            try:
+                supervisor.run()
+            finally:
+                presence.release()
+            if supervisor.stopping:
+                break
+            supervisor.read_queue()  # something may have been launched just now, by one who still saw us here
+            if not (supervisor.ready or supervisor.running):
+                break
+        say("supervisor ends")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), *map(float, sys.argv[2:])))

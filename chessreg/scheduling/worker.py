@@ -1,0 +1,189 @@
+"""What an executor starts: `python -m chessreg.scheduling.worker FOLDER/work.json`, one try at one job.
+
+It reads the registry and never writes it. What it found out goes into fragments; how it went goes into its folder:
+
+    work.json      what to do; written by the supervisor
+    process.json   who is at it: pid, host, boot, try, attempt; written at the start
+    outcome.json   how the try ended: cause, message, exit code; written at the end
+    lock           held while it works, so that two supervisors that follow each other never start it twice
+    log.txt        what it says, over all tries
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from chessreg.errors import ChessregError
+from chessreg.registry.lease import this_process
+
+BUSY = 75  # exit status (EX_TEMPFAIL): another process is at this job
+SAY_SECONDS = 5.0
+
+
+def main(path: Path) -> int:
+    """Do the try described in this file; returns the exit status: 0 finished, 130 stopped when asked to."""
+    folder = path.parent
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return BUSY
+        order = json.loads(path.read_text())
+        here = this_process()
+        say(f"== try {order['try']} of {order['title']} on {here['host']}, process {here['pid']}, {here['since']}")
+        write(folder / "process.json", {**here, "try": order["try"], "attempt": None})
+        outcome = done(order, folder, here)
+        write(folder / "outcome.json", {**outcome, "try": order["try"]})
+        say(f"== {outcome['cause']}" + (f": {outcome['message']}" if outcome["message"] else ""))
+        return int(outcome["exit_code"])
+
+
+def done(order: dict[str, Any], folder: Path, here: dict[str, Any]) -> dict[str, Any]:
+    """Do it; returns cause, message, exit code and attempt. No error gets out."""
+    from store.errors import StoreError
+
+    attempt: list[Any] = []
+
+    def begun(found: Any) -> None:
+        attempt.append(found)
+        write(folder / "process.json", {**here, "try": order["try"], "attempt": found.id.hex})
+
+    cause, message, code = "finished", None, 0
+    try:
+        if do(order, folder, begun):
+            cause, message, code = "killed", "stopped when it was asked to", 130
+    except (ChessregError, StoreError) as error:
+        hint = f" ({error.hint})" if error.hint else ""
+        cause, message, code = "failed", error.message + hint, error.exit_code
+    except KeyboardInterrupt:
+        cause, message, code = "killed", "interrupted", 130
+    except BaseException as error:
+        traceback.print_exc()
+        cause, message, code = "failed", f"{type(error).__name__}: {str(error).split(chr(10), 1)[0]}", 1
+    if attempt and cause == "failed" and attempt[0].cause:
+        cause = attempt[0].cause  # oom, diverged, engine_died
+    return {
+        "cause": cause,
+        "message": message,
+        "exit_code": code,
+        "attempt": attempt[0].id.hex if attempt else None,
+        "units_done": attempt[0].task.units_done if attempt else 0,
+    }
+
+
+def do(order: dict[str, Any], folder: Path, begun: Callable[[Any], None]) -> bool:
+    """Do the missing units of the shard; returns whether it was interrupted."""
+    from chessreg.registry.database import Database
+    from chessreg.runs.attempt import Attempt, Where
+    from chessreg.runs.inputs import Inputs
+    from chessreg.runs.kind import kind as find
+    from chessreg.runs.resolve import freeze, missing_units
+    from store import Store
+
+    kind = find(order["source"])
+    spec = kind.spec(**order["spec"])
+    granted = granted_here()
+    how = kind.how(**order["how"])
+    how = how.model_copy(update=settings_of(how, granted))
+    with Database.open(None, create=False) as database:
+        # Where this machine calls the store by another name (a Slurm profile's `store`), the environment says so.
+        inputs = Inputs(database, Store(os.environ.get("CHESSREG_JOB_STORE") or order["store"]))
+        frozen = freeze(kind, spec, inputs)
+        if frozen.run_id.hex != order["run"]:
+            raise ChessregError(
+                f"kind {kind.name} is not what it was when this was launched (version {kind.version} now)",
+                "launch it again",
+            )
+        wanted = share(frozen.units - (kind.reduce is not None), frozen.units, order["shard"], order["shards"])
+        missing = [unit for unit in missing_units(inputs, frozen) if unit in wanted]
+        if not missing:
+            say("nothing is missing")
+            return False
+        kind.check(frozen.spec, inputs)
+        say(f"{len(missing)} of {len(wanted)} units to do; {given_to(granted)}")
+        log = os.environ.get("CHESSREG_JOB_LOG") or str(folder / "log.txt")
+        where = Where(order["executor"], UUID(order["job"]), log, granted=granted, ingests=False)
+        attempt = Attempt(frozen, how, inputs, tuple(order["given"]), missing, talk(), where)
+        begun(attempt)
+        return attempt.go()
+
+
+def share(units: int, every: int, shard: int, shards: int) -> range:
+    """Units of a shard: an even part of `units`; shard = shards is what comes after all (the reduce), of `every`."""
+    if shard == shards:
+        return range(units, every)
+    return range(units * shard // shards, units * (shard + 1) // shards)
+
+
+def granted_here() -> dict[str, Any]:
+    """What the executor gave this process: CPU threads, and a GPU's number on this machine."""
+    found: dict[str, Any] = {}
+    if os.environ.get("CHESSREG_THREADS", "").isdigit():
+        found["granted_threads"] = int(os.environ["CHESSREG_THREADS"])
+    if os.environ.get("CHESSREG_GPU"):
+        found["granted_gpu"] = os.environ["CHESSREG_GPU"]
+    return found
+
+
+def settings_of(how: Any, granted: dict[str, Any]) -> dict[str, Any]:
+    """The how-settings that follow: no more threads than given; of the GPUs only one can be seen, the given one."""
+    found: dict[str, Any] = {}
+    if not how.threads and "granted_threads" in granted:
+        found["threads"] = granted["granted_threads"]
+    if "granted_gpu" in granted and how.device.startswith("cuda"):
+        found["device"] = "cuda"
+    return found
+
+
+def given_to(granted: dict[str, Any]) -> str:
+    threads = f"{granted['granted_threads']} threads" if "granted_threads" in granted else "all threads"
+    return f"GPU {granted['granted_gpu']}, {threads}" if "granted_gpu" in granted else threads
+
+
+def talk() -> Callable[[float, str], None]:
+    """Says in the log how far it is, every few seconds."""
+    last = time.monotonic()
+
+    def report(fraction: float, text: str) -> None:
+        nonlocal last
+        if time.monotonic() - last > SAY_SECONDS:
+            last = time.monotonic()
+            say(f"{fraction:6.1%} {text}".rstrip())
+
+    return report
+
+
+def say(text: str) -> None:
+    with suppress(OSError):  # a log that cannot grow is no reason to fail
+        print(f"{datetime.now(UTC):%H:%M:%S} {text}", flush=True)
+
+
+def write(path: Path, content: dict[str, Any]) -> None:
+    """Whole or not at all."""
+    aside = path.with_name(f"{path.name}.{os.getpid()}")
+    aside.write_text(json.dumps(content))
+    aside.replace(path)
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """What is there, or None."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+    except (OSError, ValueError):
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
