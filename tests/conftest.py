@@ -15,7 +15,11 @@ import chess.pgn
 import pytest
 
 from chessreg.noise import generator
+from chessreg.runs.kind import Kind, kind
+from chessreg.runs.runner import RunReport
 from chessreg.session import Session, open_session
+
+TOY = str(Path(__file__).parent / "kinds" / "toy_kind.py")
 
 # Tiny matrices, and as many tests at once as there are cores: a second thread only waits, the longer the busier.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -30,6 +34,25 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("no ../shared/data beside the checkout")
     return folder
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    """An empty registry and its store, open."""
+    with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as opened:
+        yield opened
+
+
+@pytest.fixture
+def toy() -> Kind:
+    """The kind of one file."""
+    return kind(TOY)
+
+
+@pytest.fixture
+def run_toy(session: Session, toy: Kind) -> Callable[..., RunReport]:
+    """Run the toy with these settings."""
+    return lambda **settings: session.run(toy.spec(**settings), kind=TOY)
 
 
 def random_game(number: int, plies: int = 44) -> str:

@@ -18,7 +18,7 @@ import pytest
 from chessreg.scheduling.presence import Presence
 from store import Store
 
-GATED = Path(__file__).parent.parent / "jobs" / "gated_kind.py"
+GATED = Path(__file__).parent.parent / "kinds" / "gated_kind.py"
 PATIENCE = 180.0
 
 

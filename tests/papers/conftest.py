@@ -12,15 +12,8 @@ from sqlalchemy import select
 from chessreg.papers.plan import Paper, Request, Sheet, Step
 from chessreg.papers.work import Work
 from chessreg.registry import tables
-from chessreg.session import open_session
 
 TOY = str(Path(__file__).parent.parent / "kinds" / "toy_kind.py")
-
-
-@pytest.fixture
-def session(tmp_path: Path):
-    with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from chessreg.session import Session, open_session
 
 from .worlds import TOY
 
-GATED = str(Path(__file__).parent.parent / "jobs" / "gated_kind.py")
+GATED = str(Path(__file__).parent.parent / "kinds" / "gated_kind.py")
 
 
 class Queue:

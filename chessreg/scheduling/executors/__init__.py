@@ -2,7 +2,7 @@
 
 Order, dependencies, retries and ingest belong to the supervisor (`scheduling.supervisor`), the only one who calls
 an executor. An executor starts `Work.argv`, a complete command, and says what became of it; it knows no kinds, no
-registry and no results. `tests/jobs/executors/test_conformance.py` holds what every executor must do.
+registry and no results. `tests/scheduling/executors/test_conformance.py` holds what every executor must do.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ import pytest
 
 from chessreg.scheduling.executors import Executor
 
-pytest.register_assert_rewrite("tests.jobs.executors.conformance")
+pytest.register_assert_rewrite("tests.scheduling.executors.conformance")
 
 SLURM = """\
 ClusterName=chessreg

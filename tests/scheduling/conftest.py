@@ -1,4 +1,4 @@
-"""A registry, a store and the toy kind."""
+"""A registry with a queue, and a supervisor that goes round when a test tells it to."""
 
 from __future__ import annotations
 
@@ -15,31 +15,13 @@ from sqlalchemy import select
 
 from chessreg.registry import tables
 from chessreg.registry.process import pid_start
-from chessreg.runs.kind import Kind, kind
+from chessreg.runs.kind import kind
 from chessreg.scheduling.executors.local import LocalExecutor
 from chessreg.scheduling.launch import Order, enqueue, plan
 from chessreg.scheduling.supervisor import Supervisor
-from chessreg.session import Session, open_session
+from chessreg.session import Session
 
-GATED = str(Path(__file__).with_name("gated_kind.py"))
-TOY = str(Path(__file__).parent.parent / "kinds" / "toy_kind.py")
-
-
-@pytest.fixture
-def session(tmp_path: Path):
-    with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as opened:
-        yield opened
-
-
-@pytest.fixture
-def toy() -> Kind:
-    return kind(TOY)
-
-
-@pytest.fixture
-def run_toy(session: Session, toy: Kind):
-    """Run the toy with these settings."""
-    return lambda **settings: session.run(toy.spec(**settings), kind=TOY)
+GATED = str(Path(__file__).parent.parent / "kinds" / "gated_kind.py")
 
 
 class Desk:
