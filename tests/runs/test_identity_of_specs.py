@@ -1,0 +1,56 @@
+"""A spec is called today what it was called when its run was recorded: else finished runs would be done again."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chessreg.runs.kind import kind, kinds
+
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
+GOLDEN = json.loads((FIXTURES / "identity.json").read_text())
+_spec = importlib.util.spec_from_file_location("fixtures_identity", FIXTURES / "identity.py")
+assert _spec
+assert _spec.loader
+identity = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(identity)
+
+each = pytest.mark.parametrize("entry", GOLDEN, ids=lambda e: f"{e['kind']}-{e['preset'] or 'given'}-{e['run_id'][:4]}")
+
+
+@each
+def test_a_spec_keeps_its_canonical_text_hash_and_run_id(entry: dict[str, Any]) -> None:
+    now = identity.said(entry["kind"], entry["preset"], entry["given"])
+    same = ("version", "canonical", "spec_hash", "run_id")
+    assert {key: now[key] for key in same} == {key: entry[key] for key in same}
+
+
+@each
+def test_a_recorded_spec_is_read_back_as_itself(entry: dict[str, Any]) -> None:
+    """What `run --resume`, `reproduce` and merge do: the settings of a stored run, given again."""
+    now = identity.said(entry["kind"], None, json.loads(entry["canonical"]))
+    assert (now["canonical"], now["spec_hash"]) == (entry["canonical"], entry["spec_hash"])
+
+
+@pytest.mark.parametrize(("name", "source"), sorted({(e["kind"], e["source"]) for e in GOLDEN}))
+def test_a_recorded_source_still_leads_to_its_kind(name: str, source: str) -> None:
+    assert kind(source).name == name
+
+
+def test_every_kind_and_every_setting_is_among_them() -> None:
+    """`python tests/fixtures/identity.py` adds what is missing, once it stands in SPECS there."""
+    of: dict[str, list[dict[str, Any]]] = {}
+    for entry in GOLDEN:
+        of.setdefault(entry["kind"], []).append(entry)
+    assert set(kinds()) <= set(of)
+    for name, entries in of.items():
+        found = kind(name)
+        defaults = {n: f.get_default(call_default_factory=True) for n, f in found.spec.model_fields.items()}
+        told = set().union(*(e["given"] for e in entries), *(found.presets.get(e["preset"] or "", {}) for e in entries))
+        missing = {n for n in defaults if n not in told} - {"seed", "replicate"}
+        assert not missing, f"{name}: no spec sets {', '.join(sorted(missing))}"
+        assert {e["preset"] for e in entries} - {None} == set(found.presets)
