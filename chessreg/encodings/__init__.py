@@ -1,1 +1,32 @@
-"""Encodings: how chess is written for a model, and where in what is written a board is looked at."""
+"""Encodings: how chess is written for a model, and where in what is written a board is looked at.
+
+To add one: a file with a class that fulfils `base.Encoding`, and a line here; tests/encodings holds it to the contract.
+"""
+
+from __future__ import annotations
+
+from chessreg.encodings.base import Alignment, Encoding, Sites, Tokens
+from chessreg.encodings.pgn_char import PgnChar
+from chessreg.named import Registry
+
+__all__ = ["Alignment", "Encoding", "Sites", "Tokens", "encoding", "names", "register"]
+
+_encodings: Registry[Encoding] = Registry("encoding")
+
+
+def register(made: Encoding) -> None:
+    """Make an encoding known by its name. ValueError when the name is taken."""
+    _encodings.register(made.name, made)
+
+
+def names() -> list[str]:
+    """All registered names, in the order of their registration."""
+    return _encodings.names()
+
+
+def encoding(name: str) -> Encoding:
+    """The encoding of this name. NotFoundError lists those that there are."""
+    return _encodings[name]
+
+
+register(PgnChar())

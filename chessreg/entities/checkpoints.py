@@ -14,6 +14,7 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from chessreg.encodings import encoding
 from chessreg.entities import register
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import names, tables
@@ -74,10 +75,8 @@ def checkpoint_row(
 
 def tokenizer_row(name: str) -> dict[str, Any]:
     """The columns of a tokenizer's row."""
-    from chessreg.encodings.tokenizers import tokenizer
-
-    found = tokenizer(name)
-    return {"name": name, "size": found.size, "vocabulary": [found.decode([i]) for i in range(found.size)]}
+    found = encoding(name)
+    return {"name": name, "size": found.size, "vocabulary": list(found.vocabulary)}
 
 
 def import_checkpoint(

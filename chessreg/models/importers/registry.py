@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from chessreg.encodings import encoding
 from chessreg.errors import BadInputError
 from chessreg.models.checkpoint import CheckpointInfo, digest, save_checkpoint
 from chessreg.models.importers.source import Source, open_source
@@ -76,9 +77,7 @@ def import_checkpoint(
     independent forward pass over the raw weights. A pickle that would execute code is refused, never run.
     Raises NotFoundError (no such path) or BadInputError (unknown or damaged format, shapes, vocabulary, NaN).
     """
-    from chessreg.encodings.tokenizers import tokenizer as find_tokenizer
-
-    size = find_tokenizer(tokenizer).size
+    size = encoding(tokenizer).size
     source = open_source(Path(path))
     chosen = recognise(source, format)
     imported = chosen.read(source)

@@ -1,4 +1,4 @@
-"""Spellings of legal moves are exactly the texts that python-chess takes."""
+"""The texts that pgn-char-32 accepts as a legal move are exactly those that python-chess takes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import itertools
 import chess
 import pytest
 
-from chessreg.encodings.spellings import spellings
-from chessreg.encodings.tokenizers import PgnCharacters
+from chessreg.encodings.pgn_char import PgnChar, spellings
 
 POSITIONS = {
     "start": chess.STARTING_FEN,
@@ -48,7 +47,7 @@ def test_they_are_the_texts_that_parse_san_takes(name: str) -> None:
 def test_null_moves_are_refused_and_an_alphabet_restricts() -> None:
     board = chess.Board("1n2k3/P1P5/8/8/8/8/8/4K3 w - - 0 1")
     assert not {"--", "Z0", "0000", "@@@@"} & spellings(board)
-    model = spellings(board, PgnCharacters.vocabulary)
-    assert model == {text for text in spellings(board) if set(text) <= set(PgnCharacters.vocabulary)}
+    model = spellings(board, PgnChar.vocabulary)
+    assert model == {text for text in spellings(board) if set(text) <= set(PgnChar.vocabulary)}
     assert {"a8=Q", "a8Q", "a7xb8=b#", "a7-a8N+"} <= model
     assert not any(set(text) & set("nrq") for text in model)

@@ -1,0 +1,220 @@
+"""`pgn-char-32`: Karvonen's 32 PGN characters (specification 1.1, 1.2): `;1.e4 e5 2.Nf3`, canonical SAN, no result.
+
+The state at character i is the board after as many plies as there are spaces among characters 0..i: a space belongs to
+the move that follows it (specification 3.2).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import chess
+import numpy as np
+
+from chessreg.encodings.base import (
+    Alignment,
+    Content,
+    Ids,
+    Select,
+    Sites,
+    Tokens,
+    TokenView,
+    check_alignment,
+    checked_ids,
+    game_sans,
+    no_boards,
+    select_sites,
+)
+from chessreg.errors import BadInputError
+from chessreg.games.movetext import numbered
+from chessreg.named import Registry
+
+if TYPE_CHECKING:
+    from chessreg.games.dataset import Games
+
+_CHARACTERS = " #+-.0123456789;=BKNOQRabcdefghx"
+_SPACE, _DOT = _CHARACTERS.index(" "), _CHARACTERS.index(".")
+
+SITES: Registry[tuple[Select, int]] = Registry("site of pgn-char-32")
+"""Name → which characters, and how many characters after those, in the same state."""
+
+for _name, _select in {
+    "dots": lambda view: view.ids == _DOT,
+    "even-spaces": lambda view: (view.ids == _SPACE) & (view.ply % 2 == 1),
+    "odd-spaces": lambda view: (view.ids == _SPACE) & (view.ply % 2 == 0),
+    "spaces": lambda view: view.ids == _SPACE,
+}.items():
+    SITES.register(_name, (_select, 0))
+    SITES.register(f"{_name}+1", (_select, 1))
+SITES.register("white-segments", (lambda view: view.ply % 2 == 0, 0))
+SITES.register("black-segments", (lambda view: view.ply % 2 == 1, 0))
+SITES.register("turns", (lambda view: (view.ids == _DOT) | (view.ids == _SPACE) & (view.ply % 2 == 1), 0))
+SITES.register("white-turns", SITES["dots"])
+SITES.register("black-turns", SITES["even-spaces"])
+SITES.register("last", (lambda view: view.last, 0))
+SITES.register("all", (lambda view: np.ones(len(view.ids), bool), 0))
+
+
+class PgnChar:
+    """The encoding.
+
+    >>> pgn = PgnChar()
+    >>> pgn.encode(";1.e4 e5 2.Nf3").tolist()
+    [15, 6, 4, 27, 9, 0, 27, 10, 0, 7, 4, 19, 28, 8]
+    >>> pgn.decode(pgn.prompt(["e4", "e5"]))
+    ';1.e4 e5 2.'
+    >>> found = pgn.sites("dots", Tokens.of([pgn.encode(";1.e4 c5 2.Nf3 d6 3.d4")]))
+    >>> found.token.tolist(), found.ply.tolist()
+    ([2, 10, 19], [0, 2, 4])
+    """
+
+    name = "pgn-char-32"
+    vocabulary: tuple[str, ...] = tuple(_CHARACTERS)
+    size = answer_size = 32
+    content: Content = "history"
+    stop_ids = frozenset({_SPACE})
+    game_start_ids = frozenset({_CHARACTERS.index(";")})
+    max_move_tokens = 10
+    phases: tuple[str, ...] = ("white", "black")
+    """Whose move the character belongs to."""
+    default_site = "dots"
+
+    def __init__(self) -> None:
+        self._characters = np.frombuffer(_CHARACTERS.encode(), np.uint8)
+        self._ids = np.full(256, 255, np.uint8)
+        self._ids[self._characters] = np.arange(self.size)
+
+    @property
+    def site_names(self) -> tuple[str, ...]:
+        return tuple(SITES)
+
+    def encode(self, text: str) -> np.ndarray:
+        return self.texts([text]).ids
+
+    def texts(self, texts: Sequence[str]) -> Tokens:
+        """Game texts end to end, ids uint8. BadInputError names an unknown character, its index and its text."""
+        joined = "".join(texts)
+        # Latin-1 keeps one byte a character; everything beyond it becomes `?`, which is unknown too.
+        ids = self._ids[np.frombuffer(joined.encode("latin-1", "replace"), np.uint8)]
+        tokens = Tokens.laid(ids, np.fromiter(map(len, texts), np.int64, len(texts)))
+        if (ids == 255).any():
+            place = int((ids == 255).argmax())
+            which = int(np.searchsorted(tokens.offsets, place, "right")) - 1
+            where = f"index {place - tokens.offsets[which]}" + (f" of text {which}" if len(texts) > 1 else "")
+            raise BadInputError(
+                f"character {joined[place]!r} at {where} is not in the vocabulary of {self.name}",
+                f"the {self.size} characters are {_CHARACTERS!r}",
+            )
+        return tokens
+
+    def decode(self, ids: Iterable[int] | np.ndarray) -> str:
+        return self._characters[checked_ids(ids, self.size, self.name)].tobytes().decode()
+
+    def games(self, games: Games, places: Sequence[int] | np.ndarray) -> Tokens:
+        return self.texts(games.texts(places))
+
+    def boards(self, boards: Sequence[str | chess.Board]) -> Tokens:
+        raise no_boards(self.name)
+
+    def sites(self, name: str, tokens: Tokens, alignment: Alignment = "post-ply") -> Sites:
+        """A move ends with the space that belongs to the next one, so both alignments are the same."""
+        check_alignment(alignment)
+        view = TokenView(tokens)
+        spaces = np.zeros(len(tokens.ids) + 1, np.int64)
+        np.cumsum(tokens.ids == _SPACE, out=spaces[1:])
+        view.ply = spaces[1:] - np.repeat(spaces[tokens.offsets[:-1]], view.lengths)
+        view.phase = (view.ply % 2).astype(np.int8)
+        return select_sites(SITES, name, tokens, view)
+
+    def prompt(self, at: chess.Board | Sequence[str]) -> tuple[int, ...]:
+        sans = game_sans(at, self.name)
+        number = f"{len(sans) // 2 + 1}." if len(sans) % 2 == 0 else ""
+        return tuple(self.encode(numbered(sans) + (" " if sans else "") + number).tolist())
+
+    def answers(self, board: chess.Board) -> dict[chess.Move, tuple[int, ...]]:
+        return {move: self.answer(board, move) for move in board.legal_moves}
+
+    def answer(self, board: chess.Board, move: chess.Move) -> tuple[int, ...]:
+        """Canonical SAN and its space."""
+        return tuple(self.encode(board.san(move) + " ").tolist())
+
+    def answer_text(self, ids: Ids) -> str:
+        return self.decode(ids[:-1] if len(ids) and int(ids[-1]) in self.stop_ids else ids)
+
+    def accepted(self, board: chess.Board) -> tuple[str, ...]:
+        return tuple(sorted(spellings(board, _CHARACTERS)))
+
+    def accepted_ids(self, board: chess.Board) -> tuple[tuple[int, ...], ...]:
+        tokens = self.texts(self.accepted(board))
+        return tuple(tuple(tokens.item(number).tolist()) for number in range(len(tokens)))
+
+    def parse(self, written: str | Ids, board: chess.Board) -> chess.Move | None:
+        text = written if isinstance(written, str) else self.decode(written)
+        words = text.split(";", 1)[0].split()
+        if not words:
+            return None
+        try:
+            move = board.parse_san(words[0])
+        except ValueError:
+            return None
+        return move or None  # python-chess reads `--` as a null move, which is falsy and no chess move
+
+    def complete(self, ids: Ids, board: chess.Board) -> bool:
+        return len(ids) > 0 and int(ids[-1]) in self.stop_ids
+
+
+_SIGNS = ("", "+", "#")
+_BETWEEN = ("", "x", "-")
+_PROMOTIONS = {
+    chess.KNIGHT: ("N", "n"),
+    chess.BISHOP: ("B", "b"),
+    chess.ROOK: ("R", "r"),
+    chess.QUEEN: ("Q", "q"),
+}
+
+
+def spellings(board: chess.Board, alphabet: Iterable[str] | None = None) -> frozenset[str]:
+    """All texts that `board.parse_san` reads as a legal move; with an `alphabet` those of its characters alone.
+
+    `parse_san` ignores `x`, `-`, `+` and `#`, takes more of an origin than is needed, and `0-0` for `O-O`. A model may
+    write any of these, so the probability that its text is legal is a sum over all of them. Null moves are none.
+
+    >>> sorted(spellings(chess.Board("8/8/8/8/8/1k6/8/K7 w - - 0 1"), "Kab1"))
+    ['Kab1', 'Ka1b1', 'K1b1', 'Kb1', 'a1b1']
+    """
+    moves = list(board.legal_moves)
+    # (piece letter, origin, target, promotion) → how many legal moves it may mean; one makes it a spelling
+    meant: Counter[tuple[str, str, int, int | None]] = Counter()
+    written: set[str] = set()
+    for move in moves:
+        letter = board.piece_at(move.from_square).symbol().upper()  # type: ignore[union-attr]
+        origin_name = chess.square_name(move.from_square)
+        file, rank = origin_name[0], origin_name[1]
+        origins = {"", file, rank, file + rank}
+        if letter == "P":
+            letter = ""
+            origins.discard(file + rank)  # a full origin without a letter means any piece: below
+            if move.from_square & 7 != move.to_square & 7:
+                origins = {file}  # a pawn's capture needs its file
+        if board.is_castling(move):
+            origins = set()  # `Kg1` is no castling
+            rook = chess.square(7 if board.is_kingside_castling(move) else 0, move.from_square >> 3)
+            meant["", file + rank, rook, None] += 1  # the king takes its rook, as Chess960 writes it
+            castle = "O-O" if board.is_kingside_castling(move) else "O-O-O"
+            written.update(text + sign for text in (castle, castle.replace("O", "0")) for sign in _SIGNS)
+        for origin in origins:
+            meant[letter, origin, move.to_square, move.promotion] += 1
+        meant["", file + rank, move.to_square, move.promotion] += 1
+    for (letter, origin, target, promotion), count in meant.items():
+        if count > 1:
+            continue
+        heads = [letter + origin + between + chess.square_name(target) for between in _BETWEEN]
+        if promotion:
+            heads = [head + equals + name for head in heads for equals in ("=", "") for name in _PROMOTIONS[promotion]]
+        written.update(head + sign for head in heads for sign in _SIGNS)
+    if alphabet is None:
+        return frozenset(written)
+    known = set(alphabet)
+    return frozenset(text for text in written if known.issuperset(text))
