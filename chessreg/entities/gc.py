@@ -76,15 +76,12 @@ def references(session: Session) -> tuple[set[str], dict[str, str]]:
     """Keys of bytes (digests, names of arrays) that are needed; and of those that only archived things need, which."""
     now = names.NOW.c
     shelved = {
-        lineage.Node("run" if noun in names.OF_RUNS else noun, target)
+        lineage.node_of_target(noun, target)
         for noun, target in session.execute(select(now.noun, now.target).where(now.word == tables.Word.ARCHIVE.value))
     }
     nodes = [lineage.Node("run", id.hex) for id in session.scalars(select(tables.Run.id).order_by(tables.Run.id))]
-    nodes += [lineage.Node("dataset", id.hex) for id in session.scalars(select(tables.Dataset.id))]
-    nodes += [
-        lineage.Node("checkpoint", row.id.hex)
-        for row in session.scalars(select(tables.Checkpoint).where(tables.Checkpoint.run_id.is_(None)))
-    ]
+    for table in lineage.things().values():
+        nodes += [node for node in map(lineage.node_of, session.scalars(select(table))) if node.noun != "run"]
     live = {node for node in nodes if node not in shelved}
     frontier = set(live)
     while frontier:  # an archived thing that a live one was made from is needed too

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid5
 
-from sqlalchemy import Table, select, text, update
+from sqlalchemy import Column, Table, select, text, update
 from sqlalchemy.orm import Session
 
 from chessreg.entities.merge_results import fragments_of, result_rows
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.registry import tables
+from chessreg.registry import lineage, names, tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import new_id
 from chessreg.registry.tables.types import utc_now
@@ -30,17 +30,7 @@ if TYPE_CHECKING:
 
 STAYS = frozenset({"registry_state", "job"})  # of this registry alone
 APART = frozenset({*FAMILIES, "unit_range", "fragment"})  # results, taken in unit by unit
-NOT_OF_RUNS = frozenset({"checkpoint", "dataset", "engine", "machine"})
 AT_ONCE = 500  # rows in one transaction
-# What two machines that did the same may have made differently: compared where the key is there already.
-COMPARED = {
-    "output": ("digest",),
-    "probe": ("artefact",),
-    "vector": ("artefact",),
-    "sae": ("artefact",),
-    "activation_cache": ("digest",),
-    "split": ("seed", "low", "high"),
-}
 
 
 @dataclass
@@ -189,9 +179,9 @@ def run_ids(there: Database, runs: Collection[UUID] | None) -> list[UUID]:
 
 def fact_rows(there: Database, table: Table, runs: list[UUID], everything: bool) -> Iterator[list[dict[str, Any]]]:
     """Rows of a table of facts, some hundred at a time; of a table about runs only those of these runs."""
-    column = table.c.get("run_id", table.c.id if table.name == "run" else None)
+    column = run_column(table)
     with there.read() as session:
-        if everything or column is None or table.name == "checkpoint":
+        if everything or column is None:
             found = [dict(row) for row in session.execute(select(table)).mappings()]
         else:
             found = []
@@ -200,11 +190,23 @@ def fact_rows(there: Database, table: Table, runs: list[UUID], everything: bool)
                 found += [dict(row) for row in session.execute(select(table).where(column.in_(part))).mappings()]
     if table.name == "annotation" and not everything:
         known = {run.hex for run in runs}
-        found = [row for row in found if row["noun"] in NOT_OF_RUNS or row["target"] in known]
+        found = [row for row in found if row["target"] in known or row["noun"] in not_of_runs()]
     if "parent_id" in table.c:
         found.sort(key=lambda row: row["created_at"])  # parents first
     for start in range(0, len(found), AT_ONCE):
         yield found[start : start + AT_ONCE]
+
+
+def run_column(table: Table) -> Column[Any] | None:
+    """The column that says whose run's a row is. None: there are rows that are no run's, and all of them are taken."""
+    column = table.c.get("run_id", table.c.id if table.name == "run" else None)
+    return None if column is None or column.nullable else column
+
+
+def not_of_runs() -> set[str]:
+    """The nouns of things that are there without a run: datasets, checkpoints, engines, machines."""
+    known = names.nouns().items()
+    return {noun for noun, table in known if run_column(table.__table__) is None and noun not in STAYS}
 
 
 def take_facts(session: Session, table: Table, rows: list[dict[str, Any]], report: MergeReport) -> None:
@@ -220,7 +222,7 @@ def take_facts(session: Session, table: Table, rows: list[dict[str, Any]], repor
         elif better(table, mine, row):
             values = {name: value for name, value in row.items() if name != "completed_at"}
             session.execute(update(table).where(*matches(table, key, row)).values(**values))
-        elif any(mine[name] != row[name] for name in COMPARED.get(table.name, ())):
+        elif any(mine[name] != row[name] for name in compared(table)):
             report.conflicts += note_conflict(session, table, key, row)
     insert_rows(session, table, fresh)
     if fresh:
@@ -235,6 +237,11 @@ def better(table: Table, mine: dict[str, Any], row: dict[str, Any]) -> bool:
     if table.name == "machine":
         return bool(row["last_seen"] > mine["last_seen"])
     return "created_at" in mine and bool(row["created_at"] < mine["created_at"])
+
+
+def compared(table: Table) -> tuple[str, ...]:
+    """The columns that two machines which did the same may have made differently: looked at where the key is here."""
+    return next(m.class_.__compared__ for m in tables.Base.registry.mappers if m.local_table is table)
 
 
 def existing(session: Session, table: Table, rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], dict[str, Any]]:
@@ -252,7 +259,7 @@ def note_conflict(session: Session, table: Table, key: list[str], row: dict[str,
     run_id = row.get("run_id")
     shown = {name: str(row[name]) for name in key}
     where = tables.Conflict.family == table.name, tables.Conflict.run_id == (run_id or UUID(int=0))
-    content = {name: str(row[name]) for name in COMPARED[table.name]}
+    content = {name: str(row[name]) for name in compared(table)}
     if any(c.key == shown and c.row == content for c in session.scalars(select(tables.Conflict).where(*where))):
         return False
     session.add(
@@ -271,8 +278,6 @@ def note_conflict(session: Session, table: Table, key: list[str], row: dict[str,
 
 def export_rows(database: Database, target: Path, references: Collection[str]) -> MergeReport:
     """Write a registry with these runs, all that they were made from, and what is said of them; `merge` takes it in."""
-    from chessreg.registry import lineage
-
     with database.read() as session:
         trees = [lineage.tree(session, lineage.find(session, reference), up=True) for reference in references]
     runs = {UUID(hex=node.id) for tree in trees for node in lineage.nodes(tree) if node.noun == "run"}

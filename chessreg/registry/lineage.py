@@ -1,6 +1,6 @@
 """Lineage: what a thing was made from, what was made from it, and what is stale because something it rests on is wrong.
 
-A node is a run, or a dataset, checkpoint or file that no run made. What a run made goes by the run.
+A node is a run, or a file or thing with bytes (dataset, checkpoint) that no run made. What a run made goes by the run.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import names, tables
 
 AT_ONCE = 500  # keys in one IN (…): SQLite takes so many with ease
-NOUNS = ("run", "dataset", "checkpoint")
 
 
 class Node(NamedTuple):
-    """`noun` is run, dataset, checkpoint or file; `id` its id in hex (of a file: its digest)."""
+    """`noun` is run, file or that of a thing; `id` its id in hex (of a file: its digest)."""
 
     noun: str
     id: str
@@ -54,22 +53,42 @@ class Branch:
         return own | ({"again": True} if self.again else {"branches": [b.as_dict() for b in self.branches]})
 
 
+def things() -> dict[str, Any]:
+    """The nouns of what has bytes and an id of its own, with their tables: datasets, checkpoints."""
+    return {
+        noun: table
+        for noun, table in names.nouns().items()
+        if not names.of_run(table) and "artefact" in table.__table__.columns
+    }
+
+
+def node_of(row: Any) -> Node:
+    """The node of a thing's row: the run that made it, if one did."""
+    maker = getattr(row, "run_id", None)
+    return Node("run", maker.hex) if maker else Node(row.__noun__.name, row.id.hex)
+
+
+def node_of_target(noun: str, target: str) -> Node:
+    """The node that an annotation is about."""
+    table = names.nouns().get(noun)
+    return Node("run" if table is not None and names.of_run(table) else noun, target)
+
+
 def find(session: Session, reference: str) -> Node:
     """The node that a name or id means, of whatever noun. Raises NotFoundError, or BadInputError when several fit."""
     found: dict[Node, str] = {}
-    for noun in (*NOUNS, *sorted(names.OF_RUNS)):
+    own = {"run": tables.Run, **things()}
+    for noun, table in {**own, **{noun: t for noun, t in names.nouns().items() if names.of_run(t)}}.items():
         try:
             id = names.resolve(session, noun, reference)
         except NotFoundError:
             continue
-        node = Node("run" if noun in names.OF_RUNS else noun, id.hex)
-        if noun == "checkpoint" and (maker := session.get_one(tables.Checkpoint, id).run_id):
-            node = Node("run", maker.hex)
+        node = node_of(session.get_one(table, id)) if noun in things() else Node("run", id.hex)
         found.setdefault(node, noun)
     if not found:
-        near = [n for noun in NOUNS for n in names.near_misses(session, noun, reference)]
+        near = [n for noun in own for n in names.near_misses(session, noun, reference)]
         hint = f"did you mean {' or '.join(near[:3])}?" if near else "chessreg runs list"
-        raise NotFoundError(f"there is no run, dataset or checkpoint {reference!r}", hint)
+        raise NotFoundError(f"there is no {', '.join([*own][:-1])} or {[*own][-1]} {reference!r}", hint)
     if len(found) > 1:
         which = ", ".join(f"{noun} {node.id[-6:]}" for node, noun in found.items())
         raise BadInputError(f"{reference!r} is ambiguous: {which}", "give one of these ids")
@@ -125,11 +144,11 @@ def stale(session: Session) -> dict[UUID, list[Node]]:
     if session.scalar(select(said.id).where(said.word == tables.Word.INVALID).limit(1)) is None:
         return {}  # nothing ever was: the view need not number every word of the registry
     wrong = [
-        Node("run" if noun in names.OF_RUNS else noun, target)
+        node
         for noun, target in session.execute(
             select(now.noun, now.target).where(now.word == tables.Word.INVALID.value).distinct().order_by(now.target)
         )
-        if noun in NOUNS or noun in names.OF_RUNS
+        if (node := node_of_target(noun, target)).noun == "run" or noun in things()
     ]
     found: dict[UUID, list[Node]] = defaultdict(list)
     for source in wrong:
@@ -157,60 +176,55 @@ def parents(session: Session, of_these: Iterable[Node]) -> Edges:
     for row in rows:
         made_by = Node("run", row.source_run_id.hex) if row.source_run_id else by_digest[row.digest]
         add(edges, Node("run", row.run_id.hex), Edge(row.name, made_by))
-    checkpoint = tables.Checkpoint
-    for row in in_parts(session, lambda ids: select(checkpoint).where(checkpoint.id.in_(ids)), of(edges, "checkpoint")):
-        for edge in checkpoint_parents(session, row):
-            add(edges, Node("checkpoint", row.id.hex), edge)
-    dataset = tables.Dataset
-    for row in in_parts(session, lambda ids: select(dataset).where(dataset.id.in_(ids)), of(edges, "dataset")):
-        if row.parent_id:
-            add(edges, Node("dataset", row.id.hex), Edge("parent", Node("dataset", row.parent_id.hex)))
+    for noun, table in things().items():
+        for row in rows_with(session, table.id, of(edges, noun)):
+            for edge in made_from(session, row):
+                add(edges, Node(noun, row.id.hex), edge)
     return edges
 
 
-def checkpoint_parents(session: Session, row: tables.Checkpoint) -> list[Edge]:
-    """The checkpoint that an imported one derives from, and those of its training datasets that are here."""
+def made_from(session: Session, row: Any) -> list[Edge]:
+    """What a thing that no run made derives from: what its foreign keys name, and the datasets of a training."""
     found = []
-    if row.parent_id:
-        parent = session.get_one(tables.Checkpoint, row.parent_id)
-        found.append(Edge("parent", node_of_checkpoint(parent)))
-    for recipe in row.training_datasets or ():
+    for field, source in sources(type(row)):
+        if (id := getattr(row, f"{field}_id")) is not None:
+            found.append(Edge(field, node_of(session.get_one(source, id))))
+    for recipe in getattr(row, "training_datasets", None) or ():
         identity = recipe.removeprefix("dataset:").partition("[")[0]
-        id = session.scalar(select(tables.Dataset.id).where(tables.Dataset.identity == identity))
-        if id:
-            found.append(Edge("training data", Node("dataset", id.hex)))
+        if dataset := session.scalar(select(tables.Dataset).where(tables.Dataset.identity == identity)):
+            found.append(Edge("training data", node_of(dataset)))
     return found
+
+
+def sources(table: Any) -> list[tuple[str, Any]]:
+    """What rows of a table of things may be made from: (parent, the table) for a foreign key `parent_id`."""
+    named = {known.__table__: known for known in things().values()}
+    return [
+        (column.name.removesuffix("_id"), named[key.column.table])
+        for column in table.__table__.columns
+        for key in column.foreign_keys
+        if key.column.table in named
+    ]
 
 
 def children(session: Session, of_these: Iterable[Node]) -> Edges:
     """What was made from each of these, one step."""
     edges: Edges = {node: [] for node in of_these}
-    read, checkpoint, dataset = tables.RunInput, tables.Checkpoint, tables.Dataset
+    read, runs = tables.RunInput, of(edges, "run")
     for row in in_parts(
-        session,
-        lambda ids: select(read).where(read.source_run_id.in_(ids)).order_by(read.run_id, read.name),
-        of(edges, "run"),
+        session, lambda ids: select(read).where(read.source_run_id.in_(ids)).order_by(read.run_id, read.name), runs
     ):
         add(edges, Node("run", row.source_run_id.hex), Edge(row.name, Node("run", row.run_id.hex)))
-    made = in_parts(
-        session,
-        lambda ids: select(checkpoint).where(checkpoint.id.in_(ids) | checkpoint.run_id.in_(ids)),
-        of(edges, "checkpoint") + of(edges, "run"),
-    )
-    for row in made:
-        for twin in session.scalars(select(checkpoint).where(checkpoint.parent_id == row.id).order_by(checkpoint.id)):
-            add(edges, node_of_checkpoint(row), Edge("parent", node_of_checkpoint(twin)))
-    sets = in_parts(session, lambda ids: select(dataset).where(dataset.id.in_(ids)), of(edges, "dataset"))
-    for row in sets:
-        at = Node("dataset", row.id.hex)
-        for part in session.scalars(select(dataset.id).where(dataset.parent_id == row.id).order_by(dataset.id)):
-            add(edges, at, Edge("parent", Node("dataset", part.hex)))
-        for trained in session.scalars(select(checkpoint).where(checkpoint.run_id.is_(None)).order_by(checkpoint.id)):
-            if any(row.identity in recipe for recipe in trained.training_datasets or ()):
-                add(edges, at, Edge("training data", Node("checkpoint", trained.id.hex)))
-    digests = {row.artefact: node_of_checkpoint(row) for row in made if row.run_id is None and row.artefact}
-    digests |= {row.artefact: Node("dataset", row.id.hex) for row in sets}
-    digests |= {node.id: node for node in edges if node.noun == "file"}
+    digests = {node.id: node for node in edges if node.noun == "file"}
+    for noun, table in things().items():
+        rows = rows_with(session, table.id, of(edges, noun))
+        if hasattr(table, "run_id"):
+            rows += rows_with(session, table.run_id, runs)
+        for row in rows:
+            for edge in made_of(session, row):
+                add(edges, node_of(row), edge)
+            if row.artefact and node_of(row).noun != "run":
+                digests[row.artefact] = node_of(row)
     for row in in_parts(
         session,
         lambda keys: (
@@ -222,20 +236,28 @@ def children(session: Session, of_these: Iterable[Node]) -> Edges:
     return edges
 
 
+def made_of(session: Session, row: Any) -> Iterator[Edge]:
+    """The things that name this one in a foreign key, or were trained on it and are known only by that."""
+    for table in things().values():
+        for field, source in sources(table):
+            if source is type(row):
+                key = getattr(table, f"{field}_id")
+                for child in session.scalars(select(table).where(key == row.id).order_by(table.id)):
+                    yield Edge(field, node_of(child))
+    if isinstance(row, tables.Dataset):
+        checkpoint = tables.Checkpoint
+        for trained in session.scalars(select(checkpoint).where(checkpoint.run_id.is_(None)).order_by(checkpoint.id)):
+            if any(row.identity in recipe for recipe in trained.training_datasets or ()):
+                yield Edge("training data", node_of(trained))
+
+
 def makers(session: Session, digests: set[str]) -> dict[str, Node]:
     """The node behind each artefact that no run made."""
     found = {digest: Node("file", digest) for digest in digests}
-    wanted = sorted(digests)
-    dataset, checkpoint = tables.Dataset, tables.Checkpoint
-    for row in in_parts(session, lambda keys: select(dataset).where(dataset.artefact.in_(keys)), wanted):
-        found[row.artefact] = Node("dataset", row.id.hex)
-    for row in in_parts(session, lambda keys: select(checkpoint).where(checkpoint.artefact.in_(keys)), wanted):
-        found[row.artefact] = node_of_checkpoint(row)
+    for table in things().values():
+        for row in rows_with(session, table.artefact, sorted(digests)):
+            found[row.artefact] = node_of(row)
     return found
-
-
-def node_of_checkpoint(row: tables.Checkpoint) -> Node:
-    return Node("run", row.run_id.hex) if row.run_id else Node("checkpoint", row.id.hex)
 
 
 def describe(session: Session, which: Iterable[Node]) -> dict[Node, dict[str, Any]]:
@@ -246,7 +268,7 @@ def describe(session: Session, which: Iterable[Node]) -> dict[Node, dict[str, An
     wrong = set(session.execute(select(now.noun, now.target).where(now.word == tables.Word.INVALID.value)).tuples())
     run, ids = tables.Run, [UUID(hex=node.id) for node in wanted if node.noun == "run"]
     runs = {row.id.hex: row for row in in_parts(session, lambda part: select(run).where(run.id.in_(part)), ids)}
-    called = {noun: names.names(session, noun) for noun in NOUNS}
+    called = {noun: names.names(session, noun) for noun in ("run", *things())}
     facts = {}
     for node in wanted:
         row = runs.get(node.id)
@@ -279,6 +301,11 @@ def of(edges: Edges, noun: str) -> list[UUID]:
 def add(edges: Edges, at: Node, edge: Edge) -> None:
     if at in edges and edge not in edges[at]:
         edges[at].append(edge)
+
+
+def rows_with(session: Session, column: Any, keys: list[Any]) -> list[Any]:
+    """The rows of a column's table where it holds one of these."""
+    return in_parts(session, lambda part: select(column.class_).where(column.in_(part)), keys)
 
 
 def in_parts(session: Session, statement: Callable[[list[Any]], Any], keys: list[Any]) -> list[Any]:

@@ -11,10 +11,11 @@ import re
 import socket
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, column, select, table
+from sqlalchemy import ColumnElement, column, select
+from sqlalchemy import table as view
 from sqlalchemy.orm import Session
 
 from chessreg.errors import BadInputError, NotFoundError
@@ -25,43 +26,39 @@ from chessreg.registry.tables.types import utc_now
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 LOOKS_LIKE_ID = re.compile(r"[0-9a-f]{6,}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 HEX = re.compile(r"[0-9a-f-]{2,}")
-NOW = table(
+NOW = view(
     "annotation_now", column("noun"), column("target"), column("word"), column("value"), column("host"), column("at")
 )
 
 
-class Noun(NamedTuple):
-    """Where the ids of a noun are, and the digests by which it is known too."""
+def nouns() -> dict[str, Any]:
+    """The tables whose rows a user calls by a noun, by that noun."""
+    found = {mapper.class_.__noun__.name: mapper.class_ for mapper in tables.Base.registry.mappers
+             if mapper.class_.__noun__ is not None}  # fmt: skip
+    return dict(sorted(found.items()))
 
-    id: Any
-    digests: tuple[Any, ...] = ()
+
+def table_of(noun: str) -> Any:
+    """The table of a noun. Raises BadInputError for a noun that things are not called by."""
+    known = nouns()
+    if noun not in known:
+        raise BadInputError(f"there are no things called {noun!r}", f"nouns are {', '.join(known)}")
+    return known[noun]
 
 
-NOUNS: dict[str, Noun] = {
-    "attempt": Noun(tables.Attempt.id),
-    "cache": Noun(tables.ActivationCache.run_id),
-    "checkpoint": Noun(tables.Checkpoint.id, (tables.Checkpoint.artefact,)),
-    "dataset": Noun(tables.Dataset.id, (tables.Dataset.identity, tables.Dataset.artefact)),
-    "engine": Noun(tables.Engine.id),
-    "intervention": Noun(tables.Intervention.id),
-    "job": Noun(tables.Job.id),
-    "machine": Noun(tables.Machine.id),
-    "probe": Noun(tables.Probe.run_id),
-    "run": Noun(tables.Run.id, (tables.Run.spec_hash,)),
-    "sae": Noun(tables.Sae.run_id),
-    "vector": Noun(tables.Vector.run_id),
-}
-# Nouns that have a `list` command, and where it is.
-LISTED_BY = {
-    "cache": "cache",
-    "checkpoint": "checkpoint",
-    "dataset": "dataset",
-    "probe": "probe",
-    "run": "runs",
-    "vector": "vector",
-}
-# These are made by runs and go by their run's name too.
-OF_RUNS = frozenset({"cache", "probe", "sae", "vector"})
+def of_run(table: Any) -> bool:
+    """Whether rows of this table are made by runs, and so go by their run's id and name."""
+    return "run_id" in table.__table__.primary_key.columns
+
+
+def with_arrays() -> list[Any]:
+    """Tables of what runs make that own groups of arrays: units, path below the store, digest, bytes."""
+    return [table for table in nouns().values() if of_run(table) and "path" in table.__table__.columns]
+
+
+def id_of(table: Any) -> Any:
+    """The column that holds what a thing goes by: its run's id, or its own."""
+    return table.run_id if of_run(table) else table.id
 
 
 def say(
@@ -76,7 +73,7 @@ def say(
         said = tables.Word(word)
     except ValueError:
         raise BadInputError(f"{word!r} is no word", f"words are {', '.join(tables.Word)}") from None
-    known_noun(noun)
+    table_of(noun)
     target_hex = target.hex if isinstance(target, UUID) else UUID(target).hex
     if said is tables.Word.NAME and not withdrawn:
         check_free(session, noun, target_hex, value)
@@ -179,25 +176,18 @@ def name_of(session: Session, noun: str, id: UUID) -> str | None:
     return found[0] if found else None
 
 
-def known_noun(noun: str) -> Noun:
-    """Raises BadInputError for a noun that things are not called by."""
-    if noun not in NOUNS:
-        raise BadInputError(f"there are no things called {noun!r}", f"nouns are {', '.join(NOUNS)}")
-    return NOUNS[noun]
-
-
 def resolve(session: Session, noun: str, reference: str) -> UUID:
     """The id of the thing that a user means by a name, name@host, a full id, the end of one, or a digest's beginning.
 
     The first of these that fits at all decides. Raises BadInputError when several things fit, NotFoundError with the
     names that come near when none does.
     """
-    known = known_noun(noun)
+    table = table_of(noun)
     reference = reference.strip()
     ways: tuple[Callable[[], list[UUID]], ...] = (
         lambda: _by_name(session, noun, reference),
-        lambda: _by_id(session, known, reference),
-        lambda: _by_digest(session, known, reference),
+        lambda: _by_id(session, table, reference),
+        lambda: _by_digest(session, table, reference),
     )
     for way in ways:
         found = list(dict.fromkeys(way()))
@@ -208,15 +198,14 @@ def resolve(session: Session, noun: str, reference: str) -> UUID:
             which = ", ".join(f"{called.get(id, '')} ({short(id, found)})".strip() for id in found[:5])
             raise BadInputError(f"{noun} {reference!r} is ambiguous: {which}", "give one of the longer forms")
     near = near_misses(session, noun, reference)
-    listed = f"chessreg {LISTED_BY[noun]} list" if noun in LISTED_BY else ""
-    hint = f"did you mean {' or '.join(near)}?" if near else listed
+    hint = f"did you mean {' or '.join(near)}?" if near else table.__noun__.command
     raise NotFoundError(f"there is no {noun} {reference!r}", hint)
 
 
 def near_misses(session: Session, noun: str, reference: str) -> list[str]:
     """Up to three names of this noun that are spelled like `reference`."""
     called = set(names(session, noun).values())
-    if noun in OF_RUNS:
+    if of_run(table_of(noun)):
         called |= set(names(session, "run").values())
     return difflib.get_close_matches(reference, sorted(called), n=3, cutoff=0.5)
 
@@ -226,8 +215,9 @@ def _by_name(session: Session, noun: str, reference: str) -> list[UUID]:
     if not found and "@" in reference:
         name, _, host = reference.rpartition("@")
         found = [(target, where) for target, where in _holders(session, noun, name) if where == host]
-    if not found and noun in OF_RUNS:
-        here = set(session.scalars(select(NOUNS[noun].id).distinct()))
+    table = table_of(noun)
+    if not found and of_run(table):
+        here = set(session.scalars(select(table.run_id).distinct()))
         return [id for id in _by_name(session, "run", reference) if id in here]
     return [UUID(hex=target) for target, _ in found]
 
@@ -240,17 +230,17 @@ def _holders(session: Session, noun: str, name: str) -> list[tuple[str, str]]:
     return [(target, host) for target, host in session.execute(query.order_by(NOW.c.at))]
 
 
-def _by_id(session: Session, known: Noun, reference: str) -> list[UUID]:
+def _by_id(session: Session, table: Any, reference: str) -> list[UUID]:
     lowered = reference.lower()
-    return find_by_suffix(session, known.id, lowered) if HEX.fullmatch(lowered) else []
+    return find_by_suffix(session, id_of(table), lowered) if HEX.fullmatch(lowered) else []
 
 
-def _by_digest(session: Session, known: Noun, reference: str) -> list[UUID]:
+def _by_digest(session: Session, table: Any, reference: str) -> list[UUID]:
     lowered = reference.lower().removeprefix("sha256:")
     if not re.fullmatch(r"[0-9a-f]{6,64}", lowered):
         return []
     found: list[UUID] = []
-    for digest in known.digests:
-        begins: ColumnElement[bool] = digest.like(f"{lowered}%")
-        found += session.scalars(select(known.id).where(begins).limit(10))
+    for digest in table.__noun__.digests:
+        begins: ColumnElement[bool] = getattr(table, digest).like(f"{lowered}%")
+        found += session.scalars(select(id_of(table)).where(begins).limit(10))
     return found

@@ -12,7 +12,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from chessreg.errors import NotFoundError
-from chessreg.registry import lineage, provenance, tables
+from chessreg.registry import lineage, names, provenance, tables
 from chessreg.registry.database import Database
 from chessreg.registry.tables.types import utc_now
 from store.errors import StoreError
@@ -67,16 +67,15 @@ def items_of(session: Session, node: lineage.Node) -> Iterator[Item]:
         made = select(tables.Output, artefact.bytes).join(artefact, artefact.digest == tables.Output.digest)
         for output, size in session.execute(made.where(tables.Output.run_id == run_id).order_by(tables.Output.name)):
             yield Item(output.digest, f"{output.name} of run {short}", size)
-        caches = select(tables.ActivationCache).where(tables.ActivationCache.run_id == run_id)
-        for group in session.scalars(caches.order_by(tables.ActivationCache.start)):
-            what = f"activations [{group.start}, {group.stop}) of run {short}"
-            yield Item(group.digest, what, group.bytes, array=group.path.removeprefix("arrays/"))
+        for table in names.with_arrays():
+            of_this = select(table).where(table.run_id == run_id).order_by(*table.__table__.primary_key)
+            for group in session.scalars(of_this):
+                what = f"activations [{group.start}, {group.stop}) of run {short}"
+                yield Item(group.digest, what, group.bytes, array=group.path.removeprefix("arrays/"))
         return
     digest: str | None = node.id
-    if node.noun == "dataset":
-        digest = session.get_one(tables.Dataset, UUID(hex=node.id)).artefact
-    elif node.noun == "checkpoint":
-        digest = session.get_one(tables.Checkpoint, UUID(hex=node.id)).artefact
+    if (table := lineage.things().get(node.noun)) is not None:
+        digest = session.get_one(table, UUID(hex=node.id)).artefact
     row = session.get(artefact, digest) if digest else None
     if row is not None:
         yield Item(row.digest, f"{node.noun} {node.id[-6:]}", row.bytes)
@@ -208,6 +207,10 @@ def nowhere(database: Database, item: Item) -> tuple[str, str]:
 
 def cache_hosts(session: Session, item: Item) -> set[str]:
     """The machines that wrote a group of activations."""
-    cache, attempt, machine = tables.ActivationCache, tables.Attempt, tables.Machine
+    attempt, machine = tables.Attempt, tables.Machine
     made = select(machine.host).join(attempt, attempt.machine_id == machine.id)
-    return set(session.scalars(made.join(cache, cache.run_id == attempt.run_id).where(cache.digest == item.digest)))
+    return {
+        host
+        for table in names.with_arrays()
+        for host in session.scalars(made.join(table, table.run_id == attempt.run_id).where(table.digest == item.digest))
+    }

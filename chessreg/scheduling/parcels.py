@@ -118,7 +118,7 @@ def needed(database: Database, store: Store, order: dict[str, Any]) -> list[Item
                 runs = [lineage.Node("run", uuid_of(recipe.removeprefix("run:").partition("/")[0]).hex)]
             else:
                 rows = session.query(tables.Checkpoint).filter_by(artefact=recipe.removeprefix("sha256:"))
-                runs = [lineage.node_of_checkpoint(row) for row in rows]
+                runs = [lineage.node_of(row) for row in rows]
             for node in (above for run in runs for above in lineage.nodes(lineage.tree(session, run, up=True))):
                 found |= {item.digest: item for item in items_of(session, node) if item.array is None}
     return [item for item in found.values() if item.here(store)]

@@ -69,7 +69,7 @@ def test_an_invalid_checkpoint_or_dataset_makes_all_that_read_it_stale(database)
 
 
 def test_a_name_that_nothing_has_says_what_comes_near(database):
-    with database.read() as session, pytest.raises(NotFoundError, match="no run, dataset or checkpoint") as error:
+    with database.read() as session, pytest.raises(NotFoundError, match="no run, checkpoint or dataset") as error:
         lineage.find(session, "reference-bored")
     assert "reference-board" in error.value.hint
 

@@ -10,7 +10,7 @@ from uuid import UUID
 from sqlalchemy import BigInteger, ForeignKey, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from chessreg.registry.tables.types import Base, Digest, FiniteFloat, Json, UtcDateTime, check, choice
+from chessreg.registry.tables.types import Base, Digest, FiniteFloat, Json, Noun, UtcDateTime, check, choice
 
 
 class ArtefactState(enum.StrEnum):
@@ -42,6 +42,7 @@ class Output(Base):
     """What a run made: its named outputs. `run:<spec hash>/<name>` is their recipe."""
 
     __tablename__ = "output"
+    __compared__ = ("digest",)
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
     name: Mapped[str] = mapped_column(String(128), primary_key=True)
     unit: Mapped[int]
@@ -64,6 +65,7 @@ class Checkpoint(Base):
     """
 
     __tablename__ = "checkpoint"
+    __noun__ = Noun("checkpoint", ("artefact",))
     __table_args__ = (
         check("residual", "residual IN ('raw', 'centred')"),
         check("weights", "(artefact IS NULL) = (source_format = 'external')"),
@@ -92,6 +94,8 @@ class ActivationCache(Base):
     """One published zarr group: the activations of a range of a run's units."""
 
     __tablename__ = "activation_cache"
+    __noun__ = Noun("cache")
+    __compared__ = ("digest",)
     __table_args__ = (check("range", "start >= 0 AND stop > start"),)
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
     start: Mapped[int] = mapped_column(primary_key=True)
@@ -113,6 +117,8 @@ class Probe(Base):
     """
 
     __tablename__ = "probe"
+    __noun__ = Noun("probe")
+    __compared__ = ("artefact",)
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
     unit: Mapped[int] = mapped_column(primary_key=True)
     artefact: Mapped[str] = mapped_column(ForeignKey("artefact.digest"), index=True)
@@ -133,6 +139,8 @@ class Vector(Base):
     """A direction in a residual stream, float32 [d_model]. checkpoint_id NULL: an imported one of an unknown model."""
 
     __tablename__ = "vector"
+    __noun__ = Noun("vector")
+    __compared__ = ("artefact",)
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
     unit: Mapped[int] = mapped_column(primary_key=True)
     artefact: Mapped[str] = mapped_column(ForeignKey("artefact.digest"), index=True)
@@ -149,6 +157,8 @@ class Sae(Base):
     """A sparse autoencoder of one hook point."""
 
     __tablename__ = "sae"
+    __noun__ = Noun("sae")
+    __compared__ = ("artefact",)
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
     unit: Mapped[int] = mapped_column(primary_key=True)
     artefact: Mapped[str] = mapped_column(ForeignKey("artefact.digest"), index=True)
@@ -164,6 +174,7 @@ class Intervention(Base):
     """An edit of the residual stream: which direction, at which layers, how strongly, at which positions."""
 
     __tablename__ = "intervention"
+    __noun__ = Noun("intervention", listed="")
     id: Mapped[UUID] = mapped_column(primary_key=True)  # derives from all other columns
     checkpoint_id: Mapped[UUID] = mapped_column(index=True)
     source: Mapped[str] = mapped_column(String(64))  # probe:piece, contrastive:skill, random, …

@@ -9,13 +9,14 @@ from uuid import UUID
 from sqlalchemy import BigInteger, ForeignKey, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from chessreg.registry.tables.types import Base, Digest, FiniteFloat, Json, UtcDateTime, check
+from chessreg.registry.tables.types import Base, Digest, FiniteFloat, Json, Noun, UtcDateTime, check
 
 
 class Dataset(Base):
     """Games. The identity is the sha256 of the source bytes, the filters and the reader's version."""
 
     __tablename__ = "dataset"
+    __noun__ = Noun("dataset", ("identity", "artefact"))
     __table_args__ = (
         check("counts", "games >= 0 AND plies >= 0 AND duplicates >= 0 AND rejected >= 0 AND skipped >= 0"),
     )
@@ -39,6 +40,7 @@ class Split(Base):
     """One part of a dataset: the games whose seeded hash of the moves lies in [low, high)."""
 
     __tablename__ = "split"
+    __compared__ = ("seed", "low", "high")
     __table_args__ = (check("part", "low >= 0 AND low < high AND high <= 1"),)
     dataset_id: Mapped[UUID] = mapped_column(ForeignKey("dataset.id", ondelete="CASCADE"), primary_key=True)
     name: Mapped[str] = mapped_column(String(64), primary_key=True)
@@ -66,6 +68,7 @@ class Engine(Base):
     """An opponent's program, as it was: binary, version, options. The built-in movers have no binary."""
 
     __tablename__ = "engine"
+    __noun__ = Noun("engine")
     id: Mapped[UUID] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(String(128))
     version: Mapped[str] = mapped_column(String(64))

@@ -10,7 +10,7 @@ from uuid import UUID
 from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from chessreg.registry.tables.types import Base, Digest, FiniteFloat, Json, UtcDateTime, check, choice
+from chessreg.registry.tables.types import Base, Digest, FiniteFloat, Json, Noun, UtcDateTime, check, choice
 
 
 class AttemptState(enum.StrEnum):
@@ -39,6 +39,7 @@ class Machine(Base):
     """A host as it was when it ran something; the id derives from all columns but `last_seen`."""
 
     __tablename__ = "machine"
+    __noun__ = Noun("machine", listed="chessreg machines")
     id: Mapped[UUID] = mapped_column(primary_key=True)
     host: Mapped[str] = mapped_column(String(255))
     platform: Mapped[str] = mapped_column(String(255))
@@ -70,6 +71,7 @@ class Run(Base):
     """One spec. The id derives from the spec's hash, so one spec on two machines is one run."""
 
     __tablename__ = "run"
+    __noun__ = Noun("run", ("spec_hash",), "chessreg runs list")
     __table_args__ = (check("units", "units >= 0"),)
     id: Mapped[UUID] = mapped_column(primary_key=True)
     kind: Mapped[str] = mapped_column(String(64), index=True)
@@ -97,6 +99,7 @@ class Attempt(Base):
     """One try at (a part of) a run."""
 
     __tablename__ = "attempt"
+    __noun__ = Noun("attempt", listed="")
     id: Mapped[UUID] = mapped_column(primary_key=True)
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), index=True)
     machine_id: Mapped[UUID] = mapped_column(ForeignKey("machine.id"))

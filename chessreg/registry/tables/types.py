@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 from sqlalchemy import JSON, CheckConstraint, DateTime, Dialect, Enum, Float, Integer, MetaData, SmallInteger, String
 from sqlalchemy.orm import DeclarativeBase
@@ -20,8 +20,27 @@ NAMING = {
 }
 
 
+class Noun(NamedTuple):
+    """What a user calls the rows of a table.
+
+    Rows whose key begins with `run_id` are made by runs and go by their run's id and name; all others have an `id`.
+    A table with a column `artefact` owns these bytes, one with `path` arrays below the store's root; a foreign key to
+    the table of a noun says what a row was made from. Lineage, merge, gc and transfer read no more than that.
+    """
+
+    name: str
+    digests: tuple[str, ...] = ()  # columns by whose beginnings a row is found too
+    listed: str | None = None  # the command that lists them; None: `chessreg NOUN list`
+
+    @property
+    def command(self) -> str:
+        return f"chessreg {self.name} list" if self.listed is None else self.listed
+
+
 class Base(DeclarativeBase):
     metadata = MetaData(naming_convention=NAMING)
+    __noun__: ClassVar[Noun | None] = None
+    __compared__: ClassVar[tuple[str, ...]] = ()  # columns that two machines which did the same may have made apart
 
 
 class FiniteFloat(TypeDecorator[float]):

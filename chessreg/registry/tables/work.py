@@ -11,7 +11,7 @@ from sqlalchemy import Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from chessreg.registry.tables.provenance import Cause
-from chessreg.registry.tables.types import Base, Digest, Json, UtcDateTime, check, choice
+from chessreg.registry.tables.types import Base, Digest, Json, Noun, UtcDateTime, check, choice
 
 
 class JobState(enum.StrEnum):
@@ -29,6 +29,7 @@ class Job(Base):
     """
 
     __tablename__ = "job"
+    __noun__ = Noun("job", listed="chessreg jobs")
     __table_args__ = (check("shard", "shard >= 0 AND shards >= 1 AND shard <= shards"),)
     id: Mapped[UUID] = mapped_column(primary_key=True)
     group_id: Mapped[UUID] = mapped_column(index=True)  # one launch: its shards, the cells of its sweep
