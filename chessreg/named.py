@@ -1,48 +1,60 @@
-"""Things of one kind that are chosen by name: encodings, labels, policies, formats, …"""
+"""Things of one noun that are chosen by name: encodings, labels, policies, formats, kinds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Generic, TypeVar
+import difflib
+from collections.abc import Callable
+from typing import Any, Never, TypeVar
 
 from chessreg.errors import NotFoundError
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Registry(Generic[T]):
-    """Values by name, in the order of their registration.
+class Registry(dict[str, T]):
+    """A dict that takes a name once, keeps the order of registration, and says what there is instead of a KeyError.
 
     >>> rules: Registry[int] = Registry("scale rule")
-    >>> rules.register("twice", 2)
-    2
-    >>> rules["twice"], rules.names()
-    (2, ['twice'])
+    >>> rules.register("single", 1)
+    1
+    >>> rules["singel"]
+    Traceback (most recent call last):
+    chessreg.errors.NotFoundError: there is no scale rule 'singel' (did you mean single?)
     """
 
-    def __init__(self, noun: str) -> None:
-        self.noun = noun
-        self._values: dict[str, T] = {}
+    def __init__(self, noun: str, example: str = "") -> None:
+        """noun: what messages call the things. example: how they are written, where a name takes arguments."""
+        super().__init__()
+        self.noun, self.example = noun, example
+
+    def __setitem__(self, name: str, value: T) -> None:
+        """Raises ValueError when the name is taken."""
+        if name in self:
+            raise ValueError(f"{self.noun} {name!r} is registered already")
+        super().__setitem__(name, value)
 
     def register(self, name: str, value: T) -> T:
-        """Make a value known by this name, and return it. ValueError when the name is taken."""
-        if name in self._values:
-            raise ValueError(f"{self.noun} {name!r} is already registered")
-        self._values[name] = value
+        """Make a value known by this name, and return it. Raises ValueError when the name is taken."""
+        self[name] = value
         return value
+
+    def named(self, name: str) -> Callable[[F], F]:
+        """`register` as a decorator of a function or class."""
+
+        def decorate(function: F) -> F:
+            self[name] = function  # type: ignore[assignment]
+            return function
+
+        return decorate
 
     def names(self) -> list[str]:
         """All names, in the order of their registration."""
-        return list(self._values)
+        return list(self)
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._values
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __getitem__(self, name: str) -> T:
-        """The value of this name. NotFoundError lists those that there are."""
-        if name not in self._values:
-            raise NotFoundError(f"no {self.noun} {name!r}", f"known: {', '.join(self._values)}")
-        return self._values[name]
+    def __missing__(self, name: str) -> Never:
+        """Raises NotFoundError with the names that come near, else with all."""
+        near = difflib.get_close_matches(name, self, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(self) or 'none'}"
+        example = f"; for example {self.example}" if self.example else ""
+        raise NotFoundError(f"there is no {self.noun} {name!r}", hint + example)

@@ -114,7 +114,7 @@ def class_names(label: str, classes: int) -> list[str]:
     """What the classes of a label are called; of skill the lowest and the highest."""
     from chessreg.games import labels
 
-    known = labels.label(label).classes if label in labels.names() else ()
+    known = labels.label(label).classes if label in labels.LABELS else ()
     if len(known) == classes:
         return list(known)
     return ["low", "high"] if label == "skill" and classes == 2 else [str(number) for number in range(classes)]

@@ -72,9 +72,9 @@ def spec_of(file: Path, format_: str | None, given: dict[str, Any]) -> Spec:
     from chessreg.errors import BadInputError
     from chessreg.experiments.imported.aggregates import ImportedAggregatesSpec
     from chessreg.experiments.imported.games import ImportedGamesSpec
-    from chessreg.games.foreign import find_format, format_named
+    from chessreg.games.foreign import FORMATS, find_format
 
-    found = format_named(format_) if format_ else find_format(file)
+    found = FORMATS[format_] if format_ else find_format(file)
     model = ImportedGamesSpec if found.holds == "games" else ImportedAggregatesSpec
     if unknown := given.keys() - model.model_fields.keys():
         flag = f"--{min(unknown).replace('_', '-')}"

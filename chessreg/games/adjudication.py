@@ -13,7 +13,8 @@ from enum import StrEnum
 
 import chess
 
-from chessreg.errors import BadInputError, NotFoundError
+from chessreg.errors import BadInputError
+from chessreg.named import Registry
 
 WIN_CP = 100
 """Karvonen: at the move limit an advantage of more than 100 centipawns wins."""
@@ -95,10 +96,9 @@ def _author_2024(colour: chess.Color, result: str, cp: int | None) -> float | No
     return None if own == WIN_CP else float(own > WIN_CP)  # exactly 100 was written as "1/2": dropped as well
 
 
-POLICIES: dict[str, Callable[[chess.Color, str, int | None], float | None]] = {
-    "paper": _paper,
-    "author-2024": _author_2024,
-}
+SCORING: Registry[Callable[[chess.Color, str, int | None], float | None]] = Registry("scoring policy")
+SCORING["paper"] = _paper
+SCORING["author-2024"] = _author_2024
 
 
 def score(policy: str, colour: chess.Color, result: str, adjudication_cp: int | None = None) -> float | None:
@@ -111,6 +111,4 @@ def score(policy: str, colour: chess.Color, result: str, adjudication_cp: int | 
 
     Raises NotFoundError for an unknown policy, BadInputError for a result that is none.
     """
-    if policy not in POLICIES:
-        raise NotFoundError(f"no scoring policy {policy!r}", f"one of {', '.join(POLICIES)}")
-    return POLICIES[policy](colour, result, adjudication_cp)
+    return SCORING[policy](colour, result, adjudication_cp)

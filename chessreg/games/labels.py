@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from chessreg.errors import NotFoundError
 from chessreg.games import attacks
 from chessreg.games.position_hash import position_hashes
+from chessreg.named import Registry
 
 if TYPE_CHECKING:
     from chessreg.games.dataset import Games
@@ -83,26 +83,17 @@ class Label:
     about: str = ""
 
 
-_labels: dict[str, Label] = {}
+LABELS: Registry[Label] = Registry("label")
 
 
 def register(label: Label) -> None:
-    """Make a label known by its name. ValueError when the name is taken."""
-    if label.name in _labels:
-        raise ValueError(f"label {label.name!r} is already registered")
-    _labels[label.name] = label
-
-
-def names() -> list[str]:
-    """All registered names, in the order of their registration."""
-    return list(_labels)
+    """Make a label known by its name. Raises ValueError when the name is taken."""
+    LABELS[label.name] = label
 
 
 def label(name: str) -> Label:
-    """The label of this name. NotFoundError lists those that there are."""
-    if name not in _labels:
-        raise NotFoundError(f"no label {name!r}", f"known: {', '.join(_labels)}")
-    return _labels[name]
+    """The label of this name. Raises NotFoundError."""
+    return LABELS[name]
 
 
 def asked(games: Games, item: np.ndarray, ply: np.ndarray) -> Iterator[tuple[np.ndarray, Asked]]:

@@ -8,14 +8,15 @@ column, or of a PGN file, or positions of an EPD; each line is used once before 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import chess
 
-from chessreg.errors import BadInputError, NotFoundError
+from chessreg.errors import BadInputError
 from chessreg.games.book import Book
+from chessreg.named import Registry
 from chessreg.noise import generator
 
 
@@ -55,19 +56,7 @@ class Source(Protocol):
     def __call__(self, argument: str, seed: int, numbers: Iterable[int]) -> list[Opening]: ...
 
 
-_SOURCES: dict[str, Source] = {}
-
-
-def opening_source(name: str) -> Callable[[Source], Source]:
-    """Register a source of openings under a name. Raises ValueError when the name is taken."""
-
-    def add(source: Source) -> Source:
-        if name in _SOURCES:
-            raise ValueError(f"an opening source {name!r} is registered already")
-        _SOURCES[name] = source
-        return source
-
-    return add
+SOURCES: Registry[Source] = Registry("opening source", "standard, random:20, book:FILE")
 
 
 def parse_opening(text: str) -> OpeningSpec:
@@ -75,10 +64,6 @@ def parse_opening(text: str) -> OpeningSpec:
 
     Raises NotFoundError for an unknown source or a missing book, BadInputError for an argument that it cannot use."""
     source, _, argument = text.strip().partition(":")
-    if source not in _SOURCES:
-        raise NotFoundError(
-            f"no opening source {source!r}", f"one of {', '.join(_SOURCES)}: standard, random:20, book:FILE"
-        )
     spec = OpeningSpec(source, argument.strip())
     openings(spec, 0, ())  # a source checks its argument even for no openings
     return spec
@@ -88,19 +73,17 @@ def openings(spec: OpeningSpec, seed: int, numbers: Iterable[int]) -> list[Openi
     """The openings with these numbers, the same for every arm, batch and machine.
 
     Raises NotFoundError for an unknown source or a missing book, BadInputError for an argument it cannot use."""
-    if spec.source not in _SOURCES:
-        raise NotFoundError(f"no opening source {spec.source!r}", f"one of {', '.join(_SOURCES)}")
-    return _SOURCES[spec.source](spec.argument, seed, numbers)
+    return SOURCES[spec.source](spec.argument, seed, numbers)
 
 
-@opening_source("standard")
+@SOURCES.named("standard")
 def _standard(argument: str, seed: int, numbers: Iterable[int]) -> list[Opening]:
     if argument:
         raise BadInputError(f"the opening source standard takes no argument, not {argument!r}")
     return [Opening(number) for number in numbers]
 
 
-@opening_source("random")
+@SOURCES.named("random")
 def _random(argument: str, seed: int, numbers: Iterable[int]) -> list[Opening]:
     if not argument.isdecimal() or not 1 <= int(argument) <= 200:
         raise BadInputError(f"random openings need 1 to 200 plies, not {argument!r}", "for example random:20")
@@ -118,7 +101,7 @@ def _random_opening(plies: int, seed: int, number: int) -> Opening:
 AUTHOR_RESTARTS = 5
 
 
-@opening_source("random-2024")
+@SOURCES.named("random-2024")
 def _random_2024(argument: str, seed: int, numbers: Iterable[int]) -> list[Opening]:
     """chess_gpt_eval (specification 7.2): a new start, at most five, when a side runs out of moves; the last ply may
     itself end the game."""
@@ -150,7 +133,7 @@ def _opening_of(number: int, board: chess.Board, sans: list[str]) -> Opening:
     return Opening(number, tuple(move.uci() for move in board.move_stack), tuple(sans))
 
 
-@opening_source("book")
+@SOURCES.named("book")
 def _book(argument: str, seed: int, numbers: Iterable[int]) -> list[Opening]:
     if not argument:
         raise BadInputError("the opening source book needs a file", "for example book:openings.tsv")

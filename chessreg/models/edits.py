@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from chessreg.encodings import positions as text_positions
 from chessreg.encodings.tokenizers import tokenizer
 from chessreg.errors import BadInputError, NotFoundError
+from chessreg.named import Registry
 
 
 @dataclass(frozen=True)
@@ -32,22 +33,17 @@ class PositionSet:
     mask: Callable[[np.ndarray, str], np.ndarray]
 
 
-POSITION_SETS: dict[str, PositionSet] = {}
+POSITION_SETS: Registry[PositionSet] = Registry("position set")
 
 
 def register_positions(positions: PositionSet) -> None:
-    """Add a position set. Raises ValueError for a name that is taken."""
-    if positions.name in POSITION_SETS:
-        raise ValueError(f"position set {positions.name} is registered twice")
+    """Make a position set known by its name. Raises ValueError when the name is taken."""
     POSITION_SETS[positions.name] = positions
 
 
 def position_set(name: str) -> PositionSet:
     """The position set of this name, or NotFoundError. `white_segments` is `white-segments`."""
-    name = name.replace("_", "-")
-    if name not in POSITION_SETS:
-        raise NotFoundError(f"no position set {name}", f"there are {', '.join(sorted(POSITION_SETS))}")
-    return POSITION_SETS[name]
+    return POSITION_SETS[name.replace("_", "-")]
 
 
 register_positions(PositionSet("all", True, lambda tokens, tokenizer: np.ones(len(tokens), bool)))

@@ -5,12 +5,11 @@ It has one `PAPER` (chessreg.papers.plan.Paper); a new paper is a new file.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import pkgutil
 from typing import TYPE_CHECKING
 
-from chessreg.errors import ChessregError, NotFoundError
+from chessreg.named import Registry
 
 if TYPE_CHECKING:
     from chessreg.papers.plan import Paper
@@ -18,23 +17,16 @@ if TYPE_CHECKING:
 __all__ = ["find", "papers"]
 
 
-def papers() -> dict[str, Paper]:
-    """Every paper by name. Raises ChessregError when two have one name."""
-    found: dict[str, Paper] = {}
+def papers() -> Registry[Paper]:
+    """Every paper by name. Raises ValueError when two have one name."""
+    found: Registry[Paper] = Registry("paper")
     for info in pkgutil.iter_modules(__path__):
         paper = getattr(importlib.import_module(f"{__name__}.{info.name}"), "PAPER", None)
         if paper is not None:
-            if paper.name in found:
-                raise ChessregError(f"two papers are named {paper.name}")
             found[paper.name] = paper
     return found
 
 
 def find(name: str) -> Paper:
     """The paper of this name. Raises NotFoundError with what there is."""
-    known = papers()
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-        raise NotFoundError(f"there is no paper {name!r}", hint)
-    return known[name]
+    return papers()[name]

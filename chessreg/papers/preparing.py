@@ -11,6 +11,7 @@ from sqlalchemy import select
 
 from chessreg.entities.checkpoints import random_twin
 from chessreg.entities.splits import split_dataset
+from chessreg.named import Registry
 from chessreg.registry import names, tables
 
 if TYPE_CHECKING:
@@ -84,8 +85,7 @@ def file_of_games(settings: Values) -> str:
     return f"{settings['name']} {settings['play'].removeprefix('run:')[:12]}.pgn"
 
 
-PREPARATIONS: dict[str, Preparation] = {
-    "twin": Preparation(made_twin, make_twin),
-    "split": Preparation(made_parts, make_parts),
-    "played-games": Preparation(made_games, make_games),
-}
+PREPARATIONS: Registry[Preparation] = Registry("preparation")
+PREPARATIONS["twin"] = Preparation(made_twin, make_twin)
+PREPARATIONS["split"] = Preparation(made_parts, make_parts)
+PREPARATIONS["played-games"] = Preparation(made_games, make_games)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import BaseModel
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
+from chessreg.named import Registry
 from chessreg.runs.spec import How, Spec
 
 if TYPE_CHECKING:
@@ -175,9 +176,9 @@ def load_file(reference: str) -> Kind:
     return checked(kinds[wanted] if wanted else next(iter(kinds.values())))
 
 
-def kinds() -> dict[str, Kind]:
+def kinds() -> Registry[Kind]:
     """Every kind by name: our own modules, and the entry points `chessreg.kinds`."""
-    found: dict[str, Kind] = {}
+    found: Registry[Kind] = Registry("kind of experiment")
     package = importlib.import_module("chessreg.experiments")
     classes = [
         kind
@@ -202,10 +203,7 @@ def kind(reference: str) -> Kind:
             return checked(getattr(importlib.import_module(MOVED.get(module, module)), name))
         except (ImportError, AttributeError) as error:
             raise NotFoundError(f"kind {reference} cannot be loaded", str(error)) from error
-    known = kinds()
-    if reference not in known:
-        raise NotFoundError(f"there is no kind of experiment {reference!r}", f"the kinds are {', '.join(known)}")
-    return known[reference]
+    return kinds()[reference]
 
 
 def of_spec(spec: Spec, reference: str | None = None) -> Kind:

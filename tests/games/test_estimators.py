@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from chessreg.errors import BadInputError, NotFoundError
-from chessreg.games.estimators import DRAW, LOSS, WIN, Options, Pool, estimator, rate
+from chessreg.errors import NotFoundError
+from chessreg.games.estimators import DRAW, ESTIMATORS, LOSS, WIN, Options, Pool, rate
 from chessreg.games.ratings import level_rating, opponent_rating
 
 SWEEPS = {  # wins, draws, losses against levels 0 to 10 (Junkin 2025, the author's committed sweeps)
@@ -129,8 +129,8 @@ def test_the_order_of_sequential_updates_comes_from_the_seed() -> None:
 def test_an_unknown_estimator_and_a_second_of_one_name_are_refused() -> None:
     with pytest.raises(NotFoundError, match="no rating estimator 'glicko'"):
         rate(sweep("Llama April"), "glicko", Options(), 20)
-    with pytest.raises(BadInputError, match="two rating estimators"):
-        estimator("davidson")(lambda counts, options: np.zeros(0))
+    with pytest.raises(ValueError, match="'davidson' is registered already"):
+        ESTIMATORS.named("davidson")(lambda counts, options: np.zeros(0))
 
 
 def test_outcomes_are_counted_from_the_first_players_side() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.book import Book
-from chessreg.games.openings import Opening, OpeningSpec, opening_source, openings, parse_opening
+from chessreg.games.openings import SOURCES, Opening, OpeningSpec, openings, parse_opening
 from chessreg.noise import generator
 
 TSV = """eco\tname\tpgn
@@ -160,7 +160,7 @@ def test_unknown_sources_missing_books_and_bad_arguments_are_named() -> None:
 
 def test_a_second_source_of_one_name_is_refused() -> None:
     with pytest.raises(ValueError, match="registered already"):
-        opening_source("random")(lambda argument, seed, numbers: [])
+        SOURCES.named("random")(lambda argument, seed, numbers: [])
 
 
 def test_the_shared_books_are_read(shared_data: Path) -> None:

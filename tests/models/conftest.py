@@ -9,7 +9,7 @@ import torch
 
 from chessreg.encodings.tokenizers import Tokenizer, tokenizer
 from chessreg.models.checkpoint import gpt2_config
-from chessreg.models.edits import POSITION_SETS, PositionSet
+from chessreg.models.edits import POSITION_SETS, PositionSet, register_positions
 from chessreg.models.importers import import_checkpoint
 from chessreg.models.language_model import LanguageModel
 from chessreg.models.random_twin import random_twin
@@ -17,7 +17,8 @@ from chessreg.models.random_twin import random_twin
 torch.set_num_threads(1)  # tiny matrices: a second thread only waits, the longer the busier the machine
 
 # A set whose members are settled as they are written, beside "all": what issue-specific sets will be like.
-POSITION_SETS.setdefault("test-even-ids", PositionSet("test-even-ids", True, lambda ids, _: ids % 2 == 0))
+if "test-even-ids" not in POSITION_SETS:
+    register_positions(PositionSet("test-even-ids", True, lambda ids, _: ids % 2 == 0))
 
 
 def tiny_model(seed: int = 0, block_size: int = 96) -> LanguageModel:

@@ -190,7 +190,7 @@ def test_sessions_refuse_what_does_not_fit(tiny: LanguageModel) -> None:
         Edit(0, vector(0, 32), positions="nowhere")
     with pytest.raises(BadInputError, match="d_model"):
         Edit(0, torch.zeros(2, 2, 2))
-    with pytest.raises(ValueError, match="twice"):
+    with pytest.raises(ValueError, match="registered already"):
         register_positions(POSITION_SETS["all"])
 
 

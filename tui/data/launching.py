@@ -99,13 +99,11 @@ def launch(session: Session, form: Form, checked: Checked) -> tuple[UUID | None,
 
 def places() -> tuple[str, ...]:
     """Executors: those that are here, and each profile of Slurm."""
-    import importlib.util
 
     from chessreg.scheduling.executors import profiles
 
-    here = [word for word, target in EXECUTORS.items() if importlib.util.find_spec(target.partition(":")[0])]
     found: list[str] = []
-    for word in here:
+    for word in EXECUTORS:
         found.append(word)
         if word == "slurm":
             for path in dict.fromkeys(profiles.places(Path.cwd())):

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from chessreg.errors import NotFoundError
 from chessreg.experiments.edit.kind import EditSpec
 from chessreg.experiments.edit.states import Removal
+from chessreg.named import Registry
 from chessreg.noise import generator
 
 EMPTY = 6
@@ -20,25 +20,7 @@ PIECES = tuple(label for label in range(13) if label != EMPTY)
 Control = Callable[[EditSpec, np.ndarray, int, Sequence[Removal], int], np.ndarray]
 """(spec, probe float32 [d_model, 64, 13], layer, removals, number of the draw) → float32 [state, d_model]."""
 
-CONTROLS: dict[str, Control] = {}
-
-
-def control(name: str) -> Callable[[Control], Control]:
-    """Register a control under a name. Raises ValueError when the name is taken."""
-
-    def add(function: Control) -> Control:
-        if name in CONTROLS:
-            raise ValueError(f"a control {name!r} is registered already")
-        CONTROLS[name] = function
-        return function
-
-    return add
-
-
-def of_control(name: str) -> Control:
-    if name not in CONTROLS:
-        raise NotFoundError(f"no control {name!r}", f"there are {', '.join(CONTROLS)}")
-    return CONTROLS[name]
+CONTROLS: Registry[Control] = Registry("control")
 
 
 def piece(spec: EditSpec, weight: np.ndarray, removals: Sequence[Removal], labels: Sequence[int]) -> np.ndarray:
@@ -51,14 +33,14 @@ def piece(spec: EditSpec, weight: np.ndarray, removals: Sequence[Removal], label
     return unit(blend.T)
 
 
-@control("random")
+@CONTROLS.named("random")
 def random(spec: EditSpec, weight: np.ndarray, layer: int, removals: Sequence[Removal], draw: int) -> np.ndarray:
     """A direction drawn uniformly from the sphere for each state and layer: the same one at every scale."""
     keys = [(spec.seed, f"random-{draw}", layer, removed.state.unit) for removed in removals]
     return unit(np.stack([generator(*key).standard_normal(len(weight)) for key in keys]))
 
 
-@control("shuffled")
+@CONTROLS.named("shuffled")
 def shuffled(spec: EditSpec, weight: np.ndarray, layer: int, removals: Sequence[Removal], draw: int) -> np.ndarray:
     """The same probe's direction on the same square for another piece, drawn for each state: labels permuted."""
     labels = []

@@ -98,7 +98,7 @@ class EditedModel:
                 labels = [removed.label for removed in removals]
                 vectors = directions.piece(self.spec, self.shuffled[edit.layer].weight, removals, labels)
             else:
-                draw = directions.of_control(condition.source)
+                draw = directions.CONTROLS[condition.source]
                 weight = self.probe(edit.layer, edit.positions).weight
                 vectors = draw(self.spec, weight, edit.layer, removals, condition.draw)
             control = self._edit(edit.layer, vectors, edit.positions)

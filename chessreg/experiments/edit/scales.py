@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from chessreg.errors import ChessregError, NotFoundError
+from chessreg.errors import ChessregError
 from chessreg.models.decoding import group_by_length
 from chessreg.models.edits import Edit
+from chessreg.named import Registry
 
 if TYPE_CHECKING:
     from chessreg.models.language_model import LanguageModel
@@ -36,20 +37,16 @@ class ScaleRule:
     target: Target | None = None
 
 
-SCALE_RULES: dict[str, ScaleRule] = {}
+SCALE_RULES: Registry[ScaleRule] = Registry("scale rule")
 
 
 def register(rule: ScaleRule) -> None:
-    """Add a rule. Raises ValueError for a name that is taken."""
-    if rule.name in SCALE_RULES:
-        raise ValueError(f"scale rule {rule.name} is registered twice")
+    """Make a rule known by its name. Raises ValueError when the name is taken."""
     SCALE_RULES[rule.name] = rule
 
 
 def scale_rule(name: str) -> ScaleRule:
-    """The rule of this name, or NotFoundError."""
-    if name not in SCALE_RULES:
-        raise NotFoundError(f"no scale rule {name!r}", f"there are {', '.join(SCALE_RULES)}")
+    """The rule of this name. Raises NotFoundError."""
     return SCALE_RULES[name]
 
 

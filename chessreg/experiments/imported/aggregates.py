@@ -39,9 +39,9 @@ class ImportedAggregatesSpec(Spec):
     @field_validator("format")
     @classmethod
     def _of_aggregates(cls, format: str) -> str:
-        from chessreg.games.foreign import format_named
+        from chessreg.games.foreign import FORMATS
 
-        if format_named(format).holds != "aggregates":
+        if FORMATS[format].holds != "aggregates":
             raise BadInputError(f"a {format} file holds games", "chessreg run imported-games")
         return format
 

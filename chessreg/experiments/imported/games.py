@@ -62,9 +62,9 @@ class ImportedGamesSpec(Spec):
     @field_validator("format")
     @classmethod
     def _of_games(cls, format: str) -> str:
-        from chessreg.games.foreign import format_named
+        from chessreg.games.foreign import FORMATS
 
-        if format and format_named(format).holds != "games":
+        if format and FORMATS[format].holds != "games":
             raise BadInputError(f"a {format} file holds aggregates, no games", "chessreg run imported-aggregates")
         return format
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from chessreg.errors import BadInputError, NotFoundError
+from chessreg.errors import BadInputError
+from chessreg.named import Registry
 from chessreg.noise import uniform
 
 if TYPE_CHECKING:
@@ -109,28 +110,13 @@ Maker = Callable[[str, tuple[float, ...], bool, int], Policy]
 as a move resigns, and how many tokens a try may write (0: as many as the tokenizer says). Raises BadInputError for what
 it cannot use."""
 
-M = TypeVar("M", bound=Maker)
-_MAKERS: dict[str, Maker] = {}
-
-
-def policy(name: str) -> Callable[[M], M]:
-    """Register a maker of policies under a name. Raises ValueError when the name is taken."""
-
-    def add(maker: M) -> M:
-        if name in _MAKERS:
-            raise ValueError(f"a policy {name!r} is registered already")
-        _MAKERS[name] = maker
-        return maker
-
-    return add
+POLICIES: Registry[Maker] = Registry("policy", "retry:5, legal")
 
 
 def make_policy(text: str, temperatures: tuple[float, ...] = (), resigns: bool = True, move_tokens: int = 0) -> Policy:
     """The policy that `text` names. Raises NotFoundError for an unknown name, BadInputError for a bad argument."""
     name, _, argument = text.partition(":")
-    if name not in _MAKERS:
-        raise NotFoundError(f"there is no policy {name!r}", f"one of {', '.join(_MAKERS)}: retry:5, legal")
-    return _MAKERS[name](argument, temperatures, resigns, move_tokens)
+    return POLICIES[name](argument, temperatures, resigns, move_tokens)
 
 
 def author_temperature(attempt: int) -> float:
@@ -142,7 +128,7 @@ def author_temperature(attempt: int) -> float:
     return round(min(attempt / 5 + 0.001, 0.5), 6)
 
 
-@policy("retry")
+@POLICIES.named("retry")
 @dataclass(frozen=True)
 class Retry:
     """The paper's rule: sample, parse, try again, forfeit."""
@@ -238,7 +224,7 @@ def first_word(text: str) -> str:
     return next(iter(text.split(";", 1)[0].split()), "")
 
 
-@policy("legal")
+@POLICIES.named("legal")
 @dataclass(frozen=True)
 class Legal:
     """Draw from the model's distribution over the legal moves, renormalised, at one temperature (default 1)."""

@@ -53,9 +53,9 @@ class RatingSpec(Spec):
     @field_validator("estimator")
     @classmethod
     def _known(cls, estimator: str) -> str:
-        from chessreg.games.estimators import estimator_named
+        from chessreg.games.estimators import ESTIMATORS
 
-        estimator_named(estimator)
+        ESTIMATORS[estimator]  # raises NotFoundError
         return estimator
 
     @field_validator("anchor")

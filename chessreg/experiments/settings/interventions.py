@@ -14,6 +14,7 @@ from uuid import UUID
 from pydantic import Field, field_validator, model_validator
 
 from chessreg.errors import BadInputError, NotFoundError
+from chessreg.named import Registry
 from chessreg.runs.spec import Added, Ref, Settings
 
 if TYPE_CHECKING:
@@ -57,8 +58,7 @@ class InterventionSettings(Settings):
     @field_validator("control")
     @classmethod
     def _known(cls, control: str) -> str:
-        if control not in CONTROLS:
-            raise BadInputError(f"there is no control {control!r}", f"one of {', '.join(CONTROLS)}")
+        CONTROLS[control]  # raises NotFoundError
         return control
 
     @model_validator(mode="after")
@@ -87,27 +87,15 @@ class InterventionSettings(Settings):
 Control = Callable[["np.ndarray", int, int], "np.ndarray"]
 """(direction float32 [d_model], layer, seed) → the direction to use, float32 [d_model]."""
 
-CONTROLS: dict[str, Control] = {}
+CONTROLS: Registry[Control] = Registry("control")
 
 
-def control(name: str) -> Callable[[Control], Control]:
-    """Register a control under a name. Raises ValueError when the name is taken."""
-
-    def add(function: Control) -> Control:
-        if name in CONTROLS:
-            raise ValueError(f"a control {name!r} is registered already")
-        CONTROLS[name] = function
-        return function
-
-    return add
-
-
-@control("none")
+@CONTROLS.named("none")
 def _itself(direction: np.ndarray, layer: int, seed: int) -> np.ndarray:
     return direction
 
 
-@control("random")
+@CONTROLS.named("random")
 def _random(direction: np.ndarray, layer: int, seed: int) -> np.ndarray:
     """A direction drawn uniformly from the sphere, one for each layer, with the norm of the real one."""
     import numpy as np

@@ -14,6 +14,7 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.vector import sums
 from chessreg.experiments.vector.classed import ClassedGames, gather
 from chessreg.experiments.vector.contrast import Direction, class_difference, contrast, permuted, random_like, with_norm
+from chessreg.named import Registry
 from chessreg.registry import tables
 
 if TYPE_CHECKING:
@@ -39,19 +40,7 @@ Made = tuple[Origin, Iterator[tuple[int, Direction]]]
 """The origin, and (layer, direction) for the layers asked for, in their order."""
 
 Maker = Callable[["Task[VectorSpec, VectorHow]", list[int]], Made]
-MAKERS: dict[str, Maker] = {}
-
-
-def maker(source: str) -> Callable[[Maker], Maker]:
-    """Register what makes the directions of a source. Raises ValueError when the name is taken."""
-
-    def add(function: Maker) -> Maker:
-        if source in MAKERS:
-            raise ValueError(f"vectors of source {source!r} have a maker already")
-        MAKERS[source] = function
-        return function
-
-    return add
+MAKERS: Registry[Maker] = Registry("source of vectors")
 
 
 def contrast_origin(spec: VectorSpec, source: str, games: ClassedGames) -> Origin:
@@ -68,7 +57,7 @@ def contrast_origin(spec: VectorSpec, source: str, games: ClassedGames) -> Origi
     return Origin(games.checkpoint.id, f"{source}:{spec.skill.rating}", games.at, detail, games)
 
 
-@maker("contrastive")
+@MAKERS.named("contrastive")
 def contrastive(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
     games = gather(task.spec, task.inputs)
     origin = contrast_origin(task.spec, "contrastive", games)
@@ -151,7 +140,7 @@ def within_cache(games: ClassedGames, where: sums.Places, spec: VectorSpec) -> t
     return (where[0][keep], where[1][keep]), np.bincount(where[0][keep], minlength=len(games.places))
 
 
-@maker("cascade")
+@MAKERS.named("cascade")
 def cascade(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
     games = gather(task.spec, task.inputs)
     origin = contrast_origin(task.spec, "cascade", games)
@@ -207,7 +196,7 @@ def stored(task: Task[VectorSpec, VectorHow], layer: int) -> np.ndarray | None:
     return read_vector(task.inputs, f"run:{task.frozen.spec_hash}", found).vector
 
 
-@maker("shuffled")
+@MAKERS.named("shuffled")
 def shuffled(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
     """The contrast of another run again, its classes dealt anew within each stratum, with that run's norms."""
     from chessreg.experiments.vector.kind import load_direction
@@ -243,7 +232,7 @@ def labelled(spec: VectorSpec, inputs: Inputs) -> VectorSpec:
     return VectorSpec(**run.spec)
 
 
-@maker("random")
+@MAKERS.named("random")
 def random(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
     """Directions drawn from the sphere, with the norms of another run's."""
     from chessreg.experiments.vector.kind import load_direction, vector_rows
@@ -264,7 +253,7 @@ def random(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
     return origin, drawn()
 
 
-@maker("probe")
+@MAKERS.named("probe")
 def probe(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
     """The difference of a skill probe's class weights, of unit norm unless asked otherwise."""
     from chessreg.experiments.probe.kind import load_probe

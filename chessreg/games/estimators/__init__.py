@@ -15,8 +15,6 @@ from chessreg.games.estimators.base import (
     Counts,
     Options,
     Pool,
-    estimator,
-    estimator_named,
 )
 from chessreg.games.estimators.intervals import Rated, rate
 
@@ -31,8 +29,6 @@ __all__ = [
     "Pool",
     "Rated",
     "anchored",
-    "estimator",
-    "estimator_named",
     "joint",
     "rate",
 ]

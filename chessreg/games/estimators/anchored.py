@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from chessreg.games.estimators.base import DRAW, FAR, STEPS, WIN, Counts, Options, estimator, expected, rated, unknown
+from chessreg.games.estimators.base import DRAW, ESTIMATORS, FAR, STEPS, WIN, Counts, Options, expected, rated, unknown
 from chessreg.noise import generator
 
 
-@estimator("anchored-ml")
+@ESTIMATORS.named("anchored-ml")
 def anchored_ml(counts: Counts, options: Options) -> np.ndarray:
     """Maximum likelihood of each player alone against opponents of known rating: the rating whose expected points are
     those that were scored. Games between players without a known rating do not count."""
@@ -36,7 +36,7 @@ def solve(ratings: np.ndarray, games: np.ndarray, points: np.ndarray) -> np.ndar
     return found
 
 
-@estimator("junkin-batched")
+@ESTIMATORS.named("junkin-batched")
 def junkin_batched(counts: Counts, options: Options) -> np.ndarray:
     """Junkin 2025, Appendix I: from `start`, one step of `k_factor` times (points - expected points) for each opponent,
     the weakest first. Ill-conditioned beyond a few games a level: it is here to reproduce the paper's numbers."""
@@ -53,7 +53,7 @@ def junkin_batched(counts: Counts, options: Options) -> np.ndarray:
     return found
 
 
-@estimator("sequential")
+@ESTIMATORS.named("sequential")
 def sequential(counts: Counts, options: Options) -> np.ndarray:
     """The classical update after every game, in an order drawn from the seed; the interval has its luck in it."""
     found = unknown(counts)

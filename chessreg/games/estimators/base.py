@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chessreg.errors import BadInputError, NotFoundError
+from chessreg.named import Registry
 
 WIN, DRAW, LOSS = 0, 1, 2
 SCALE = math.log(10) / 400
@@ -68,27 +68,9 @@ class Options(NamedTuple):
 Estimator = Callable[[Counts, Options], np.ndarray]
 """Counts → ratings, float64 [sample, player]: infinite where all was won or lost, NaN where nothing is known."""
 
-ESTIMATORS: dict[str, Estimator] = {}
+ESTIMATORS: Registry[Estimator] = Registry("rating estimator")
 JOINT = frozenset({"bradley-terry", "davidson"})
 """Those that need no opponents of known rating."""
-
-
-def estimator(name: str) -> Callable[[Estimator], Estimator]:
-    """Register an estimator. Raises BadInputError for a name that another has."""
-
-    def register(function: Estimator) -> Estimator:
-        if name in ESTIMATORS:
-            raise BadInputError(f"two rating estimators are named {name}")
-        ESTIMATORS[name] = function
-        return function
-
-    return register
-
-
-def estimator_named(name: str) -> Estimator:
-    if name not in ESTIMATORS:
-        raise NotFoundError(f"there is no rating estimator {name!r}", f"one of {', '.join(ESTIMATORS)}")
-    return ESTIMATORS[name]
 
 
 def expected(difference: np.ndarray) -> np.ndarray:

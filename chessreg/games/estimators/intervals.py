@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chessreg.games.estimators.base import FAR, LOSS, SCALE, STEPS, Counts, Options, Pool, estimator_named, expected
+from chessreg.games.estimators.base import ESTIMATORS, FAR, LOSS, SCALE, STEPS, Counts, Options, Pool, expected
 from chessreg.noise import generator
 
 CONFIDENCE = 0.95
@@ -29,7 +29,7 @@ def rate(pool: Pool, name: str, options: Options, resamples: int, key: Sequence[
 
     Raises NotFoundError for an unknown estimator.
     """
-    function = estimator_named(name)
+    function = ESTIMATORS[name]
     counts = resampled(pool, resamples, key)
     ratings = function(counts, options)
     return [_with_interval(counts, ratings, player, options) for player in range(len(pool.players))]

@@ -6,19 +6,19 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from chessreg.games.estimators.base import DRAW, FAR, LOSS, SCALE, STEPS, WIN, Counts, Options, estimator, rated
+from chessreg.games.estimators.base import DRAW, ESTIMATORS, FAR, LOSS, SCALE, STEPS, WIN, Counts, Options, rated
 
 RIDGE = 1e-12  # keeps a singular system solvable where only differences are determined
 
 
-@estimator("bradley-terry")
+@ESTIMATORS.named("bradley-terry")
 def bradley_terry(counts: Counts, options: Options) -> np.ndarray:
     """Maximum likelihood of all players at once (Bradley and Terry 1952); a draw is half a win and half a loss. Anchors
     keep their ratings; without any the mean is 0."""
     return _joint(counts, with_draws=False)
 
 
-@estimator("davidson")
+@ESTIMATORS.named("davidson")
 def davidson(counts: Counts, options: Options) -> np.ndarray:
     """The same with draws as a third result whose frequency is fitted (Davidson 1970): equal players draw most."""
     return _joint(counts, with_draws=True)

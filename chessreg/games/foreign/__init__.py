@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chessreg.games.foreign.file import FORMATS, Format, find_format, format_named
+from chessreg.games.foreign.file import FORMATS, Format, find_format
 from chessreg.games.foreign.game import ForeignFile, ForeignGame, Oddity, Rejected
 
 __all__ = [
@@ -13,5 +13,4 @@ __all__ = [
     "Oddity",
     "Rejected",
     "find_format",
-    "format_named",
 ]

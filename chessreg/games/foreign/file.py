@@ -12,6 +12,7 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.foreign import chess_gpt_eval, grid, tournament
 from chessreg.games.foreign.game import ForeignFile
 from chessreg.games.foreign.text import read_text
+from chessreg.named import Registry
 
 
 @dataclass(frozen=True)
@@ -25,27 +26,19 @@ class Format:
     games: Callable[[str], ForeignFile] | None = None
 
 
-FORMATS: dict[str, Format] = {
-    f.name: f
-    for f in (
-        Format(
-            "chess_gpt_eval",
-            "games",
-            "one CSV row a game, as adamkarvonen/chess_gpt_eval and its forks write (16 to 24 columns)",
-            chess_gpt_eval.fits,
-            chess_gpt_eval.read,
-        ),
-        Format("pgn", "games", "a tournament: games of named players", tournament.fits, tournament.read),
-        Format("grid-search", "aggregates", "means and completion rates by intervention, one CSV row each", grid.fits),
-    )
-}
-
-
-def format_named(name: str) -> Format:
-    """Raises NotFoundError for a format that there is not."""
-    if name not in FORMATS:
-        raise NotFoundError(f"there is no format of results {name!r}", f"one of {', '.join(FORMATS)}")
-    return FORMATS[name]
+FORMATS: Registry[Format] = Registry("format of results")
+for _format in (
+    Format(
+        "chess_gpt_eval",
+        "games",
+        "one CSV row a game, as adamkarvonen/chess_gpt_eval and its forks write (16 to 24 columns)",
+        chess_gpt_eval.fits,
+        chess_gpt_eval.read,
+    ),
+    Format("pgn", "games", "a tournament: games of named players", tournament.fits, tournament.read),
+    Format("grid-search", "aggregates", "means and completion rates by intervention, one CSV row each", grid.fits),
+):
+    FORMATS[_format.name] = _format
 
 
 def find_format(path: Path) -> Format:
@@ -63,7 +56,7 @@ def find_format(path: Path) -> Format:
 @functools.lru_cache(maxsize=2)  # of a run's estimate, work and report: replaying a thousand games takes seconds
 def read_games(path: Path, name: str) -> ForeignFile:
     """The games of a file. Raises BadInputError when it holds none."""
-    found = format_named(name)
+    found = FORMATS[name]
     if found.games is None:
         raise BadInputError(f"a {name} file holds aggregates, no games", f"chessreg import results {path}")
     read = found.games(read_text(path))

@@ -12,6 +12,7 @@ from chessreg.encodings import encoding
 from chessreg.errors import BadInputError
 from chessreg.models.checkpoint import CheckpointInfo, digest, save_checkpoint
 from chessreg.models.importers.source import Source, open_source
+from chessreg.named import Registry
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,13 +59,11 @@ class ImportReport:
     tokens_compared: int
 
 
-FORMATS: dict[str, ImportFormat] = {}
+FORMATS: Registry[ImportFormat] = Registry("import format")
 
 
 def register(format: ImportFormat) -> None:
-    """Add a format. Raises ValueError for a name that is taken."""
-    if format.name in FORMATS:
-        raise ValueError(f"import format {format.name} is registered twice")
+    """Make a format known by its name. Raises ValueError when the name is taken."""
     FORMATS[format.name] = format
 
 
@@ -100,8 +99,6 @@ def import_checkpoint(
 
 def recognise(source: Source, name: str | None = None) -> ImportFormat:
     if name is not None:
-        if name not in FORMATS:
-            raise BadInputError(f"no import format {name}", f"there are {', '.join(sorted(FORMATS))}")
         return FORMATS[name]
     for candidate in FORMATS.values():
         if candidate.recognises(source):

@@ -8,21 +8,20 @@ registry and no results. `tests/scheduling/executors/test_conformance.py` holds 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 from uuid import UUID
 
-from chessreg.errors import NotFoundError
+from chessreg.named import Registry
 from chessreg.registry.tables import Cause
 
-EXECUTORS = {  # the word before the colon of `--on` → its class, called with what stands after the colon
-    "local": "chessreg.scheduling.executors.local:LocalExecutor",
-    "slurm": "chessreg.scheduling.executors.slurm:SlurmExecutor",
-    "ray": "chessreg.scheduling.executors.ray:RayExecutor",
-}
+EXECUTORS: Registry[str] = Registry("executor", "--on local, slurm:PROFILE, ray:ADDRESS")
+"""The word before the colon of `--on` → its class, called with what stands after the colon."""
+EXECUTORS["local"] = "chessreg.scheduling.executors.local:LocalExecutor"
+EXECUTORS["slurm"] = "chessreg.scheduling.executors.slurm:SlurmExecutor"
+EXECUTORS["ray"] = "chessreg.scheduling.executors.ray:RayExecutor"
 
 
 @dataclass(frozen=True)
@@ -105,10 +104,6 @@ class Executor(Protocol):
 def executor(on: str) -> Executor:
     """The executor that `--on` names: `local`, `slurm:PROFILE`, `ray`, `ray:ADDRESS`."""
     word, _, rest = on.partition(":")
-    if word not in EXECUTORS:
-        raise NotFoundError(f"there is no executor {word!r}", f"--on takes {', '.join(EXECUTORS)}")
     module, _, name = EXECUTORS[word].partition(":")
-    if importlib.util.find_spec(module) is None:
-        raise NotFoundError(f"this chessreg has no executor {word!r}", "--on local")
     made: Executor = getattr(importlib.import_module(module), name)(rest)
     return made

@@ -181,7 +181,7 @@ def test_rules_are_known_by_name_once():
     assert list(SCALE_RULES) == ["single_scale", "single_target", "average_target"]
     with pytest.raises(NotFoundError, match="single_target"):
         scale_rule("double")
-    with pytest.raises(ValueError, match="twice"):
+    with pytest.raises(ValueError, match="registered already"):
         register(ScaleRule("single_scale", ""))
     flat = torch.ones(1, 4)
     with pytest.raises(ChessregError, match="does not change"):

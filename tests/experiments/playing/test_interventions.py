@@ -88,13 +88,13 @@ def test_the_row_says_what_was_done(session, make_vectors):
     ],
 )
 def test_settings_without_effect_or_sense_are_refused(settings):
-    with pytest.raises(BadInputError):
+    with pytest.raises((BadInputError, NotFoundError)):
         InterventionSettings(**settings)
 
 
 def test_a_control_name_cannot_be_taken_twice():
     with pytest.raises(ValueError, match="'random' is registered"):
-        interventions.control("random")(lambda direction, layer, seed: direction)
+        interventions.CONTROLS.named("random")(lambda direction, layer, seed: direction)
 
 
 def test_a_vector_of_another_checkpoint_is_refused(session, make_vectors, tmp_path):

@@ -57,7 +57,7 @@ def test_temperatures_must_fit_the_tries():
 
 def test_a_policy_name_cannot_be_taken_twice():
     with pytest.raises(ValueError, match="'legal' is registered"):
-        policies.policy("legal")(policies.Legal)
+        policies.POLICIES.named("legal")(policies.Legal)
 
 
 def test_retry_plays_the_first_sample_that_is_legal_and_keeps_the_others_texts(model, pgn):

@@ -1,0 +1,47 @@
+"""Things known by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from chessreg.errors import NotFoundError
+from chessreg.named import Registry
+
+
+def labels() -> Registry[int]:
+    made: Registry[int] = Registry("label", "piece, colour")
+    made["piece"] = 13
+    made["colour"] = 3
+    return made
+
+
+def test_a_name_is_taken_once() -> None:
+    with pytest.raises(ValueError, match="label 'piece' is registered already"):
+        labels()["piece"] = 2
+
+
+def test_an_unknown_name_is_answered_with_those_that_come_near_else_with_all() -> None:
+    with pytest.raises(NotFoundError, match=r"no label 'pieces' .*did you mean piece\?; for example piece, colour"):
+        labels()["pieces"]
+    with pytest.raises(NotFoundError, match="there are piece, colour"):
+        labels()["zzz"]
+
+
+def test_it_is_a_mapping_in_the_order_of_addition() -> None:
+    made = labels()
+    assert list(made) == ["piece", "colour"]
+    assert made.get("zzz") is None
+    assert "piece" in made
+    assert "zzz" not in made
+    assert len(made) == 2
+
+
+def test_a_decorator_returns_what_it_decorates() -> None:
+    made: Registry[object] = Registry("rule")
+
+    @made.named("double")
+    def double(value: int) -> int:
+        return 2 * value
+
+    assert made["double"] is double
+    assert double(2) == 4
