@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from chessreg.queries.result import QueryResult
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.runner import RunReport
-    from chessreg.runs.spec import How, Spec
+    from chessreg.runs.spec import ExecutionOptions, Spec
     from store import Store
 
 HOME = ".chessreg"
@@ -60,7 +60,7 @@ class Session:
     def run(
         self,
         spec: Spec,
-        how: How | None = None,
+        options: ExecutionOptions | None = None,
         *,
         kind: str | None = None,
         name: str | None = None,
@@ -77,10 +77,10 @@ class Session:
 
         found = of_spec(spec, kind)
 
-        def begin(frozen: Any, missing: int) -> None:
+        def begin(resolved: Any, missing: int) -> None:
             if name:  # refuse a taken name before anything is done
                 with self.database.read() as session:
-                    names.check_free(session, "run", frozen.run_id, name)
+                    names.check_free(session, "run", resolved.run_id, name)
 
         def say(run_id: UUID) -> None:
             if name:
@@ -90,7 +90,7 @@ class Session:
         report = runner.run(
             found,
             spec,
-            how or found.how(),
+            options or found.options(),
             self.database,
             self.store,
             given=tuple(sorted(spec.model_fields_set)) if given is None else given,
@@ -103,7 +103,13 @@ class Session:
         return report
 
     def launch(
-        self, spec: Spec, how: How | None = None, *, kind: str | None = None, name: str | None = None, **asked: Any
+        self,
+        spec: Spec,
+        options: ExecutionOptions | None = None,
+        *,
+        kind: str | None = None,
+        name: str | None = None,
+        **asked: Any,
     ) -> UUID | None:
         """Queue a spec's run as jobs that outlive this process: `on`, `shards`, `priority`, … as `chessreg launch`.
 
@@ -114,7 +120,7 @@ class Session:
         from chessreg.scheduling.presence import Presence
 
         found = of_spec(spec, kind)
-        order = Order(found, spec, how or found.how(), tuple(sorted(spec.model_fields_set)), name, **asked)
+        order = Order(found, spec, options or found.options(), tuple(sorted(spec.model_fields_set)), name, **asked)
         group = enqueue(plan([order], self.database, self.store), self.database, self.store)
         if group is not None:
             Presence(self.store).start(self.database.url)

@@ -129,7 +129,7 @@ def bring_in(home: Home, kind: Any, paths: tuple[Path, ...], name: str | None, g
     session = home.session()
     given["residual"] = None if given["residual"] == "auto" else given["residual"]
     spec = spec_of(kind, paths, session.inputs, **given)
-    how = kind.how(names=", ".join(path.name for path in paths))
+    how = kind.options(names=", ".join(path.name for path in paths))
     report = session.run(spec, how, name=name)
     if report.attempt_id is None:
         click.echo(f"these files are {kind.name} {report.run_id.hex[-6:]} already; nothing was added", err=True)

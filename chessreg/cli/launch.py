@@ -89,7 +89,7 @@ def launch(ctx: click.Context, resume: str | None) -> None:
         from chessreg.scheduling.launch import Order
 
         kind, spec, given = recorded(home, resume)
-        go(home, [Order(kind, spec, kind.how(), given)], dry_run=False, wait=False, as_json=False)
+        go(home, [Order(kind, spec, kind.options(), given)], dry_run=False, wait=False, as_json=False)
 
 
 class LaunchCommand(KindCommand):
@@ -136,7 +136,7 @@ def sweep_orders(kind: Kind, params: dict[str, Any]) -> list[Order]:
     table = read_toml(path)
     if wrong := table.keys() - {"grid", "cells"}:
         raise BadInputError(f"{path}: {', '.join(sorted(wrong))} is neither grid nor cells", "[grid]\nseed = [0, 1, 2]")
-    given = merged(given_values(kind.spec, params), given_values(kind.how, params))
+    given = merged(given_values(kind.spec, params), given_values(kind.options, params))
     file = read_toml(Path(params["spec"])) if params["spec"] else {}
     preset = kind.preset(params["preset"]) if params.get("preset") else {}
     base = merged(merged(dict(preset), {k: v for k, v in file.items() if k not in ("kind", "name")}), given)
@@ -153,11 +153,11 @@ def cell_orders(
     orders = []
     for number, cell in enumerate(cells(table.get("grid", {}), table.get("cells", ()))):
         values = merged(base, nested(cell))
-        wrong = values.keys() - kind.spec.model_fields.keys() - kind.how.model_fields.keys()
+        wrong = values.keys() - kind.spec.model_fields.keys() - kind.options.model_fields.keys()
         if wrong:
             raise BadInputError(f"{where}: {kind.name} has no setting {', '.join(sorted(wrong))}")
         spec = build(kind.spec, {k: v for k, v in values.items() if k in kind.spec.model_fields})
-        how = build(kind.how, {k: v for k, v in values.items() if k in kind.how.model_fields})
+        how = build(kind.options, {k: v for k, v in values.items() if k in kind.options.model_fields})
         orders.append(order_of(kind, spec, how, tuple(sorted(values)), cell_name(name, cell, number), asked))
     return orders
 

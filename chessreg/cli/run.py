@@ -15,7 +15,7 @@ from chessreg.errors import BadInputError, NotFoundError
 
 if TYPE_CHECKING:
     from chessreg.runs.kind import Kind
-    from chessreg.runs.resolve import Frozen
+    from chessreg.runs.resolve import ResolvedSpec
     from chessreg.session import Session
 
 
@@ -56,7 +56,7 @@ def command(
     """The command of one kind. What-settings decide the result; how-settings do not. `more`: options of one's own."""
     from chessreg.cli.spec_options import options
 
-    what, how = options(kind.spec), options(kind.how)
+    what, how = options(kind.spec), options(kind.options)
     preset = click.Option(
         ["--preset"],
         type=click.Choice(list(kind.presets)),
@@ -130,18 +130,18 @@ def settings(kind: Kind, params: dict[str, Any]) -> tuple[Any, Any, dict[str, st
     from chessreg.cli.spec_options import build, given_values, merged
 
     from_file = read_toml(Path(params["spec"])) if params["spec"] else {}
-    wrong = from_file.keys() - kind.spec.model_fields.keys() - kind.how.model_fields.keys() - {"kind", "name"}
+    wrong = from_file.keys() - kind.spec.model_fields.keys() - kind.options.model_fields.keys() - {"kind", "name"}
     if wrong:
         raise BadInputError(f"{params['spec']}: {kind.name} has no setting {', '.join(sorted(wrong))}")
     if from_file.get("kind", kind.name) != kind.name:
         raise BadInputError(f"{params['spec']} is a spec of kind {from_file['kind']}, not {kind.name}")
-    what_given, how_given = given_values(kind.spec, params), given_values(kind.how, params)
+    what_given, how_given = given_values(kind.spec, params), given_values(kind.options, params)
     sources = {key: str(params["spec"]) for key in from_file} | dict.fromkeys(what_given | how_given, "given")
     filled = kind.preset(params["preset"]) if params.get("preset") else {}
     sources = dict.fromkeys(filled, f"preset {params.get('preset')}") | sources
     in_file = {k: v for k, v in from_file.items() if k in kind.spec.model_fields}
     spec = build(kind.spec, merged(merged(filled, in_file), what_given))
-    how = build(kind.how, merged({k: v for k, v in from_file.items() if k in kind.how.model_fields}, how_given))
+    how = build(kind.options, merged({k: v for k, v in from_file.items() if k in kind.options.model_fields}, how_given))
     return spec, how, sources
 
 
@@ -157,25 +157,25 @@ def read_toml(path: Path) -> dict[str, Any]:
 def plan(session: Session, kind: Kind, spec: Any, how: Any, sources: dict[str, str]) -> dict[str, Any]:
     """What a run of this spec would do."""
     from chessreg.runs.ingest import ingest
-    from chessreg.runs.resolve import freeze, missing_units
+    from chessreg.runs.resolve import missing_units, resolve
 
     ingest(session.database, session.store)
     inputs = session.inputs
-    frozen: Frozen = freeze(kind, spec, inputs)
-    missing = missing_units(inputs, frozen)
-    estimate = kind.estimate(frozen.spec, inputs)
+    resolved: ResolvedSpec = resolve(kind, spec, inputs)
+    missing = missing_units(inputs, resolved)
+    estimate = kind.estimate(resolved.spec, inputs)
     return {
-        "run_id": frozen.run_id.hex,
+        "run_id": resolved.run_id.hex,
         "kind": kind.name,
-        "spec_hash": frozen.spec_hash,
-        "units": frozen.units,
+        "spec_hash": resolved.spec_hash,
+        "units": resolved.units,
         "missing": len(missing),
         "rows": dict(estimate.rows),
         "bytes": estimate.bytes,
         "determinism": kind.determinism,
         "settings": {
             name: {"value": value, "source": sources.get(name, "default")}
-            for name, value in (frozen.spec.model_dump(mode="json") | how.model_dump(mode="json")).items()
+            for name, value in (resolved.spec.model_dump(mode="json") | how.model_dump(mode="json")).items()
         },
         "remarks": list(estimate.remarks),
     }
@@ -184,7 +184,7 @@ def plan(session: Session, kind: Kind, spec: Any, how: Any, sources: dict[str, s
 def go_on(home: Home, reference: str) -> None:
     """Resume a run from its recorded spec."""
     kind, spec, given = recorded(home, reference)
-    execute(home, kind, spec, kind.how(), given, None, False)
+    execute(home, kind, spec, kind.options(), given, None, False)
 
 
 def recorded(home: Home, reference: str) -> tuple[Kind, Any, tuple[str, ...]]:

@@ -47,7 +47,7 @@ def frames_of(inputs: Inputs, run_id: UUID, unit: int, item: int | None = None) 
         record = session.get_one(tables.KindRecord, (run.kind, run.version))
         row = unit_row(session, record, run_id, unit, item)
         source = record.source
-    frames = kind(source).frames(row, inputs)
+    frames = kind(source).board_views(row, inputs)
     if not frames:
         raise NotFoundError(f"runs of kind {run.kind} draw no boards")
     return frames

@@ -188,7 +188,7 @@ def again(
         with Database.open(home / "registry.db") as there:
             runs = {UUID(hex=node.id) for node in inputs if node.noun == "run"}
             merge_registry(there, database, MergeReport(), runs)
-            runner.run(kind, kind.spec(**spec), kind.how(), there, scratch, given=given, on_progress=on_progress)
+            runner.run(kind, kind.spec(**spec), kind.options(), there, scratch, given=given, on_progress=on_progress)
             return compared(database, there, run_id)
 
 

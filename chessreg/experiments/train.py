@@ -193,7 +193,7 @@ def publish(task: Task[TrainSpec, TrainHowSettings], trainer: Any) -> None:
 
     spec = task.spec
     model = from_training(trainer.model.cpu())
-    source = {"format": "chessreg-train", "spec_hash": task.frozen.spec_hash, "finished": time.strftime("%Y-%m-%d")}
+    source = {"format": "chessreg-train", "spec_hash": task.resolved.spec_hash, "finished": time.strftime("%Y-%m-%d")}
     info = CheckpointInfo.of(model, spec.tokenizer, tokens_seen=trainer.tokens_seen, source=source)
     with task.output("checkpoint", 0, "checkpoint") as folder:
         save_checkpoint(model, folder, info)

@@ -1,1 +1,1 @@
-"""Import paths of older kind files; `chessreg.kinds` is the present one."""
+"""Import paths of earlier kind files; `chessreg.kinds` is the present one."""

@@ -89,7 +89,9 @@ class Launching:
             if self.known(step):
                 kind, spec = work.spec(step, work.recipes | self.coming)
                 self.coming[step.name] = f"run:{identified(kind, spec, work.session.inputs)[1]}"
-                found.append(Order(kind, spec, kind.how(**work.how), tuple(sorted(spec.model_fields_set)), on=self.on))
+                found.append(
+                    Order(kind, spec, kind.options(**work.how), tuple(sorted(spec.model_fields_set)), on=self.on)
+                )
         return found
 
     def known(self, step: Step) -> bool:

@@ -121,7 +121,7 @@ class Work:
 
     def planned(self, step: Step) -> Planned:
         """How one step stands, after those before it; a complete one's recipe is known from then on."""
-        from chessreg.runs.resolve import freeze, missing_units
+        from chessreg.runs.resolve import missing_units, resolve
 
         if not step.needs <= self.recipes.keys():
             return Planned(step, "waits", step.units, step.units, dict(step.rows), step.bytes)
@@ -133,14 +133,14 @@ class Work:
             return Planned(step, "complete", 1, 0)
         kind, spec = self.spec(step)
         inputs = self.session.inputs
-        frozen = freeze(kind, spec, inputs)
-        missing = len(missing_units(inputs, frozen))
+        resolved = resolve(kind, spec, inputs)
+        missing = len(missing_units(inputs, resolved))
         if not missing:
-            self.recipes[step.name] = f"run:{frozen.spec_hash}"
-            return Planned(step, "complete", frozen.units, 0)
-        estimate = kind.estimate(frozen.spec, inputs)
-        state = "partial" if missing < frozen.units else "ready"
-        return Planned(step, state, frozen.units, missing, dict(estimate.rows), estimate.bytes)
+            self.recipes[step.name] = f"run:{resolved.spec_hash}"
+            return Planned(step, "complete", resolved.units, 0)
+        estimate = kind.estimate(resolved.spec, inputs)
+        state = "partial" if missing < resolved.units else "ready"
+        return Planned(step, state, resolved.units, missing, dict(estimate.rows), estimate.bytes)
 
     def do(
         self,
@@ -171,7 +171,7 @@ class Work:
             self.recipes[step.name] = PREPARATIONS[step.kind].make(self.session, self.settings(step))
             return False
         kind, spec = self.spec(step)
-        report = self.session.run(spec, kind.how(**self.how), kind=kind.source, on_progress=on_progress)
+        report = self.session.run(spec, kind.options(**self.how), kind=kind.source, on_progress=on_progress)
         if report.missing:
             if not report.interrupted:
                 raise ChessregError(f"{report.missing} of {report.units} units are missing", "the same command goes on")

@@ -22,8 +22,8 @@ from chessreg.registry.tables.types import utc_now
 from chessreg.runs.heart import PROMISE_SECONDS, Heart
 from chessreg.runs.ingest import ingest
 from chessreg.runs.inputs import Inputs
-from chessreg.runs.resolve import Frozen
-from chessreg.runs.spec import How
+from chessreg.runs.resolve import ResolvedSpec
+from chessreg.runs.spec import ExecutionOptions
 from chessreg.runs.task import Stop, Task, plain
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ class Attempt:
 
     def __init__(
         self,
-        frozen: Frozen,
-        how: How,
+        resolved: ResolvedSpec,
+        options: ExecutionOptions,
         inputs: Inputs,
         given: tuple[str, ...],
         missing: list[int],
@@ -59,23 +59,25 @@ class Attempt:
         from store.fragments import FragmentWriter
 
         self.id = new_id()
-        self.frozen, self.how, self.inputs = frozen, how, inputs
+        self.resolved, self.options, self.inputs = resolved, options, inputs
         self.given, self.missing, self.where = given, missing, where
         self.state, self.cause, self.code = "running", "", 0  # how it ended
         self.message: str | None = None
         self.writer: FragmentWriter = FragmentWriter(
             inputs.store,
-            frozen.run_id.hex,
+            resolved.run_id.hex,
             self.id.hex,
             flush_rows=1 << 60,  # only the task flushes, between units: a unit's rows are never in two fragments
             flush_bytes=1 << 60,
             flush_seconds=math.inf,
         )
         self.outage: str | None = None
-        last = frozen.units - 1
-        self.reduces = frozen.kind.reduce is not None and last in missing
-        units = [unit for unit in missing if not (frozen.kind.reduce is not None and unit == last)]
-        self.task: Task[Any, Any] = Task(frozen, how, units, inputs, self.id, self.writer, self.take_in, on_progress)
+        last = resolved.units - 1
+        self.reduces = resolved.kind.reduce is not None and last in missing
+        units = [unit for unit in missing if not (resolved.kind.reduce is not None and unit == last)]
+        self.task: Task[Any, Any] = Task(
+            resolved, options, units, inputs, self.id, self.writer, self.take_in, on_progress
+        )
 
     def go(self, on_begun: Callable[[], None] = lambda: None) -> bool:
         """Do the units; returns whether it was interrupted. The attempt's end is recorded whatever happens.
@@ -90,15 +92,15 @@ class Attempt:
             with stop_on_signals(self.task):
                 heart.start()
                 if self.task.units:
-                    self.frozen.kind.run(self.task)
+                    self.resolved.kind.run(self.task)
                 if self.reduces:
                     self.task.flush()
-                    assert self.frozen.kind.reduce
-                    self.frozen.kind.reduce(self.task)
-                    self.task.done(self.frozen.units - 1)
+                    assert self.resolved.kind.reduce
+                    self.resolved.kind.reduce(self.task)
+                    self.task.done(self.resolved.units - 1)
                 if self.task.units_done < len(self.missing):
                     undone = f"{len(self.missing) - self.task.units_done} of {len(self.missing)} units"
-                    raise ChessregError(f"kind {self.frozen.kind.name} left {undone} undone, and did not say why")
+                    raise ChessregError(f"kind {self.resolved.kind.name} left {undone} undone, and did not say why")
         except (Stop, KeyboardInterrupt):
             state, cause, code = "killed", "killed", 130
             return True
@@ -115,36 +117,36 @@ class Attempt:
     def begin(self) -> None:
         machine = provenance.this_machine()
         self.add("machine", **machine)
-        kind = self.frozen.kind
+        kind = self.resolved.kind
         self.add(
             "kind",
             name=kind.name,
             version=kind.version,
             source=kind.source,
-            families=list(kind.families),
-            detail_schema=kind.columns,
+            families=list(kind.tables),
+            detail_schema=kind.schemas,
             determinism=kind.determinism,
         )
         self.add(
             "run",
-            id=self.frozen.run_id,
+            id=self.resolved.run_id,
             kind=kind.name,
             version=kind.version,
-            spec=self.frozen.what,
-            spec_hash=self.frozen.spec_hash,
+            spec=self.resolved.settings,
+            spec_hash=self.resolved.spec_hash,
             given=list(self.given),
-            units=self.frozen.units,
+            units=self.resolved.units,
             created_at=utc_now(),
         )
         pid = os.getpid()
         self.add(
             "attempt",
             id=self.id,
-            run_id=self.frozen.run_id,
+            run_id=self.resolved.run_id,
             machine_id=machine["id"],
             job_id=self.where.job_id,
             executor=self.where.executor,
-            how=self.how.model_dump(mode="json") | self.where.granted,
+            how=self.options.model_dump(mode="json") | self.where.granted,
             argv=provenance.masked_argv(sys.argv),
             pid=pid,
             pid_started=provenance.pid_start(pid),
@@ -167,9 +169,9 @@ class Attempt:
         for (name, digest), found in self.inputs.read.items():
             self.add(
                 "run_input",
-                run_id=self.frozen.run_id,
+                run_id=self.resolved.run_id,
                 name=name,
-                recipe=found.recipe,
+                recipe=found.reference,
                 digest=digest,
                 source_run_id=found.run_id,
             )

@@ -24,7 +24,7 @@ from chessreg.registry.database import Database
 from chessreg.registry.failures import RegistryError, SchemaError
 from chessreg.registry.identity import new_id
 from chessreg.registry.tables.types import UtcDateTime, utc_now
-from chessreg.runs.kind import FAMILIES
+from chessreg.runs.kind import RESULT_TABLES
 
 if TYPE_CHECKING:
     from store import Store
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 TABLES: dict[str, Table] = {t.name: t for t in tables.Base.metadata.sorted_tables}
 ORDER = {name: place for place, name in enumerate(TABLES)}  # parents first
 UPDATES = ("check_in", "attempt_end")
-ENTITIES = frozenset(TABLES) - set(FAMILIES) - {"fragment", "conflict", "annotation", "job"}
+ENTITIES = frozenset(TABLES) - set(RESULT_TABLES) - {"fragment", "conflict", "annotation", "job"}
 
 
 class NotYetError(ChessregError):
@@ -146,7 +146,7 @@ def take_rows(session: Session, by_table: dict[str, list[dict[str, Any]]], repor
     """Typed rows by table: results of units that are complete here already are compared, everything else goes in."""
     complete = complete_units(session, by_table.get("unit_range", []))
     for name in sorted(by_table.keys() - set(UPDATES), key=ORDER.__getitem__):
-        if name in FAMILIES:
+        if name in RESULT_TABLES:
             fresh = [row for row in by_table[name] if (row["run_id"], row["unit"]) not in complete]
             again = [row for row in by_table[name] if (row["run_id"], row["unit"]) in complete]
             insert_rows(session, TABLES[name], fresh)

@@ -1,6 +1,6 @@
-"""Inputs of specs: from what the user says (a name, an id) to a recipe that means the same on every machine, to bytes.
+"""Inputs of specs: from the name or id that a user gives to an input reference, and from that to bytes.
 
-A recipe is one of
+An input reference means the same on every machine. It is one of
     sha256:<digest>                        an imported artefact
     run:<spec hash>                        all that a run makes
     run:<spec hash>/<output>               one output of a run
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from chessreg.games.split import Part
     from store import Store
 
-RECIPE = re.compile(r"^(sha256:[0-9a-f]{64}|run:[0-9a-f]{64}(/\S+)?|dataset:[0-9a-f]{64}(\[[^\]]*\])?)$")
+REFERENCE = re.compile(r"^(sha256:[0-9a-f]{64}|run:[0-9a-f]{64}(/\S+)?|dataset:[0-9a-f]{64}(\[[^\]]*\])?)$")
 
 CONTENT = ("results", "probe-file", "vector-file")  # files of others that are known by their bytes alone
 IMPORTED = "imported-"  # how the kinds begin that bring in what a kind would make; their runs can stand in its place
@@ -43,47 +43,49 @@ def stands_for(kind: str, wanted: str) -> bool:
 class Located:
     """An input that is here: its bytes' digest and path, and the run that made it, if one did."""
 
-    recipe: str
+    reference: str
     digest: str
     path: Path
     run_id: UUID | None = None
 
 
-def with_weights(checkpoint: tables.Checkpoint, reference: str) -> tables.Checkpoint:
+def with_weights(checkpoint: tables.Checkpoint, name: str) -> tables.Checkpoint:
     """The checkpoint. Raises BadInputError for an external model, of which only games are here."""
     if checkpoint.artefact is None:
         raise BadInputError(
-            f"checkpoint {reference} is an external model: its games are here, its weights are not",
+            f"checkpoint {name} is an external model: its games are here, its weights are not",
             "chessreg import checkpoint FILE brings weights in",
         )
     return checkpoint
 
 
 class Inputs:
-    """Resolves the references of specs against one registry and one store, and remembers what was read."""
+    """Resolves the names of specs against one registry and one store, and remembers what was read."""
 
     def __init__(self, database: Database, store: Store) -> None:
         self.database, self.store = database, store
         self.read: dict[tuple[str, str], Located] = {}
 
-    # -- from words to recipes ------------------------------------------------------------------------------------
+    # -- from names to references ---------------------------------------------------------------------------------
 
-    def recipe(self, noun: str, reference: str) -> str:
-        """The recipe behind a name or an id. A recipe is returned as it is."""
-        if RECIPE.match(reference):
-            return reference
+    def reference(self, noun: str, name: str) -> str:
+        """The reference behind a name or an id. A reference is returned as it is."""
+        if REFERENCE.match(name):
+            return name
         if noun == "dataset":
-            return self._dataset_recipe(reference)
+            return self._dataset_reference(name)
         if noun == "checkpoint":
-            return self._checkpoint_recipe(reference)
+            return self._checkpoint_reference(name)
         if noun == "book":
-            return self._file_recipe(noun, reference)
+            return self._file_reference(noun, name)
         if noun in CONTENT:
-            return self._content_recipe(noun, reference)
-        return self._run_recipe(noun.removeprefix("run:"), reference)
+            return self._content_reference(noun, name)
+        return self._run_reference(noun.removeprefix("run:"), name)
 
-    def _dataset_recipe(self, reference: str) -> str:
-        name, _, part = reference.partition(":")
+    recipe = reference  # its earlier name
+
+    def _dataset_reference(self, name: str) -> str:
+        name, _, part = name.partition(":")
         with self.database.read() as session:
             dataset = session.get_one(tables.Dataset, names.resolve(session, "dataset", name))
             if not part:
@@ -95,10 +97,10 @@ class Inputs:
                 raise NotFoundError(f"dataset {name} has no part {part!r}", hint)
             return f"dataset:{dataset.identity}[{split.seed},{split.low!r},{split.high!r}]"
 
-    def _checkpoint_recipe(self, reference: str) -> str:
+    def _checkpoint_reference(self, name: str) -> str:
         with self.database.read() as session:
-            checkpoint = session.get_one(tables.Checkpoint, names.resolve(session, "checkpoint", reference))
-            with_weights(checkpoint, reference)
+            checkpoint = session.get_one(tables.Checkpoint, names.resolve(session, "checkpoint", name))
+            with_weights(checkpoint, name)
             if checkpoint.run_id is None:
                 return f"sha256:{checkpoint.artefact}"
             run = session.get_one(tables.Run, checkpoint.run_id)
@@ -109,36 +111,36 @@ class Inputs:
             ).first()
             return f"run:{run.spec_hash}/{output}"
 
-    def _file_recipe(self, kind: str, reference: str) -> str:
+    def _file_reference(self, kind: str, name: str) -> str:
         """A file of the user's, kept in the store and named by its content."""
-        path = Path(reference).expanduser()
+        path = Path(name).expanduser()
         if not path.is_file():
-            raise NotFoundError(f"{reference} does not exist")
+            raise NotFoundError(f"{name} does not exist")
         return f"sha256:{self.store.add(path, kind).digest}"
 
-    def _content_recipe(self, kind: str, reference: str) -> str:
+    def _content_reference(self, kind: str, name: str) -> str:
         """The same for a file that is known by its bytes alone, whatever it is called."""
-        path = Path(reference).expanduser()
+        path = Path(name).expanduser()
         if not path.is_file():
-            raise NotFoundError(f"{reference} does not exist")
+            raise NotFoundError(f"{name} does not exist")
         with self.store.stage(kind) as folder:
             shutil.copyfile(path, folder / kind)
             return f"sha256:{self.store.publish(folder).digest}"
 
-    def _run_recipe(self, kind: str, reference: str) -> str:
+    def _run_reference(self, kind: str, name: str) -> str:
         """`kind` is the run's, or `run` for a run of any kind."""
         with self.database.read() as session:
-            run = session.get(tables.Run, names.resolve(session, "run", reference))
+            run = session.get(tables.Run, names.resolve(session, "run", name))
             if run is None:  # it was named when it was launched
-                raise NotFoundError(f"run {reference} has not begun", f"chessreg wait {reference}")
+                raise NotFoundError(f"run {name} has not begun", f"chessreg wait {name}")
             if kind != "run" and not stands_for(run.kind, kind):
-                raise BadInputError(f"run {reference} is a {run.kind} run, not a {kind} run")
+                raise BadInputError(f"run {name} is a {run.kind} run, not a {kind} run")
             return f"run:{run.spec_hash}"
 
-    # -- from recipes to bytes ------------------------------------------------------------------------------------
+    # -- from references to bytes ---------------------------------------------------------------------------------
 
     def located(
-        self, field: str, recipe: str, digest: str, run_id: UUID | None = None, *, array: str | None = None
+        self, field: str, reference: str, digest: str, run_id: UUID | None = None, *, array: str | None = None
     ) -> Located:
         """An artefact, or a group of activations (`array` is its name), that is registered.
 
@@ -152,13 +154,13 @@ class Inputs:
         if not item.here(self.store):
             transfer.pull(self.database, self.store, [item])
         path = self.store.arrays / array if array is not None else self.store.path(digest)
-        found = Located(recipe, digest, path, run_id)
+        found = Located(reference, digest, path, run_id)
         self.read[field, digest] = found
         return found
 
-    def run(self, recipe: str, kind: str | None = None, complete: bool = True) -> tables.Run:
-        """The run a recipe names. Raises NotFoundError when it is not here, BadInputError when it is not complete."""
-        spec_hash = recipe.removeprefix("run:").partition("/")[0]
+    def run(self, reference: str, kind: str | None = None, complete: bool = True) -> tables.Run:
+        """The run that a reference names. Raises NotFoundError when it is not here, BadInputError when not complete."""
+        spec_hash = reference.removeprefix("run:").partition("/")[0]
         with self.database.read() as session:
             run = session.get(tables.Run, uuid_of(spec_hash))
             if run is None:
@@ -172,22 +174,22 @@ class Inputs:
             session.expunge(run)
             return run
 
-    def artefact(self, field: str, recipe: str) -> Located:
+    def artefact(self, field: str, reference: str) -> Located:
         """The artefact behind `sha256:` or `run:…/output`."""
-        if recipe.startswith("sha256:"):
-            digest = recipe.removeprefix("sha256:")
-            return self.located(field, recipe, digest)
-        run = self.run(recipe, complete=False)
-        output = recipe.partition("/")[2]
+        if reference.startswith("sha256:"):
+            digest = reference.removeprefix("sha256:")
+            return self.located(field, reference, digest)
+        run = self.run(reference, complete=False)
+        output = reference.partition("/")[2]
         with self.database.read() as session:
             row = session.get(tables.Output, (run.id, output))
         if row is None:
             raise NotFoundError(f"{run.kind} run {run.id.hex[-6:]} has made no {output!r} yet")
-        return self.located(field, recipe, row.digest, run.id)
+        return self.located(field, reference, row.digest, run.id)
 
-    def checkpoint(self, recipe: str, field: str = "checkpoint") -> tuple[tables.Checkpoint, Path]:
+    def checkpoint(self, reference: str, field: str = "checkpoint") -> tuple[tables.Checkpoint, Path]:
         """The checkpoint's row and its folder."""
-        found = self.artefact(field, recipe)
+        found = self.artefact(field, reference)
         with self.database.read() as session:
             row = session.scalars(
                 select(tables.Checkpoint).where(tables.Checkpoint.artefact == found.digest)
@@ -197,19 +199,19 @@ class Inputs:
             session.expunge(row)
         return row, found.path
 
-    def dataset(self, recipe: str, field: str = "dataset") -> tuple[Games, Part | None]:
-        """The games of a dataset recipe, and the part it names (None: all of them)."""
+    def dataset(self, reference: str, field: str = "dataset") -> tuple[Games, Part | None]:
+        """The games of a dataset reference, and the part it names (None: all of them)."""
         from chessreg.games.dataset import Games
         from chessreg.games.split import Part
 
-        match = re.fullmatch(r"dataset:([0-9a-f]{64})(?:\[(\d+),([^,]+),([^\]]+)\])?", recipe)
+        match = re.fullmatch(r"dataset:([0-9a-f]{64})(?:\[(\d+),([^,]+),([^\]]+)\])?", reference)
         if match is None:
-            raise BadInputError(f"{recipe!r} is no dataset recipe")
+            raise BadInputError(f"{reference!r} is no dataset reference")
         with self.database.read() as session:
             row = session.scalars(select(tables.Dataset).where(tables.Dataset.identity == match[1])).one_or_none()
         if row is None:
             raise NotFoundError(f"dataset {match[1][:12]}… is not in this registry", "chessreg dataset add FILE")
-        found = self.located(field, recipe, row.artefact)
+        found = self.located(field, reference, row.artefact)
         part = Part(int(match[2]), float(match[3]), float(match[4])) if match[2] else None
         return Games(found.path), part
 

@@ -17,19 +17,22 @@ from pydantic import BaseModel
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.named import Registry
-from chessreg.runs.spec import How, Spec
+from chessreg.runs.spec import ExecutionOptions, Spec
 
 if TYPE_CHECKING:
     from chessreg.games.boardframe import BoardFrame
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task
 
-FAMILIES = ("score", "trial", "game", "illegal_attempt", "rating", "prediction", "metric_point")
+RESULT_TABLES = ("score", "trial", "game", "illegal_attempt", "rating", "prediction", "metric_point")
+FAMILIES = RESULT_TABLES  # its earlier name
+# Earlier names of a kind's attributes, still accepted.
+EARLIER = {"families": "tables", "detail": "columns", "how": "options", "frames": "board_views"}
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run would write: rows by family, bytes in the store, and remarks for the reader of a dry run."""
+    """What a run would write: rows by result table, bytes in the store, and remarks for the reader of a dry run."""
 
     rows: Mapping[str, int] = field(default_factory=dict)
     bytes: int = 0
@@ -45,14 +48,22 @@ class Kind:
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
-    families: ClassVar[tuple[str, ...]]
+    tables: ClassVar[tuple[str, ...]]  # the result tables that its rows go into
     determinism: ClassVar[Literal["exact", "statistical"]] = "exact"
     spec: ClassVar[type[Spec]] = Spec
-    how: ClassVar[type[How]] = How
-    detail: ClassVar[Mapping[str, type[BaseModel]]] = {}  # family → the kind's own columns
+    options: ClassVar[type[ExecutionOptions]] = ExecutionOptions
+    columns: ClassVar[Mapping[str, type[BaseModel]]] = {}  # result table → the kind's extra columns of it
     queries: ClassVar[tuple[str, ...]] = ()  # the catalogue queries that show its results
     example: ClassVar[str] = ""  # settings of a small run on what `chessreg demo` makes, shown in help
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # name → settings that it fills in; they are hashed, not it
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for earlier, name in EARLIER.items():
+            if earlier in vars(cls):
+                setattr(cls, name, vars(cls)[earlier])
+            elif name in vars(cls):
+                setattr(cls, earlier, vars(cls)[name])
 
     def preset(self, name: str) -> dict[str, Any]:
         """The settings that a preset fills in: `PlaySpec(**kind("play").preset("paper"), checkpoint="mine")`.
@@ -80,9 +91,11 @@ class Kind:
     # Called once, when all units are complete, as one more unit (its number is `units`). None: nothing to reduce.
     reduce: ClassVar[Callable[..., None] | None] = None
 
-    def frames(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-        """The boards behind one row, for every board view. A kind without positions has none."""
+    def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+        """The boards behind one row, as every front end draws them. A kind without positions has none."""
         return []
+
+    how, detail, frames = options, columns, board_views
 
     @property
     def summary(self) -> str:
@@ -99,9 +112,9 @@ class Kind:
         return f"{package if exported else cls.__module__}:{cls.__name__}"
 
     @property
-    def columns(self) -> dict[str, Any]:
-        """family → JSON schema of the kind's own columns."""
-        return {family: model.model_json_schema() for family, model in self.detail.items()}
+    def schemas(self) -> dict[str, Any]:
+        """Result table → JSON schema of the kind's extra columns."""
+        return {table: model.model_json_schema() for table, model in self.columns.items()}
 
 
 def importable(module: str) -> bool:
@@ -129,15 +142,16 @@ def in_module(module: Any) -> list[type[Kind]]:
 
 def checked(found: type[Kind]) -> Kind:
     """An instance, after the checks that save a user's kind from failing late."""
-    unknown = set(getattr(found, "families", ())) - set(FAMILIES)
-    if unknown or not getattr(found, "families", ()):
+    tables = getattr(found, "tables", ())
+    unknown = set(tables) - set(RESULT_TABLES)
+    if unknown or not tables:
         raise BadInputError(
-            f"kind {found.name}: families must be some of {', '.join(FAMILIES)}",
-            f"{', '.join(sorted(unknown))} is none" if unknown else "it has no `families`",
+            f"kind {found.name}: its result tables must be some of {', '.join(RESULT_TABLES)}",
+            f"{', '.join(sorted(unknown))} is none" if unknown else "it has no `tables`",
         )
-    both = set(found.spec.model_fields) & set(found.how.model_fields)
+    both = set(found.spec.model_fields) & set(found.options.model_fields)
     if both:
-        raise BadInputError(f"kind {found.name}: {', '.join(sorted(both))} is both a what and a how setting")
+        raise BadInputError(f"kind {found.name}: {', '.join(sorted(both))} is both a setting and an execution option")
     for preset, values in found.presets.items():
         if wrong := set(values) - set(found.spec.model_fields):
             raise BadInputError(

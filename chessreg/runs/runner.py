@@ -1,4 +1,4 @@
-"""A run in the foreground: freeze, do the missing units, ingest as it goes, and leave a resumable run behind."""
+"""A run in the foreground: resolve, do the missing units, ingest as it goes, and leave a resumable run behind."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from chessreg.runs.attempt import Attempt, Progress
 from chessreg.runs.ingest import ingest
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Kind
-from chessreg.runs.resolve import Frozen, freeze, missing_units
-from chessreg.runs.spec import How, Spec
+from chessreg.runs.resolve import ResolvedSpec, missing_units, resolve
+from chessreg.runs.spec import ExecutionOptions, Spec
 from chessreg.runs.watch import mark_dead
 
 if TYPE_CHECKING:
@@ -37,12 +37,12 @@ class RunReport:
 def run(
     kind: Kind,
     spec: Spec,
-    how: How,
+    options: ExecutionOptions,
     database: Database,
     store: Store,
     *,
     given: tuple[str, ...] = (),
-    on_start: Callable[[Frozen, int], None] = lambda frozen, missing: None,
+    on_start: Callable[[ResolvedSpec, int], None] = lambda resolved, missing: None,
     on_begun: Callable[[UUID], None] = lambda run_id: None,
     on_progress: Progress = lambda fraction, text: None,
 ) -> RunReport:
@@ -54,19 +54,19 @@ def run(
     inputs = Inputs(database, store)
     ingest(database, store)
     mark_dead(database)
-    frozen = freeze(kind, spec, inputs)
-    missing = missing_units(inputs, frozen)
+    resolved = resolve(kind, spec, inputs)
+    missing = missing_units(inputs, resolved)
     if not missing:
-        return RunReport(frozen.run_id, kind.name, frozen.units, 0, 0, None, "complete")
-    kind.check(frozen.spec, inputs)
-    on_start(frozen, len(missing))
-    attempt = Attempt(frozen, how, inputs, given, missing, on_progress)
-    interrupted = attempt.go(lambda: on_begun(frozen.run_id))
-    left = missing_units(inputs, frozen)
+        return RunReport(resolved.run_id, kind.name, resolved.units, 0, 0, None, "complete")
+    kind.check(resolved.spec, inputs)
+    on_start(resolved, len(missing))
+    attempt = Attempt(resolved, options, inputs, given, missing, on_progress)
+    interrupted = attempt.go(lambda: on_begun(resolved.run_id))
+    left = missing_units(inputs, resolved)
     return RunReport(
-        frozen.run_id,
+        resolved.run_id,
         kind.name,
-        frozen.units,
+        resolved.units,
         len(missing),
         len(left),
         attempt.id,

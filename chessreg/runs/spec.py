@@ -1,4 +1,4 @@
-"""Specs: what decides a result (hashed), and how it is computed (recorded per attempt)."""
+"""Specs, which decide a result and are hashed, and execution options, which do not and are recorded per attempt."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 class Ref:
     """Marks a spec field that names something in the registry: a dataset, a checkpoint, or a run of some kind.
 
-    On the command line the user gives a name or an id; the frozen spec holds the recipe (`runs.inputs`).
+    On the command line the user gives a name or an id; the resolved spec holds an input reference (`runs.inputs`).
     """
 
     noun: str  # "dataset", "checkpoint", or "run:KIND"
@@ -35,12 +35,14 @@ class Spec(Settings):
     replicate: int = Field(0, ge=0, description="run the same spec anew, as replicate N")
 
 
-class How(Settings):
-    """What does not decide the result: recorded with the attempt, never hashed."""
+class ExecutionOptions(Settings):
+    """Options that do not decide the result: recorded with the attempt, not part of the run's identity."""
 
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
     threads: int = Field(0, ge=0, description="CPU threads; 0: all of the cores granted")
 
+
+How = ExecutionOptions  # its earlier name
 
 DatasetRef = Annotated[str, Ref("dataset")]
 CheckpointRef = Annotated[str, Ref("checkpoint")]
@@ -52,7 +54,7 @@ def reference_of(field: FieldInfo) -> Ref | None:
     return next((m for m in (*field.metadata, *inside) if isinstance(m, Ref)), None)
 
 
-def what(spec: Settings) -> dict[str, Any]:
+def hashed(spec: Settings) -> dict[str, Any]:
     """The hashed part of a spec as plain JSON values, fields added later left out while they have their default."""
     values = spec.model_dump(mode="json")
     for name, field in type(spec).model_fields.items():
@@ -60,5 +62,5 @@ def what(spec: Settings) -> dict[str, Any]:
         if any(isinstance(m, Added) for m in field.metadata) and value == field.get_default():
             del values[name]
         elif isinstance(value, Settings):
-            values[name] = what(value)
+            values[name] = hashed(value)
     return values

@@ -17,15 +17,15 @@ from chessreg.errors import ChessregError
 from chessreg.registry import provenance
 from chessreg.registry.tables.types import utc_now
 from chessreg.runs.inputs import Inputs
-from chessreg.runs.resolve import Frozen
-from chessreg.runs.spec import How, Spec
+from chessreg.runs.resolve import ResolvedSpec
+from chessreg.runs.spec import ExecutionOptions, Spec
 
 if TYPE_CHECKING:
     from store import Store
     from store.fragments import FragmentWriter
 
 S = TypeVar("S", bound=Spec)
-H = TypeVar("H", bound=How)
+Options = TypeVar("Options", bound=ExecutionOptions)
 
 FLUSH_SECONDS = 2.0
 FLUSH_ROWS = 5000
@@ -35,13 +35,13 @@ class Stop(Exception):
     """The attempt was asked to end; what is complete is kept."""
 
 
-class Task(Generic[S, H]):
+class Task(Generic[S, Options]):
     """One attempt's share of a run. Rows of a unit are held back until `done(unit)`; then they go out together."""
 
     def __init__(
         self,
-        frozen: Frozen,
-        how: H,
+        resolved: ResolvedSpec,
+        options: Options,
         units: list[int],
         inputs: Inputs,
         attempt_id: UUID,
@@ -49,9 +49,9 @@ class Task(Generic[S, H]):
         after_flush: Callable[[], None] = lambda: None,
         on_progress: Callable[[float, str], None] = lambda fraction, text: None,
     ) -> None:
-        self.frozen, self.how, self.units, self.inputs = frozen, how, units, inputs
-        self.spec: S = frozen.spec  # type: ignore[assignment]
-        self.kind, self.run_id, self.attempt_id = frozen.kind, frozen.run_id, attempt_id
+        self.resolved, self.options, self.units, self.inputs = resolved, options, units, inputs
+        self.spec: S = resolved.spec  # type: ignore[assignment]
+        self.kind, self.run_id, self.attempt_id = resolved.kind, resolved.run_id, attempt_id
         self.units_done = 0
         self.stopping = False
         self.fraction, self.doing = 0.0, ""  # how far it is; the heart says it at the next check-in
@@ -59,6 +59,11 @@ class Task(Generic[S, H]):
         self._held: dict[int, list[tuple[str, dict[str, Any]]]] = defaultdict(list)
         self._rows = 0
         self._flushed = time.monotonic()
+
+    @property
+    def how(self) -> Options:
+        """The earlier name of `options`."""
+        return self.options
 
     @property
     def store(self) -> Store:
@@ -71,14 +76,14 @@ class Task(Generic[S, H]):
 
     # -- handing back ---------------------------------------------------------------------------------------------
 
-    def emit(self, family: str, unit: int, detail: BaseModel | None = None, **columns: Any) -> None:
-        """One result row of `unit`. `detail` is the kind's own row model for this family."""
-        if family not in self.kind.families:
-            raise ChessregError(f"kind {self.kind.name} emits a {family} row, which is not among its families")
+    def emit(self, table: str, unit: int, detail: BaseModel | None = None, **columns: Any) -> None:
+        """One result row of `unit`. `detail` holds the kind's extra columns of this result table."""
+        if table not in self.kind.tables:
+            raise ChessregError(f"kind {self.kind.name} emits a {table} row, which is not among its result tables")
         row = {"run_id": self.run_id, "unit": unit, "attempt_id": self.attempt_id, **columns}
         if detail is not None:
             row["detail"] = detail.model_dump(mode="json")
-        self._held[unit].append((family, row))
+        self._held[unit].append((table, row))
 
     def record(self, table: str, **columns: Any) -> None:
         """An entity row (probe, vector, match, intervention, engine, …): what results refer to."""
@@ -87,8 +92,8 @@ class Task(Generic[S, H]):
 
     def done(self, unit: int) -> None:
         """Unit `unit` is complete: its rows count from now on."""
-        for family, row in self._held.pop(unit, []):
-            self._writer.add(family, plain(row))
+        for table, row in self._held.pop(unit, []):
+            self._writer.add(table, plain(row))
             self._rows += 1
         self._writer.add(
             "unit_range",

@@ -24,8 +24,8 @@ from chessreg.registry.tables.types import utc_now
 from chessreg.runs import reach
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Kind
-from chessreg.runs.resolve import Frozen, identified, missing_units, recipes
-from chessreg.runs.spec import How, Spec
+from chessreg.runs.resolve import ResolvedSpec, identified, missing_units, references
+from chessreg.runs.spec import ExecutionOptions, Spec
 from chessreg.scheduling import queue
 from chessreg.scheduling.executors import executor
 
@@ -41,7 +41,7 @@ class Order:
 
     kind: Kind
     spec: Spec
-    how: How
+    options: ExecutionOptions
     given: tuple[str, ...] = ()
     name: str | None = None
     on: str = "local"
@@ -75,18 +75,18 @@ class Expected(Inputs):
         super().__init__(database, store)
         self.of_launch: dict[str, tuple[str, str]] = {}  # name or run id → kind and spec hash
 
-    def _run_recipe(self, kind: str, reference: str) -> str:
+    def _run_reference(self, kind: str, reference: str) -> str:
         found = self._expected(reference)
         if found is None:
-            return super()._run_recipe(kind, reference)
+            return super()._run_reference(kind, reference)
         if kind not in ("run", found[0]):
             raise BadInputError(f"run {reference} is a {found[0]} run, not a {kind} run")
         return f"run:{found[1]}"
 
-    def _checkpoint_recipe(self, reference: str) -> str:
+    def _checkpoint_reference(self, reference: str) -> str:
         found = self._expected(reference)
         if found is None:
-            return super()._checkpoint_recipe(reference)
+            return super()._checkpoint_reference(reference)
         if found[0] != "train":
             raise BadInputError(f"{reference} is a {found[0]} run, which makes no checkpoint")
         return f"run:{found[1]}/checkpoint"
@@ -137,15 +137,15 @@ def plan(orders: Sequence[Order], database: Database, store: Store) -> list[Plan
 def plan_one(order: Order, inputs: Expected, planned: dict[str, Planned]) -> Planned:
     spec, spec_hash = identified(order.kind, order.spec, inputs)
     after = []
-    for name, recipe in recipes(spec).items():
-        needed = recipe.removeprefix("run:").partition("/")[0]
+    for name, reference in references(spec).items():
+        needed = reference.removeprefix("run:").partition("/")[0]
         with inputs.database.read() as session:
-            is_made = not recipe.startswith("run:") or reach.finished(session, recipe)
+            is_made = not reference.startswith("run:") or reach.finished(session, reference)
             comes = needed in planned or queue.active(session, uuid_of(needed)) if not is_made else False
             run = session.get(tables.Run, uuid_of(needed)) if not is_made else None
             tried = session.scalars(select(Job.id).where(Job.run_id == uuid_of(needed))).first() if run else None
         if is_made:
-            reach.require(inputs, name, recipe)
+            reach.require(inputs, name, reference)
         elif comes:
             after.append(needed)
         elif run is not None:
@@ -158,8 +158,8 @@ def plan_one(order: Order, inputs: Expected, planned: dict[str, Planned]) -> Pla
         count = order.kind.units(spec, inputs)
         if count < 1:
             raise BadInputError(f"this {order.kind.name} has nothing to do", "its inputs yield no units")
-        frozen = Frozen(order.kind, spec, spec_hash, count + (order.kind.reduce is not None))
-        units, missing = frozen.units, len(missing_units(inputs, frozen))
+        resolved = ResolvedSpec(order.kind, spec, spec_hash, count + (order.kind.reduce is not None))
+        units, missing = resolved.units, len(missing_units(inputs, resolved))
         if missing:
             order.kind.check(spec, inputs)
         else:
@@ -196,7 +196,7 @@ def jobs_of(planned: Planned, group: UUID, store: Store, folder: Path) -> list[J
     """One job a shard, and one for the reduce of a kind that has one."""
     order = planned.order
     shards = min(order.shards, max((planned.units or order.shards) - (order.kind.reduce is not None), 1))
-    how = order.how.model_dump(mode="json")
+    how = order.options.model_dump(mode="json")
     numbers = list(range(shards)) + ([shards] if order.kind.reduce is not None else [])
     return [
         Job(

@@ -106,18 +106,18 @@ def needed(database: Database, store: Store, order: dict[str, Any]) -> list[Item
     from chessreg.runs import reach
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.kind import kind
-    from chessreg.runs.resolve import recipes
+    from chessreg.runs.resolve import references
     from chessreg.runs.transfer import items_of
 
     inputs = Inputs(database, store)
     found: dict[str, Item] = {}
-    for recipe in recipes(kind(order["source"]).spec(**order["spec"])).values():
-        found |= {item.digest: item for item in reach.items(inputs, recipe)}
+    for reference in references(kind(order["source"]).spec(**order["spec"])).values():
+        found |= {item.digest: item for item in reach.items(inputs, reference)}
         with database.read() as session:
-            if recipe.startswith("run:"):
-                runs = [lineage.Node("run", uuid_of(recipe.removeprefix("run:").partition("/")[0]).hex)]
+            if reference.startswith("run:"):
+                runs = [lineage.Node("run", uuid_of(reference.removeprefix("run:").partition("/")[0]).hex)]
             else:
-                rows = session.query(tables.Checkpoint).filter_by(artefact=recipe.removeprefix("sha256:"))
+                rows = session.query(tables.Checkpoint).filter_by(artefact=reference.removeprefix("sha256:"))
                 runs = [lineage.node_of(row) for row in rows]
             for node in (above for run in runs for above in lineage.nodes(lineage.tree(session, run, up=True))):
                 found |= {item.digest: item for item in items_of(session, node) if item.array is None}

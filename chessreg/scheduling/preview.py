@@ -12,7 +12,7 @@ from sqlalchemy import select
 from chessreg.registry import tables
 from chessreg.registry.database import Database
 from chessreg.runs.inputs import Inputs
-from chessreg.runs.spec import what
+from chessreg.runs.spec import hashed
 from chessreg.scheduling.launch import Planned
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def seconds_a_unit(planned: Planned, database: Database) -> tuple[float | None, 
     )
     with database.read() as session:
         found = session.execute(query).all()
-    wanted, here = what(planned.spec), socket.gethostname()
+    wanted, here = hashed(planned.spec), socket.gethostname()
     near = sorted(found, key=lambda row: (row.host != here, -alike(wanted, row.spec)))[:NEAREST]
     paces = [(row.ended_at - row.started_at).total_seconds() / row.units_done for row in near if row.ended_at]
     return (statistics.median(paces), len(paces)) if paces else (None, 0)

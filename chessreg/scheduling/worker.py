@@ -88,33 +88,33 @@ def do(order: dict[str, Any], folder: Path, begun: Callable[[Any], None]) -> boo
     from chessreg.runs.attempt import Attempt, Where
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.kind import kind as find
-    from chessreg.runs.resolve import freeze, missing_units
+    from chessreg.runs.resolve import missing_units, resolve
     from store import Store
 
     kind = find(order["source"])
     spec = kind.spec(**order["spec"])
     granted = granted_here()
-    how = kind.how(**order["how"])
+    how = kind.options(**order["how"])
     how = how.model_copy(update=settings_of(how, granted))
     with Database.open(None, create=False) as database:
         # Where this machine calls the store by another name (a Slurm profile's `store`), the environment says so.
         inputs = Inputs(database, Store(os.environ.get("CHESSREG_JOB_STORE") or order["store"]))
-        frozen = freeze(kind, spec, inputs)
-        if frozen.run_id.hex != order["run"]:
+        resolved = resolve(kind, spec, inputs)
+        if resolved.run_id.hex != order["run"]:
             raise ChessregError(
                 f"kind {kind.name} is not what it was when this was launched (version {kind.version} now)",
                 "launch it again",
             )
-        wanted = share(frozen.units - (kind.reduce is not None), frozen.units, order["shard"], order["shards"])
-        missing = [unit for unit in missing_units(inputs, frozen) if unit in wanted]
+        wanted = share(resolved.units - (kind.reduce is not None), resolved.units, order["shard"], order["shards"])
+        missing = [unit for unit in missing_units(inputs, resolved) if unit in wanted]
         if not missing:
             say("nothing is missing")
             return False
-        kind.check(frozen.spec, inputs)
+        kind.check(resolved.spec, inputs)
         say(f"{len(missing)} of {len(wanted)} units to do; {given_to(granted)}")
         log = os.environ.get("CHESSREG_JOB_LOG") or str(folder / "log.txt")
         where = Where(order["executor"], UUID(order["job"]), log, granted=granted, ingests=False)
-        attempt = Attempt(frozen, how, inputs, tuple(order["given"]), missing, talk(), where)
+        attempt = Attempt(resolved, how, inputs, tuple(order["given"]), missing, talk(), where)
         begun(attempt)
         return attempt.go()
 

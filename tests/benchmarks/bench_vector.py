@@ -27,7 +27,7 @@ from chessreg.experiments.vector.classed import gather
 from chessreg.experiments.vector.kind import VectorHow, VectorSpec
 from chessreg.models.devices import prepare
 from chessreg.models.language_model import LanguageModel
-from chessreg.runs.resolve import with_recipes
+from chessreg.runs.resolve import with_references
 from chessreg.session import open_session
 
 AUTHORS_LENGTH = 364  # tokens of each game that the author's code runs
@@ -88,7 +88,7 @@ def main() -> None:
         began = time.perf_counter()
         session.model("reference", device)
         loading = time.perf_counter() - began
-        recipes = VectorSpec(**with_recipes(settings, session.inputs).model_dump())
+        recipes = VectorSpec(**with_references(settings, session.inputs).model_dump())
         games = gather(recipes, session.inputs)
         texts = games.games.texts(games.places)
 

@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 
 from chessreg.cli.root import run_command_line
 from chessreg.registry import tables
-from chessreg.runs.kind import FAMILIES, kind, kinds
+from chessreg.runs.kind import RESULT_TABLES, kind, kinds
 
 TOY = str(Path(__file__).parent / "toy_kind.py")
 EVERY = [*kinds(), TOY]
@@ -40,7 +40,7 @@ def results(session, run_id) -> dict[str, int]:
     """Rows of a run by family."""
     counts = {}
     with session.database.read() as sql:
-        for family in FAMILIES:
+        for family in RESULT_TABLES:
             table = tables.Base.metadata.tables[family]
             counts[family] = sql.scalar(select(func.count()).select_from(table).where(table.c.run_id == run_id))
     return {family: count for family, count in counts.items() if count}
@@ -80,13 +80,13 @@ def test_a_kind_is_helped_planned_killed_resumed_queried_and_drawn(name, world, 
     assert (report["state"], report["done"], report["run_id"]) == ("complete", planned["units"], planned["run_id"])
     rows = results(session, run_id)
     assert rows, "a complete run has results"
-    assert set(rows) <= set(found.families)
+    assert set(rows) <= set(found.tables)
 
     _, _, err = chessreg("run", name, *example)
     assert "nothing to do" in err
     assert results(session, run_id) == rows
 
-    short = len(found.families) == 1 and found.name not in tables.Base.metadata.tables
+    short = len(found.tables) == 1 and found.name not in tables.Base.metadata.tables
     view = (found.name if short else f"{found.name}_{next(iter(rows))}").replace("-", "_")
     asked = f"select count(*) as n from {view} where run_id = '{run_id}'"
     status, out, err = chessreg("query", "--sql", asked, "--format", "csv")

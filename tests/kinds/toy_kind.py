@@ -9,10 +9,7 @@ import time
 import chess
 from pydantic import BaseModel, Field
 
-from chessreg.games.boardframe import Arrow, BoardFrame
-from chessreg.noise import generator
-from chessreg.runs.kind import Estimate, Kind
-from chessreg.runs.spec import Spec
+from chessreg.kinds import Arrow, BoardFrame, Estimate, Kind, Spec, generator
 
 
 class ToySpec(Spec):
@@ -32,9 +29,9 @@ class Toy(Kind):
 
     name = "toy"
     example = "--positions 20"
-    families = ("score",)
+    tables = ("score",)
     spec = ToySpec
-    detail = {"score": ToyRow}
+    columns = {"score": ToyRow}
 
     def units(self, spec, inputs):
         return spec.positions
@@ -53,7 +50,7 @@ class Toy(Kind):
             time.sleep(task.spec.pause)
             task.done(unit)
 
-    def frames(self, row, inputs):
+    def board_views(self, row, inputs):
         move = chess.Move.from_uci(row["move"])
         arrow = Arrow(move.from_square, move.to_square, label=row["move"])
         return [BoardFrame.from_board(chess.Board(row["fen"]), arrows=(arrow,))]

@@ -40,9 +40,9 @@ def test_a_kind_in_a_file_needs_no_class_name_when_there_is_one():
         ("import nothing_of_that_name", BadInputError, "fails to import"),
         ("x = 1", BadInputError, "defines 0 kinds"),
         (
-            "from chessreg.runs.kind import Kind\nclass A(Kind):\n    name = 'a'\n    families = ('nonsense',)",
+            "from chessreg.runs.kind import Kind\nclass A(Kind):\n    name = 'a'\n    tables = ('nonsense',)",
             BadInputError,
-            "families",
+            "result tables",
         ),
     ],
 )
@@ -56,3 +56,59 @@ def test_a_file_that_cannot_be_used_is_told_in_one_line(tmp_path, text, error, s
 def test_an_unknown_kind_names_those_there_are():
     with pytest.raises(NotFoundError, match="probe"):
         kind("prob")
+
+
+OF_BEFORE = """
+from chessreg.games.boardframe import BoardFrame
+from chessreg.jobs.kind import Estimate, Kind
+from chessreg.jobs.spec import How, Spec
+from chessreg.noise import generator
+from pydantic import BaseModel
+
+class Row(BaseModel):
+    drawn: float
+
+class OwnHow(How):
+    batch: int = 4
+
+class Coin(Kind):
+    name = "coin"
+    families = ("score",)
+    spec = Spec
+    how = OwnHow
+    detail = {"score": Row}
+
+    def units(self, spec, inputs):
+        return 3
+
+    def run(self, task):
+        for unit in task.units:
+            assert task.how.batch == 4
+            row = Row(drawn=float(generator(task.spec.seed, unit).random()))
+            task.emit("score", unit, row, split="x", item=unit, n=1, correct=1)
+            task.done(unit)
+
+    def frames(self, row, inputs):
+        return [BoardFrame.from_fen("8/8/8/8/8/8/8/K1k5 w - - 0 1")]
+"""
+
+
+def test_a_kind_file_of_before_runs_with_a_note(tmp_path, session):
+    """Its import paths and its words (families, how, detail, frames) are earlier names of the present ones."""
+    path = tmp_path / "coin_kind.py"
+    path.write_text(OF_BEFORE)
+    for name in ("chessreg.jobs.kind", "chessreg.jobs.spec"):
+        sys.modules.pop(name, None)
+    with pytest.warns(FutureWarning, match=r"chessreg\.jobs\.(kind|spec) is chessreg\.kinds now"):
+        found = kind(str(path))
+    assert found.tables == ("score",)
+    assert found.options().batch == 4
+    assert set(found.columns) == {"score"}
+    assert session.run(found.spec(seed=1), kind=str(path)).state == "complete"
+    assert len(found.board_views({}, session.inputs)) == 1
+
+
+def test_every_public_name_of_a_kind_file_is_there():
+    import chessreg.kinds
+
+    assert all(getattr(chessreg.kinds, name) for name in chessreg.kinds.__all__)

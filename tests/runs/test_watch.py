@@ -182,10 +182,10 @@ def test_notes_of_an_earlier_boot_prove_nothing(session, attempt, clock):
 def test_check_ins_go_on_while_the_registry_is_locked_and_leave_no_files(session, toy):
     """A heartbeat that meets a lock harms nobody: it is a file."""
     from chessreg.runs.attempt import Attempt, Where
-    from chessreg.runs.resolve import freeze
+    from chessreg.runs.resolve import resolve
 
-    frozen = freeze(toy, toy.spec(positions=8, pause=0.3), session.inputs)
-    running = Attempt(frozen, toy.how(), session.inputs, (), list(range(8)), where=Where(ingests=False))
+    resolved = resolve(toy, toy.spec(positions=8, pause=0.3), session.inputs)
+    running = Attempt(resolved, toy.how(), session.inputs, (), list(range(8)), where=Where(ingests=False))
     locked, done = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -210,4 +210,4 @@ def test_check_ins_go_on_while_the_registry_is_locked_and_leave_no_files(session
         assert (found.units_done, sql.query(tables.Score).count()) == (8, 8)
         assert found.progress is not None
         kept = sql.query(tables.FragmentRecord).count()
-    assert kept == len(list((session.store.ingested / frozen.run_id.hex).iterdir())) < waiting
+    assert kept == len(list((session.store.ingested / resolved.run_id.hex).iterdir())) < waiting

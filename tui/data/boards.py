@@ -63,7 +63,7 @@ def boards(session: Session, row: Mapping[str, Any]) -> Boards:
         raise NotFoundError(f"unit {row.get('unit')} of run {called} has no stored row")
     if run.kind in OWN_SCREEN:
         return Boards(whole, [], called, run.kind)
-    frames = kind(record.source).frames({k: v for k, v in whole.items() if k != "family"}, session.inputs)
+    frames = kind(record.source).board_views({k: v for k, v in whole.items() if k != "family"}, session.inputs)
     if not frames:
         raise NotFoundError(f"{run.kind} runs draw no boards", "i shows all fields of the row")
     return Boards(whole, frames, called, run.kind, limit_of(session, whole))

@@ -152,7 +152,7 @@ class Form:
         self.kind, self.reference = kind, reference
         self.fields = [
             *fields_of(kind.spec, "what"),
-            *fields_of(kind.how, "how"),
+            *fields_of(kind.options, "how"),
             *fields_of(Asked, "asked"),
         ]
         self.by_key = {each.key: each for each in self.fields}
@@ -212,7 +212,7 @@ class Form:
                 result.errors[key] = str(error)
         base = self.kind.preset(self.preset) if self.preset else {}
         result.spec = self._built(self.kind.spec, values["what"], "", result, base)
-        result.how = self._built(self.kind.how, values["how"], "", result)
+        result.how = self._built(self.kind.options, values["how"], "", result)
         result.asked = self._built(Asked, values["asked"], "asked.", result) or Asked()
         if result.asked.name:
             from chessreg.registry.names import check_name

@@ -69,9 +69,9 @@ def unknown(session: Session, form: Form) -> dict[str, str]:
 
 def require_file(reference: str) -> None:
     from chessreg.errors import NotFoundError
-    from chessreg.runs.inputs import RECIPE
+    from chessreg.runs.inputs import REFERENCE
 
-    if not RECIPE.match(reference) and reference != "sample" and not Path(reference).expanduser().exists():
+    if not REFERENCE.match(reference) and reference != "sample" and not Path(reference).expanduser().exists():
         raise NotFoundError(f"{reference} does not exist")
 
 

@@ -129,7 +129,7 @@ def write_group(
 
     spec = task.spec
     points = [hook_point(layer) for layer in layers]
-    identity = {"spec_hash": task.frozen.spec_hash, "residual": checkpoint.residual}
+    identity = {"spec_hash": task.resolved.spec_hash, "residual": checkpoint.residual}
     try:
         writer = ActivationWriter(task.store, identity, points, checkpoint.d_model, spec.dtype, units=(low, high))
     except AlreadyPublishedError as published:

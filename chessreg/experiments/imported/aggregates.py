@@ -74,9 +74,9 @@ class ImportedAggregates(Kind):
 
     def check(self, spec: ImportedAggregatesSpec, inputs: Inputs) -> None:
         from chessreg.experiments.imported.records import refuse_again
-        from chessreg.runs.resolve import freeze
+        from chessreg.runs.resolve import resolve
 
-        refuse_again(inputs.database, self.name, freeze(self, spec, inputs).run_id, spec)
+        refuse_again(inputs.database, self.name, resolve(self, spec, inputs).run_id, spec)
 
     def estimate(self, spec: ImportedAggregatesSpec, inputs: Inputs) -> Estimate:
         rows, path = aggregates_of(spec, inputs)

@@ -160,9 +160,9 @@ class ImportedGames(Kind):
 
     def check(self, spec: ImportedGamesSpec, inputs: Inputs) -> None:
         from chessreg.experiments.imported.records import own_checkpoint, refuse_again
-        from chessreg.runs.resolve import freeze
+        from chessreg.runs.resolve import resolve
 
-        refuse_again(inputs.database, self.name, freeze(self, spec, inputs).run_id, spec)
+        refuse_again(inputs.database, self.name, resolve(self, spec, inputs).run_id, spec)
         file = games_of(spec, inputs)[0]
         known = {name for game in file.games for name in (game.white.name, game.black.name)}
         if missing := [name for name in spec.player if name not in known]:

@@ -193,7 +193,7 @@ def stored(task: Task[VectorSpec, VectorHow], layer: int) -> np.ndarray | None:
         if found is None:
             return None
         session.expunge(found)
-    return read_vector(task.inputs, f"run:{task.frozen.spec_hash}", found).vector
+    return read_vector(task.inputs, f"run:{task.resolved.spec_hash}", found).vector
 
 
 @MAKERS.named("shuffled")

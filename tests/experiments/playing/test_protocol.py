@@ -22,7 +22,7 @@ from chessreg.models.sampling import draw, sample_moves
 from chessreg.noise import uniform
 from chessreg.registry import tables
 from chessreg.runs.kind import kind
-from chessreg.runs.resolve import freeze
+from chessreg.runs.resolve import resolve
 
 PLAY = kind("play")
 
@@ -44,7 +44,7 @@ def test_a_preset_only_fills_settings_in(session):
         temperatures=(0.001, 0.201, 0.401, 0.5, 0.5), resignation="counts", move_limit=90, context="crop",
         adjudication="nodes=100000",
     )  # fmt: skip
-    hashes = {freeze(PLAY, spec, session.inputs).spec_hash for spec in (paper, by_hand)}
+    hashes = {resolve(PLAY, spec, session.inputs).spec_hash for spec in (paper, by_hand)}
     assert len(hashes) == 1
 
 

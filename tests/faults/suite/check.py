@@ -104,9 +104,9 @@ def at_the_end(this: Round) -> None:
 
 
 def this_run(this: Round, session: Any) -> Any:
-    from chessreg.runs.resolve import freeze
+    from chessreg.runs.resolve import resolve
 
-    return freeze(this.kind, this.spec, session.inputs).run_id
+    return resolve(this.kind, this.spec, session.inputs).run_id
 
 
 def units(sql: SqlSession, run_id: Any) -> Counter[int]:

@@ -27,7 +27,7 @@ from chessreg.runs import spool, task
 from chessreg.runs.attempt import Attempt, Where
 from chessreg.runs.ingest import ingest
 from chessreg.runs.kind import kind
-from chessreg.runs.resolve import freeze
+from chessreg.runs.resolve import resolve
 from chessreg.scheduling import queue
 from chessreg.scheduling.launch import Order, enqueue, plan
 
@@ -58,7 +58,7 @@ class Round:
     @property
     def run_id(self) -> UUID:
         with self.home.open() as session:
-            return freeze(self.kind, self.spec, session.inputs).run_id
+            return resolve(self.kind, self.spec, session.inputs).run_id
 
     def fault(self, moments: int) -> Fault:
         """A fault at one of the first so many moments."""
@@ -164,9 +164,9 @@ def two_ingests(this: Round) -> None:
 
 def on_a_bare_machine(this: Round) -> int:
     with this.home.open() as session:
-        frozen = freeze(this.kind, this.spec, session.inputs)
-        missing = list(range(frozen.units - 1))  # the reduce needs a registry
-        attempt = Attempt(frozen, this.kind.how(), session.inputs, (), missing, where=Where(ingests=False))
+        resolved = resolve(this.kind, this.spec, session.inputs)
+        missing = list(range(resolved.units - 1))  # the reduce needs a registry
+        attempt = Attempt(resolved, this.kind.how(), session.inputs, (), missing, where=Where(ingests=False))
         return 130 if attempt.go() else 0
 
 
@@ -208,7 +208,7 @@ def write_and_hang(this: Round, holds: Moments) -> int:
 
     with this.home.open() as session, session.database.write() as sql:
         sql.connection().exec_driver_sql("PRAGMA cache_size = 2")  # so that the log has pages of it
-        run_id = freeze(this.kind, this.spec, session.inputs).run_id
+        run_id = resolve(this.kind, this.spec, session.inputs).run_id
         if sql.get(tables.Run, run_id) is None:
             run_id = sql.scalars(select(tables.Run.id).limit(1)).first()
         if run_id is not None:

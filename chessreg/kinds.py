@@ -1,0 +1,45 @@
+"""What a file with a kind of experiment needs: `from chessreg.kinds import Kind, Spec`.
+
+`Kind` is subclassed, `Spec` holds the settings that decide the result and `ExecutionOptions` those that do not; `Ref`
+marks a setting that names an input, `Added` one that a kind got later. CONTRIBUTING.md shows one from start to end.
+"""
+
+from chessreg.errors import BadInputError, ChessregError, NotFoundError
+from chessreg.games.boardframe import Arrow, BoardFrame, Mark
+from chessreg.noise import generator, uniform
+from chessreg.runs.inputs import Inputs
+from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.spec import (
+    Added,
+    CheckpointRef,
+    DatasetRef,
+    ExecutionOptions,
+    How,
+    Ref,
+    Settings,
+    Spec,
+)
+from chessreg.runs.task import Task
+
+__all__ = [
+    "Added",
+    "Arrow",
+    "BadInputError",
+    "BoardFrame",
+    "CheckpointRef",
+    "ChessregError",
+    "DatasetRef",
+    "Estimate",
+    "ExecutionOptions",
+    "How",
+    "Inputs",
+    "Kind",
+    "Mark",
+    "NotFoundError",
+    "Ref",
+    "Settings",
+    "Spec",
+    "Task",
+    "generator",
+    "uniform",
+]
