@@ -1,5 +1,18 @@
-"""Linear probes of the board, of skill and of ratings, on cached activations."""
+"""Linear probes of the board, of skill and of ratings, fitted on cached activations and applied to others."""
 
-from chessreg.experiments.probe.kind import FittedProbe, Probe, ProbeHow, ProbeSpec, best_layer, load_probe
+from chessreg.entities.probe import FittedProbe, best_layer, load_probe
+from chessreg.experiments.probe.apply import ApplySpec, ProbeApply
+from chessreg.experiments.probe.kind import Probe
+from chessreg.experiments.probe.spec import ProbeHow, ProbeScore, ProbeSpec
 
-__all__ = ["FittedProbe", "Probe", "ProbeHow", "ProbeSpec", "best_layer", "load_probe"]
+__all__ = [
+    "ApplySpec",
+    "FittedProbe",
+    "Probe",
+    "ProbeApply",
+    "ProbeHow",
+    "ProbeScore",
+    "ProbeSpec",
+    "best_layer",
+    "load_probe",
+]

@@ -1,23 +1,27 @@
-"""Activations with what is to be read off them: rows of a cache, their games and their labels."""
+"""Activations with what is to be read off them: rows of a cache, their games, their labels, and baselines.
+
+A baseline knows no activations: what a game's length, or its source and time control, says of its skill.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from chessreg.entities.cache import CachedActivations, load_cache
 from chessreg.errors import BadInputError
-from chessreg.experiments.cache.kind import CachedActivations, CacheSpec, load_cache
+from chessreg.experiments.settings.skill import SkillSettings, classes_of
 from chessreg.games import labels
 from chessreg.games.labels import Label
 from chessreg.noise import generator
 from chessreg.runs.inputs import Inputs
 
 if TYPE_CHECKING:
-    from chessreg.experiments.settings.skill import SkillSettings
     from chessreg.games.skill import SkillClasses, SkillReport
 
 Allocate = Callable[[tuple[int, ...], type[np.generic]], np.ndarray]
@@ -66,17 +70,14 @@ class ProbeData:
         game: only the rows of this one are usable and have a label, as one board view needs. truth: False for games
         whose skill or rating is of no matter; `labels` is then 0 there.
         """
-        from chessreg.experiments.settings.skill import SkillSettings, classes_of
-
         cache = load_cache(inputs, recipe, field)
-        spec: CacheSpec = cache.spec
         wanted = labels.label(label_name)
-        games, _ = inputs.dataset(spec.dataset)
+        games, _ = inputs.dataset(cache.dataset)
         item, ply = cache.array.game, cache.array.ply
         places = np.unique(item).astype(np.int64)
         found, classes = None, len(wanted.classes)
         if wanted.source != "position" and truth:
-            found = classes_of(inputs, spec.dataset, places, skill or SkillSettings(), seed, fitted)
+            found = classes_of(inputs, cache.dataset, places, skill or SkillSettings(), seed, fitted)
             classes = len(found.report.games) if wanted.source == "skill" else 0
         shape = (len(item), wanted.squares)
         values = allocate(shape, np.float32 if wanted.source == "rating" else np.int8)
@@ -131,12 +132,12 @@ def in_range(cache: CachedActivations, first: int, last: int | None) -> np.ndarr
     Numbers count from the game's first position, also where the cache left some out (Karvonen's pos_start, pos_end).
     """
     game, token = cache.array.game, cache.array.token
-    if first <= cache.spec.first and last is None:
+    if first <= cache.first and last is None:
         return np.ones(len(game), bool)
     order = np.lexsort((token, game))
     starts = np.flatnonzero(np.diff(game[order], prepend=-1))
     number = np.empty(len(game), np.int64)
-    number[order] = np.arange(len(game)) - np.repeat(starts, np.diff(starts, append=len(game))) + cache.spec.first
+    number[order] = np.arange(len(game)) - np.repeat(starts, np.diff(starts, append=len(game))) + cache.first
     return (number >= first) & (number < (np.iinfo(np.int64).max if last is None else last))
 
 
@@ -157,8 +158,6 @@ def allocator(folder: Path, memory_mib: int) -> Allocate:
 
 def scratch(folder: Path, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """An array in a file that has no name any more: its space is free again when the array is gone."""
-    import tempfile
-
     if not int(np.prod(shape)):
         return np.empty(shape, dtype)
     with tempfile.TemporaryFile(dir=folder) as file:
@@ -171,3 +170,48 @@ def label_of(name: str, classes: int) -> Label:
     if wanted.source == "skill":
         return replace(wanted, classes=("low", "high") if classes == 2 else tuple(map(str, range(classes))))
     return wanted
+
+
+# -- baselines --------------------------------------------------------------------------------------------------------
+
+LENGTH_BINS = 10
+LEAST_GAMES = 5  # a key that fewer fitted games have says as much as no key
+
+
+def keys(inputs: Inputs, data: ProbeData, edges: np.ndarray | None = None) -> dict[str, list[Hashable]]:
+    """name → the key of each game in `data.places`. edges: of the length bins, from `length_edges`."""
+    assert data.skill is not None
+    games, _ = inputs.dataset(data.cache.dataset)
+    table = games.take(data.places, ["plies", "time_control"])
+    plies = table.column("plies").to_numpy()
+    control = table.column("time_control").to_pylist()
+    bins = np.searchsorted(length_edges(plies) if edges is None else edges, plies)
+    source = [(str(s), c) for s, c in zip(data.skill.stratum, control, strict=True)]
+    return {"majority": [0] * len(plies), "length": bins.tolist(), "source": list(source)}
+
+
+def length_edges(plies: np.ndarray) -> np.ndarray:
+    """Inner edges of ten bins with as many games each, float64 [<= 9]."""
+    return np.unique(np.quantile(plies, np.linspace(0, 1, LENGTH_BINS + 1)[1:-1]))
+
+
+def guesses(fit_keys: Sequence[Hashable], fit_values: np.ndarray, keys: Sequence[Hashable], classes: int) -> np.ndarray:
+    """What a key says of each game, float64 [games]: the class most frequent, or with classes 0 the mean, of the
+    fitted games with that key; of all of them for a key too rare among them. fit_values: -1 or NaN counts for none.
+
+    That is the best that a logistic regression on the key's indicator can do on the games it was fitted on.
+    """
+    known = np.isfinite(fit_values) & ((fit_values >= 0) | (classes == 0))
+    table: dict[Hashable, list[float]] = {}
+    for key, value, keep in zip(fit_keys, fit_values.tolist(), known.tolist(), strict=True):
+        if keep:
+            table.setdefault(key, []).append(value)
+
+    def say(values: Sequence[float]) -> float:
+        if classes == 0:
+            return float(np.mean(values))
+        return float(np.bincount(np.asarray(values, np.int64), minlength=classes).argmax())
+
+    overall = say(fit_values[known].tolist())
+    said = {key: say(values) for key, values in table.items() if len(values) >= LEAST_GAMES}
+    return np.array([said.get(key, overall) for key in keys], np.float64)

@@ -2,24 +2,98 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.numpy import save_file
 
-from chessreg.experiments.probe.baselines import guesses, keys, length_edges
-from chessreg.experiments.probe.data import ProbeData, allocator
-from chessreg.experiments.probe.fitting import Standard, fit
-from chessreg.experiments.probe.rows import Baselines, rating_rows, score_columns
-from chessreg.experiments.probe.scoring import score
-from chessreg.experiments.probe.stored import publish
+from chessreg.entities.cache import CachedActivations, hook_point
+from chessreg.experiments.probe.data import ProbeData, allocator, guesses, keys, length_edges
+from chessreg.experiments.probe.reading import Baselines, rating_rows, score, score_columns
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.overlap import Evaluated, Overlap
 from chessreg.games.position_hash import HashSet
 from chessreg.models.devices import prepare
 
 if TYPE_CHECKING:
-    from chessreg.experiments.probe.kind import ProbeHow, ProbeSpec
+    from chessreg.experiments.probe.spec import ProbeHow, ProbeSpec
     from chessreg.runs.task import Task
+
+
+@dataclass(frozen=True)
+class Standard:
+    """A rating as regression sees it: (Elo - mean) / std of the fitted positions."""
+
+    mean: float
+    std: float
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> Standard:
+        """Of Elo float32 [n]."""
+        return cls(float(values.mean(dtype=np.float64)), max(float(values.std(dtype=np.float64)), 1e-6))
+
+
+def fit(
+    spec: ProbeSpec,
+    data: ProbeData,
+    rows: np.ndarray,
+    layers: list[int],
+    device: str,
+    on_progress: Callable[[float, str], None],
+    standard: Standard | None = None,
+) -> np.ndarray:
+    """Probe weights float32 [layer, d_model, squares, classes], fitted on the rows where `rows` is True.
+
+    Karvonen's loss and optimiser (specification 3.4): cross-entropy averaged over positions and summed over squares,
+    AdamW; every step sees the same positions in all layers. With `normalise` each layer is divided by its root mean
+    square while it is fitted, so that one learning rate suits them all; the weights returned are those of the residual
+    as it is. Activations are read from the store in permuted chunks, never all at once.
+
+    standard: for regression, whose loss is the squared error of the standardised rating (one class of one square).
+    """
+    width, squares, outputs = data.cache.array.d_model, data.labels.shape[1], max(data.classes, 1)
+    seeded = torch.Generator().manual_seed(spec.seed * 1_000_003 + spec.replicate)
+    weight = spec.init * torch.randn(len(layers), width, squares * outputs, generator=seeded) / width**0.5
+    weight = weight.to(device).requires_grad_()
+    optimizer = torch.optim.AdamW(
+        [weight], lr=spec.learning_rate, betas=(spec.beta1, spec.beta2), weight_decay=spec.weight_decay
+    )
+    points = [hook_point(layer) for layer in layers]
+    scale = torch.tensor(sizes(data, layers, spec.normalise), device=device).clamp_min(1e-6)[:, None, None]
+    steps = spec.epochs * -(-int(rows.sum()) // spec.batch_positions)
+    step = 0
+    for epoch in range(spec.epochs):
+        for batch in data.cache.array.iter_batches(points, spec.batch_positions, spec.seed, epoch, keep=rows):
+            residual = torch.from_numpy(np.stack([batch.float32(point) for point in points])).to(device)
+            if spec.schedule == "linear":
+                for group in optimizer.param_groups:
+                    group["lr"] = spec.learning_rate * (1 - 0.9 * step / steps)
+            logits = torch.bmm(residual / scale, weight).view(len(layers), -1, outputs)
+            if standard is None:
+                target = torch.from_numpy(data.labels[batch.rows].astype(np.int64)).to(device)
+                loss = F.cross_entropy(logits.flatten(0, 1), target.flatten().repeat(len(layers)), reduction="sum")
+            else:
+                wanted = torch.from_numpy((data.labels[batch.rows] - standard.mean) / standard.std).float().to(device)
+                loss = F.mse_loss(logits, wanted[None].expand(len(layers), -1, -1), reduction="sum")
+            (loss / len(batch)).backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            step += 1
+            if step % 20 == 0:
+                on_progress(0.9 * step / steps, f"epoch {epoch + 1}/{spec.epochs}")
+    return (weight.detach() / scale).cpu().view(len(layers), width, squares, outputs).numpy()
+
+
+def sizes(data: ProbeData, layers: list[int], normalise: bool) -> list[float]:
+    """What each layer is divided by while it is fitted: its root mean square over the first 4,096 rows, or 1."""
+    if not normalise:
+        return [1.0] * len(layers)
+    return [float(np.sqrt(np.square(data.cache.read(layer, slice(0, 4096))).mean())) for layer in layers]
 
 
 class ProbeWork:
@@ -136,7 +210,7 @@ class ProbeWork:
         data = self.data
         if data.skill is None or on.skill is None:
             return None
-        games, _ = self.task.inputs.dataset(data.cache.spec.dataset)
+        games, _ = self.task.inputs.dataset(data.cache.dataset)
         fitted = np.isin(data.places, data.item[self.fitted])
         edges = length_edges(games.take(data.places[fitted], ["plies"]).column("plies").to_numpy())
         mine, theirs = keys(self.task.inputs, data, edges), keys(self.task.inputs, on, edges)
@@ -155,13 +229,13 @@ class ProbeWork:
             "checkpoint": overlap.measure(inputs, checkpoint, together(evaluated), self.task.progress)
         }
         if len(evaluated) > 1:
-            games, _ = inputs.dataset(self.data.cache.spec.dataset)
+            games, _ = inputs.dataset(self.data.cache.dataset)
             fitted = np.unique(self.data.item[self.fitted]).astype(np.int64)
             found["probe"] = overlap.measure_games([(games, fitted)], evaluated[1])
         return {name: value.columns() for name, value in found.items()}
 
     def evaluated(self, on: ProbeData, mask: np.ndarray) -> Evaluated:
-        games, _ = self.task.inputs.dataset(on.cache.spec.dataset)
+        games, _ = self.task.inputs.dataset(on.cache.dataset)
         places = np.unique(on.item[mask]).astype(np.int64)
         return Evaluated(games.hashes[places], overlap.opening_hashes(games.moves(places)), on.positions[mask])
 
@@ -170,4 +244,41 @@ def together(parts: list[Evaluated]) -> Evaluated:
     """Several evaluated sets as one."""
     return Evaluated(
         *(np.concatenate([getattr(p, name) for p in parts]) for name in ("games", "openings", "positions"))
+    )
+
+
+def publish(
+    task: Task[ProbeSpec, Any], cache: CachedActivations, unit: int, layer: int, weight: np.ndarray, row: dict[str, Any]
+) -> None:
+    """The probe of one layer as an artefact (safetensors and meta.json), and its row.
+
+    row holds train_games, train_positions and detail, which goes into both.
+    """
+    spec = task.spec
+    meta = {
+        "hook_point": hook_point(layer),
+        "layer": layer,
+        "label": spec.label,
+        "centred": cache.centred,
+        **row["detail"],
+    }
+    with task.output(f"layer-{layer}", unit, "probe") as folder:
+        save_file({"weight": np.ascontiguousarray(weight)}, folder / "probe.safetensors")
+        (folder / "meta.json").write_text(json.dumps(meta, sort_keys=True))
+    task.record(
+        "probe",
+        run_id=task.run_id,
+        unit=unit,
+        artefact=task.last_output.digest,
+        checkpoint_id=cache.checkpoint_id,
+        hook_point=hook_point(layer),
+        layer=layer,
+        label=spec.label,
+        positions=cache.sites,
+        classes=weight.shape[-1],
+        train_games=row["train_games"],
+        train_positions=row["train_positions"],
+        epochs=float(spec.epochs),
+        norm=float(np.linalg.norm(weight)),
+        detail=meta,
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import Field
@@ -36,3 +37,13 @@ def select(spec: GameSelection, inputs: Inputs) -> tuple[Games, np.ndarray]:
     if not len(chosen):
         raise BadInputError(f"no game of {spec.dataset[:20]}… has {spec.min_plies} plies", "lower --min-plies")
     return games, chosen
+
+
+def selection_of(settings: Mapping[str, Any]) -> GameSelection:
+    """Of a spec's settings those that name games."""
+    return GameSelection(**{name: value for name, value in settings.items() if name in GameSelection.model_fields})
+
+
+def cached_games(inputs: Inputs, recipe: str) -> tuple[Games, np.ndarray]:
+    """The dataset of a cache run, and the places of its games in it."""
+    return select(selection_of(inputs.run(recipe, "cache").spec), inputs)

@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from chessreg.errors import BadInputError, NotFoundError
+from chessreg.experiments.settings.games import select, selection_of
 from chessreg.games.moves import move_hashes
 from chessreg.games.position_hash import HashSet, position_hashes
 from chessreg.runs.spec import Added
@@ -157,16 +158,12 @@ def trained_on(inputs: Inputs, recipe: str) -> tuple[Trained | None, str | None]
     A probe's and a vector's are the games of its cache, the held-out ones too; a vector's without a cache are those
     that were put into classes.
     """
-    from chessreg.experiments.settings.games import GameSelection, select
-
     run = None if recipe.startswith("sha256:") else inputs.run(recipe, complete=False)
     for source in ("cache", "probe", "of"):  # a vector is made from a cache, a probe's weights or another vector
         if run is not None and isinstance(run.spec.get(source), str):
             return trained_on(inputs, run.spec[source])
     if run is not None and (run.kind == "cache" or (run.kind == "vector" and run.spec.get("dataset"))):
-        names = GameSelection.model_fields
-        selection = GameSelection(**{name: value for name, value in run.spec.items() if name in names})
-        return [select(selection, inputs)], None
+        return [select(selection_of(run.spec), inputs)], None
     if run is not None and run.kind != "train":
         return None, f"a {run.kind} run does not say what it was made from"
     try:

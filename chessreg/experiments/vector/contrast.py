@@ -1,42 +1,29 @@
-"""The arithmetic of directions: contrasts of means, controls of the same norm, and what a coefficient means."""
+"""Contrasts: the arithmetic of directions and of controls of the same norm, and the games that are compared."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from chessreg.entities.cache import CachedActivations, load_cache
+from chessreg.entities.vector import Direction
 from chessreg.errors import BadInputError
+from chessreg.experiments.settings.games import select, selection_of
+from chessreg.experiments.settings.skill import classes_of
+from chessreg.experiments.vector import sums
 from chessreg.noise import generator
+
+if TYPE_CHECKING:
+    from chessreg.experiments.vector.spec import VectorSpec
+    from chessreg.games.dataset import Games
+    from chessreg.games.skill import SkillReport
+    from chessreg.registry import tables
+    from chessreg.runs.inputs import Inputs
 
 Aggregate = Literal["averaged", "summed"]
 AUTHORS_POSITIONS = 8  # dots 25 to 32: what Karvonen's stored averages are sums over (specification 5.1)
-
-
-@dataclass(frozen=True)
-class Direction:
-    """A direction in the residual stream after one block, and what it was made of."""
-
-    vector: np.ndarray  # float32 [d_model]
-    high: np.ndarray | None = None  # float32 [d_model], of the strong games; vector = high - low
-    low: np.ndarray | None = None
-    detail: dict[str, Any] = field(default_factory=dict)
-    sums: np.ndarray | None = None  # float32 [games, d_model], of a contrast from one forward pass
-
-    @property
-    def norm(self) -> float:
-        return float(np.linalg.norm(self.vector))
-
-    def norms(self) -> dict[str, float]:
-        """Norms of the two sides, where there are two."""
-        sides = {"norm_high": self.high, "norm_low": self.low}
-        return {name: float(np.linalg.norm(side)) for name, side in sides.items() if side is not None}
-
-    def tensors(self) -> dict[str, np.ndarray]:
-        """What is stored of it, float32 [d_model] each."""
-        found = {"vector": self.vector, "high": self.high, "low": self.low}
-        return {name: np.ascontiguousarray(value, np.float32) for name, value in found.items() if value is not None}
 
 
 def contrast(sums: np.ndarray, positions: np.ndarray, classes: np.ndarray, aggregate: Aggregate) -> Direction:
@@ -121,15 +108,94 @@ def scale_of(coefficient: float, positions_summed: int, authors_positions: int =
     return coefficient * authors_positions / positions_summed
 
 
-def cosine(one: np.ndarray, other: np.ndarray, centre: bool = False) -> float:
-    """Cosine of two directions [d_model]; `centre`: of both minus their means, as between raw and centred residuals
-    (specification 2.3). 0 when one of them is 0."""
-    a, b = one.astype(np.float64), other.astype(np.float64)
-    if centre:
-        a, b = a - a.mean(), b - b.mean()
-    size = np.linalg.norm(a) * np.linalg.norm(b)
-    return float(a @ b / size) if size else 0.0
-
-
 def as_float32(values: np.ndarray) -> np.ndarray:
     return values.astype(np.float32)
+
+
+# -- the games that are contrasted ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ClassedGames:
+    """The games of a contrast, in file order. All arrays are [games]."""
+
+    games: Games
+    places: np.ndarray  # int64, row positions in the dataset
+    classes: np.ndarray  # int8, 0 the lowest
+    stratum: np.ndarray  # object
+    positions: np.ndarray  # int64, looked-at positions of each
+    report: SkillReport  # of all games that were put into classes, before the first ones were taken
+    at: str
+    checkpoint: tables.Checkpoint
+    cache: CachedActivations | None  # None: the model is run
+    incomplete: int  # games left out for want of positions
+
+    def counts(self) -> dict[str, int]:
+        """Games of the lowest and of the highest class."""
+        return {
+            "games_low": int((self.classes == 0).sum()),
+            "games_high": int((self.classes == self.classes.max()).sum()),
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """What a vector's detail keeps of its games."""
+        most, mean = int(self.positions.max()), float(self.positions.mean())
+        return {
+            "games": len(self.places),
+            **self.counts(),
+            "positions_per_game": most if mean == most else mean,
+            "games_without_positions": self.incomplete,
+            "skill": self.report.as_json(),
+        }
+
+
+def gather(spec: VectorSpec, inputs: Inputs) -> ClassedGames:
+    """The games that a contrastive, cascade or shuffled spec compares.
+
+    Quantiles are of the games that have positions in the range (with whole_games: all of them), as in the author's data
+    (specification 1.4). Raises BadInputError when no game has a position, or a class has no game.
+    """
+    cache = load_cache(inputs, spec.cache) if spec.cache else None
+    if cache is not None:
+        dataset, at = cache.dataset, cache.sites
+        games, _ = inputs.dataset(dataset)
+        checkpoint, _ = inputs.checkpoint(cache.checkpoint)
+        rows = sums.cached_rows(cache, spec.first_ply, spec.last_ply)
+        places, index = np.unique(cache.array.game, return_inverse=True)
+        positions = np.bincount(index[rows], minlength=len(places))
+    else:
+        assert spec.dataset
+        assert spec.checkpoint
+        dataset, at = spec.dataset, spec.at
+        games, places = select(selection_of(spec.model_dump()), inputs)
+        checkpoint, _ = inputs.checkpoint(spec.checkpoint)
+        positions = np.concatenate([
+            sums.positions_in(
+                games.texts(places[low : low + 5000]), at, checkpoint.block_size, spec.first_ply, spec.last_ply
+            )[1]
+            for low in range(0, len(places), 5000)
+        ])  # fmt: skip
+    least = int(positions.max()) if spec.whole_games else 1
+    there = np.flatnonzero(positions >= max(least, 1))
+    if not len(there):
+        until = "" if spec.last_ply is None else f" and before ply {spec.last_ply + 1}"
+        raise BadInputError(f"no game has a position from ply {spec.first_ply} on{until}", "lower --first-ply")
+    found = classes_of(inputs, dataset, places[there], spec.skill, spec.seed)
+    chosen = found.first(spec.total, spec.per_class)
+    classes = found.classes[chosen]
+    if not ((classes == 0).any() and (classes == found.classes.max()).any()):
+        raise BadInputError(f"the first {len(chosen)} games are all of one class", "raise --total or --per-class")
+    if spec.positions == "summed":
+        check_equal(positions[there][chosen])
+    return ClassedGames(
+        games=games,
+        places=places[there][chosen],
+        classes=classes,
+        stratum=found.stratum[chosen],
+        positions=positions[there][chosen],
+        report=found.report,
+        at=at,
+        checkpoint=checkpoint,
+        cache=cache,
+        incomplete=len(places) - len(there),
+    )

@@ -4,138 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-from pydantic import Field, model_validator
-
-from chessreg.errors import BadInputError
-from chessreg.experiments.cache.kind import hook_point
+from chessreg.entities.cache import hook_point
+from chessreg.entities.vector import Direction
 from chessreg.experiments.settings import overlap
-from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
-from chessreg.experiments.settings.skill import SkillSettings
-from chessreg.experiments.vector.contrast import AUTHORS_POSITIONS, Direction, scale_of
-from chessreg.registry import tables
+from chessreg.experiments.vector.contrast import gather
+from chessreg.experiments.vector.makers import MAKERS, Origin, labelled
+from chessreg.experiments.vector.spec import AUTHORS, CONTRASTS, VectorHow, VectorSpec, checkpoint_of, layers_of
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
-from chessreg.runs.spec import Added, How, Ref, Spec
 
 if TYPE_CHECKING:
-    from chessreg.experiments.vector.makers import Origin
     from chessreg.runs.task import Task
-
-CONTRASTS = ("contrastive", "cascade")
-CONTROLS = ("random", "shuffled")
-PAPER_CASCADE = 0.15  # times vectors that are sums over eight positions (specification 5.1)
-
-
-class VectorSpec(Spec):
-    source: Literal["contrastive", "cascade", "probe", "random", "shuffled"] = Field(
-        "contrastive",
-        description="contrastive: strong minus weak; cascade: the same, earlier layers' vectors added on the way; "
-        "probe: a skill probe's class difference; random, shuffled: controls with the norms of another vector run",
-    )
-    cache: Annotated[str | None, Ref("run:cache")] = Field(None, description="activations to contrast")
-    checkpoint: Annotated[str | None, Ref("checkpoint")] = Field(
-        None, description="without a cache: the model, run once for all layers"
-    )
-    dataset: Annotated[str | None, Ref("dataset")] = Field(
-        None, description="without a cache: games, a dataset or one part of it"
-    )
-    games: int = Field(100_000, ge=1, description="without a cache: put at most this many games into classes")
-    min_plies: int = Field(0, ge=0, description="without a cache: leave out shorter games")
-    keep_duplicates: bool = Field(False, description="without a cache: also games whose moves occurred before")
-    at: str = Field("dots", description="without a cache: where to look: dots (White to move), even-spaces, …")
-    probe: Annotated[str | None, Ref("run:probe")] = Field(None, description="for source probe: the skill probes")
-    side: Annotated[Literal["both", "high", "low"], Added()] = Field(
-        "both", description="for source probe: high minus low, or high alone, or minus low alone (Karvonen Appendix C)"
-    )
-    of: Annotated[str | None, Ref("run:vector")] = Field(None, description="for controls: the vectors they stand for")
-    positions: Literal["averaged", "summed"] = Field(
-        "averaged", description="mean per position, or of sums over each game's positions as the author stores them"
-    )
-    first_ply: int = Field(50, ge=0, description="only positions from this ply on (Karvonen: dot 25)")
-    last_ply: int | None = Field(None, ge=0, description="only positions up to this ply (Karvonen: dot 32, ply 64)")
-    whole_games: bool = Field(False, description="only games that have every position of that range, as the author's")
-    skill: SkillSettings = Field(SkillSettings(), description="the classes of games")
-    total: int | None = Field(None, ge=2, description="the first so many classed games (the author's code: 2,000)")
-    per_class: int | None = Field(None, ge=1, description="the first so many games of each class (the paper: 2,000)")
-    cascade_scale: float | None = Field(
-        None, description="for cascade: times each earlier vector  [default: 0.15, times 8 for averages]"
-    )
-    normalise: Literal["none", "unit"] | None = Field(
-        None, description="scale to unit norm  [default: unit for probe, else none]"
-    )
-    layers: tuple[int, ...] = Field((), description="layers, 0-based; none given: all that there are")
-    allow_overlap: AllowOverlap = ALLOW_OVERLAP
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Self:
-        """What a source does not use stays unset: settings without effect would make two runs of one experiment."""
-        check_settings(self)
-        if self.source == "cascade" and self.cascade_scale is None:
-            scale = scale_of(PAPER_CASCADE, AUTHORS_POSITIONS if self.positions == "summed" else 1)
-            object.__setattr__(self, "cascade_scale", scale)
-        if self.normalise is None:
-            object.__setattr__(self, "normalise", "unit" if self.source == "probe" else "none")
-        return self
-
-
-USED: dict[str, tuple[str, ...]] = {  # besides seed, replicate, source, layers
-    "contrast": ("positions", "first_ply", "last_ply", "whole_games", "skill", "total", "per_class", "allow_overlap"),
-    "model": ("checkpoint", "dataset", "games", "min_plies", "keep_duplicates", "at"),
-    "cascade": ("cascade_scale",),
-    "probe": ("probe", "normalise", "side"),
-    "control": ("of",),
-}
-
-
-def check_settings(spec: VectorSpec) -> None:
-    """Raise BadInputError for a source without what it needs, or with a setting that it would not look at."""
-    contrasts = spec.source in CONTRASTS
-    groups = {
-        "contrast": contrasts,
-        "model": contrasts and spec.cache is None,
-        "cascade": spec.source == "cascade",
-        "probe": spec.source == "probe",
-        "control": spec.source in CONTROLS,
-    }
-    used = {name for group, names in USED.items() if groups[group] for name in names} | (
-        {"cache"} if contrasts else set()
-    )
-    resolved = {"cascade_scale": None, "normalise": "none"}
-    for name in ("cache", *(name for names in USED.values() for name in names)):
-        value, default = getattr(spec, name), type(spec).model_fields[name].default
-        if name not in used and value not in (default, resolved.get(name, default)):
-            why = "it takes all else from that run" if spec.source in CONTROLS else "it would change nothing"
-            why = "the cache decides it" if contrasts and name in USED["model"] else why
-            raise BadInputError(f"--{name.replace('_', '-')} is set, but source {spec.source} does not use it", why)
-    if contrasts and spec.cache is None and not (spec.checkpoint and spec.dataset):
-        raise BadInputError("a contrast needs activations", "give --cache RUN, or --checkpoint and --dataset")
-    if spec.source == "probe" and spec.probe is None:
-        raise BadInputError("source probe needs --probe", "a run of skill probes: chessreg probe list")
-    if spec.source in CONTROLS and spec.of is None:
-        raise BadInputError(f"a {spec.source} control needs --of", "the vector run that it stands for")
-    if spec.last_ply is not None and spec.last_ply < spec.first_ply:
-        raise BadInputError(f"no ply lies between {spec.first_ply} and {spec.last_ply}", "raise --last-ply")
-    if spec.whole_games and spec.last_ply is None:
-        raise BadInputError("whole games need an end of the range", "give --last-ply (the author's: 64)")
-
-
-class VectorHow(How):
-    batch_games: int = Field(32, ge=1, description="games in one forward pass")
-    keep_sums: bool = Field(True, description="keep each game's sums: shuffled controls then need no pass of their own")
-
-
-# The author's games were also cut to 365 characters, of which 66 words had to be whole (specification 1.4): in nearly
-# all games that is `--min-plies 66`, a setting of the cache where there is one.
-AUTHORS: dict[str, Any] = {
-    "positions": "summed",
-    "first_ply": 50,
-    "last_ply": 64,
-    "whole_games": True,
-    "skill": {"rating": "white_elo", "bins": 6, "keep": (0, -1), "strata": "pooled"},
-}
 
 
 class Vector(Kind):
@@ -162,8 +43,6 @@ class Vector(Kind):
         return len(layers_of(spec, inputs))
 
     def estimate(self, spec: VectorSpec, inputs: Inputs) -> Estimate:
-        from chessreg.experiments.vector.classed import gather
-
         layers = layers_of(spec, inputs)
         if spec.source not in CONTRASTS:
             return Estimate({"metric_point": len(layers)}, len(layers) * 4096)
@@ -173,9 +52,6 @@ class Vector(Kind):
         return Estimate({"metric_point": 6 * len(layers)}, len(layers) * (sums + 8192), (str(games.report),))
 
     def check(self, spec: VectorSpec, inputs: Inputs) -> None:
-        from chessreg.experiments.vector.classed import gather
-        from chessreg.experiments.vector.makers import labelled
-
         if spec.source == "shuffled":
             labelled(spec, inputs)
         if spec.source in CONTRASTS:
@@ -184,8 +60,6 @@ class Vector(Kind):
             overlap.refuse(inputs, recipe, games.games, games.places, spec.allow_overlap)
 
     def run(self, task: Task[VectorSpec, VectorHow]) -> None:
-        from chessreg.experiments.vector.makers import MAKERS
-
         every = layers_of(task.spec, task.inputs)
         units = {every[unit]: unit for unit in task.units}
         origin, made = MAKERS[task.spec.source](task, list(units))
@@ -202,14 +76,6 @@ class Vector(Kind):
             task.done(units[layer])
 
 
-def checkpoint_of(spec: VectorSpec, inputs: Inputs) -> str:
-    """The recipe of the model that a contrast is taken in."""
-    if spec.cache is None:
-        assert spec.checkpoint
-        return spec.checkpoint
-    return str(inputs.run(spec.cache, "cache").spec["checkpoint"])
-
-
 def overlap_of(task: Task[VectorSpec, VectorHow], origin: Origin) -> dict[str, Any]:
     """What the contrasted games share with the model's training games, for the detail of the vectors."""
     if origin.games is None or task.spec.source not in CONTRASTS:
@@ -217,26 +83,6 @@ def overlap_of(task: Task[VectorSpec, VectorHow], origin: Origin) -> dict[str, A
     evaluated = overlap.Evaluated.of(origin.games.games, origin.games.places)
     found = overlap.measure(task.inputs, checkpoint_of(task.spec, task.inputs), evaluated)
     return {"overlap": {"checkpoint": found.columns()}}
-
-
-def layers_of(spec: VectorSpec, inputs: Inputs) -> tuple[int, ...]:
-    """The layers to make, ascending. Raises BadInputError for one that the cache, model, probes or vectors lack."""
-    if spec.of is not None:
-        there, where = sorted(vector_rows(inputs, spec.of)), "that vector run"
-    elif spec.probe is not None:
-        from chessreg.experiments.vector.makers import probe_rows
-
-        there, where = sorted(probe_rows(inputs, spec.probe)), "that probe run"
-    elif spec.cache is not None:
-        rows: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, inputs.run(spec.cache, "cache"))
-        there, where = sorted(int(point.split(".")[1]) for point in rows[0].hook_points), "the cache"
-    else:
-        assert spec.checkpoint
-        checkpoint, _ = inputs.checkpoint(spec.checkpoint)
-        there, where = list(range(checkpoint.layers)), "the model"
-    if missing := set(spec.layers) - set(there):
-        raise BadInputError(f"layer {min(missing)} is not in {where}", f"it has {', '.join(map(str, there))}")
-    return tuple(sorted(set(spec.layers))) or tuple(there)
 
 
 def publish(
@@ -276,33 +122,3 @@ def publish(
         norm=direction.norm,
         detail=meta,
     )
-
-
-def vector_rows(inputs: Inputs, recipe: str) -> dict[int, tables.Vector]:
-    """The rows of a vector run by layer."""
-    rows: list[tables.Vector] = inputs.rows(tables.Vector, inputs.run(recipe, "vector"))
-    return {row.layer: row for row in rows}
-
-
-def load_direction(inputs: Inputs, recipe: str, layer: int) -> Direction:
-    """The direction of one layer of a vector run, with its two sides where it has them."""
-    rows = vector_rows(inputs, recipe)
-    if layer not in rows:
-        raise BadInputError(f"that vector run has no layer {layer}", f"it has {', '.join(map(str, sorted(rows)))}")
-    return read_vector(inputs, recipe, rows[layer])
-
-
-def read_vector(inputs: Inputs, recipe: str, row: tables.Vector) -> Direction:
-    """The direction behind a row of the table `vector`."""
-    from safetensors.numpy import load_file
-
-    found = load_file(inputs.located(f"vector layer {row.layer}", recipe, row.artefact, row.run_id).path / FILE)
-    return Direction(found["vector"], found.get("high"), found.get("low"), dict(row.detail))
-
-
-FILE = "vector.safetensors"
-
-
-def load_vector(inputs: Inputs, recipe: str, layer: int) -> np.ndarray:
-    """The vector of one layer of a vector run, float32 [d_model]."""
-    return load_direction(inputs, recipe, layer).vector

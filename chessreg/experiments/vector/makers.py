@@ -10,15 +10,25 @@ from uuid import UUID
 
 import numpy as np
 
-from chessreg.errors import BadInputError
+from chessreg.entities.probe import load_probe, probe_rows
+from chessreg.entities.vector import Direction, load_direction, read_vector, vector_rows
+from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.vector import sums
-from chessreg.experiments.vector.classed import ClassedGames, gather
-from chessreg.experiments.vector.contrast import Direction, class_difference, contrast, permuted, random_like, with_norm
+from chessreg.experiments.vector.contrast import (
+    ClassedGames,
+    class_difference,
+    contrast,
+    gather,
+    permuted,
+    random_like,
+    with_norm,
+)
+from chessreg.experiments.vector.spec import CONTRASTS, VectorHow, VectorSpec, layers_of
 from chessreg.named import Registry
 from chessreg.registry import tables
+from store.errors import NotInStoreError
 
 if TYPE_CHECKING:
-    from chessreg.experiments.vector.kind import VectorHow, VectorSpec
     from chessreg.models.edits import Edit
     from chessreg.models.language_model import LanguageModel
     from chessreg.runs.inputs import Inputs
@@ -99,9 +109,6 @@ def kept_sums(task: Task[VectorSpec, VectorHow], layer: int, places: np.ndarray)
     """The sums float32 [games, d_model] that the run behind a control kept, when they are here and of these games."""
     from safetensors.numpy import load_file
 
-    from chessreg.errors import NotFoundError
-    from store.errors import NotInStoreError
-
     try:
         found = task.inputs.artefact("of", f"{task.spec.of}/sums-{layer}")
     except (NotFoundError, NotInStoreError):
@@ -117,7 +124,7 @@ def run_on(
     from chessreg.models.devices import prepare
     from chessreg.models.language_model import LanguageModel
 
-    recipe = games.cache.spec.checkpoint if games.cache else spec.checkpoint
+    recipe = games.cache.checkpoint if games.cache else spec.checkpoint
     assert recipe
     checkpoint, folder = task.inputs.checkpoint(recipe)
     model = LanguageModel.load(folder, device=prepare(task.how.device, task.how.threads))
@@ -158,7 +165,6 @@ def cascaded(
     """
     import torch
 
-    from chessreg.experiments.vector.kind import layers_of
     from chessreg.models.edits import Edit
 
     assert spec.cascade_scale is not None
@@ -184,8 +190,6 @@ def stored(task: Task[VectorSpec, VectorHow], layer: int) -> np.ndarray | None:
     """The vector of a layer that an earlier attempt at this run made, if one did."""
     from sqlalchemy import select
 
-    from chessreg.experiments.vector.kind import read_vector
-
     with task.inputs.database.read() as session:
         found = session.scalars(
             select(tables.Vector).where(tables.Vector.run_id == task.run_id, tables.Vector.layer == layer)
@@ -199,8 +203,6 @@ def stored(task: Task[VectorSpec, VectorHow], layer: int) -> np.ndarray | None:
 @MAKERS.named("shuffled")
 def shuffled(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
     """The contrast of another run again, its classes dealt anew within each stratum, with that run's norms."""
-    from chessreg.experiments.vector.kind import load_direction
-
     spec = task.spec
     real = labelled(spec, task.inputs)
     games = gather(real, task.inputs)
@@ -219,8 +221,6 @@ def shuffled(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
 
 def labelled(spec: VectorSpec, inputs: Inputs) -> VectorSpec:
     """The spec whose labels a shuffled control deals anew. BadInputError for vectors that were made without labels."""
-    from chessreg.experiments.vector.kind import CONTRASTS, VectorSpec
-
     assert spec.of
     run = inputs.run(spec.of, "vector")
     source = "a file" if run.kind != "vector" else str(run.spec["source"])
@@ -235,8 +235,6 @@ def labelled(spec: VectorSpec, inputs: Inputs) -> VectorSpec:
 @MAKERS.named("random")
 def random(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
     """Directions drawn from the sphere, with the norms of another run's."""
-    from chessreg.experiments.vector.kind import load_direction, vector_rows
-
     spec = task.spec
     assert spec.of
     rows = vector_rows(task.inputs, spec.of)
@@ -256,8 +254,6 @@ def random(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
 @MAKERS.named("probe")
 def probe(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
     """The difference of a skill probe's class weights, of unit norm unless asked otherwise."""
-    from chessreg.experiments.probe.kind import load_probe
-
     spec = task.spec
     assert spec.probe
     rows = probe_rows(task.inputs, spec.probe)
@@ -281,9 +277,3 @@ def probe(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
             yield layer, replace(made, vector=vector, detail=extra)
 
     return origin, taken()
-
-
-def probe_rows(inputs: Inputs, recipe: str) -> dict[int, tables.Probe]:
-    """The probes of a run, by layer."""
-    rows: list[tables.Probe] = inputs.rows(tables.Probe, inputs.run(recipe, "probe"))
-    return {row.layer: row for row in rows}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from chessreg.experiments.cache.kind import CachedActivations
+    from chessreg.entities.cache import CachedActivations
     from chessreg.models.edits import Edit
     from chessreg.models.language_model import LanguageModel
 

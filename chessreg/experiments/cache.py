@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import Field
 
+from chessreg.entities.cache import hook_point
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings.games import GameSelection, select
 from chessreg.registry import tables
@@ -16,7 +17,6 @@ from chessreg.runs.spec import CheckpointRef, How
 if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task
-    from store.arrays import ActivationArray
 
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 
@@ -33,10 +33,6 @@ class CacheSpec(GameSelection):
 class CacheHow(How):
     batch_games: int = Field(32, ge=1, description="games in one forward pass")
     group_games: int = Field(2048, ge=1, description="games in one stored group, the most a crash can cost")
-
-
-def hook_point(layer: int) -> str:
-    return f"blocks.{layer}.hook_resid_post"
 
 
 def layers_of(spec: CacheSpec, inputs: Inputs) -> tuple[int, ...]:
@@ -197,40 +193,3 @@ def record_group(
     task.emit("metric_point", low, name="rows", step=0, value=float(group.rows))
     for unit in range(low, high):
         task.done(unit)
-
-
-class CachedActivations:
-    """The activations of a cache run, as `chessreg.open().cache(…)` gives them."""
-
-    def __init__(self, run: tables.Run, groups: list[tables.ActivationCache], array: ActivationArray) -> None:
-        self.run, self.groups, self.array = run, groups, array
-        self.spec = CacheSpec(**run.spec)
-
-    @property
-    def layers(self) -> list[int]:
-        return [int(point.split(".")[1]) for point in self.groups[0].hook_points]
-
-    @property
-    def checkpoint_id(self) -> Any:
-        return self.groups[0].checkpoint_id
-
-    def read(self, layer: int, rows: Any = None) -> np.ndarray:
-        """Activations float32 [rows, d_model] of one layer."""
-        from store.array_format import as_float32
-
-        return as_float32(self.array.read(hook_point(layer), rows), self.spec.dtype)
-
-    def batches(self, layer: int, batch_rows: int = 4096, seed: int = 0, epoch: int = 0) -> Any:
-        """Shuffled batches of one layer, every row once in an epoch: (row numbers, {hook point: activations})."""
-        return self.array.iter_batches(hook_point(layer), batch_rows, seed=seed, epoch=epoch)
-
-
-def load_cache(inputs: Inputs, recipe: str, field: str = "cache") -> CachedActivations:
-    """The activations behind a recipe. Raises NotFoundError or BadInputError when they are not all here."""
-    from store.arrays import ActivationArray
-
-    run = inputs.run(recipe, "cache")
-    rows: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, run)
-    for row in rows:
-        inputs.located(field, recipe, row.digest, run.id, array=row.path.removeprefix("arrays/"))
-    return CachedActivations(run, rows, ActivationArray.open(*(inputs.store.root / row.path for row in rows)))

@@ -1,23 +1,17 @@
-"""Fitted probes in the store: written as safetensors with meta.json, read back, and chosen among their layers."""
+"""Fitted probes: read back from the store, and chosen among their layers."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+from sqlalchemy import func, select
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.cache.kind import CachedActivations, hook_point
 from chessreg.registry import tables
 from chessreg.runs.inputs import Inputs
-
-if TYPE_CHECKING:
-    from chessreg.experiments.probe.kind import ProbeSpec
-    from chessreg.games.skill import SkillReport
-    from chessreg.runs.task import Task
 
 
 @dataclass(frozen=True)
@@ -32,53 +26,24 @@ class FittedProbe:
     detail: Mapping[str, Any] = field(default_factory=dict)  # meta.json: skill report, mean and std of ratings, …
 
 
-def publish(
-    task: Task[ProbeSpec, Any], cache: CachedActivations, unit: int, layer: int, weight: np.ndarray, row: dict[str, Any]
-) -> None:
-    """The probe of one layer as an artefact (safetensors and meta.json), and its row.
-
-    row holds train_games, train_positions and detail, which goes into both.
-    """
-    from safetensors.numpy import save_file
-
-    spec = task.spec
-    centred = cache.array.parts[0].attributes["spec"]["residual"] == "centred"
-    meta = {"hook_point": hook_point(layer), "layer": layer, "label": spec.label, "centred": centred, **row["detail"]}
-    with task.output(f"layer-{layer}", unit, "probe") as folder:
-        save_file({"weight": np.ascontiguousarray(weight)}, folder / "probe.safetensors")
-        (folder / "meta.json").write_text(json.dumps(meta, sort_keys=True))
-    task.record(
-        "probe",
-        run_id=task.run_id,
-        unit=unit,
-        artefact=task.last_output.digest,
-        checkpoint_id=cache.checkpoint_id,
-        hook_point=hook_point(layer),
-        layer=layer,
-        label=spec.label,
-        positions=cache.spec.positions,
-        classes=weight.shape[-1],
-        train_games=row["train_games"],
-        train_positions=row["train_positions"],
-        epochs=float(spec.epochs),
-        norm=float(np.linalg.norm(weight)),
-        detail=meta,
-    )
+def probe_rows(inputs: Inputs, recipe: str) -> dict[int, tables.Probe]:
+    """The rows of a probe run by layer."""
+    rows: list[tables.Probe] = inputs.rows(tables.Probe, inputs.run(recipe))
+    return {row.layer: row for row in rows}
 
 
 def load_probe(inputs: Inputs, recipe: str, layer: int | None = None) -> FittedProbe:
     """The probe of one layer of a probe run; without a layer the one that its validation games choose."""
     from safetensors.numpy import load_file
 
-    run = inputs.run(recipe)
-    rows: list[tables.Probe] = inputs.rows(tables.Probe, run)
+    rows = probe_rows(inputs, recipe)
     wanted = layer
     if wanted is None:
-        wanted = rows[0].layer if len(rows) == 1 else best_layer(inputs, recipe)
-    row = next((r for r in rows if r.layer == wanted), None)
-    if row is None:
-        raise BadInputError(f"that probe run has no layer {wanted}", f"it has {', '.join(str(r.layer) for r in rows)}")
-    found = inputs.located(f"probe layer {wanted}", recipe, row.artefact, run.id)
+        wanted = next(iter(rows)) if len(rows) == 1 else best_layer(inputs, recipe)
+    if wanted not in rows:
+        raise BadInputError(f"that probe run has no layer {wanted}", f"it has {', '.join(map(str, rows))}")
+    row = rows[wanted]
+    found = inputs.located(f"probe layer {wanted}", recipe, row.artefact, row.run_id)
     weight = load_file(found.path / "probe.safetensors")["weight"]
     return FittedProbe(weight, row.hook_point, row.layer, row.label, bool(row.detail["centred"]), dict(row.detail))
 
@@ -89,8 +54,6 @@ def best_layer(inputs: Inputs, recipe: str, on: Literal["validation", "test"] = 
     on="test" chooses on the test games, as the paper did (specification 3.5): what it then scores there is biased
     upwards, and a table that shows it says so.
     """
-    from sqlalchemy import func, select
-
     run = inputs.run(recipe)
     scores, metric = tables.Score, tables.MetricPoint
     with inputs.database.read() as session:
@@ -110,11 +73,3 @@ def best_layer(inputs: Inputs, recipe: str, on: Literal["validation", "test"] = 
     if found is None or found[0] is None:
         raise BadInputError(f"probe run {run.id.hex[-6:]} has no {on} scores", "say which layer")
     return int(found[0])
-
-
-def skill_report(probe: FittedProbe) -> SkillReport | None:
-    """Of a skill or rating probe: the classes of the games it was fitted on."""
-    from chessreg.games.skill import SkillReport
-
-    found = probe.detail.get("skill")
-    return SkillReport(**found) if found else None

@@ -1,28 +1,83 @@
-"""Vectors beside each other: norms, and cosines with every other vector of the same layer of the same model."""
+"""Directions in the residual stream: read back from the store, and compared by norm and cosine."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from sqlalchemy import select
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.experiments.vector.contrast import cosine
-from chessreg.experiments.vector.kind import read_vector, vector_rows
 from chessreg.registry import names, tables
+from chessreg.runs.inputs import Inputs
 from store.errors import NotInStoreError
-
-if TYPE_CHECKING:
-    from chessreg.runs.inputs import Inputs
 
 MOST = 200  # vectors that one is compared with, the newest
 
 
-def norms(row: tables.Vector) -> dict[str, float | None]:
-    """Norm of a vector and of its two sides (None: it has none), as specification 5.3 lists them."""
-    return {"norm": row.norm, "norm_high": row.detail.get("norm_high"), "norm_low": row.detail.get("norm_low")}
+@dataclass(frozen=True)
+class Direction:
+    """A direction in the residual stream after one block, and what it was made of."""
+
+    vector: np.ndarray  # float32 [d_model]
+    high: np.ndarray | None = None  # float32 [d_model], of the strong games; vector = high - low
+    low: np.ndarray | None = None
+    detail: dict[str, Any] = field(default_factory=dict)
+    sums: np.ndarray | None = None  # float32 [games, d_model], of a contrast from one forward pass
+
+    @property
+    def norm(self) -> float:
+        return float(np.linalg.norm(self.vector))
+
+    def norms(self) -> dict[str, float]:
+        """Norms of the two sides, where there are two."""
+        sides = {"norm_high": self.high, "norm_low": self.low}
+        return {name: float(np.linalg.norm(side)) for name, side in sides.items() if side is not None}
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """What is stored of it, float32 [d_model] each."""
+        found = {"vector": self.vector, "high": self.high, "low": self.low}
+        return {name: np.ascontiguousarray(value, np.float32) for name, value in found.items() if value is not None}
+
+
+def cosine(one: np.ndarray, other: np.ndarray, centre: bool = False) -> float:
+    """Cosine of two directions [d_model]; `centre`: of both minus their means, as between raw and centred residuals
+    (specification 2.3). 0 when one of them is 0."""
+    a, b = one.astype(np.float64), other.astype(np.float64)
+    if centre:
+        a, b = a - a.mean(), b - b.mean()
+    size = np.linalg.norm(a) * np.linalg.norm(b)
+    return float(a @ b / size) if size else 0.0
+
+
+def vector_rows(inputs: Inputs, recipe: str) -> dict[int, tables.Vector]:
+    """The rows of a vector run by layer."""
+    rows: list[tables.Vector] = inputs.rows(tables.Vector, inputs.run(recipe, "vector"))
+    return {row.layer: row for row in rows}
+
+
+def load_direction(inputs: Inputs, recipe: str, layer: int) -> Direction:
+    """The direction of one layer of a vector run, with its two sides where it has them."""
+    rows = vector_rows(inputs, recipe)
+    if layer not in rows:
+        raise BadInputError(f"that vector run has no layer {layer}", f"it has {', '.join(map(str, sorted(rows)))}")
+    return read_vector(inputs, recipe, rows[layer])
+
+
+def read_vector(inputs: Inputs, recipe: str, row: tables.Vector) -> Direction:
+    """The direction behind a row of the table `vector`."""
+    from safetensors.numpy import load_file
+
+    folder = inputs.located(f"vector layer {row.layer}", recipe, row.artefact, row.run_id).path
+    found = load_file(folder / "vector.safetensors")
+    return Direction(found["vector"], found.get("high"), found.get("low"), dict(row.detail))
+
+
+def load_vector(inputs: Inputs, recipe: str, layer: int) -> np.ndarray:
+    """The vector of one layer of a vector run, float32 [d_model]."""
+    return load_direction(inputs, recipe, layer).vector
 
 
 def cosines(inputs: Inputs, recipe: str, layer: int) -> list[dict[str, Any]]:

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
+from uuid import UUID
 
 import numpy as np
 from pydantic import Field
 
+from chessreg.entities.cache import CachedActivations, cached_layers, load_cache
+from chessreg.entities.probe import FittedProbe, load_probe, probe_rows
 from chessreg.errors import BadInputError
-from chessreg.experiments.cache.kind import CachedActivations, CacheSpec, load_cache
-from chessreg.experiments.probe.rows import ProbeScore, Sparse, score_columns
-from chessreg.experiments.probe.stored import FittedProbe, load_probe
+from chessreg.experiments.probe.data import ProbeData
+from chessreg.experiments.probe.spec import ProbeScore, ProbeSpec, ReadRow
 from chessreg.experiments.settings import overlap
-from chessreg.experiments.settings.games import select
+from chessreg.experiments.settings.games import cached_games
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap, Evaluated
 from chessreg.games.labels import label
+from chessreg.games.position_hash import HashSet
 from chessreg.registry import tables
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import How, Ref, Spec
 
 if TYPE_CHECKING:
-    from chessreg.experiments.probe.data import ProbeData
     from chessreg.games.boardframe import BoardFrame
     from chessreg.runs.task import Task
 
@@ -33,19 +35,6 @@ class ApplySpec(Spec):
     first: int | None = Field(None, ge=0, description="leave out the first positions; none: as the probe was fitted")
     last: int | None = Field(None, ge=1, description="positions counted from the start; none: as the probe was fitted")
     allow_overlap: AllowOverlap = ALLOW_OVERLAP
-
-
-class ReadRow(Sparse):
-    """What a probe of skill or rating reads off one game. `value` is the class most positions vote for, or Elo."""
-
-    layer: int
-    hook_point: str
-    label: str
-    positions: int
-    lowest: int | None = None  # positions read as the lowest class
-    highest: int | None = None  # positions read as the highest class
-    vote_class: int | None = None
-    mean_class: int | None = None  # the class of the mean logit over the game
 
 
 class ProbeApply(Kind):
@@ -73,7 +62,7 @@ class ProbeApply(Kind):
 
     def check(self, spec: ApplySpec, inputs: Inputs) -> None:
         run = inputs.run(spec.cache, "cache")
-        games, places = select(CacheSpec(**run.spec), inputs)
+        games, places = cached_games(inputs, spec.cache)
         overlap.refuse(inputs, run.spec["checkpoint"], games, places, spec.allow_overlap)
         overlap.refuse(inputs, spec.probe, games, places, spec.allow_overlap, "the probe")
         probe = load_probe(inputs, spec.probe, layers_of(spec, inputs)[0])
@@ -86,7 +75,6 @@ class ProbeApply(Kind):
         centring(probe, load_cache(inputs, spec.cache))
 
     def run(self, task: Task[ApplySpec, How]) -> None:
-        from chessreg.games.position_hash import HashSet
         from chessreg.models.devices import prepare
 
         spec, inputs = task.spec, task.inputs
@@ -107,9 +95,7 @@ class ProbeApply(Kind):
             task.done(unit)
 
     def frames(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-        from uuid import UUID
-
-        from chessreg.experiments.probe.frames import frames_of_game
+        from chessreg.experiments.probe.reading import frames_of_game
 
         with inputs.database.read() as session:
             spec = ApplySpec(**session.get_one(tables.Run, UUID(str(row["run_id"]))).spec)
@@ -122,21 +108,17 @@ class ProbeApply(Kind):
 
 def layers_of(spec: ApplySpec, inputs: Inputs) -> tuple[int, ...]:
     """The layers to apply; raises BadInputError for one that was not fitted or not cached."""
-    rows: list[tables.Probe] = inputs.rows(tables.Probe, inputs.run(spec.probe))
-    caches: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, inputs.run(spec.cache, "cache"))
-    cached = {int(point.split(".")[1]) for point in caches[0].hook_points}
-    there = tuple(sorted({row.layer for row in rows} & cached))
+    cached = cached_layers(inputs, spec.cache)
+    there = tuple(sorted(probe_rows(inputs, spec.probe).keys() & set(cached)))
     if missing := set(spec.layers) - set(there):
         raise BadInputError(f"layer {min(missing)} is not both fitted and cached", f"both: {list(there)}")
     if not there:
-        raise BadInputError("no layer of the probe is in the cache", f"it holds {', '.join(map(str, sorted(cached)))}")
+        raise BadInputError("no layer of the probe is in the cache", f"it holds {', '.join(map(str, cached))}")
     return spec.layers or there
 
 
 def applied_data(spec: ApplySpec, inputs: Inputs, probe: FittedProbe, game: int | None = None) -> ProbeData:
     """The cache, labelled where the label is read off the position."""
-    from chessreg.experiments.probe.data import ProbeData
-
     first = probe.detail.get("first", probe.detail.get("first_position")) if spec.first is None else spec.first
     last = probe.detail.get("last") if spec.last is None else spec.last
     return ProbeData.load(inputs, spec.cache, probe.label, "cache", first=first or 0, last=last, truth=False, game=game)
@@ -144,9 +126,6 @@ def applied_data(spec: ApplySpec, inputs: Inputs, probe: FittedProbe, game: int 
 
 def fitted_positions(spec: ApplySpec, inputs: Inputs) -> np.ndarray | None:
     """Hashes of the positions that the probe was fitted on, uint64, or None where they are unknown."""
-    from chessreg.experiments.probe.data import ProbeData
-    from chessreg.experiments.probe.kind import ProbeSpec
-
     run = inputs.run(spec.probe)
     if run.kind != "probe":
         return None
@@ -160,10 +139,9 @@ def centring(probe: FittedProbe, cache: CachedActivations) -> bool:
 
     Raises BadInputError for a probe of raw residuals on a cache of centred ones: what it needs is gone.
     """
-    centred = cache.array.parts[0].attributes["spec"]["residual"] == "centred"
-    if centred and not probe.centred:
+    if cache.centred and not probe.centred:
         raise BadInputError("the probe was fitted on raw residuals, the cache holds centred ones")
-    return probe.centred and not centred
+    return probe.centred and not cache.centred
 
 
 def emit_overlap(task: Task[ApplySpec, How], data: ProbeData) -> None:
@@ -174,10 +152,10 @@ def emit_overlap(task: Task[ApplySpec, How], data: ProbeData) -> None:
     if 0 not in task.units:
         return
     inputs, spec = task.inputs, task.spec
-    games, _ = inputs.dataset(data.cache.spec.dataset)
+    games, _ = inputs.dataset(data.cache.dataset)
     places = np.unique(data.item[data.rows]).astype(np.int64)
     mine = Evaluated(games.hashes[places], overlap.opening_hashes(games.moves(places)), data.positions[data.rows])
-    for name, recipe in (("checkpoint", data.cache.spec.checkpoint), ("probe", spec.probe)):
+    for name, recipe in (("checkpoint", data.cache.checkpoint), ("probe", spec.probe)):
         found = overlap.measure(inputs, recipe, mine, task.progress)
         for what in ("games", "openings", "positions"):
             value = getattr(found, what)
@@ -189,7 +167,7 @@ def emit_scores(
     task: Task[ApplySpec, How], unit: int, probe: FittedProbe, data: ProbeData, seen: Any, centre: bool, device: str
 ) -> None:
     """A score row a game, as on the test games of a probe run."""
-    from chessreg.experiments.probe.scoring import score
+    from chessreg.experiments.probe.reading import score, score_columns
 
     majority = np.array(probe.detail.get("majority", data.majority(data.rows)), np.int8)
     for found in score(probe.weight, data, data.rows, probe.layer, device, centre):
@@ -204,7 +182,7 @@ def emit_reads(
     task: Task[ApplySpec, How], unit: int, probe: FittedProbe, data: ProbeData, centre: bool, device: str
 ) -> None:
     """A prediction row a game, and how many games and positions are read as which class."""
-    from chessreg.experiments.probe.scoring import logits_by_game
+    from chessreg.experiments.probe.reading import logits_by_game
 
     classes = probe.weight.shape[-1] if label(probe.label).source == "skill" else 0
     shares = np.zeros((3, classes))
