@@ -155,19 +155,19 @@ class Session:
 
     def probe(self, reference: str, layer: int | None = None) -> Any:
         """A fitted probe of a probe run: `.weight` float32 [d_model, 64 or 1, classes]."""
-        from chessreg.experiments.probe.kind import load_probe
+        from chessreg.entities.probe import load_probe
 
         return load_probe(self.inputs, self.inputs.recipe("run:probe", reference), layer)
 
     def vector(self, reference: str, layer: int) -> Any:
         """A direction of a vector run, float32 [d_model]."""
-        from chessreg.experiments.vector.kind import load_vector
+        from chessreg.entities.vector import load_vector
 
         return load_vector(self.inputs, self.inputs.recipe("run:vector", reference), layer)
 
     def cache(self, reference: str) -> Any:
         """The activations of a cache run: `.batches(layer=5)`, `.read(layer=5)`."""
-        from chessreg.experiments.cache.kind import load_cache
+        from chessreg.entities.cache import load_cache
 
         return load_cache(self.inputs, self.inputs.recipe("run:cache", reference))
 

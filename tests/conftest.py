@@ -87,10 +87,10 @@ def pristine_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     The names are those of the kinds' examples: `chessreg demo` makes the same things, larger.
     """
     from chessreg.entities import checkpoints, datasets, splits
-    from chessreg.experiments.cache.kind import CacheSpec
+    from chessreg.experiments.cache import CacheSpec
     from chessreg.experiments.imported.games import ImportedGamesSpec
-    from chessreg.experiments.probe.kind import ProbeSpec
-    from chessreg.experiments.vector.kind import VectorSpec
+    from chessreg.experiments.probe import ProbeSpec
+    from chessreg.experiments.vector import VectorSpec
     from chessreg.models.checkpoint import CheckpointInfo, gpt2_config, save_checkpoint
     from chessreg.models.random_twin import random_twin
 

@@ -65,7 +65,7 @@ def verify(home: Home, reference: str) -> None:
     \b
     Example: chessreg cache verify reference-fit
     """
-    from chessreg.entities.caches import verify_cache
+    from chessreg.entities.cache import verify_cache
 
     session = home.session()
     found = verify_cache(session.database, session.store, reference)

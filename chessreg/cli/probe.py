@@ -86,8 +86,8 @@ def directions(home: Home, row: dict[str, Any], square: str | None) -> tuple[dic
     """
     import numpy as np
 
-    from chessreg.experiments.probe.kind import load_probe
-    from chessreg.experiments.vector.contrast import cosine
+    from chessreg.entities.probe import load_probe
+    from chessreg.entities.vector import cosine
 
     inputs = home.session().inputs
     try:

@@ -61,7 +61,7 @@ def show(home: Home, reference: str, layer: int | None, against: str | None) -> 
     \b
     Example: chessreg vector show skill --layer 5
     """
-    from chessreg.experiments.vector import compare
+    from chessreg.entities import vector as vectors
     from chessreg.registry import read as listing
     from chessreg.registry import tables
 
@@ -70,7 +70,7 @@ def show(home: Home, reference: str, layer: int | None, against: str | None) -> 
     inputs = home.session().inputs
     recipe = inputs.recipe("run:vector", rows[0]["run_id"].hex)
     if against is not None:
-        both = compare.of_run(inputs, recipe, inputs.recipe("run:vector", against))
+        both = vectors.of_run(inputs, recipe, inputs.recipe("run:vector", against))
         if not both:
             raise BadInputError(f"{reference} and {against} have no layer in common", "chessreg vector list")
         emit(home, [{"layer": number, "cosine": value} for number, value in both.items()])
@@ -83,7 +83,7 @@ def show(home: Home, reference: str, layer: int | None, against: str | None) -> 
         raise BadInputError(f"{reference} has {len(chosen)} directions", f"choose with --layer one of {layers}")
     row = chosen[0]
     try:
-        row["cosines"] = compare.cosines(inputs, recipe, row["layer"])
+        row["cosines"] = vectors.cosines(inputs, recipe, row["layer"])
     except NotFoundError as error:
         row["cosines"] = []
         click.echo(f"no cosines: {error.message}", err=True)

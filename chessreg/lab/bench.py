@@ -16,6 +16,7 @@ import chess
 import numpy as np
 
 from chessreg.encodings.tokenizers import tokenizer
+from chessreg.entities.probe import FittedProbe, load_probe
 from chessreg.errors import BadInputError
 from chessreg.experiments.edit.editor import canonical_probabilities, mass_of, scale_of
 from chessreg.experiments.edit.heat import logits_of, placed
@@ -23,7 +24,6 @@ from chessreg.experiments.edit.kind import check as check_edit
 from chessreg.experiments.edit.model import EditedModel
 from chessreg.experiments.edit.settings import probed_layers
 from chessreg.experiments.edit.states import Removal, given, removal
-from chessreg.experiments.probe.kind import FittedProbe, load_probe
 from chessreg.experiments.settings import interventions
 from chessreg.experiments.settings.interventions import InterventionSettings
 from chessreg.lab.answer import Answer, Ranked, Side

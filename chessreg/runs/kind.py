@@ -122,6 +122,7 @@ def importable(module: str) -> bool:
 
 
 MOVED = {  # modules of kinds as earlier runs recorded them
+    "chessreg.experiments.probe_apply": "chessreg.experiments.probe",
     "chessreg.experiments.imported_aggregates": "chessreg.experiments.imported",
     "chessreg.experiments.imported_directions": "chessreg.experiments.imported",
     "chessreg.experiments.imported_games": "chessreg.experiments.imported",

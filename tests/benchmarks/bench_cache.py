@@ -17,7 +17,7 @@ import torch
 
 from chessreg.encodings.tokenizers import tokenizer
 from chessreg.entities import checkpoints, datasets
-from chessreg.experiments.cache.kind import CacheHow, CacheSpec
+from chessreg.experiments.cache import CacheHow, CacheSpec
 from chessreg.models.devices import prepare
 from chessreg.session import Session, open_session
 

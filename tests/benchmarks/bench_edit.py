@@ -27,11 +27,11 @@ import numpy as np
 import torch
 
 from chessreg.entities import checkpoints, datasets, splits
-from chessreg.experiments.cache.kind import CacheSpec
+from chessreg.experiments.cache import CacheSpec
 from chessreg.experiments.edit.editor import Editor
 from chessreg.experiments.edit.kind import EditHow, EditSpec
 from chessreg.experiments.edit.states import State, removal, states
-from chessreg.experiments.probe.kind import ProbeSpec
+from chessreg.experiments.probe import ProbeSpec
 from chessreg.experiments.settings.games import select
 from chessreg.models.edits import Edit
 from chessreg.models.language_model import LanguageModel

@@ -24,9 +24,10 @@ from sqlalchemy import func, select
 
 from chessreg.encodings.tokenizers import tokenizer
 from chessreg.entities import checkpoints, datasets, splits
-from chessreg.experiments.cache.kind import CacheSpec, load_cache
+from chessreg.entities.cache import load_cache
+from chessreg.experiments.cache import CacheSpec
+from chessreg.experiments.probe import ProbeSpec
 from chessreg.experiments.probe.data import ProbeData
-from chessreg.experiments.probe.kind import ProbeSpec
 from chessreg.models.devices import prepare
 from chessreg.registry import tables
 from chessreg.session import Session, open_session

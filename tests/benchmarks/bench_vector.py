@@ -23,8 +23,8 @@ from chessreg.encodings.positions import find
 from chessreg.encodings.tokenizers import tokenizer
 from chessreg.entities import checkpoints, datasets
 from chessreg.experiments.settings.skill import SkillSettings
-from chessreg.experiments.vector.classed import gather
-from chessreg.experiments.vector.kind import VectorHow, VectorSpec
+from chessreg.experiments.vector import VectorHow, VectorSpec
+from chessreg.experiments.vector.contrast import gather
 from chessreg.models.devices import prepare
 from chessreg.models.language_model import LanguageModel
 from chessreg.runs.resolve import with_references

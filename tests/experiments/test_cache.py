@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from chessreg.encodings.tokenizers import tokenizer
+from chessreg.entities.cache import load_cache
 from chessreg.errors import BadInputError
-from chessreg.experiments.cache.kind import CacheHow, CacheSpec, load_cache
+from chessreg.experiments.cache import CacheHow, CacheSpec
 
 
 def cached(session, **settings):
@@ -27,7 +28,7 @@ def session_hash(session, report) -> str:
 def test_rows_equal_a_forward_pass_of_each_game_alone(world_session):
     found = cached(world_session, games=5, last=12)
     model, encode = world_session.model("reference"), tokenizer("pgn-char-32").encode
-    games, _ = world_session.inputs.dataset(found.spec.dataset)
+    games, _ = world_session.inputs.dataset(found.dataset)
     assert found.layers == [0, 1]
     for item in np.unique(found.array.game):
         text = games.texts(np.array([item]))[0]

@@ -13,11 +13,11 @@ from sqlalchemy import select
 from chessreg.encodings.tokenizers import tokenizer
 from chessreg.entities.checkpoints import import_checkpoint
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.experiments.cache.kind import CacheHow, CacheSpec
+from chessreg.experiments.cache import CacheHow, CacheSpec
 from chessreg.experiments.edit.kind import Edit as EditKind
 from chessreg.experiments.edit.kind import EditHow, EditSpec
 from chessreg.experiments.edit.states import reason_to_skip, states
-from chessreg.experiments.probe.kind import ProbeHow, ProbeSpec
+from chessreg.experiments.probe import ProbeHow, ProbeSpec
 from chessreg.experiments.settings.games import select as select_games
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.models.edits import Edit

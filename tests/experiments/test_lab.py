@@ -13,10 +13,10 @@ from sqlalchemy import select
 
 from chessreg.entities.checkpoints import import_checkpoint
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.experiments.cache.kind import CacheHow, CacheSpec
+from chessreg.experiments.cache import CacheHow, CacheSpec
 from chessreg.experiments.edit.heat import readings
 from chessreg.experiments.edit.kind import EditHow
-from chessreg.experiments.probe.kind import ProbeHow, ProbeSpec
+from chessreg.experiments.probe import ProbeHow, ProbeSpec
 from chessreg.games.labels import PIECE_CLASSES
 from chessreg.lab import text, worker
 from chessreg.lab.answer import Answer

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
+from chessreg.entities.probe import best_layer, load_probe
 from chessreg.errors import BadInputError
+from chessreg.experiments.probe import ProbeSpec
 from chessreg.experiments.probe.data import ProbeData
-from chessreg.experiments.probe.fitting import Standard, fit
-from chessreg.experiments.probe.kind import ProbeSpec, best_layer, load_probe
-from chessreg.experiments.probe.scoring import score
+from chessreg.experiments.probe.reading import score
+from chessreg.experiments.probe.work import Standard, fit
 from chessreg.registry import tables
 
 
@@ -107,7 +108,7 @@ def test_labels_are_the_boards_of_python_chess(world_session):
 
     inputs = world_session.inputs
     data = ProbeData.load(inputs, inputs.recipe("run:cache", "reference-fit"), "piece", "cache")
-    games, _ = inputs.dataset(data.cache.spec.dataset)
+    games, _ = inputs.dataset(data.cache.dataset)
     item = int(data.item[0])
     board, boards = chess.Board(), []
     for word in games.texts(np.array([item]))[0][1:].split():

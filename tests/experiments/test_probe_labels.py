@@ -10,14 +10,14 @@ import pytest
 from sqlalchemy import select
 
 from chessreg.entities.frames import frames_of
+from chessreg.entities.probe import best_layer, load_probe
 from chessreg.errors import BadInputError
-from chessreg.experiments.cache.kind import CacheSpec
-from chessreg.experiments.probe.baselines import guesses
-from chessreg.experiments.probe.data import ProbeData, allocator
-from chessreg.experiments.probe.fitting import fit
-from chessreg.experiments.probe.kind import ProbeHow, ProbeSpec, best_layer, load_probe
-from chessreg.experiments.probe.rows import ProbeScore, packed_plies
-from chessreg.experiments.probe_apply import ApplySpec
+from chessreg.experiments.cache import CacheSpec
+from chessreg.experiments.probe import ApplySpec, ProbeHow, ProbeSpec
+from chessreg.experiments.probe.data import ProbeData, allocator, guesses
+from chessreg.experiments.probe.reading import packed_plies
+from chessreg.experiments.probe.spec import ProbeScore
+from chessreg.experiments.probe.work import fit
 from chessreg.experiments.settings.skill import SkillSettings
 from chessreg.games.reader import boards_of
 from chessreg.queries import run_sql
@@ -91,7 +91,7 @@ def test_unseen_positions_are_those_that_no_fitted_position_equals(world_session
     fitted = fit_data.rows & ~fit_data.held_out(spec.validation, spec.seed)
 
     def states(data, rows):
-        games, _ = world_session.inputs.dataset(data.cache.spec.dataset)
+        games, _ = world_session.inputs.dataset(data.cache.dataset)
         found = []
         for row in np.flatnonzero(rows):
             boards, _ = boards_of(games.texts(data.item[row : row + 1]))
@@ -147,7 +147,7 @@ def test_skill_keeps_the_outer_classes_and_stands_beside_its_baselines(world_ses
     assert json.loads(json.dumps(load_probe(world_session.inputs, recipe, 1).detail["skill"]["games"])) == (
         data.skill.report.games
     )
-    games, _ = world_session.inputs.dataset(data.cache.spec.dataset)
+    games, _ = world_session.inputs.dataset(data.cache.dataset)
     elo = games.table(["white_elo"]).column("white_elo").to_numpy()
     edge = data.skill.report.edges["all"][1]
     test = loaded(world_session, run, "test_cache", data.skill.report)
@@ -192,7 +192,7 @@ def test_a_rating_is_read_by_regression_with_its_error_in_elo(world_session):
 
 def games_number(session, data, item: int) -> int:
     """The number of a random game of the world, which made its rating."""
-    games, _ = session.inputs.dataset(data.cache.spec.dataset)
+    games, _ = session.inputs.dataset(data.cache.dataset)
     return int(games.table(["row"]).column("row")[int(item)].as_py())
 
 
@@ -261,7 +261,7 @@ def test_black_probes_see_the_board_after_whites_move(world_session):
 
 
 def test_a_probe_of_centred_residuals_reads_raw_ones_centred(world_session):
-    from chessreg.experiments.probe.scoring import logits_by_game
+    from chessreg.experiments.probe.reading import logits_by_game
 
     data = ProbeData.load(
         world_session.inputs, world_session.inputs.recipe("run:cache", "reference-test"), "piece", "cache"

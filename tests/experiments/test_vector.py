@@ -7,10 +7,11 @@ import json
 import numpy as np
 import pytest
 
+from chessreg.entities.cache import load_cache
+from chessreg.entities.vector import load_direction, load_vector, vector_rows
 from chessreg.errors import BadInputError
-from chessreg.experiments.cache.kind import load_cache
 from chessreg.experiments.settings.skill import SkillSettings
-from chessreg.experiments.vector.kind import Vector, VectorSpec, load_direction, load_vector, vector_rows
+from chessreg.experiments.vector import Vector, VectorSpec
 
 from .vectors.runs import STREAM, made, recipe
 
@@ -18,7 +19,7 @@ from .vectors.runs import STREAM, made, recipe
 def test_a_vector_is_the_mean_of_the_high_minus_that_of_the_low(world_session):
     inputs = world_session.inputs
     cache = load_cache(inputs, inputs.recipe("run:cache", "reference-fit"))
-    games, _ = inputs.dataset(cache.spec.dataset)
+    games, _ = inputs.dataset(cache.dataset)
     elo = games.table(["white_elo"]).column("white_elo").to_numpy()[cache.array.game]
     rated = np.unique(cache.array.game, return_index=True)[1]
     low, high = np.quantile(elo[rated], [1 / 6, 5 / 6])
@@ -47,7 +48,7 @@ def test_the_difference_is_high_minus_low_and_its_norms_are_kept(world_session):
 
 
 def test_one_pass_of_the_model_gives_what_a_float32_cache_gives(world_session):
-    from chessreg.experiments.cache.kind import CacheSpec
+    from chessreg.experiments.cache import CacheSpec
 
     world_session.run(CacheSpec(checkpoint="reference", dataset="sample:fit", dtype="float32"), name="exact")
     cached = made(world_session, VectorSpec(cache="exact", first_ply=6, last_ply=20), "from-cache")
@@ -123,7 +124,7 @@ def test_each_layer_of_a_cascade_sees_the_earlier_vectors_added(world_session):
 
     from chessreg.encodings.positions import find
     from chessreg.encodings.tokenizers import PgnCharacters
-    from chessreg.experiments.vector.classed import gather
+    from chessreg.experiments.vector.contrast import gather
     from chessreg.models.edits import Edit
 
     spec = VectorSpec(**STREAM, source="cascade", skill=SkillSettings(bins=2))

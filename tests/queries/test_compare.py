@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.probe.kind import ProbeSpec
+from chessreg.experiments.probe import ProbeSpec
 from chessreg.queries.compare import compare
 from chessreg.registry import names
 from chessreg.session import Session

@@ -8,7 +8,7 @@ import pytest
 
 from chessreg.entities.merge import export_rows, merge
 from chessreg.errors import NotFoundError
-from chessreg.experiments.probe.kind import ProbeSpec
+from chessreg.experiments.probe import ProbeSpec
 from chessreg.registry import names, tables
 from chessreg.runs import transfer
 from chessreg.session import open_session

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chessreg.experiments.probe.kind import ProbeSpec
+from chessreg.experiments.probe import ProbeSpec
 from chessreg.registry import tables
 from chessreg.registry.database import Database
 from chessreg.registry.urls import place_of

@@ -222,7 +222,7 @@ def test_a_sweep_is_one_group_of_which_only_missing_cells_run(desk):
 
 
 def test_nothing_is_queued_when_one_of_several_cannot_be_done(desk):
-    from chessreg.experiments.probe.kind import Probe, ProbeSpec
+    from chessreg.experiments.probe import Probe, ProbeSpec
 
     good = desk.order(count=3)
     with pytest.raises(NotFoundError, match="nowhere"):
@@ -292,7 +292,7 @@ def small_world(world, tmp_path, make_desk):
 def test_an_input_whose_bytes_are_elsewhere_is_fetched_or_refused_with_the_command_that_helps(small_world):
     import shutil
 
-    from chessreg.experiments.cache.kind import Cache, CacheSpec
+    from chessreg.experiments.cache import Cache, CacheSpec
 
     desk = small_world
     with desk.session.database.read() as sql:
@@ -323,9 +323,9 @@ def test_an_input_whose_bytes_are_elsewhere_is_fetched_or_refused_with_the_comma
 
 
 def test_a_cache_may_name_the_checkpoint_of_a_training_that_has_not_begun(small_world):
-    from chessreg.experiments.cache.kind import Cache, CacheSpec
+    from chessreg.experiments.cache import Cache, CacheSpec
     from chessreg.experiments.train import Train, TrainSpec
-    from chessreg.experiments.vector.kind import Vector, VectorSpec
+    from chessreg.experiments.vector import Vector, VectorSpec
 
     desk = small_world
     training = TrainSpec(datasets=("sample:fit",), n_layer=1, n_head=1, n_embd=8, steps=2, batch_tokens=1024)

@@ -81,10 +81,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with registry and store: a dataset, a model, caches, a probe, edits, two matches, the toy, and a run
     that was interrupted."""
     from chessreg.encodings.tokenizers import PgnCharacters
-    from chessreg.experiments.cache.kind import CacheSpec
+    from chessreg.experiments.cache import CacheSpec
     from chessreg.experiments.edit.kind import EditSpec
     from chessreg.experiments.play.kind import PlayHow, PlaySpec
-    from chessreg.experiments.probe.kind import ProbeSpec
+    from chessreg.experiments.probe import ProbeSpec
 
     root = tmp_path_factory.mktemp("tui")
     games = list(random_games(24))
@@ -140,12 +140,12 @@ def studied(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     probe, vectors and a control, legality, two trainings, and the interrupted run brought to its end."""
     from chessreg.encodings.tokenizers import PgnCharacters
     from chessreg.entities import checkpoints
-    from chessreg.experiments.cache.kind import CacheSpec
+    from chessreg.experiments.cache import CacheSpec
     from chessreg.experiments.legality import LegalitySpec
-    from chessreg.experiments.probe.kind import ProbeSpec
+    from chessreg.experiments.probe import ProbeSpec
     from chessreg.experiments.settings.skill import SkillSettings
     from chessreg.experiments.train import TrainSpec
-    from chessreg.experiments.vector.kind import VectorSpec
+    from chessreg.experiments.vector import VectorSpec
     from chessreg.models.checkpoint import CheckpointInfo, gpt2_config, save_checkpoint
     from chessreg.models.random_twin import random_twin
 

@@ -238,14 +238,14 @@ def norms(layers: Sequence[Row]) -> Chart:
 
 def cosines(session: Session, id: UUID, layers: Sequence[int]) -> list[Row]:
     """Cosines with other vectors of the same model and layer, nearest first in each layer."""
+    from chessreg.entities import vector as vectors
     from chessreg.errors import ChessregError
-    from chessreg.experiments.vector import compare
 
     inputs = session.inputs
     found: list[Row] = []
     for layer in layers:
         try:
-            near = compare.cosines(inputs, inputs.recipe("run:vector", id.hex), layer)
+            near = vectors.cosines(inputs, inputs.recipe("run:vector", id.hex), layer)
         except ChessregError:  # its file is elsewhere
             continue
         found += [{"layer": layer, **row, "name": row["name"] or show.short(row["run_id"]),

@@ -129,7 +129,7 @@ def verified(session: object, noun: str, id: UUID) -> str:
 
     assert isinstance(session, Session)
     if noun == "cache":
-        from chessreg.entities.caches import verify_cache
+        from chessreg.entities.cache import verify_cache
 
         found = verify_cache(session.database, session.store, id.hex)
         return (

@@ -11,11 +11,11 @@ import chess
 import numpy as np
 import torch
 
+from chessreg.entities.probe import load_probe
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.edit.kind import EditSpec
 from chessreg.experiments.edit.model import CLEAN, Condition, EditedModel
 from chessreg.experiments.edit.states import Removal, State, removal, state_of
-from chessreg.experiments.probe.kind import load_probe
 from chessreg.games.boardframe import squares_of
 from chessreg.games.labels import PIECE_CLASSES
 from chessreg.games.picture import HeatPanel
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from chessreg.experiments.probe.stored import FittedProbe
+    from chessreg.entities.probe import FittedProbe
     from chessreg.models.edits import Edit
     from chessreg.models.language_model import LanguageModel
     from chessreg.runs.inputs import Inputs

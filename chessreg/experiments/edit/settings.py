@@ -65,7 +65,7 @@ def probed_layers(recipe: str, inputs: Inputs) -> list[int]:
 
 def chosen_layer(recipe: str, inputs: Inputs) -> int:
     """The only layer there is, or the one that the probe's validation games choose."""
-    from chessreg.experiments.probe.kind import best_layer
+    from chessreg.entities.probe import best_layer
 
     layers = probed_layers(recipe, inputs)
     return layers[0] if len(layers) == 1 else best_layer(inputs, recipe)

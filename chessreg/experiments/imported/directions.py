@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
+from chessreg.entities.vector import Direction, cosine
 from chessreg.errors import NotFoundError
 from chessreg.experiments.imported.saved import (
     checkpoint_of,
@@ -24,7 +25,6 @@ from chessreg.experiments.imported.saved import (
     two_sides,
     vectors_fit,
 )
-from chessreg.experiments.vector.contrast import Direction, cosine
 from chessreg.registry.tables.types import utc_now
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind

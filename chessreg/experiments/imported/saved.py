@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from chessreg.entities.cache import hook_point
+from chessreg.entities.vector import cosine
 from chessreg.errors import BadInputError
-from chessreg.experiments.cache.kind import hook_point
-from chessreg.experiments.vector.contrast import cosine
 from chessreg.models.importers.directions import TRANSFORMER_LENS, ProbeFile
 from chessreg.registry import tables
 

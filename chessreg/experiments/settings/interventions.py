@@ -145,7 +145,7 @@ def load(settings: InterventionSettings, checkpoint: tables.Checkpoint, inputs: 
     Raises NotFoundError for a layer that the vector run lacks, BadInputError when it is of another checkpoint or not
     complete.
     """
-    from chessreg.experiments.vector.kind import load_vector
+    from chessreg.entities.vector import load_vector
     from chessreg.registry.identity import digest_of, uuid_of
 
     if settings.vector is None:

@@ -112,7 +112,7 @@ def as_float32(values: np.ndarray) -> np.ndarray:
     return values.astype(np.float32)
 
 
-# -- the games that are contrasted ---------------------------------------------------------------------------------------
+# -- the games that are contrasted ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ READING_CLIP, EDIT_CLIP = 2.0, 5.0  # as in the author's notebook
 
 def figure_1(made: Made, path: Path) -> str:
     """White pawns: where they stand, the reading clipped, and the reading, at the layer that validation chooses."""
+    from chessreg.entities.probe import best_layer
     from chessreg.experiments.edit import heat
-    from chessreg.experiments.probe.stored import best_layer
     from chessreg.games.picture import save_heatmaps
 
     run_id, unit = state(made)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chessreg.experiments.vector.kind import VectorHow
+from chessreg.experiments.vector import VectorHow
 
 STREAM = {"checkpoint": "reference", "dataset": "sample:fit", "first_ply": 6, "last_ply": 20}
 

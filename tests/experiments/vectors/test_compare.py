@@ -5,31 +5,32 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from chessreg.experiments.vector.kind import VectorSpec, load_vector, vector_rows
+from chessreg.entities.vector import load_vector, vector_rows
+from chessreg.experiments.vector import VectorSpec
 
 from .runs import made, recipe
 
 
 def test_vectors_are_compared_with_the_others_of_their_layer(world_session):
-    from chessreg.experiments.vector import compare
+    from chessreg.entities import vector as vectors
 
     made(world_session, VectorSpec(source="random", of="skill", seed=21), "random-21")
     inputs = world_session.inputs
-    found = {entry["name"]: entry for entry in compare.cosines(inputs, recipe(world_session, "skill"), 1)}
+    found = {entry["name"]: entry for entry in vectors.cosines(inputs, recipe(world_session, "skill"), 1)}
     one = load_vector(inputs, recipe(world_session, "skill"), 1).astype(float)
     other = load_vector(inputs, recipe(world_session, "random-21"), 1).astype(float)
     expected = one @ other / np.linalg.norm(one) / np.linalg.norm(other)
     assert found["random-21"]["cosine"] == pytest.approx(expected, abs=1e-6)
     assert found["random-21"]["source"] == "random:contrastive:white_elo"
-    by_layer = compare.of_run(inputs, recipe(world_session, "skill"), recipe(world_session, "random-21"))
+    by_layer = vectors.of_run(inputs, recipe(world_session, "skill"), recipe(world_session, "random-21"))
     assert by_layer[1] == pytest.approx(expected, abs=1e-6)
-    layers, matrix = compare.between_layers(inputs, recipe(world_session, "skill"))
+    layers, matrix = vectors.between_layers(inputs, recipe(world_session, "skill"))
     assert layers == [0, 1]
     np.testing.assert_allclose(np.diag(matrix), 1)
 
 
 def test_vectors_whose_files_are_elsewhere_are_left_out(world_session, monkeypatch):
-    from chessreg.experiments.vector import compare
+    from chessreg.entities import vector as vectors
     from chessreg.runs import transfer
 
     made(world_session, VectorSpec(source="random", of="skill", seed=22), "random-22")
@@ -39,15 +40,15 @@ def test_vectors_whose_files_are_elsewhere_are_left_out(world_session, monkeypat
     monkeypatch.setattr(world_session.store, "exists", lambda digest: digest != gone and exists(digest))
     monkeypatch.setattr(transfer, "places_of", lambda database, item: iter(()))
     gone = rows["random-22"]
-    found = compare.cosines(inputs, recipe(world_session, "skill"), 1)
+    found = vectors.cosines(inputs, recipe(world_session, "skill"), 1)
     assert "random-23" in {entry["name"] for entry in found}
     assert "random-22" not in {entry["name"] for entry in found}
     gone = rows["skill"]
-    assert compare.cosines(inputs, recipe(world_session, "skill"), 1) == []
+    assert vectors.cosines(inputs, recipe(world_session, "skill"), 1) == []
 
 
 def test_raw_and_centred_vectors_are_compared_without_their_means():
-    from chessreg.experiments.vector.contrast import cosine
+    from chessreg.entities.vector import cosine
 
     raw = np.random.default_rng(0).standard_normal(64) + 3
     assert cosine(raw, raw - raw.mean(), centre=True) == pytest.approx(1)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from chessreg.entities.vector import load_vector, vector_rows
 from chessreg.errors import BadInputError
-from chessreg.experiments.vector.kind import VectorSpec, load_vector, vector_rows
+from chessreg.experiments.vector import VectorSpec
 
 from .runs import STREAM, made, recipe
 
@@ -89,8 +90,8 @@ def test_a_control_stands_in_a_vectors_place_in_an_intervention(world_session):
 
 
 def test_an_imported_vector_has_random_controls_but_no_labels_to_shuffle(world_session):
+    from chessreg.entities import vector as vectors
     from chessreg.experiments.imported.directions import ImportedVectorSpec
-    from chessreg.experiments.vector import compare
 
     inputs = world_session.inputs
     files = ImportedVectorSpec(files=("sample",)).files
@@ -103,6 +104,6 @@ def test_an_imported_vector_has_random_controls_but_no_labels_to_shuffle(world_s
         assert control.norm == pytest.approx(row.norm, rel=1e-5)
         assert control.checkpoint_id == row.checkpoint_id
         assert control.detail["model"] == row.detail["model"]
-        assert "its-random" in {entry["name"] for entry in compare.cosines(inputs, theirs, layer)}
+        assert "its-random" in {entry["name"] for entry in vectors.cosines(inputs, theirs, layer)}
     with pytest.raises(BadInputError, match="from a file have no labels"):
         world_session.run(VectorSpec(source="shuffled", of="imported"))
