@@ -6,7 +6,9 @@ To add one: a file with a class that fulfils `base.Encoding`, and a line here; t
 from __future__ import annotations
 
 from chessreg.encodings.base import Alignment, Encoding, Sites, Tokens
+from chessreg.encodings.fen77 import Fen77
 from chessreg.encodings.pgn_char import PgnChar
+from chessreg.encodings.uci_square import davis, lcb
 from chessreg.named import Registry
 
 __all__ = ["Alignment", "Encoding", "Sites", "Tokens", "encoding", "names", "register"]
@@ -29,4 +31,5 @@ def encoding(name: str) -> Encoding:
     return _encodings[name]
 
 
-register(PgnChar())
+for _made in (PgnChar(), davis, lcb, Fen77()):
+    register(_made)

@@ -95,8 +95,8 @@ class Encoding(Protocol):
     """The text of every id that is read."""
     stop_ids: frozenset[int]
     """Ids that end a move while the model writes one; none where a move ends by itself (`complete`)."""
-    game_start_ids: frozenset[int]
-    """Ids that begin another game: what a model writes from there on is no part of this one."""
+    boundary_ids: frozenset[int]
+    """Ids between games: what a model writes from there on is no part of this one."""
     max_move_tokens: int
     """More tokens than this that are not complete are no move."""
     phases: tuple[str, ...]

@@ -75,7 +75,7 @@ class PgnChar:
     size = answer_size = 32
     content: Content = "history"
     stop_ids = frozenset({_SPACE})
-    game_start_ids = frozenset({_CHARACTERS.index(";")})
+    boundary_ids = frozenset({_CHARACTERS.index(";")})
     max_move_tokens = 10
     phases: tuple[str, ...] = ("white", "black")
     """Whose move the character belongs to."""

@@ -1,0 +1,335 @@
+"""`fen-77`: a position as 77 characters of its FEN, and every move as one of 1,968 actions (Ruoss et al. 2024; Junkin's
+specification 1.1, 1.2).
+
+    0        side to move               1-64    squares a8 … h8, a7 … h1, `.` for an empty one
+    65-68    castling, as in the FEN    69-70   en passant    71-73, 74-76  half-move clock, full-move number
+
+Short fields are filled with `.` on the right. What a model reads before it (Junkin's nanoGPT: a 0) is the model's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import chess
+import numpy as np
+
+from chessreg.encodings.base import (
+    Alignment,
+    Content,
+    Ids,
+    Sites,
+    Tokens,
+    board_of,
+    check_alignment,
+    checked_ids,
+)
+from chessreg.errors import BadInputError
+from chessreg.games.fields import positions_of
+from chessreg.named import Registry
+
+if TYPE_CHECKING:
+    from chessreg.games.dataset import Games
+
+_CHARACTERS = "0123456789abcdefghpnrkqPBNRQKw."
+_EMPTY = _CHARACTERS.index(".")
+LENGTH = 77
+_FIELDS = {"castling": (65, 4), "en-passant": (69, 2), "halfmoves": (71, 3), "fullmoves": (74, 3)}
+SQUARE_OF = np.full(LENGTH, -1, np.int8)
+"""The square (a1 = 0) that each token is, -1 for the others."""
+SQUARE_OF[1:65] = np.arange(64).reshape(8, 8)[::-1].reshape(64)
+_BAD = 255
+_WIDTH = np.full(256, _BAD, np.uint8)  # squares that a character of the first field stands for
+_WIDTH[np.frombuffer(b"pnbrqkPNBRQK", np.uint8)] = 1
+_WIDTH[np.frombuffer(b"12345678", np.uint8)] = np.arange(1, 9)
+_WIDTH[ord("/")] = 0
+_AT_ONCE = 1 << 15  # FENs: the working arrays stay small
+
+
+def _among(characters: bytes) -> np.ndarray:
+    """bool [256]: one of these characters."""
+    return np.isin(np.arange(256), np.frombuffer(characters, np.uint8))
+
+
+_DIGITS = _among(b"0123456789")
+_ALLOWED = {  # the characters of each place; the last stands for those behind it
+    "castling": (_among(b"KQkq"),),
+    "en-passant": (_among(b"abcdefgh"), _among(b"36")),
+    "halfmoves": (_DIGITS,),
+    "fullmoves": (_DIGITS,),
+}
+_FEN = re.compile(r"\S+ [wb] (?:-|[KQkq]{1,4}) (?:-|[a-h][36]) \d{1,3} \d{1,3}")
+
+
+class FenError(BadInputError):
+    """A FEN that has no 77 characters."""
+
+
+SITES: Registry[tuple[range, str]] = Registry("site of fen-77")
+"""Name → tokens, and the side to move of the boards that have them: w, b, or both."""
+for _name, _tokens in {
+    "last": range(LENGTH - 1, LENGTH),
+    "turns": range(LENGTH - 1, LENGTH),
+    "squares": range(1, 65),
+    "side": range(1),
+    **{name: range(start, start + length) for name, (start, length) in _FIELDS.items()},
+    "all": range(LENGTH),
+}.items():
+    SITES.register(_name, (_tokens, "wb"))
+SITES.register("white-turns", (range(LENGTH - 1, LENGTH), "w"))
+SITES.register("black-turns", (range(LENGTH - 1, LENGTH), "b"))
+
+
+def actions() -> Iterator[str]:
+    """The 1,968 moves in the reference's order: queen's and knight's moves of every square, then promotions."""
+    empty = chess.Board(None)
+    for origin in chess.SQUARES:
+        for piece in (chess.QUEEN, chess.KNIGHT):
+            empty.set_piece_at(origin, chess.Piece(piece, chess.WHITE))
+            for target in empty.attacks(origin):
+                yield chess.SQUARE_NAMES[origin] + chess.SQUARE_NAMES[target]
+        empty.remove_piece_at(origin)
+    for here, there in (("2", "1"), ("7", "8")):
+        for file in range(8):
+            for beside in (file, file - 1, file + 1):
+                if 0 <= beside < 8:
+                    squares = f"{'abcdefgh'[file]}{here}{'abcdefgh'[beside]}{there}"
+                    yield from (squares + piece for piece in "qrbn")
+
+
+class Fen77:
+    """The encoding: reads 31 characters, writes 1,968 actions.
+
+    >>> fen = Fen77()
+    >>> fen.encode(chess.STARTING_FEN)[:10].tolist()
+    [29, 20, 19, 11, 22, 21, 11, 19, 20, 18]
+    >>> fen.answer(chess.Board(), chess.Move.from_uci("e2e4"))
+    (317,)
+    """
+
+    name = "fen-77"
+    vocabulary: tuple[str, ...] = tuple(_CHARACTERS)
+    size = len(_CHARACTERS)
+    answer_size = 1968
+    content: Content = "position"
+    stop_ids: frozenset[int] = frozenset()
+    boundary_ids: frozenset[int] = frozenset()
+    max_move_tokens = 1
+    phases: tuple[str, ...] = ("white", "black")
+    """The side to move."""
+    default_site = "last"
+    length = LENGTH
+
+    def __init__(self) -> None:
+        self._characters = np.frombuffer(_CHARACTERS.encode(), np.uint8)
+        self._ids = np.full(256, 255, np.uint8)
+        self._ids[self._characters] = np.arange(self.size)
+
+    @cached_property
+    def actions(self) -> tuple[str, ...]:
+        """The text of each action."""
+        return tuple(actions())
+
+    @cached_property
+    def action_ids(self) -> dict[str, int]:
+        """Move in UCI → action. Whether a text is in it is what the paper calls syntactically valid."""
+        return {move: number for number, move in enumerate(self.actions)}
+
+    @cached_property
+    def _action_of_code(self) -> np.ndarray:
+        """int16 [65536]: the action of a packed move (`chessreg.games.moves`), -1 where it is none."""
+        table = np.full(1 << 16, -1, np.int16)
+        for number, text in enumerate(self.actions):
+            move = chess.Move.from_uci(text)
+            table[move.from_square | move.to_square << 6 | (move.promotion or 0) << 12] = number
+        return table
+
+    def actions_of(self, codes: np.ndarray) -> np.ndarray:
+        """The actions int16 [n] of packed moves uint16 [n]. BadInputError for one that is no action."""
+        found = self._action_of_code[codes]
+        if (found < 0).any():
+            code = int(codes[(found < 0).argmax()])
+            raise self._no_action(chess.Move(code & 63, code >> 6 & 63, code >> 12 or None).uci())
+        return found
+
+    @property
+    def site_names(self) -> tuple[str, ...]:
+        return tuple(SITES)
+
+    def encode(self, text: str) -> np.ndarray:
+        """The 77 ids of a FEN, uint8. FenError names the FEN and what is wrong with it."""
+        return self.boards([text]).ids
+
+    def decode(self, ids: Iterable[int] | np.ndarray) -> str:
+        """The FEN of 77 ids."""
+        array = checked_ids(ids, self.size, self.name)
+        if len(array) != LENGTH:
+            raise BadInputError(f"{len(array)} ids are no board of {self.name}", f"a board is {LENGTH} ids")
+        text = self._characters[array].tobytes().decode()
+        ranks = "/".join(text[start : start + 8] for start in range(1, 65, 8))
+        pieces = re.sub(r"\.+", lambda run: str(len(run[0])), ranks)
+        rest = (text[start : start + length].rstrip(".") or "-" for start, length in _FIELDS.values())
+        return " ".join((pieces, text[0], *rest))
+
+    def games(self, games: Games, places: Sequence[int] | np.ndarray) -> Tokens:
+        """Every position of these games, game by game; `source` says of which of them, `ply` after how many plies.
+
+        FenError where a game has 1,000 moves or more."""
+        table = games.take(places, ["text", "moves"])
+        positions = positions_of(table["text"].to_pylist(), table["moves"].to_pylist())
+        count = len(positions.ply)
+        if count and positions.fullmoves.max() > 999:
+            raise FenError(f"a game has {positions.fullmoves.max():,} moves", f"{self.name} counts to 999")
+        out = np.full((count, LENGTH), _EMPTY, np.uint8)
+        out[:, 0] = self._ids[np.where(positions.ply % 2 == 0, ord("w"), ord("b"))]
+        pieces = self._ids[np.frombuffer(b"kqrbnp.PNBRQK", np.uint8)]
+        out[:, 1:65] = pieces[positions.boards[:, SQUARE_OF[1:65]] + 6]
+        rights = ["".join(letter for bit, letter in enumerate("KQkq") if of >> bit & 1) for of in range(16)]
+        squares = ["", *chess.SQUARE_NAMES]
+        numbers = [str(number) for number in range(1000)]
+        for name, texts, values in (
+            ("castling", rights, positions.castling),
+            ("en-passant", squares, positions.en_passant.astype(np.int64) + 1),
+            ("halfmoves", numbers, positions.halfmoves),
+            ("fullmoves", numbers, positions.fullmoves),
+        ):
+            start, length = _FIELDS[name]
+            padded = "".join(text.ljust(length, ".") for text in texts).encode()
+            out[:, start : start + length] = self._ids[np.frombuffer(padded, np.uint8).reshape(-1, length)][values]
+        offsets = np.arange(count + 1, dtype=np.int64) * LENGTH
+        source = np.repeat(np.arange(len(places), dtype=np.int64), np.diff(positions.offsets))
+        return Tokens(out.reshape(-1), offsets, source, positions.ply)
+
+    def boards(self, boards: Sequence[str | chess.Board]) -> Tokens:
+        """FENs, or boards, in any number. FenError names the first that has no 77 characters."""
+        fens = [board if isinstance(board, str) else board.fen() for board in boards]
+        out = np.empty((len(fens), LENGTH), np.uint8)
+        for start in range(0, len(fens), _AT_ONCE):
+            some = fens[start : start + _AT_ONCE]
+            out[start : start + len(some)] = self._encoded(some)
+        digits = out[:, 74:77].astype(np.int64)
+        known = digits < 10
+        number = np.zeros(len(fens), np.int64)
+        for column in range(3):
+            number = np.where(known[:, column], 10 * number + digits[:, column], number)
+        ply = np.maximum(2 * (number - 1), 0) + (out[:, 0] != self._ids[ord("w")])
+        offsets = np.arange(len(fens) + 1, dtype=np.int64) * LENGTH
+        return Tokens(out.reshape(-1), offsets, np.arange(len(fens), dtype=np.int64), ply)
+
+    def _encoded(self, fens: Sequence[str]) -> np.ndarray:
+        """uint8 [fens, 77]. FenError for the first that is none."""
+        text = np.frombuffer(("\n".join(fens) + "\n").encode("latin-1", "replace"), np.uint8)
+        ends = np.flatnonzero(text == ord("\n"))
+        spaces = np.flatnonzero(text == ord(" "))
+        if len(ends) != len(fens) or len(spaces) != 5 * len(fens):
+            raise self._refusal(fens)
+        spaces = spaces.reshape(-1, 5)
+        starts = np.concatenate([[0], ends[:-1] + 1])
+        if (spaces[:, 0] <= starts).any() or (spaces[:, 4] > ends).any():
+            raise self._refusal(fens)
+        out = np.full((len(fens), LENGTH), _EMPTY, np.uint8)
+        out[:, 0] = self._ids[text[spaces[:, 0] + 1]]
+        good = (spaces[:, 1] - spaces[:, 0] == 2) & np.isin(text[spaces[:, 0] + 1], (ord("w"), ord("b")))
+        edges = np.column_stack([spaces[:, 1:], ends])
+        for column, (name, (start, most)) in enumerate(_FIELDS.items()):
+            at, length = edges[:, column] + 1, edges[:, column + 1] - edges[:, column] - 1
+            none = (length == 1) & (text[at] == ord("-")) & (column < 2)
+            good &= (length > 0) & (length <= most) & (none | (length == 2) | (name != "en-passant"))
+            for place in range(most):
+                rows = np.flatnonzero((length > place) & ~none)
+                characters = text[at[rows] + place]
+                out[rows, start + place] = self._ids[characters]
+                good[rows] &= _ALLOWED[name][min(place, len(_ALLOWED[name]) - 1)][characters]
+        squares = self._squares(text, starts, spaces[:, 0])
+        if squares is None or not good.all():
+            raise self._refusal(fens)
+        out[:, 1:65] = squares
+        return out
+
+    def _squares(self, text: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray | None:
+        """The squares uint8 [fens, 64] of the fields text[starts:ends]; None where one is not eight ranks of eight."""
+        step = np.zeros(len(text), np.int8)
+        step[starts] = 1
+        step[ends] = -1
+        inside = np.cumsum(step, dtype=np.int8).view(bool)
+        characters = text[inside]
+        width = _WIDTH[characters]
+        count = np.arange(len(starts), dtype=np.int64)
+        through = np.cumsum(width, dtype=np.int64)
+        slashes = np.flatnonzero(characters == ord("/"))
+        if len(slashes) != 7 * len(starts) or (width == _BAD).any():
+            return None
+        if not np.array_equal(through[slashes].reshape(-1, 7), 64 * count[:, None] + np.arange(8, 64, 8)):
+            return None
+        if not np.array_equal(through[np.cumsum(ends - starts) - 1], 64 * (count + 1)):
+            return None
+        drawn = np.where((characters >= ord("1")) & (characters <= ord("8")), np.uint8(ord(".")), characters)
+        return np.repeat(self._ids[drawn], width).reshape(-1, 64)
+
+    def _refusal(self, fens: Sequence[str]) -> FenError:
+        """What is wrong with the first bad one of these FENs."""
+        for fen in fens:
+            fields = fen.split(" ")
+            if len(fields) != 6:
+                return FenError(f"{fen!r} has {len(fields)} fields", "a FEN has six")
+            try:
+                chess.BaseBoard(fields[0])
+            except ValueError as error:
+                return FenError(f"{fen!r} is no FEN: {error}", "a FEN is like rnbqkbnr/… w KQkq - 0 1")
+            if any(field.isascii() and field.isdigit() and int(field) > 999 for field in fields[4:]):
+                return FenError(f"{fen!r} has a counter above 999", f"{self.name} has three digits for each")
+            if re.fullmatch(r"[A-Ha-hKQkq]+", fields[2]) and not re.fullmatch(r"[KQkq]{1,4}", fields[2]):
+                return FenError(f"{fen!r} has Chess960 castling rights", f"{self.name} writes standard chess")
+            if not _FEN.fullmatch(fen):
+                return FenError(f"{fen!r} is no FEN", "a FEN is like rnbqkbnr/… w KQkq - 0 1")
+        return FenError("one of the FENs holds a line break", "a FEN is one line")
+
+    def sites(self, name: str, tokens: Tokens, alignment: Alignment = "post-ply") -> Sites:
+        """A position is one board: both alignments are the same."""
+        check_alignment(alignment)
+        chosen, sides = SITES[name]
+        if not np.array_equal(tokens.offsets, np.arange(len(tokens) + 1) * LENGTH):
+            raise BadInputError(f"an item of {self.name} is {LENGTH} tokens", "encode boards with `boards`")
+        side = tokens.ids[tokens.offsets[:-1]]
+        items = np.flatnonzero(np.isin(side, [_CHARACTERS.index(letter) for letter in sides]))
+        item = np.repeat(items, len(chosen))
+        phase = (side[item] != _CHARACTERS.index("w")).astype(np.int8)
+        return Sites(item, np.tile(np.array(chosen), len(items)), tokens.ply[item], phase)
+
+    def prompt(self, at: chess.Board | Sequence[str]) -> tuple[int, ...]:
+        return tuple(self.encode(board_of(at).fen()).tolist())
+
+    def answers(self, board: chess.Board) -> dict[chess.Move, tuple[int, ...]]:
+        return {move: self.answer(board, move) for move in board.legal_moves}
+
+    def answer(self, board: chess.Board, move: chess.Move) -> tuple[int, ...]:
+        number = self.action_ids.get(move.uci())
+        if number is None:
+            raise self._no_action(move.uci())
+        return (number,)
+
+    def _no_action(self, uci: str) -> BadInputError:
+        return BadInputError(f"{uci} is none of the {self.answer_size:,} actions of {self.name}")
+
+    def answer_text(self, ids: Ids) -> str:
+        return " ".join(self.actions[number] for number in checked_ids(ids, self.answer_size, self.name).tolist())
+
+    def accepted(self, board: chess.Board) -> tuple[str, ...]:
+        return tuple(sorted(move.uci() for move in board.legal_moves))
+
+    def accepted_ids(self, board: chess.Board) -> tuple[tuple[int, ...], ...]:
+        return tuple((self.action_ids[text],) for text in self.accepted(board))
+
+    def parse(self, written: str | Ids, board: chess.Board) -> chess.Move | None:
+        text = written if isinstance(written, str) else self.answer_text(written[:1])
+        try:
+            move = chess.Move.from_uci(text.strip())
+        except ValueError:
+            return None
+        return move if move and board.is_legal(move) else None
+
+    def complete(self, ids: Ids, board: chess.Board) -> bool:
+        return len(ids) > 0

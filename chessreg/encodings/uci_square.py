@@ -1,0 +1,266 @@
+"""`uci-square-72` (Davis) and `uci-square-77` (LCB): a move is the token of its origin, of its target, and of a piece
+where a pawn promotes; castling is the king's move. Davis's specification 1.1 to 1.3.
+
+Promotion pieces are lower-case whatever the text has, and nothing is written as `<unk>`: Davis's published model very
+likely knew promotions only as that (1.1).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import chess
+import numpy as np
+
+from chessreg.encodings.base import (
+    Alignment,
+    Content,
+    Ids,
+    Select,
+    Sites,
+    Tokens,
+    TokenView,
+    board_of,
+    check_alignment,
+    check_whole_game,
+    checked_ids,
+    no_boards,
+    select_sites,
+)
+from chessreg.errors import BadInputError
+from chessreg.named import Registry
+
+if TYPE_CHECKING:
+    from chessreg.games.dataset import Games
+
+WHITE_ORIGIN, WHITE_DESTINATION, BLACK_ORIGIN, BLACK_DESTINATION, PROMOTION, SPECIAL = range(6)
+"""Phases, by the token that is read (Davis 1.3)."""
+
+_PIECE = re.compile(r"[a-h][1-8]|[qrbnQRBN]|</?\w+>|\s+")
+_PROMOTED = {chess.QUEEN: "q", chess.ROOK: "r", chess.BISHOP: "b", chess.KNIGHT: "n"}
+_LCB_SQUARES = (
+    "c2 c4 e7 e5 g2 g3 b8 c6 f1 g8 f6 b1 c3 f8 b4 d5 e8 e2 e3 e4 a2 a3 d6 d8 a1 e6 b2 b3 c7 d2 d3 f7 f5 a7 a5 g1 d4 g4 "
+    "c5 e1 d7 d1 h8 c1 a4 h2 h3 a8 f4 g7 g5 b6 b7 c8 h7 h4 f3 h5 h1 f2 h6 g6 b5 a6"
+)
+
+
+class _View(TokenView):
+    """Tokens of games with their phases; the plies played when each has been read."""
+
+    def __init__(self, tokens: Tokens, phase_of: np.ndarray, bos: int, alignment: Alignment) -> None:
+        """phase_of int8 [ids]: 0 for squares, PROMOTION or SPECIAL for the others."""
+        super().__init__(tokens)
+        kind = phase_of[self.ids]
+        square = kind == 0
+        seen = np.zeros(len(self.ids) + 1, np.int64)
+        np.cumsum(square, out=seen[1:])
+        before = seen[:-1] - np.repeat(seen[tokens.offsets[:-1]], self.lengths)  # squares of this game
+        self.phase = np.where(square, before % 4, kind).astype(np.int8)
+        promotes = np.zeros(len(self.ids), bool)  # the next token is this move's promotion
+        promotes[:-1] = (kind[1:] == PROMOTION) & ~self.last[:-1]
+        target = square & (before % 2 == 1)
+        self.turn = (target & ~promotes) | (kind == PROMOTION) | (self.ids == bos)
+        self.after = before // 2 + (target & ~promotes)
+        self.ply = self.after if alignment == "post-ply" else (before - (kind == PROMOTION)) // 2
+
+
+def _phase(*wanted: int) -> Callable[[TokenView], np.ndarray]:
+    return lambda view: np.isin(view.phase, wanted)
+
+
+SITES: Registry[tuple[Select, int]] = Registry("site of UCI squares")
+for _name, _select in {
+    "turns": lambda view: view.turn,
+    "white-turns": lambda view: view.turn & (view.after % 2 == 0),
+    "black-turns": lambda view: view.turn & (view.after % 2 == 1),
+    "last": lambda view: view.last,
+    "all": lambda view: np.ones(len(view.ids), bool),
+    "origins": _phase(WHITE_ORIGIN, BLACK_ORIGIN),
+    "destinations": _phase(WHITE_DESTINATION, BLACK_DESTINATION),
+    "white-origins": _phase(WHITE_ORIGIN),
+    "white-destinations": _phase(WHITE_DESTINATION),
+    "black-origins": _phase(BLACK_ORIGIN),
+    "black-destinations": _phase(BLACK_DESTINATION),
+    "promotions": _phase(PROMOTION),
+    "specials": _phase(SPECIAL),
+    **{f"phase-{number}": _phase(number) for number in range(6)},
+}.items():
+    SITES.register(_name, (_select, 0))
+
+
+class UciSquare:
+    """The encoding, over a vocabulary that has `<s>`, 64 squares and q, r, b, n at any ids.
+
+    >>> davis.encode("e2e4 d7d5 e4d5").tolist()
+    [1, 16, 32, 55, 39, 32, 39]
+    >>> davis.decode(davis.prompt(["e4", "d5"]))
+    'e2e4 d7d5'
+    """
+
+    content: Content = "history"
+    stop_ids: frozenset[int] = frozenset()
+    max_move_tokens = 3
+    phases: tuple[str, ...] = (
+        "white-origin", "white-destination", "black-origin", "black-destination", "promotion", "special",
+    )  # fmt: skip
+    default_site = "white-turns"
+    promotion_case = "lower"
+
+    def __init__(self, name: str, vocabulary: Sequence[str], closing: Sequence[str] = ()) -> None:
+        """`closing`: tokens that end a whole game of a dataset."""
+        self.name, self.vocabulary = name, tuple(vocabulary)
+        self.size = self.answer_size = len(vocabulary)
+        self._id = {text: number for number, text in enumerate(vocabulary)}
+        self._closing = [self._id[text] for text in closing]
+        self._bos = self._id["<s>"]
+        self._squares = np.array([self._id[square] for square in chess.SQUARE_NAMES], np.uint8)
+        self._promotions = np.zeros(8, np.uint8)  # of python-chess's piece types
+        self._phase_of = np.full(self.size, SPECIAL, np.int8)
+        self._phase_of[self._squares] = 0
+        for piece, letter in _PROMOTED.items():
+            self._promotions[piece] = self._id[letter]
+            self._phase_of[self._id[letter]] = PROMOTION
+        self._square_of = {int(number): square for square, number in enumerate(self._squares)}
+        self._piece_of = {self._id[letter]: piece for piece, letter in _PROMOTED.items()}
+        self.boundary_ids = frozenset(self._id[text] for text in ("<pad>", "<s>", "</s>"))
+        self.masked_ids = frozenset(self._id[text] for text in "PNRBQK" if text in self._id)
+        """Piece letters of LCB's oracle models: their logits are masked in evaluation (Davis 1.2)."""
+
+    @property
+    def site_names(self) -> tuple[str, ...]:
+        return tuple(SITES)
+
+    def encode(self, text: str) -> np.ndarray:
+        """`<s>` and the moves, uint8; whole or cut anywhere between two tokens."""
+        ids = [] if text.lstrip().startswith("<s>") else [self._bos]
+        place = 0
+        while place < len(text):
+            found = _PIECE.match(text, place)
+            piece = found[0] if found else text[place]
+            word = piece.lower() if len(piece) == 1 else piece
+            if found is None or (not piece.isspace() and (word == "<unk>" or word not in self._id)):
+                raise BadInputError(
+                    f"{text[place : place + 8]!r} at index {place} is no square, promotion or special of {self.name}",
+                    "moves are written like e2e4 e7e8q",
+                )
+            if not piece.isspace():
+                ids.append(self._id[word])
+            place += len(piece)
+        return np.array(ids, np.uint8)
+
+    def decode(self, ids: Iterable[int] | np.ndarray) -> str:
+        """The moves; a `<s>` in front is not shown, other specials are words of their own."""
+        array = checked_ids(ids, self.size, self.name)
+        words: list[str] = []
+        squares = 0  # of the present move
+        for place, number in enumerate(array.tolist()):
+            text = self.vocabulary[number]
+            if number in self._piece_of and words and squares == 2:
+                words[-1] += text
+                squares = 0
+            elif number in self._square_of:
+                if squares == 1:
+                    words[-1] += text
+                else:
+                    words.append(text)
+                squares = 2 if squares == 1 else 1
+            elif place or number != self._bos:
+                words.append(text)
+                squares = 0
+        return " ".join(words)
+
+    def games(self, games: Games, places: Sequence[int] | np.ndarray) -> Tokens:
+        return self.packed(games.moves(places))
+
+    def packed(self, games: Sequence[bytes]) -> Tokens:
+        """Whole games from packed moves (`chessreg.games.moves`), ids uint8: `<s>`, the moves, what closes a game."""
+        plies = np.fromiter(map(len, games), np.int64, len(games)) // 2
+        codes = np.frombuffer(b"".join(games), "<u2")
+        promotion = codes >> 12
+        width = 2 + (promotion > 0).astype(np.int64)
+        ends = np.zeros(len(codes) + 1, np.int64)
+        np.cumsum(width, out=ends[1:])
+        edges = np.zeros(len(games) + 1, np.int64)
+        np.cumsum(plies, out=edges[1:])
+        tokens = Tokens.laid(np.zeros(0, np.uint8), np.diff(ends[edges]) + 1 + len(self._closing))
+        ids = np.full(int(tokens.offsets[-1]), self._bos, np.uint8)
+        overhead = np.arange(len(games)) * (1 + len(self._closing)) + 1
+        start = ends[:-1] + np.repeat(overhead, plies)
+        ids[start] = self._squares[codes & 63]
+        ids[start + 1] = self._squares[codes >> 6 & 63]
+        promoted = np.flatnonzero(promotion)
+        ids[start[promoted] + 2] = self._promotions[promotion[promoted]]
+        for back, closing in enumerate(reversed(self._closing), 1):
+            ids[tokens.offsets[1:] - back] = closing
+        return Tokens(ids, tokens.offsets, tokens.source, tokens.ply)
+
+    def boards(self, boards: Sequence[str | chess.Board]) -> Tokens:
+        raise no_boards(self.name)
+
+    def sites(self, name: str, tokens: Tokens, alignment: Alignment = "post-ply") -> Sites:
+        """`post-ply`: at the token that completes a move (its destination, or its promotion) the board after it;
+        `pre-ply`: at every token the board before the move that it belongs to. Both are the board before at an origin.
+        Whole games only: a text cut before a promotion's piece takes the destination for the end of its move."""
+        check_alignment(alignment)
+        return select_sites(SITES, name, tokens, _View(tokens, self._phase_of, self._bos, alignment))
+
+    def prompt(self, at: chess.Board | Sequence[str]) -> tuple[int, ...]:
+        board = board_of(at)
+        check_whole_game(board, self.name)
+        return (self._bos, *(number for move in board.move_stack for number in self._written(move)))
+
+    def _written(self, move: chess.Move) -> tuple[int, ...]:
+        squares = int(self._squares[move.from_square]), int(self._squares[move.to_square])
+        return (*squares, int(self._promotions[move.promotion])) if move.promotion else squares
+
+    def answers(self, board: chess.Board) -> dict[chess.Move, tuple[int, ...]]:
+        return {move: self._written(move) for move in board.legal_moves}
+
+    def answer(self, board: chess.Board, move: chess.Move) -> tuple[int, ...]:
+        return self._written(move)
+
+    def answer_text(self, ids: Ids) -> str:
+        return self.decode(ids)
+
+    def accepted(self, board: chess.Board) -> tuple[str, ...]:
+        return tuple(sorted(move.uci() for move in board.legal_moves))
+
+    def accepted_ids(self, board: chess.Board) -> tuple[tuple[int, ...], ...]:
+        return tuple(self._written(chess.Move.from_uci(text)) for text in self.accepted(board))
+
+    def parse(self, written: str | Ids, board: chess.Board) -> chess.Move | None:
+        """Of ids, those up to the end of the first move count; of a text its first word."""
+        if isinstance(written, str):
+            words = written.split()
+            try:
+                move = chess.Move.from_uci(words[0].lower() if words else "")
+            except ValueError:
+                return None
+        else:
+            ids = [int(number) for number in written]
+            if len(ids) < 2 or ids[0] not in self._square_of or ids[1] not in self._square_of:
+                return None
+            squares = self._square_of[ids[0]], self._square_of[ids[1]]
+            piece = self._piece_of.get(ids[2]) if _promotes(board, *squares) and len(ids) > 2 else None
+            move = chess.Move(*squares, promotion=piece)
+        return move if move and board.is_legal(move) else None
+
+    def complete(self, ids: Ids, board: chess.Board) -> bool:
+        """After the destination, unless a pawn of the side to move stands on its last rank there."""
+        squares = [self._square_of.get(int(number)) for number in ids[:2]]
+        if None in squares or len(ids) > 2:
+            return True
+        return len(squares) == 2 and not _promotes(board, *squares)
+
+
+def _promotes(board: chess.Board, origin: int, target: int) -> bool:
+    """A pawn of the side to move goes from the one square to its last rank."""
+    return chess.square_rank(target) == (7 if board.turn else 0) and board.piece_at(origin) == chess.Piece(
+        chess.PAWN, board.turn
+    )
+
+
+davis = UciSquare("uci-square-72", ("<pad>", "<s>", "</s>", "<unk>", *chess.SQUARE_NAMES, *"qrbn"))
+lcb = UciSquare("uci-square-77", ("<pad>", "<s>", "</s>", *"PNRBQK", *_LCB_SQUARES.split(), *"qrbn"), ("</s>",))
