@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from chessreg.entities.display import size as size
 from tui import show
 
 FULL, PART, EMPTY = "━", "╸", "┄"
@@ -25,21 +26,6 @@ def bar(share: float | None, width: int = 10) -> str:
 def percent(share: float | None) -> str:
     """Rounded down, so that 100 % is all of it."""
     return "" if share is None else f"{int(100 * share)} %"
-
-
-def size(number: float | None) -> str:
-    """Bytes in the unit that suits them.
-
-    >>> size(0), size(1536), size(3 * 2**30), size(None)
-    ('0 B', '1.5 KiB', '3.0 GiB', '')
-    """
-    if number is None:
-        return ""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if number < 1024:
-            return f"{number:.0f} B" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1024
-    return f"{number:.1f} TiB"
 
 
 def rate(a_second: float | None) -> str:

@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+from chessreg.entities.display import counted as counted
+
 
 def when(time: datetime | None) -> str:
     """A moment, in the local time zone, to the minute."""
@@ -90,15 +92,6 @@ def full(thing: Any) -> str:
     if isinstance(thing, (dict, list)):
         return json.dumps(thing, ensure_ascii=False, default=str, indent=2 if len(str(thing)) > 60 else None)
     return value(thing)
-
-
-def counted(number: int, noun: str, plural: str = "") -> str:
-    """A number with its noun.
-
-    >>> counted(1, "run"), counted(1200, "run"), counted(2, "box", "boxes")
-    ('1 run', '1,200 runs', '2 boxes')
-    """
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def listed(words: Sequence[str]) -> str:

@@ -121,6 +121,7 @@ class LazyCommand(NamedTuple):
 
     target: str  # "module:attribute"
     help: str
+    of: str = ""  # what the attribute makes the command of, where one function makes several
 
     @property
     def present(self) -> bool:
@@ -133,7 +134,8 @@ class LazyCommand(NamedTuple):
     def load(self) -> click.Command:
         """Import it."""
         module, _, attribute = self.target.partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
+        found = getattr(importlib.import_module(module), attribute)
+        command: click.Command = found(self.of) if self.of else found
         return command
 
 

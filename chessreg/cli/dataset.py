@@ -8,22 +8,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chessreg.cli.base import Home, emit, json_option, pass_home
+from chessreg.cli.noun import group_of, headings
 from chessreg.cli.spec_options import Numbers
-from chessreg.cli.words import add_words
+from chessreg.entities import entity
+from chessreg.entities.base import entity_row
 
 if TYPE_CHECKING:
     from chessreg.entities.datasets import Added
 
 FILE = click.Path(path_type=Path)
-LISTED = {
-    "id": "id", "name": "name", "games": "games", "plies": "plies", "duplicates": "duplicates", "rejected": "rejected",
-    "skipped": "skipped", "rating_scale": "ratings", "licence": "licence", "source": "source",
-}  # fmt: skip
-
-
-@click.group()
-def dataset() -> None:
-    """Games: add, fetch, generate, split, verify."""
+DATASET = entity("dataset")
+dataset = group_of("dataset")
 
 
 def name_option(function: Any) -> Any:
@@ -32,15 +27,12 @@ def name_option(function: Any) -> Any:
 
 def tell(home: Home, added: Added) -> None:
     """Print the dataset that was added, or was there already."""
-    from chessreg.registry import read as listing
-    from chessreg.registry import tables
-
     with home.session().database.read() as session:
-        row = listing.entity(session, "dataset", tables.Dataset, added.id.hex)
+        row = entity_row(session, "dataset", DATASET.table, added.id.hex)
     if not added.created:
         called = row["name"] or added.id.hex[-6:]
         click.echo(f"these bytes are dataset {called} already; nothing was added", err=True)
-    emit(home, {**row, "created": added.created}, LISTED)
+    emit(home, {**row, "created": added.created}, headings(DATASET))
     if added.created and row["rejected"] and not home.json:
         click.echo(
             f"{row['rejected']:,} games were rejected: chessreg dataset show {added.id.hex[-6:]} --rejects", err=True
@@ -101,95 +93,6 @@ def add(
                 on_progress=on_progress,
             )
     tell(home, added)
-
-
-@dataset.command("list")
-@click.option("--all", "everything", is_flag=True, help="Also those in the archive.")
-@json_option
-@pass_home
-def list_(home: Home, everything: bool) -> None:
-    """List the datasets.
-
-    \b
-    Example: chessreg dataset list --json
-    """
-    from chessreg.registry import read as listing
-    from chessreg.registry import tables
-
-    with home.session().database.read() as session:
-        rows = listing.entities(session, "dataset", tables.Dataset)
-    emit(home, [row for row in rows if everything or not row["archived"]], LISTED)
-
-
-@dataset.command()
-@click.argument("reference", metavar="DATASET")
-@click.option("--rejects", is_flag=True, help="List the games that were rejected, and why.")
-@json_option
-@pass_home
-def show(home: Home, reference: str, rejects: bool) -> None:
-    """Show a dataset: counts, sources, parts.
-
-    \b
-    Example: chessreg dataset show sample
-    """
-    from chessreg.entities import datasets
-    from chessreg.registry import read as listing
-    from chessreg.registry import tables
-
-    session = home.session()
-    if rejects:
-        emit(home, datasets.rejects(session.database, session.store, reference))
-        return
-    with session.database.read() as sql:
-        row = listing.entity(sql, "dataset", tables.Dataset, reference)
-        parts = sql.query(tables.Split).filter_by(dataset_id=row["id"]).order_by(tables.Split.created_at).all()
-        row["parts"] = [listing.columns(part) for part in parts]
-    if home.json:
-        emit(home, row)
-        return
-    hidden = ("report", "parts", "notes", "archived", "invalid")
-    emit(home, {**row, "tags": " ".join(row["tags"])}, [key for key in row if key not in hidden])
-    report = row["report"]
-    for title, counts in (("rejected", report["rejected"]), ("skipped", report["skipped"])):
-        for reason, number in counts.items():
-            click.echo(f"{title:<12}  {number:,} {reason}")
-    if report.get("cut"):
-        click.echo(f"cut           {report['cut']:,} games end inside a move in their source; whole moves are kept")
-    for note in report.get("notes", ()):
-        click.echo(f"layout        {note}")
-    for source in report["sources"]:
-        click.echo(f"file          {source['name']}  {source['bytes']:,} bytes  sha256 {source['sha256']}")
-    for part in row["parts"]:
-        bounds = f"seed {part['seed']}, {part['low']:g} to {part['high']:g}"
-        click.echo(f"part          {part['name']}  {part['games']:,} games  {bounds}")
-    for note in row["notes"]:
-        click.echo(f"note          {note}")
-
-
-@dataset.command()
-@click.argument("reference", metavar="DATASET")
-@click.option(
-    "--sample", type=click.IntRange(0), default=200, show_default=True, help="Games to replay in python-chess."
-)
-@json_option
-@pass_home
-@click.pass_context
-def verify(ctx: click.Context, home: Home, reference: str, sample: int) -> None:
-    """Read every byte of a dataset again, compare it with its report, and replay a sample of its games.
-
-    \b
-    Example: chessreg dataset verify sample
-    """
-    from chessreg.entities import datasets
-
-    session = home.session()
-    found = datasets.verify_dataset(session.database, session.store, reference, sample=sample)
-    record = {"games": found.games, "replayed": found.replayed, "ok": not found.problems, "problems": found.problems}
-    emit(home, record, ["games", "replayed", "ok"])
-    for problem in found.problems:
-        click.echo(f"error: {problem}", err=True)
-    if found.problems:
-        ctx.exit(1)
 
 
 @dataset.command()
@@ -314,6 +217,3 @@ def generate(
             on_progress=on_progress,
         )
     tell(home, added)
-
-
-add_words(dataset, "dataset")

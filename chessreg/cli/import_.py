@@ -7,13 +7,11 @@ from typing import Any
 
 import click
 
-from chessreg.cli.base import Home, emit, json_option, pass_home
-from chessreg.cli.probe import LISTED as PROBES
-from chessreg.cli.probe import with_model
+from chessreg.cli.base import Home, json_option, pass_home
+from chessreg.cli.noun import print_rows
 from chessreg.cli.results import results
 from chessreg.cli.spec_options import Numbers
-from chessreg.cli.vector import LISTED as VECTORS
-from chessreg.cli.vector import with_norms
+from chessreg.entities import entity
 
 
 @click.group("import")
@@ -96,11 +94,10 @@ def probe(home: Home, paths: tuple[Path, ...], name: str | None, **given: Any) -
     Example: chessreg import probe tf_lens_lichess_16layers_ckpt_no_optimizer_chess_piece_probe_layer_11.pth
     """
     from chessreg.experiments.imported.directions import ImportedProbe
-    from chessreg.registry import read as listing
 
     run_id = bring_in(home, ImportedProbe, paths, name, given)
     with home.session().database.read() as session:
-        emit(home, with_model(listing.probes(session, run_id)), PROBES)
+        print_rows(home, entity("probe"), entity("probe").rows(session, run_id))
 
 
 @import_.command()
@@ -114,12 +111,10 @@ def vector(home: Home, paths: tuple[Path, ...], name: str | None, **given: Any) 
     Example: chessreg import vector lichess_train_layer_12_pos_start_25_activations.pt --name caa
     """
     from chessreg.experiments.imported.directions import ImportedVector
-    from chessreg.registry import read as listing
-    from chessreg.registry import tables
 
     run_id = bring_in(home, ImportedVector, paths, name, given)
     with home.session().database.read() as session:
-        emit(home, with_norms(listing.made(session, "vector", tables.Vector, run_id)), VECTORS)
+        print_rows(home, entity("vector"), entity("vector").rows(session, run_id))
 
 
 def bring_in(home: Home, kind: Any, paths: tuple[Path, ...], name: str | None, given: dict[str, Any]) -> str:

@@ -12,11 +12,13 @@ from typing import Any
 import click
 
 from chessreg.cli.base import Home, LazyCommand, LazyGroup
+from chessreg.entities import nouns
 from chessreg.errors import ChessregError
 
 PIPE_CLOSED = 141  # 128 + SIGPIPE, as a shell says it of any program
 INTERRUPTED = 130
 
+OF_NOUN = "chessreg.cli.noun:group_of"
 COMMANDS = {
     "init": LazyCommand("chessreg.cli.init:init", "Make the registry and the store of this folder."),
     "doctor": LazyCommand("chessreg.cli.doctor:doctor", "Say what is missing here, and the command that mends it."),
@@ -41,9 +43,9 @@ COMMANDS = {
     "priority": LazyCommand("chessreg.cli.priority:priority", "Let queued jobs start before others."),
     "supervisor": LazyCommand("chessreg.cli.supervisor:supervisor", "The process that looks after jobs here."),
     "recover": LazyCommand("chessreg.cli.recover:recover", "Results that wait to be taken in, and damaged ones."),
-    "cache": LazyCommand("chessreg.cli.cache:cache", "Activation caches: list, show."),
-    "probe": LazyCommand("chessreg.cli.probe:probe", "Probes: list, show."),
-    "vector": LazyCommand("chessreg.cli.vector:vector", "Directions: list, show."),
+    "cache": LazyCommand(OF_NOUN, "Activation caches: list, show, verify.", "cache"),
+    "probe": LazyCommand(OF_NOUN, "Probes: list, show.", "probe"),
+    "vector": LazyCommand(OF_NOUN, "Directions: list, show.", "vector"),
     "lineage": LazyCommand("chessreg.cli.lineage:lineage", "What a thing was made from, and what was made from it."),
     "compare": LazyCommand("chessreg.cli.compare:compare", "Runs side by side: what differs, and by how much."),
     "invalidate": LazyCommand("chessreg.cli.words:invalidate_run", "Say that a run is wrong: no query counts it."),
@@ -67,20 +69,23 @@ ANYWHERE = {"--registry": True, "--store": True, "--debug": False}  # option →
 
 
 class Root(LazyGroup):
-    """Commands of the table, and those that other packages bring (entry-point group `chessreg.commands`)."""
+    """Commands of the table, those of nouns, and those that other packages bring (entry points `chessreg.commands`
+    and `chessreg.entities`)."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, lazy=COMMANDS, **settings)
         self._looked = False
 
     def _look(self) -> None:
-        """Add the commands of installed packages; a name of the table cannot be taken."""
+        """Add nouns and the commands of installed packages; a name of the table cannot be taken."""
         if not self._looked:
             from importlib.metadata import entry_points
 
             for entry in sorted(entry_points(group="chessreg.commands"), key=lambda entry: entry.name):
                 text = "The terminal UI." if entry.name == "tui" else f"From {entry.dist.name if entry.dist else '?'}."
                 self.lazy.setdefault(entry.name, LazyCommand(entry.value, text))
+            for noun, text in nouns().items():
+                self.lazy.setdefault(noun, LazyCommand(OF_NOUN, text, noun))
             self._looked = True
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -1,1 +1,77 @@
-"""Nouns that a user can name: how each is added, listed, shown, merged, reproduced and removed."""
+"""The nouns of a registry: datasets, checkpoints, caches, probes, vectors, SAEs, and those that a package brings.
+
+A noun is a table with a `Noun` and one subclass of `entities.base.Entity` in one module of this package, or behind an
+entry point of the group `chessreg.entities`. Lists, the data room, names, lineage, merge and gc know it from there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chessreg.errors import ChessregError, NotFoundError
+
+if TYPE_CHECKING:
+    from chessreg.entities.base import Entity
+
+GROUP = "chessreg.entities"
+DECLARES = re.compile(r'^class \w+\(Entity\):\n    """([^"\n]+)', re.MULTILINE)
+
+
+def modules() -> dict[str, str]:
+    """The modules of this package that declare a noun, each named as it, and what they say it is. Imports none."""
+    found = {}
+    for info in pkgutil.iter_modules(__path__):
+        for folder in __path__:
+            path = Path(folder) / f"{info.name}.py"
+            declared = DECLARES.search(path.read_text(encoding="utf-8")) if path.is_file() else None
+            if declared:
+                found[info.name] = declared[1]
+    return found
+
+
+def nouns() -> dict[str, str]:
+    """Every noun with a line on it, without importing any: an entry point is called as its noun."""
+    brought = {point.name: f"From {point.dist.name if point.dist else '?'}." for point in entry_points(group=GROUP)}
+    return {**brought, **modules()}
+
+
+def entities() -> dict[str, Entity]:
+    """Every noun that is declared, in the order in which a user meets them. Raises ChessregError when two share one."""
+    classes = [_declared_in(name) for name in modules()] + [point.load() for point in entry_points(group=GROUP)]
+    found: dict[str, Entity] = {}
+    for cls in classes:
+        made: Entity = cls()
+        if made.noun in found:
+            both = f"{type(found[made.noun]).__module__} and {cls.__module__}"
+            raise ChessregError(f"two entities are called {made.noun}: {both}", "remove the package that brings one")
+        found[made.noun] = made
+    return dict(sorted(found.items(), key=lambda item: (item[1].place, item[0])))
+
+
+def entity(noun: str) -> Entity:
+    """The entity of this noun. Raises NotFoundError when there is none."""
+    if noun in modules():
+        return _declared_in(noun)()
+    known = entities()
+    if noun not in known:
+        raise NotFoundError(f"there is no noun {noun!r}", f"nouns are {', '.join(known)}")
+    return known[noun]
+
+
+def _declared_in(module: str) -> type[Entity]:
+    """The subclass of Entity in a module of this package."""
+    from chessreg.entities.base import Entity
+
+    found = importlib.import_module(f"{__name__}.{module}")
+    (declared,) = (
+        value
+        for value in vars(found).values()
+        if inspect.isclass(value) and issubclass(value, Entity) and value.__module__ == found.__name__
+    )
+    return declared

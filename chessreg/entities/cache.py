@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import numpy as np
 from sqlalchemy import select
 
+from chessreg.entities.base import Entity, Row, by_run, said_of
+from chessreg.entities.display import Column, Part, Shown, Thing, Verified, counted, facts, size
 from chessreg.errors import NotFoundError
 from chessreg.registry import names, tables
 from chessreg.runs.inputs import Inputs
 
 if TYPE_CHECKING:
+    from sqlalchemy.orm import Session as SqlSession
+
     from chessreg.registry.database import Database
+    from chessreg.session import Session
     from store import Store
     from store.arrays import ActivationArray
 
@@ -131,3 +137,82 @@ def verify_cache(database: Database, store: Store, reference: str) -> dict[str, 
         "bytes": sum(row.bytes for row in rows),
         "seconds": time.monotonic() - began,
     }
+
+
+class Caches(Entity):
+    """Activation caches: list, show, verify."""
+
+    table = tables.ActivationCache
+    plural = "caches"
+    place = 30
+    columns = (
+        Column("run_id", "run"), Column("name", "name"), Column("checkpoint", "checkpoint"), Column("rows", "rows"),
+        Column("d_model", "d model"), Column("dtype", "dtype"),
+        Column("hook_points", "hook points", text=lambda points: span(points)), Column("bytes", "bytes"),
+    )  # fmt: skip
+    overview_columns = (
+        *columns[2:4], Column("bytes", "size", "bytes"), Column("layers", "layers"), *columns[4:6],
+        Column("tags", "tags"),
+    )  # fmt: skip
+    none_yet = "no activation caches yet: chessreg run cache --checkpoint MODEL --dataset GAMES"
+    hidden = ("groups",)
+    list_help = "List the activation caches, one line a run."
+    show_help = "Show one cache, with the groups of arrays that it is joined from."
+    example = "reference-fit"
+    verify_help = "Read every byte of a cache again and compare it with what was published."
+
+    def rows(self, sql: SqlSession, reference: str | None = None) -> list[Row]:
+        """One row a run: its groups joined."""
+        return [
+            {
+                **{key: rows[0][key] for key in ("name", "checkpoint", "run_id", "checkpoint_id", "hook_points")},
+                "start": rows[0]["start"],
+                "stop": rows[-1]["stop"],
+                "rows": sum(row["rows"] for row in rows),
+                **{key: rows[0][key] for key in ("d_model", "dtype")},
+                "bytes": sum(row["bytes"] for row in rows),
+                "groups": [{k: row[k] for k in ("start", "stop", "rows", "bytes", "path", "digest")} for row in rows],
+            }
+            for rows in by_run(super().rows(sql, reference)).values()
+        ]
+
+    def one(self, rows: list[Row]) -> Row:
+        return {**rows[0], "layers": len(rows[0]["hook_points"])}
+
+    def shown(self, row: Row, lines: Sequence[str] = (), remarks: Sequence[str] = ()) -> Shown:
+        groups = [
+            f"units {group['start']}–{group['stop'] - 1}  {group['rows']:,} rows  {group['path']}"
+            for group in row["groups"]
+        ]
+        return super().shown(row, groups, remarks)
+
+    def thing(self, session: Session, id: UUID) -> Thing:
+        with session.database.read() as sql:
+            (row,) = self.rows(sql, id.hex)
+            said = said_of(sql, id)
+        layers = [{"layer": n, "hook_point": point, "values": row["rows"] * row["d_model"]}
+                  for n, point in enumerate(row["hook_points"])]  # fmt: skip
+        groups = [{**group, "units": f"{group['start']:,} to {group['stop'] - 1:,}"} for group in row["groups"]]
+        return Thing(
+            f"cache of {row['checkpoint'] or 'an unnamed model'} · {row['rows']:,} rows × {row['d_model']} · "
+            f"{counted(len(layers), 'layer')} · {row['dtype']} · {size(row['bytes'])}",
+            said,
+            [
+                Part(f"layers {len(layers)}",
+                     (Column("layer", "#"), Column("hook_point", "hook point"), Column("values", "values")), layers),
+                Part(f"groups {len(groups)}",
+                     (Column("units", "units"), Column("rows", "rows"), Column("bytes", "bytes"),
+                      Column("path", "path"), Column("digest", "digest")), groups),
+                facts(row),
+            ],
+        )  # fmt: skip
+
+    def verify(self, session: Session, reference: str, **options: Any) -> Verified:
+        found = verify_cache(session.database, session.store, reference)
+        outcome = f"every byte is as it was published: {counted(found['groups'], 'group')}, {size(found['bytes'])}"
+        return Verified(found, list(found), outcome)
+
+
+def span(hook_points: list[str]) -> str:
+    """Hook points in a table's cell: the first and the last."""
+    return hook_points[0] if len(hook_points) == 1 else f"{hook_points[0]} … {hook_points[-1]} ({len(hook_points)})"

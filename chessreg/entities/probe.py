@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+from uuid import UUID
 
+import chess
 import numpy as np
 from sqlalchemy import func, select
 
-from chessreg.errors import BadInputError
+from chessreg.entities.base import Entity, Row, said_of, with_model
+from chessreg.entities.display import Column, Option, Part, Shown, Thing, facts, lines_by_layer, percent
+from chessreg.entities.vector import cosine
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.games import labels
 from chessreg.registry import tables
 from chessreg.runs.inputs import Inputs
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session as SqlSession
+
+    from chessreg.session import Session
 
 
 @dataclass(frozen=True)
@@ -73,3 +84,145 @@ def best_layer(inputs: Inputs, recipe: str, on: Literal["validation", "test"] = 
     if found is None or found[0] is None:
         raise BadInputError(f"probe run {run.id.hex[-6:]} has no {on} scores", "say which layer")
     return int(found[0])
+
+
+class Probes(Entity):
+    """Probes: list, show. `chessreg run probe` makes them, `chessreg import probe` brings others' in."""
+
+    table = tables.Probe
+    plural = "probes"
+    place = 40
+    columns = (
+        Column("run_id", "run"), Column("name", "name"), Column("model", "model"), Column("layer", "layer"),
+        Column("label", "label"), Column("positions", "positions"), Column("train_games", "games"),
+        Column("epochs", "epochs"), Column("norm", "norm"), Column("validation_accuracy", "validation", "share"),
+        Column("test_accuracy", "test", "share"),
+    )  # fmt: skip
+    overview_columns = (
+        columns[2], columns[4], Column("layers", "layers"), Column("best_layer", "best"), *columns[9:11],
+        *columns[5:8], Column("tags", "tags"),
+    )  # fmt: skip
+    none_yet = "no probes yet: chessreg run probe --cache CACHE"
+    hidden = ("detail", "norms", "cosines", "checkpoint", "checkpoint_id")
+    list_help = "List the probes, one line a layer, with their accuracy on held-out games."
+    show_help = """Show one probe: what it reads from where, what it was fitted on, how often it is right, and the norm
+    of each class's direction (of a board: the mean over its squares)."""
+    example = "reference-board --layer 5 --square e2"
+    show_options = (
+        Option("layer", "Which of the run's probes.  [default: the best on the validation games]", int),
+        Option("square", "The norm of each class's direction on this square.", metavar="SQUARE"),
+    )
+
+    def rows(self, sql: SqlSession, reference: str | None = None) -> list[Row]:
+        """Probes with their accuracy on validation and test games (None: not tested)."""
+        validation, test = accuracies(sql, "validation"), accuracies(sql, "test")
+        found = with_model(super().rows(sql, reference))
+        for row in found:
+            place = row["run_id"], row["unit"]
+            row |= {"validation_accuracy": validation.get(place), "test_accuracy": test.get(place)}
+        return found
+
+    def one(self, rows: list[Row]) -> Row:
+        """The layer that the run's validation games choose."""
+        best = self.best(rows)
+        return {**best, "layers": len(rows), "best_layer": best["layer"] if len(rows) > 1 else None}
+
+    def best(self, rows: list[Row], reference: str = "", layers: str = "") -> Row:
+        return max(rows, key=lambda row: (row["validation_accuracy"] or 0.0, -row["layer"]))
+
+    def show(self, session: Session, reference: str, **options: Any) -> Shown:
+        with session.database.read() as sql:
+            row = self.chosen(self.rows(sql, reference), reference, options.get("layer"))
+        square, remarks = options.get("square"), []
+        try:
+            row["norms"], row["cosines"] = norms_and_cosines(session.inputs, row, square)
+        except NotFoundError as error:
+            row["norms"], row["cosines"] = {}, {}
+            remarks.append(f"no norms: {error.message}")
+        where = f" on {square}" if square else ""
+        norms = ", ".join(f"{name} {norm:.4f}" for name, norm in row["norms"].items())
+        lines = [f"norm of each class{where}: {norms}"] if norms else []
+        lines += [f"cosine of {pair}: {value:.4f}" for pair, value in row["cosines"].items()]
+        return self.shown(row, lines, remarks)
+
+    def thing(self, session: Session, id: UUID) -> Thing:
+        with session.database.read() as sql:
+            layers, said = self.rows(sql, id.hex), said_of(sql, id)
+        best = self.best(layers)
+        right = f" · best layer {best['layer']}"
+        if best["test_accuracy"]:
+            right += f": {percent(best['test_accuracy'])} right in test"
+        fields = (
+            Column("layer", "layer"), Column("hook_point", "hook point"), *self.columns[9:11], Column("norm", "norm"),
+            Column("epochs", "epochs"), Column("train_positions", "positions fitted"),
+        )  # fmt: skip
+        by_layer = {"validation_accuracy": "validation", "test_accuracy": "test"}
+        chart = lines_by_layer("accuracy by layer", "accuracy", layers, by_layer, percent)
+        return Thing(
+            f"probe of {best['label']} in {best['model']} · {best['positions']}{right}",
+            said,
+            [Part(f"layers {len(layers)}", fields, layers, chart), *f1_by_class(session, id), facts(best)],
+        )
+
+
+BARS = 14  # cells of a bar in a table
+
+
+def f1_by_class(session: Session, id: UUID) -> list[Part]:
+    """The classes of the layer that validation games choose, with the F1 of query `probe f1 by class`.
+
+    No part of a run that is not complete, or has no classes.
+    """
+    rows: list[Row] = []
+    for row in session.query("probe f1 by class", run=id.hex).rows:
+        low, high = row["f1_low"], row["f1_high"]
+        rows.append({
+            **row, "f1": f"{row['f1']:.4f}" if row["f1"] is not None else "", "f1_value": row["f1"],
+            "bar": "█" * round(BARS * (row["f1"] or 0)),
+            "interval": f"{low:.4f} to {high:.4f}" if low is not None and high is not None else "",
+        })  # fmt: skip
+    told = (
+        Column("name", "class"), Column("f1", "F1", number=True), Column("interval", "95 %", number=True),
+        Column("bar", ""), Column("true_positives", "right"), Column("false_positives", "wrong"),
+        Column("false_negatives", "missed"),
+    )  # fmt: skip
+    return [Part(f"F1 by class, layer {rows[0]['layer']}", told, rows)] if rows else []
+
+
+def accuracies(sql: SqlSession, split: str = "test") -> dict[tuple[UUID, int], float]:
+    """Share of right answers of every probe (run, unit) on one split, over all its games."""
+    score = tables.Score
+    found = sql.execute(
+        select(score.run_id, score.unit, func.sum(score.correct), func.sum(score.n))
+        .join(tables.Probe, (tables.Probe.run_id == score.run_id) & (tables.Probe.unit == score.unit))
+        .where(score.split == split, score.item >= 0)
+        .group_by(score.run_id, score.unit)
+    )
+    return {(run_id, unit): int(correct) / int(n) for run_id, unit, correct, n in found if n}
+
+
+def norms_and_cosines(inputs: Inputs, row: Row, square: str | None) -> tuple[dict[str, float], dict[str, float]]:
+    """Norms of a probe's directions by class, and cosines between the classes of one that has two.
+
+    Raises NotFoundError when the probe's bytes are not here, BadInputError for a square that it does not read.
+    """
+    weight = load_probe(inputs, inputs.recipe("run:probe", row["run_id"].hex), row["layer"]).weight
+    squares, named = weight.shape[1], class_names(row["label"], weight.shape[2])
+    if square is not None:
+        if squares != 64 or square not in chess.SQUARE_NAMES:
+            told = "reads no squares" if squares != 64 else f"has no square {square!r}"
+            raise BadInputError(f"this probe {told}", "squares are a1 to h8, of probes of the board")
+        weight = weight[:, [chess.parse_square(square)]]
+    norms = np.linalg.norm(weight, axis=0).mean(0)
+    cosines = {}
+    if weight.shape[1:] == (1, 2):
+        cosines[f"{named[0]} and {named[1]}"] = cosine(weight[:, 0, 0], weight[:, 0, 1])
+    return dict(zip(named, map(float, norms), strict=True)), cosines
+
+
+def class_names(label: str, classes: int) -> list[str]:
+    """What the classes of a label are called; of skill the lowest and the highest."""
+    known = labels.label(label).classes if label in labels.LABELS else ()
+    if len(known) == classes:
+        return list(known)
+    return ["low", "high"] if label == "skill" and classes == 2 else [str(number) for number in range(classes)]

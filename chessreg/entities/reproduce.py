@@ -13,6 +13,7 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from chessreg.entities import entity
 from chessreg.entities.merge import MergeReport, merge_registry
 from chessreg.errors import BadInputError
 from chessreg.registry import lineage, names, tables
@@ -67,15 +68,10 @@ def steps(session: Session, run_id: UUID) -> list[dict[str, Any]]:
 def command(session: Session, node: lineage.Node, name: str | None) -> str:
     """The command that makes this thing."""
     called = f" --name {name}" if name else ""
-    if node.noun == "dataset":
-        row = session.get_one(tables.Dataset, UUID(hex=node.id))
-        return f"chessreg dataset add {row.source}{called}  # content {row.identity[:12]}"
-    if node.noun == "checkpoint":
-        checkpoint = session.get_one(tables.Checkpoint, UUID(hex=node.id))
-        if checkpoint.source_format == "random-init" and checkpoint.parent_id:
-            parent = names.name_of(session, "checkpoint", checkpoint.parent_id) or checkpoint.parent_id.hex[-6:]
-            return f"chessreg checkpoint twin {parent} --seed {checkpoint.detail.get('seed', 0)}{called}"
-        return f"chessreg import checkpoint FILE{called}  # content {checkpoint.artefact[:12]}"
+    if node.noun in lineage.things():
+        thing = entity(node.noun)
+        line, remark = thing.made_by(session, session.get_one(thing.table, UUID(hex=node.id)))
+        return f"{line}{called if line else ''}{'  # ' + remark if remark else ''}".strip()
     if node.noun == "file":
         return f"# a file with content {node.id[:12]}"
     run = session.get(tables.Run, UUID(hex=node.id))
@@ -220,9 +216,11 @@ def compared(database: Database, there: Database, run_id: UUID) -> Again:
     for home in (database, there):
         with home.read() as session:
             outputs = select(tables.Output.name, tables.Output.digest).where(tables.Output.run_id == run_id)
-            cache = tables.ActivationCache
-            groups = select(cache.path, cache.digest).where(cache.run_id == run_id)
-            made.append(dict([*session.execute(outputs).tuples(), *session.execute(groups).tuples()]))
+            rows = [*session.execute(outputs).tuples()]
+            for table in names.with_arrays():
+                groups = select(table.path, table.digest).where(table.run_id == run_id)
+                rows += session.execute(groups).tuples()
+            made.append(dict(rows))
     for name in sorted(made[0].keys() | made[1].keys()):
         if made[0].get(name) == made[1].get(name):
             found.outputs_same += 1

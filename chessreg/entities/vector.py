@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import numpy as np
 from sqlalchemy import select
 
-from chessreg.errors import BadInputError, NotFoundError
+from chessreg.entities.base import Entity, Row, said_of, with_model
+from chessreg.entities.display import Column, Option, Part, Shown, Thing, counted, facts, lines_by_layer
+from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.registry import names, tables
 from chessreg.runs.inputs import Inputs
 from store.errors import NotInStoreError
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session as SqlSession
+
+    from chessreg.session import Session
 
 MOST = 200  # vectors that one is compared with, the newest
 
@@ -149,3 +157,102 @@ def of_run(inputs: Inputs, one: str, other: str) -> dict[int, float]:
         )
         for layer in sorted(left.keys() & right.keys())
     }
+
+
+class Vectors(Entity):
+    """Directions: list, show. `chessreg run vector` makes them, `chessreg import vector` brings others' in."""
+
+    table = tables.Vector
+    plural = "vectors"
+    place = 50
+    columns = (
+        Column("run_id", "run"), Column("name", "name"), Column("model", "model"), Column("layer", "layer"),
+        Column("source", "source"), Column("positions", "positions"), Column("games", "games"), Column("norm", "norm"),
+        Column("norm_high", "norm high"), Column("norm_low", "norm low"),
+    )  # fmt: skip
+    overview_columns = (
+        columns[2], columns[4], Column("layers", "layers"), Column("norms", "norm", number=True), *columns[5:7],
+        Column("tags", "tags"),
+    )  # fmt: skip
+    none_yet = "no vectors yet: chessreg run vector --cache CACHE"
+    hidden = ("detail", "cosines", "checkpoint", "checkpoint_id")
+    list_help = "List the directions, one line a layer."
+    show_help = "Show one direction: what it was made from, its norms, its cosines with others of its layer and model."
+    example = "skill --layer 5"
+    show_options = (
+        Option("layer", "Which of the run's directions.", int),
+        Option("against", "Another vector run: the cosine in every layer that both have.", metavar="RUN"),
+    )
+
+    def rows(self, sql: SqlSession, reference: str | None = None) -> list[Row]:
+        """Vectors with their model, the games that they contrast, and the norms of the two sides."""
+        found = with_model(super().rows(sql, reference))
+        for row in found:
+            detail = row["detail"]
+            sides = [detail.get(f"games_{side}") for side in ("high", "low")]
+            row["games"] = None if None in sides else sum(sides)
+            row |= {name: detail.get(name) for name in ("norm_high", "norm_low")}
+        return found
+
+    def one(self, rows: list[Row]) -> Row:
+        """The first layer, with the smallest and the largest norm."""
+        norms = [row["norm"] for row in rows]
+        least, most = f"{min(norms):.4g}", f"{max(norms):.4g}"
+        told = least if min(norms) == max(norms) else f"{least} to {most}"
+        return {**rows[0], "layers": len(rows), "norms": told}
+
+    def show(self, session: Session, reference: str, **options: Any) -> Shown:
+        with session.database.read() as sql:
+            rows = self.rows(sql, reference)
+        inputs = session.inputs
+        recipe = inputs.recipe("run:vector", rows[0]["run_id"].hex)
+        if (against := options.get("against")) is not None:
+            both = of_run(inputs, recipe, inputs.recipe("run:vector", against))
+            if not both:
+                raise BadInputError(f"{reference} and {against} have no layer in common", "chessreg vector list")
+            return Shown([{"layer": number, "cosine": value} for number, value in both.items()])
+        row, remarks = self.chosen(rows, reference, options.get("layer")), []
+        try:
+            row["cosines"] = cosines(inputs, recipe, row["layer"])
+        except NotFoundError as error:
+            row["cosines"] = []
+            remarks.append(f"no cosines: {error.message}")
+        near = [
+            f"cosine {other['cosine']:+.4f}  {other['name'] or other['run_id'].hex[-6:]}, {other['source']}"
+            for other in row["cosines"][:10]
+        ]
+        return self.shown(row, near, remarks)
+
+    def thing(self, session: Session, id: UUID) -> Thing:
+        with session.database.read() as sql:
+            layers, said = self.rows(sql, id.hex), said_of(sql, id)
+        first, near = layers[0], beside(session.inputs, id, [row["layer"] for row in layers])
+        fields = (Column("layer", "layer"), Column("hook_point", "hook point"), *self.columns[7:10], self.columns[6])
+        sides = {"norm": "vector", "norm_high": "high side", "norm_low": "low side"}
+        chart = lines_by_layer("norm by layer", "norm", layers, sides, "{:.4g}".format)
+        others = (
+            Column("layer", "layer"), Column("cosine", "cosine", number=True), Column("name", "of"),
+            Column("source", "source"), Column("norm", "norm"),
+        )  # fmt: skip
+        return Thing(
+            f"{first['source']} vectors of {first['model']} · {first['positions']} · {counted(len(layers), 'layer')}",
+            said,
+            [
+                Part(f"layers {len(layers)}", fields, layers, chart),
+                Part(f"cosines {len(near)}", others, near),
+                facts(first),
+            ],
+        )
+
+
+def beside(inputs: Inputs, run_id: UUID, layers: Sequence[int]) -> list[Row]:
+    """Cosines with other vectors of the same model and layer, nearest first in each layer."""
+    found: list[Row] = []
+    for layer in layers:
+        try:
+            near = cosines(inputs, inputs.recipe("run:vector", run_id.hex), layer)
+        except ChessregError:  # its file is elsewhere
+            continue
+        found += [{"layer": layer, **row, "name": row["name"] or row["run_id"].hex[-6:],
+                   "cosine": f"{row['cosine']:+.4f}"} for row in near]  # fmt: skip
+    return found

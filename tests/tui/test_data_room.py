@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from chessreg.cli.root import run_command_line
-from chessreg.registry import read as listing
-from chessreg.registry import tables
+from chessreg.entities import entity
 from chessreg.session import open_session
 from tui import gauge
 from tui.screens.data import DataScreen
@@ -41,7 +40,7 @@ async def test_every_noun_has_its_list(drive, studied: Path, command: Any) -> No
         assert "[SAEs 0]" in driver.text
         assert "no SAEs: this version has a place for them" in driver.text
         await driver.press("y")
-        assert driver.app.clipboard == 'chessreg query --sql "SELECT * FROM sae"'
+        assert driver.app.clipboard == "chessreg sae list"
 
 
 async def test_the_accuracy_chart_has_the_numbers_of_probe_list(drive, studied: Path, command: Any) -> None:
@@ -118,7 +117,7 @@ async def test_a_cache_is_verified_byte_by_byte(drive, studied: Path, tmp_path: 
         assert "every byte is as it was published" in driver.notices
         with open_session(str(tmp_path / "own" / "registry.db"), tmp_path / "own" / "store") as session:
             with session.database.read() as sql:
-                (row,) = listing.caches(sql, "cache-fit")
+                (row,) = entity("cache").rows(sql, "cache-fit")
             chunk = next(p for p in (session.store.root / row["groups"][0]["path"]).rglob("c.*"))
         chunk.chmod(0o644)
         chunk.write_bytes(b"x" + chunk.read_bytes()[1:])
@@ -138,7 +137,7 @@ async def test_words_about_a_dataset_are_its_own(drive, studied: Path, tmp_path:
         assert "★ games" in driver.text
     place = str(tmp_path / "own" / "registry.db"), tmp_path / "own" / "store"
     with open_session(*place) as session, session.database.read() as sql:
-        row = listing.entity(sql, "dataset", tables.Dataset, "games")
+        (row,) = entity("dataset").rows(sql, "games")
     assert (row["starred"], row["tags"]) == (True, ["best"])
 
 

@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 
 from chessreg.cli.compare import interval
-from chessreg.cli.vector import with_norms
+from chessreg.entities import entity
 from chessreg.queries.compare import compare
-from chessreg.registry import read as listing
-from chessreg.registry import tables
 from chessreg.session import Session
 
 
@@ -87,7 +85,7 @@ def test_checkpoints(picture: Any, study: Session) -> None:
         await driver.press(*tabs(1))
 
     with study.database.read() as sql:
-        rows = listing.entities(sql, "checkpoint", tables.Checkpoint)
+        rows = entity("checkpoint").rows(sql)
     picture(steps, "[checkpoints 5]", *(f"{row['parameters']:,}" for row in rows), "untrained", start="data")
 
 
@@ -96,7 +94,7 @@ def test_probes(picture: Any, study: Session) -> None:
         await driver.press(*tabs(3))
 
     with study.database.read() as sql:
-        row = next(row for row in listing.probes(sql) if row["name"] == "board")
+        row = next(row for row in entity("probe").rows(sql) if row["name"] == "board")
     picture(steps, "[probes 3]", f"{100 * row['test_accuracy']:.2f} %", start="data")
 
 
@@ -107,7 +105,7 @@ def test_accuracy_by_layer(picture: Any, study: Session) -> None:
         await driver.press("enter")
 
     with study.database.read() as sql:
-        rows = [row for row in listing.probes(sql) if row["name"] == "deep-board"]
+        rows = [row for row in entity("probe").rows(sql) if row["name"] == "deep-board"]
     shares = [f"{100 * row['test_accuracy']:.2f} %" for row in rows]
     picture(steps, "● validation", "■ test", *shares, start="data")
 
@@ -128,7 +126,7 @@ def test_norms_by_layer(picture: Any, study: Session) -> None:
         await driver.press("enter")
 
     with study.database.read() as sql:
-        vectors = with_norms(listing.made(sql, "vector", tables.Vector, "skill"))
+        vectors = entity("vector").rows(sql, "skill")
     picture(steps, "● vector", "■ high side", *(f"{row['norm']:.4g}" for row in vectors), start="data")
 
 

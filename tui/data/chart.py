@@ -1,58 +1,18 @@
-"""What a chart shows: series of points with intervals in panels. Charts are drawn of this by tui.widgets.chart."""
+"""The charts of catalogue answers, and their axes. tui.widgets.chart draws them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from chessreg.entities.display import Chart, Panel, Point, Series
 
 if TYPE_CHECKING:
     from chessreg.queries.catalogue import Plot
     from chessreg.queries.result import QueryResult
 
 TICKS = 5
-
-
-@dataclass(frozen=True)
-class Point:
-    """A value over a number or a word; an end of its interval that is not known is None."""
-
-    x: float | str
-    y: float
-    low: float | None = None
-    high: float | None = None
-    text: str = ""  # the value as tables write it
-
-
-@dataclass(frozen=True)
-class Series:
-    label: str
-    points: tuple[Point, ...]
-
-
-@dataclass(frozen=True)
-class Panel:
-    title: str
-    series: tuple[Series, ...]
-
-
-@dataclass(frozen=True)
-class Chart:
-    """Panels with the same axes. A series has the same colour and mark in all of them, by its place in `labels`."""
-
-    title: str
-    x: str
-    y: str
-    panels: tuple[Panel, ...]
-    form: Literal["lines", "bars"] = "lines"
-
-    @property
-    def labels(self) -> list[str]:
-        return list(dict.fromkeys(series.label for panel in self.panels for series in panel.series))
-
-    def points(self) -> list[Point]:
-        return [point for panel in self.panels for series in panel.series for point in series.points]
 
 
 def chart_of(result: QueryResult, plot: Plot) -> Chart:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from chessreg.entities.display import Chart, Panel, Point, Series
 from tui import show
-from tui.data.chart import Chart, Panel, Point, Series
 from tui.data.pages import Row
 
 if TYPE_CHECKING:

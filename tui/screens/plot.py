@@ -10,9 +10,10 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
+from chessreg.entities.display import Chart
 from tui import show
 from tui.actions import Action, bindings
-from tui.data.chart import Chart, chart_of
+from tui.data.chart import chart_of
 from tui.data.queries import Question, plots_of, plotted
 from tui.screens.result import ResultRoom
 from tui.screens.scoped import Scoped

@@ -1,7 +1,8 @@
-"""One dataset, checkpoint, cache, probe run, vector run or SAE run, in parts: tables and charts."""
+"""One thing of any noun in parts: tables and charts."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 from textual import work
@@ -9,18 +10,17 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
-from tui import gauge, show
+from chessreg.entities import entity
+from chessreg.entities.display import Part, Thing, Verified
+from chessreg.errors import ChessregError
+from tui import show
 from tui.actions import Action, bindings
-from tui.data import thing
+from tui.data import things
 from tui.data.pages import Listed
 from tui.screens.room import Room
 from tui.widgets.chart import ChartView
-from tui.widgets.columns import Column
 from tui.widgets.strip import PaneStrip
 from tui.widgets.table import PageTable
-
-BY_RUN = ("cache", "probe", "vector", "sae")
-VERIFIED = ("cache", "dataset")
 
 
 class ThingScreen(Room):
@@ -38,8 +38,9 @@ class ThingScreen(Room):
     def __init__(self, noun: str, id: UUID, called: str) -> None:
         super().__init__()
         self.noun, self.thing_id, self.crumb = noun, id, f"{noun} {called}"
+        self.entity = entity(noun)
         self.called = called
-        self.found: thing.Thing | None = None
+        self.found: Thing | None = None
 
     def body(self) -> ComposeResult:
         yield Static("", id="summary", markup=False)
@@ -50,7 +51,7 @@ class ThingScreen(Room):
 
     async def fill(self) -> None:
         noun, id = self.noun, self.thing_id
-        found = await self.ask(f"reading the {noun}", lambda session: thing.thing(session, noun, id))
+        found = await self.ask(f"reading the {noun}", lambda session: things.thing(session, noun, id))
         if found is None:
             return
         keep, self.found = self.found is not None, found
@@ -61,27 +62,25 @@ class ThingScreen(Room):
         self.show_part(keep)
 
     @property
-    def part(self) -> thing.Part | None:
+    def part(self) -> Part | None:
         return self.found.parts[self.query_one(PaneStrip).place] if self.found else None
 
     def show_part(self, keep: bool = False) -> None:
         if (part := self.part) is None:
             return
-        columns = [Column(field, heading, right, widest=90) for field, heading, right in part.fields]
+        columns = [replace(column, widest=90) for column in things.columns(part.columns, part.rows)]
         self.query_one(PageTable).show(Listed(part.rows), part.rows[:200], columns=columns, keep=keep)
         self.set_class(part.chart is not None, "-chart")
         if part.chart is not None:
             self.query_one(ChartView).show(part.chart)
 
     def command(self) -> str:
-        if self.noun == "sae":
-            return 'chessreg query --sql "SELECT * FROM sae"'
-        if self.noun in ("probe", "vector"):
+        if self.entity.several:
             return f"chessreg {self.noun} list --run {show.short(self.thing_id)}"
         return f"chessreg {self.noun} show {show.short(self.thing_id)}"
 
     def offers(self, action: Action) -> bool:
-        return super().offers(action) and (action.method != "verify" or self.noun in VERIFIED)
+        return super().offers(action) and (action.method != "verify" or self.entity.verify is not None)
 
     # -- actions --------------------------------------------------------------------------------------------------
 
@@ -98,22 +97,23 @@ class ThingScreen(Room):
     def action_lineage(self) -> None:
         from tui.screens.lineage import LineageScreen
 
-        noun = "run" if self.noun in BY_RUN else self.noun
+        noun = "run" if self.entity.of_run else self.noun
         self.app.push_screen(LineageScreen(noun, self.thing_id.hex, self.called))
 
     def action_verify(self) -> None:
-        if self.noun == "dataset" and self.desk_app.read_only:  # it is noted when a dataset was verified last
+        if not self.entity.of_run and self.desk_app.read_only:  # it is noted when the bytes were verified last
             self.notify("nothing is changed with --read-only", severity="warning")
-        elif self.noun in VERIFIED:
+        elif self.entity.verify is not None:
             self.verify()
 
     @work(group="verify", exclusive=True)
     async def verify(self) -> None:
         """Read its bytes again. Takes as long as the disk needs; every key works meanwhile."""
-        noun, id = self.noun, self.thing_id
-        told = await self.ask(f"verifying {self.called}", lambda session: verified(session, noun, id))
-        if told is not None:
-            self.notify(told, title=self.called)
+        id, verify = self.thing_id, self.entity.verify
+        assert verify is not None
+        found = await self.ask(f"verifying {self.called}", lambda session: outcome(verify(session, id.hex), self.noun))
+        if found is not None:
+            self.notify(found, title=self.called)
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
         made_by = event.row.get("run_id")
@@ -123,24 +123,8 @@ class ThingScreen(Room):
             self.on_page_table_inspected(PageTable.Inspected(event.table, event.place, event.row))
 
 
-def verified(session: object, noun: str, id: UUID) -> str:
-    """Verify, and say in words what was found. Raises StoreError where bytes have changed."""
-    from chessreg.session import Session
-
-    assert isinstance(session, Session)
-    if noun == "cache":
-        from chessreg.entities.cache import verify_cache
-
-        found = verify_cache(session.database, session.store, id.hex)
-        return (
-            f"every byte is as it was published: {show.counted(found['groups'], 'group')}, {gauge.size(found['bytes'])}"
-        )
-    from chessreg.entities.datasets import verify_dataset
-    from chessreg.errors import ChessregError
-
-    checked = verify_dataset(session.database, session.store, id.hex)
-    if checked.problems:
-        raise ChessregError(
-            f"the dataset is not what its report says: {checked.problems[0]}", "chessreg dataset verify"
-        )
-    return f"{checked.games:,} games are as they were added; {checked.replayed:,} replayed"
+def outcome(found: Verified, noun: str) -> str:
+    """What came of it in words. Raises ChessregError where something is wrong."""
+    if found.problems:
+        raise ChessregError(f"the {noun} is not what its report says: {found.problems[0]}", f"chessreg {noun} verify")
+    return found.outcome

@@ -11,7 +11,8 @@ from rich.segment import Segment
 from textual.strip import Strip
 from textual.widget import Widget
 
-from tui.data.chart import TICKS, Chart, Panel, Point, extent, ticks, words
+from chessreg.entities.display import Chart, Panel, Point
+from tui.data.chart import TICKS, extent, ticks, words
 from tui.widgets.canvas import Canvas
 from tui.widgets.columns import fitted
 

@@ -1,0 +1,124 @@
+"""`chessreg NOUN list`, `show` and `verify`, for every noun alike, as `chessreg.entities` declares it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from chessreg.cli.base import Home, emit, json_option, pass_home
+from chessreg.cli.fresh import fresh
+from chessreg.cli.words import add_words
+from chessreg.entities import entity
+from chessreg.entities.base import Entity
+from chessreg.entities.display import Option
+from chessreg.session import Session
+
+
+def group_of(noun: str) -> click.Group:
+    """The commands that a noun has because it is one; what else can be done with it is added to them."""
+    found = entity(noun)
+    group = click.Group(noun, help=found.__doc__)
+    group.add_command(list_command(found))
+    group.add_command(show_command(found))
+    if found.verify is not None:
+        group.add_command(verify_command(found))
+    if not found.of_run:  # what a run made goes by the run
+        add_words(group, noun)
+    return group
+
+
+def headings(noun: Entity) -> dict[str, str]:
+    """The columns of a noun's list, by field."""
+    return {column.field: column.heading for column in noun.columns}
+
+
+def print_rows(home: Home, noun: Entity, rows: list[dict[str, Any]]) -> None:
+    """Rows of a noun as `list` prints them."""
+    told = [column for column in noun.columns if column.text is not None]
+    if not home.json:
+        rows = [{**row, **{c.field: c.text(row[c.field]) for c in told if c.text is not None}} for row in rows]
+    emit(home, rows, headings(noun))
+
+
+def list_command(noun: Entity) -> click.Command:
+    help = with_example(noun.list_help or f"List the {noun.plural}.", f"chessreg {noun.noun} list")
+
+    @click.command("list", help=help)
+    @json_option
+    @pass_home
+    def command(home: Home, run: str | None = None, everything: bool = True) -> None:
+        with opened(home, noun).database.read() as sql:
+            rows = noun.rows(sql, run)
+        print_rows(home, noun, [row for row in rows if everything or not row["archived"]])
+
+    if noun.of_run:
+        command.params.append(click.Option(["--run"], metavar="RUN", help="Those of one run."))
+    else:
+        command.params.append(click.Option(["--all", "everything"], is_flag=True, help="Also those in the archive."))
+    return command
+
+
+def show_command(noun: Entity) -> click.Command:
+    help = with_example(noun.show_help or f"Show one {noun.noun}.", f"chessreg {noun.noun} show {noun.example}")
+
+    @click.command("show", help=help)
+    @click.argument("reference", metavar="RUN" if noun.of_run else noun.noun.upper())
+    @json_option
+    @pass_home
+    def command(home: Home, reference: str, **options: Any) -> None:
+        shown = noun.show(opened(home, noun), reference, **options)
+        for remark in shown.remarks:
+            click.echo(remark, err=True)
+        if home.json or isinstance(shown.data, list):
+            emit(home, shown.data)
+            return
+        emit(home, {**shown.data, **shown.read_as}, shown.fields)
+        for line in shown.lines:
+            click.echo(line)
+
+    command.params += as_click(noun.show_options)
+    return command
+
+
+def verify_command(noun: Entity) -> click.Command:
+    example = noun.example.partition(" ")[0]
+
+    @click.command("verify", help=with_example(noun.verify_help, f"chessreg {noun.noun} verify {example}"))
+    @click.argument("reference", metavar="RUN" if noun.of_run else noun.noun.upper())
+    @json_option
+    @pass_home
+    @click.pass_context
+    def command(ctx: click.Context, home: Home, reference: str, **options: Any) -> None:
+        assert noun.verify is not None
+        found = noun.verify(home.session(), reference, **options)
+        emit(home, found.counts, found.fields)
+        for problem in found.problems:
+            click.echo(f"error: {problem}", err=True)
+        if found.problems:
+            ctx.exit(1)
+        click.echo(found.outcome, err=True)
+
+    command.params += as_click(noun.verify_options)
+    return command
+
+
+def opened(home: Home, noun: Entity) -> Session:
+    """The home, with what waits taken in where runs make these."""
+    if noun.of_run:
+        fresh(home)
+    return home.session()
+
+
+def as_click(options: Iterable[Option]) -> list[click.Parameter]:
+    return [
+        click.Option([f"--{option.name}"], type=None if option.type is bool else option.type, help=option.help,
+                     is_flag=option.type is bool, metavar=option.metavar, default=option.default,
+                     show_default=option.default is not None)
+        for option in options
+    ]  # fmt: skip
+
+
+def with_example(text: str, example: str) -> str:
+    return f"{text}\n\n\b\nExample: {example}"

@@ -1,0 +1,179 @@
+"""What a noun is to a user: how its things are listed, shown, drawn, verified and made again."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+from uuid import UUID
+
+from sqlalchemy import select
+
+from chessreg.entities.display import Column, Option, Part, Shown, Thing, counted, facts, words_of
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.registry import names, tables
+from chessreg.registry.read import NOTHING_SAID, columns, words
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session as SqlSession
+
+    from chessreg.entities.display import Verified
+    from chessreg.session import Session
+
+Row = dict[str, Any]
+
+
+class Entity:
+    """A noun. Subclass it, give it a table, and `chessreg NOUN list` and `show`, the data room and `reproduce` know it.
+
+    What the table says (its key, artefacts, arrays, foreign keys) is all that names, lineage, merge, gc and transfer
+    need. Rows are dicts of the table's columns with what is said of the thing.
+    """
+
+    table: ClassVar[Any]
+    plural: ClassVar[str]
+    place: ClassVar[int] = 100  # among the nouns
+    columns: ClassVar[tuple[Column, ...]]  # of `list`: one line a row
+    overview_columns: ClassVar[tuple[Column, ...]] = ()  # of the data room: one line a thing; (): those of `list`
+    none_yet: ClassVar[str] = ""  # what the data room says where there is none: how one is made
+    hidden: ClassVar[tuple[str, ...]] = ()  # fields that `show` does not tell people
+    list_help: ClassVar[str] = ""
+    show_help: ClassVar[str] = ""
+    example: ClassVar[str] = ""  # what `show` is asked for in its help
+    show_options: ClassVar[tuple[Option, ...]] = ()
+    verify_help: ClassVar[str] = ""
+    verify_options: ClassVar[tuple[Option, ...]] = ()
+    # Reads every byte of a thing again: (session, reference, options). None: this noun has no `verify`.
+    verify: ClassVar[Callable[..., Verified] | None] = None
+
+    @property
+    def noun(self) -> str:
+        return str(self.table.__noun__.name)
+
+    @property
+    def of_run(self) -> bool:
+        """Whether runs make these, so that a thing is what one run made, and goes by the run's id and name."""
+        return names.of_run(self.table)
+
+    @property
+    def several(self) -> bool:
+        """Whether a run makes one a unit, such as a probe for each layer."""
+        return self.of_run and "unit" in self.table.__table__.columns
+
+    # -- rows -----------------------------------------------------------------------------------------------------
+
+    def rows(self, sql: SqlSession, reference: str | None = None) -> list[Row]:
+        """All rows, oldest first, or those of one thing. Raises NotFoundError when there is no such thing."""
+        if self.of_run:
+            return made(sql, self.noun, self.table, reference)
+        if reference is not None:
+            return [entity_row(sql, self.noun, self.table, reference)]
+        return entity_rows(sql, self.noun, self.table)
+
+    def overview(self, sql: SqlSession) -> list[Row]:
+        """One row a thing, with what is said of it."""
+        found = self.rows(sql)
+        return with_words(sql, [self.one(rows) for rows in by_run(found).values()]) if self.of_run else found
+
+    def one(self, rows: list[Row]) -> Row:
+        """The rows that one run made as the row of one thing."""
+        return {**rows[0], "layers": len({row.get("layer") for row in rows})}
+
+    # -- one thing ------------------------------------------------------------------------------------------------
+
+    def show(self, session: Session, reference: str, **options: Any) -> Shown:
+        """What `chessreg NOUN show` prints; `options` are those of `show_options`."""
+        with session.database.read() as sql:
+            row = self.chosen(self.rows(sql, reference), reference, options.get("layer"))
+        return self.shown(row)
+
+    def shown(self, row: Row, lines: Sequence[str] = (), remarks: Sequence[str] = ()) -> Shown:
+        """A row as `show` prints it, without what people do not want to see."""
+        read_as = {"tags": " ".join(row["tags"])} if "tags" in row else {}
+        return Shown(row, [name for name in row if name not in self.hidden], read_as, lines, remarks)
+
+    def chosen(self, rows: list[Row], reference: str, layer: int | None) -> Row:
+        """The row of a layer, or the only one. Raises NotFoundError or BadInputError with the layers that there are."""
+        fitting = [row for row in rows if layer is None or row["layer"] == layer]
+        layers = ", ".join(str(row["layer"]) for row in rows if "layer" in row)
+        if not fitting:
+            raise NotFoundError(f"{reference} has no {self.noun} of layer {layer}", f"it has {layers}")
+        return fitting[0] if len(fitting) == 1 else self.best(fitting, reference, layers)
+
+    def best(self, rows: list[Row], reference: str, layers: str) -> Row:
+        """Which of several rows is meant where none was named. Raises BadInputError when that cannot be said."""
+        raise BadInputError(f"{reference} has {counted(len(rows), self.noun, self.plural)}",
+                            f"choose with --layer one of {layers}")  # fmt: skip
+
+    def thing(self, session: Session, id: UUID) -> Thing:
+        """One thing in parts. Raises NotFoundError when it is not here."""
+        with session.database.read() as sql:
+            rows = self.rows(sql, id.hex)
+            said = said_of(sql, id) if self.of_run else words_of(rows[0])
+        told = [Part(f"{self.plural} {len(rows)}", self.columns, rows)] if self.several else []
+        name = rows[0].get("checkpoint") or rows[0]["name"]
+        return Thing(
+            " · ".join(filter(None, [self.plural if told else self.noun, name])), said, [*told, facts(rows[0])]
+        )
+
+    def made_by(self, sql: SqlSession, row: Any) -> tuple[str, str]:
+        """The command that makes a thing that no run made, and a remark on it, for `reproduce`."""
+        return "", f"{self.noun} {row.id.hex[-6:]}"
+
+
+def entity_rows(sql: SqlSession, noun: str, table: Any) -> list[Row]:
+    """All rows of a table of things with what is said of them, oldest first."""
+    said = words(sql, noun)
+    order = table.created_at if hasattr(table, "created_at") else table.id
+    records = sql.scalars(select(table).order_by(order, table.id)).all()
+    return [{**said.get(record.id, NOTHING_SAID), **columns(record)} for record in records]
+
+
+def entity_row(sql: SqlSession, noun: str, table: Any, reference: str) -> Row:
+    """One of them, by name or id."""
+    record = sql.get_one(table, names.resolve(sql, noun, reference))
+    return {**words(sql, noun).get(record.id, NOTHING_SAID), **columns(record)}
+
+
+def made(sql: SqlSession, noun: str, table: Any, reference: str | None = None) -> list[Row]:
+    """Rows of a table of what runs make, newest run last, each with its run's name and its checkpoint's."""
+    query = select(table).join(tables.Run, tables.Run.id == table.run_id)
+    if reference is not None:
+        query = query.where(table.run_id == names.resolve(sql, noun, reference))
+    runs, checkpoints, own = (names.names(sql, called) for called in ("run", "checkpoint", noun))
+    return [
+        {
+            "name": own.get(record.run_id) or runs.get(record.run_id),
+            "checkpoint": checkpoints.get(row["checkpoint_id"]) if row.get("checkpoint_id") else None,
+            **row,
+        }
+        for record in sql.scalars(query.order_by(tables.Run.created_at, *table.__table__.primary_key))
+        for row in [columns(record)]
+    ]
+
+
+def by_run(rows: list[Row]) -> dict[UUID, list[Row]]:
+    grouped: dict[UUID, list[Row]] = defaultdict(list)
+    for row in rows:
+        grouped[row["run_id"]].append(row)
+    return grouped
+
+
+def with_words(sql: SqlSession, rows: list[Row]) -> list[Row]:
+    """Rows of what runs made with what is said of these runs."""
+    said = words(sql, "run")
+    return [{**NOTHING_SAID, **said.get(row["run_id"], {}), **row} for row in rows]
+
+
+def said_of(sql: SqlSession, run_id: UUID) -> str:
+    """What is said of a run."""
+    return words_of(words(sql, "run").get(run_id, NOTHING_SAID))
+
+
+def with_model(rows: list[Row]) -> list[Row]:
+    """Rows with `model`: its checkpoint's name or id, or that it is unknown and what it was."""
+    for row in rows:
+        row["model"] = row["checkpoint"] or (row["checkpoint_id"] and row["checkpoint_id"].hex[-6:])
+        if row["model"] is None:
+            row["model"] = f"unknown: {row['detail'].get('model') or 'not told'}"
+    return rows

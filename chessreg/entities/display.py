@@ -1,0 +1,202 @@
+"""How things are told to people: columns, charts, and one thing in parts. Pure data; front ends draw it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A field of a row and its heading. Programs get the value as it is; `unit` and `text` say how people read it."""
+
+    field: str
+    heading: str
+    unit: Literal["", "bytes", "share"] = ""  # share: of one, read as a percentage
+    text: Callable[[Any], str] | None = None
+    number: bool = False  # stands on the right, also where it is text
+    widest: int = 48  # cells
+
+
+class Option(NamedTuple):
+    """An option of `show` or `verify`: `type` is str, int, or bool for a flag."""
+
+    name: str
+    help: str
+    type: type = str
+    metavar: str | None = None
+    default: Any = None
+
+
+class Shown(NamedTuple):
+    """What `show` prints: one object or rows, the fields that people see and how they read some of them; then lines
+    of their own, and remarks that are no data."""
+
+    data: dict[str, Any] | list[dict[str, Any]]
+    fields: list[str] | None = None
+    read_as: Mapping[str, str] = {}
+    lines: Sequence[str] = ()
+    remarks: Sequence[str] = ()
+
+
+class Verified(NamedTuple):
+    """What came of reading the bytes of a thing again: counts, the outcome in words, and what is wrong."""
+
+    counts: dict[str, Any]
+    fields: list[str]
+    outcome: str
+    problems: Sequence[str] = ()
+
+
+# -- charts -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Point:
+    """A value over a number or a word; an end of its interval that is not known is None."""
+
+    x: float | str
+    y: float
+    low: float | None = None
+    high: float | None = None
+    text: str = ""  # the value as tables write it
+
+
+@dataclass(frozen=True)
+class Series:
+    label: str
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True)
+class Panel:
+    title: str
+    series: tuple[Series, ...]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Panels with the same axes. A series has the same colour and mark in all of them, by its place in `labels`."""
+
+    title: str
+    x: str
+    y: str
+    panels: tuple[Panel, ...]
+    form: Literal["lines", "bars"] = "lines"
+
+    @property
+    def labels(self) -> list[str]:
+        return list(dict.fromkeys(series.label for panel in self.panels for series in panel.series))
+
+    def points(self) -> list[Point]:
+        return [point for panel in self.panels for series in panel.series for point in series.points]
+
+
+def lines_by_layer(
+    title: str, y: str, rows: Sequence[Row], fields: Mapping[str, str], text: Callable[[float], str]
+) -> Chart | None:
+    """Fields of rows over their layer, a line each under the labels that `fields` gives. None: no values at all."""
+    series = []
+    for name, label in fields.items():
+        told = [row for row in rows if row[name] is not None]
+        if told:
+            series.append(Series(label, tuple(Point(row["layer"], row[name], text=text(row[name])) for row in told)))
+    return Chart(title, "layer", y, (Panel("", tuple(series)),)) if series else None
+
+
+# -- one thing --------------------------------------------------------------------------------------------------------
+
+
+class Part(NamedTuple):
+    """A table, a chart, or both: the chart below the table."""
+
+    name: str
+    columns: Sequence[Column] = ()
+    rows: Sequence[Row] = ()
+    chart: Chart | None = None
+
+
+@dataclass(frozen=True)
+class Thing:
+    """One thing: a line that says what it is, what is said of it, and all that is known in parts."""
+
+    summary: str
+    said: str = ""
+    parts: list[Part] = field(default_factory=list)
+
+
+FACTS = (Column("what", "what"), Column("value", "value"))
+NOT_A_FACT = frozenset({
+    "detail", "report", "notes", "tags", "starred", "pinned", "archived", "training_datasets", "hook_points", "groups",
+    "name",
+})  # fmt: skip
+
+
+def facts(row: Row) -> Part:
+    """All that is known of it, a line each."""
+    known = {name: value for name, value in row.items() if name not in NOT_A_FACT and value is not None}
+    return Part("facts", FACTS, [{"what": name.replace("_", " "), "value": value} for name, value in known.items()])
+
+
+def words_of(row: Row) -> str:
+    """What is said of it."""
+    parts = [
+        "★ starred" if row["starred"] else "",
+        f"tags {' '.join(row['tags'])}" if row["tags"] else "",
+        f"invalid: {row['invalid']}" if row["invalid"] else "",
+        f"note: {row['notes'][-1]}" if row["notes"] else "",
+    ]
+    return " · ".join(filter(None, parts))
+
+
+# -- numbers in words -------------------------------------------------------------------------------------------------
+
+
+def size(number: float | None) -> str:
+    """Bytes in the unit that suits them.
+
+    >>> size(0), size(1536), size(3 * 2**30), size(None)
+    ('0 B', '1.5 KiB', '3.0 GiB', '')
+    """
+    if number is None:
+        return ""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if number < 1024:
+            return f"{number:.0f} B" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.1f} TiB"
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """A number with its noun.
+
+    >>> counted(1, "run"), counted(1200, "run"), counted(2, "box", "boxes")
+    ('1 run', '1,200 runs', '2 boxes')
+    """
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def percent(share: float | None) -> str:
+    """A share of one with two decimals.
+
+    >>> percent(0.12345), percent(None)
+    ('12.35 %', '')
+    """
+    return "" if share is None else f"{100 * share:.2f} %"
+
+
+def written(column: Column, row: Row) -> str | None:
+    """A cell as people read it, None where the column does not say how."""
+    value = row.get(column.field)
+    if value is None:
+        return ""
+    if column.text is not None:
+        return column.text(value)
+    if column.unit:
+        return size(value) if column.unit == "bytes" else percent(value)
+    if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
+        return " ".join(value)
+    return None
