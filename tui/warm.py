@@ -9,7 +9,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 OLD = 100  # rounds through the young garbage, after which the old is worth a look
-LATER = ("chessreg.lab.text", "chessreg.queries.ask")  # what rooms import when they first draw
+LATER = ("chessreg.lab.answer", "chessreg.queries.ask")  # what rooms import when they first draw
 
 
 def warm_up() -> threading.Thread:

@@ -58,8 +58,8 @@ def board(home: Home, reference: str, ply: int | None, item: int | None, svg: Pa
 def frames_behind(home: Home, reference: str, item: int | None) -> list[BoardFrame]:
     """The boards of RUN:UNIT, or of DATASET:NUMBER where no run is called so."""
     from chessreg.entities import frames
+    from chessreg.entities.game import unit_reference
     from chessreg.errors import NotFoundError
-    from chessreg.experiments.play.stored import unit_reference
     from chessreg.registry import names
 
     session = home.session()

@@ -37,7 +37,7 @@ def list_(home: Home, run: str | None, limit: int) -> None:
     \b
     Example: chessreg game list --run plain
     """
-    from chessreg.experiments.play.stored import game_list
+    from chessreg.entities.game import game_list
     from chessreg.registry import names
 
     with fresh(home).read() as session:
@@ -56,7 +56,7 @@ def show(home: Home, run: str, unit: int) -> None:
     \b
     Example: chessreg game show plain 12
     """
-    from chessreg.experiments.play.stored import full_record, stored_games
+    from chessreg.entities.game import full_record, stored_games
     from chessreg.games.pgn import game_pgn
     from chessreg.registry import names
 
@@ -85,8 +85,7 @@ def part(home: Home, reference: str, other: str | None) -> None:
     chessreg game part plain:12
     chessreg game part plain:12 weakened:12
     """
-    from chessreg.experiments.play.pairs import paired, partners
-    from chessreg.experiments.play.stored import unit_reference
+    from chessreg.entities.game import paired, partners, unit_reference
 
     with fresh(home).read() as session:
         run_id, unit = unit_reference(session, reference)
@@ -115,7 +114,7 @@ def export(home: Home, source: str, pgn: Path, row: int | None) -> None:
     chessreg game export plain --pgn plain.pgn
     chessreg game export "elo by intervention" --row 2 --pgn second.pgn
     """
-    from chessreg.experiments.play.stored import stored_games
+    from chessreg.entities.game import stored_games
     from chessreg.games.pgn import save_pgn
 
     database = fresh(home)
@@ -129,8 +128,8 @@ def export(home: Home, source: str, pgn: Path, row: int | None) -> None:
 
 def chosen(database: Database, source: str, row: int | None) -> list[tuple[UUID, int]]:
     """The keys of the games that RUN or QUERY means; a run's name wins over a query's."""
+    from chessreg.entities.game import games_of
     from chessreg.errors import BadInputError, NotFoundError
-    from chessreg.experiments.play.stored import games_of
     from chessreg.registry import names
 
     if row is None:

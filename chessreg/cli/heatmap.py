@@ -64,8 +64,8 @@ def heatmap(
     chessreg heatmap edits:7 --form reading --class P --output figure1.png
     chessreg heatmap edits:7 --class N --layer 3 --condition random-0
     """
+    from chessreg.entities.game import unit_reference
     from chessreg.experiments.edit import heat
-    from chessreg.experiments.play.stored import unit_reference
     from chessreg.games.picture import check_suffix, save_heatmaps
 
     fresh(home)

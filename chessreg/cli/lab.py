@@ -51,10 +51,10 @@ def lab(
     chessreg lab --checkpoint reference --probe reference-board --moves "e4 e5 Nf3" --scale 2
     chessreg lab edits:7 --condition random-0
     """
-    from chessreg.experiments.play.stored import unit_reference
-    from chessreg.lab.bench import Bench
+    from chessreg.entities.game import unit_reference
+    from chessreg.lab.answer import as_text
+    from chessreg.lab.model import Lab
     from chessreg.lab.question import Position, StoredState
-    from chessreg.lab.text import as_text
     from chessreg.models.devices import prepare
 
     database = fresh(home)
@@ -73,7 +73,7 @@ def lab(
             positions=positions,
         )  # fmt: skip
     prepare("cpu")
-    answer = Bench(home.session().inputs).look(question)
+    answer = Lab(home.session().inputs).ask(question)
     if home.json:
         emit(home, answer.summary())
     else:

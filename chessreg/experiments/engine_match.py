@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from uuid import UUID
 
+import chess
 from pydantic import ConfigDict, Field
 
-from chessreg.experiments.play.matchspec import MatchSpec
+from chessreg.entities.game import stored_games
+from chessreg.experiments.matches import (
+    MatchSpec,
+    PlayedGame,
+    Rules,
+    check_engine,
+    engine_row,
+    game_columns,
+    opening_maker,
+    record_opening,
+)
+from chessreg.games.engines import EngineSpec, Limit, find_stockfish, parse_engine, parse_limit
+from chessreg.games.openings import Opening
+from chessreg.games.pool import EnginePool, free_cores
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import How, Ref
 
@@ -15,6 +35,9 @@ if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task
 
+NUMBER = 0  # an engine-match run has one match
+TICK_SECONDS = 0.2
+NO_LIMIT = 1 << 30
 BYTES_PER_GAME = 700  # a fragment's share of one game
 
 
@@ -47,10 +70,10 @@ class EngineMatch(Kind):
     """
 
     name = "engine-match"
-    families = ("game",)
+    tables = ("game",)
     determinism = "statistical"
     spec = EngineMatchSpec
-    how = EngineMatchHow
+    options = EngineMatchHow
     queries = ("elo by intervention", "games by termination")
     example = "--player capture --opponent random --games 6 --opening random:6 --move-limit 20 --adjudication none"
 
@@ -59,8 +82,6 @@ class EngineMatch(Kind):
 
     def check(self, spec: EngineMatchSpec, inputs: Inputs) -> None:
         """Raise for what would only fail later: an engine or a book that is not here."""
-        from chessreg.games.engines import find_stockfish, parse_engine
-
         if spec.book is not None:
             inputs.artefact("book", spec.book)
         judged = spec.move_limit > 0 and spec.adjudication != "none"
@@ -71,14 +92,138 @@ class EngineMatch(Kind):
         return Estimate({"game": spec.games}, spec.games * BYTES_PER_GAME)
 
     def run(self, task: Task[EngineMatchSpec, EngineMatchHow]) -> None:
-        from chessreg.experiments.play.duel import play_duel
-
         play_duel(task)
 
     def frames(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         """A board for the start and one after every ply."""
-        from uuid import UUID
-
-        from chessreg.experiments.play.stored import stored_games
-
         return next(stored_games(inputs.database, [(UUID(str(row["run_id"])), int(row["unit"]))])).frames()
+
+
+# -- the games ---------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Duel:
+    """Plays games between two pools of engines, at most `at_once` together, so never more searches than that.
+
+    `noise` begins every key of a draw; `adjudicate` is the limit under which stopped games are evaluated."""
+
+    player: EnginePool
+    opponent: EnginePool
+    rules: Rules
+    opening_of: Callable[[int], Opening]
+    noise: tuple[int | str, ...]
+    adjudicate: Limit | None
+    at_once: int
+    tick: Callable[[], None] = lambda: None
+
+    def play(self, units: list[int]) -> Iterator[PlayedGame]:
+        """Finished games, in the order in which they end."""
+        waiting = iter(units)
+        asked: dict[Future[Any], PlayedGame] = {}
+        while True:
+            while len(asked) < self.at_once and (unit := next(waiting, None)) is not None:
+                game = PlayedGame(unit, self.opening_of(unit), self.rules)
+                if game.end is None:
+                    asked[self._ask(game)] = game
+                else:
+                    yield game
+            if not asked:
+                return
+            done, _ = wait(asked, timeout=TICK_SECONDS, return_when="FIRST_COMPLETED")
+            self.tick()
+            for answer in done:
+                game = asked.pop(answer)
+                if game.end is not None:
+                    game.adjudication_cp = answer.result().score_cp
+                    yield game
+                    continue
+                game.push(answer.result().move)
+                if game.end is None:
+                    asked[self._ask(game)] = game
+                elif game.adjudicated and self.adjudicate is not None:
+                    asked[self.opponent.analyse(game.judged_board(), self.adjudicate)] = game
+                else:
+                    yield game
+
+    def _ask(self, game: PlayedGame) -> Future[Any]:
+        pool = self.player if game.model_to_move else self.opponent
+        return pool.submit(game.unit, game.board, key=(*self.noise, game.unit, game.ply))
+
+
+def play_duel(task: Task[EngineMatchSpec, EngineMatchHow]) -> None:
+    """Play the units of this attempt. Only finished games are handed back."""
+    spec = task.spec
+    player, opponent = parse_engine(spec.player), parse_engine(spec.opponent)
+    adjudicate = None if spec.adjudication == "none" else parse_limit(spec.adjudication)
+    record_match(task, player, opponent)
+    limits = (player.limit, opponent.limit, adjudicate)
+    timed = any(limit is not None and limit.kind == "time" for limit in limits)
+    at_once = task.how.engine_processes or free_cores()
+    at_once = min(at_once, free_cores()) if timed else at_once
+    own = chess.WHITE if spec.color == "white" else chess.BLACK
+    with ExitStack() as stack:
+        pools = [stack.enter_context(EnginePool(engine, at_once, timed=timed)) for engine in (player, opponent)]
+        duel = Duel(
+            pools[0],
+            pools[1],
+            Rules(own, spec.move_limit or NO_LIMIT),
+            opening_maker(task),
+            (spec.seed, spec.replicate),
+            adjudicate,
+            at_once,
+            tick=lambda: task.progress(task.units_done / len(task.units), ""),
+        )
+        for game in duel.play(task.units):
+            game.seconds = time.monotonic() - game.started
+            columns = game_columns(game)
+            plies = range(len(game.opening.moves), game.ply)
+            turns = sum((ply % 2 == 0) == (own == chess.WHITE) for ply in plies)
+            columns.update(turns=turns, first_try_legal=None, tries=None)
+            task.emit("game", game.unit, match=NUMBER, **columns)
+            task.done(game.unit)
+
+
+def record_match(task: Task[EngineMatchSpec, EngineMatchHow], player: EngineSpec, opponent: EngineSpec) -> None:
+    """The rows that the games refer to. Raises BadInputError when earlier games of this run met another engine."""
+    spec = task.spec
+    engine, own = engine_row(opponent), engine_row(player)
+    check_engine(task, NUMBER, engine)
+    task.record("engine", **engine)
+    if own["id"] != engine["id"]:
+        task.record("engine", **own)
+    task.record(
+        "match",
+        run_id=task.run_id,
+        number=NUMBER,
+        player=engine_name(player, own),
+        checkpoint_id=None,
+        intervention_id=None,
+        engine_id=engine["id"],
+        opponent=opponent.text,
+        level=opponent.level,
+        limit=opponent.limit.text if opponent.limit else None,
+        color=spec.color,
+        opening=record_opening(task),
+        opening_seed=spec.opening_seed,
+        policy="engine",
+        move_limit=spec.move_limit or None,
+        planned=spec.games,
+        detail={
+            "adjudication": spec.adjudication,
+            "player": player.text,
+            "player_engine_id": UUID(str(own["id"])).hex,
+            "player_level": player.level,
+            "player_limit": player.limit.text if player.limit else None,
+            "book": spec.book,
+        },
+    )
+
+
+def engine_name(spec: EngineSpec, row: dict[str, Any]) -> str:
+    """An engine as a player is named: `Stockfish 15.1, level 0, time=0.1`."""
+    if not spec.needs_process:
+        return spec.name
+    limit = spec.limit.text if spec.limit else "depth=1, nodes=1"
+    diluted = f", random={spec.random_share:g}" if spec.random_share else ""
+    return f"{row['name']} {row['version']}, level {spec.level}, {limit}{diluted}"

@@ -14,8 +14,10 @@ import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from chessreg.lab.question import Position, StoredState
+
 if TYPE_CHECKING:
-    from chessreg.lab.bench import Bench
+    from chessreg.lab.model import Lab
 
 
 def main(arguments: list[str]) -> None:
@@ -27,38 +29,36 @@ def main(arguments: list[str]) -> None:
 
 
 def serve(questions: IO[str], answers: IO[str], registry: str, store: Path, threads: int = 0) -> None:
-    bench: Bench | None = None
+    lab: Lab | None = None
     for line in questions:
-        asked = json.loads(line)
+        request = json.loads(line)
         try:
-            if bench is None:
-                bench = open_bench(registry, store, threads)
-            said = f'{{"id": {int(asked["id"])}, "answer": {bench.look(question_of(asked)).as_json()}}}'
+            if lab is None:
+                lab = open_lab(registry, store, threads)
+            reply = f'{{"id": {int(request["id"])}, "answer": {lab.ask(question_of(request)).as_json()}}}'
         except Exception as error:
-            said = json.dumps({"id": asked["id"], **told(error)})
-        answers.write(said + "\n")
+            reply = json.dumps({"id": request["id"], **failure(error)})
+        answers.write(reply + "\n")
         answers.flush()
 
 
-def open_bench(registry: str, store: Path, threads: int) -> Bench:
-    """A bench on a registry and store that are there."""
-    from chessreg.lab.bench import Bench
+def open_lab(registry: str, store: Path, threads: int) -> Lab:
+    """A lab on a registry and store that are there."""
+    from chessreg.lab.model import Lab
     from chessreg.models.devices import idle_cores, prepare
     from chessreg.registry.database import Database
     from chessreg.runs.inputs import Inputs
     from store import Store
 
     prepare("cpu", threads or idle_cores())
-    return Bench(Inputs(Database.open(registry, create=False), Store(store, read_only=True)))
+    return Lab(Inputs(Database.open(registry, create=False), Store(store, read_only=True)))
 
 
-def question_of(asked: dict[str, Any]) -> Any:
-    from chessreg.lab.question import Position, StoredState
-
-    return StoredState(**asked["state"]) if "state" in asked else Position.of(**asked["position"])
+def question_of(request: dict[str, Any]) -> Any:
+    return StoredState(**request["state"]) if "state" in request else Position.of(**request["position"])
 
 
-def told(error: Exception) -> dict[str, str]:
+def failure(error: Exception) -> dict[str, str]:
     """A failure in words: ours as it is, others with their class."""
     message = getattr(error, "message", None)
     if message is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from chessreg.errors import ChessregError
-from chessreg.papers.preparing import PREPARATIONS
+from chessreg.papers.work import PREPARATIONS
 
 if TYPE_CHECKING:
     from chessreg.papers.plan import Step

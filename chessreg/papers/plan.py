@@ -42,7 +42,7 @@ class Step:
     """
 
     name: str
-    kind: str  # a kind of experiment, or one of chessreg.papers.preparing
+    kind: str  # a kind of experiment, or one of chessreg.papers.work
     settings: Values | Callable[[Made], Values]
     serves: str
     after: tuple[str, ...] = ()

@@ -1,20 +1,39 @@
-"""Doing a paper: what is there already, what a step would do, and the steps one after the other."""
+"""Doing a paper: what is there already, what a step would do, and the steps one after the other.
+
+Steps that are no experiments (parts of a dataset, random-init controls of a model, played games as a dataset) are
+`PREPARATIONS`; every other step is a run.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
+from pydantic import ValidationError
+from sqlalchemy import select
+
+from chessreg.entities.checkpoints import random_twin
+from chessreg.entities.datasets import add_dataset
+from chessreg.entities.game import games_of, stored_games
+from chessreg.entities.splits import split_dataset
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.papers.plan import Paper, Request, SizeName, Step, ordered, replaced
-from chessreg.papers.preparing import PREPARATIONS
+from chessreg.games.pgn import save_pgn
+from chessreg.named import Registry
+from chessreg.papers.plan import Paper, Request, SizeName, Step, Values, ordered, replaced
 from chessreg.queries.result import QueryResult
+from chessreg.registry import names, tables
+from chessreg.registry.identity import digest_of, uuid_of
+from chessreg.registry.names import NOW
+from chessreg.runs.ingest import ingest
+from chessreg.runs.kind import Kind, kind
+from chessreg.runs.resolve import missing_units, resolve
 
 if TYPE_CHECKING:
-    from chessreg.runs.kind import Kind
     from chessreg.session import Session
 
 
@@ -42,8 +61,6 @@ class Made:
 
     def run_id(self, name: str) -> str:
         """The id of a complete step's run, hex."""
-        from chessreg.registry.identity import uuid_of
-
         return str(uuid_of(self.recipes[name].removeprefix("run:")).hex)
 
     def query(self, title: str, *steps: str, **options: Any) -> QueryResult:
@@ -85,10 +102,6 @@ class Work:
 
         Raises BadInputError naming step and setting for wrong ones.
         """
-        from pydantic import ValidationError
-
-        from chessreg.runs.kind import kind
-
         found = kind(step.kind)
         values = self.settings(step, recipes)
         preset = found.preset(values.pop("preset")) if "preset" in values else {}
@@ -100,8 +113,6 @@ class Work:
 
     def plan(self) -> list[Planned]:
         """Every step as it stands. Nothing is made."""
-        from chessreg.runs.ingest import ingest
-
         ingest(self.session.database, self.session.store)
         self.recipes.clear()
         return [self.planned(step) for step in self.steps]
@@ -121,8 +132,6 @@ class Work:
 
     def planned(self, step: Step) -> Planned:
         """How one step stands, after those before it; a complete one's recipe is known from then on."""
-        from chessreg.runs.resolve import missing_units, resolve
-
         if not step.needs <= self.recipes.keys():
             return Planned(step, "waits", step.units, step.units, dict(step.rows), step.bytes)
         if step.kind in PREPARATIONS:
@@ -131,14 +140,14 @@ class Work:
                 return Planned(step, "ready", 1, 1)
             self.recipes[step.name] = recipe
             return Planned(step, "complete", 1, 0)
-        kind, spec = self.spec(step)
+        step_kind, spec = self.spec(step)
         inputs = self.session.inputs
-        resolved = resolve(kind, spec, inputs)
+        resolved = resolve(step_kind, spec, inputs)
         missing = len(missing_units(inputs, resolved))
         if not missing:
             self.recipes[step.name] = f"run:{resolved.spec_hash}"
             return Planned(step, "complete", resolved.units, 0)
-        estimate = kind.estimate(resolved.spec, inputs)
+        estimate = step_kind.estimate(resolved.spec, inputs)
         state = "partial" if missing < resolved.units else "ready"
         return Planned(step, state, resolved.units, missing, dict(estimate.rows), estimate.bytes)
 
@@ -170,8 +179,8 @@ class Work:
         if step.kind in PREPARATIONS:
             self.recipes[step.name] = PREPARATIONS[step.kind].make(self.session, self.settings(step))
             return False
-        kind, spec = self.spec(step)
-        report = self.session.run(spec, kind.options(**self.how), kind=kind.source, on_progress=on_progress)
+        step_kind, spec = self.spec(step)
+        report = self.session.run(spec, step_kind.options(**self.how), kind=step_kind.source, on_progress=on_progress)
         if report.missing:
             if not report.interrupted:
                 raise ChessregError(f"{report.missing} of {report.units} units are missing", "the same command goes on")
@@ -181,18 +190,11 @@ class Work:
         return False
 
     def recipe_of(self, run_id: UUID) -> str:
-        from chessreg.registry import tables
-
         with self.session.database.read() as sql:
             return f"run:{sql.get_one(tables.Run, run_id).spec_hash}"
 
     def mark(self, step: Step) -> None:
         """Tag a complete step's run as one of this paper's, once."""
-        from sqlalchemy import select
-
-        from chessreg.registry import names
-        from chessreg.registry.names import NOW
-
         run_id, tag = UUID(self.made.run_id(step.name)), self.tag_of(step.choice)
         with self.session.database.read() as sql:
             known = select(NOW.c.value).where(
@@ -224,8 +226,6 @@ def request(
 
 def short_digest(session: Session, asked: Request) -> str:
     """Six hex digits of what model and data are, whatever they are called."""
-    from chessreg.registry.identity import digest_of
-
     inputs = session.inputs
     recipes = [
         inputs.recipe("checkpoint", asked.checkpoint),
@@ -245,3 +245,74 @@ def totals(plan: Sequence[Planned]) -> dict[str, Any]:
                 rows[family] = rows.get(family, 0) + count
     left = sum(p.bytes for p in plan if p.state != "complete")
     return {"steps": len(plan), "states": states, "rows": rows, "bytes": left}
+
+
+# -- steps that are no experiments ---------------------------------------------------------------------------
+
+
+class Preparation(NamedTuple):
+    """`made` gives the recipe of what is there already (None: nothing), `make` makes it."""
+
+    made: Callable[[Session, Values], str | None]
+    make: Callable[[Session, Values], str]
+
+
+def made_twin(session: Session, settings: Values) -> str | None:
+    parent = session.id("checkpoint", settings["checkpoint"])
+    with session.database.read() as sql:
+        rows = sql.scalars(
+            select(tables.Checkpoint).where(
+                tables.Checkpoint.parent_id == parent, tables.Checkpoint.source_format == "random-init"
+            )
+        )
+        found = next((row.artefact for row in rows if row.detail.get("seed") == settings["seed"]), None)
+    return found and f"sha256:{found}"
+
+
+def make_twin(session: Session, settings: Values) -> str:
+    found = random_twin(session.database, session.store, settings["checkpoint"], seed=settings["seed"])
+    return f"sha256:{found.artefact}"
+
+
+def made_parts(session: Session, settings: Values) -> str | None:
+    """The dataset's name, once it has these parts; whatever their bounds: they may be the user's own."""
+    with session.database.read() as sql:
+        dataset = names.resolve(sql, "dataset", settings["dataset"])
+        there = set(sql.scalars(select(tables.Split.name).where(tables.Split.dataset_id == dataset)))
+    wanted = {part.partition("=")[0] for part in settings["parts"].split(",")}
+    return str(settings["dataset"]) if wanted <= there else None
+
+
+def make_parts(session: Session, settings: Values) -> str:
+    split_dataset(session.database, session.store, settings["dataset"], settings["parts"], settings["seed"])
+    return str(settings["dataset"])
+
+
+def made_games(session: Session, settings: Values) -> str | None:
+    with session.database.read() as sql:
+        found = sql.scalars(select(tables.Dataset).where(tables.Dataset.source == file_of_games(settings))).first()
+        return f"dataset:{found.identity}" if found else None
+
+
+def make_games(session: Session, settings: Values) -> str:
+    """The games of a run, as `chessreg game export` writes them, added as `chessreg dataset add` does."""
+    run = session.inputs.run(settings["play"])
+    games = stored_games(session.database, games_of(session.database, run.id))
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / file_of_games(settings)
+        save_pgn((game.record() for game in games), file)
+        add_dataset(session.database, session.store, [file], detail={"played": {"run": run.id.hex}})
+    found = made_games(session, settings)
+    assert found
+    return found
+
+
+def file_of_games(settings: Values) -> str:
+    """What the dataset's source is called: of the same run it is the same."""
+    return f"{settings['name']} {settings['play'].removeprefix('run:')[:12]}.pgn"
+
+
+PREPARATIONS: Registry[Preparation] = Registry("preparation")
+PREPARATIONS["twin"] = Preparation(made_twin, make_twin)
+PREPARATIONS["split"] = Preparation(made_parts, make_parts)
+PREPARATIONS["played-games"] = Preparation(made_games, make_games)

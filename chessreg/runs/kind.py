@@ -121,7 +121,8 @@ def importable(module: str) -> bool:
     return not module.startswith(FILE_MODULES)
 
 
-MOVED = {  # modules of kinds as earlier runs recorded them
+MOVED = {  # sources of kinds as earlier runs recorded them: a module, or module:CLASS
+    "chessreg.experiments.edit:Edit": "chessreg.experiments.edit:BoardEdit",
     "chessreg.experiments.probe_apply": "chessreg.experiments.probe",
     "chessreg.experiments.imported_aggregates": "chessreg.experiments.imported",
     "chessreg.experiments.imported_directions": "chessreg.experiments.imported",
@@ -213,7 +214,7 @@ def kind(reference: str) -> Kind:
     if ".py" in reference:
         return load_file(reference)
     if ":" in reference:
-        module, _, name = reference.partition(":")
+        module, _, name = MOVED.get(reference, reference).partition(":")
         try:
             return checked(getattr(importlib.import_module(MOVED.get(module, module)), name))
         except (ImportError, AttributeError) as error:

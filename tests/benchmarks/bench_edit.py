@@ -29,7 +29,7 @@ import torch
 from chessreg.entities import checkpoints, datasets, splits
 from chessreg.experiments.cache import CacheSpec
 from chessreg.experiments.edit.editor import Editor
-from chessreg.experiments.edit.kind import EditHow, EditSpec
+from chessreg.experiments.edit.spec import EditHow, EditSpec
 from chessreg.experiments.edit.states import State, removal, states
 from chessreg.experiments.probe import ProbeSpec
 from chessreg.experiments.settings.games import select

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from chessreg.lab.choices import choices
+from chessreg.lab.question import choices
 from chessreg.registry.database import Database
 
 LINE = "e4 e5 Nf3 Nc6 Bb5 a6 Ba4 Nf6 O-O Be7 Re1 b5 Bb3 d6 c3 O-O h3 Na5 Bc2 c5 d4 Qc7 Nbd2 cxd4 cxd4 Nc6 Nb3 a5"

@@ -36,8 +36,8 @@ import psutil
 import torch
 
 from chessreg.encodings.tokenizers import tokenizer
+from chessreg.experiments.matches import PlayedGame, Rules
 from chessreg.experiments.play.arena import Arena
-from chessreg.experiments.play.game import PlayedGame, Rules
 from chessreg.experiments.play.policies import author_temperature, make_policy
 from chessreg.games.engines import ENGINE_OPTIONS, find_stockfish, parse_engine
 from chessreg.games.openings import Opening, openings, parse_opening

@@ -15,12 +15,13 @@ from chessreg.entities.checkpoints import import_checkpoint
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.cache import CacheHow, CacheSpec
 from chessreg.experiments.edit.heat import readings
-from chessreg.experiments.edit.kind import EditHow
+from chessreg.experiments.edit.spec import EditHow
 from chessreg.experiments.probe import ProbeHow, ProbeSpec
 from chessreg.games.labels import PIECE_CLASSES
-from chessreg.lab import text, worker
+from chessreg.lab import answer as text
+from chessreg.lab import worker
 from chessreg.lab.answer import Answer
-from chessreg.lab.bench import Bench
+from chessreg.lab.model import Lab
 from chessreg.lab.question import Position, StoredState
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.registry import tables
@@ -30,19 +31,19 @@ EDIT = {"checkpoint": "likes-nc3", "probe": "likes-nc3-board", "moves": MOVES, "
 
 
 @pytest.fixture
-def bench(world_session, bigram, tmp_path) -> Bench:
-    """A bench in a world with a model that writes legal moves, and probes of it."""
+def lab(world_session, bigram, tmp_path) -> Lab:
+    """A lab in a world with a model that writes legal moves, and probes of it."""
     session, model = world_session, bigram(likes=".Nc3 ")
     save_checkpoint(model.hf, tmp_path / "model", CheckpointInfo.of(model.hf, "pgn-char-32"))
     import_checkpoint(session.database, session.store, tmp_path / "model", name="likes-nc3")
     cache = CacheSpec(checkpoint="likes-nc3", dataset="sample:fit", last=10)
     session.run(cache, CacheHow(threads=1), name="likes-nc3-fit")
     session.run(ProbeSpec(cache="likes-nc3-fit", epochs=1), ProbeHow(threads=1), name="likes-nc3-board")
-    return Bench(session.inputs)
+    return Lab(session.inputs)
 
 
 @pytest.fixture
-def stored(world_session, bench):
+def stored(world_session, lab):
     """The edit run of that position: its id, and its greedy rows by condition."""
     spec = Position.of(**EDIT).spec()
     report = world_session.run(spec, EditHow(threads=1))
@@ -53,10 +54,10 @@ def stored(world_session, bench):
     return report.run_id, {row.condition: row for row in rows}
 
 
-def test_masses_and_texts_are_those_that_the_edit_run_stores(bench: Bench, stored) -> None:
+def test_masses_and_texts_are_those_that_the_edit_run_stores(lab: Lab, stored) -> None:
     run_id, rows = stored
-    answer = bench.look(Position.of(**EDIT))
-    again = bench.look(StoredState(run=run_id.hex, unit=0))
+    answer = lab.ask(Position.of(**EDIT))
+    again = lab.ask(StoredState(run=run_id.hex, unit=0))
     assert answer.edited is not None
     for found in (answer, again):
         for side, condition in ((found.clean, "clean"), (found.edited, "edit")):
@@ -72,9 +73,9 @@ def test_masses_and_texts_are_those_that_the_edit_run_stores(bench: Bench, store
     assert answer.clean != answer.edited
 
 
-def test_beliefs_of_every_layer_are_the_heat_maps(bench: Bench, stored, world_session) -> None:
+def test_beliefs_of_every_layer_are_the_heat_maps(lab: Lab, stored, world_session) -> None:
     run_id, _ = stored
-    answer = bench.look(StoredState(run=run_id.hex, unit=0, condition="random-0"))
+    answer = lab.ask(StoredState(run=run_id.hex, unit=0, condition="random-0"))
     for place in (0, len(answer.layers) - 1):
         found = readings(world_session.inputs, run_id, 0, "random-0", answer.layers[place])
         for which, side in (("clean", answer.clean), ("edited", answer.edited)):
@@ -83,8 +84,8 @@ def test_beliefs_of_every_layer_are_the_heat_maps(bench: Bench, stored, world_se
                 np.testing.assert_allclose(side.beliefs[place, :, label], heat, atol=2e-6)
 
 
-def test_moves_are_ranked_and_sum_to_the_mass(bench: Bench) -> None:
-    answer = bench.look(Position.of(**EDIT))
+def test_moves_are_ranked_and_sum_to_the_mass(lab: Lab) -> None:
+    answer = lab.ask(Position.of(**EDIT))
     board = chess.Board(answer.fen)
     for side in (answer.clean, answer.edited):
         assert {move.uci for move in side.moves} == {move.uci() for move in board.legal_moves}
@@ -98,31 +99,31 @@ def test_moves_are_ranked_and_sum_to_the_mass(bench: Bench) -> None:
     assert board.piece_at(answer.square).symbol() == answer.piece
 
 
-def test_only_the_edited_side_follows_the_scale(bench: Bench) -> None:
-    small, large = (bench.look(Position.of(**{**EDIT, "scale": scale, "layers": (0,)})) for scale in (0.5, 40.0))
+def test_only_the_edited_side_follows_the_scale(lab: Lab) -> None:
+    small, large = (lab.ask(Position.of(**{**EDIT, "scale": scale, "layers": (0,)})) for scale in (0.5, 40.0))
     assert small.clean is large.clean  # not computed anew
     assert small.edited.original != pytest.approx(large.edited.original, abs=1e-3)
     assert (small.scales, large.scales) == ((0.5,), (40.0,))
 
 
-def test_a_vector_is_added_and_leaves_the_board_alone(bench: Bench) -> None:
+def test_a_vector_is_added_and_leaves_the_board_alone(lab: Lab) -> None:
     with_vector = {"checkpoint": "reference", "moves": MOVES, "vector": "skill", "probe": "reference-board"}
-    answer = bench.look(Position.of(**with_vector, scale=3.0))
+    answer = lab.ask(Position.of(**with_vector, scale=3.0))
     assert answer.edited is not None
     assert (answer.square, answer.modified_fen, answer.edited.modified) == (None, "", None)
     assert answer.edited_layers
     assert not np.array_equal(answer.clean.beliefs, answer.edited.beliefs)
-    nothing = bench.look(Position.of(**with_vector, scale=0))
+    nothing = lab.ask(Position.of(**with_vector, scale=0))
     assert nothing.edited is None
     assert "scale 0" in nothing.why_not
 
 
-def test_black_to_move_and_no_edit(bench: Bench) -> None:
-    answer = bench.look(Position.of(checkpoint="reference", moves="e4"))
+def test_black_to_move_and_no_edit(lab: Lab) -> None:
+    answer = lab.ask(Position.of(checkpoint="reference", moves="e4"))
     assert chess.Board(answer.fen).turn == chess.BLACK
     assert 0 < answer.clean.original < 1
     assert answer.edited is None
-    start = bench.look(Position.of(checkpoint="likes-nc3", probe="likes-nc3-board"))
+    start = lab.ask(Position.of(checkpoint="likes-nc3", probe="likes-nc3-board"))
     assert start.edited is None
     assert "make a move" in start.why_not
 
@@ -137,13 +138,13 @@ def test_black_to_move_and_no_edit(bench: Bench) -> None:
         ({"probe": None, "layers": (1,)}, BadInputError, "without a probe"),
     ],
 )
-def test_what_cannot_be_looked_at_is_told(bench: Bench, wrong: dict, error: type[Exception], words: str) -> None:
+def test_what_cannot_be_looked_at_is_told(lab: Lab, wrong: dict, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
-        bench.look(Position.of(**{**EDIT, **wrong}))
+        lab.ask(Position.of(**{**EDIT, **wrong}))
 
 
-def test_frames_mark_what_is_read_otherwise(bench: Bench) -> None:
-    answer = bench.look(Position.of(**EDIT))
+def test_frames_mark_what_is_read_otherwise(lab: Lab) -> None:
+    answer = lab.ask(Position.of(**EDIT))
     place = text.layer_place(answer, None)
     clean, edited = (text.belief_frame(answer, which, place, 12) for which in ("clean", "edited"))
     original = chess.Board(answer.fen)
@@ -162,7 +163,7 @@ def test_frames_mark_what_is_read_otherwise(bench: Bench) -> None:
         text.layer_place(answer, 77)
 
 
-def test_the_worker_answers_line_by_line_and_survives_what_fails(bench: Bench, world: Path) -> None:
+def test_the_worker_answers_line_by_line_and_survives_what_fails(lab: Lab, world: Path) -> None:
     asked = [
         {"id": 1, "position": EDIT},
         {"id": 2, "position": {**EDIT, "moves": "e4 e4"}},
@@ -173,7 +174,7 @@ def test_the_worker_answers_line_by_line_and_survives_what_fails(bench: Bench, w
     lines = io.StringIO("".join(json.dumps(question) + "\n" for question in asked))
     worker.serve(lines, said, f"sqlite:///{world / 'registry.db'}", world / "store", 1)
     first, second, third, fourth = (json.loads(line) for line in said.getvalue().splitlines())
-    answer, same = Answer.of_json(first["answer"]), bench.look(Position.of(**EDIT))
+    answer, same = Answer.of_json(first["answer"]), lab.ask(Position.of(**EDIT))
     assert answer.clean.moves == same.clean.moves
     np.testing.assert_array_equal(answer.edited.beliefs, same.edited.beliefs)
     assert answer.summary() == same.summary()

@@ -7,7 +7,7 @@ from chessreg.papers import find, papers
 from chessreg.papers.karvonen.edits import layer_sets
 from chessreg.papers.karvonen.matches import skill_layers, suitable
 from chessreg.papers.plan import SIZES, Request, ordered, replaced
-from chessreg.papers.preparing import PREPARATIONS
+from chessreg.papers.work import PREPARATIONS
 from chessreg.queries.catalogue import find as find_query
 from chessreg.queries.catalogue import find_plot
 from chessreg.queries.published import values

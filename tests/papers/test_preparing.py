@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import select
 
 from chessreg.games.moves import unpack
-from chessreg.papers.preparing import PREPARATIONS
+from chessreg.papers.work import PREPARATIONS
 from chessreg.registry import tables
 
 

@@ -55,9 +55,9 @@ def near_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
         def look() -> dict[str, Any]:
             if self not in benches:
-                benches[self] = worker.open_bench(place["CHESSREG_REGISTRY"], Path(place["CHESSREG_STORE"]), 1)
+                benches[self] = worker.open_lab(place["CHESSREG_REGISTRY"], Path(place["CHESSREG_STORE"]), 1)
             try:
-                return {"answer": json.loads(benches[self].look(question).as_json())}
+                return {"answer": json.loads(benches[self].ask(question).as_json())}
             except Exception as error:
                 return worker.told(error)
 

@@ -18,7 +18,7 @@ import pytest
 from sqlalchemy import select
 
 from chessreg.cli.root import run_command_line
-from chessreg.lab import text
+from chessreg.lab import answer as text
 from chessreg.lab.answer import Answer
 from chessreg.registry import read as listing
 from chessreg.registry.database import Database

@@ -82,7 +82,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     that was interrupted."""
     from chessreg.encodings.tokenizers import PgnCharacters
     from chessreg.experiments.cache import CacheSpec
-    from chessreg.experiments.edit.kind import EditSpec
+    from chessreg.experiments.edit.spec import EditSpec
     from chessreg.experiments.play.kind import PlayHow, PlaySpec
     from chessreg.experiments.probe import ProbeSpec
 

@@ -73,6 +73,6 @@ def limit_of(session: Session, row: Mapping[str, Any]) -> int | None:
     """The ply of a game at which its move limit stops it, where the row is a game and a limit was recorded."""
     if row["family"] != "game":
         return None
-    from chessreg.experiments.play.stored import stored_games
+    from chessreg.entities.game import stored_games
 
     return next(stored_games(session.database, [(row["run_id"], row["unit"])])).limit_ply

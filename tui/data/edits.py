@@ -34,7 +34,7 @@ def edited_state(session: Session, row: Mapping[str, Any], condition: str = "") 
 
     Raises NotFoundError when the run has no such state.
     """
-    from chessreg.experiments.edit.frames import boards_of_state
+    from chessreg.experiments.edit.kind import boards_of_state
     from tui.data.results import flat
 
     run_id, unit, trial = UUID(str(row["run_id"])), int(row["unit"]), tables.Trial

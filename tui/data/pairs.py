@@ -9,7 +9,7 @@ from uuid import UUID
 from tui.data.results import run_names
 
 if TYPE_CHECKING:
-    from chessreg.experiments.play.pairs import Partner
+    from chessreg.entities.game import Partner
     from chessreg.games.boardframe import BoardFrame
     from chessreg.session import Session
 
@@ -36,7 +36,7 @@ class Sides(NamedTuple):
 
 def sides(session: Session, row: Mapping[str, Any], chosen: int) -> Sides | None:
     """A game beside number `chosen` of its partners; None when no other arm began with its opening."""
-    from chessreg.experiments.play.pairs import paired, partners
+    from chessreg.entities.game import paired, partners
 
     run_id, unit = UUID(str(row["run_id"])), int(row["unit"])
     with session.database.read() as sql:

@@ -17,8 +17,7 @@ from tui.widgets.filterbar import FilterBar
 
 if TYPE_CHECKING:
     from chessreg.games.boardframe import BoardFrame
-    from chessreg.lab.choices import Choice, Tool
-    from chessreg.lab.question import Position
+    from chessreg.lab.question import Choice, Position, Tool
 
 SCALES = (0.1, 0.2, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 30.0, 50.0, 80.0, 120.0, 200.0)
 LADDER = (*(-scale for scale in reversed(SCALES)), 0.0, *SCALES)
@@ -61,7 +60,7 @@ class LabScreen(Quartet):
     # -- asking ---------------------------------------------------------------------------------------------------
 
     async def fill(self) -> None:
-        from chessreg.lab.choices import choices
+        from chessreg.lab.question import choices
 
         def read(session: object) -> list[Choice]:
             with session.database.read() as sql:  # type: ignore[attr-defined]

@@ -80,7 +80,7 @@ class Quartet(BoardRoom):
     @property
     def layer_place(self) -> int:
         """Where the shown layer is in the answer's beliefs."""
-        from chessreg.lab.text import layer_place
+        from chessreg.lab.answer import layer_place
 
         assert self.answer
         shown = self.shown_layer if self.shown_layer in self.answer.layers else None
@@ -99,7 +99,7 @@ class Quartet(BoardRoom):
 
     def frames(self) -> dict[str, BoardFrame]:
         """The boards there are now, by pane."""
-        from chessreg.lab.text import belief_frame, position_frames
+        from chessreg.lab.answer import belief_frame, position_frames
 
         if self.answer is None:
             return dict(zip(PANES, self.stored, strict=False))

@@ -1,18 +1,32 @@
-"""What is subtracted: the probe's direction for the piece on its square, or a control in its place.
+"""What is subtracted, and how long: the probe's direction for the piece on its square or a control in its place, and
+the scale that a rule gives for each state and layer.
 
-Every function gives unit vectors float32 [state, d_model], one for each removal, for one layer.
+Directions are unit vectors float32 [state, d_model], one for each removal, for one layer. Scales: Karvonen
+specification 6.2. With p the probe's direction of the piece on its square, v the unit vector that is subtracted and a
+the residual at the site where the move begins, already edited at lower layers: subtracting s v makes the probe's logit
+a·p - s v·p, so the logit is T for s = (a·p - T) / (v·p).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from chessreg.experiments.edit.kind import EditSpec
+from chessreg.errors import ChessregError
+from chessreg.experiments.edit.spec import EditSpec
 from chessreg.experiments.edit.states import Removal
+from chessreg.models.decoding import group_by_length
+from chessreg.models.edits import Edit
 from chessreg.named import Registry
 from chessreg.noise import generator
+
+if TYPE_CHECKING:
+    from chessreg.models.language_model import LanguageModel
 
 EMPTY = 6
 PIECES = tuple(label for label in range(13) if label != EMPTY)
@@ -54,3 +68,124 @@ def unit(vectors: np.ndarray) -> np.ndarray:
     """Each row divided by its norm, float32."""
     scaled: np.ndarray = (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype(np.float32)
     return scaled
+
+
+# -- scales ---------------------------------------------------
+
+MEASURE_TOKENS = 16_384  # the most positions in one measuring pass: bounds memory, not results
+
+Target = Callable[[float, Tensor], Tensor]
+"""(the spec's value, mean clean logit float32 [state] of squares without that piece) → target logits [state]."""
+
+
+@dataclass(frozen=True)
+class ScaleRule:
+    """A rule by name. target None: the value is the scale itself."""
+
+    name: str
+    value: str  # what the spec's value means
+    target: Target | None = None
+
+
+SCALE_RULES: Registry[ScaleRule] = Registry("scale rule")
+
+
+def register(rule: ScaleRule) -> None:
+    """Make a rule known by its name. Raises ValueError when the name is taken."""
+    SCALE_RULES[rule.name] = rule
+
+
+def scale_rule(name: str) -> ScaleRule:
+    """The rule of this name. Raises NotFoundError."""
+    return SCALE_RULES[name]
+
+
+register(ScaleRule("single_scale", "length of what is subtracted"))
+register(ScaleRule("single_target", "logit that the piece is given", lambda value, mean: torch.full_like(mean, value)))
+register(ScaleRule("average_target", "offset to the mean logit of other squares", lambda value, mean: mean + value))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a rule reads at one layer: the probe's directions of the pieces, and the mean logits that it may aim at.
+
+    probe float32 [state, d_model], average float32 [state, d_model]: the mean of that class's directions over the
+    squares that do not hold the piece. Logits are linear, so the residual's product with it is their mean logit.
+    centred: the probe reads residuals without their mean over d_model, and the model's have one (2.3 there).
+    """
+
+    probe: Tensor
+    average: Tensor
+    centred: bool
+
+    def residual(self, residual: Tensor, added: Tensor) -> Tensor:
+        """The residual [state, d_model] as the probe is to see it; `added` [state]: mean of what edits put in.
+
+        TransformerLens does not take the mean of an added vector out again, so neither do we.
+        """
+        if not self.centred:
+            return residual
+        return residual - (residual.mean(-1) - added)[:, None]
+
+
+def target_scale(residual: Tensor, probe: Tensor, direction: Tensor, target: Tensor) -> Tensor:
+    """s [state] such that (residual - s · direction) · probe = target; all vectors [state, d_model].
+
+    Raises ChessregError where the direction does not move that logit.
+    """
+    moved = (direction * probe).sum(-1)
+    if bool((moved.abs() < 1e-6 * probe.norm(dim=-1)).any()):
+        raise ChessregError(
+            "the subtracted direction does not change the piece's logit", "use --scale-rule single_scale"
+        )
+    return ((residual * probe).sum(-1) - target) / moved
+
+
+@torch.inference_mode()
+def measured(
+    model: LanguageModel,
+    prompts: Sequence[Sequence[int]],
+    edits: Sequence[Edit],
+    readings: Sequence[Reading | None],
+    rule: ScaleRule,
+    value: float,
+) -> list[Edit]:
+    """The edits, one a layer in rising order and with a direction for each prompt, with the scales that the rule gives.
+
+    A rule without a target reads nothing: its readings may be None. The scale is found where the move begins (the
+    prompt's last position) and kept for the characters that follow.
+    """
+    if rule.target is None:
+        return [replace(edit, scale=value) for edit in edits]
+    scales = [torch.zeros(len(prompts)) for _ in edits]
+    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+    for group in group_by_length(order, [len(prompts[i]) for i in order], MEASURE_TOKENS):
+        rows = torch.tensor(group)
+        lengths = torch.tensor([len(prompts[i]) for i in group])
+        tokens = torch.zeros(len(group), int(lengths.max()), dtype=torch.int64)
+        for row, i in enumerate(group):
+            tokens[row, : len(prompts[i])] = torch.tensor(prompts[i])
+        last = (lengths - 1)[:, None]
+        layers = [edit.layer for edit in edits]
+        clean = model.residuals(tokens, layers, last)[:, :, 0].float().cpu()
+        done: list[Edit] = []
+        added = torch.zeros(len(group))  # mean over d_model of what the edits so far put in at the last position
+        for number, (edit, reading) in enumerate(zip(edits, readings, strict=True)):
+            assert reading is not None
+            own = edit.take(rows)
+            at = clean[number]
+            if done:
+                seen = model.residuals(tokens, [edit.layer], last, edits=done, lengths=lengths)
+                at = seen[0, :, 0].float().cpu()
+            mean = _dot(reading.residual(clean[number], torch.zeros(len(group))), reading.average[rows])
+            direction = own.vector.float().cpu()
+            target = rule.target(value, mean)
+            scale = target_scale(reading.residual(at, added), reading.probe[rows], direction, target)
+            scales[number][rows] = scale
+            done.append(replace(own, scale=scale.to(model.device)))
+            added = added - scale * direction.mean(-1)
+    return [replace(edit, scale=scale.to(model.device)) for edit, scale in zip(edits, scales, strict=True)]
+
+
+def _dot(one: Tensor, other: Tensor) -> Tensor:
+    return (one * other).sum(-1)

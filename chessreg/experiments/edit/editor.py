@@ -11,9 +11,9 @@ import numpy as np
 from torch import Tensor
 
 from chessreg.encodings.spellings import spellings
-from chessreg.experiments.edit.kind import EditHow, EditRow, EditSpec
 from chessreg.experiments.edit.model import BLACK, CLEAN, EditedModel, intervention_row
-from chessreg.experiments.edit.states import Removal, State, half, reason_to_skip, removal
+from chessreg.experiments.edit.spec import EditHow, EditRow, EditSpec
+from chessreg.experiments.edit.states import Removal, State, reason_to_skip, removal, selection_split
 from chessreg.models.devices import prepare
 from chessreg.models.edits import Edit
 from chessreg.models.legal import Mass, Trie, accepted_mass, sequence_logprobs
@@ -128,7 +128,7 @@ class Editor:
                 square=chess.square_name(removed.square),
                 move=removed.move.uci(),
                 position=removed.state.position,
-                half=half(spec, removed.state.item),
+                half=selection_split(spec, removed.state.item),
                 setting=setting,
                 scales=[scale_of(edit, row) for edit in edits if edit.positions != BLACK] or None,
             )
@@ -175,7 +175,7 @@ class Editor:
                 move=move.uci() if move else None,
                 skipped=reason,
                 position=state.position,
-                half=half(self.spec, state.item),
+                half=selection_split(self.spec, state.item),
             ),
             condition="skipped",
             sample=GREEDY,

@@ -13,8 +13,8 @@ import torch
 
 from chessreg.entities.probe import load_probe
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.experiments.edit.kind import EditSpec
 from chessreg.experiments.edit.model import CLEAN, Condition, EditedModel
+from chessreg.experiments.edit.spec import EditSpec
 from chessreg.experiments.edit.states import Removal, State, removal, state_of
 from chessreg.games.boardframe import squares_of
 from chessreg.games.labels import PIECE_CLASSES

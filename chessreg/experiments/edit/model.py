@@ -13,9 +13,8 @@ import torch
 from chessreg.encodings.tokenizers import tokenizer
 from chessreg.entities.probe import FittedProbe, load_probe
 from chessreg.experiments.edit import directions
-from chessreg.experiments.edit.kind import EditSpec
-from chessreg.experiments.edit.scales import Reading, measured, scale_rule
-from chessreg.experiments.edit.settings import Setting, settings_of
+from chessreg.experiments.edit.directions import Reading, measured, scale_rule
+from chessreg.experiments.edit.spec import EditSpec, Setting, settings_of
 from chessreg.experiments.edit.states import Removal
 from chessreg.games.labels import piece
 from chessreg.models.edits import Edit

@@ -17,7 +17,7 @@ from chessreg.games.typed import board_after
 from chessreg.noise import generator, uniform
 
 if TYPE_CHECKING:
-    from chessreg.experiments.edit.kind import EditSpec
+    from chessreg.experiments.edit.spec import EditSpec
     from chessreg.games.dataset import Games
     from chessreg.runs.inputs import Inputs
 
@@ -87,7 +87,7 @@ def states(spec: EditSpec, games: Games, places: np.ndarray, units: Sequence[int
     return found
 
 
-def given(moves: str) -> State:
+def after_moves(moves: str) -> State:
     """The position after these moves (canonical SAN): the one state of a run with --moves."""
     sans = moves.split()
     return State(0, NO_GAME, len(sans), PgnCharacters().prompt(sans), board_after(sans))
@@ -96,7 +96,7 @@ def given(moves: str) -> State:
 def state_of(spec: EditSpec, inputs: Inputs, unit: int) -> State:
     """The state of a unit of a run."""
     if spec.moves:
-        return given(spec.moves)
+        return after_moves(spec.moves)
     [state] = states(spec, *select(spec, inputs), [unit])
     return state
 
@@ -126,6 +126,6 @@ def reason_to_skip(spec: EditSpec, board: chess.Board, move: chess.Move | None) 
     return None
 
 
-def half(spec: EditSpec, item: int) -> str:
-    """Which half of the games a game belongs to: settings are compared on `choose` and told on `report`."""
+def selection_split(spec: EditSpec, item: int) -> str:
+    """`choose` or `report`, by game: settings are compared on one part of the games and reported on the other."""
     return "choose" if uniform(spec.seed, "edit half", item) < 0.5 else "report"

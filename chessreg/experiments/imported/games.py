@@ -218,7 +218,7 @@ class ImportedGames(Kind):
         """A board for the start and one after every ply, with the illegal tries."""
         from uuid import UUID
 
-        from chessreg.experiments.play.stored import stored_games
+        from chessreg.entities.game import stored_games
 
         run_id = row["run_id"] if isinstance(row["run_id"], UUID) else UUID(str(row["run_id"]))
         return next(stored_games(inputs.database, [(run_id, int(row["unit"]))])).frames()

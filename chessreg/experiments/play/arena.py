@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from chessreg.encodings.tokenizers import Tokenizer
-from chessreg.experiments.play.game import PlayedGame, Rules
+from chessreg.experiments.matches import PlayedGame, Rules
 from chessreg.experiments.play.policies import Draft, Policy, Turn, begin
 from chessreg.games.openings import Opening
 

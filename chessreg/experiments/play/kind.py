@@ -4,12 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from uuid import UUID
 
+import chess
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from chessreg.encodings.tokenizers import tokenizer
+from chessreg.entities.game import stored_games
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.experiments.play.matchspec import MatchSpec
+from chessreg.experiments.matches import (
+    MatchSpec,
+    PlayedGame,
+    Rules,
+    check_engine,
+    engine_row,
+    game_columns,
+    opening_maker,
+    player_name,
+    record_opening,
+)
+from chessreg.experiments.play.arena import Arena
+from chessreg.experiments.play.policies import make_policy
+from chessreg.experiments.settings import interventions
 from chessreg.experiments.settings.interventions import InterventionSettings, vector_rows
+from chessreg.experiments.settings.overlap import OPENING_PLIES, trained_on
+from chessreg.games.engines import find_stockfish, parse_engine, parse_limit
+from chessreg.games.moves import move_hash, move_hashes
+from chessreg.games.pool import EnginePool, free_cores
+from chessreg.registry import tables
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import CheckpointRef, How, Ref
 
@@ -20,6 +43,8 @@ if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task
 
+NUMBER = 0  # a play run has one match
+BYTES_PER_PLY = 2
 BYTES_PER_GAME = 900  # a fragment's share of one game
 
 PAPER: dict[str, Any] = {
@@ -92,8 +117,6 @@ class PlaySpec(MatchSpec):
     @field_validator("temperatures")
     @classmethod
     def _every_try(cls, temperatures: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
-        from chessreg.experiments.play.policies import make_policy
-
         if any(not 0 <= value < 100 for value in temperatures):
             raise BadInputError("a temperature is 0 (the most probable token) or positive", "--temperatures 0.001,0.5")
         return make_policy(info.data["policy"], temperatures).temperatures
@@ -101,8 +124,6 @@ class PlaySpec(MatchSpec):
     @field_validator("move_tokens")
     @classmethod
     def _only_where_text_is_written(cls, move_tokens: int, info: ValidationInfo) -> int:
-        from chessreg.experiments.play.policies import make_policy
-
         return make_policy(info.data["policy"], (), move_tokens=move_tokens).move_tokens
 
     @field_validator("finished_openings")
@@ -145,11 +166,11 @@ class Play(Kind):
     name = "play"
     version = 2  # 2: the context is cropped as the author crops it, to the model's last position
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": PAPER, "author-2024": AUTHOR_2024}
-    families = ("game", "illegal_attempt")
+    tables = ("game", "illegal_attempt")
     determinism = "statistical"
     spec = PlaySpec
-    how = PlayHow
-    detail: ClassVar[Mapping[str, type[BaseModel]]] = {"game": GameDetail}
+    options = PlayHow
+    columns: ClassVar[Mapping[str, type[BaseModel]]] = {"game": GameDetail}
     queries = ("elo by intervention", "games by termination")
     example = "--checkpoint reference --opponent random --games 20 --policy legal --opening random:6 --name games"
 
@@ -158,9 +179,6 @@ class Play(Kind):
 
     def check(self, spec: PlaySpec, inputs: Inputs) -> None:
         """Raise for what would only fail later: an engine, a checkpoint, a vector or a book that is not here."""
-        from chessreg.encodings.tokenizers import tokenizer
-        from chessreg.games.engines import find_stockfish, parse_engine
-
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
         tokenizer(checkpoint.tokenizer)
         if spec.intervention.active:
@@ -183,15 +201,160 @@ class Play(Kind):
         return Estimate({"game": spec.games}, spec.games * BYTES_PER_GAME, remarks)
 
     def run(self, task: Task[PlaySpec, PlayHow]) -> None:
-        from chessreg.experiments.play.match import play_match
-
         play_match(task)
 
     def frames(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         """A board for the start and one after every ply, with the illegal tries."""
-        from uuid import UUID
-
-        from chessreg.experiments.play.stored import stored_games
-
         run_id = row["run_id"] if isinstance(row["run_id"], UUID) else UUID(str(row["run_id"]))
         return next(stored_games(inputs.database, [(run_id, int(row["unit"]))])).frames()
+
+
+# -- the match ---------------------------------------------------------------------------------------------------
+
+
+def play_match(task: Task[PlaySpec, PlayHow]) -> None:
+    """Play the units of this attempt. Only finished games are handed back."""
+    import torch
+
+    from chessreg.models.devices import prepare
+    from chessreg.models.language_model import LanguageModel
+
+    spec, how, inputs = task.spec, task.how, task.inputs
+    checkpoint, folder = inputs.checkpoint(spec.checkpoint)
+    device = prepare(how.device, how.threads)
+    model = LanguageModel.load(folder, device=device, dtype=getattr(torch, spec.precision))
+    intervention = interventions.load(spec.intervention, checkpoint, inputs)
+    opponent = parse_engine(spec.opponent)
+    adjudicate = None if spec.adjudication == "none" else parse_limit(spec.adjudication)
+    training = TrainingGames.of(inputs, spec.checkpoint)
+    record_match(task, checkpoint, intervention)
+    timed = any(limit is not None and limit.kind == "time" for limit in (opponent.limit, adjudicate))
+    cores = Cores(how, device, timed, opponent.needs_process)
+    with EnginePool(opponent, how.engine_processes or None, timed=timed, reserved_cores=cores.reserved) as pool:
+        arena = Arena(
+            model,
+            tokenizer(checkpoint.tokenizer),
+            make_policy(spec.policy, spec.temperatures, spec.resignation == "counts", spec.move_tokens),
+            Rules(
+                chess.WHITE if spec.color == "white" else chess.BLACK,
+                spec.move_limit,
+                spec.context,
+                spec.adjudicate_at,
+            ),
+            pool,
+            opening_maker(task),
+            noise=(spec.seed, spec.replicate),
+            edits=intervention.edits(device) if intervention else (),
+            adjudicate=adjudicate,
+            batch_games=how.batch_games,
+            engines_slow=cores.share,
+            tick=lambda: task.progress(task.units_done / len(task.units), ""),
+        )
+        for game in arena.play(task.units):
+            hand_back(task, game, training)
+
+
+class Cores:
+    """Who computes where. Under a time limit the model's threads and the engines never share a core: an engine that
+    waits for one searches less in its time. Otherwise one core is left to engines."""
+
+    def __init__(self, how: PlayHow, device: str, timed: bool, engines: bool) -> None:
+        self.how, self.timed, self.engines, self.reserved = how, timed, engines, 0
+        if timed and device == "cpu" and free_cores() > 1:
+            self.reserved = min(how.threads or 1, free_cores() - 1)
+        self.share(False)
+
+    def share(self, engines_slow: bool) -> None:
+        """One thread for the model while the engines are slower: its other threads would spin on cores they need."""
+        from chessreg.models.devices import cores, prepare
+
+        usual = max(1, cores() - self.engines)
+        prepare("cpu", self.how.threads or (1 if engines_slow or self.timed else usual))
+
+
+def hand_back(task: Task[PlaySpec, PlayHow], game: PlayedGame, training: TrainingGames | None) -> None:
+    """The rows of one finished game."""
+    columns = game_columns(game)
+    mass = round(sum(game.legal_mass) / len(game.legal_mass), 4) if game.legal_mass else None
+    openings, games = training.like(columns["moves"]) if training else (None, None)
+    detail = GameDetail(legal_mass=mass, training_openings=openings, training_games=games)
+    task.emit("game", game.unit, detail, match=NUMBER, **columns)
+    for ply, number, text in game.illegal:
+        task.emit("illegal_attempt", game.unit, ply=ply, number=number, text=text)
+    task.done(game.unit)
+
+
+def record_match(
+    task: Task[PlaySpec, PlayHow], checkpoint: tables.Checkpoint, intervention: interventions.Intervention | None
+) -> None:
+    """The rows that the games refer to: engine, intervention, book, match.
+
+    Raises BadInputError when an earlier attempt of this run met another engine: its games cannot be pooled with these.
+    """
+    spec = task.spec
+    opponent = parse_engine(spec.opponent)
+    engine = engine_row(opponent)
+    check_engine(task, NUMBER, engine)
+    with task.inputs.database.read() as session:
+        player = player_name(session, checkpoint.id)
+    task.record("engine", **engine)
+    if intervention is not None:
+        task.record("intervention", **intervention.row)
+    detail: dict[str, Any] = {
+        name: getattr(spec, name)
+        for name in ("move_tokens", "resignation", "adjudication", "adjudicate_at", "context", "precision")
+    }
+    task.record(
+        "match",
+        run_id=task.run_id,
+        number=NUMBER,
+        player=player,
+        checkpoint_id=checkpoint.id,
+        intervention_id=intervention.id if intervention else None,
+        engine_id=engine["id"],
+        opponent=opponent.text,
+        level=opponent.level,
+        limit=opponent.limit.text if opponent.limit else None,
+        color=spec.color,
+        opening=record_opening(task),
+        opening_seed=spec.opening_seed,
+        policy=spec.policy,
+        move_limit=spec.move_limit,
+        planned=spec.games,
+        detail={**detail, "temperatures": list(spec.temperatures), "book": spec.book},
+    )
+
+
+# -- games that were trained on ----------------------------------------------------------------------------------
+
+
+class TrainingGames:
+    """The games that a model was trained on, as sorted hashes uint64 [games]: of their first 20 plies (of all, where a
+    game has fewer) and of all their moves. 16 bytes a game."""
+
+    def __init__(self, openings: np.ndarray, games: np.ndarray) -> None:
+        self.openings, self.games = np.sort(openings), np.sort(games)
+
+    @classmethod
+    def of(cls, inputs: Inputs, checkpoint: str) -> TrainingGames | None:
+        """The training games of a checkpoint (a recipe); None where they are unknown or not in this registry."""
+        found, _ = trained_on(inputs, checkpoint)
+        if found is None:
+            return None
+        openings, whole = [np.zeros(0, np.uint64)], [np.zeros(0, np.uint64)]
+        for games, places in found:
+            whole.append(games.hashes[places])
+            for start in range(0, len(places), 100_000):
+                packed = games.moves(places[start : start + 100_000])
+                openings.append(move_hashes(moves[: BYTES_PER_PLY * OPENING_PLIES] for moves in packed))
+        return cls(np.concatenate(openings), np.concatenate(whole))
+
+    def like(self, moves: bytes) -> tuple[int, int]:
+        """How many training games have the same first 20 plies as these packed moves, and how many the same moves."""
+        start = move_hash(moves[: BYTES_PER_PLY * OPENING_PLIES])
+        return _count(self.openings, start), _count(self.games, move_hash(moves))
+
+
+def _count(hashes: np.ndarray, wanted: int) -> int:
+    low, high = (np.searchsorted(hashes, np.uint64(wanted), side) for side in ("left", "right"))
+    return int(high - low)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from chessreg.errors import BadInputError
+from chessreg.models.sampling import Key, draw
 from chessreg.named import Registry
 from chessreg.noise import uniform
 
@@ -178,8 +179,6 @@ class Retry:
 
     def _draw(self, session: DecodingSession, drafts: list[Draft]) -> list[int]:
         """The next token of each text."""
-        from chessreg.models.sampling import draw
-
         logprobs = session.logprobs[[draft.row for draft in drafts]].cpu().numpy()
         heats = np.array([self.temperatures[len(draft.illegal)] for draft in drafts])
         noise = [uniform(*draft.turn.key, len(draft.illegal), len(draft.written)) for draft in drafts]
@@ -201,8 +200,6 @@ class Retry:
 
     def _cropped(self, session: DecodingSession, tokenizer: Tokenizer, draft: Draft) -> Choice:
         """A turn whose prompt leaves no room in the session, from first to last try."""
-        from chessreg.experiments.play.cropping import sample_cropped
-
         limit = self.move_tokens or tokenizer.max_move_tokens
         choice = None
         while choice is None:
@@ -217,6 +214,37 @@ class Retry:
             )[0]
             choice = self._judge(tokenizer, draft)
         return choice
+
+
+def sample_cropped(
+    session: DecodingSession,
+    tokenizer: Tokenizer,
+    prompts: Sequence[Sequence[int]],
+    keys: Sequence[Key],
+    *,
+    temperature: float,
+    max_tokens: int,
+) -> list[list[int]]:
+    """One move's tokens after each prompt, each drawn from the newest tokens that the model can hold; a stop token too.
+
+    Every step moves every token to another position, so nothing is kept: a whole pass for each token. The draws are
+    those of `sample_moves` with the same keys. `session` gives the model and the edits and stays as it is.
+    """
+    scratch = session.model.session(len(prompts), session.edits)
+    block = session.model.block_size
+    written: list[list[int]] = [[] for _ in prompts]
+    active = list(range(len(prompts)))
+    for step in range(max_tokens):
+        contexts = [[*prompt, *new][-block:] for prompt, new in zip(prompts, written, strict=True)]
+        scratch.sync([contexts[r] if r in active else scratch.tokens[r] for r in range(len(prompts))])
+        logprobs = scratch.logprobs[active].cpu().numpy()
+        noise = np.array([uniform(*keys[r], step) if temperature > 0 else 0.0 for r in active])
+        for r, token in zip(active, draw(logprobs, np.full(len(active), temperature), noise), strict=True):
+            written[r].append(int(token))
+        active = [r for r in active if written[r][-1] not in tokenizer.stop_ids]
+        if not active:
+            break
+    return written
 
 
 def first_word(text: str) -> str:

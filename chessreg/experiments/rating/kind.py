@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import BaseModel, Field, field_validator
 
 from chessreg.errors import BadInputError
+from chessreg.experiments.rating.pool import Loaded, Player, load, pair
+from chessreg.games.estimators import ESTIMATORS, Options, Rated, rate
+from chessreg.games.ratings import ANCHOR_ERROR
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import Ref, Spec
 
 if TYPE_CHECKING:
-    from chessreg.experiments.rating.pool import Loaded, Player
-    from chessreg.games.estimators import Rated
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task
 
@@ -53,16 +55,12 @@ class RatingSpec(Spec):
     @field_validator("estimator")
     @classmethod
     def _known(cls, estimator: str) -> str:
-        from chessreg.games.estimators import ESTIMATORS
-
         ESTIMATORS[estimator]  # raises NotFoundError
         return estimator
 
     @field_validator("anchor")
     @classmethod
     def _pairs(cls, anchor: tuple[str, ...]) -> tuple[str, ...]:
-        from chessreg.experiments.rating.pool import pair
-
         for text in anchor:
             pair(text)
         return anchor
@@ -99,9 +97,9 @@ class Rating(Kind):
     """
 
     name = "rating"
-    families = ("rating",)
+    tables = ("rating",)
     spec = RatingSpec
-    detail: ClassVar[Mapping[str, type[BaseModel]]] = {"rating": RatingDetail}
+    columns: ClassVar[Mapping[str, type[BaseModel]]] = {"rating": RatingDetail}
     queries = ("ratings",)
     example = "--runs plain --estimator bradley-terry --anchors none --resamples 200"
 
@@ -111,21 +109,14 @@ class Rating(Kind):
         return 1
 
     def check(self, spec: RatingSpec, inputs: Inputs) -> None:
-        from chessreg.experiments.rating.pool import load
-
         load(spec, inputs)
 
     def estimate(self, spec: RatingSpec, inputs: Inputs) -> Estimate:
-        from chessreg.experiments.rating.pool import load
-
         loaded = load(spec, inputs)
         remarks = (f"{len(loaded.pool.first):,} games, {len(loaded.sources)} of the players have a known rating",)
         return Estimate({"rating": len(loaded.players)}, 0, remarks)
 
     def run(self, task: Task[RatingSpec, Any]) -> None:
-        from chessreg.experiments.rating.pool import load
-        from chessreg.games.estimators import Options, rate
-
         spec = task.spec
         loaded = load(spec, task.inputs)
         options = Options(spec.draw_weight, spec.k_factor, spec.start, spec.seed)
@@ -149,10 +140,6 @@ def bounds(rated: Rated) -> dict[str, float | None]:
 
 
 def detail_of(loaded: Loaded, number: int, player: Player, spec: RatingSpec) -> RatingDetail:
-    import numpy as np
-
-    from chessreg.games.ratings import ANCHOR_ERROR
-
     pool, key = loaded.pool, player.key
     wins, draws, losses = player.results
     games = wins + draws + losses

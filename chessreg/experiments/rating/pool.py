@@ -12,10 +12,10 @@ import chess
 import numpy as np
 from sqlalchemy import select
 
+from chessreg.entities.game import describe_intervention
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.experiments.settings.interventions import describe
 from chessreg.games.adjudication import Termination, score
-from chessreg.games.estimators import DRAW, LOSS, WIN, Pool
+from chessreg.games.estimators import DRAW, JOINT, LOSS, WIN, Pool
 from chessreg.games.ratings import TABLES, opponent_rating
 from chessreg.registry import names, tables
 from chessreg.registry.identity import short
@@ -157,7 +157,7 @@ def label(session: Session, players: list[Player]) -> None:
         name = called.get(key.checkpoint_id) or given or f"checkpoint {short(key.checkpoint_id)}"
         if key.intervention_id is None:
             return str(name)
-        return f"{name} + {describe(session.get_one(tables.Intervention, key.intervention_id))}"
+        return f"{name} + {describe_intervention(session.get_one(tables.Intervention, key.intervention_id))}"
 
     def longer(key: Key) -> str:
         return f"{base(key)} ({key.version or ', '.join(t for t in (key.policy, key.opening) if t)})"
@@ -204,8 +204,6 @@ def known_ratings(spec: RatingSpec, players: list[Player]) -> tuple[dict[int, fl
 
 
 def check_anchors(spec: RatingSpec, players: list[Player], anchors: dict[int, float]) -> None:
-    from chessreg.games.estimators import JOINT
-
     if len(anchors) == len(players):
         raise BadInputError(
             "every player's rating is taken as known, so there is nothing to estimate",

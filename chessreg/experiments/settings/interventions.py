@@ -190,10 +190,3 @@ def vector_rows(
             "run the vector experiment on the checkpoint that plays",
         )
     return {layer: by_layer[layer] for layer in settings.layers or sorted(by_layer)}
-
-
-def describe(row: tables.Intervention) -> str:
-    """An intervention in one line, for headers and titles: `contrastive:skill x 0.8 at layers 3, 4`."""
-    layers = ", ".join(map(str, row.layers))
-    where = "" if row.positions == "all" else f", {row.positions} token"
-    return f"{row.source} x {row.scale:g} at layers {layers}{where}"

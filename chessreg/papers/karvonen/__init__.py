@@ -7,9 +7,8 @@ matches, settings chosen on games that nothing is reported on. Three sizes: `sma
 
 from __future__ import annotations
 
-from chessreg.papers.karvonen.edits import edits
+from chessreg.papers.karvonen.edits import edits, figure_1, figure_5
 from chessreg.papers.karvonen.matches import engines, matches
-from chessreg.papers.karvonen.pictures import figure_1, figure_5
 from chessreg.papers.karvonen.readout import data, models, probes, skill_of_played, vectors
 from chessreg.papers.karvonen.sizes import SIZES
 from chessreg.papers.plan import Paper, Picture, Request, Sheet, Step

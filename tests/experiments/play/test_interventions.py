@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
+from chessreg.entities.game import describe_intervention
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.settings import interventions
-from chessreg.experiments.settings.interventions import InterventionSettings, describe
+from chessreg.experiments.settings.interventions import InterventionSettings
 from chessreg.registry import tables
 
 
@@ -73,7 +74,7 @@ def test_the_row_says_what_was_done(session, make_vectors):
     assert row["recipes"] == [session.inputs.recipe("run:vector", vectors)]
     control = load(session, vector=vectors, control="random", control_seed=3).row
     assert (control["source"], control["detail"]["control_seed"]) == ("random", 3)
-    assert describe(tables.Intervention(**row)) == "contrastive:white_elo x 0.8 at layers 1"
+    assert describe_intervention(tables.Intervention(**row)) == "contrastive:white_elo x 0.8 at layers 1"
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,9 @@ from chessreg.encodings.tokenizers import tokenizer
 from chessreg.entities.probe import FittedProbe
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.experiments.edit import directions
-from chessreg.experiments.edit.kind import EditSpec
+from chessreg.experiments.edit.directions import SCALE_RULES, ScaleRule, register, scale_rule, target_scale
 from chessreg.experiments.edit.model import Condition, EditedModel
-from chessreg.experiments.edit.scales import SCALE_RULES, ScaleRule, register, scale_rule, target_scale
-from chessreg.experiments.edit.settings import Setting, parse_layers, settings_of
+from chessreg.experiments.edit.spec import EditSpec, Setting, parse_layers, settings_of
 from chessreg.experiments.edit.states import State, removal
 from chessreg.games.labels import piece
 from chessreg.models.checkpoint import gpt2_config

@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.engine_match import EngineMatchHow, EngineMatchSpec
-from chessreg.experiments.move_quality.kind import MoveQualityHow, MoveQualitySpec
+from chessreg.experiments.move_quality import MoveQualityHow, MoveQualitySpec
 from chessreg.games.engines import parse_limit
 from chessreg.games.moves import unpack
 from chessreg.games.pool import EnginePool, free_cores
@@ -36,7 +36,7 @@ def evaluate(moves, ply, played=None):
     board = chess.Board()
     for move in moves[:ply]:
         board.push(move)
-    from chessreg.experiments.move_quality.judged import JUDGE
+    from chessreg.experiments.move_quality import JUDGE
 
     with EnginePool(JUDGE, 1) as pool:
         return pool.analyse(board, parse_limit(LIMIT), played).result()
@@ -74,7 +74,7 @@ def test_every_move_of_a_matchs_model_is_judged(session, play, stockfish):
 
 
 def test_a_mate_played_costs_nothing_and_a_mate_missed_the_cap():
-    from chessreg.experiments.move_quality.judged import capped
+    from chessreg.experiments.move_quality import capped
 
     assert capped(9_999, 500) - capped(0, 500) == 500
     assert capped(9_999, 500) - capped(700, 500) == 0
@@ -148,7 +148,7 @@ def test_a_match_without_a_limit_goes_to_its_end(session):
 
 
 def test_under_a_time_limit_no_more_games_than_free_cores(session, stockfish, monkeypatch):
-    from chessreg.experiments.play import duel
+    from chessreg.experiments import engine_match as duel
 
     seen = []
     init = duel.Duel.__init__

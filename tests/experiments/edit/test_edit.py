@@ -14,8 +14,8 @@ from chessreg.encodings.tokenizers import tokenizer
 from chessreg.entities.checkpoints import import_checkpoint
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.experiments.cache import CacheHow, CacheSpec
-from chessreg.experiments.edit.kind import Edit as EditKind
-from chessreg.experiments.edit.kind import EditHow, EditSpec
+from chessreg.experiments.edit.kind import BoardEdit
+from chessreg.experiments.edit.spec import EditHow, EditSpec
 from chessreg.experiments.edit.states import reason_to_skip, states
 from chessreg.experiments.probe import ProbeHow, ProbeSpec
 from chessreg.experiments.settings.games import select as select_games
@@ -293,7 +293,7 @@ def test_readings_before_and_after_are_the_probe_s_logits(edited, world_session,
     for suffix, magic in ((".svg", b"<?xml"), (".png", b"\x89PNG")):
         save_heatmaps(boards, tmp_path / f"heat{suffix}", "title")
         assert (tmp_path / f"heat{suffix}").read_bytes().startswith(magic)
-    frames = EditKind().frames({"run_id": rows["clean", -1].run_id, "unit": unit}, inputs)
+    frames = BoardEdit().frames({"run_id": rows["clean", -1].run_id, "unit": unit}, inputs)
     assert len(frames) == 2
     values = found.values("edited", found.label, "probability")
     assert frames[1].heat[found.square] == pytest.approx(values[found.square])

@@ -8,8 +8,8 @@ from concurrent.futures import Future
 import chess
 import pytest
 
+from chessreg.experiments.matches import Rules
 from chessreg.experiments.play.arena import Arena
-from chessreg.experiments.play.game import Rules
 from chessreg.experiments.play.policies import make_policy
 from chessreg.games.engines import choose_move, parse_engine
 from chessreg.games.openings import openings, parse_opening

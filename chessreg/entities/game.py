@@ -1,19 +1,18 @@
-"""Games out of the registry: as lists, as frames to look at, as PGN."""
+"""Games out of the registry: as lists, as frames to look at, as PGN, and two that began alike side by side."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import chess
 import numpy as np
-from sqlalchemy import select, tuple_
+from sqlalchemy import or_, select, tuple_
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.experiments.settings.interventions import describe
 from chessreg.games.adjudication import Termination
 from chessreg.games.boardframe import BoardFrame, game_frames
 from chessreg.games.moves import sans, unpack
@@ -98,7 +97,7 @@ class StoredGame:
             tries=self.illegal,
             adjudication_cp=game.adjudication_cp,
             model=self.model,
-            intervention=describe(self.intervention) if self.intervention else "none",
+            intervention=describe_intervention(self.intervention) if self.intervention else "none",
             engine=self.opponent,
             limit=match.limit or "none",
             opening=match.opening,
@@ -127,6 +126,13 @@ class StoredGame:
             ending.append(f"evaluation {game.adjudication_cp / 100:+.2f} for White")
         frames[-1] = frames[-1].with_marks({}, ending)
         return frames
+
+
+def describe_intervention(row: tables.Intervention) -> str:
+    """An intervention in one line, for headers and titles: `contrastive:skill x 0.8 at layers 3, 4`."""
+    layers = ", ".join(map(str, row.layers))
+    where = "" if row.positions == "all" else f", {row.positions} token"
+    return f"{row.source} x {row.scale:g} at layers {layers}{where}"
 
 
 def target_square(text: str) -> int | None:
@@ -242,3 +248,104 @@ def games_of(database: Database, run_id: UUID) -> list[tuple[UUID, int]]:
     if not keys:
         raise NotFoundError(f"run {short(run_id)} has no games", "chessreg game list shows the games there are")
     return keys
+
+
+# -- games from one opening in two arms --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Partner:
+    """A game of another arm from the same opening. `parts` is the first ply that differs; None: it never does."""
+
+    run_id: UUID
+    unit: int
+    arm: str  # the run's name and what plays there
+    edited: bool
+    plies: int
+    parts: int | None
+
+
+def parting(one: Sequence[object], other: Sequence[object]) -> int | None:
+    """The first ply (0 is White's first move) at which two games differ, also by one's end; None when they are equal.
+
+    >>> parting(["e2e4", "e7e5"], ["e2e4", "c7c5"]), parting(["e2e4"], ["e2e4"])
+    (1, None)
+    """
+    for ply, (mine, yours) in enumerate(zip(one, other, strict=False)):
+        if mine != yours:
+            return ply
+    return None if len(one) == len(other) else min(len(one), len(other))
+
+
+def partners(session: Session, run_id: UUID, unit: int) -> list[Partner]:
+    """The games of other arms that began with the same opening of the same book or seed, the model on the same side.
+
+    An arm without an intervention comes first where this game has one, and the other way round; then the newest runs.
+    Raises NotFoundError when there is no such game.
+    """
+    game, match, run = tables.Game, tables.Match, tables.Run
+    mine = session.get(game, (run_id, unit))
+    if mine is None:
+        raise NotFoundError(f"run {short(run_id)} has no game {unit}", "chessreg game list --run RUN")
+    own = session.get_one(match, (run_id, mine.match))
+    alike = (
+        select(game, match)
+        .join(match, (match.run_id == game.run_id) & (match.number == game.match))
+        .join(run, run.id == game.run_id)
+        .where(
+            match.opening == own.opening,
+            match.opening_seed == own.opening_seed,
+            match.color == own.color,
+            game.opening_number == mine.opening_number,
+            game.opening_plies == mine.opening_plies,
+            or_(game.run_id != run_id, game.match != mine.match),
+        )
+        .order_by(run.created_at.desc(), game.run_id, game.unit)
+    )
+    called = names.names(session, "run")
+    opening, moves = mine.opening_plies, unpack(mine.moves)
+    found = []
+    for other, its in session.execute(alike):
+        theirs = unpack(other.moves)
+        if theirs[:opening] != moves[:opening]:  # numbered alike, but of another book
+            continue
+        arm = called.get(other.run_id) or short(other.run_id)
+        edited = its.intervention_id is not None
+        arm += f" ({its.player}{', edited' if edited else ''})"
+        found.append(Partner(other.run_id, other.unit, arm, edited, other.plies, parting(moves, theirs)))
+    return sorted(found, key=lambda partner: partner.edited == (own.intervention_id is not None))
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two stored games side by side."""
+
+    one: StoredGame
+    other: StoredGame
+
+    @property
+    def parts(self) -> int | None:
+        """The first ply that differs."""
+        return parting(self.one.moves, self.other.moves)
+
+    def told(self) -> dict[str, Any]:
+        """Lengths, the ply, and what both played there: `12.Nf3 | 12.Bc4`."""
+        at = self.parts
+        return {
+            "plies": len(self.other.moves),
+            "parts": at,
+            "moves": "" if at is None else " | ".join(move_at(game, at) for game in (self.one, self.other)),
+        }
+
+
+def move_at(game: StoredGame, ply: int) -> str:
+    """The move of a ply with its number, or how the game had ended before it."""
+    found = sans(game.game.moves)
+    if ply >= len(found):
+        return f"{game.game.result} by {game.game.termination.replace('_', ' ')}"
+    return f"{ply // 2 + 1}.{'' if ply % 2 == 0 else '..'}{found[ply]}"
+
+
+def paired(database: Database, one: tuple[UUID, int], other: tuple[UUID, int]) -> Pair:
+    """Two games by (run, unit). Raises NotFoundError naming one that is not there."""
+    return Pair(*stored_games(database, [one, other]))

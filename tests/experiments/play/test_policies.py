@@ -97,10 +97,9 @@ def test_no_legal_try_is_a_forfeit_with_every_text(model, pgn):
 
 
 def test_a_result_written_as_a_move_resigns_or_is_an_illegal_try(monkeypatch, model, pgn):
-    from chessreg.models import sampling
 
     told = iter([*pgn.encode("1-0 ")] * 3)
-    monkeypatch.setattr(sampling, "draw", lambda logprobs, heats, noise: np.array([next(told)]))
+    monkeypatch.setattr(policies, "draw", lambda logprobs, heats, noise: np.array([next(told)]))
     session, turns = opened(model, pgn, GAMES[:1])
     assert choose(make_policy("retry:2"), session, pgn, turns) == [Choice(None, (), resigned=True)]
     strict = make_policy("retry:2", resigns=False)

@@ -1,4 +1,4 @@
-"""The lab's bench: a model in memory, its probes, and answers about one position after the other.
+"""The lab at work: a model in memory, its probes, and answers about one position after the other.
 
 What the clean model says is kept while only the edit changes.
 """
@@ -22,8 +22,8 @@ from chessreg.experiments.edit.editor import canonical_probabilities, mass_of, s
 from chessreg.experiments.edit.heat import logits_of, placed
 from chessreg.experiments.edit.kind import check as check_edit
 from chessreg.experiments.edit.model import EditedModel
-from chessreg.experiments.edit.settings import probed_layers
-from chessreg.experiments.edit.states import Removal, given, removal
+from chessreg.experiments.edit.spec import probed_layers
+from chessreg.experiments.edit.states import Removal, after_moves, removal
 from chessreg.experiments.settings import interventions
 from chessreg.experiments.settings.interventions import InterventionSettings
 from chessreg.lab.answer import Answer, Ranked, Side
@@ -93,8 +93,8 @@ class Scene:
         )
 
 
-class Bench:
-    """Answers questions against one registry and store, on the CPU."""
+class Lab:
+    """Answers questions about positions against one registry and store, on the CPU."""
 
     def __init__(self, inputs: Inputs) -> None:
         self.inputs = inputs
@@ -103,7 +103,7 @@ class Bench:
         self._clean: tuple[LanguageModel, DecodingSession] | None = None
         self._side: tuple[object, Side] | None = None
 
-    def look(self, question: Position | StoredState) -> Answer:
+    def ask(self, question: Position | StoredState) -> Answer:
         """The clean and the edited model in a position.
 
         Raises NotFoundError or BadInputError where the question names what there is not, or what does not go together.
@@ -123,7 +123,7 @@ class Bench:
     def _given(self, question: Position) -> Answer:
         recipe = self.inputs.recipe("checkpoint", question.checkpoint)
         _, folder = self.inputs.checkpoint(recipe)
-        model, state = self.model(folder), given(question.moves)
+        model, state = self.model(folder), after_moves(question.moves)
         language = tokenizer(model.info.tokenizer)
         prompt = tuple(language.encode(language.prompt(question.moves.split())).tolist())
         if len(prompt) + language.max_move_tokens > model.block_size:
@@ -144,7 +144,7 @@ class Bench:
 
     def _without_piece(self, scene: Scene, question: Position, recipe: str) -> Answer:
         """The probe's direction for the piece that the clean model moves, subtracted."""
-        state, text = given(question.moves), scene.greedy(Continuations(self._session(scene)))
+        state, text = after_moves(question.moves), scene.greedy(Continuations(self._session(scene)))
         move = scene.language.parse(text, state.board)
         if move is None:
             why_not = f"the model writes {text.strip()!r}, which is no legal move: no piece to take off"
