@@ -1,0 +1,115 @@
+"""A finished registry of an earlier chessreg (tests/fixtures/demo): it opens, is listed, queried, resumed, reproduced,
+merged and migrated by the code of today."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+
+from chessreg.cli.root import run_command_line
+from chessreg.entities.merge import merge
+from chessreg.entities.reproduce import again
+from chessreg.queries import run_query
+from chessreg.queries.catalogue import entries
+from chessreg.registry import migrations, tables
+from chessreg.registry.database import Database
+from chessreg.runs.kind import kinds
+from chessreg.session import Session, open_session
+
+DEMO = Path(__file__).resolve().parents[1] / "fixtures" / "demo"
+ANSWERS = json.loads((DEMO / "answers.json").read_text())
+WITH_ROWS = ("best probe layers", "elo by intervention", "games by termination", "probe f1 by class", "ratings")
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("demo")
+    with zipfile.ZipFile(DEMO / "demo.zip") as packed:
+        packed.extractall(folder)
+    assert migrations.status(folder / "registry.db").current == "0002"
+    migrations.upgrade(folder / "registry.db")
+    return folder
+
+
+@pytest.fixture
+def demo(unpacked: Path, tmp_path: Path) -> Path:
+    """A copy of it, upgraded."""
+    return Path(shutil.copytree(unpacked, tmp_path / "demo"))
+
+
+@pytest.fixture
+def session(demo: Path):
+    with open_session(str(demo / "registry.db"), demo / "store") as opened:
+        yield opened
+
+
+def counted(database: Database) -> dict[str, int]:
+    with database.read() as sql:
+        return {
+            name: sql.scalar(select(func.count()).select_from(table)) or 0
+            for name, table in tables.Base.metadata.tables.items()
+        }
+
+
+def test_every_kind_of_then_is_listed_and_complete(demo, capsys):
+    assert run_command_line(["--registry", str(demo / "registry.db"), "runs", "list", "--json", "--all"]) == 0
+    runs = json.loads(capsys.readouterr().out)
+    assert {run["state"] for run in runs} == {"complete"}
+    assert {run["kind"] for run in runs} == {
+        "cache", "edit", "engine-match", "imported-aggregates", "imported-games", "imported-vector", "legality",
+        "move-quality", "play", "probe", "probe-apply", "rating", "train", "vector",
+    } <= set(kinds())  # fmt: skip
+    (weakened,) = [run for run in runs if run["name"] == "weakened"]
+    (tries,) = [run for run in runs if run["name"] == "tries"]
+    assert (weakened["archived"], tries["invalid"]) == (True, "a policy of three tries")
+
+
+@pytest.mark.parametrize("title", ANSWERS)
+def test_a_query_says_what_it_said_then(title, unpacked):
+    """Every value of the first rows, and how many rows there are."""
+    with Database.open(unpacked / "registry.db", create=False) as database:
+        rows = json.loads(json.dumps(run_query(database, title).rows, default=str))
+    assert len(rows) == ANSWERS[title]["n"]
+    for row, then in zip(rows, ANSWERS[title]["first"], strict=False):
+        assert row == {k: pytest.approx(v, rel=1e-9) if isinstance(v, float) else v for k, v in then.items()}
+
+
+def test_what_is_asked_has_answers():
+    assert set(ANSWERS) <= {entry.title for entry in entries()}
+    assert all(ANSWERS[title]["first"] for title in WITH_ROWS)
+
+
+def test_a_finished_run_is_not_done_again(demo, capsys):
+    options = ["--registry", str(demo / "registry.db"), "--store", str(demo / "store")]
+    command = "run legality --checkpoint reference --dataset sample:test --games 6 --every 4"
+    assert run_command_line([*options, *command.split()]) == 0
+    assert "nothing to do" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["engines", "legality"])
+def test_an_exact_run_comes_out_again(name, session: Session):
+    found = again(session.database, session.store, session.id("run", name))
+    assert found.agrees
+    assert found.same > 0
+
+
+def test_it_is_taken_into_an_empty_registry_whole_and_only_once(demo, tmp_path):
+    with open_session(str(tmp_path / "new" / "registry.db"), tmp_path / "new" / "store") as new:
+        first = merge(new.database, new.store, str(demo / "registry.db"))
+        assert first.conflicts == 0
+        assert first.results > 0
+        once = counted(new.database)
+        second = merge(new.database, new.store, str(demo / "registry.db"))
+        assert (sum(second.facts.values()), second.results, second.runs, second.conflicts) == (0, 0, 0, 0)
+        assert counted(new.database) == once
+    with Database.open(demo / "registry.db", create=False) as old:
+        there = counted(old)
+    apart = {"registry_state", "job", "fragment", "unit_range"}  # kept by this registry alone, or cut otherwise
+    assert {name: n for name, n in once.items() if name not in apart} == {
+        name: n for name, n in there.items() if name not in apart
+    }
