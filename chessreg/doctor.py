@@ -19,7 +19,7 @@ from chessreg.errors import ChessregError
 from chessreg.registry import provenance, tables
 from chessreg.registry.database import Database
 from chessreg.registry.tables import Cause, JobState
-from chessreg.runs import spool, transfer, watch
+from chessreg.runs import ingest, transfer, watch
 from chessreg.scheduling import queue, worker
 from chessreg.scheduling.parcels import place_of
 from chessreg.scheduling.presence import Presence
@@ -110,7 +110,7 @@ def unattended(database: Database, store: Store, registry: str) -> Iterator[Find
 
 def waiting(database: Database, store: Store) -> Iterator[Finding]:
     """Results that are not in the registry."""
-    rows = spool.waiting(database, store)
+    rows = ingest.waiting(database, store)
     wait = [row for row in rows if row["state"] == "waiting"]
     aside = [row for row in rows if row["state"] == "set aside"]
     if wait:
@@ -118,7 +118,7 @@ def waiting(database: Database, store: Store) -> Iterator[Finding]:
             "fragments",
             f"{len(wait)} wait to be taken in: {wait[0]['why']}",
             "chessreg recover",
-            lambda: spool.take_in(database, store),
+            lambda: ingest.take_in_waiting(database, store),
         )
     if aside:
         yield Finding(
@@ -143,7 +143,7 @@ def forgotten(database: Database, store: Store) -> Iterator[Finding]:
     def again() -> None:
         for fragment in unknown:
             fragment.path.rename(store.incoming / fragment.name)
-        spool.take_in(database, store)
+        ingest.take_in_waiting(database, store)
 
     runs = len({fragment.run_id for fragment in unknown})
     yield Finding(

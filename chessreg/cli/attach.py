@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from chessreg.cli.base import Home, json_option, pass_home
-from chessreg.cli.jobs import POLL_SECONDS, is_over, shown, standing, warn_once
+from chessreg.cli.jobs import POLL_SECONDS, is_over, job_status, shown, warn_once
 
 
 @click.command()
@@ -27,11 +27,11 @@ def attach(home: Home, references: tuple[str, ...]) -> None:
     Example: chessreg attach 3f2a1c
     """
     if not references:
-        references = tuple(row["id"].hex for row in standing(home, ()) if not is_over([row]))
+        references = tuple(row["id"].hex for row in job_status(home, ()) if not is_over([row]))
         if not references:
             click.echo("no job waits or runs", err=True)
             return
-    standing(home, references)  # says so before anything is drawn when there is no such job
+    job_status(home, references)  # says so before anything is drawn when there is no such job
     try:
         rows = lines(home, references) if home.json or not sys.stderr.isatty() else bars(home, references)
     except KeyboardInterrupt:
@@ -44,7 +44,7 @@ def attach(home: Home, references: tuple[str, ...]) -> None:
 def changes(home: Home, references: tuple[str, ...]) -> Iterator[list[dict[str, Any]]]:
     """The rows again and again, until all is over."""
     while True:
-        rows = standing(home, references)
+        rows = job_status(home, references)
         yield rows
         if is_over(rows):
             return

@@ -15,7 +15,7 @@ from chessreg.errors import ChessregError
 if TYPE_CHECKING:
     from chessreg.registry.tables import Job
 
-LISTED = {"id": "job", "title": "what", "name": "name", "standing": "state", "done": "done", "units": "units",
+LISTED = {"id": "job", "title": "what", "name": "name", "status": "state", "done": "done", "units": "units",
           "pace": "pace", "executor": "on", "host": "host", "tries": "tries", "why": ""}  # fmt: skip
 POLL_SECONDS = 0.5
 
@@ -31,12 +31,12 @@ def jobs(home: Home, references: tuple[str, ...], everything: bool) -> None:
     \b
     Example: chessreg jobs
     """
-    rows = standing(home, references, everything)
+    rows = job_status(home, references, everything)
     emit(home, rows if home.json else [shown(row) for row in rows], LISTED)
     warn_without_supervisor(home, rows)
 
 
-def standing(home: Home, references: tuple[str, ...] | list[str], everything: bool = True) -> list[dict[str, Any]]:
+def job_status(home: Home, references: tuple[str, ...] | list[str], everything: bool = True) -> list[dict[str, Any]]:
     """Rows of jobs, after what waits was taken in."""
     from datetime import timedelta
 
@@ -44,7 +44,7 @@ def standing(home: Home, references: tuple[str, ...] | list[str], everything: bo
 
     from chessreg.registry.tables import Job
     from chessreg.registry.tables.types import utc_now
-    from chessreg.scheduling import standing as stand
+    from chessreg.scheduling import status as stand
 
     with fresh(home).read() as session:
         if references:
@@ -69,7 +69,7 @@ def shown(row: dict[str, Any]) -> dict[str, Any]:
         why = f"waits for {', '.join(row['waits_for'])}"
     elif row["state"] == "running":
         why = row["doing"] or ""
-    return {**row, "standing": row["state"], "pace": pace(row), "why": why[:80]}
+    return {**row, "status": row["state"], "pace": pace(row), "why": why[:80]}
 
 
 def pace(row: dict[str, Any]) -> str:
@@ -121,7 +121,7 @@ def show(home: Home, reference: str) -> None:
     \b
     Example: chessreg job show 3f2a1c
     """
-    from chessreg.scheduling import standing as stand
+    from chessreg.scheduling import status as stand
 
     with fresh(home).read() as session:
         details = [stand.detail(session, each) for each in found(session, [reference])]
@@ -144,7 +144,7 @@ def show(home: Home, reference: str) -> None:
 
 
 def is_over(rows: list[dict[str, Any]]) -> bool:
-    from chessreg.scheduling.standing import OVER
+    from chessreg.scheduling.status import OVER
 
     return all(row["state"] in OVER for row in rows)
 
@@ -197,7 +197,7 @@ def change(home: Home, references: tuple[str, ...], do: Any) -> list[str]:
 
 
 def tell(home: Home, ids: list[str], what: str, nothing: str) -> None:
-    rows = standing(home, ids) if ids else []
+    rows = job_status(home, ids) if ids else []
     if home.json:
         emit(home, rows)
     for row in rows:
@@ -223,7 +223,7 @@ def wait(home: Home, references: tuple[str, ...], timeout: float | None) -> None
 def until_over(home: Home, references: tuple[str, ...] | list[str], timeout: float | None, as_json: bool) -> None:
     """Wait for the end, say how it was, and exit with 1 unless all finished."""
     deadline = None if timeout is None else time.monotonic() + timeout
-    while not is_over(rows := standing(home, references)):
+    while not is_over(rows := job_status(home, references)):
         if deadline is not None and time.monotonic() > deadline:
             raise ChessregError(f"not over after {timeout:g} s", f"chessreg jobs {' '.join(references)}")
         warn_once(home, rows)

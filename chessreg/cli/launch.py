@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from chessreg.scheduling.launch import Order, Planned
 
 ASKED = ("on", "shards", "priority", "share_gpu", "gpu_memory")  # how it is launched, as options and in job files
-LISTED = {"kind": "kind", "run": "run", "name": "name", "standing": "", "units": "units", "missing": "missing",
+LISTED = {"kind": "kind", "run": "run", "name": "name", "status": "", "units": "units", "missing": "missing",
           "shards": "shards", "waits": "waits for"}  # fmt: skip
 
 
@@ -148,7 +148,7 @@ def cell_orders(
 ) -> list[Order]:
     """One order a cell of `table`'s grid and cells, over the settings `base`; one order where it has neither."""
     from chessreg.cli.spec_options import build, merged
-    from chessreg.scheduling.sweep import cell_name, cells, nested
+    from chessreg.scheduling.launch import cell_name, cells, nested
 
     orders = []
     for number, cell in enumerate(cells(table.get("grid", {}), table.get("cells", ()))):
@@ -254,7 +254,7 @@ def show_scripts(home: Home, orders: list[Order], as_json: bool) -> None:
         raise BadInputError(f"--print shows batch scripts, and --on {wrong} has none", "--on slurm:PROFILE --print")
     session, group, found = home.session(), new_id(), []
     for each in plan(orders, session.database, session.store):
-        if each.standing == "queued":
+        if each.status == "queued":
             jobs = jobs_of(each, group, session.store, Path.cwd())
             works = [queue.planned_work(session.database, session.store, job) for job in jobs]
             shards = [work for work, job in zip(works, jobs, strict=True) if job.shard < job.shards]
@@ -274,10 +274,10 @@ def row_of(planned: Planned) -> dict[str, Any]:
         "run_id": planned.run_id,
         "kind": planned.order.kind.name,
         "name": planned.order.name,
-        "standing": planned.standing,
+        "status": planned.status,
         "units": planned.units,
         "missing": planned.missing,
-        "shards": planned.order.shards if planned.standing == "queued" else None,
+        "shards": planned.order.shards if planned.status == "queued" else None,
         "on": planned.order.on,
         "priority": planned.order.priority,
         "waits_for": [spec_hash[26:32] for spec_hash in planned.after],

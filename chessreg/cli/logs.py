@@ -10,7 +10,7 @@ import click
 
 from chessreg.cli.base import Home, emit, json_option, pass_home
 from chessreg.cli.fresh import fresh
-from chessreg.cli.jobs import POLL_SECONDS, found, is_over, standing
+from chessreg.cli.jobs import POLL_SECONDS, found, is_over, job_status
 from chessreg.errors import NotFoundError
 
 
@@ -85,7 +85,7 @@ def follow_logs(home: Home, references: tuple[str, ...], files: dict[str, Path],
                 say_line(home, title if len(files) > 1 else "", line)
         if over:
             return
-        over = is_over(standing(home, references))
+        over = is_over(job_status(home, references))
         time.sleep(0.0 if over else POLL_SECONDS)
         for title, path in log_files(home, references).items():
             files.setdefault(title, path)

@@ -21,7 +21,7 @@ def priority(home: Home, references: tuple[str, ...], to: int | None, by: int) -
     \b
     Example: chessreg priority 3f2a1c --to 5
     """
-    from chessreg.scheduling.priority import prioritise
+    from chessreg.scheduling.queue import prioritise
 
     if to is None and not by:
         raise click.UsageError("say which: --to N or --by N")

@@ -24,15 +24,15 @@ def recover(home: Home, only_list: bool, again: bool) -> None:
     \b
     Example: chessreg recover --list
     """
-    from chessreg.runs import spool
+    from chessreg.runs import ingest
 
     session = home.session()
     taken: dict[str, Any] = {}
     if not only_list:
         if again:
-            spool.put_back(session.store)
-        taken = spool.take_in(session.database, session.store)
-    left = spool.waiting(session.database, session.store)
+            ingest.put_back(session.store)
+        taken = ingest.take_in_waiting(session.database, session.store)
+    left = ingest.waiting(session.database, session.store)
     now = time.time()
     if home.json:
         emit(home, {**taken, "left": left})

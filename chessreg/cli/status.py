@@ -10,7 +10,7 @@ from chessreg.cli.base import Home, emit, json_option, pass_home
 from chessreg.cli.fresh import fresh
 from chessreg.cli.jobs import duration, shown
 
-GOING = {"title": "what", "name": "name", "standing": "state", "done": "done", "units": "units", "pace": "pace",
+GOING = {"title": "what", "name": "name", "status": "state", "done": "done", "units": "units", "pace": "pace",
          "executor": "on", "host": "host", "why": ""}  # fmt: skip
 ENDED = {"ended_at": "ended", "title": "what", "name": "name", "cause": "how", "done": "done", "units": "units",
          "took": "took", "host": "host", "message": ""}  # fmt: skip
@@ -29,11 +29,11 @@ def status(home: Home, since: str) -> None:
     from chessreg.cli.machines import busy
     from chessreg.registry import read as listing
     from chessreg.registry.moment import moment
-    from chessreg.scheduling import activity
+    from chessreg.scheduling import status as job_status
 
     after = moment(since)
     with fresh(home).read() as session:
-        going, ended = activity.going(session), activity.ended(session, after)
+        going, ended = job_status.going(session), job_status.ended(session, after)
         machines = listing.machines(session)
     if home.json:
         emit(home, {"going": going, "machines": machines, "since": after, "ended": ended})

@@ -64,7 +64,7 @@ class Launching:
         if orders:
             planned = plan(orders, session.database, session.store)
             enqueue(planned, session.database, session.store)
-            self.on_launch(sum(each.standing == "queued" for each in planned))
+            self.on_launch(sum(each.status == "queued" for each in planned))
         return len(work.recipes) == len(work.steps)
 
     def orders(self) -> list[Order]:
@@ -120,7 +120,7 @@ class Launching:
         from sqlalchemy import select
 
         from chessreg.registry.tables import Job
-        from chessreg.scheduling import standing
+        from chessreg.scheduling import status
 
         wanted = [self.run_id(step) for step in self.coming]
         newest: dict[UUID, list[Job]] = {}
@@ -131,13 +131,13 @@ class Launching:
                 if held and held[0].group_id != job.group_id:
                     held.clear()
                 held.append(job)
-            return standing.rows(sql, [job for held in newest.values() for job in held])
+            return status.rows(sql, [job for held in newest.values() for job in held])
 
     def wait(self) -> None:
         """Come back when a job has ended, or none is left."""
         from chessreg.runs.ingest import ingest
         from chessreg.scheduling.presence import Presence
-        from chessreg.scheduling.standing import OVER
+        from chessreg.scheduling.status import OVER
 
         session, share = self.work.session, len(self.work.recipes) / len(self.work.steps)
         before: int | None = None
@@ -156,7 +156,7 @@ class Launching:
     def raise_failed(self) -> None:
         """Raises ChessregError for the first step whose newest job has ended otherwise than by finishing. What was lost
         is forgotten: it is launched again."""
-        from chessreg.scheduling.standing import OVER
+        from chessreg.scheduling.status import OVER
 
         steps = {self.run_id(step): step for step in self.coming}
         for row in self.rows():

@@ -95,7 +95,9 @@ class Kind:
         """The boards behind one row, as every front end draws them. A kind without positions has none."""
         return []
 
-    how, detail, frames = options, columns, board_views
+    how: ClassVar[type[ExecutionOptions]] = options
+    detail: ClassVar[Mapping[str, type[BaseModel]]] = columns
+    frames = board_views
 
     @property
     def summary(self) -> str:

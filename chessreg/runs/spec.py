@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
@@ -42,7 +42,7 @@ class ExecutionOptions(Settings):
     threads: int = Field(0, ge=0, description="CPU threads; 0: all of the cores granted")
 
 
-How = ExecutionOptions  # its earlier name
+How: TypeAlias = ExecutionOptions  # its earlier name
 
 DatasetRef = Annotated[str, Ref("dataset")]
 CheckpointRef = Annotated[str, Ref("checkpoint")]

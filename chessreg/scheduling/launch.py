@@ -5,12 +5,15 @@ A spec may name what is not made yet: a run of this very launch, or one that a j
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import socket
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from sqlalchemy import select
@@ -21,16 +24,17 @@ from chessreg.registry.database import Database
 from chessreg.registry.identity import new_id, uuid_of
 from chessreg.registry.tables import Job, JobState
 from chessreg.registry.tables.types import utc_now
-from chessreg.runs import reach
+from chessreg.runs import transfer
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Kind
 from chessreg.runs.resolve import ResolvedSpec, identified, missing_units, references
-from chessreg.runs.spec import ExecutionOptions, Spec
+from chessreg.runs.spec import ExecutionOptions, Spec, hashed
 from chessreg.scheduling import queue
 from chessreg.scheduling.executors import executor
 
 if TYPE_CHECKING:
     from store import Store
+
 
 BATCHES = ("batch_", "micro_")  # how-settings of these names are halved when memory runs out
 
@@ -61,7 +65,7 @@ class Planned:
     after: tuple[str, ...]  # spec hashes of the runs that must be complete first
     units: int | None  # None: not known before they are
     missing: int | None
-    standing: str  # queued (to be), complete, already (a job stands for it)
+    status: str  # queued (to be), complete, already_queued (a job stands for it)
 
     @property
     def run_id(self) -> UUID:
@@ -129,7 +133,7 @@ def plan(orders: Sequence[Order], database: Database, store: Store) -> list[Plan
             raise BadInputError(f"two things of this launch are named {order.name!r}")
         planned.setdefault(found.spec_hash, found)
         for called in filter(None, (order.name, found.run_id.hex, found.run_id.hex[-6:])):
-            if found.standing != "complete":
+            if found.status != "complete":
                 inputs.of_launch[called] = order.kind.name, found.spec_hash
     return list(planned.values())
 
@@ -140,20 +144,20 @@ def plan_one(order: Order, inputs: Expected, planned: dict[str, Planned]) -> Pla
     for name, reference in references(spec).items():
         needed = reference.removeprefix("run:").partition("/")[0]
         with inputs.database.read() as session:
-            is_made = not reference.startswith("run:") or reach.finished(session, reference)
+            is_made = not reference.startswith("run:") or transfer.finished(session, reference)
             comes = needed in planned or queue.active(session, uuid_of(needed)) if not is_made else False
             run = session.get(tables.Run, uuid_of(needed)) if not is_made else None
             tried = session.scalars(select(Job.id).where(Job.run_id == uuid_of(needed))).first() if run else None
         if is_made:
-            reach.require(inputs, name, reference)
+            transfer.require(inputs, name, reference)
         elif comes:
             after.append(needed)
         elif run is not None:
-            raise reach.open_dependency(run.kind, run.id.hex, tried is not None)
+            raise transfer.open_dependency(run.kind, run.id.hex, tried is not None)
         else:
             raise NotFoundError(f"{name}: no run with spec {needed[:12]}… is here or launched", "launch it first")
     units = missing = None
-    standing = "queued"
+    status = "queued"
     if not after:
         count = order.kind.units(spec, inputs)
         if count < 1:
@@ -163,11 +167,11 @@ def plan_one(order: Order, inputs: Expected, planned: dict[str, Planned]) -> Pla
         if missing:
             order.kind.check(spec, inputs)
         else:
-            standing = "complete"
+            status = "complete"
     with inputs.database.read() as session:
-        if standing != "complete" and queue.active(session, uuid_of(spec_hash)):
-            standing = "already"
-    return Planned(order, spec, spec_hash, tuple(dict.fromkeys(after)), units, missing, standing)
+        if status != "complete" and queue.active(session, uuid_of(spec_hash)):
+            status = "already_queued"
+    return Planned(order, spec, spec_hash, tuple(dict.fromkeys(after)), units, missing, status)
 
 
 def check_name(order: Order, planned: Planned, database: Database) -> None:
@@ -186,7 +190,7 @@ def enqueue(planned: Sequence[Planned], database: Database, store: Store, folder
         for each in planned:
             if each.order.name and names.name_of(session, "run", each.run_id) != each.order.name:
                 names.say(session, "run", each.run_id, "name", each.order.name)
-            if each.standing == "queued":
+            if each.status == "queued":
                 session.add_all(jobs_of(each, group, store, folder or Path.cwd()))
                 any_queued = True
     return group if any_queued else None
@@ -235,3 +239,133 @@ def jobs_of(planned: Planned, group: UUID, store: Store, folder: Path) -> list[J
         )
         for number in numbers
     ]
+
+
+# -- what an order would do, in numbers -------------------------------------------------------------------------------
+
+
+Row = dict[str, Any]
+LOOKED_AT = 50  # newest attempts of a kind among which the nearest are looked for
+NEAREST = 3
+
+
+def preview(planned: Planned, database: Database, store: Store) -> Row:
+    """A planned order in numbers: rows by family, bytes in the store, seconds, and remarks of its kind.
+
+    Rows and bytes are of the whole run, `seconds` of what is missing of it, all shards side by side. Each is None where
+    nobody can tell: inputs that are yet to be made, a kind that does not estimate, one that was never run.
+    """
+    order = planned.order
+    known = planned.units is not None
+    estimate = order.kind.estimate(planned.spec, Inputs(database, store)) if known else None
+    told = estimate is not None and bool(estimate.rows or estimate.bytes)
+    pace, like = seconds_a_unit(planned, database)
+    seconds = None if pace is None or not planned.missing else pace * planned.missing / max(1, order.shards)
+    return {
+        "run_id": planned.run_id,
+        "kind": order.kind.name,
+        "name": order.name,
+        "status": planned.status,
+        "units": planned.units,
+        "missing": planned.missing,
+        "rows": dict(estimate.rows) if estimate and told else None,
+        "bytes": estimate.bytes if estimate and told else None,
+        "seconds": seconds,
+        "like": like,
+        "determinism": order.kind.determinism,
+        "waits_for": [spec_hash[26:32] for spec_hash in planned.after],
+        "remarks": list(estimate.remarks) if estimate else [],
+    }
+
+
+def seconds_a_unit(planned: Planned, database: Database) -> tuple[float | None, int]:
+    """Seconds that a unit took in the finished attempts whose settings are nearest to these, and how many those were.
+
+    Attempts of this host count before those of others, equal settings before newer ones; the median of the three
+    nearest is taken.
+    """
+    attempt, run, machine = tables.Attempt, tables.Run, tables.Machine
+    query = (
+        select(attempt.started_at, attempt.ended_at, attempt.units_done, run.spec, machine.host)
+        .join(run, run.id == attempt.run_id)
+        .join(machine, machine.id == attempt.machine_id)
+        .where(
+            run.kind == planned.order.kind.name,
+            run.version == planned.order.kind.version,
+            attempt.state == tables.AttemptState.FINISHED,
+            attempt.units_done > 0,
+        )
+        .order_by(attempt.started_at.desc(), attempt.id)
+        .limit(LOOKED_AT)
+    )
+    with database.read() as session:
+        found = session.execute(query).all()
+    wanted, here = hashed(planned.spec), socket.gethostname()
+    near = sorted(found, key=lambda row: (row.host != here, -alike(wanted, row.spec)))[:NEAREST]
+    paces = [(row.ended_at - row.started_at).total_seconds() / row.units_done for row in near if row.ended_at]
+    return (statistics.median(paces), len(paces)) if paces else (None, 0)
+
+
+def alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> int:
+    """How many settings are equal."""
+    return sum(1 for key, value in one.items() if key in other and other[key] == value)
+
+
+# -- sweeps: a grid or a list of settings, as the cells that it means -------------------------------------------------
+
+
+Settings = dict[str, Any]
+
+
+def cells(grid: Mapping[str, Any], listed: Iterable[Mapping[str, Any]] = ()) -> list[Settings]:
+    """Every combination of a grid's values, for each of the listed settings; dotted paths stand for nested ones.
+
+    >>> cells({"seed": [0, 1]}, [{"epochs": 2}, {"epochs": 4}])
+    [{'epochs': 2, 'seed': 0}, {'epochs': 2, 'seed': 1}, {'epochs': 4, 'seed': 0}, {'epochs': 4, 'seed': 1}]
+
+    Raises BadInputError for a grid value that is no list, or an empty one.
+    """
+    values = flat(grid)
+    for path, choices in values.items():
+        if not isinstance(choices, list) or not choices:
+            raise BadInputError(f"grid: {path} is {choices!r}, not a list of values", f"{path} = [{choices!r}]")
+    combined = [dict(zip(values, choice, strict=True)) for choice in itertools.product(*values.values())]
+    return [{**flat(fixed), **varied} for fixed in (list(listed) or [{}]) for varied in combined]
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> Settings:
+    """Nested tables as dotted paths."""
+    found: Settings = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{key}.")
+        else:
+            found[prefix + key] = value
+    return found
+
+
+def nested(settings: Mapping[str, Any]) -> Settings:
+    """Dotted paths as nested tables."""
+    found: Settings = {}
+    for path, value in settings.items():
+        *tables, last = path.split(".")
+        place = found
+        for table in tables:
+            place = place.setdefault(table, {})
+        place[last] = value
+    return found
+
+
+def cell_name(name: str | None, cell: Mapping[str, Any], number: int) -> str | None:
+    """The name of a cell: `scan-seed0-epochs4`; `scan-7` where the values make no name."""
+    if name is None or not cell:
+        return name
+    words = "-".join(f"{path.rpartition('.')[2]}{spelled(value)}" for path, value in cell.items())
+    full = f"{name}-{words}"
+    return full if len(full) <= 100 and re.fullmatch(r"[A-Za-z0-9._+-]+", full) else f"{name}-{number + 1}"
+
+
+def spelled(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return "+".join(map(spelled, value))
+    return "none" if value is None else str(value)

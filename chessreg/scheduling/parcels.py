@@ -103,7 +103,7 @@ def carry(source: Shelf, target: Shelf, item: Item) -> None:
 def needed(database: Database, store: Store, order: dict[str, Any]) -> list[Item]:
     """The bytes that an order's work may read: of its inputs, and (without activations) of what these come from."""
     from chessreg.registry import lineage, tables
-    from chessreg.runs import reach
+    from chessreg.runs import transfer
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.kind import kind
     from chessreg.runs.resolve import references
@@ -112,7 +112,7 @@ def needed(database: Database, store: Store, order: dict[str, Any]) -> list[Item
     inputs = Inputs(database, store)
     found: dict[str, Item] = {}
     for reference in references(kind(order["source"]).spec(**order["spec"])).values():
-        found |= {item.digest: item for item in reach.items(inputs, reference)}
+        found |= {item.digest: item for item in transfer.items_behind(inputs, reference)}
         with database.read() as session:
             if reference.startswith("run:"):
                 runs = [lineage.Node("run", uuid_of(reference.removeprefix("run:").partition("/")[0]).hex)]

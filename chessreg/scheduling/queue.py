@@ -24,6 +24,7 @@ from chessreg.scheduling.executors import Needs, Work
 if TYPE_CHECKING:
     from store import Store
 
+
 ACTIVE = (JobState.QUEUED, JobState.RUNNING)
 
 
@@ -196,3 +197,12 @@ def end(job: Job, cause: Cause, message: str | None) -> None:
 def active(session: Session, run_id: UUID) -> bool:
     """Whether a job that can still do something stands for this run."""
     return any(able(session, job) for job in session.scalars(select(Job).where(Job.run_id == run_id)))
+
+
+def prioritise(session: Session, jobs: Iterable[Job], priority: int | None = None, by: int = 0) -> list[Job]:
+    """Give queued jobs this priority, or theirs more `by`; higher ones start first. Returns those that were queued:
+    one that runs is not stopped for another."""
+    changed = [job for job in jobs if job.state is JobState.QUEUED]
+    for job in changed:
+        job.priority = (job.priority if priority is None else priority) + by
+    return changed

@@ -89,7 +89,7 @@ def test_a_launch_outlives_its_terminal_and_its_supervisor(here, presence, gated
 
 def test_jobs_are_followed_cancelled_and_retried(here, presence, gated):
     launched = here.json(*gated, "--count", "5", "--name", "five")
-    assert [(row["standing"], row["units"], row["missing"]) for row in launched["runs"]] == [("queued", 5, 5)]
+    assert [(row["status"], row["units"], row["missing"]) for row in launched["runs"]] == [("queued", 5, 5)]
     assert launched["supervisor"]["pid"] == presence.who()["pid"]
     until(lambda: done(here, "five") == 2)
     (row,) = here.json("jobs", launched["group_id"])
@@ -162,7 +162,7 @@ shards = 1
     assert standing == dict.fromkeys(["scan-count2-seed0", "scan-count2-seed1", "scan-count3-seed1", "sum"], "finished")
     (here.folder / "sweep.toml").write_text("[[cells]]\nseed = 0\n[[cells]]\nseed = 7\n")
     again = here.json("launch", f"{GATED}:Gated", "--count", "2", "--sweep", "sweep.toml", "--dry-run")
-    assert [row["standing"] for row in again["runs"]] == ["complete", "queued"]
+    assert [row["status"] for row in again["runs"]] == ["complete", "queued"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import time
 from sqlalchemy import func, select
 
 from chessreg.registry import tables
-from chessreg.runs.ingest import ingest
+from chessreg.runs.ingest import ingest, put_back, take_in_waiting, waiting
 from chessreg.session import open_session
 from store.fragment_file import SUFFIX, uuid7
 from store.fragments import FragmentWriter, adopt, ingested
@@ -94,8 +94,6 @@ def test_a_torn_fragment_is_set_aside(session, run_toy):
 
 
 def test_a_fragment_that_is_not_understood_is_set_aside_and_keeps_nobody_back(session, run_toy):
-    from chessreg.runs import spool
-
     run_toy(positions=2)
     with session.database.read() as sql:
         run_id = sql.scalars(select(tables.Run.id)).one()
@@ -107,16 +105,14 @@ def test_a_fragment_that_is_not_understood_is_set_aside_and_keeps_nobody_back(se
         writer.add("metric_point", point)
     report = ingest(session.database, session.store)
     assert (report.fragments, report.set_aside) == (1, 1)
-    (left,) = spool.waiting(session.database, session.store)
+    (left,) = waiting(session.database, session.store)
     assert left["state"] == "set aside"
     assert "unknown family 'dream'" in left["why"]
-    assert spool.put_back(session.store) == 1
-    assert spool.take_in(session.database, session.store)["set_aside"] == 1
+    assert put_back(session.store) == 1
+    assert take_in_waiting(session.database, session.store)["set_aside"] == 1
 
 
 def test_results_that_come_before_their_run_wait_for_it_and_go_in_once(session, toy, tmp_path):
-    from chessreg.runs import spool
-
     with open_session(str(tmp_path / "other.db"), tmp_path / "other") as other:
         run_id = other.run(toy.spec(positions=5), kind=toy.source).run_id
         begun, *results = ingested(other.store)
@@ -128,15 +124,15 @@ def test_results_that_come_before_their_run_wait_for_it_and_go_in_once(session, 
         with FragmentWriter(session.store, run_id.hex, attempt_id.hex) as writer:
             writer.add("attempt_end", end)  # an end alone
         report = ingest(session.database, session.store)
-        waiting = [row for row in spool.waiting(session.database, session.store) if row["state"] == "waiting"]
-        assert {row["fragment"] for row in waiting} == set(report.waiting)
-        assert waiting
-        assert "has not arrived" in waiting[0]["why"]
+        wait = [row for row in waiting(session.database, session.store) if row["state"] == "waiting"]
+        assert {row["fragment"] for row in wait} == set(report.waiting)
+        assert wait
+        assert "has not arrived" in wait[0]["why"]
         assert count(session, tables.Score) == 0
         adopt(session.store, begun.path)
     for _ in range(2):
         ingest(session.database, session.store)
-    assert spool.waiting(session.database, session.store) == []
+    assert waiting(session.database, session.store) == []
     assert (count(session, tables.Score), count(session, tables.Run)) == (5, 1)
     with session.database.read() as sql:
         assert sql.scalars(select(tables.Attempt.state)).one() is tables.AttemptState.FINISHED

@@ -16,7 +16,7 @@ from chessreg.registry.identity import new_id
 from chessreg.registry.tables import AttemptState, Cause
 from chessreg.registry.tables.types import utc_now
 from chessreg.runs import watch
-from chessreg.runs.heart import PROMISE_SECONDS
+from chessreg.runs.attempt import PROMISE_SECONDS
 from chessreg.runs.ingest import ingest
 
 

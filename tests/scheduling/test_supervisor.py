@@ -29,7 +29,7 @@ def test_shards_side_by_side_make_one_run_with_every_row_once(desk):
     desk.until(lambda: units_done(desk) == 6)
     assert len(desk.pids()) == 3, "all at once"
     (twice,) = desk.launch(desk.order(count=10, name="squares"))
-    assert (twice.standing, len(desk.jobs())) == ("already", 3)
+    assert (twice.status, len(desk.jobs())) == ("already_queued", 3)
     desk.open_gate()
     desk.finish()
     assert desk.states() == ["finished"] * 3
@@ -42,7 +42,7 @@ def test_shards_side_by_side_make_one_run_with_every_row_once(desk):
     assert {(attempt.executor, attempt.how["granted_threads"]) for attempt in attempts} == {("local", 1)}
     assert all("finished" in Path(attempt.log).read_text() for attempt in attempts)
     (again,) = desk.launch(desk.order(count=10))
-    assert (again.standing, again.missing, len(desk.jobs())) == ("complete", 0, 3)
+    assert (again.status, again.missing, len(desk.jobs())) == ("complete", 0, 3)
 
 
 def test_a_killed_shard_is_told_within_two_seconds_and_a_retry_does_only_what_is_missing(desk):
@@ -214,7 +214,7 @@ def test_a_sweep_is_one_group_of_which_only_missing_cells_run(desk):
     desk.open_gate()
     desk.session.run(kind(desk.gated).spec(count=4), kind=desk.gated)
     planned = desk.launch(*(desk.order(count=n) for n in (3, 4, 5, 3)))
-    assert [each.standing for each in planned] == ["queued", "complete", "queued"]
+    assert [each.status for each in planned] == ["queued", "complete", "queued"]
     assert len({job.group_id for job in desk.jobs()}) == 1
     desk.finish()
     assert sorted(run.spec["count"] for run in desk.rows(tables.Run)) == [3, 4, 5]
@@ -257,7 +257,7 @@ def test_what_follows_waits_for_what_it_names_and_then_finds_it(desk):
 
 
 def test_a_job_whose_input_failed_is_blocked_until_that_is_retried(desk):
-    from chessreg.scheduling import standing
+    from chessreg.scheduling import status
 
     desk.open_gate()
     desk.launch(desk.order(count=2, name="fresh"), desk.order("Doubled", of="fresh", name="twice"))
@@ -266,7 +266,7 @@ def test_a_job_whose_input_failed_is_blocked_until_that_is_retried(desk):
 
     def state() -> str:
         with desk.session.database.read() as sql:
-            return standing.rows(sql, queue.find(sql, "twice"))[0]["state"]
+            return status.rows(sql, queue.find(sql, "twice"))[0]["state"]
 
     assert state() == "blocked"
     assert not desk.supervisor.beat(), "a supervisor does not stay up for it"

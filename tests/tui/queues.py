@@ -17,7 +17,7 @@ from sqlalchemy import select
 from chessreg.registry.process import pid_start
 from chessreg.registry.tables import Job
 from chessreg.runs.kind import kind
-from chessreg.scheduling import standing
+from chessreg.scheduling import status
 from chessreg.scheduling.executors.local import LocalExecutor
 from chessreg.scheduling.launch import Order, enqueue, plan
 from chessreg.scheduling.supervisor import Supervisor
@@ -70,7 +70,7 @@ class Queue:
     def rows(self, name: str) -> list[dict[str, Any]]:
         """How the jobs of a launch stand."""
         with self.session.database.read() as sql:
-            return standing.rows(sql, [job for job in sql.scalars(select(Job)) if job.detail["name"] == name])
+            return status.rows(sql, [job for job in sql.scalars(select(Job)) if job.detail["name"] == name])
 
     def fill(self) -> None:
         toy = kind(TOY)

@@ -13,7 +13,7 @@ import pytest
 
 from chessreg.cli.root import run_command_line
 from chessreg.registry.tables import Cause
-from chessreg.scheduling import activity
+from chessreg.scheduling import status as job_status
 from chessreg.session import Session
 from tui.screens.home import HomeScreen, machines_text
 from tui.screens.job import JobScreen
@@ -99,14 +99,14 @@ def test_a_foreground_run_goes_on_and_its_end_is_news(tmp_path: Path) -> None:
 
         def look(fraction: float, text: str) -> None:
             with session.database.read() as sql:
-                seen.append(activity.going(sql))
+                seen.append(job_status.going(sql))
 
         before = datetime.now(UTC) - timedelta(seconds=1)
         session.run(kind(toy).spec(positions=5), kind=toy, name="by-hand", on_progress=look)
         with session.database.read() as sql:
-            assert activity.going(sql) == []
-            (row,) = activity.ended(sql, before)
-            assert activity.ended(sql, datetime.now(UTC)) == []
+            assert job_status.going(sql) == []
+            (row,) = job_status.ended(sql, before)
+            assert job_status.ended(sql, datetime.now(UTC)) == []
     assert (row["name"], row["cause"], row["done"], row["units"]) == ("by-hand", Cause.FINISHED, 5, 5)
     during = [rows[0] for rows in seen if rows]
     assert during

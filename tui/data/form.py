@@ -17,7 +17,7 @@ from chessreg.cli.spec_options import Numbers, bare, merged, shown_default
 from chessreg.errors import ChessregError
 from chessreg.runs.kind import Kind
 from chessreg.runs.spec import Settings, reference_of
-from chessreg.scheduling.sweep import flat, nested
+from chessreg.scheduling.launch import flat, nested
 
 YES, NO = "yes", "no"
 WORDS = {"yes": True, "true": True, "on": True, "y": True, "1": True, "no": False, "false": False, "off": False,

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from chessreg.registry import read as listing
-from chessreg.scheduling import activity
+from chessreg.scheduling import status
 from tui.data.overview import overview
 from tui.data.pages import Row
 
@@ -29,4 +29,4 @@ def at_home(session: Session, since: datetime) -> AtHome:
     with session.database.read() as sql:
         machines = {row["host"]: row for row in reversed(listing.machines(sql))}  # of each host the one seen last
         newest = sorted(machines.values(), key=lambda row: (row["running"] > 0, row["last_seen"]), reverse=True)
-        return AtHome(counts, activity.going(sql), newest, activity.ended(sql, since))
+        return AtHome(counts, status.going(sql), newest, status.ended(sql, since))

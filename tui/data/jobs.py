@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, String, and_, case, cast, func, literal, n
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import tables
 from chessreg.registry.tables import Cause, Job, JobState
-from chessreg.scheduling import standing
+from chessreg.scheduling import status
 from tui.data.keyset import ChosenPages
 from tui.data.pages import Pages, Row
 
@@ -41,7 +41,7 @@ def jobs(session: Session, text: str = "") -> Pages:
         ids = [id.hex for id in sql.scalars(query)]
         if states := [word for word in words if asks_queued(word)]:
             ids = sifted(sql, ids, states)
-    return ChosenPages(session, Job, ids, standing.rows)
+    return ChosenPages(session, Job, ids, status.rows)
 
 
 def condition(session: Session, word: str) -> ColumnElement[bool]:
@@ -108,7 +108,7 @@ def sifted(sql: SqlSession, ids: Sequence[str], words: Sequence[str]) -> list[st
     def fits(id: str) -> bool:
         if id not in queued:
             return True
-        state, _ = standing.state_of(sql, queued[id])
+        state, _ = status.state_of(sql, queued[id])
         return all(
             state.startswith(word.removeprefix("!").removeprefix("state:").lower()) is not word.startswith("!")
             for word in words
@@ -145,15 +145,15 @@ class Shown(NamedTuple):
 
 def job(session: Session, job_id: UUID) -> Shown:
     """Raises NotFoundError when there is no such job."""
-    from chessreg.scheduling.logs import log_of
+    from chessreg.scheduling.status import log_of
 
     with session.database.read() as sql:
         record = sql.get(Job, job_id)
         if record is None:
             raise NotFoundError(f"there is no job {job_id.hex[-6:]}", "chessreg jobs")
-        detail = standing.detail(sql, record)
+        detail = status.detail(sql, record)
         query = select(Job).where(Job.group_id == record.group_id, Job.run_id == record.run_id).order_by(Job.shard)
-        shards = standing.rows(sql, sql.scalars(query).all())
+        shards = status.rows(sql, sql.scalars(query).all())
         log = log_of(session.store, record)
     if log is not None:
         return Shown(detail, shards, log, "")
@@ -166,10 +166,10 @@ def job(session: Session, job_id: UUID) -> Shown:
 def newest_of(session: Session, group_id: UUID) -> UUID:
     """The job of a launch that one wants to look at first: the first that is not over, or the last."""
     with session.database.read() as sql:
-        rows = standing.rows(
+        rows = status.rows(
             sql, sql.scalars(select(Job).where(Job.group_id == group_id).order_by(Job.created_at, Job.shard)).all()
         )
-    going: list[UUID] = [row["id"] for row in rows if row["state"] not in standing.OVER]
+    going: list[UUID] = [row["id"] for row in rows if row["state"] not in status.OVER]
     return going[0] if going else rows[-1]["id"]
 
 

@@ -11,8 +11,7 @@ from chessreg.errors import ChessregError
 from chessreg.registry import tables
 from chessreg.runs.kind import Kind
 from chessreg.scheduling.executors import EXECUTORS
-from chessreg.scheduling.launch import Expected, Order, enqueue, plan
-from chessreg.scheduling.preview import preview
+from chessreg.scheduling.launch import Expected, Order, enqueue, plan, preview
 from tui.data.form import FILES, Checked, Form
 from tui.data.pages import Row
 
@@ -88,7 +87,7 @@ def launch(session: Session, form: Form, checked: Checked) -> tuple[UUID | None,
     group = enqueue(planned, session.database, session.store)
     if group is None:
         return None, {"complete": "it is complete already", "already": "a job stands for it already"}.get(
-            planned[0].standing, planned[0].standing
+            planned[0].status, planned[0].status
         )
     Presence(session.store).start(session.database.url)
     return group, ""
@@ -99,16 +98,15 @@ def launch(session: Session, form: Form, checked: Checked) -> tuple[UUID | None,
 
 def places() -> tuple[str, ...]:
     """Executors: those that are here, and each profile of Slurm."""
-
-    from chessreg.scheduling.executors import profiles
+    from chessreg.scheduling.executors import slurm_script
 
     found: list[str] = []
     for word in EXECUTORS:
         found.append(word)
         if word == "slurm":
-            for path in dict.fromkeys(profiles.places(Path.cwd())):
+            for path in dict.fromkeys(slurm_script.places(Path.cwd())):
                 if path.is_file():
-                    found += [f"slurm:{name}" for name in profiles.read(path) if name != profiles.DEFAULT]
+                    found += [f"slurm:{name}" for name in slurm_script.read(path) if name != slurm_script.DEFAULT]
     return tuple(dict.fromkeys(found))
 
 

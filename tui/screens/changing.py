@@ -49,7 +49,7 @@ class ChangesJobs(Room):
             self.change("queued again", "only jobs that ended without finishing are tried again", queue.retry, row)
 
     def action_priority(self, by: str) -> None:
-        from chessreg.scheduling.priority import prioritise
+        from chessreg.scheduling.queue import prioritise
 
         if (row := self.chosen) is not None:
             do = partial(prioritise, by=int(by))

@@ -83,7 +83,7 @@ def plan_lines(plan: Row, checked: Checked, wide: bool) -> Text:
     size = gauge.size(plan["bytes"]) if plan["bytes"] is not None else "not estimated"
     like = f" (by {show.counted(plan['like'], 'earlier run')} like it)" if plan["like"] else ""
     time = f"about {show.duration(plan['seconds'])}{like}" if plan["seconds"] is not None else "not known: never run"
-    if plan["units"] is None or plan["standing"] == "complete":
+    if plan["units"] is None or plan["status"] == "complete":
         time = ""
     asked = checked.asked
     where = " · ".join([asked.on, show.counted(asked.shards, "shard"), plan["determinism"]])
@@ -97,7 +97,7 @@ def plan_lines(plan: Row, checked: Checked, wide: bool) -> Text:
         "waits for": ", ".join(plan["waits_for"]),
     }
     text = Text()
-    text.append(STANDING.get(plan["standing"], "ready"), style="bold")
+    text.append(STANDING.get(plan["status"], "ready"), style="bold")
     for name, told in facts.items():
         if told:
             text.append(f"\n{name:<10}" if wide else f"  {name} ", style="dim")

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 
 from chessreg.errors import BadInputError
 from chessreg.runs.kind import Estimate, Kind
-from chessreg.runs.spec import How, Ref, Spec
+from chessreg.runs.spec import ExecutionOptions, Ref, Spec
 
 if TYPE_CHECKING:
     from chessreg.games.boardframe import BoardFrame
@@ -111,7 +111,7 @@ def sample_file(name: str) -> Path:
     return Path(str(files("chessreg") / "data" / name))
 
 
-class ImportHow(How):
+class ImportHow(ExecutionOptions):
     source: str = Field("", description="the file's name, for people")
 
 

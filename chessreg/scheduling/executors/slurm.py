@@ -20,8 +20,6 @@ from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.registry.identity import new_id
 from chessreg.registry.tables import Cause
 from chessreg.scheduling.executors import Seen, Work
-from chessreg.scheduling.executors.batch import script
-from chessreg.scheduling.executors.profiles import Profile, profile
 from chessreg.scheduling.executors.slurm_jobs import (
     ENDED,
     WAITING,
@@ -33,6 +31,7 @@ from chessreg.scheduling.executors.slurm_jobs import (
     size,
     states,
 )
+from chessreg.scheduling.executors.slurm_script import Profile, profile, script
 
 NOTE = "slurm.json"
 INSIST_SECONDS = 90.0  # Slurm kills by itself what does not end; this long after, it is asked to once more

@@ -23,9 +23,9 @@ from chessreg.noise import generator
 from chessreg.registry import tables
 from chessreg.registry.tables import Cause, JobState
 from chessreg.registry.tables.types import utc_now
-from chessreg.runs import spool, task
+from chessreg.runs import task
 from chessreg.runs.attempt import Attempt, Where
-from chessreg.runs.ingest import ingest
+from chessreg.runs.ingest import ingest, take_in_waiting
 from chessreg.runs.kind import kind
 from chessreg.runs.resolve import resolve
 from chessreg.scheduling import queue
@@ -280,7 +280,7 @@ def again(this: Round) -> None:
 
 def mend(home: Home) -> None:
     with home.open() as session:
-        spool.take_in(session.database, session.store)
+        take_in_waiting(session.database, session.store)
         for finding in health.findings(session.database, session.store, home.url):
             if finding.check != "supervisor":
                 print(f"doctor: {finding.detail}: {health.mend(finding)}")

@@ -15,8 +15,7 @@ from homes import Home
 
 from chessreg.scheduling import supervisor, worker
 from chessreg.scheduling.executors import Work
-from chessreg.scheduling.executors.local import LocalExecutor, handle_of
-from chessreg.scheduling.executors.slots import Slot
+from chessreg.scheduling.executors.local import LocalExecutor, Slot, handle_of
 
 IDLE = 0.15
 NOT_BEGUN = 3

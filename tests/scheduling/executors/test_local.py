@@ -16,8 +16,7 @@ from chessreg.registry.process import pid_start
 from chessreg.registry.tables import Cause
 from chessreg.scheduling.executors import Needs, Work
 from chessreg.scheduling.executors.gpus import Gpu
-from chessreg.scheduling.executors.local import LocalExecutor
-from chessreg.scheduling.executors.slots import Slots
+from chessreg.scheduling.executors.local import LocalExecutor, Slots
 
 from .conformance import Conformance
 

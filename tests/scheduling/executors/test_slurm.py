@@ -16,10 +16,9 @@ from chessreg.registry import tables
 from chessreg.registry.identity import new_id
 from chessreg.registry.tables import AttemptState, Cause
 from chessreg.scheduling.executors import Needs, Seen, Work
-from chessreg.scheduling.executors.batch import script
-from chessreg.scheduling.executors.profiles import Profile, profile
 from chessreg.scheduling.executors.slurm import SlurmExecutor
 from chessreg.scheduling.executors.slurm_jobs import ENDED, told
+from chessreg.scheduling.executors.slurm_script import Profile, profile, script
 
 from .conformance import Conformance
 

@@ -1,0 +1,296 @@
+"""Job status as plain rows for lists and for `--json`: state in words, units done, rate, time left; what goes on now,
+here and elsewhere, and what has ended since a moment: jobs, and runs in the foreground."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from sqlalchemy import case, func, select
+from sqlalchemy.orm import Session
+
+from chessreg.registry import names, tables
+from chessreg.registry.tables import Attempt, AttemptState, Cause, Job, JobState, Machine, Run
+from chessreg.scheduling import queue
+from chessreg.scheduling.executors import executor
+from chessreg.scheduling.worker import share
+
+if TYPE_CHECKING:
+    from store import Store
+
+
+Row = dict[str, Any]
+OVER = frozenset({*map(str, tables.Cause), "blocked"})  # states after which nothing more will come by itself
+
+
+def rows(session: Session, jobs: Iterable[Job]) -> list[Row]:
+    """One row a job, in the order given."""
+    jobs = list(jobs)
+    called = names.names_of(session, "run", {job.run_id for job in jobs})
+    runs = {run.id: run for run in _some(session, tables.Run, tables.Run.id, {job.run_id for job in jobs})}
+    last: dict[UUID, tables.Attempt] = {}
+    for attempt in _some(session, tables.Attempt, tables.Attempt.job_id, {job.id for job in jobs}):
+        if attempt.job_id and (attempt.job_id not in last or last[attempt.job_id].id < attempt.id):
+            last[attempt.job_id] = attempt
+    return [_row(session, job, runs.get(job.run_id), last.get(job.id), called.get(job.run_id)) for job in jobs]
+
+
+def _some(session: Session, table: Any, column: Any, ids: set[UUID]) -> list[Any]:
+    wanted = list(ids)
+    found: list[Any] = []
+    for start in range(0, len(wanted), 500):
+        found += session.scalars(select(table).where(column.in_(wanted[start : start + 500]))).all()
+    return found
+
+
+def _row(session: Session, job: Job, run: tables.Run | None, attempt: tables.Attempt | None, name: str | None) -> Row:
+    reduces = job.detail.get("reduces", False)
+    every = run.units if run else job.detail.get("units")
+    mine = share(every - reduces, every, job.shard, job.shards) if every else range(0)
+    done = done_of(session, job.run_id, mine) if run else 0
+    state, waits = state_of(session, job)
+    rate, left = pace_of(attempt, done, len(mine)) if state == "running" else (None, None)
+    return {
+        "id": job.id,
+        "group_id": job.group_id,
+        "run_id": job.run_id,
+        "name": name,
+        "kind": job.kind,
+        "title": queue.title(job),
+        "state": state,
+        "waits_for": waits,
+        "shard": job.shard,
+        "shards": job.shards,
+        "units": len(mine) if every else None,
+        "done": done,
+        "progress": progress_of(attempt, done, len(mine)),
+        "rate": rate,
+        "seconds_left": left,
+        "doing": attempt.doing if attempt and state == "running" else None,
+        "executor": job.executor,
+        "host": job.host,
+        "priority": job.priority,
+        "tries": job.tries,
+        "cause": job.cause,
+        "message": job.message,
+        "attempt_id": attempt.id if attempt else None,
+        "created_at": job.created_at,
+        "started_at": job.started_at,
+        "ended_at": job.ended_at,
+    }
+
+
+def state_of(session: Session, job: Job) -> tuple[str, list[str]]:
+    """queued, waiting (for other jobs), blocked (they will not come), running, cancelling, or the cause of its end."""
+    if job.state is JobState.ENDED:
+        return str(job.cause), []
+    if job.state is JobState.RUNNING:
+        return ("cancelling" if job.cancel else "running"), []
+    waits = queue.waits_for(session, job)
+    if not waits:
+        return "queued", []
+    return ("waiting" if all(can for _, can in waits) else "blocked"), [what for what, _ in waits]
+
+
+def done_of(session: Session, run_id: UUID, units: range) -> int:
+    """How many of these units of a run are complete."""
+    ranges = tables.UnitRange
+    found = session.execute(
+        select(ranges.start, ranges.stop).where(
+            ranges.run_id == run_id,
+            ranges.start < units.stop,
+            ranges.stop > units.start,
+            ranges.stop > ranges.start + 1,
+        )
+    ).all()
+    single = session.scalar(
+        select(func.count()).where(
+            ranges.run_id == run_id,
+            ranges.stop == ranges.start + 1,
+            ranges.start >= units.start,
+            ranges.start < units.stop,
+        )
+    )
+    several = {unit for start, stop in found for unit in range(max(start, units.start), min(stop, units.stop))}
+    return min((single or 0) + len(several), len(units))
+
+
+def progress_of(attempt: tables.Attempt | None, done: int, units: int) -> float | None:
+    """Share of the job that is done, 0 to 1: by units, and inside a long unit by what the attempt says."""
+    if not units:
+        return None
+    by_units = done / units
+    if attempt is None or attempt.progress is None or attempt.state is not tables.AttemptState.RUNNING:
+        return by_units
+    before = max(done - attempt.units_done, 0) / units  # of earlier attempts
+    return max(by_units, min(before + (1 - before) * attempt.progress, 1.0))
+
+
+def pace_of(attempt: tables.Attempt | None, done: int, units: int) -> tuple[float | None, float | None]:
+    """Units a second of the running attempt, and seconds left; both by the attempt's own clock."""
+    if attempt is None:
+        return None, None
+    seconds = (attempt.checked_in_at - attempt.started_at).total_seconds()
+    if seconds <= 0:
+        return None, None
+    rate = attempt.units_done / seconds or None
+    progress = attempt.progress or 0.0
+    left = seconds * (1 - progress) / progress if progress > 0 else (units - done) / rate if rate else None
+    return rate, left
+
+
+def detail(session: Session, job: Job) -> Row:
+    """One job in full: its settings, every attempt, what it waits for."""
+    (row,) = rows(session, [job])
+    tried = session.execute(
+        select(tables.Attempt, tables.Machine.host)
+        .join(tables.Machine, tables.Machine.id == tables.Attempt.machine_id, isouter=True)
+        .where(tables.Attempt.job_id == job.id)
+        .order_by(tables.Attempt.started_at, tables.Attempt.id)
+    ).all()
+    kept = ("id", "state", "cause", "exit_code", "message", "started_at", "ended_at", "units_done", "how", "log")
+    return {
+        **row,
+        "spec": job.detail["spec"],
+        "how": job.detail["how"] | job.detail.get("halved", {}),
+        "given": job.detail["given"],
+        "folder": job.detail["folder"],
+        "handle": job.handle,
+        "attempts": [{**{key: getattr(a, key) for key in kept}, "host": host} for a, host in tried],
+    }
+
+
+# -- what goes on, and what has ended ---------------------------------------------------------------------------------
+
+
+MOST = 200  # rows of each list
+
+
+def going(session: Session) -> list[Row]:
+    """What runs: foreground runs and jobs; then the jobs that wait, the ones that start first before the others.
+
+    The keys are those of `rows`; `id` is None for a run in the foreground.
+    """
+    order = case((Job.state == JobState.RUNNING, 0), else_=1), Job.priority.desc(), Job.created_at, Job.shard, Job.id
+    jobs = session.scalars(select(Job).where(Job.ended_at.is_(None)).order_by(*order).limit(MOST)).all()
+    queued = rows(session, jobs)
+    running = [row for row in queued if row["state"] in ("running", "cancelling")]
+    return [*foreground(session), *running, *(row for row in queued if row not in running)]
+
+
+def foreground(session: Session) -> list[Row]:
+    """Runs in the foreground: nobody queued them, and they end with their terminal."""
+    query = (
+        select(Attempt, Run, Machine.host)
+        .join(Run, Run.id == Attempt.run_id)
+        .join(Machine, Machine.id == Attempt.machine_id)
+        .where(Attempt.state == AttemptState.RUNNING, Attempt.job_id.is_(None))
+        .order_by(Attempt.started_at.desc(), Attempt.id)
+        .limit(MOST)
+    )
+    found = session.execute(query).tuples().all()
+    called = names.names_of(session, "run", {run.id for _, run, _ in found})
+    rows: list[Row] = []
+    for attempt, run, host in found:
+        done = done_of(session, run.id, range(run.units))
+        rate, left = pace_of(attempt, done, run.units)
+        rows.append(
+            {
+                "id": None,
+                "group_id": None,
+                "run_id": run.id,
+                "name": called.get(run.id),
+                "kind": run.kind,
+                "title": f"{run.kind} {run.id.hex[-6:]}",
+                "state": "running",
+                "waits_for": [],
+                "shard": 0,
+                "shards": 1,
+                "units": run.units,
+                "done": done,
+                "progress": progress_of(attempt, done, run.units),
+                "rate": rate,
+                "seconds_left": left,
+                "doing": attempt.doing,
+                "executor": attempt.executor,
+                "host": host,
+                "message": attempt.message,
+                "started_at": attempt.started_at,
+            }
+        )
+    return rows
+
+
+def ended(session: Session, since: datetime) -> list[Row]:
+    """What finished or broke after `since`, newest first: the last attempt of each job that has ended and of each run
+    in the foreground, and jobs that ended before they were tried.
+
+    Rows: id (of the job; None: foreground), run_id, kind, name, title, cause (a Cause), message, done and units of the
+    run, seconds that the attempt took, host, ended_at.
+    """
+    query = (
+        select(Attempt, Run, Machine.host, Job)
+        .join(Run, Run.id == Attempt.run_id)
+        .join(Machine, Machine.id == Attempt.machine_id, isouter=True)
+        .join(Job, Job.id == Attempt.job_id, isouter=True)
+        .where(Attempt.ended_at > since)
+        .order_by(Attempt.ended_at.desc(), Attempt.id)
+        .limit(2 * MOST)
+    )
+    untried = select(Job).where(Job.ended_at > since, Job.tries == 0).order_by(Job.ended_at.desc()).limit(MOST)
+    found: dict[UUID, Row] = {}
+    again = {row["run_id"] for row in foreground(session)}
+    tried, left = session.execute(query).tuples().all(), session.scalars(untried).all()
+    called = names.names_of(session, "run", {*(run.id for _, run, _, _ in tried), *(job.run_id for job in left)})
+    for attempt, run, host, job in tried:
+        key = attempt.job_id or attempt.run_id
+        if key in found or (job is not None and job.ended_at is None) or (job is None and run.id in again):
+            continue  # it was tried again since
+        found[key] = {
+            "id": attempt.job_id,
+            "run_id": run.id,
+            "kind": run.kind,
+            "name": called.get(run.id),
+            "title": queue.title(job) if job is not None else f"{run.kind} {run.id.hex[-6:]}",
+            "cause": attempt.cause or Cause.LOST,
+            "message": attempt.message,
+            "done": run.units if run.completed_at else done_of(session, run.id, range(run.units)),
+            "units": run.units,
+            "seconds": (attempt.ended_at - attempt.started_at).total_seconds() if attempt.ended_at else None,
+            "host": host,
+            "ended_at": attempt.ended_at,
+        }
+    for job in left:
+        begun = session.get(Run, job.run_id)
+        found.setdefault(
+            job.id,
+            {
+                "id": job.id,
+                "run_id": job.run_id,
+                "kind": job.kind,
+                "name": called.get(job.run_id),
+                "title": queue.title(job),
+                "cause": job.cause or Cause.KILLED,
+                "message": job.message,
+                "done": done_of(session, begun.id, range(begun.units)) if begun else 0,
+                "units": begun.units if begun else None,
+                "seconds": None,
+                "host": job.host,
+                "ended_at": job.ended_at,
+            },
+        )
+    return sorted(found.values(), key=lambda row: row["ended_at"], reverse=True)[:MOST]
+
+
+def log_of(store: Store, job: Job) -> Path | None:
+    """The file with what a job has said, over all its tries; None where it has not begun, or its log is not here.
+
+    Raises what its executor raises when that cannot be asked for it.
+    """
+    path: Path | None = queue.folder_of(store, job) / "log.txt"
+    if path is not None and not path.exists():
+        path = executor(job.executor).logs(job.handle) if job.handle else None
+    return path if path is not None and path.exists() else None
