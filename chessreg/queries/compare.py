@@ -81,6 +81,9 @@ UNION ALL BY NAME
 SELECT s.number, 'rating of ' || r.player AS metric, r.rating AS value, r.low, r.high
 FROM rating AS r JOIN subject AS s ON r.run_id = s.run_id AND r.attempt_id = coalesce(s.attempt_id, r.attempt_id)
 UNION ALL BY NAME
+SELECT s.number, t.name || coalesce(' of unit ' || nullif(t.unit, 0), '') AS metric, t.value, t.low, t.high
+FROM statistic AS t JOIN subject AS s ON t.run_id = s.run_id AND t.attempt_id = coalesce(s.attempt_id, t.attempt_id)
+UNION ALL BY NAME
 SELECT s.number, 'mean ' || p.name AS metric, avg(p.value) AS value, NULL::DOUBLE AS low, NULL::DOUBLE AS high
 FROM prediction AS p
 JOIN subject AS s ON p.run_id = s.run_id AND p.attempt_id = coalesce(s.attempt_id, p.attempt_id)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task
 
-RESULT_TABLES = ("score", "trial", "game", "illegal_attempt", "rating", "prediction", "metric_point")
+RESULT_TABLES = ("score", "trial", "game", "illegal_attempt", "rating", "prediction", "metric_point", "statistic")
 FAMILIES = RESULT_TABLES  # its earlier name
 # Earlier names of a kind's attributes, still accepted.
 EARLIER = {"families": "tables", "detail": "columns", "how": "options", "frames": "board_views"}

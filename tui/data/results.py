@@ -25,6 +25,7 @@ FAMILIES: dict[str, Any] = {
     "rating": tables.Rating,
     "prediction": tables.Prediction,
     "metric_point": tables.MetricPoint,
+    "statistic": tables.Statistic,
 }
 WITH_BOARDS = ("game", "trial", "score")
 

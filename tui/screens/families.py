@@ -17,6 +17,7 @@ TITLES = {
     "rating": "ratings",
     "prediction": "predictions",
     "metric_point": "metrics",
+    "statistic": "statistics",
 }
 RUN = Column("run", "run", widest=20)
 

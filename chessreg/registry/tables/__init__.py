@@ -26,7 +26,17 @@ from chessreg.registry.tables.provenance import (
     RunInput,
     UnitRange,
 )
-from chessreg.registry.tables.results import Game, IllegalAttempt, Match, MetricPoint, Prediction, Rating, Score, Trial
+from chessreg.registry.tables.results import (
+    Game,
+    IllegalAttempt,
+    Match,
+    MetricPoint,
+    Prediction,
+    Rating,
+    Score,
+    Statistic,
+    Trial,
+)
 from chessreg.registry.tables.state import RegistryState
 from chessreg.registry.tables.types import Base
 from chessreg.registry.tables.words import Annotation, Word
@@ -67,6 +77,7 @@ __all__ = [
     "Sae",
     "Score",
     "Split",
+    "Statistic",
     "Tokenizer",
     "Trial",
     "UnitRange",

@@ -1,4 +1,4 @@
-"""The families of results: score, trial, game (with match and illegal attempts), rating, prediction, metric point.
+"""The result tables: score, trial, game (with match and illegal attempts), rating, prediction, metric point, statistic.
 
 Every key begins (run, unit): a row that comes a second time collides with itself. The attempt is a plain column.
 """
@@ -167,6 +167,23 @@ class MetricPoint(Base):
     step: Mapped[int] = mapped_column(BigInteger, primary_key=True)
     attempt_id: Mapped[UUID]
     value: Mapped[float] = mapped_column(FiniteFloat)
+
+
+class Statistic(Base):
+    """What a test or an estimate says of a unit: a value, its interval, how probable it is by chance, of how many."""
+
+    __tablename__ = "statistic"
+    __table_args__ = bulk(check("p", "p >= 0 AND p <= 1"), check("n", "n >= 0"))
+    run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
+    unit: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String(128), primary_key=True)
+    attempt_id: Mapped[UUID]
+    value: Mapped[float | None] = mapped_column(FiniteFloat)
+    low: Mapped[float | None] = mapped_column(FiniteFloat)
+    high: Mapped[float | None] = mapped_column(FiniteFloat)
+    p: Mapped[float | None] = mapped_column(FiniteFloat)
+    n: Mapped[int | None]
+    detail: Mapped[dict[str, Any] | None] = mapped_column(Json)
 
 
 Index("ix_game_termination", Game.termination)
