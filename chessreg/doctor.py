@@ -16,7 +16,7 @@ from sqlalchemy import delete, select
 
 from chessreg.entities import gc
 from chessreg.errors import ChessregError
-from chessreg.registry import provenance, tables
+from chessreg.registry import names, provenance, tables
 from chessreg.registry.database import Database
 from chessreg.registry.tables import Cause, JobState
 from chessreg.runs import ingest, transfer, watch
@@ -198,11 +198,10 @@ def missing_files(database: Database, store: Store) -> Iterator[Finding]:
             .join(location, location.digest == tables.Artefact.digest)
             .where(location.uri.startswith(str(store.root) + "/", autoescape=True))
         ).all()
-        caches = session.scalars(select(tables.ActivationCache)).all()
         items = [
             transfer.Item(group.digest, f"activations of run {group.run_id.hex[-6:]}", group.bytes,
                           array=group.path.removeprefix("arrays/"))
-            for group in caches
+            for table in names.with_arrays() for group in session.scalars(select(table))
         ]  # fmt: skip
         needed, _ = gc.references(session)
     arrays = {item.digest for item in items}

@@ -22,7 +22,7 @@ from chessreg.registry.database import Database
 from chessreg.registry.identity import new_id
 from chessreg.registry.tables.types import utc_now
 from chessreg.registry.urls import place_of
-from chessreg.runs.ingest import TABLES, IngestReport, complete_run, insert_rows, matches, take_rows
+from chessreg.runs.ingest import IngestReport, complete_run, insert_rows, matches, take_rows
 from chessreg.runs.kind import FAMILIES
 
 if TYPE_CHECKING:
@@ -130,8 +130,8 @@ def merge_registry(
     if origin == identity(database):  # a copy: its parts are told apart by where it is
         origin = uuid5(origin, there.url)
     ids = run_ids(there, runs)
-    for name, table in TABLES.items():
-        if name not in STAYS | APART:
+    for table in tables.Base.metadata.sorted_tables:  # parents first
+        if table.name not in STAYS | APART:
             for rows in fact_rows(there, table, ids, everything=runs is None):
                 with database.write() as session:
                     one_at_a_time(session)

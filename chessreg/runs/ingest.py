@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -31,11 +32,8 @@ if TYPE_CHECKING:
     from store import Store
     from store.fragments import Fragment
 
-
-TABLES: dict[str, Table] = {t.name: t for t in tables.Base.metadata.sorted_tables}
-ORDER = {name: place for place, name in enumerate(TABLES)}  # parents first
+TABLES: Mapping[str, Table] = tables.Base.metadata.tables  # also those that a package brings with a noun of its own
 UPDATES = ("check_in", "attempt_end")
-ENTITIES = frozenset(TABLES) - set(RESULT_TABLES) - {"fragment", "conflict", "annotation", "job"}
 
 
 class NotYetError(ChessregError):
@@ -147,7 +145,8 @@ def check_in(session: Session, row: dict[str, Any]) -> None:
 def take_rows(session: Session, by_table: dict[str, list[dict[str, Any]]], report: IngestReport) -> None:
     """Typed rows by table: results of units that are complete here already are compared, everything else goes in."""
     complete = complete_units(session, by_table.get("unit_range", []))
-    for name in sorted(by_table.keys() - set(UPDATES), key=ORDER.__getitem__):
+    parents_first = [table.name for table in tables.Base.metadata.sorted_tables]
+    for name in sorted(by_table.keys() - set(UPDATES), key=parents_first.index):
         if name in RESULT_TABLES:
             fresh = [row for row in by_table[name] if (row["run_id"], row["unit"]) not in complete]
             again = [row for row in by_table[name] if (row["run_id"], row["unit"]) in complete]

@@ -1,0 +1,181 @@
+"""Nouns are declared once: what is written over them knows each, also one that a package brings."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import chessreg.entities
+from chessreg.cli.root import COMMANDS, run_command_line
+from chessreg.entities import entities, entity, gc
+from chessreg.entities.merge import merge
+from chessreg.errors import ChessregError, NotFoundError
+from chessreg.registry import lineage, names, tables
+from chessreg.registry.identity import digest_of, uuid_of
+from chessreg.registry.tables.types import utc_now
+from chessreg.session import Session, open_session
+from tui.data import things
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+
+
+def test_every_noun_says_what_a_list_and_the_data_room_need() -> None:
+    for noun, known in entities().items():
+        assert noun == known.table.__noun__.name
+        assert entity(noun).plural == known.plural
+        columns = set(known.table.__table__.columns.keys())
+        assert {column.field for column in known.columns} & columns
+        assert known.none_yet
+    assert list(entities())[:2] == ["dataset", "checkpoint"]
+
+
+def test_two_nouns_of_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("sae", "chessreg.entities.sae:Saes", chessreg.entities.GROUP)
+    monkeypatch.setattr(chessreg.entities, "entry_points", lambda group: [point])
+    with pytest.raises(ChessregError, match="two entities are called sae"):
+        entities()
+
+
+def test_a_noun_that_is_none_lists_those_that_are() -> None:
+    with pytest.raises(NotFoundError, match="there is no noun 'sea'") as error:
+        entity("sea")
+    assert "sae" in error.value.hint
+
+
+def test_nothing_but_its_module_and_its_table_names_a_noun_that_has_no_commands_of_its_own() -> None:
+    named = {
+        str(path.relative_to(ROOT))
+        for house in ("chessreg", "store", "tui")
+        for path in (ROOT / house).rglob("*.py")
+        if re.search(r"\bsaes?\b", re.sub(r'""".*?"""|#[^\n]*', "", path.read_text(), flags=re.DOTALL), re.IGNORECASE)
+    }
+    assert named - {"chessreg/registry/tables/__init__.py"} == {
+        "chessreg/entities/sae.py",
+        "chessreg/registry/tables/arrays.py",
+        "tui/actions.py",
+    }
+    assert "sae" not in COMMANDS
+
+
+def add_saes(session: Session, content: str, seed: int = 0) -> None:
+    """A run that made two SAEs, with their bytes."""
+    spec_hash = digest_of({"seed": seed})
+    checkpoint = uuid_of(digest_of("checkpoint"))
+    with session.database.write() as sql:
+        sql.add(
+            tables.Run(
+                id=uuid_of(spec_hash), kind="sae", version=1, spec={"seed": seed}, spec_hash=spec_hash, given=[],
+                units=2, created_at=utc_now(), completed_at=utc_now(),
+            )
+        )  # fmt: skip
+        for unit in range(2):
+            with session.store.stage("sae") as folder:
+                (folder / "sae.txt").write_text(f"{content} {unit}")
+                made = session.store.publish(folder)
+            sql.add(tables.Artefact(digest=made.digest, kind="sae", bytes=made.bytes, state="complete",
+                                    created_at=utc_now()))  # fmt: skip
+            sql.flush()
+            sql.add(tables.Output(run_id=uuid_of(spec_hash), name=f"layer-{unit}", unit=unit, digest=made.digest))
+            sql.add(
+                tables.Sae(
+                    run_id=uuid_of(spec_hash), unit=unit, artefact=made.digest, checkpoint_id=checkpoint, layer=unit,
+                    hook_point=f"blocks.{unit}.hook_resid_post", architecture="topk", features=64, detail={},
+                )
+            )  # fmt: skip
+        names.say(sql, "checkpoint", checkpoint, "name", "tiny")
+        names.say(sql, "run", uuid_of(spec_hash), "name", f"features{seed or ''}")
+
+
+def command(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    status = run_command_line([*words, "--registry", str(folder / "registry.db"), "--store", str(folder / "store")])
+    said = capsys.readouterr()
+    return status, said.out + said.err
+
+
+def test_saes_are_listed_shown_drawn_and_traced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as session:
+        add_saes(session, "here")
+        room = things.listed(session)["sae"]
+        assert [(row["name"], row["checkpoint"], row["layers"]) for row in room] == [("features", "tiny", 2)]
+        thing = things.thing(session, "sae", room[0]["thing"])
+        assert thing.summary == "SAEs · tiny"
+        assert [part.name for part in thing.parts] == ["SAEs 2", "facts"]
+    status, out = command(tmp_path, capsys, "sae", "list")
+    assert status == 0
+    assert out.splitlines()[0].split() == ["run", "name", "model", "hook", "point", "layer", "architecture", "features"]
+    assert out.count("features ") >= 2
+    status, out = command(tmp_path, capsys, "sae", "show", "features", "--layer", "1", "--json")
+    assert (status, json.loads(out)["hook_point"]) == (0, "blocks.1.hook_resid_post")
+    status, out = command(tmp_path, capsys, "sae", "show", "features")
+    assert (status, "features has 2 SAEs" in out, "--layer one of 0, 1" in out) == (4, True, True)
+    status, out = command(tmp_path, capsys, "sae", "show", "features", "--layer", "7")
+    assert (status, "it has 0, 1" in out) == (3, True)
+    status, out = command(tmp_path, capsys, "lineage", "features")
+    assert (status, "features" in out) == (0, True)
+
+
+def test_saes_made_otherwise_elsewhere_are_conflicts_and_archived_ones_can_go(tmp_path: Path) -> None:
+    later = time.time() + 7200
+    with (
+        open_session(str(tmp_path / "a" / "registry.db"), tmp_path / "a" / "store") as here,
+        open_session(str(tmp_path / "b" / "registry.db"), tmp_path / "b" / "store") as there,
+    ):
+        add_saes(here, "here")
+        add_saes(there, "there")
+        add_saes(there, "another", seed=1)
+        merged = merge(here.database, here.store, str(tmp_path / "b" / "registry.db"))
+        assert merged.facts["sae"] == 2
+        with here.database.read() as sql:
+            assert {row.family for row in sql.query(tables.Conflict)} == {"output", "sae"}
+        assert gc.find(here.database, here.store, now=later) == []
+        with here.database.write() as sql:
+            target = (
+                names.resolve(sql, "sae", digest_of({"seed": 0})[:32][-6:])
+                if False
+                else names.resolve(sql, "sae", uuid_of(digest_of({"seed": 0})).hex)
+            )
+            names.say(sql, "sae", target, "archive")
+            assert lineage.find(sql, target.hex).noun == "run"
+        assert [item.what.split()[0] for item in gc.find(here.database, here.store, now=later)] == ["artefact"] * 2
+
+
+@pytest.fixture(scope="module")
+def brought(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What chessreg tells of the noun of tests/entities/toy_entity.py, which nothing in it names."""
+    root = tmp_path_factory.mktemp("brought")
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE)])}
+    done = subprocess.run([sys.executable, HERE / "brought.py", root], capture_output=True, text=True, env=paths)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_a_noun_of_one_module_is_a_command_and_a_pane(brought: dict[str, Any]) -> None:
+    assert re.search(r"^  lens +From", brought["help"]["out"], re.MULTILINE)
+    rows = json.loads(brought["list"]["out"])
+    assert [(row["name"], row["layer"], row["loss"]) for row in rows] == [("mine", 0, 0.5), ("mine", 1, 1.5)]
+    assert brought["table"]["out"].splitlines()[0].split() == ["run", "name", "layer", "loss"]
+    assert json.loads(brought["show"]["out"])["hook_point"] == "blocks.1.hook_resid_post"
+    assert brought["several"]["status"] == 4
+    assert "mine has 2 lenses" in brought["several"]["err"]
+    assert brought["room"] == {"nouns": [*entities(), "lens"], "rows": [["mine", 2]]}
+    assert brought["thing"]["parts"] == ["lenses 2", "facts"]
+
+
+def test_a_noun_of_one_module_is_traced_merged_and_collected(brought: dict[str, Any]) -> None:
+    assert json.loads(brought["lineage"]["out"])["up"]["kind"] == "lens"
+    assert brought["node"] == "run"
+    assert brought["merge"]["conflicts"] == 4  # two outputs and two lenses came out otherwise
+    assert brought["taken"] == 2
+    assert brought["needed"] == 0
+    assert brought["rubbish"] == ["artefact", "artefact"]
