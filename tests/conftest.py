@@ -91,12 +91,12 @@ def pristine_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from chessreg.experiments.imported.games import ImportedGamesSpec
     from chessreg.experiments.probe import ProbeSpec
     from chessreg.experiments.vector import VectorSpec
-    from chessreg.models.checkpoint import CheckpointInfo, gpt2_config, save_checkpoint
-    from chessreg.models.random_twin import random_twin
+    from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+    from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 
     root = tmp_path_factory.mktemp("world")
     (root / "games.pgn").write_text("".join(random_game(n) for n in range(60)))
-    twin = random_twin(gpt2_config(n_layer=2, n_head=2, n_embd=32, block_size=1023, vocab_size=32), seed=0)
+    twin = random_gpt2(GPT2Config(n_layer=2, n_head=2, n_embd=32, block_size=1023, vocab_size=32), seed=0)
     save_checkpoint(twin, root / "twin", CheckpointInfo.of(twin, "pgn-char-32"))
     with open_session(str(root / "registry.db"), root / "store") as session:
         datasets.add_dataset(session.database, session.store, [root / "games.pgn"], name="sample")
@@ -141,7 +141,7 @@ def spawn() -> Callable[..., BaseProcess]:
     It is forked from a process that has imported what runs need and done nothing else: seconds less than a new one.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["chessreg.cli.root", "chessreg.session", "transformers.models.gpt2.modeling_gpt2"])
+    context.set_forkserver_preload(["chessreg.cli.root", "chessreg.session", "chessreg.models.language_model"])
 
     def start(words: list[str], said: Path | str = os.devnull) -> BaseProcess:
         process = context.Process(target=exec, args=(COMMAND, {"words": words, "said": str(said)}))

@@ -59,7 +59,7 @@ def checkpoint_row(
         "d_model": shape["n_embd"],
         "heads": shape["n_head"],
         "block_size": info.block_size,
-        "tokenizer": info.tokenizer,
+        "tokenizer": info.encoding,
         "parameters": info.parameters,
         "parameters_without_embeddings": info.parameters_without_embeddings,
         "residual": info.residual,
@@ -241,15 +241,14 @@ def random_twin(
     """Register an untrained model of a checkpoint's shape: the baseline of every probe (Karvonen 2024, Table 1)."""
     from chessreg.models.checkpoint import CheckpointInfo, load_model, read_info, save_checkpoint
     from chessreg.models.checkpoint import digest as content_digest
-    from chessreg.models.random_twin import random_twin as untrained
 
     register.prepare(database, name)
     inputs = Inputs(database, store)
     parent, original = inputs.checkpoint(inputs.recipe(NOUN, reference))
     with store.stage(NOUN) as folder:
-        model = untrained(load_model(original).config, seed)
+        model = load_model(original).untrained(seed)
         source = {"format": "random-init", "seed": seed, "shape_of": parent.artefact}
-        info = CheckpointInfo.of(model, read_info(original).tokenizer, tokens_seen=0, source=source)
+        info = CheckpointInfo.of(model, read_info(original).encoding, tokens_seen=0, source=source)
         save_checkpoint(model, folder, info)
         content = content_digest(folder)
         known = find_content(database, store, content)

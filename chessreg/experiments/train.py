@@ -189,10 +189,10 @@ def emit_point(task: Task[TrainSpec, TrainHowSettings], point: TrainPoint) -> No
 def publish(task: Task[TrainSpec, TrainHowSettings], trainer: Any) -> None:
     """The trained model as the output `checkpoint`, with its row."""
     from chessreg.entities.checkpoints import checkpoint_row, tokenizer_row
-    from chessreg.models.checkpoint import CheckpointInfo, from_training, read_info, save_checkpoint
+    from chessreg.models.checkpoint import CheckpointInfo, read_info, save_checkpoint
 
     spec = task.spec
-    model = from_training(trainer.model.cpu())
+    model = trainer.trained()
     source = {"format": "chessreg-train", "spec_hash": task.resolved.spec_hash, "finished": time.strftime("%Y-%m-%d")}
     info = CheckpointInfo.of(model, spec.tokenizer, tokens_seen=trainer.tokens_seen, source=source)
     with task.output("checkpoint", 0, "checkpoint") as folder:

@@ -54,7 +54,7 @@ class DecodingSession:
         self.edits = list(edits)
         self.tokens: list[list[int]] = [[] for _ in range(rows)]
         self.cache = SlotCache(model.n_layers, rows)
-        self.logprobs = torch.full((rows, model.vocab_size), torch.nan, device=model.device)
+        self.logprobs = torch.full((rows, model.outputs), torch.nan, device=model.device)
         self._clean = [0] * rows  # how many of a row's columns hold keys and values that may be reused
         self._known = [True] * rows  # whether a row's logprobs are of its last token
         self._watched: dict[int, int] = {}  # layers whose residuals are kept now, with their places
@@ -273,7 +273,7 @@ class DecodingSession:
 
     def head(self, hidden: Tensor) -> Tensor:
         """Log-probabilities float32 [..., vocab] of final hidden states [..., d_model]."""
-        return torch.log_softmax(self.model.hf.lm_head(hidden).float(), -1)
+        return torch.log_softmax(self.model.network.unembed(hidden).float(), -1)
 
     def forward(self, new: Ragged, keep: Keep = lambda layer, residual: None) -> Tensor:
         """Final hidden states [T, d_model] of these tokens, under the session's edits.

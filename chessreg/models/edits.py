@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from torch import Tensor, nn
@@ -18,6 +18,9 @@ from chessreg.encodings import positions as text_positions
 from chessreg.encodings.tokenizers import tokenizer
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.named import Registry
+
+if TYPE_CHECKING:
+    from chessreg.models.adapters.base import Network
 
 
 @dataclass(frozen=True)
@@ -114,19 +117,20 @@ class Edit:
 
 
 @contextmanager
-def editing(blocks: Sequence[nn.Module], edits: Sequence[tuple[Edit, Tensor | None]]) -> Iterator[None]:
+def editing(network: Network, edits: Sequence[tuple[Edit, Tensor | None]]) -> Iterator[None]:
     """Apply edits to every forward pass inside, in order; each with a mask bool [batch, length] or None (all).
 
     Raises NotFoundError for a layer that the model does not have.
     """
     handles = []
-    biases: list[tuple[Any, nn.Parameter]] = []
+    biases: list[tuple[nn.Linear, nn.Parameter]] = []
+    blocks = network.blocks
     try:
         for edit, mask in edits:
             if not 0 <= edit.layer < len(blocks):
                 raise NotFoundError(f"no layer {edit.layer}: the model has layers 0 to {len(blocks) - 1}")
             if edit.form == "mlp-bias":
-                biases.append(_add_bias(blocks[edit.layer], edit))
+                biases.append(_add_bias(network.bias_matrix(edit.layer), edit))
             else:
                 handles.append(blocks[edit.layer].register_forward_hook(_hook(edit, mask)))
         yield
@@ -137,12 +141,11 @@ def editing(blocks: Sequence[nn.Module], edits: Sequence[tuple[Edit, Tensor | No
             matrix.bias = bias
 
 
-def _add_bias(block: Any, edit: Edit) -> tuple[Any, nn.Parameter]:
-    """Give the block's last matrix a bias with the edit in it; returns the matrix and the bias that it had.
+def _add_bias(matrix: nn.Linear, edit: Edit) -> tuple[nn.Linear, nn.Parameter]:
+    """Give a block's last matrix a bias with the edit in it; returns the matrix and the bias that it had.
 
     chess_gpt_eval sets the bias; its models have none, so adding is the same there, and right for folded models too.
     """
-    matrix: Any = block.mlp.c_proj
     bias: nn.Parameter = matrix.bias
     matrix.bias = nn.Parameter(bias.detach() + edit.delta(bias)[0, 0], requires_grad=False)
     return matrix, bias

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,14 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from chessreg.encodings.tokenizers import Tokenizer, tokenizer
 from chessreg.errors import BadInputError, NotFoundError
+from chessreg.models.adapters.base import AttentionKind, HeadKind, Network
 from chessreg.models.checkpoint import CheckpointInfo, load_model, read_info
 from chessreg.models.edits import Edit, editing, position_set
 
 if TYPE_CHECKING:
-    from transformers import GPT2LMHeadModel
-
     from chessreg.models.decoding import DecodingSession
+
+RESIDUAL = re.compile(r"blocks\.(\d+)\.hook_resid_post")
 
 
 class _Reached(Exception):
@@ -28,12 +31,12 @@ class _Reached(Exception):
 class LanguageModel:
     """A checkpoint in memory, and what its chessreg.json says (`info`). Layers are 0-based.
 
-    The Hugging Face model is at `hf`, unchanged: hooks and edits are registered for one pass and removed.
+    The weights are in `network`, unchanged: hooks and edits are registered for one pass and removed.
     """
 
-    def __init__(self, hf: GPT2LMHeadModel, info: CheckpointInfo | None = None, name: str = "model") -> None:
-        self.hf = hf.eval()
-        self.info = info or CheckpointInfo.of(hf, "pgn-char-32")
+    def __init__(self, network: Network, info: CheckpointInfo | None = None, name: str = "model") -> None:
+        self.network = network.eval()
+        self.info = info or CheckpointInfo.of(network, "pgn-char-32")
         self.name = name
 
     @classmethod
@@ -48,8 +51,28 @@ class LanguageModel:
         return cls(load_model(folder, dtype).to(device), read_info(folder), folder.name)
 
     @property
+    def encoding(self) -> Tokenizer:
+        """How chess is written for it."""
+        return tokenizer(self.info.encoding)
+
+    @property
+    def attention(self) -> AttentionKind:
+        """What a token sees: "causal", those before it, or "bidirectional", all."""
+        return self.network.attention
+
+    @property
+    def head(self) -> HeadKind:
+        """What it predicts: after every token the next, or one action after the last."""
+        return self.network.head
+
+    @property
+    def adapter(self) -> str:
+        """The name of its architecture, and so of the adapter that serves it."""
+        return self.network.architecture
+
+    @property
     def tokenizer(self) -> str:
-        return self.info.tokenizer
+        return self.info.encoding
 
     @property
     def residual(self) -> Literal["raw", "centred"]:
@@ -57,41 +80,49 @@ class LanguageModel:
 
     @property
     def n_layers(self) -> int:
-        return int(self.hf.config.n_layer)
+        return self.network.n_layer
 
     @property
     def d_model(self) -> int:
-        return int(self.hf.config.n_embd)
+        return self.network.d_model
 
     @property
     def block_size(self) -> int:
-        return int(self.hf.config.n_positions)
+        return self.network.block_size
 
     @property
     def vocab_size(self) -> int:
-        return int(self.hf.config.vocab_size)
+        """Ids that it reads."""
+        return self.network.vocab_size
+
+    @property
+    def outputs(self) -> int:
+        """Ids that it writes: those that it reads, or actions."""
+        return self.network.outputs
 
     @property
     def device(self) -> torch.device:
-        return self.hf.transformer.wte.weight.device
+        return next(self.network.parameters()).device
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.hf.transformer.wte.weight.dtype
+        return next(self.network.parameters()).dtype
 
     @property
     def blocks(self) -> Sequence[nn.Module]:
-        return self.hf.transformer.h
+        return self.network.blocks
 
     @torch.inference_mode()
     def logits(self, tokens: Tensor, *, edits: Sequence[Edit] = (), lengths: Tensor | None = None) -> Tensor:
-        """Logits [batch, length, vocab] of token ids [batch, length]; rows may be padded on the right.
+        """Logits [batch, length, outputs] of token ids [batch, length]; of an action head [batch, 1, outputs].
 
+        Rows may be padded on the right where attention is causal.
         lengths [batch] are the rows' own lengths; edits at the last position need them when rows are padded.
         """
         self._check(tokens)
-        with editing(self.blocks, self._masked(edits, tokens, lengths)):
-            return self.hf(tokens.to(self.device), use_cache=False).logits
+        with editing(self.network, self._masked(edits, tokens, lengths)):
+            logits: Tensor = self.network(tokens.to(self.device))
+        return logits
 
     @torch.inference_mode()
     def residuals(
@@ -122,8 +153,8 @@ class LanguageModel:
                     out[place] = kept
 
         if wanted:
-            with editing(self.blocks, self._masked(edits, tokens, lengths)), self.watching(set(wanted), keep, True):
-                self.hf.transformer(tokens.to(self.device), use_cache=False)
+            with editing(self.network, self._masked(edits, tokens, lengths)), self.watching(set(wanted), keep, True):
+                self.network.hidden(tokens.to(self.device))
         return out
 
     def session(self, rows: int, edits: Sequence[Edit] = ()) -> DecodingSession:
@@ -133,25 +164,25 @@ class LanguageModel:
         return DecodingSession(self, rows, edits)
 
     def bridge(self, hook_points: Sequence[str] = ()) -> Any:
-        """A TransformerBridge over a copy of the model, on which these TransformerLens hook points fire.
+        """A TransformerBridge on which these TransformerLens hook points fire, for hooks of one's own.
 
-        Raises NotFoundError for a name that no such model has. See bridge.py.
+        Raises NotFoundError for a name that no such model has. See adapters/bridge.py.
         """
-        from chessreg.models.bridge import bridge
+        from chessreg.models.adapters.bridge import bridge
 
-        return bridge(self, hook_points)
+        return bridge(self.network, hook_points)
 
     def activations(self, tokens: Tensor, hook_points: Sequence[str]) -> dict[str, Tensor]:
-        """Activations under TransformerLens names, each as its hook sees it; residual streams without a bridge."""
-        from chessreg.models.bridge import activations
+        """{TransformerLens name: activation [batch, length, …]} in one pass, each in its hook's own dtype.
 
-        return activations(self, tokens, hook_points)
-
-    def all_hook_points(self) -> list[str]:
-        """Every TransformerLens name that fires on this model, sorted."""
-        from chessreg.models.bridge import all_hook_points
-
-        return all_hook_points(self)
+        When only residual streams are asked for, no bridge is built.
+        """
+        layers = {name: int(found[1]) for name in hook_points if (found := RESIDUAL.fullmatch(name))}
+        if len(layers) == len(set(hook_points)):
+            return dict(zip(layers, self.residuals(tokens, list(layers.values())), strict=True))
+        with torch.inference_mode():
+            _, cache = self.bridge(hook_points).run_with_cache(tokens.to(self.device), names_filter=list(hook_points))
+        return {name: cache[name] for name in hook_points}  # aliases of a hook come too: keep the names asked for
 
     @contextmanager
     def watching(self, layers: set[int], keep: Callable[[int, Tensor], None], leave: bool = False) -> Iterator[None]:

@@ -18,13 +18,11 @@ import torch
 from torch import Tensor
 
 from chessreg.models.edits import Edit, editing
-from chessreg.models.row_attention import by_rows, spans
+from chessreg.models.row_attention import spans
 from chessreg.models.slot_cache import SlotCache, Slots
 
 if TYPE_CHECKING:
     from chessreg.models.language_model import LanguageModel
-
-NO_MASK = torch.zeros(1, 1, 1, 1)  # where every row has its own
 
 Keep = Callable[[int, Tensor], None]
 
@@ -77,9 +75,8 @@ def packed(
     masks = [None if mask is None else torch.from_numpy(mask[:, None]) for mask in new.masks]
     chosen = [edit.take(rows) if edit.per_row else edit for edit in edits]
     positions = new.positions.clip(max=model.block_size - 1)[:, None]
-    with by_rows(model.hf):
-        hidden = _transform(model, cache, new.ids[:, None], positions, NO_MASK, list(zip(chosen, masks, strict=True)),
-                            watched, lambda layer, residual: keep(layer, residual[:, 0]))  # fmt: skip
+    hidden = _transform(model, cache, new.ids[:, None], positions, None, list(zip(chosen, masks, strict=True)),
+                        watched, lambda layer, residual: keep(layer, residual[:, 0]))  # fmt: skip
     return hidden[:, 0]
 
 
@@ -138,14 +135,8 @@ def _transform(
     keep: Keep,
 ) -> Tensor:
     with ExitStack() as stack:
-        stack.enter_context(editing(model.blocks, edits))
+        stack.enter_context(editing(model.network, edits))
         if watched:
             stack.enter_context(model.watching(watched, keep))
-        hidden: Tensor = model.hf.transformer(
-            torch.from_numpy(ids).to(model.device),
-            past_key_values=cache,
-            attention_mask=mask,
-            position_ids=torch.from_numpy(positions).to(model.device),
-            use_cache=True,
-        ).last_hidden_state
-    return hidden
+        tokens, places = torch.from_numpy(ids).to(model.device), torch.from_numpy(positions).to(model.device)
+        return model.network.hidden(tokens, places, cache, mask)

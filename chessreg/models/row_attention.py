@@ -6,18 +6,14 @@ memory, which is most of a decoding pass. Here each row is a call of its own ove
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface
 
-NAME = "chessreg-rows"
 CALL = 64  # keys that could be read in the time that a call takes by itself
 
 
@@ -34,9 +30,10 @@ class RowSpan:
 
 @dataclass(frozen=True)
 class RowKeys:
-    """A layer's keys, or its values, of all rows [row, head, column, d_head], and what this pass reads of them."""
+    """A layer's keys and values of all rows [row, head, column, d_head], and what this pass reads of them."""
 
-    cached: Tensor
+    keys: Tensor
+    values: Tensor
     spans: Sequence[RowSpan]
 
 
@@ -63,29 +60,13 @@ def spans(
     return found
 
 
-def attend(
-    module: nn.Module, query: Tensor, key: RowKeys, value: RowKeys, mask: Any, scaling: float | None = None, **_: Any
-) -> tuple[Tensor, None]:
-    """Attention [token, 1, head, d_head] of queries [token, head, 1, d_head]: every token is a batch row of its own."""
+def attend_by_rows(query: Tensor, cached: RowKeys) -> Tensor:
+    """Attention [token, head, 1, d_head] of queries of this shape: every token is a batch row of its own."""
+    scale = query.shape[-1] ** -0.5
     found = []
-    for span in key.spans:
+    for span in cached.spans:
         part = slice(span.row, span.row + 1)
-        keys, values = key.cached[part, :, : span.keys], value.cached[part, :, : span.keys]
+        keys, values = cached.keys[part, :, : span.keys], cached.values[part, :, : span.keys]
         asked = query[span.tokens].transpose(0, 2)
-        found.append(scaled_dot_product_attention(asked, keys, values, attn_mask=span.bias, scale=scaling))
-    return torch.cat(found, 2).permute(2, 0, 1, 3), None
-
-
-AttentionInterface.register(NAME, attend)
-
-
-@contextmanager
-def by_rows(model: nn.Module) -> Iterator[None]:
-    """Within, the model's attention layers call `attend`."""
-    config: Any = model.config
-    before = config._attn_implementation
-    config._attn_implementation = NAME
-    try:
-        yield
-    finally:
-        config._attn_implementation = before
+        found.append(scaled_dot_product_attention(asked, keys, values, attn_mask=span.bias, scale=scale))
+    return torch.cat(found, 2).transpose(0, 2)

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, CacheLayerMixin
 
 from chessreg.models.row_attention import RowKeys, RowSpan
 
@@ -34,81 +32,67 @@ class Slots:
     spans: Sequence[RowSpan] | None = None
 
 
-class SlotLayer(CacheLayerMixin):
+class SlotLayer:
     """One layer's keys and values, [row, head, column, d_head]; zeros where nothing was written, never garbage."""
 
-    is_compileable = False
-    is_sliding = False
-
     def __init__(self, rows: int) -> None:
-        super().__init__()
         self.row_count = rows
         self.slots: Slots | None = None
+        self.keys: Tensor | None = None
+        self.values: Tensor | None = None
 
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        self.dtype, self.device = key_states.dtype, key_states.device
-        _, heads, _, d_head = key_states.shape
-        self.keys = key_states.new_zeros(self.row_count, heads, 0, d_head)
-        self.values = value_states.new_zeros(self.row_count, heads, 0, d_head)
-        self.is_initialized = True
-
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
+    def update(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor] | RowKeys:
+        """Write a pass's keys and values, and return what it attends to: its own, or all that the cache has for it."""
         slots = self.slots
         assert slots is not None
-        self._grow(slots.width)
-        rows = torch.arange(self.row_count, device=self.device) if slots.rows is None else slots.rows
-        self.keys[rows[:, None], :, slots.columns] = key_states.transpose(1, 2)
-        self.values[rows[:, None], :, slots.columns] = value_states.transpose(1, 2)
+        kept_keys = self.keys = self._grown(self.keys, keys, slots.width)
+        kept_values = self.values = self._grown(self.values, values, slots.width)
+        rows = torch.arange(self.row_count, device=keys.device) if slots.rows is None else slots.rows
+        kept_keys[rows[:, None], :, slots.columns] = keys.transpose(1, 2)
+        kept_values[rows[:, None], :, slots.columns] = values.transpose(1, 2)
         if slots.spans is not None:
-            return RowKeys(self.keys, slots.spans), RowKeys(self.values, slots.spans)
+            return RowKeys(kept_keys, kept_values, slots.spans)
         if slots.fresh:
-            return key_states, value_states
+            return keys, values
         if slots.rows is None:
-            return self.keys[:, :, : slots.width], self.values[:, :, : slots.width]
+            return kept_keys[:, :, : slots.width], kept_values[:, :, : slots.width]
         # whole rows first: that is one copy of memory a row, four times faster than picking columns at the same time
-        picked = self.keys.index_select(0, slots.rows), self.values.index_select(0, slots.rows)
+        picked = kept_keys.index_select(0, slots.rows), kept_values.index_select(0, slots.rows)
         return picked[0][:, :, : slots.width], picked[1][:, :, : slots.width]
 
     def take(self, rows: Tensor) -> None:
         """Become the cache of these rows, some of which may be repeated."""
         self.row_count = len(rows)
-        if self.is_initialized:
+        if self.keys is not None and self.values is not None:
             self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
 
     def copy(self) -> SlotLayer:
         """A layer of its own with the same keys and values."""
         other = SlotLayer(self.row_count)
-        if self.is_initialized:
-            other.lazy_initialization(self.keys, self.values)
+        if self.keys is not None and self.values is not None:
             other.keys, other.values = self.keys.clone(), self.values.clone()
         return other
 
-    def _grow(self, width: int) -> None:
-        missing = width - self.keys.shape[2]
-        if missing > 0:
-            missing = -(-missing // STEP) * STEP
-            self.keys = torch.nn.functional.pad(self.keys, (0, 0, 0, missing))
-            self.values = torch.nn.functional.pad(self.values, (0, 0, 0, missing))
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """For a pass without a mask of its own, which only happens when nothing came before: plain causal."""
-        return query_length, 0
-
-    def get_seq_length(self) -> int:
-        return 0
-
-    def get_max_length(self) -> int:
-        return -1
+    def _grown(self, kept: Tensor | None, new: Tensor, width: int) -> Tensor:
+        """At least `width` columns."""
+        if kept is None:
+            kept = new.new_zeros(self.row_count, new.shape[1], 0, new.shape[3])
+        missing = width - kept.shape[2]
+        if missing <= 0:
+            return kept
+        return torch.nn.functional.pad(kept, (0, 0, 0, -(-missing // STEP) * STEP))
 
 
-class SlotCache(Cache):
+class SlotCache:
     """The cache of all layers of a model."""
 
     def __init__(self, n_layers: int, rows: int) -> None:
         self.row_count = rows
-        super().__init__(layers=[SlotLayer(rows) for _ in range(n_layers)])
+        self.layers = [SlotLayer(rows) for _ in range(n_layers)]
+
+    def update(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor] | RowKeys:
+        """What a layer's attention reads in this pass, after its new keys and values [row, head, q, d_head] came in."""
+        return self.layers[layer].update(keys, values)
 
     def place(self, slots: Slots) -> None:
         """Say where the next forward pass writes and reads."""

@@ -34,7 +34,7 @@ def bare_loop(session: Session, texts: list[str], batch: int) -> float:
         tokens = torch.zeros(len(part), min(max(map(len, part)), model.block_size), dtype=torch.int64)
         for i, ids in enumerate(part):
             tokens[i, : len(ids)] = torch.from_numpy(ids[: tokens.shape[1]].astype(np.int64))
-        model.hf.transformer(tokens, use_cache=False)
+        model.network.hidden(tokens)
     return time.perf_counter() - began
 
 

@@ -19,11 +19,10 @@ import numpy as np
 import torch
 
 from chessreg.encodings.tokenizers import tokenizer
-from chessreg.models.checkpoint import gpt2_config
+from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
 from chessreg.models.decoding import DecodingSession
 from chessreg.models.language_model import LanguageModel
 from chessreg.models.legal import move_logprobs
-from chessreg.models.random_twin import random_twin
 
 WRITTEN, ANSWER = 6, 5
 
@@ -89,8 +88,8 @@ def main() -> None:
     parser.add_argument("--checkpoint", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    config = gpt2_config(n_layer=8, n_head=6, n_embd=192, block_size=1023, vocab_size=32)
-    model = LanguageModel.load(options.checkpoint) if options.checkpoint else LanguageModel(random_twin(config, 0))
+    config = GPT2Config(n_layer=8, n_head=6, n_embd=192, block_size=1023, vocab_size=32)
+    model = LanguageModel.load(options.checkpoint) if options.checkpoint else LanguageModel(random_gpt2(config, 0))
     print(json.dumps({name: round(value, 1) for name, value in bench(model, options.games, options.turns).items()}))
 
 

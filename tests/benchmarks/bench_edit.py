@@ -24,6 +24,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from chessreg.entities import checkpoints, datasets, splits
@@ -100,25 +101,21 @@ def forward_clock(model: LanguageModel) -> Iterator[SimpleNamespace]:
     """Seconds spent in the model's forward passes, its head included."""
     clock = SimpleNamespace(seconds=0.0, began=0.0, tokens=0)
 
-    def before(module: Any, arguments: Any) -> None:
-        clock.began = time.perf_counter()
+    def timed(method: Any, tokens: bool) -> Any:
+        def call(*arguments: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return method(*arguments)
+            finally:
+                clock.seconds += time.perf_counter() - began
+                clock.tokens += arguments[0].numel() if tokens else 0
 
-    def after(module: Any, arguments: Any, output: Any) -> None:
-        clock.seconds += time.perf_counter() - clock.began
+        return call
 
-    def count(module: Any, arguments: Any) -> None:
-        clock.tokens += arguments[0].numel()
-
-    handles = [
-        *(m.register_forward_pre_hook(before) for m in (model.hf.transformer, model.hf.lm_head)),
-        *(m.register_forward_hook(after) for m in (model.hf.transformer, model.hf.lm_head)),
-        model.hf.transformer.register_forward_pre_hook(count),
-    ]
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model.network, "hidden", timed(model.network.hidden, True))
+        patch.setattr(model.network, "unembed", timed(model.network.unembed, False))
         yield clock
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def bench(session: Session, arguments: argparse.Namespace) -> dict[str, Any]:

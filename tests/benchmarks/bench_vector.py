@@ -44,7 +44,7 @@ def plain_layer(model: LanguageModel, texts: list[str], classes: np.ndarray, lay
         characters, plies = find("dots", text)
         tokens = torch.from_numpy(encode(text[:AUTHORS_LENGTH]).astype(np.int64))[None]
         with torch.inference_mode():
-            model.hf(tokens, use_cache=False)
+            model.network.hidden(tokens)
         at = characters[(plies >= 50) & (plies <= 64)]
         sums[k] += kept[0][0, at[at < tokens.shape[1]]].double().sum(0).numpy()
         games[k] += 1
@@ -67,7 +67,7 @@ def bare_passes(model: LanguageModel, texts: list[str], batch: int) -> float:
         tokens = torch.zeros(len(part), max(map(len, part)), dtype=torch.int64)
         for i, ids in enumerate(part):
             tokens[i, : len(ids)] = torch.from_numpy(ids.astype(np.int64))
-        model.hf.transformer(tokens, use_cache=False)
+        model.network.hidden(tokens)
     return time.perf_counter() - began
 
 

@@ -13,8 +13,8 @@ from sqlalchemy import func, select
 
 from chessreg.entities import checkpoints, datasets, splits
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.models.checkpoint import CheckpointInfo, gpt2_config, load_model, save_checkpoint
-from chessreg.models.random_twin import random_twin
+from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+from chessreg.models.checkpoint import CheckpointInfo, load_model, save_checkpoint
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import uuid_of
@@ -32,8 +32,8 @@ def place(tmp_path: Path) -> Iterator[tuple[Database, Store]]:
 
 def hugging_face(folder: Path, seed: int = 0, vocabulary: int = 32) -> Path:
     """A tiny GPT-2 as Hugging Face writes one: without chessreg.json."""
-    config = gpt2_config(n_layer=2, n_head=2, n_embd=16, block_size=64, vocab_size=vocabulary)
-    model = random_twin(config, seed)
+    config = GPT2Config(n_layer=2, n_head=2, n_embd=16, block_size=64, vocab_size=vocabulary)
+    model = random_gpt2(config, seed)
     save_checkpoint(model, folder, CheckpointInfo.of(model, "pgn-char-32"))
     (folder / "chessreg.json").unlink()
     return folder
@@ -107,7 +107,7 @@ def test_other_tools_read_an_export(place: Any, tmp_path: Path) -> None:
     out = checkpoints.export_checkpoint(database, store, "tiny", tmp_path / "out")
     tokens = torch.arange(32)[None]
     theirs = GPT2LMHeadModel.from_pretrained(out).eval()(tokens).logits
-    ours = load_model(store.path(made.artefact))(tokens).logits
+    ours = load_model(store.path(made.artefact))(tokens)
     assert torch.equal(theirs, ours)
 
 
@@ -154,9 +154,9 @@ def test_a_twin_has_the_shape_and_none_of_the_knowledge(place: Any, tmp_path: Pa
     assert row.parent_id == parent.id
     assert (row.source_format, row.tokens_seen, row.training_datasets) == ("random-init", 0, [])
     assert row.parameters == original.parameters
-    weights = load_model(store.path(row.artefact)).transformer.wte.weight
-    assert not torch.equal(weights, load_model(store.path(original.artefact)).transformer.wte.weight)
-    expected = random_twin(load_model(store.path(original.artefact)).config, 3).transformer.wte.weight
+    weights = load_model(store.path(row.artefact)).wte.weight
+    assert not torch.equal(weights, load_model(store.path(original.artefact)).wte.weight)
+    expected = random_gpt2(load_model(store.path(original.artefact)).config, 3).wte.weight
     assert torch.equal(weights, expected)
 
 

@@ -18,7 +18,6 @@ from chessreg.entities import fetching
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.models import hub
 from chessreg.models.hub import source_named, url_of
-from chessreg.models.random_twin import random_twin
 from chessreg.registry import tables
 from chessreg.session import Session, open_session
 
@@ -88,11 +87,11 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def model_bytes(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A tiny model in the author's file layout."""
-    from chessreg.models.checkpoint import gpt2_config
+    from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
 
     shape = {"n_layer": 2, "n_head": 2, "n_embd": 16, "block_size": 48, "vocab_size": 32}
     weights = {}
-    for name, tensor in random_twin(gpt2_config(**shape), seed=1).state_dict().items():
+    for name, tensor in random_gpt2(GPT2Config(**shape), seed=1).weights().items():
         if not name.endswith(".bias"):
             weights[f"_orig_mod.{name}"] = tensor.t() if ".h." in name and tensor.dim() == 2 else tensor
     path = tmp_path_factory.mktemp("hub") / "ckpt.pt"

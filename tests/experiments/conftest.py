@@ -15,9 +15,9 @@ import torch
 
 from chessreg.encodings.tokenizers import PgnCharacters
 from chessreg.games.openings import OpeningSpec, openings
-from chessreg.models.checkpoint import CheckpointInfo, gpt2_config, save_checkpoint
+from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.models.language_model import LanguageModel
-from chessreg.models.random_twin import random_twin
 
 torch.set_num_threads(1)  # tiny matrices: a second thread only waits
 
@@ -37,19 +37,19 @@ def transitions(likes: str = "") -> np.ndarray:
 def bigram_model(block_size: int = 512, likes: str = "") -> LanguageModel:
     """A one-block GPT: the embedding is one-hot, the MLP a table of transitions, attention writes nothing."""
     size = PgnCharacters.size
-    config = gpt2_config(n_layer=1, n_head=1, n_embd=size, block_size=block_size, vocab_size=size, d_mlp=size)
-    hf = random_twin(config, 0)
+    config = GPT2Config(n_layer=1, n_head=1, n_embd=size, block_size=block_size, vocab_size=size, d_mlp=size)
+    hf = random_gpt2(config, 0)
     table = torch.from_numpy(transitions(likes)).float()
-    block = hf.transformer.h[0]
+    block = hf.h[0]
     with torch.no_grad():
         for parameter in hf.parameters():
             parameter.zero_()
-        hf.transformer.wte.weight.copy_(torch.eye(size))
+        hf.wte.weight.copy_(torch.eye(size))
         block.ln_2.weight.fill_(1)
         block.mlp.c_fc.weight.copy_(10 * torch.eye(size))
         active = torch.nn.functional.gelu(10 * torch.nn.functional.layer_norm(torch.eye(size), (size,)))
-        block.mlp.c_proj.weight.copy_(torch.linalg.solve(active, 10 * table - torch.eye(size)))
-        hf.transformer.ln_f.weight.fill_(2.5)
+        block.mlp.c_proj.weight.copy_(torch.linalg.solve(active, 10 * table - torch.eye(size)).T)
+        hf.ln_f.weight.fill_(2.5)
     return LanguageModel(hf)
 
 
@@ -62,6 +62,6 @@ def bigram() -> Callable[..., LanguageModel]:
 @pytest.fixture(scope="session")
 def checkpoint_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bigram") / "checkpoint"
-    made = bigram_model()
-    save_checkpoint(made.hf, folder, CheckpointInfo.of(made.hf, PgnCharacters.name, source={"format": "test"}))
+    made = bigram_model().network
+    save_checkpoint(made, folder, CheckpointInfo.of(made, PgnCharacters.name, source={"format": "test"}))
     return folder

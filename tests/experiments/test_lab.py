@@ -34,7 +34,7 @@ EDIT = {"checkpoint": "likes-nc3", "probe": "likes-nc3-board", "moves": MOVES, "
 def lab(world_session, bigram, tmp_path) -> Lab:
     """A lab in a world with a model that writes legal moves, and probes of it."""
     session, model = world_session, bigram(likes=".Nc3 ")
-    save_checkpoint(model.hf, tmp_path / "model", CheckpointInfo.of(model.hf, "pgn-char-32"))
+    save_checkpoint(model.network, tmp_path / "model", CheckpointInfo.of(model.network, "pgn-char-32"))
     import_checkpoint(session.database, session.store, tmp_path / "model", name="likes-nc3")
     cache = CacheSpec(checkpoint="likes-nc3", dataset="sample:fit", last=10)
     session.run(cache, CacheHow(threads=1), name="likes-nc3-fit")

@@ -8,11 +8,10 @@ import pytest
 import torch
 
 from chessreg.encodings.tokenizers import Tokenizer, tokenizer
-from chessreg.models.checkpoint import gpt2_config
+from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
 from chessreg.models.edits import POSITION_SETS, PositionSet, register_positions
 from chessreg.models.importers import import_checkpoint
 from chessreg.models.language_model import LanguageModel
-from chessreg.models.random_twin import random_twin
 
 torch.set_num_threads(1)  # tiny matrices: a second thread only waits, the longer the busier the machine
 
@@ -23,7 +22,7 @@ if "test-even-ids" not in POSITION_SETS:
 
 def tiny_model(seed: int = 0, block_size: int = 96) -> LanguageModel:
     """2 layers, d_model 32; weights ten times nanoGPT's, so that its predictions are far from uniform."""
-    hf = random_twin(gpt2_config(n_layer=2, n_head=4, n_embd=32, block_size=block_size, vocab_size=32), seed)
+    hf = random_gpt2(GPT2Config(n_layer=2, n_head=4, n_embd=32, block_size=block_size, vocab_size=32), seed)
     with torch.no_grad():
         for name, parameter in hf.named_parameters():
             if parameter.dim() == 2:

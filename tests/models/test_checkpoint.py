@@ -5,36 +5,28 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.models.checkpoint import (
-    CheckpointInfo,
-    count_parameters,
-    digest,
-    from_training,
-    gpt2_config,
-    load_model,
-    read_info,
-    save_checkpoint,
-)
-from chessreg.models.gpt import GPT, GPTConfig
+from chessreg.models.adapters.gpt2 import GPT2, GPT2Config, random_gpt2
+from chessreg.models.checkpoint import CheckpointInfo, digest, load_model, read_info, save_checkpoint
 from chessreg.models.language_model import LanguageModel
-from chessreg.models.random_twin import random_twin
+from chessreg.models.training import Corpus, TrainConfig, Trainer
 
 TOKENS = torch.arange(60).reshape(2, 30) % 32
 
 
 def saved(model: LanguageModel, folder: Path, dtype: str = "float32") -> Path:
-    info = CheckpointInfo.of(model.hf, "pgn-char-32", tokens_seen=123, source={"format": "test"})
-    save_checkpoint(model.hf, folder, info, dtype)  # type: ignore[arg-type]
+    info = CheckpointInfo.of(model.network, "pgn-char-32", tokens_seen=123, source={"format": "test"})
+    save_checkpoint(model.network, folder, info, dtype)  # type: ignore[arg-type]
     return folder
 
 
 def test_a_saved_checkpoint_comes_back_bit_for_bit(tiny: LanguageModel, tmp_path: Path) -> None:
     folder = saved(tiny, tmp_path / "one")
-    assert torch.equal(load_model(folder)(TOKENS).logits, tiny.hf(TOKENS).logits)
+    assert torch.equal(load_model(folder)(TOKENS), tiny.network(TOKENS))
     info = read_info(folder)
     assert (info.tokenizer, info.residual, info.tokens_seen, info.block_size) == ("pgn-char-32", "raw", 123, 96)
     assert info.architecture["bias"] is False
@@ -47,7 +39,7 @@ def test_any_other_tool_loads_the_folder(tiny: LanguageModel, tmp_path: Path) ->
     from transformers import AutoModelForCausalLM
 
     other = AutoModelForCausalLM.from_pretrained(saved(tiny, tmp_path), local_files_only=True)
-    assert torch.allclose(other(TOKENS).logits, tiny.hf(TOKENS).logits, atol=1e-6)
+    assert torch.allclose(other(TOKENS).logits, tiny.network(TOKENS), atol=1e-6)
 
 
 def test_bfloat16_halves_the_file_and_computes_in_float32(tiny: LanguageModel, tmp_path: Path) -> None:
@@ -56,69 +48,66 @@ def test_bfloat16_halves_the_file_and_computes_in_float32(tiny: LanguageModel, t
     assert sizes[1] < 0.6 * sizes[0]
     model = LanguageModel.load(half)
     assert model.dtype == torch.float32
-    rounded = {n: p.bfloat16().float() for n, p in tiny.hf.named_parameters()}
-    assert all(torch.equal(p, rounded[n]) for n, p in model.hf.named_parameters())
+    rounded = {n: p.bfloat16().float() for n, p in tiny.network.named_parameters()}
+    assert all(torch.equal(p, rounded[n]) for n, p in model.network.named_parameters())
     assert tiny.dtype == torch.float32  # the model in memory is not changed
 
 
 def test_the_digest_is_of_the_content(tiny: LanguageModel, tmp_path: Path) -> None:
     one, two = saved(tiny, tmp_path / "one"), saved(tiny, tmp_path / "two")
     assert digest(one) == digest(two)
-    other = random_twin(tiny.hf.config, 5)
+    other = random_gpt2(tiny.network.config, 5)
     save_checkpoint(other, tmp_path / "three", CheckpointInfo.of(other, "pgn-char-32"))
-    save_checkpoint(tiny.hf, tmp_path / "four", CheckpointInfo.of(tiny.hf, "pgn-char-32", residual="centred"))
+    save_checkpoint(tiny.network, tmp_path / "four", CheckpointInfo.of(tiny.network, "pgn-char-32", residual="centred"))
     assert len({digest(one), digest(tmp_path / "three"), digest(tmp_path / "four")}) == 3
 
 
 @pytest.mark.parametrize(("layers", "parameters"), [(8, 25_714_688), (16, 50_888_704)])
 def test_parameters_count_as_in_the_paper(layers: int, parameters: int) -> None:
     shape = {"n_layer": layers, "n_head": 8, "n_embd": 512, "block_size": 1023, "vocab_size": 32}
-    model = random_twin(gpt2_config(**shape), 0)  # type: ignore[arg-type]
-    total, without_embeddings = count_parameters(model)
+    model = random_gpt2(GPT2Config(**shape), 0)  # type: ignore[arg-type]
+    total, without_embeddings = model.count_parameters()
     assert total == parameters
-    assert total - model.transformer.wpe.weight.numel() == parameters - 523_776
+    assert total - model.wpe.weight.numel() == parameters - 523_776
     assert without_embeddings == parameters - 523_776 - 32 * 512
     assert sum(p.numel() for p in model.parameters() if p.requires_grad) == parameters
 
 
 def test_biases_that_a_model_has_are_kept_and_counted(tiny: LanguageModel, tmp_path: Path) -> None:
-    from chessreg.models.checkpoint import hf_model
-
-    weights = {name: p.detach().clone() for name, p in tiny.hf.named_parameters()}
+    assert isinstance(tiny.network, GPT2)
+    weights = {name: tensor.clone() for name, tensor in tiny.network.weights().items()}
     weights["transformer.h.1.mlp.c_proj.bias"] += 1.0
-    model = hf_model(tiny.hf.config, weights)
+    model = GPT2.of_weights(tiny.network.config, weights)
     info = CheckpointInfo.of(model, "pgn-char-32")
     assert info.architecture["bias"] is True
-    assert info.parameters > count_parameters(tiny.hf)[0]
+    assert info.parameters > tiny.network.count_parameters()[0]
     assert all(p.requires_grad for p in model.parameters())
     save_checkpoint(model, tmp_path, info)
-    assert torch.equal(load_model(tmp_path)(TOKENS).logits, model(TOKENS).logits)
+    assert torch.equal(load_model(tmp_path)(TOKENS), model(TOKENS))
 
 
-def test_a_trained_gpt_leaves_with_equal_logits() -> None:
-    torch.manual_seed(0)
-    gpt = GPT(GPTConfig(3, 4, 32, 400, 32))
-    model = from_training(gpt)
-    tokens = torch.randint(32, (2, 400))
+def test_a_trained_gpt_leaves_with_equal_logits(tmp_path: Path) -> None:
+    config = TrainConfig(n_layer=3, n_head=4, n_embd=32, block_size=400)
+    trainer = Trainer(config, Corpus(np.zeros(900, np.uint8), np.array([0, 450, 900])), tmp_path)
+    model, tokens = trainer.trained(), torch.randint(32, (2, 400))
     with torch.no_grad():
-        assert float((gpt(tokens) - model(tokens).logits).abs().max()) <= 1e-5
-    assert count_parameters(model)[0] == sum(p.numel() for p in gpt.parameters())
-    model.transformer.wte.weight.data.zero_()
-    assert bool(gpt.wte.weight.any())  # a copy
+        assert float((trainer.model(tokens) - model(tokens)).abs().max()) <= 1e-5
+    assert model.count_parameters()[0] == sum(p.numel() for p in trainer.model.parameters())
+    model.wte.weight.data.zero_()
+    assert bool(trainer.model.wte.weight.any())  # a copy
 
 
 def test_a_random_twin_is_a_function_of_shape_and_seed() -> None:
-    config = gpt2_config(n_layer=8, n_head=4, n_embd=64, block_size=128, vocab_size=32)
-    one, again, other = random_twin(config, 1), random_twin(config, 1), random_twin(config, 2)
-    assert torch.equal(one(TOKENS).logits, again(TOKENS).logits)
-    assert not torch.equal(one(TOKENS).logits, other(TOKENS).logits)
-    block = one.transformer.h[3]
+    config = GPT2Config(n_layer=8, n_head=4, n_embd=64, block_size=128, vocab_size=32)
+    one, again, other = random_gpt2(config, 1), random_gpt2(config, 1), random_gpt2(config, 2)
+    assert torch.equal(one(TOKENS), again(TOKENS))
+    assert not torch.equal(one(TOKENS), other(TOKENS))
+    block = one.h[3]
     assert float(block.mlp.c_fc.weight.detach().std()) == pytest.approx(0.02, rel=0.03)
     assert float(block.mlp.c_proj.weight.detach().std()) == pytest.approx(0.02 / 4, rel=0.03)
     assert float(block.attn.c_proj.weight.detach().std()) == pytest.approx(0.02 / 4, rel=0.05)
     assert bool((block.ln_1.weight == 1).all())
     assert not any(bool(p.any()) for name, p in one.named_parameters() if name.endswith(".bias"))
-    assert one.lm_head.weight is one.transformer.wte.weight
 
 
 def test_what_is_no_checkpoint_is_refused(tiny: LanguageModel, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_a_bias_and_a_hook_give_equal_logits_at_every_token(tiny: LanguageModel,
 
 def test_a_model_with_biases_keeps_them_under_a_bias_edit(tiny: LanguageModel, pgn: Tokenizer) -> None:
     """As a folded model has them: the edit adds to the bias, it does not replace it."""
-    model = LanguageModel(copy.deepcopy(tiny.hf))
+    model = LanguageModel(copy.deepcopy(tiny.network))
     with torch.no_grad():
         model.blocks[1].mlp.c_proj.bias.copy_(vector(4, 32))  # type: ignore[union-attr]
     hooked, biased = (

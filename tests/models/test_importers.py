@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pickle
@@ -17,8 +18,8 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.checkpoint import CheckpointInfo, digest, load_model, save_checkpoint
 from chessreg.models.importers import FORMATS, import_checkpoint, register
 from chessreg.models.importers import registry as importing
+from chessreg.models.importers.nanogpt import gpt2_logits
 from chessreg.models.language_model import LanguageModel
-from chessreg.models.reference import gpt2_logits
 
 ARGUMENTS = {"n_layer": 2, "n_head": 4, "n_embd": 32, "block_size": 64, "bias": False, "vocab_size": 32, "dropout": 0.0}
 
@@ -73,8 +74,7 @@ def test_a_nanogpt_file_is_imported_with_equal_logits(bias: bool, tmp_path: Path
 def test_verification_notices_a_wrong_conversion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from chessreg.models.importers import nanogpt
 
-    whole: Callable[..., Any] = nanogpt.gpt2_config
-    monkeypatch.setattr(nanogpt, "gpt2_config", lambda **shape: whole(**shape, activation="gelu_new"))
+    monkeypatch.setattr(nanogpt, "gpt2_logits", functools.partial(gpt2_logits, activation="gelu_new"))
     with pytest.raises(BadInputError, match="logits differ"):
         import_checkpoint(written(nanogpt_checkpoint(), tmp_path / "ckpt.pt"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -97,7 +97,7 @@ def test_hugging_face_folders_are_imported(tiny: LanguageModel, tmp_path: Path) 
     assert (report.format, report.info.architecture["activation"]) == ("huggingface", "gelu_new")
     theirs = GPT2LMHeadModel.from_pretrained(tmp_path / "theirs").eval()
     tokens = torch.arange(60).reshape(2, 30) % 32
-    assert torch.allclose(load_model(tmp_path / "out")(tokens).logits, theirs(tokens).logits, atol=1e-5)
+    assert torch.allclose(load_model(tmp_path / "out")(tokens), theirs(tokens).logits, atol=1e-5)
     weights = {
         f"transformer.{n}" if i % 2 else n: t for i, (n, t) in enumerate(theirs.transformer.state_dict().items())
     }
@@ -109,8 +109,8 @@ def test_hugging_face_folders_are_imported(tiny: LanguageModel, tmp_path: Path) 
 
 
 def test_our_own_folder_comes_home_unchanged(tiny: LanguageModel, tmp_path: Path) -> None:
-    info = CheckpointInfo.of(tiny.hf, "pgn-char-32", residual="centred", tokens_seen=9)
-    save_checkpoint(tiny.hf, tmp_path / "one", info)
+    info = CheckpointInfo.of(tiny.network, "pgn-char-32", residual="centred", tokens_seen=9)
+    save_checkpoint(tiny.network, tmp_path / "one", info)
     report = import_checkpoint(tmp_path / "one", tmp_path / "two")
     assert report.digest == digest(tmp_path / "one")
     assert (report.info.residual, report.info.tokens_seen) == ("centred", 9)
@@ -234,7 +234,7 @@ def test_paths_formats_and_folders_are_checked(tmp_path: Path) -> None:
     plain = {"model_type": "gpt2", "n_layer": 1, "n_head": 1, "n_embd": 8, "n_positions": 8, "vocab_size": 32}
     for content, message in (
         ("{", "not JSON"),
-        ('{"model_type": "llama"}', "holds a llama"),
+        ('{"model_type": "llama"}', "no file named model.safetensors"),
         (json.dumps(plain), "no weights"),
         (json.dumps(plain | {"activation_function": "relu"}), "activation relu"),
         (json.dumps(plain | {"scale_attn_by_inverse_layer_idx": True}), "scale_attn_by_inverse_layer_idx"),

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chessreg.errors import BadInputError, NotFoundError
+from chessreg.models.adapters.bridge import firing
 from chessreg.models.edits import Edit
 from chessreg.models.language_model import LanguageModel
 
@@ -18,7 +19,7 @@ TOKENS = torch.randint(32, (3, 40), generator=torch.Generator().manual_seed(0))
 
 def plain_residuals(model: LanguageModel, tokens: Tensor) -> Tensor:
     """The residual stream after each block, by running the blocks by hand."""
-    body = model.hf.transformer
+    body = model.network
     residual = body.wte(tokens) + body.wpe(torch.arange(tokens.shape[1]))
     out = []
     with torch.no_grad():
@@ -94,7 +95,7 @@ def test_edits_move_the_residual_by_scale_times_vector(tiny: LanguageModel) -> N
 def test_a_float32_vector_edits_a_bfloat16_model(tiny: LanguageModel) -> None:
     import copy
 
-    half = LanguageModel(copy.deepcopy(tiny.hf).bfloat16())
+    half = LanguageModel(copy.deepcopy(tiny.network).bfloat16())
     edit = Edit(0, torch.ones(32))
     assert half.residuals(TOKENS, [0], edits=[edit]).dtype == torch.bfloat16
     session = half.session(1, [edit])
@@ -115,7 +116,7 @@ def test_tokens_and_layers_are_checked(tiny: LanguageModel) -> None:
 
 
 def test_the_bridge_agrees_with_plain_hooks_and_leaves_the_model_alone(tiny: LanguageModel) -> None:
-    before = {name: p.clone() for name, p in tiny.hf.named_parameters()}
+    before = {name: p.clone() for name, p in tiny.network.named_parameters()}
     logits = tiny.logits(TOKENS)
     names = ["blocks.0.hook_resid_post", "blocks.1.hook_resid_post"]
     with torch.inference_mode():
@@ -123,7 +124,7 @@ def test_the_bridge_agrees_with_plain_hooks_and_leaves_the_model_alone(tiny: Lan
     for layer, name in enumerate(names):
         assert float((cache[name] - tiny.residuals(TOKENS, [layer])[0]).abs().max()) <= 1e-4
     assert float((bridged - logits).abs().max()) <= 1e-4
-    assert {name for name, _ in tiny.hf.named_parameters()} == set(before)
+    assert {name for name, _ in tiny.network.named_parameters()} == set(before)
     assert torch.equal(tiny.logits(TOKENS), logits)
 
 
@@ -148,13 +149,13 @@ def test_activations_under_their_names(tiny: LanguageModel, monkeypatch: pytest.
     assert found[names[0]].shape == (3, 4, 40, 40)
     assert found[names[2]].shape == (3, 40, 128)
     torch.testing.assert_close(found[names[0]].sum(-1), torch.ones(3, 4, 40))
-    monkeypatch.setattr("chessreg.models.bridge.build", lambda *_: pytest.fail("no bridge is needed"))
+    monkeypatch.setattr("chessreg.models.adapters.bridge.bridge", lambda *_: pytest.fail("no bridge is needed"))
     only = tiny.activations(TOKENS, names[1:2])
     assert float((only[names[1]] - found[names[1]]).abs().max()) <= 1e-4
 
 
 def test_every_hook_point_named_fires_and_others_are_not_found(tiny: LanguageModel) -> None:
-    names = tiny.all_hook_points()
+    names = sorted(firing(tiny.bridge(["blocks.0.attn.hook_pattern"])))
     assert {"hook_embed", "blocks.1.hook_resid_mid", "blocks.0.attn.hook_q", "ln_final.hook_normalized"} <= set(names)
     found = tiny.activations(TOKENS[:1, :4], names)
     assert set(found) == set(names)

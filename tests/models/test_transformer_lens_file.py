@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from chessreg.errors import BadInputError
-from chessreg.models.checkpoint import count_parameters, digest, gpt2_config, load_model
+from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+from chessreg.models.checkpoint import digest, load_model
 from chessreg.models.importers import import_checkpoint
 from chessreg.models.language_model import LanguageModel
-from chessreg.models.random_twin import random_twin
 from chessreg.noise import generator
 
 torch.set_num_threads(1)
@@ -107,8 +107,8 @@ def test_a_folded_checkpoint_survives_saving_and_comes_home(tmp_path: Path) -> N
     assert (again.format, again.info.residual) == ("huggingface", "centred")
     assert again.digest == digest(tmp_path / "folded")
     head = load_model(tmp_path / "again").lm_head.weight
-    assert torch.equal(head, fold.hf.lm_head.weight)
-    assert not torch.equal(head, fold.hf.transformer.wte.weight)
+    assert torch.equal(head, fold.network.lm_head.weight)
+    assert not torch.equal(head, fold.network.wte.weight)
 
 
 def test_decoding_goes_through_the_folded_head(tmp_path: Path) -> None:
@@ -127,9 +127,9 @@ def test_hooks_and_twins_of_a_folded_checkpoint(tmp_path: Path) -> None:
     assert torch.allclose(seen["blocks.1.hook_resid_post"], fold.residuals(tokens, [1])[0], atol=1e-4)
     assert float(seen["blocks.1.hook_resid_mid"].mean(-1).abs().max()) < 1e-4
     assert torch.allclose(fold.bridge()(tokens), fold.logits(tokens), atol=1e-3)
-    twin = random_twin(fold.hf.config, seed=3)
+    twin = random_gpt2(fold.network.config, seed=3)
     assert twin.lm_head.weight.shape == (32, 32)
-    assert not torch.equal(twin.lm_head.weight, twin.transformer.wte.weight)
+    assert not torch.equal(twin.lm_head.weight, twin.wte.weight)
 
 
 def test_folded_but_not_centred_weights_are_raw(tmp_path: Path) -> None:
@@ -186,6 +186,6 @@ def test_what_does_not_fit_is_named(name: str, tmp_path: Path) -> None:
 )
 def test_parameter_counts_of_the_paper(layers: int, parameters: int, without_positions: int) -> None:
     shape = {**KARVONEN, "n_layer": layers}
-    twin = random_twin(gpt2_config(**shape), seed=0)
-    assert count_parameters(twin)[0] == parameters
-    assert parameters - twin.transformer.wpe.weight.numel() == without_positions
+    twin = random_gpt2(GPT2Config(**shape), seed=0)
+    assert twin.count_parameters()[0] == parameters
+    assert parameters - twin.wpe.weight.numel() == without_positions

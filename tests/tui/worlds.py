@@ -42,8 +42,8 @@ def bigram_checkpoint(folder: Path, texts: list[str]) -> None:
     import torch
 
     from chessreg.encodings.tokenizers import PgnCharacters
-    from chessreg.models.checkpoint import CheckpointInfo, gpt2_config, save_checkpoint
-    from chessreg.models.random_twin import random_twin
+    from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+    from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 
     torch.set_num_threads(1)
     pgn = PgnCharacters()
@@ -51,7 +51,7 @@ def bigram_checkpoint(folder: Path, texts: list[str]) -> None:
     for text in texts:
         ids = pgn.encode(text)
         np.add.at(counts, (ids[:-1], ids[1:]), 1)
-    model = random_twin(gpt2_config(n_layer=1, n_head=1, n_embd=32, block_size=512, vocab_size=32, d_mlp=32), 0)
+    model = random_gpt2(GPT2Config(n_layer=1, n_head=1, n_embd=32, block_size=512, vocab_size=32, d_mlp=32), 0)
     table = torch.from_numpy(np.log(counts / counts.sum(1, keepdims=True))).float()
     block = model.transformer.h[0]
     with torch.no_grad():
@@ -146,12 +146,12 @@ def studied(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     from chessreg.experiments.settings.skill import SkillSettings
     from chessreg.experiments.train import TrainSpec
     from chessreg.experiments.vector import VectorSpec
-    from chessreg.models.checkpoint import CheckpointInfo, gpt2_config, save_checkpoint
-    from chessreg.models.random_twin import random_twin
+    from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+    from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 
     root = tmp_path_factory.mktemp("studied") / "world"
     shutil.copytree(world, root)
-    deep = random_twin(gpt2_config(n_layer=3, n_head=1, n_embd=16, block_size=512, vocab_size=32), 7)
+    deep = random_gpt2(GPT2Config(n_layer=3, n_head=1, n_embd=16, block_size=512, vocab_size=32), 7)
     save_checkpoint(deep, root / "deep", CheckpointInfo.of(deep, PgnCharacters.name, source={"format": "test"}))
     place = ["--registry", str(root / "registry.db"), "--store", str(root / "store")]
     assert run_command_line([*place, "import", "checkpoint", str(root / "deep"), "--name", "deep"]) == 0

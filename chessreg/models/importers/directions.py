@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chessreg.errors import BadInputError
-from chessreg.models.importers.nanogpt import plain
-from chessreg.models.importers.source import read_torch_file
+from chessreg.models.importers.source import plain, read_torch_file
 
 if TYPE_CHECKING:
     import numpy as np

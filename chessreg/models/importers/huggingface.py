@@ -1,19 +1,28 @@
-"""A Hugging Face folder with a GPT-2: config.json and model.safetensors (or a pytorch_model.bin of plain tensors)."""
+"""A Hugging Face folder: config.json and model.safetensors (or a pytorch_model.bin of plain tensors).
+
+A GPT-2 is read here. Every other causal model (Llama, GPT-NeoX, …) is read by the library transformers, keeps its
+files' layout and is served through TransformerLens' bridge, whose logits are compared with the library's own.
+"""
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chessreg.errors import BadInputError
-from chessreg.models.checkpoint import HEAD, INFO, gpt2_config, hf_model, read_info
+from chessreg.models.checkpoint import INFO, read_info
+from chessreg.models.importers.nanogpt import gpt2_logits
 from chessreg.models.importers.registry import Imported
 from chessreg.models.importers.source import Source, read_torch_file
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from chessreg.models.adapters import GPT2, Bridged
 
 # Options of GPT-2 that change its function; a folder that sets one otherwise is refused rather than misread.
 PLAIN = {
@@ -21,6 +30,7 @@ PLAIN = {
     "scale_attn_by_inverse_layer_idx": False,
     "add_cross_attention": False,
 }
+HEAD = "lm_head.weight"
 BUFFERS = (".attn.bias", ".attn.masked_bias")
 
 
@@ -31,34 +41,15 @@ class HuggingFaceFolder:
         return source.path.is_dir() and (source.path / "config.json").is_file()
 
     def read(self, source: Source) -> Imported:
-        from chessreg.models.reference import gpt2_logits
-
         if not self.recognises(source):
             raise BadInputError(f"{source.path.name} is no Hugging Face folder: it has no config.json")
-        config = read_config(source.path)
-        raw = read_weights(source.path, tied=config.get("tie_word_embeddings", True))
-        made = gpt2_config(
-            n_layer=config["n_layer"],
-            n_head=config["n_head"],
-            n_embd=config["n_embd"],
-            block_size=config["n_positions"],
-            vocab_size=config["vocab_size"],
-            d_mlp=config.get("n_inner"),
-            activation=config.get("activation_function", "gelu_new"),
-            layer_norm_epsilon=config.get("layer_norm_epsilon", 1e-5),
-            tied_head=HEAD not in raw,
-        )
         ours = read_info(source.path) if (source.path / INFO).is_file() else None  # one of our own comes home
-        transposed = {n: t.t() if ".h." in n and t.dim() == 2 else t for n, t in raw.items()}
+        config = read_config(source.path)
+        read = read_gpt2 if config["model_type"] == "gpt2" else read_other
+        model, reference = read(source.path, config)
         return Imported(
-            model=hf_model(made, {name: tensor.float().contiguous() for name, tensor in raw.items()}),
-            reference=functools.partial(
-                gpt2_logits,
-                transposed,
-                n_head=made.n_head,
-                activation=made.activation_function,
-                epsilon=made.layer_norm_epsilon,
-            ),
+            model=model,
+            reference=reference,
             residual=ours.residual if ours else "raw",
             tokens_seen=ours.tokens_seen if ours else None,
             source={"original": ours.source} if ours else {},
@@ -66,16 +57,54 @@ class HuggingFaceFolder:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """config.json, checked to describe a plain GPT-2."""
-    from chessreg.models.reference import ACTIVATIONS
-
+    """config.json, with its model_type."""
     try:
-        config = json.loads((folder / "config.json").read_text())
+        config: Any = json.loads((folder / "config.json").read_text())
     except ValueError as error:
         raise BadInputError(f"{folder.name}/config.json is not JSON") from error
-    kind = config.get("model_type") if isinstance(config, dict) else None
-    if kind != "gpt2":
-        raise BadInputError(f"{folder.name} holds a {kind or 'model without model_type'}; chessreg reads gpt2")
+    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+        raise BadInputError(f"{folder.name}/config.json names no model_type")
+    return config
+
+
+def read_other(folder: Path, config: dict[str, Any]) -> tuple[Bridged, Callable[[Tensor], Tensor]]:
+    """The bridged model and the library's own."""
+    import torch
+
+    from chessreg.models.adapters.bridge import Bridged, hugging_face_model
+
+    hf = hugging_face_model(folder, torch.float32)
+    return Bridged(copy.deepcopy(hf)), lambda tokens: hf(tokens, use_cache=False).logits
+
+
+def read_gpt2(folder: Path, config: dict[str, Any]) -> tuple[GPT2, Callable[[Tensor], Tensor]]:
+    """The model, and a forward pass over its raw weights that shares no code with it."""
+    from chessreg.models.adapters.gpt2 import GPT2, GPT2Config
+
+    check_gpt2(folder, config)
+    raw = read_weights(folder, tied=config.get("tie_word_embeddings", True))
+    made = GPT2Config(
+        n_layer=config["n_layer"],
+        n_head=config["n_head"],
+        n_embd=config["n_embd"],
+        block_size=config["n_positions"],
+        vocab_size=config["vocab_size"],
+        d_mlp=config.get("n_inner"),
+        activation=config.get("activation_function", "gelu_new"),
+        layer_norm_epsilon=config.get("layer_norm_epsilon", 1e-5),
+        tied_head=HEAD not in raw,
+    )
+    transposed = {n: t.t() if ".h." in n and t.dim() == 2 else t for n, t in raw.items()}
+    reference = functools.partial(
+        gpt2_logits, transposed, n_head=made.n_head, activation=made.activation, epsilon=made.layer_norm_epsilon
+    )
+    return GPT2.of_weights(made, {name: tensor.float().contiguous() for name, tensor in raw.items()}), reference
+
+
+def check_gpt2(folder: Path, config: dict[str, Any]) -> None:
+    """Raise BadInputError unless the configuration is that of a plain GPT-2."""
+    from chessreg.models.adapters.gpt2 import ACTIVATIONS
+
     needed = ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size")
     if not all(type(config.get(k)) is int and config[k] > 0 for k in needed):
         raise BadInputError(f"{folder.name}/config.json must give {', '.join(needed)} as positive integers")
@@ -85,7 +114,6 @@ def read_config(folder: Path) -> dict[str, Any]:
     activation = config.get("activation_function", "gelu_new")
     if activation not in ACTIVATIONS:
         raise BadInputError(f"{folder.name}: activation {activation} is none of {', '.join(ACTIVATIONS)}")
-    return config
 
 
 def read_weights(folder: Path, tied: bool = True) -> dict[str, Tensor]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from chessreg.errors import BadInputError
-from chessreg.models.checkpoint import gpt2_config, hf_model
 from chessreg.models.importers.registry import Imported
-from chessreg.models.importers.source import Source
+from chessreg.models.importers.source import Source, plain
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor
 
+APPROXIMATE = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
 SHAPE = ("n_layer", "n_head", "n_embd", "block_size", "vocab_size")
 
 
@@ -26,13 +28,13 @@ class NanoGPTFile:
         return isinstance(content, dict) and "model" in content and "model_args" in content
 
     def read(self, source: Source) -> Imported:
-        from chessreg.models.reference import gpt2_logits
+        from chessreg.models.adapters.gpt2 import GPT2, GPT2Config
 
         if not self.recognises(source):
             raise BadInputError(f"{source.path.name} has no nanoGPT weights: {source.description}")
         shape = model_shape(source)
         raw = model_weights(source)
-        config = gpt2_config(
+        config = GPT2Config(
             n_layer=shape["n_layer"],
             n_head=shape["n_head"],
             n_embd=shape["n_embd"],
@@ -48,7 +50,7 @@ class NanoGPTFile:
             k: v for k in ("iter_num", "best_val_loss", "config") if (v := plain(source.content.get(k))) is not None
         }
         return Imported(
-            model=hf_model(config, weights),
+            model=GPT2.of_weights(config, weights),
             reference=functools.partial(gpt2_logits, raw, n_head=shape["n_head"]),
             source={"model_args": plain(source.content["model_args"]), **recorded},
         )
@@ -85,14 +87,40 @@ def model_weights(source: Source) -> dict[str, Tensor]:
     return weights
 
 
-def plain(value: Any) -> Any:
-    """The value as JSON can hold it: numbers, strings and dicts and lists of them; None for anything else."""
-    if isinstance(value, dict):
-        return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(v) for v in value]
-    if hasattr(value, "item") and getattr(value, "numel", lambda: 0)() == 1:
-        value = value.item()
-    if isinstance(value, float) and value - value != 0:  # JSON has no NaN and no infinity
-        return None
-    return value if isinstance(value, bool | int | float | str) else None
+def gpt2_logits(
+    weights: Mapping[str, Tensor], tokens: Tensor, n_head: int, activation: str = "gelu", epsilon: float = 1e-5
+) -> Tensor:
+    """Logits float32 [batch, length, vocab] of tokens [batch, length].
+
+    weights are named as in nanoGPT (`transformer.h.0.attn.c_attn.weight`), matrices [out, in], biases optional. Written
+    out once more and slow on purpose: a wrong transpose, name, activation or epsilon in a conversion shows against it.
+    """
+
+    import torch
+    import torch.nn.functional as F
+
+    def linear(x: Tensor, name: str) -> Tensor:
+        return F.linear(x, weights[f"{name}.weight"].float(), bias(name))
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        return F.layer_norm(x, x.shape[-1:], weights[f"{name}.weight"].float(), bias(name), epsilon)
+
+    def bias(name: str) -> Tensor | None:
+        found = weights.get(f"{name}.bias")
+        return None if found is None else found.float()
+
+    length = tokens.shape[1]
+    hidden = torch.full((length, length), -torch.inf).triu(1)
+    residual = weights["transformer.wte.weight"].float()[tokens]
+    residual = residual + weights["transformer.wpe.weight"].float()[:length]
+    n_layer = sum(name.endswith(".ln_1.weight") for name in weights)
+    for layer in range(n_layer):
+        block = f"transformer.h.{layer}"
+        heads = linear(norm(residual, f"{block}.ln_1"), f"{block}.attn.c_attn").unflatten(-1, (3, n_head, -1))
+        q, k, v = heads.permute(2, 0, 3, 1, 4)
+        pattern = torch.softmax(q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5 + hidden, -1)
+        residual = residual + linear((pattern @ v).transpose(1, 2).flatten(2), f"{block}.attn.c_proj")
+        inner = linear(norm(residual, f"{block}.ln_2"), f"{block}.mlp.c_fc")
+        residual = residual + linear(F.gelu(inner, approximate=APPROXIMATE[activation]), f"{block}.mlp.c_proj")
+    head = weights.get("lm_head.weight", weights["transformer.wte.weight"])
+    return norm(residual, "transformer.ln_f") @ head.float().T

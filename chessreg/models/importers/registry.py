@@ -16,7 +16,8 @@ from chessreg.named import Registry
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import GPT2LMHeadModel
+
+    from chessreg.models.adapters.base import Network
 
 LARGEST_DIFFERENCE = 1e-4  # in logits; a right conversion gives about 1e-5 in float32, a wrong GELU 5e-3
 
@@ -28,7 +29,7 @@ class Imported:
     model is the conversion; reference gives logits [batch, length, vocab] from the raw weights without using it.
     """
 
-    model: GPT2LMHeadModel
+    model: Network
     reference: Callable[[Tensor], Tensor]
     residual: Literal["raw", "centred"] = "raw"
     tokens_seen: int | None = None
@@ -80,7 +81,7 @@ def import_checkpoint(
     source = open_source(Path(path))
     chosen = recognise(source, format)
     imported = chosen.read(source)
-    vocabulary = imported.model.config.vocab_size
+    vocabulary = imported.model.vocab_size
     if vocabulary != size:
         raise BadInputError(
             f"{source.path.name} has a vocabulary of {vocabulary}, tokenizer {tokenizer} has {size}",
@@ -113,11 +114,11 @@ def compare_logits(imported: Imported) -> tuple[float, int]:
     """The greatest |Δ logit| between conversion and reference on fixed tokens, and how many tokens that were."""
     import torch
 
-    config = imported.model.config
-    length = min(config.n_positions, 128)
-    tokens = torch.randint(config.vocab_size, (2, length), generator=torch.Generator().manual_seed(0))
+    model = imported.model
+    length = min(model.block_size, 128)
+    tokens = torch.randint(model.vocab_size, (2, length), generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
-        theirs, ours = imported.reference(tokens), imported.model(tokens).logits
+        theirs, ours = imported.reference(tokens), model(tokens)
     return float((theirs - ours).abs().max()), tokens.numel()
 
 

@@ -91,3 +91,16 @@ def globals_named(path: Path) -> list[str]:
     except Exception:  # only for the wording of a refusal that stands already
         pass
     return list(dict.fromkeys(names))
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON can hold it: numbers, strings and dicts and lists of them; None for anything else."""
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    if hasattr(value, "item") and getattr(value, "numel", lambda: 0)() == 1:
+        value = value.item()
+    if isinstance(value, float) and value - value != 0:  # JSON has no NaN and no infinity
+        return None
+    return value if isinstance(value, bool | int | float | str) else None

@@ -13,7 +13,6 @@ import re
 from typing import TYPE_CHECKING
 
 from chessreg.errors import BadInputError
-from chessreg.models.checkpoint import HEAD, gpt2_config, hf_model
 from chessreg.models.importers.registry import Imported
 from chessreg.models.importers.source import Source
 
@@ -41,14 +40,14 @@ class TransformerLensFile:
         return isinstance(content, dict) and "embed.W_E" in content and "unembed.W_U" in content
 
     def read(self, source: Source) -> Imported:
-        from chessreg.models.reference import transformer_lens_logits
+        from chessreg.models.adapters.gpt2 import GPT2, GPT2Config
 
         if not self.recognises(source):
             raise BadInputError(f"{source.path.name} has no TransformerLens weights: {source.description}")
         raw = state_dict(source)
         layers = sum(name.endswith(".mlp.W_in") for name in raw)
         heads, d_model, _ = raw["blocks.0.attn.W_Q"].shape
-        config = gpt2_config(
+        config = GPT2Config(
             n_layer=layers,
             n_head=heads,
             n_embd=d_model,
@@ -59,7 +58,7 @@ class TransformerLensFile:
         )
         folded = "ln_final.w" not in raw
         return Imported(
-            model=hf_model(config, converted(raw, layers)),
+            model=GPT2.of_weights(config, converted(raw, layers)),
             reference=functools.partial(transformer_lens_logits, raw),
             residual="centred" if writes_centred(raw, layers) else "raw",
             source={"folded": folded},
@@ -129,7 +128,7 @@ def converted(raw: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
     weights = {
         "transformer.wte.weight": raw["embed.W_E"],
         "transformer.wpe.weight": raw["pos_embed.W_pos"],
-        HEAD: raw["unembed.W_U"].T,
+        "lm_head.weight": raw["unembed.W_U"].T,
         "transformer.ln_f.weight": raw.get("ln_final.w", torch.ones(d_model)),
         "transformer.ln_f.bias": raw.get("ln_final.b", torch.zeros(d_model)),
     }
@@ -160,3 +159,37 @@ def writes_centred(raw: Mapping[str, Tensor], layers: int) -> bool:
         float(t.float().mean(-1).abs().max()) <= CENTRED_WITHIN * max(float(t.float().abs().mean()), 1e-12)
         for t in written
     )
+
+
+def transformer_lens_logits(weights: Mapping[str, Tensor], tokens: Tensor, epsilon: float = 1e-5) -> Tensor:
+    """Logits float32 [batch, length, vocab] from a HookedTransformer's state dict, LayerNorms folded in or not.
+
+    What the conversion is verified against. Heads stay apart as they are in the file: W_Q [head, d_model, d_head],
+    W_O [head, d_head, d_model]; exact GELU.
+    """
+
+    import torch
+    import torch.nn.functional as F
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        x = x - x.mean(-1, keepdim=True)
+        x = x / (x.pow(2).mean(-1, keepdim=True) + epsilon).sqrt()
+        return x if f"{name}.w" not in weights else x * weights[f"{name}.w"].float() + weights[f"{name}.b"].float()
+
+    length = tokens.shape[1]
+    visible = torch.ones(length, length, dtype=torch.bool).tril()
+    residual = weights["embed.W_E"].float()[tokens] + weights["pos_embed.W_pos"].float()[:length]
+    for layer in range(sum(name.endswith(".mlp.W_in") for name in weights)):
+        part = {
+            name.rsplit(".", 1)[1]: tensor.float()
+            for name, tensor in weights.items()
+            if name.startswith((f"blocks.{layer}.attn.", f"blocks.{layer}.mlp."))
+        }
+        x = norm(residual, f"blocks.{layer}.ln1")
+        q, k, v = (torch.einsum("bpd,hde->bhpe", x, part[f"W_{i}"]) + part[f"b_{i}"][:, None] for i in "QKV")
+        scores = torch.einsum("bhqe,bhke->bhqk", q, k) / q.shape[-1] ** 0.5
+        pattern = scores.masked_fill(~visible, -torch.inf).softmax(-1)
+        residual = residual + torch.einsum("bhqk,bhke,hed->bqd", pattern, v, part["W_O"]) + part["b_O"]
+        x = norm(residual, f"blocks.{layer}.ln2") @ part["W_in"] + part["b_in"]
+        residual = residual + F.gelu(x) @ part["W_out"] + part["b_out"]
+    return norm(residual, "ln_final") @ weights["unembed.W_U"].float() + weights["unembed.b_U"].float()

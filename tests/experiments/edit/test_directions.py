@@ -18,9 +18,8 @@ from chessreg.experiments.edit.model import Condition, EditedModel
 from chessreg.experiments.edit.spec import EditSpec, Setting, parse_layers, settings_of
 from chessreg.experiments.edit.states import State, removal
 from chessreg.games.labels import piece
-from chessreg.models.checkpoint import gpt2_config
+from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
 from chessreg.models.language_model import LanguageModel
-from chessreg.models.random_twin import random_twin
 
 GAMES = [(";1.", "e2e4"), (";1.e4 e5 2.", "g1f3"), (";1.d4 d5 2.c4 e6 3.Nc3 Nf6 4.", "c1g5")]
 PGN = tokenizer("pgn-char-32")
@@ -39,11 +38,11 @@ def removals():
 
 def edited_model(centred: bool = False, **settings) -> EditedModel:
     """A random model of three layers with random probes, made without a registry."""
-    hf = random_twin(gpt2_config(n_layer=3, n_head=4, n_embd=32, block_size=96, vocab_size=32), 5)
+    hf = random_gpt2(GPT2Config(n_layer=3, n_head=4, n_embd=32, block_size=96, vocab_size=32), 5)
     with torch.no_grad():
         for parameter in hf.parameters():
             parameter *= 4 if parameter.dim() == 2 else 1
-        hf.transformer.wte.weight += 0.5  # a residual with a mean of its own
+        hf.wte.weight += 0.5  # a residual with a mean of its own
     made = EditedModel.__new__(EditedModel)
     made.spec = EditSpec(**RANDOM | settings)
     made.model, made.tokenizer = LanguageModel(hf), PGN
@@ -103,7 +102,7 @@ def test_a_centred_probe_on_a_raw_model_gives_the_scale_of_the_centred_model():
     for shift in (0.0, 3.0):
         edited = edited_model(True, scale_rule="single_target")
         with torch.no_grad():
-            edited.model.hf.transformer.wpe.weight += shift  # every layer norm takes it out again
+            edited.model.network.wpe.weight += shift  # every layer norm takes it out again
         prompts = [PGN.encode(prompt).tolist() for prompt, _ in GAMES]
         scales.append([edit.scale for edit in edited.edits(Setting(0, (0, 1), -9.0), prompts, removals())])
     for one, other in zip(*scales, strict=True):

@@ -29,7 +29,7 @@ def edited(world_session, bigram, tmp_path):
     """Edits of the bigram model on the world's games: the spec's recipes resolved, and its rows by state."""
     session = world_session
     model = bigram(likes=".Nc3 ")
-    save_checkpoint(model.hf, tmp_path / "bigram", CheckpointInfo.of(model.hf, "pgn-char-32"))
+    save_checkpoint(model.network, tmp_path / "bigram", CheckpointInfo.of(model.network, "pgn-char-32"))
     import_checkpoint(session.database, session.store, tmp_path / "bigram", name="bigram")
     session.run(CacheSpec(checkpoint="bigram", dataset="sample:fit", last=10), CacheHow(threads=1), name="bigram-fit")
     session.run(ProbeSpec(cache="bigram-fit", epochs=1), ProbeHow(threads=1), name="bigram-board")

@@ -1,0 +1,14 @@
+"""Adapters: one file an architecture, found by its name. A new one registers itself in a file imported here."""
+
+from chessreg.models.adapters.base import ADAPTERS, Network
+from chessreg.models.adapters.bridge import Bridged
+from chessreg.models.adapters.gpt2 import GPT2
+
+__all__ = ["ADAPTERS", "GPT2", "Bridged", "Network", "adapter"]
+
+
+def adapter(architecture: str) -> type[Network]:
+    """The adapter of an architecture; TransformerLens' bridge serves those of Hugging Face that have none."""
+    if architecture in ADAPTERS:
+        return ADAPTERS[architecture]
+    return Bridged

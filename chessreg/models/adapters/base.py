@@ -1,0 +1,136 @@
+"""What every architecture gives the rest of the house, written once: the contract of an adapter.
+
+An adapter is one file: a torch module with its blocks, residual stream, norms and cache, that registers itself by the
+name of its architecture. Everything above speaks to `Network` alone. Of the house it imports names and errors only, so
+that training runs on a bare GPU box.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from chessreg.errors import BadInputError
+from chessreg.named import Registry
+
+AttentionKind = Literal["causal", "bidirectional"]
+HeadKind = Literal["next-token", "action"]
+
+
+class Network(nn.Module, ABC):
+    """The weights of a model and its forward pass, in the parts that sessions, edits and caches need.
+
+    `blocks` are modules whose output is the residual stream [batch, length, d_model] after that layer; a forward hook
+    on one sees and may replace it. `hidden` then `unembed` is the whole pass.
+    """
+
+    architecture: ClassVar[str]
+    attention: AttentionKind = "causal"
+    head: HeadKind = "next-token"
+    cached: ClassVar[bool] = False
+    """Whether `hidden` takes a SlotCache, and a mask with it: then sessions keep keys and values, and pack rows."""
+
+    n_layer: int
+    d_model: int
+    block_size: int
+    vocab_size: int
+    """Ids that it reads: 0 to vocab_size - 1."""
+    outputs: int
+    """Ids that it writes: tokens, or actions."""
+
+    @property
+    @abstractmethod
+    def blocks(self) -> Sequence[nn.Module]: ...
+
+    @abstractmethod
+    def hidden(
+        self, tokens: Tensor, positions: Tensor | None = None, cache: Any = None, mask: Tensor | None = None
+    ) -> Tensor:
+        """Final hidden states [batch, length, d_model], after the last norm. positions default to 0, 1, 2, …
+
+        Rows may be padded on the right where attention is causal. cache and mask only where `cached`: mask
+        [batch, 1, length, keys] is added to the scores (None: plain causal attention).
+        """
+
+    @abstractmethod
+    def unembed(self, hidden: Tensor) -> Tensor:
+        """Logits [..., outputs] of final hidden states [..., d_model]."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits [batch, length, outputs]; of an action head [batch, 1, outputs], after the last token."""
+        hidden = self.hidden(tokens)
+        return self.unembed(hidden if self.head == "next-token" else hidden[:, -1:])
+
+    @abstractmethod
+    def shape(self) -> dict[str, Any]:
+        """The architecture for records: family, n_layer, n_head, n_embd, d_mlp, block_size, vocab_size, …"""
+
+    @abstractmethod
+    def count_parameters(self) -> tuple[int, int]:
+        """Parameters with and without embeddings (tokens, positions, an output head of its own), each counted once."""
+
+    @abstractmethod
+    def files(self, dtype: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """config.json and the weights of model.safetensors, by their names on disk; equal models give equal bytes."""
+
+    @classmethod
+    @abstractmethod
+    def load(cls, folder: Path, shape: Mapping[str, Any], dtype: torch.dtype) -> Self:
+        """The model of a checkpoint folder in eval mode. `shape` is what `shape()` gave when it was saved."""
+
+    @abstractmethod
+    def untrained(self, seed: int) -> Self:
+        """A model of this shape with initial weights: a pure function of (shape, seed)."""
+
+    def bias_matrix(self, layer: int) -> nn.Linear:
+        """The last matrix of a block, whose bias is added to the residual stream at every token."""
+        raise BadInputError(
+            f"an edit as a bias is not to be had in a {self.architecture} model", "give --form hook, which is the same"
+        )
+
+
+ADAPTERS: Registry[type[Network]] = Registry("architecture")
+
+
+def check_weights(weights: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]], what: str) -> None:
+    """Raise BadInputError unless weights have exactly these names and shapes and are finite floats."""
+    if missing := sorted(expected.keys() - weights.keys()):
+        raise BadInputError(f"weights are missing: {', '.join(missing[:3])} ({len(missing)} in all)")
+    if unknown := sorted(weights.keys() - expected.keys()):
+        raise BadInputError(
+            f"weights that no {what} of this shape has: {', '.join(unknown[:3])} ({len(unknown)} in all)"
+        )
+    for name, shape in expected.items():
+        tensor = weights[name]
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            raise BadInputError(f"weight {name} is not a tensor of floats")
+        if tuple(tensor.shape) != shape:
+            raise BadInputError(f"weight {name} has shape {list(tensor.shape)}, the configuration says {list(shape)}")
+        if not bool(torch.isfinite(tensor).all()):
+            raise BadInputError(f"weight {name} holds NaN or infinite values")
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """What config.json says. BadInputError for a file that is damaged or not there."""
+    try:
+        config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError) as error:
+        raise BadInputError(f"checkpoint {folder} cannot be read: {error}") from error
+    return config
+
+
+def read_weights(folder: Path, dtype: torch.dtype) -> dict[str, Tensor]:
+    """The tensors of model.safetensors, in `dtype`. BadInputError for a file that is damaged or not there."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return {name: tensor.to(dtype) for name, tensor in load_file(folder / "model.safetensors").items()}
+    except (OSError, ValueError, SafetensorError) as error:
+        raise BadInputError(f"checkpoint {folder} cannot be read: {error}") from error

@@ -1,0 +1,187 @@
+"""Any Hugging Face causal model (Llama, GPT-NeoX, …) through TransformerLens' TransformerBridge, in float32 and slowly.
+
+The fast adapters are tested against it. It keeps no keys and values: sessions compute their rows anew. Bridging changes
+a model in place, so a bridged one is never saved: its weights are looked up as they were called before.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.models.adapters.base import Network, read_config
+from chessreg.models.adapters.gpt2 import GPT2
+
+RUN_TIME = ("transformers_version", "_name_or_path", "_attn_implementation_autoset", "torch_dtype")
+EMBEDDINGS = "embed"
+
+
+class Bridged(Network):
+    """A Hugging Face model under TransformerLens' hook points; those of the residual stream are its blocks."""
+
+    architecture = "bridge"
+
+    def __init__(self, hf: Any) -> None:
+        super().__init__()
+        self.hf_config = hf.config
+        self.family = hf.config.model_type
+        self.n_layer, self.d_model = hf.config.num_hidden_layers, hf.config.hidden_size
+        self.block_size, self.vocab_size = hf.config.max_position_embeddings, hf.config.vocab_size
+        self.outputs = self.vocab_size
+        tied = set(getattr(hf, "all_tied_weights_keys", None) or {}) if hf.config.tie_word_embeddings else set()
+        self.named = {name: parameter for name, parameter in hf.named_parameters() if name not in tied}
+        embedding, head = hf.get_input_embeddings().weight, hf.get_output_embeddings().weight
+        self.embedding_size = embedding.numel() + (0 if head is embedding else head.numel())
+        self.bridge = bridged(hf)
+        self.points = [block.hook_out for block in self.bridge.blocks]
+
+    @property
+    def blocks(self) -> Sequence[nn.Module]:
+        return self.points
+
+    def hidden(
+        self, tokens: Tensor, positions: Tensor | None = None, cache: Any = None, mask: Tensor | None = None
+    ) -> Tensor:
+        if cache is not None or mask is not None:
+            raise BadInputError(f"a {self.family} model is served without a cache of keys and values")
+        kept: list[Tensor] = []
+        handle = self.bridge.unembed.register_forward_pre_hook(lambda module, arguments: kept.append(arguments[0]))
+        try:
+            self.bridge(tokens, position_ids=positions, use_cache=False)
+        finally:
+            handle.remove()
+        return kept[0]
+
+    def unembed(self, hidden: Tensor) -> Tensor:
+        logits: Tensor = self.bridge.unembed(hidden)
+        return logits
+
+    def shape(self) -> dict[str, Any]:
+        config = self.hf_config
+        return {
+            "family": self.family,
+            "n_layer": self.n_layer,
+            "n_head": config.num_attention_heads,
+            "n_embd": self.d_model,
+            "d_mlp": config.intermediate_size,
+            "block_size": self.block_size,
+            "vocab_size": self.vocab_size,
+            "activation": config.hidden_act,
+            "tied_head": bool(config.tie_word_embeddings),
+        }
+
+    def count_parameters(self) -> tuple[int, int]:
+        total = sum(parameter.numel() for parameter in self.named.values())
+        return total, total - self.embedding_size
+
+    def files(self, dtype: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        stored = getattr(torch, dtype)
+        weights = {n: p.detach().to("cpu", stored).contiguous() for n, p in sorted(self.named.items())}
+        config = {name: value for name, value in self.hf_config.to_dict().items() if name not in RUN_TIME}
+        return {**config, "dtype": dtype}, weights
+
+    @classmethod
+    def load(cls, folder: Path, shape: Mapping[str, Any], dtype: torch.dtype) -> Bridged:
+        return cls(hugging_face_model(folder, dtype))
+
+    def untrained(self, seed: int) -> Bridged:
+        """As the library initialises it, from `seed`."""
+        from transformers import AutoModelForCausalLM
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return Bridged(AutoModelForCausalLM.from_config(self.hf_config).eval())
+
+
+def hugging_face_model(folder: Path, dtype: torch.dtype) -> Any:
+    """The causal model of a folder, by its own config.json; nothing is downloaded and no code of the folder runs."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    read_config(folder)
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        model, said = AutoModelForCausalLM.from_pretrained(
+            folder, config=config, local_files_only=True, dtype=dtype, output_loading_info=True
+        )
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise BadInputError(f"{folder.name} cannot be read: {str(error).splitlines()[0]}") from error
+    if wrong := sorted({*said["missing_keys"], *said["unexpected_keys"]}):
+        raise BadInputError(f"{folder.name}: weights are missing or unknown: {', '.join(wrong[:3])}")
+    return model.eval()
+
+
+def as_hugging_face(network: GPT2) -> Any:
+    """The same model as transformers' GPT2LMHeadModel, a copy."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config, weights = network.files(str(network.wte.weight.dtype).removeprefix("torch."))
+    with torch.device("meta"):
+        hf = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), attn_implementation="sdpa")
+    hf.load_state_dict({name: tensor.clone() for name, tensor in weights.items()}, strict=False, assign=True)
+    hf.tie_weights()
+    return hf.eval()
+
+
+def bridged(hf: Any, native: bool = False) -> Any:
+    """A TransformerBridge over a Hugging Face model, which it changes in place.
+
+    Two bridges exist. The default one rebuilds attention with explicit scores and has all hook points. The native one,
+    of GPT-2 alone, keeps fused attention (at full length four times faster) and has no hook points inside it.
+    """
+    from transformer_lens.model_bridge.generalized_components import AttentionBridge, LinearBridge
+    from transformer_lens.model_bridge.sources import build_bridge_from_module
+
+    def keep_attention(adapter: Any) -> None:
+        adapter.component_mapping["blocks"].submodules["attn"] = AttentionBridge(
+            name="attn",
+            config=adapter.cfg,
+            submodules={"o": LinearBridge(name="c_proj")},
+            maintain_native_attention=True,
+            fused_qkv=True,
+        )
+
+    return build_bridge_from_module(
+        hf,
+        hf.__class__.__name__,
+        hf_config=hf.config,
+        model_name=hf.config.model_type,
+        post_adapter_hook=keep_attention if native else None,
+    )
+
+
+def bridge(network: Network, hook_points: Sequence[str] = ()) -> Any:
+    """A TransformerBridge on which all of `hook_points` fire, with native attention where that is possible.
+
+    Of a GPT-2 it is over a copy. Treat it as read-only and do not compile it: hooks registered after torch.compile are
+    ignored. Raises NotFoundError, with near misses, for names that never fire.
+    """
+    names = set(hook_points)
+    if isinstance(network, GPT2):
+        native = bridged(as_hugging_face(network), native=True)
+        if names <= firing(native):
+            return native
+        whole = bridged(as_hugging_face(network))
+    elif isinstance(network, Bridged):
+        whole = network.bridge
+    else:
+        raise BadInputError(f"TransformerLens has no hook points for the architecture {network.architecture}")
+    known = firing(whole)
+    if unknown := sorted(names - known):
+        near = difflib.get_close_matches(unknown[0], known, 3)
+        hint = f"near: {', '.join(near)}" if near else "names are TransformerLens', as blocks.3.hook_resid_post"
+        raise NotFoundError(f"no hook point {unknown[0]} in the model", hint)
+    return whole
+
+
+def firing(over: Any) -> set[str]:
+    """The hook points that fire in a forward pass, found by running one over two tokens."""
+    device = next(over.parameters()).device
+    with torch.inference_mode():
+        _, cache = over.run_with_cache(torch.zeros(1, 2, dtype=torch.int64, device=device))
+    return set(cache.keys())

@@ -1,0 +1,309 @@
+"""GPT-2, for training and for use: Karvonen's models, nanoGPT's and Hugging Face's, without the library transformers.
+
+Pre-LN blocks with learned positions. In memory its parts are called as in Hugging Face's GPT2LMHeadModel and matrices
+are torch's Linear, [out, in]; the files keep Hugging Face's layout, [in, out], and any other tool reads them. A loaded
+matrix is a transposed view of the file's: the very product that Hugging Face's Conv1D computes, to the last bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chessreg.errors import BadInputError
+from chessreg.models.adapters.base import ADAPTERS, Network, check_weights, read_config, read_weights
+from chessreg.models.row_attention import RowKeys, attend_by_rows
+from chessreg.models.slot_cache import SlotCache
+
+Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
+"""Attention of q, k, v [batch, head, length, d_head] under a mask (None: the model's own) and with dropout."""
+
+PREFIX, HEAD = "transformer.", "lm_head.weight"
+MATRICES = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")
+
+
+def gelu_new(x: Tensor) -> Tensor:
+    """GPT-2's own approximation, in the order of operations of Hugging Face's NewGELUActivation."""
+    return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_new": gelu_new,
+    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+}
+
+
+@dataclass(frozen=True)
+class GPT2Config:
+    """The shape. activation "gelu" is the exact one, as nanoGPT's; GPT-2's own is "gelu_new".
+
+    tied_head False: the output head is a matrix of its own, as in models whose final LayerNorm is folded into it.
+    """
+
+    n_layer: int
+    n_head: int
+    n_embd: int
+    block_size: int
+    vocab_size: int
+    activation: str = "gelu"
+    d_mlp: int | None = None
+    layer_norm_epsilon: float = 1e-5
+    tied_head: bool = True
+    bias: bool = True
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.n_embd % self.n_head:
+            raise BadInputError(f"n_embd {self.n_embd} is no multiple of n_head {self.n_head}")
+        if self.activation not in ACTIVATIONS:
+            raise BadInputError(f"activation {self.activation} is none of {', '.join(ACTIVATIONS)}")
+
+
+def fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool = True) -> Tensor:
+    """PyTorch's own kernel. Causal when no mask says otherwise; one query sees every key."""
+    causal = causal and mask is None and q.shape[2] > 1
+    return F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=q.shape[-1] ** -0.5
+    )
+
+
+class Attention(nn.Module):
+    def __init__(self, config: GPT2Config, layer: int, kernel: Kernel) -> None:
+        super().__init__()
+        self.n_head, self.layer, self.kernel, self.dropout = config.n_head, layer, kernel, config.dropout
+        self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, config.bias)
+        self.c_proj = nn.Linear(config.n_embd, config.n_embd, config.bias)
+
+    def forward(self, x: Tensor, cache: SlotCache | None, mask: Tensor | None) -> Tensor:
+        batch, length, d = x.shape
+        parts = self.c_attn(x).view(batch, length, 3, self.n_head, d // self.n_head)
+        q, k, v = parts.permute(2, 0, 3, 1, 4)
+        read = (k, v) if cache is None else cache.update(k, v, self.layer)
+        if isinstance(read, RowKeys):
+            mixed = attend_by_rows(q, read)
+        else:
+            mixed = self.kernel(q, read[0], read[1], mask, self.dropout if self.training else 0.0)
+        return F.dropout(self.c_proj(mixed.transpose(1, 2).reshape(batch, length, d)), self.dropout, self.training)
+
+
+class MLP(nn.Module):
+    def __init__(self, config: GPT2Config) -> None:
+        super().__init__()
+        d_mlp = config.d_mlp or 4 * config.n_embd
+        self.act, self.dropout = ACTIVATIONS[config.activation], config.dropout
+        self.c_fc = nn.Linear(config.n_embd, d_mlp, config.bias)
+        self.c_proj = nn.Linear(d_mlp, config.n_embd, config.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout(self.c_proj(self.act(self.c_fc(x))), self.dropout, self.training)
+
+
+class Block(nn.Module):
+    """Attention and MLP, each behind a LayerNorm, each added to the residual stream."""
+
+    def __init__(self, config: GPT2Config, layer: int, kernel: Kernel) -> None:
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(config.n_embd, config.layer_norm_epsilon, bias=config.bias)
+        self.attn = Attention(config, layer, kernel)
+        self.ln_2 = nn.LayerNorm(config.n_embd, config.layer_norm_epsilon, bias=config.bias)
+        self.mlp = MLP(config)
+
+    def forward(self, residual: Tensor, cache: SlotCache | None = None, mask: Tensor | None = None) -> Tensor:
+        residual = residual + self.attn(self.ln_1(residual), cache, mask)
+        return residual + self.mlp(self.ln_2(residual))
+
+
+class GPT2(Network):
+    """Token ids to logits. `kernel` is how it attends without a cache; training has one of its own."""
+
+    architecture = "gpt2"
+    cached = True
+
+    def __init__(self, config: GPT2Config, kernel: Kernel = fused) -> None:
+        super().__init__()
+        self.config = config
+        self.n_layer, self.d_model, self.block_size = config.n_layer, config.n_embd, config.block_size
+        self.vocab_size = self.outputs = config.vocab_size
+        self.wte = nn.Embedding(config.vocab_size, config.n_embd)
+        self.wpe = nn.Embedding(config.block_size, config.n_embd)
+        self.h = nn.ModuleList(Block(config, layer, kernel) for layer in range(config.n_layer))
+        self.ln_f = nn.LayerNorm(config.n_embd, config.layer_norm_epsilon, bias=config.bias)
+        if not config.tied_head:
+            self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
+
+    @property
+    def blocks(self) -> Sequence[nn.Module]:
+        return list(self.h)
+
+    def hidden(
+        self, tokens: Tensor, positions: Tensor | None = None, cache: Any = None, mask: Tensor | None = None
+    ) -> Tensor:
+        where = self.wpe.weight[: tokens.shape[1]] if positions is None else self.wpe(positions)
+        residual = F.dropout(self.wte(tokens) + where, self.config.dropout, self.training)
+        for block in self.h:
+            residual = block(residual, cache, mask)
+        return self.ln_f(residual)
+
+    def unembed(self, hidden: Tensor) -> Tensor:
+        return F.linear(hidden, self.wte.weight if self.config.tied_head else self.lm_head.weight)
+
+    def bias_matrix(self, layer: int) -> nn.Linear:
+        matrix: nn.Linear = self.h[layer].mlp.c_proj  # type: ignore[assignment, union-attr]
+        return matrix
+
+    def matrices(self) -> list[nn.Parameter]:
+        """The weight matrices of the blocks: what Muon optimises; embeddings and norms stay with AdamW."""
+        return [p for p in self.h.parameters() if p.dim() == 2]
+
+    def initialise(self) -> None:
+        """nanoGPT's initial weights, drawn from torch's generator: N(0, 0.02), the matrices that write to the residual
+        stream N(0, 0.02 / sqrt(2 layers)), biases 0."""
+        for name, parameter in self.named_parameters():
+            if parameter.dim() >= 2:
+                nn.init.normal_(parameter, 0.0, spread(name, self.n_layer))
+            elif name.endswith(".bias"):
+                nn.init.zeros_(parameter)
+
+    @property
+    def has_biases(self) -> bool:
+        """Whether any bias is not zero. A loaded GPT-2 always carries biases; Karvonen's models use none of them."""
+        return any(bool(p.any()) for name, p in self.named_parameters() if name.endswith(".bias"))
+
+    def shape(self) -> dict[str, Any]:
+        config = asdict(self.config) | {"d_mlp": self.config.d_mlp or 4 * self.config.n_embd, "bias": self.has_biases}
+        del config["dropout"]
+        return {"family": self.architecture, **config}
+
+    def count_parameters(self) -> tuple[int, int]:
+        """Biases that are all zero are left out: those models do not have them."""
+        biases = self.has_biases
+        counted = {n: p.numel() for n, p in self.named_parameters() if biases or not n.endswith(".bias")}
+        embeddings = sum(counted.get(name, 0) for name in ("wte.weight", "wpe.weight", HEAD))
+        return sum(counted.values()), sum(counted.values()) - embeddings
+
+    def files(self, dtype: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        config = self.config
+        stored = getattr(torch, dtype)
+        weights = {n: t.to(stored).contiguous() for n, t in sorted(self.weights().items())}
+        written = {
+            "architectures": ["GPT2LMHeadModel"],
+            "model_type": "gpt2",
+            "dtype": dtype,
+            **{k: getattr(config, k) for k in ("n_layer", "n_head", "n_embd", "vocab_size", "layer_norm_epsilon")},
+            "n_inner": config.d_mlp,
+            "n_positions": config.block_size,
+            "activation_function": config.activation,
+            "initializer_range": 0.02,
+            **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
+            "bos_token_id": None,
+            "eos_token_id": None,
+            "tie_word_embeddings": config.tied_head,
+            "use_cache": True,
+        }
+        return written, weights
+
+    def weights(self) -> dict[str, Tensor]:
+        """The weights under Hugging Face's names and in its layout, on the CPU, zero biases included."""
+        found = {}
+        for name, tensor in self.state_dict().items():
+            tensor = tensor.detach().cpu()
+            found[file_name(name)] = tensor.t() if name.endswith(MATRICES) else tensor
+        for name, shape in file_shapes(self.config).items():
+            if name not in found:
+                found[name] = torch.zeros(shape, dtype=self.wte.weight.dtype)
+        return found
+
+    @classmethod
+    def of_weights(cls, config: GPT2Config, weights: Mapping[str, Tensor]) -> GPT2:
+        """A model in eval mode holding these weights; biases that they lack are zero and frozen.
+
+        weights are named and laid out as in GPT2LMHeadModel's state_dict, without lm_head where it is tied.
+        Raises BadInputError naming weights that are missing, unknown or of another shape than the configuration says.
+        """
+        check_shape(config, weights)
+        expected = file_shapes(config)
+        dtype = next(iter(weights.values())).dtype
+        full = {n: torch.zeros(s, dtype=dtype) for n, s in expected.items() if n.endswith(".bias")} | dict(weights)
+        check_weights(full, expected, "GPT-2")
+        with torch.device("meta"):
+            model = cls(config)
+        inside = {memory_name(n): t.t() if n.endswith(MATRICES) else t for n, t in full.items()}
+        model.load_state_dict(inside, assign=True)
+        if not model.has_biases:  # fine-tuning must not train what the model never had
+            for name, parameter in model.named_parameters():
+                if name.endswith(".bias"):
+                    parameter.requires_grad_(False)
+        return model.eval()
+
+    @classmethod
+    def load(cls, folder: Path, shape: Mapping[str, Any], dtype: torch.dtype) -> GPT2:
+        names = ("n_layer", "n_head", "n_embd", "block_size", "vocab_size", "activation", "layer_norm_epsilon")
+        d_mlp = read_config(folder)["n_inner"]  # None, which means four times n_embd, is written back as None
+        config = GPT2Config(**{n: shape[n] for n in names}, d_mlp=d_mlp, tied_head=shape.get("tied_head", True))
+        return cls.of_weights(config, read_weights(folder, dtype))
+
+    def untrained(self, seed: int) -> GPT2:
+        """Initial weights as `initialise` draws them, from a generator of their own; biases 0 and frozen."""
+        return random_gpt2(self.config, seed)
+
+
+def random_gpt2(config: GPT2Config, seed: int) -> GPT2:
+    """An untrained model of this shape, a pure function of (config, seed): the baseline of every probe."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = {}
+    for name, shape in file_shapes(config).items():
+        if len(shape) > 1:
+            weights[name] = torch.empty(shape).normal_(0.0, spread(name, config.n_layer), generator=generator)
+        elif not name.endswith(".bias"):
+            weights[name] = torch.ones(shape)
+    return GPT2.of_weights(config, weights)
+
+
+def spread(name: str, n_layer: int) -> float:
+    """The standard deviation of a matrix's initial weights."""
+    return 0.02 / math.sqrt(2 * n_layer) if name.endswith("c_proj.weight") else 0.02
+
+
+def file_name(name: str) -> str:
+    return name if name == HEAD else PREFIX + name
+
+
+def memory_name(name: str) -> str:
+    return name.removeprefix(PREFIX)
+
+
+def file_shapes(config: GPT2Config) -> dict[str, tuple[int, ...]]:
+    """Every weight of GPT2LMHeadModel with its shape in the file, biases included, in its order of parameters."""
+    d, d_mlp = config.n_embd, config.d_mlp or 4 * config.n_embd
+    shapes: dict[str, tuple[int, ...]] = {"wte.weight": (config.vocab_size, d), "wpe.weight": (config.block_size, d)}
+    for layer in range(config.n_layer):
+        parts = {"ln_1": (d,), "attn.c_attn": (d, 3 * d), "attn.c_proj": (d, d), "ln_2": (d,)}
+        for part, shape in {**parts, "mlp.c_fc": (d, d_mlp), "mlp.c_proj": (d_mlp, d)}.items():
+            shapes[f"h.{layer}.{part}.weight"] = shape
+            shapes[f"h.{layer}.{part}.bias"] = shape[-1:]
+    shapes |= {"ln_f.weight": (d,), "ln_f.bias": (d,)}
+    named = {PREFIX + name: shape for name, shape in shapes.items()}
+    return named if config.tied_head else {**named, HEAD: (config.vocab_size, d)}
+
+
+def check_shape(config: GPT2Config, weights: Mapping[str, Tensor]) -> None:
+    """Raise BadInputError unless embeddings and number of layers fit, before a model of the claimed size is built."""
+    for name, rows in (("transformer.wte.weight", config.vocab_size), ("transformer.wpe.weight", config.block_size)):
+        found = list(weights[name].shape) if name in weights else "no such weight"
+        if found != [rows, config.n_embd]:
+            raise BadInputError(f"weight {name}: the configuration says {[rows, config.n_embd]}, found {found}")
+    layers = sum(name.endswith(".ln_1.weight") for name in weights)
+    if layers != config.n_layer:
+        raise BadInputError(f"the configuration says {config.n_layer} layers, the weights have {layers}")
+
+
+ADAPTERS.register(GPT2.architecture, GPT2)
