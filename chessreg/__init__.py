@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def open(registry: str | None = None, store: str | Path | None = None) -> Session:
-    """Open a registry (a path or URL; default ./.chessreg/registry.db) and its store (default ./.chessreg/store)."""
+    """Open a registry (path, folder or URL; default ./.chessreg/registry.db) and its store (default: beside it)."""
     from chessreg.session import open_session
 
     return open_session(registry, store)

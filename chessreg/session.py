@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from chessreg.registry.database import Database
+from chessreg.registry.urls import place_of, store_path_of
 
 if TYPE_CHECKING:
     from chessreg.games.dataset import Games
@@ -19,19 +19,6 @@ if TYPE_CHECKING:
     from chessreg.runs.runner import RunReport
     from chessreg.runs.spec import ExecutionOptions, Spec
     from store import Store
-
-HOME = ".chessreg"
-
-
-def registry_url(given: str | None = None) -> str:
-    """The registry's URL: given, or CHESSREG_REGISTRY, or ./.chessreg/registry.db. A bare path means SQLite."""
-    url = given or os.environ.get("CHESSREG_REGISTRY") or f"{HOME}/registry.db"
-    return url if "://" in url else f"sqlite:///{Path(url).expanduser().resolve()}"
-
-
-def store_path(given: str | Path | None = None) -> Path:
-    """The store's folder: given, or CHESSREG_STORE, or ./.chessreg/store."""
-    return Path(given or os.environ.get("CHESSREG_STORE") or f"{HOME}/store").expanduser().resolve()
 
 
 class Session:
@@ -173,8 +160,9 @@ class Session:
 
 
 def open_session(registry: str | None = None, store: str | Path | None = None, create: bool = True) -> Session:
-    """Open a registry and its store; by default ./.chessreg/, made on first use."""
+    """Open a registry (a path, a folder or a URL) and its store; by default ./.chessreg/, made on first use."""
     from store import Store
 
-    database = Database.open(registry_url(registry), create=create)
-    return Session(database, Store.create(store_path(store)))
+    place = place_of(registry)
+    database = Database.open(place.url, create=create)
+    return Session(database, Store.create(store_path_of(store, place).resolve()))

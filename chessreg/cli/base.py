@@ -46,10 +46,10 @@ class Home:
 
     @property
     def store_path(self) -> Path:
-        """The store's folder: --store, else CHESSREG_STORE, else ./.chessreg/store."""
+        """The store's folder: --store, else CHESSREG_STORE, else store/ beside the registry's file."""
         from chessreg.registry.urls import store_path_of
 
-        return store_path_of(self.given_store)
+        return store_path_of(self.given_store, self.place)
 
     def session(self) -> Session:
         """The registry and store, open; made if they are not there."""

@@ -13,7 +13,8 @@ from chessreg.cli.base import Home, emit, json_option, pass_home
 def init(home: Home) -> None:
     """Make the registry and the store of this folder; what is there already stays as it is.
 
-    Without --registry and --store they lie in ./.chessreg/. The first command that needs one makes it too.
+    Without --registry and --store they lie in ./.chessreg/; with --registry alone the store lies beside its file.
+    The first command that needs one makes it too.
     """
     from store import Store
 

@@ -147,9 +147,9 @@ def show_version(ctx: click.Context, parameter: click.Parameter, value: bool) ->
 
 @click.group(cls=Root, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--registry", metavar="URL", help="Path or URL of the registry [CHESSREG_REGISTRY, ./.chessreg/registry.db]."
+    "--registry", metavar="URL", help="Path, folder or URL of the registry [CHESSREG_REGISTRY, ./.chessreg/]."
 )
-@click.option("--store", metavar="FOLDER", help="Folder of arrays and files [CHESSREG_STORE, ./.chessreg/store].")
+@click.option("--store", metavar="FOLDER", help="Folder of arrays and files [CHESSREG_STORE, beside the registry].")
 @click.option("--debug", is_flag=True, help="Show where an error arose.")
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=show_version, help="Print the version."

@@ -10,8 +10,8 @@ from urllib.parse import unquote
 
 from chessreg.errors import BadInputError
 
-DEFAULT_REGISTRY = ".chessreg/registry.db"
-DEFAULT_STORE = ".chessreg/store"
+HOME = ".chessreg"
+FILE = "registry.db"
 POSTGRESQL = ("postgresql", "postgres", "postgresql+psycopg")
 VALUE = r"(\"[^\"\n]*\"|'[^'\n]*'|[^\s&]+)"
 # Upper case only, or the word itself: `tokenizer=…` and `token = ids[0]` in a patch are code, not secrets.
@@ -40,12 +40,13 @@ class Place:
 
 
 def place_of(reference: str | Path | None = None) -> Place:
-    """A registry's place: as given, or CHESSREG_REGISTRY, or ./.chessreg/registry.db. A bare path means SQLite.
+    """A registry's place: as given, or CHESSREG_REGISTRY, or ./.chessreg/registry.db. A bare path means SQLite; that of
+    a folder means the registry.db in it, or in its .chessreg.
 
     Raises BadInputError for a URL of another database system, and for SQLite in memory (readers have their own
     connection, so there is nothing that they could share).
     """
-    text = str(reference or os.environ.get("CHESSREG_REGISTRY") or DEFAULT_REGISTRY)
+    text = str(reference or os.environ.get("CHESSREG_REGISTRY") or f"{HOME}/{FILE}")
     scheme, separator, rest = text.partition("://")
     if not separator:
         return _file(Path(text))
@@ -62,15 +63,17 @@ def place_of(reference: str | Path | None = None) -> Place:
     )
 
 
-def store_path_of(given: str | Path | None = None) -> Path:
-    """The store's folder: as given, or CHESSREG_STORE, or ./.chessreg/store."""
-    return Path(given or os.environ.get("CHESSREG_STORE") or DEFAULT_STORE).expanduser().absolute()
+def store_path_of(given: str | Path | None, registry: Place) -> Path:
+    """The store's folder: as given, or CHESSREG_STORE, or store/ beside a SQLite registry, or ./.chessreg/store."""
+    beside = Path(HOME) if registry.path is None else registry.path.parent
+    return Path(given or os.environ.get("CHESSREG_STORE") or beside / "store").expanduser().absolute()
 
 
 def _file(path: Path) -> Place:
     path = path.expanduser().absolute()
     if path.is_dir():
-        raise BadInputError(f"{path} is a folder, not a registry", f"did you mean {path / 'registry.db'}?")
+        within = path / HOME / FILE
+        path = within if within.is_file() and not (path / FILE).is_file() else path / FILE
     return Place(f"sqlite:///{path}", path)
 
 

@@ -173,6 +173,8 @@ def test_the_home_is_found_wherever_its_options_stand(
     for line in ("try", "--registry a.db --store s try", "try --store=s --registry a.db"):
         assert run_command_line(line.split()) == 0
     monkeypatch.setenv("CHESSREG_REGISTRY", f"sqlite:///{here}/e.db")
+    assert run_command_line(["try", "--registry", "there/a.db"]) == 0
+    assert run_command_line(["try"]) == 0
     monkeypatch.setenv("CHESSREG_STORE", "e")
     for line in ("try", "try --registry a.db"):
         assert run_command_line(line.split()) == 0
@@ -180,6 +182,8 @@ def test_the_home_is_found_wherever_its_options_stand(
         (".chessreg/registry.db", ".chessreg/store"),
         ("a.db", "s"),
         ("a.db", "s"),
+        ("there/a.db", "there/store"),
+        ("e.db", "store"),
         ("e.db", "e"),
         ("a.db", "e"),
     ]

@@ -53,6 +53,22 @@ def test_init_elsewhere_leaves_no_file_that_was_not_asked_for(chessreg: Any, her
     assert not (here / ".gitignore").exists()
 
 
+def test_the_store_lies_beside_the_registry_wherever_that_is(
+    chessreg: Any, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "lab").mkdir()
+    for line in ("init --registry lab/registry.db", "init --registry lab"):
+        _, said = chessreg(line)
+        assert (said["registry"], said["store"]) == (str(here / "lab" / "registry.db"), str(here / "lab" / "store"))
+    monkeypatch.setenv("CHESSREG_REGISTRY", str(here / "lab"))
+    assert chessreg("init")[1]["store"] == str(here / "lab" / "store")
+    assert chessreg("runs list")[0] == 0
+    monkeypatch.delenv("CHESSREG_REGISTRY")
+    chessreg("init")
+    assert chessreg(f"init --registry {here}")[1]["registry"] == str(here / ".chessreg" / "registry.db")
+    assert {path.name for path in here.iterdir()} == {"lab", ".chessreg"}
+
+
 def test_status_says_how_the_schema_stands_and_makes_nothing(chessreg: Any, here: Path) -> None:
     status, said = chessreg("db status")
     assert (status, said["hint"]) == (3, "chessreg init makes one")

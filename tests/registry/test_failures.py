@@ -105,8 +105,8 @@ def test_a_place_that_cannot_hold_a_registry_is_told(tmp_path: Path) -> None:
         Database.open(tmp_path / "registry.db", create=False)
     with pytest.raises(NotFoundError, match=r"folder .*/a/b does not exist .*mkdir -p"):
         Database.open(tmp_path / "a" / "b" / "registry.db")
-    with pytest.raises(BadInputError, match="is a folder"):
-        Database.open(tmp_path)
+    with pytest.raises(NotFoundError, match=r"/registry\.db"):
+        Database.open(tmp_path, create=False)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -86,7 +86,7 @@ def launch(session: Session, form: Form, checked: Checked) -> tuple[UUID | None,
     planned = plan([order_of(form, checked)], session.database, session.store)
     group = enqueue(planned, session.database, session.store)
     if group is None:
-        return None, {"complete": "it is complete already", "already": "a job stands for it already"}.get(
+        return None, {"complete": "it is complete already", "already_queued": "a job stands for it already"}.get(
             planned[0].status, planned[0].status
         )
     Presence(session.store).start(session.database.url)
