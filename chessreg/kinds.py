@@ -1,7 +1,8 @@
 """What a file with a kind of experiment needs: `from chessreg.kinds import Kind, Spec`.
 
 `Kind` is subclassed, `Spec` holds the settings that decide the result and `ExecutionOptions` those that do not; `Ref`
-marks a setting that names an input, `Added` one that a kind got later. CONTRIBUTING.md shows one from start to end.
+marks a setting that names an input, `Added` one that a kind got later, `Stored` one that has been renamed.
+CONTRIBUTING.md shows one from start to end.
 """
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
@@ -18,6 +19,7 @@ from chessreg.runs.spec import (
     Ref,
     Settings,
     Spec,
+    Stored,
 )
 from chessreg.runs.task import Task
 
@@ -39,6 +41,7 @@ __all__ = [
     "Ref",
     "Settings",
     "Spec",
+    "Stored",
     "Task",
     "generator",
     "uniform",

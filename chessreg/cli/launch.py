@@ -148,11 +148,12 @@ def cell_orders(
 ) -> list[Order]:
     """One order a cell of `table`'s grid and cells, over the settings `base`; one order where it has neither."""
     from chessreg.cli.spec_options import build, merged
+    from chessreg.runs.spec import by_present_names
     from chessreg.scheduling.launch import cell_name, cells, nested
 
     orders = []
     for number, cell in enumerate(cells(table.get("grid", {}), table.get("cells", ()))):
-        values = merged(base, nested(cell))
+        values = by_present_names(kind.spec, merged(base, nested(cell)))
         wrong = values.keys() - kind.spec.model_fields.keys() - kind.options.model_fields.keys()
         if wrong:
             raise BadInputError(f"{where}: {kind.name} has no setting {', '.join(sorted(wrong))}")

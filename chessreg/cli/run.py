@@ -128,8 +128,9 @@ def show_plan(planned: dict[str, Any], as_json: bool) -> None:
 def settings(kind: Kind, params: dict[str, Any]) -> tuple[Any, Any, dict[str, str]]:
     """The spec, the how, and where each value that is not a default came from."""
     from chessreg.cli.spec_options import build, given_values, merged
+    from chessreg.runs.spec import by_present_names
 
-    from_file = read_toml(Path(params["spec"])) if params["spec"] else {}
+    from_file = by_present_names(kind.spec, read_toml(Path(params["spec"]))) if params["spec"] else {}
     wrong = from_file.keys() - kind.spec.model_fields.keys() - kind.options.model_fields.keys() - {"kind", "name"}
     if wrong:
         raise BadInputError(f"{params['spec']}: {kind.name} has no setting {', '.join(sorted(wrong))}")

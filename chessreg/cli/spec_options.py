@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from chessreg.errors import BadInputError
-from chessreg.runs.spec import Settings, reference_of
+from chessreg.runs.spec import Settings, reference_of, stored_name
 
 
 class Numbers(click.ParamType):
@@ -90,6 +90,21 @@ def options(model: type[BaseModel], prefix: str = "") -> list[click.Option]:
             made += options(kind, f"{prefix}{name}.")
         else:
             made.append(option(prefix + name, field))
+            if (earlier := stored_name(name, field)) != name:
+                made.append(earlier_option(prefix + earlier, prefix + name, field))
+    return made
+
+
+def earlier_option(path: str, present: str, field: FieldInfo) -> click.Option:
+    """The hidden option of a renamed field's earlier name, which says what it is called now."""
+
+    def say(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+        if value is not None:
+            click.echo(f"--{path} is called --{present.replace('_', '-')} now", err=True)
+        return value
+
+    made = option(path, field)
+    made.hidden, made.callback = True, say
     return made
 
 
@@ -107,8 +122,10 @@ def given_values(model: type[BaseModel], params: dict[str, Any], prefix: str = "
             nested = given_values(kind, params, f"{prefix}{name}.")
             if nested:
                 values[name] = nested
-        elif params.get(parameter_name(prefix + name)) is not None:
-            values[name] = params[parameter_name(prefix + name)]
+        else:
+            for each in (stored_name(name, field), name):
+                if params.get(parameter_name(prefix + each)) is not None:
+                    values[name] = params[parameter_name(prefix + each)]
     return values
 
 

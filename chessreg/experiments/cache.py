@@ -1,20 +1,24 @@
-"""`cache`: the residual stream of every layer at the looked-at positions of many games, in one forward pass."""
+"""`cache`: the residual stream of every layer at chosen sites of many games, in one forward pass."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
+from chessreg.encodings import Alignment
 from chessreg.entities.cache import hook_point
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings.games import GameSelection, select
+from chessreg.experiments.settings.sites import EncodedGames
 from chessreg.registry import tables
 from chessreg.runs.kind import Estimate, Kind
-from chessreg.runs.spec import CheckpointRef, How
+from chessreg.runs.spec import Added, CheckpointRef, ExecutionOptions, Stored
 
 if TYPE_CHECKING:
+    from chessreg.games.dataset import Games
+    from chessreg.models.language_model import LanguageModel
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task
 
@@ -24,13 +28,21 @@ BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 class CacheSpec(GameSelection):
     checkpoint: CheckpointRef = Field(description="the model")
     layers: tuple[int, ...] = Field((), description="layers, 0-based; none given: all")
-    positions: str = Field("dots", description="where to look: dots (White to move), even-spaces (Black), spaces, …")
-    first: int = Field(0, ge=0, description="leave out the first positions of each game")
-    last: int | None = Field(None, ge=1, description="positions per game counted from the start (Karvonen: 33 dots)")
+    sites: Annotated[str, Stored("positions")] = Field(
+        "dots",
+        description="tokens to look at: turns, white-turns (in PGN characters dots), black-turns (even-spaces), last, "
+        "all, or others of the encoding; dots in another encoding: white-turns",
+    )
+    alignment: Annotated[Alignment, Added()] = Field(
+        "post-ply",
+        description="the board of a token that ends a move: after it, or before it, as Davis's code",
+    )
+    first: int = Field(0, ge=0, description="leave out the first sites of each game")
+    last: int | None = Field(None, ge=1, description="sites per game counted from the start (Karvonen: 33 dots)")
     dtype: Literal["float16", "bfloat16", "float32"] = Field("float16", description="how numbers are stored")
 
 
-class CacheHow(How):
+class CacheHow(ExecutionOptions):
     batch_games: int = Field(32, ge=1, description="games in one forward pass")
     group_games: int = Field(2048, ge=1, description="games in one stored group, the most a crash can cost")
 
@@ -45,17 +57,17 @@ def layers_of(spec: CacheSpec, inputs: Inputs) -> tuple[int, ...]:
 
 
 class Cache(Kind):
-    """Activations of a model at chosen positions of many games, all layers in one pass.
+    """Activations of a model at chosen sites of many games, all layers in one pass.
 
-    Karvonen 2024, section 3: the residual stream after each block (`blocks.L.hook_resid_post`) at every `.`, where
-    White is to move. One unit is one game.
+    The residual stream after each block (`blocks.L.hook_resid_post`); Karvonen 2024, section 3, takes it where White is
+    to move. One unit is one game, however many items the model's encoding makes of it.
     """
 
     name = "cache"
     example = "--checkpoint reference --dataset sample:fit --games 50 --last 33"
-    families = ("metric_point",)
+    tables = ("metric_point",)
     spec = CacheSpec
-    how = CacheHow
+    options = CacheHow
 
     def units(self, spec: CacheSpec, inputs: Inputs) -> int:
         layers_of(spec, inputs)
@@ -66,10 +78,10 @@ class Cache(Kind):
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
         layers = layers_of(spec, inputs)
         sample = places[:: max(1, len(places) // 500)]
-        rows = looked_at(spec, games.texts(sample), checkpoint.block_size)[0].size * len(places) // len(sample)
+        rows = len(selected_sites(spec, checkpoint, games, sample).sites) * len(places) // len(sample)
         size = rows * len(layers) * checkpoint.d_model * BYTES[spec.dtype]
         return Estimate(
-            {"metric_point": len(places)}, size, (f"{rows:,} positions in {len(layers)} layers (from a sample)",)
+            {"metric_point": len(places)}, size, (f"{rows:,} sites in {len(layers)} layers (from a sample)",)
         )
 
     def run(self, task: Task[CacheSpec, CacheHow]) -> None:
@@ -79,9 +91,9 @@ class Cache(Kind):
         spec, inputs = task.spec, task.inputs
         games, places = select(spec, inputs)
         checkpoint, folder = inputs.checkpoint(spec.checkpoint)
-        model = LanguageModel.load(folder, device=prepare(task.how.device, task.how.threads))
+        model = LanguageModel.load(folder, device=prepare(task.options.device, task.options.threads))
         layers = layers_of(spec, inputs)
-        for low, high in groups(task.units, task.how.group_games):
+        for low, high in groups(task.units, task.options.group_games):
             write_group(task, model, layers, games, places, checkpoint, low, high)
 
 
@@ -96,24 +108,18 @@ def groups(units: list[int], size: int) -> list[tuple[int, int]]:
     return found
 
 
-def looked_at(spec: CacheSpec, texts: list[str], block_size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Text index, character index and ply of the positions to store, each int64 [rows]."""
-    from chessreg.encodings.positions import find_many
-
-    text, character, ply = find_many(spec.positions, texts)
-    starts = np.searchsorted(text, np.arange(len(texts)))
-    number = np.arange(len(text)) - starts[text]
-    keep = (number >= spec.first) & (character < block_size)
-    if spec.last is not None:
-        keep &= number < spec.last
-    return text[keep], character[keep], ply[keep]
+def selected_sites(spec: CacheSpec, checkpoint: tables.Checkpoint, games: Games, places: np.ndarray) -> EncodedGames:
+    """The games at these rows of the dataset, with the sites whose activations are to be stored."""
+    encoded = EncodedGames.of(checkpoint, games, places, spec.sites, spec.alignment)
+    number = encoded.number
+    return encoded.take((number >= spec.first) & (number < (len(number) if spec.last is None else spec.last)))
 
 
 def write_group(
     task: Task[CacheSpec, CacheHow],
-    model: Any,
+    model: LanguageModel,
     layers: tuple[int, ...],
-    games: Any,
+    games: Games,
     places: np.ndarray,
     checkpoint: tables.Checkpoint,
     low: int,
@@ -132,39 +138,37 @@ def write_group(
         path = published.path  # an earlier attempt published it and died before it could say so
     else:
         with writer:
-            texts = games.texts(places[low:high])
-            order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
-            for start in range(0, len(order), task.how.batch_games):
-                batch = order[start : start + task.how.batch_games]
-                rows, character, ply = looked_at(spec, [texts[i] for i in batch], checkpoint.block_size)
-                if len(rows):
-                    found = activations(model, layers, [texts[i] for i in batch], rows, character, spec.dtype)
-                    game = places[low:high][batch][rows].astype(np.int32)
-                    writer.append(
-                        dict(zip(points, found, strict=True)), game, character.astype(np.int32), ply.astype(np.int32)
-                    )
-                done = (low - task.units[0] + start + len(batch)) / len(task.units)
-                task.progress(min(done, 1.0), f"{low + start + len(batch):,} games")
+            encoded = selected_sites(spec, checkpoint, games, places[low:high])
+            order, begun = np.argsort(np.diff(encoded.tokens.offsets), kind="stable"), 0
+            for items in encoded.batches(order, task.options.batch_games):
+                row, sites = encoded.sites_of(items)
+                if len(sites):
+                    found = activations(model, layers, encoded, items, row, sites, spec.dtype)
+                    game = places[low:high][encoded.game[sites]]
+                    index = [game, encoded.sites.token[sites], encoded.sites.ply[sites]]
+                    writer.append(dict(zip(points, found, strict=True)), *(column.astype(np.int32) for column in index))
+                begun += len(items)
+                games_done = low + (high - low) * begun // len(order)
+                task.progress(min((games_done - task.units[0]) / len(task.units), 1.0), f"{games_done:,} games")
             path = writer.publish()
     record_group(task, path, points, checkpoint, low, high)
 
 
 def activations(
-    model: Any, layers: tuple[int, ...], texts: list[str], rows: np.ndarray, character: np.ndarray, dtype: str
+    model: LanguageModel,
+    layers: tuple[int, ...],
+    encoded: EncodedGames,
+    items: np.ndarray,
+    row: np.ndarray,
+    sites: np.ndarray,
+    dtype: str,
 ) -> list[np.ndarray]:
-    """One array [positions, d_model] per layer, in the stored type, from one forward pass over the texts."""
+    """One array [sites, d_model] per layer, in the stored type, from one forward pass over the items."""
     import torch
 
-    from chessreg.encodings.tokenizers import tokenizer
-
-    encode = tokenizer(model.info.tokenizer).encode
-    width = int(character.max()) + 1  # what follows the last looked-at character cannot change it
-    tokens = np.zeros((len(texts), width), np.int64)
-    for i, text in enumerate(texts):
-        ids = encode(text[:width])
-        tokens[i, : len(ids)] = ids
+    tokens = encoded.padded(items, int(encoded.widths[items].max()))
     residual = model.residuals(torch.from_numpy(tokens), layers)
-    at = torch.from_numpy(rows), torch.from_numpy(character)
+    at = torch.from_numpy(row), torch.from_numpy(encoded.sites.token[sites])
     kind = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}[dtype]
     picked = [layer[at[0].to(layer.device), at[1].to(layer.device)].to(kind).cpu() for layer in residual]
     return [(p.view(torch.uint16) if kind is torch.bfloat16 else p).numpy() for p in picked]

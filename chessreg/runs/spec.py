@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
 
@@ -24,8 +24,20 @@ class Added:
     """Marks a field added to a kind later: while it has its default it is left out of the hash."""
 
 
+@dataclass(frozen=True)
+class Stored:
+    """Marks a field that has been renamed: specs hold, and hash, it under its earlier name, which is accepted too."""
+
+    name: str
+
+
 class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_present_names(cls, values: Any) -> Any:
+        return by_present_names(cls, values) if isinstance(values, dict) else values
 
 
 class Spec(Settings):
@@ -54,8 +66,20 @@ def reference_of(field: FieldInfo) -> Ref | None:
     return next((m for m in (*field.metadata, *inside) if isinstance(m, Ref)), None)
 
 
+def stored_name(name: str, field: FieldInfo) -> str:
+    """The name under which specs hold a field."""
+    return next((mark.name for mark in field.metadata if isinstance(mark, Stored)), name)
+
+
+def by_present_names(model: type[BaseModel], values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a model's fields, those under an earlier name under the present one."""
+    present = {stored_name(name, field): name for name, field in model.model_fields.items()}
+    return {name if name in model.model_fields else present.get(name, name): value for name, value in values.items()}
+
+
 def hashed(spec: Settings) -> dict[str, Any]:
-    """The hashed part of a spec as plain JSON values, fields added later left out while they have their default."""
+    """The hashed part of a spec as plain JSON values by stored names, fields added later left out while they have
+    their default."""
     values = spec.model_dump(mode="json")
     for name, field in type(spec).model_fields.items():
         value = getattr(spec, name)
@@ -63,4 +87,6 @@ def hashed(spec: Settings) -> dict[str, Any]:
             del values[name]
         elif isinstance(value, Settings):
             values[name] = hashed(value)
+        if name in values:
+            values[stored_name(name, field)] = values.pop(name)
     return values

@@ -250,7 +250,7 @@ def test_the_layer_is_chosen_on_validation_or_as_in_the_paper_on_test(world_sess
 
 def test_black_probes_see_the_board_after_whites_move(world_session):
     report = world_session.run(
-        CacheSpec(checkpoint="reference", dataset="sample:fit", games=12, positions="even-spaces", layers=(1,), last=8)
+        CacheSpec(checkpoint="reference", dataset="sample:fit", games=12, sites="even-spaces", layers=(1,), last=8)
     )
     with world_session.database.read() as sql:
         cache = f"run:{sql.get_one(tables.Run, report.run_id).spec_hash}"

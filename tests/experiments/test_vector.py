@@ -61,7 +61,7 @@ def test_one_pass_of_the_model_gives_what_a_float32_cache_gives(world_session):
 
 def test_sums_over_positions_are_as_many_times_the_averages(world_session):
     whole = {**STREAM, "whole_games": True}
-    run = made(world_session, VectorSpec(**whole, positions="summed"), "summed")
+    run = made(world_session, VectorSpec(**whole, reduction="summed"), "summed")
     averaged = made(world_session, VectorSpec(**whole), "averaged")
     row = vector_rows(world_session.inputs, run)[1]
     assert row.detail["positions_summed"] == row.detail["positions_per_game"] == 8  # dots at plies 6, 8, … 20
@@ -129,7 +129,7 @@ def test_each_layer_of_a_cascade_sees_the_earlier_vectors_added(world_session):
 
     spec = VectorSpec(**STREAM, source="cascade", skill=SkillSettings(bins=2))
     assert spec.cascade_scale == pytest.approx(1.2)
-    assert VectorSpec(**STREAM, source="cascade", positions="summed", whole_games=True).cascade_scale == 0.15
+    assert VectorSpec(**STREAM, source="cascade", reduction="summed", whole_games=True).cascade_scale == 0.15
     run = made(world_session, spec, "cascade")
     plain = made(world_session, VectorSpec(**STREAM, skill=SkillSettings(bins=2)), "no-cascade")
     inputs = world_session.inputs
@@ -156,7 +156,7 @@ def test_a_coefficient_on_sums_and_its_scale_on_averages_are_one_edit(world_sess
     from chessreg.models.edits import Edit
 
     whole = {**STREAM, "whole_games": True}
-    runs = [made(world_session, VectorSpec(**whole, positions=p), p) for p in ("summed", "averaged")]
+    runs = [made(world_session, VectorSpec(**whole, reduction=p), p) for p in ("summed", "averaged")]
     model, tokens = world_session.model("reference"), torch.arange(24)[None]
     logits = []
     for run in runs:
@@ -175,7 +175,7 @@ def test_presets_are_the_papers_and_the_authors_readings(world_session):
     assert (paper.per_class, paper.total) == (2000, None)
     assert (author.per_class, author.total) == (None, 2000)
     for spec in (paper, author):
-        assert (spec.positions, spec.first_ply, spec.last_ply, spec.whole_games) == ("summed", 50, 64, True)
+        assert (spec.reduction, spec.first_ply, spec.last_ply, spec.whole_games) == ("summed", 50, 64, True)
         assert (spec.skill.strata, spec.skill.keep, spec.skill.bins) == ("pooled", (0, -1), 6)
 
 

@@ -63,9 +63,9 @@ class ImportedAggregates(Kind):
     """
 
     name = "imported-aggregates"
-    families = ("metric_point",)
+    tables = ("metric_point",)
     spec = ImportedAggregatesSpec
-    how = ImportHow
+    options = ImportHow
     queries = ("interventions of others",)
     example = "--file sample"
 
@@ -124,7 +124,7 @@ class ImportedAggregates(Kind):
         from chessreg.experiments.imported import report
 
         rows, _ = aggregates_of(task.spec, task.inputs)
-        found = {"format": task.spec.format, "file": task.how.source, **summary(rows)}
+        found = {"format": task.spec.format, "file": task.options.source, **summary(rows)}
         report.publish(task, len(rows), found)
 
 

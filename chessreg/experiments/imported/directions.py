@@ -81,8 +81,8 @@ class ImportedHow(How):
 class _ImportedDirections(Kind):
     """What both kinds share."""
 
-    families = ("metric_point",)
-    how = ImportedHow
+    tables = ("metric_point",)
+    options = ImportedHow
 
     def units(self, spec: Any, inputs: Inputs) -> int:
         return len(spec.files)

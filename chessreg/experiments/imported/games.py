@@ -148,10 +148,10 @@ class ImportedGames(Kind):
     """
 
     name = "imported-games"
-    families = ("game", "illegal_attempt")
+    tables = ("game", "illegal_attempt")
     spec = ImportedGamesSpec
-    how = ImportHow
-    detail: ClassVar[Mapping[str, type[BaseModel]]] = {"game": ImportedGame}
+    options = ImportHow
+    columns: ClassVar[Mapping[str, type[BaseModel]]] = {"game": ImportedGame}
     queries = ("elo by intervention", "games by termination")
     example = "--file sample"
 
@@ -212,7 +212,7 @@ class ImportedGames(Kind):
         from chessreg.experiments.imported import report
 
         file, _ = games_of(task.spec, task.inputs)
-        report.publish(task, file.rows, {"format": task.spec.format, "file": task.how.source, **file.report()})
+        report.publish(task, file.rows, {"format": task.spec.format, "file": task.options.source, **file.report()})
 
     def frames(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         """A board for the start and one after every ply, with the illegal tries."""

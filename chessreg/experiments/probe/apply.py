@@ -48,9 +48,9 @@ class ProbeApply(Kind):
 
     name = "probe-apply"
     example = "--probe reference-board --cache reference-test"
-    families = ("score", "prediction", "metric_point")
+    tables = ("score", "prediction", "metric_point")
     spec = ApplySpec
-    detail = {"score": ProbeScore, "prediction": ReadRow}  # noqa: RUF012
+    columns = {"score": ProbeScore, "prediction": ReadRow}  # noqa: RUF012
 
     def units(self, spec: ApplySpec, inputs: Inputs) -> int:
         return len(layers_of(spec, inputs))
@@ -78,7 +78,7 @@ class ProbeApply(Kind):
         from chessreg.models.devices import prepare
 
         spec, inputs = task.spec, task.inputs
-        device = prepare(task.how.device, task.how.threads)
+        device = prepare(task.options.device, task.options.threads)
         layers = layers_of(spec, inputs)
         probe = load_probe(inputs, spec.probe, layers[0])
         data = applied_data(spec, inputs, probe)

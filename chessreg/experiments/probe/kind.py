@@ -31,10 +31,10 @@ class Probe(Kind):
     name = "probe"
     version = 2
     example = "--cache reference-fit --test-cache reference-test --epochs 2"
-    families = ("score", "metric_point", "prediction")
+    tables = ("score", "metric_point", "prediction")
     spec = ProbeSpec
-    how = ProbeHow
-    detail = {"score": ProbeScore, "prediction": RatingRow}  # noqa: RUF012
+    options = ProbeHow
+    columns = {"score": ProbeScore, "prediction": RatingRow}  # noqa: RUF012
     queries = ("probe accuracy by layer",)
     presets = {  # noqa: RUF012
         "paper": PAPER,

@@ -102,8 +102,8 @@ class ProbeWork:
     def __init__(self, task: Task[ProbeSpec, ProbeHow], every: tuple[int, ...]) -> None:
         self.task, self.spec = task, task.spec
         self.layers = {unit: every[unit] for unit in task.units}
-        self.device = prepare(task.how.device, task.how.threads)
-        self.allocate = allocator(task.folder, task.how.memory_mib)
+        self.device = prepare(task.options.device, task.options.threads)
+        self.allocate = allocator(task.folder, task.options.memory_mib)
         self.data = self.load(self.spec.cache, "cache")
         self.held_out = self.data.held_out(self.spec.validation, self.spec.seed)
         self.fitted = self.data.rows & ~self.held_out

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.settings.games import select, selection_of
-from chessreg.games.moves import move_hashes
+from chessreg.games.moves import move_hashes, sans
 from chessreg.games.position_hash import HashSet, position_hashes
 from chessreg.runs.spec import Added
 
@@ -68,13 +68,12 @@ class Evaluated:
     @classmethod
     def of_moves(cls, packed: Sequence[bytes]) -> Evaluated:
         """Games as packed moves (`games/moves.py`), for example those that a model has just played. Positions: all."""
-        from chessreg.encodings.tokenizers import PgnCharacters
-        from chessreg.games.moves import sans
+        from chessreg.games.movetext import numbered
         from chessreg.games.reader import boards_of
 
         hashes = []
         for start in range(0, len(packed), GAMES_AT_ONCE):
-            texts = [PgnCharacters().render(sans(moves)) for moves in packed[start : start + GAMES_AT_ONCE]]
+            texts = [numbered(sans(moves)) for moves in packed[start : start + GAMES_AT_ONCE]]
             boards, offsets = boards_of(texts)
             hashes.append(position_hashes(boards, plies_of(offsets)))
         return cls(move_hashes(packed), opening_hashes(packed), joined(hashes))

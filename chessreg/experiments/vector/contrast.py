@@ -22,24 +22,25 @@ if TYPE_CHECKING:
     from chessreg.registry import tables
     from chessreg.runs.inputs import Inputs
 
-Aggregate = Literal["averaged", "summed"]
+Reduction = Literal["averaged", "summed"]
+GAMES_AT_ONCE = 5000
 AUTHORS_POSITIONS = 8  # dots 25 to 32: what Karvonen's stored averages are sums over (specification 5.1)
 
 
-def contrast(sums: np.ndarray, positions: np.ndarray, classes: np.ndarray, aggregate: Aggregate) -> Direction:
+def contrast(sums: np.ndarray, positions: np.ndarray, classes: np.ndarray, reduction: Reduction) -> Direction:
     """Highest class minus lowest, from sums over positions float [games, d_model] (Karvonen 2024, section 4.1).
 
     positions int [games] were summed per game; classes int [games], 0 the lowest. `averaged`: means over positions.
     `summed`: means over games of the games' sums, as the author's code stores them; it needs games of equally many
     positions, and is then exactly that many times the average. BadInputError when they differ.
     """
-    if aggregate == "summed":
+    if reduction == "summed":
         check_equal(positions)
     sides = []
     for which in (0, int(classes.max())):
         mine = classes == which
         total = sums[mine].sum(0, dtype=np.float64)
-        sides.append(total / (mine.sum() if aggregate == "summed" else positions[mine].sum()))
+        sides.append(total / (mine.sum() if reduction == "summed" else positions[mine].sum()))
     low, high = sides
     return Direction(as_float32(high - low), as_float32(high), as_float32(low))
 
@@ -49,7 +50,7 @@ def check_equal(positions: np.ndarray) -> None:
     if len(np.unique(positions)) > 1:
         raise BadInputError(
             f"sums over positions compare games of {positions.min()} and of {positions.max()} positions",
-            "--whole-games with --last-ply leaves out the short ones; --positions averaged needs neither",
+            "--whole-games with --last-ply leaves out the short ones; --reduction averaged needs neither",
         )
 
 
@@ -123,12 +124,12 @@ class ClassedGames:
     places: np.ndarray  # int64, row positions in the dataset
     classes: np.ndarray  # int8, 0 the lowest
     stratum: np.ndarray  # object
-    positions: np.ndarray  # int64, looked-at positions of each
+    positions: np.ndarray  # int64, sites of each
     report: SkillReport  # of all games that were put into classes, before the first ones were taken
-    at: str
+    sites: str
     checkpoint: tables.Checkpoint
     cache: CachedActivations | None  # None: the model is run
-    incomplete: int  # games left out for want of positions
+    incomplete: int  # games left out for want of sites
 
     def counts(self) -> dict[str, int]:
         """Games of the lowest and of the highest class."""
@@ -157,7 +158,7 @@ def gather(spec: VectorSpec, inputs: Inputs) -> ClassedGames:
     """
     cache = load_cache(inputs, spec.cache) if spec.cache else None
     if cache is not None:
-        dataset, at = cache.dataset, cache.sites
+        dataset, sites = cache.dataset, cache.sites
         games, _ = inputs.dataset(dataset)
         checkpoint, _ = inputs.checkpoint(cache.checkpoint)
         rows = sums.cached_rows(cache, spec.first_ply, spec.last_ply)
@@ -166,14 +167,14 @@ def gather(spec: VectorSpec, inputs: Inputs) -> ClassedGames:
     else:
         assert spec.dataset
         assert spec.checkpoint
-        dataset, at = spec.dataset, spec.at
+        dataset, sites = spec.dataset, spec.sites
         games, places = select(selection_of(spec.model_dump()), inputs)
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
         positions = np.concatenate([
-            sums.positions_in(
-                games.texts(places[low : low + 5000]), at, checkpoint.block_size, spec.first_ply, spec.last_ply
-            )[1]
-            for low in range(0, len(places), 5000)
+            sums.encoded_games(
+                checkpoint, games, places[low : low + GAMES_AT_ONCE], sites, spec.first_ply, spec.last_ply
+            ).counts
+            for low in range(0, len(places), GAMES_AT_ONCE)
         ])  # fmt: skip
     least = int(positions.max()) if spec.whole_games else 1
     there = np.flatnonzero(positions >= max(least, 1))
@@ -185,7 +186,7 @@ def gather(spec: VectorSpec, inputs: Inputs) -> ClassedGames:
     classes = found.classes[chosen]
     if not ((classes == 0).any() and (classes == found.classes.max()).any()):
         raise BadInputError(f"the first {len(chosen)} games are all of one class", "raise --total or --per-class")
-    if spec.positions == "summed":
+    if spec.reduction == "summed":
         check_equal(positions[there][chosen])
     return ClassedGames(
         games=games,
@@ -194,7 +195,7 @@ def gather(spec: VectorSpec, inputs: Inputs) -> ClassedGames:
         stratum=found.stratum[chosen],
         positions=positions[there][chosen],
         report=found.report,
-        at=at,
+        sites=sites,
         checkpoint=checkpoint,
         cache=cache,
         incomplete=len(places) - len(there),

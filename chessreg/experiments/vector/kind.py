@@ -31,9 +31,9 @@ class Vector(Kind):
     name = "vector"
     version = 2
     example = "--cache reference-fit --first-ply 4"
-    families = ("metric_point",)
+    tables = ("metric_point",)
     spec = VectorSpec
-    how = VectorHow
+    options = VectorHow
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {**AUTHORS, "per_class": 2000},
         "author-2024": {**AUTHORS, "total": 2000},
@@ -102,7 +102,7 @@ def publish(
         **direction.detail,
         **more,
     }
-    if direction.sums is not None and task.how.keep_sums:
+    if direction.sums is not None and task.options.keep_sums:
         assert origin.games is not None
         with task.output(f"sums-{layer}", unit, "sums") as folder:
             save_file({"sums": direction.sums, "places": origin.games.places}, folder / "sums.safetensors")
@@ -118,7 +118,7 @@ def publish(
         hook_point=hook_point(layer),
         layer=layer,
         source=origin.source,
-        positions=origin.at,
+        positions=origin.sites,
         norm=direction.norm,
         detail=meta,
     )

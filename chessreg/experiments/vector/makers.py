@@ -13,6 +13,7 @@ import numpy as np
 from chessreg.entities.probe import load_probe, probe_rows
 from chessreg.entities.vector import Direction, load_direction, read_vector, vector_rows
 from chessreg.errors import BadInputError, NotFoundError
+from chessreg.experiments.settings.sites import EncodedGames
 from chessreg.experiments.vector import sums
 from chessreg.experiments.vector.contrast import (
     ClassedGames,
@@ -41,7 +42,7 @@ class Origin:
 
     checkpoint_id: UUID | None  # None: of a model that is not in this registry
     source: str  # as contrastive:white_elo, random:contrastive:white_elo, probe:skill
-    at: str
+    sites: str
     detail: dict[str, Any]
     games: ClassedGames | None = None  # of contrasts
 
@@ -54,9 +55,9 @@ MAKERS: Registry[Maker] = Registry("source of vectors")
 
 
 def contrast_origin(spec: VectorSpec, source: str, games: ClassedGames) -> Origin:
-    summed = int(games.positions.max()) if spec.positions == "summed" else 1
+    summed = int(games.positions.max()) if spec.reduction == "summed" else 1
     detail = {
-        "positions": spec.positions,
+        "positions": spec.reduction,
         "positions_summed": summed,
         "first_ply": spec.first_ply,
         "last_ply": spec.last_ply,
@@ -64,7 +65,7 @@ def contrast_origin(spec: VectorSpec, source: str, games: ClassedGames) -> Origi
         "residual": games.checkpoint.residual,
         **games.describe(),
     }
-    return Origin(games.checkpoint.id, f"{source}:{spec.skill.rating}", games.at, detail, games)
+    return Origin(games.checkpoint.id, f"{source}:{spec.skill.rating}", games.sites, detail, games)
 
 
 @MAKERS.named("contrastive")
@@ -85,22 +86,22 @@ def contrasts(
         rows = sums.cached_rows(games.cache, spec.first_ply, spec.last_ply)
         for layer in layers:
             found = sums.from_cache(games.cache, layer, games.places, rows)
-            yield layer, contrast(found, games.positions, classes, spec.positions)
+            yield layer, contrast(found, games.positions, classes, spec.reduction)
         return
     kept = {layer: kept_sums(task, layer, games.places) for layer in layers} if task.spec.of else {}
     if kept and all(found is not None for found in kept.values()):
         for layer, known in kept.items():
             assert known is not None
-            yield layer, contrast(known, games.positions, classes, spec.positions)
+            yield layer, contrast(known, games.positions, classes, spec.reduction)
         return
-    model, texts, where = run_on(task, spec, games)
+    model, encoded = run_on(task, spec, games)
     folder = task.folder / "sums"
     every = sums.from_model_resumable(
-        model, texts, where, layers, task.how.batch_games, folder,
-        on_progress=lambda done: task.progress(0.99 * done / len(texts), f"{done:,} of {len(texts):,} games"),
+        model, encoded, layers, task.options.batch_games, folder,
+        on_progress=lambda done: task.progress(0.99 * done / encoded.games, f"{done:,} of {encoded.games:,} games"),
     )  # fmt: skip
     for number, layer in enumerate(layers):
-        made = contrast(every[number], games.positions, classes, spec.positions)
+        made = contrast(every[number], games.positions, classes, spec.reduction)
         yield layer, replace(made, sums=None if task.spec.of else every[number])
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -119,32 +120,31 @@ def kept_sums(task: Task[VectorSpec, VectorHow], layer: int, places: np.ndarray)
 
 def run_on(
     task: Task[VectorSpec, VectorHow], spec: VectorSpec, games: ClassedGames
-) -> tuple[LanguageModel, list[str], sums.Places]:
-    """The model, the texts of the games and the positions in them."""
+) -> tuple[LanguageModel, EncodedGames]:
+    """The model, and the games with their sites."""
     from chessreg.models.devices import prepare
     from chessreg.models.language_model import LanguageModel
 
-    recipe = games.cache.checkpoint if games.cache else spec.checkpoint
-    assert recipe
-    checkpoint, folder = task.inputs.checkpoint(recipe)
-    model = LanguageModel.load(folder, device=prepare(task.how.device, task.how.threads))
-    texts = games.games.texts(games.places)
-    where, counts = sums.positions_in(texts, games.at, checkpoint.block_size, spec.first_ply, spec.last_ply)
-    if games.cache is not None:  # the cache may hold fewer positions than the texts have
-        where, counts = within_cache(games, where, spec)
-    assert np.array_equal(counts, games.positions)
-    return model, texts, where
+    reference = games.cache.checkpoint if games.cache else spec.checkpoint
+    assert reference
+    checkpoint, folder = task.inputs.checkpoint(reference)
+    model = LanguageModel.load(folder, device=prepare(task.options.device, task.options.threads))
+    encoded = sums.encoded_games(checkpoint, games.games, games.places, games.sites, spec.first_ply, spec.last_ply)
+    if games.cache is not None:  # the cache may hold fewer sites than the games have
+        encoded = encoded.take(cached_too(encoded, games, spec))
+    assert np.array_equal(encoded.counts, games.positions)
+    return model, encoded
 
 
-def within_cache(games: ClassedGames, where: sums.Places, spec: VectorSpec) -> tuple[sums.Places, np.ndarray]:
-    """Of these positions those that are cached too, and their number per game."""
+def cached_too(encoded: EncodedGames, games: ClassedGames, spec: VectorSpec) -> np.ndarray:
+    """bool [sites]: those of the games' sites that are cached."""
     assert games.cache is not None
     array = games.cache.array
     rows = sums.cached_rows(games.cache, spec.first_ply, spec.last_ply)
-    cached = set(zip(array.game[rows].tolist(), array.token[rows].tolist(), strict=True))
-    asked = zip(games.places[where[0]].tolist(), where[1].tolist(), strict=True)
-    keep = np.fromiter((pair in cached for pair in asked), bool, len(where[0]))
-    return (where[0][keep], where[1][keep]), np.bincount(where[0][keep], minlength=len(games.places))
+    cached = set(zip(array.game[rows].tolist(), array.ply[rows].tolist(), array.token[rows].tolist(), strict=True))
+    sites = encoded.sites
+    wanted = zip(games.places[encoded.game].tolist(), sites.ply.tolist(), sites.token.tolist(), strict=True)
+    return np.fromiter((site in cached for site in wanted), bool, len(sites))
 
 
 @MAKERS.named("cascade")
@@ -168,7 +168,7 @@ def cascaded(
     from chessreg.models.edits import Edit
 
     assert spec.cascade_scale is not None
-    model, texts, where = run_on(task, spec, games)
+    model, encoded = run_on(task, spec, games)
     edits: list[Edit] = []
     needed = [layer for layer in sorted(layers_of(spec, task.inputs)) if layer <= max(layers)]
     for number, layer in enumerate(needed):
@@ -176,10 +176,10 @@ def cascaded(
         if vector is None:
 
             def shown(done: int, number: int = number, layer: int = layer) -> None:
-                task.progress((number + done / len(texts)) / len(needed) * 0.99, f"layer {layer}")
+                task.progress((number + done / encoded.games) / len(needed) * 0.99, f"layer {layer}")
 
-            found = sums.from_model(model, texts, where, [layer], task.how.batch_games, edits, shown)[0]
-            made = contrast(found, games.positions, classes, spec.positions)
+            found = sums.from_model(model, encoded, [layer], task.options.batch_games, edits, shown)[0]
+            made = contrast(found, games.positions, classes, spec.reduction)
             if layer in layers:
                 yield layer, made
             vector = made.vector

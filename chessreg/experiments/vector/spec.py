@@ -14,7 +14,7 @@ from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.experiments.settings.skill import SkillSettings
 from chessreg.experiments.vector.contrast import AUTHORS_POSITIONS, scale_of
 from chessreg.runs.inputs import Inputs
-from chessreg.runs.spec import Added, How, Ref, Spec
+from chessreg.runs.spec import Added, ExecutionOptions, Ref, Spec, Stored
 
 CONTRASTS = ("contrastive", "cascade")
 CONTROLS = ("random", "shuffled")
@@ -37,18 +37,20 @@ class VectorSpec(Spec):
     games: int = Field(100_000, ge=1, description="without a cache: put at most this many games into classes")
     min_plies: int = Field(0, ge=0, description="without a cache: leave out shorter games")
     keep_duplicates: bool = Field(False, description="without a cache: also games whose moves occurred before")
-    at: str = Field("dots", description="without a cache: where to look: dots (White to move), even-spaces, …")
+    sites: Annotated[str, Stored("at")] = Field(
+        "dots", description="without a cache: tokens to look at: dots or white-turns (White to move), black-turns, …"
+    )
     probe: Annotated[str | None, Ref("run:probe")] = Field(None, description="for source probe: the skill probes")
     side: Annotated[Literal["both", "high", "low"], Added()] = Field(
         "both", description="for source probe: high minus low, or high alone, or minus low alone (Karvonen Appendix C)"
     )
     of: Annotated[str | None, Ref("run:vector")] = Field(None, description="for controls: the vectors they stand for")
-    positions: Literal["averaged", "summed"] = Field(
-        "averaged", description="mean per position, or of sums over each game's positions as the author stores them"
+    reduction: Annotated[Literal["averaged", "summed"], Stored("positions")] = Field(
+        "averaged", description="mean per site, or of sums over each game's sites as the author stores them"
     )
-    first_ply: int = Field(50, ge=0, description="only positions from this ply on (Karvonen: dot 25)")
-    last_ply: int | None = Field(None, ge=0, description="only positions up to this ply (Karvonen: dot 32, ply 64)")
-    whole_games: bool = Field(False, description="only games that have every position of that range, as the author's")
+    first_ply: int = Field(50, ge=0, description="only sites from this ply on (Karvonen: dot 25)")
+    last_ply: int | None = Field(None, ge=0, description="only sites up to this ply (Karvonen: dot 32, ply 64)")
+    whole_games: bool = Field(False, description="only games that have every site of that range, as the author's")
     skill: SkillSettings = Field(SkillSettings(), description="the classes of games")
     total: int | None = Field(None, ge=2, description="the first so many classed games (the author's code: 2,000)")
     per_class: int | None = Field(None, ge=1, description="the first so many games of each class (the paper: 2,000)")
@@ -66,7 +68,7 @@ class VectorSpec(Spec):
         """What a source does not use stays unset: settings without effect would make two runs of one experiment."""
         check_settings(self)
         if self.source == "cascade" and self.cascade_scale is None:
-            scale = scale_of(PAPER_CASCADE, AUTHORS_POSITIONS if self.positions == "summed" else 1)
+            scale = scale_of(PAPER_CASCADE, AUTHORS_POSITIONS if self.reduction == "summed" else 1)
             object.__setattr__(self, "cascade_scale", scale)
         if self.normalise is None:
             object.__setattr__(self, "normalise", "unit" if self.source == "probe" else "none")
@@ -74,8 +76,8 @@ class VectorSpec(Spec):
 
 
 USED: dict[str, tuple[str, ...]] = {  # besides seed, replicate, source, layers
-    "contrast": ("positions", "first_ply", "last_ply", "whole_games", "skill", "total", "per_class", "allow_overlap"),
-    "model": ("checkpoint", "dataset", "games", "min_plies", "keep_duplicates", "at"),
+    "contrast": ("reduction", "first_ply", "last_ply", "whole_games", "skill", "total", "per_class", "allow_overlap"),
+    "model": ("checkpoint", "dataset", "games", "min_plies", "keep_duplicates", "sites"),
     "cascade": ("cascade_scale",),
     "probe": ("probe", "normalise", "side"),
     "control": ("of",),
@@ -114,7 +116,7 @@ def check_settings(spec: VectorSpec) -> None:
         raise BadInputError("whole games need an end of the range", "give --last-ply (the author's: 64)")
 
 
-class VectorHow(How):
+class VectorHow(ExecutionOptions):
     batch_games: int = Field(32, ge=1, description="games in one forward pass")
     keep_sums: bool = Field(True, description="keep each game's sums: shuffled controls then need no pass of their own")
 
@@ -122,7 +124,7 @@ class VectorHow(How):
 # The author's games were also cut to 365 characters, of which 66 words had to be whole (specification 1.4): in nearly
 # all games that is `--min-plies 66`, a setting of the cache where there is one.
 AUTHORS: dict[str, Any] = {
-    "positions": "summed",
+    "reduction": "summed",
     "first_ply": 50,
     "last_ply": 64,
     "whole_games": True,

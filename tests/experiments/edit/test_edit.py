@@ -311,7 +311,7 @@ def test_readings_before_and_after_are_the_probe_s_logits(edited, world_session,
 def test_each_side_s_characters_are_edited_by_its_own_probe(edited, world_session):
     plain, _ = edited(games=2, per_game=2, samples=1)  # the checkpoint and its probe are there
     session = world_session
-    cache = CacheSpec(checkpoint="bigram", dataset="sample:fit", last=10, positions="even-spaces")
+    cache = CacheSpec(checkpoint="bigram", dataset="sample:fit", last=10, sites="even-spaces")
     session.run(cache, CacheHow(threads=1), name="bigram-black")
     session.run(ProbeSpec(cache="bigram-black", epochs=1), ProbeHow(threads=1), name="bigram-black-board")
     spec, by_unit = edited(games=2, per_game=2, samples=1, scale=3.0, black_probe="bigram-black-board")

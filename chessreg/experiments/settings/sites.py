@@ -1,0 +1,121 @@
+"""Sites as a setting of other kinds: the tokens of games at which a model is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from chessreg.encodings import Alignment, Encoding, Sites, Tokens, encoding
+
+if TYPE_CHECKING:
+    from chessreg.games.dataset import Games
+    from chessreg.registry import tables
+
+BOARDS_FOR_A_GAME = 8  # in one forward pass, where items are boards
+EVERYWHERE = {"dots": "white-turns", "even-spaces": "black-turns"}
+"""Names that specs hold for sites which every encoding has."""
+
+
+def site_name(name: str, of: Encoding) -> str:
+    """The encoding's own name of these sites."""
+    return name if name in of.site_names else EVERYWHERE.get(name, name)
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedGames:
+    """Games as tokens, and the sites of them that a model with this context can see. Items are games or boards."""
+
+    encoding: Encoding
+    tokens: Tokens
+    sites: Sites
+    games: int
+
+    @classmethod
+    def of(
+        cls,
+        checkpoint: tables.Checkpoint,
+        games: Games,
+        places: np.ndarray,
+        name: str,
+        alignment: Alignment = "post-ply",
+    ) -> EncodedGames:
+        """The games at these rows of a dataset. NotFoundError for sites that the encoding does not have."""
+        written = encoding(checkpoint.tokenizer)
+        tokens = written.games(games, places)
+        sites = written.sites(site_name(name, written), tokens, alignment)
+        return cls(written, tokens, sites.take(sites.token < checkpoint.block_size), len(places))
+
+    @cached_property
+    def game(self) -> np.ndarray:
+        """int64 [sites]: which of the games each site is of; ascending."""
+        return self.tokens.source[self.sites.item]
+
+    @cached_property
+    def number(self) -> np.ndarray:
+        """int64 [sites]: which of its game's sites each one is, from 0."""
+        game = self.game
+        return np.arange(len(game)) - np.searchsorted(game, np.arange(self.games))[game]
+
+    @property
+    def counts(self) -> np.ndarray:
+        """int64 [games]: sites of each game."""
+        return np.bincount(self.game, minlength=self.games)
+
+    def take(self, keep: np.ndarray) -> EncodedGames:
+        """The same games with the sites that a mask bool [sites] chooses."""
+        return EncodedGames(self.encoding, self.tokens, self.sites.take(keep), self.games)
+
+    def part(self, low: int, high: int) -> EncodedGames:
+        """Games low to high alone."""
+        first, last = np.searchsorted(self.tokens.source, (low, high))
+        offsets = self.tokens.offsets[first : last + 1]
+        tokens = Tokens(
+            self.tokens.ids[offsets[0] : offsets[-1]],
+            offsets - offsets[0],
+            self.tokens.source[first:last] - low,
+            self.tokens.ply[first:last],
+        )
+        sites = self.sites.take(slice(*np.searchsorted(self.sites.item, (first, last))))
+        moved = Sites(sites.item - first, sites.token, sites.ply, sites.phase)
+        return EncodedGames(self.encoding, tokens, moved, high - low)
+
+    def batches(self, order: np.ndarray, batch_games: int) -> Iterator[np.ndarray]:
+        """Items in this order, so many games at a time; of boards, which are short, as many as make up for it, and none
+        without a site."""
+        size = batch_games
+        if self.encoding.content == "position":
+            order, size = order[self.widths[order] > 0], batch_games * BOARDS_FOR_A_GAME
+        for low in range(0, len(order), size):
+            yield order[low : low + size]
+
+    def sites_of(self, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The sites of these items, item by item: place of the item among them int64 [s], number of the site."""
+        starts = np.searchsorted(self.sites.item, items)
+        counts = np.searchsorted(self.sites.item, items, "right") - starts
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        return np.repeat(np.arange(len(items)), counts), np.repeat(starts, counts) + within
+
+    @cached_property
+    def widths(self) -> np.ndarray:
+        """int64 [items]: tokens up to the last site of each item, 0 without one; a board is always whole.
+
+        In a game nothing that follows can change a site, for attention is causal.
+        """
+        if self.encoding.content == "position":
+            lengths = np.diff(self.tokens.offsets)
+            return np.where(np.bincount(self.sites.item, minlength=len(lengths)) > 0, lengths, 0)
+        width = np.zeros(len(self.tokens), np.int64)
+        np.maximum.at(width, self.sites.item, self.sites.token + 1)
+        return width
+
+    def padded(self, items: np.ndarray, width: int) -> np.ndarray:
+        """Their first tokens int64 [items, width], short ones padded with zeros on the right."""
+        tokens = np.zeros((len(items), width), np.int64)
+        for row, item in enumerate(items.tolist()):
+            ids = self.tokens.item(item)[:width]
+            tokens[row, : len(ids)] = ids
+        return tokens

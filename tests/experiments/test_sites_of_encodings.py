@@ -1,0 +1,115 @@
+"""Caches, probes and vectors of models that do not read PGN characters: UCI squares, and positions as FENs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+from chessreg.cli import chessreg
+from chessreg.encodings import encoding
+from chessreg.entities import checkpoints
+from chessreg.entities.cache import load_cache
+from chessreg.entities.probe import load_probe
+from chessreg.entities.vector import load_vector
+from chessreg.errors import NotFoundError
+from chessreg.experiments.cache import CacheSpec
+from chessreg.experiments.probe import ProbeSpec
+from chessreg.experiments.settings.skill import SkillSettings
+from chessreg.experiments.vector import VectorSpec
+from chessreg.games.reader import boards_of
+from chessreg.models.checkpoint import CheckpointInfo, gpt2_config, save_checkpoint
+from chessreg.models.random_twin import random_twin
+
+NAMES = {"uci-square-72": "uci", "fen-77": "fen"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def models(world, tmp_path_factory):
+    """A tiny model of random weights for each encoding, in the world's registry."""
+    from chessreg.session import open_session
+
+    with open_session(str(world / "registry.db"), world / "store") as session:
+        for name, called in NAMES.items():
+            size = encoding(name).size
+            twin = random_twin(gpt2_config(n_layer=2, n_head=2, n_embd=32, block_size=160, vocab_size=size), seed=3)
+            folder = tmp_path_factory.mktemp("model") / called
+            save_checkpoint(twin, folder, CheckpointInfo.of(twin, name))
+            checkpoints.import_checkpoint(session.database, session.store, folder, name=called, tokenizer=name)
+
+
+def run(session, spec) -> str:
+    from chessreg.registry import tables
+
+    report = session.run(spec)
+    with session.database.read() as sql:
+        return f"run:{sql.get_one(tables.Run, report.run_id).spec_hash}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("sites", ["dots", "black-turns", "all"])
+def test_rows_equal_a_forward_pass_of_each_item_alone(world_session, name, sites):
+    session, written = world_session, encoding(name)
+    spec = CacheSpec(
+        checkpoint=NAMES[name], dataset="sample:fit", games=3, last=50, dtype="float32", layers=(1,), sites=sites
+    )
+    found = load_cache(session.inputs, run(session, spec))
+    games, _ = session.inputs.dataset(found.dataset)
+    model = session.model(NAMES[name])
+    rows = found.array
+    for game in np.unique(rows.game):
+        tokens = written.games(games, np.array([game]))
+        expected = written.sites({"dots": "white-turns"}.get(sites, sites), tokens)
+        at = np.flatnonzero(rows.game == game)
+        at = at[np.lexsort((rows.token[at], rows.ply[at]))]
+        assert rows.token[at].tolist() == expected.token[:50].tolist()
+        assert rows.ply[at].tolist() == expected.ply[:50].tolist()
+        for site in range(0, len(at), 7):
+            ids = torch.from_numpy(tokens.item(expected.item[site]).astype(np.int64))[None]
+            alone = model.residuals(ids, [1])[0][0, expected.token[site]].numpy()
+            np.testing.assert_allclose(found.read(1, at[site : site + 1])[0], alone, atol=1e-4)
+
+
+def test_a_probe_of_uci_squares_is_labelled_with_the_board_that_its_site_stands_at(world_session):
+    from chessreg.experiments.probe.data import ProbeData
+
+    for alignment, earlier in (("post-ply", 0), ("pre-ply", 1)):
+        cache = run(world_session, CacheSpec(
+            checkpoint="uci", dataset="sample:fit", games=12, sites="destinations", alignment=alignment,
+        ))  # fmt: skip
+        data = ProbeData.load(world_session.inputs, cache, "piece", "cache")
+        games, _ = world_session.inputs.dataset(data.cache.dataset)
+        row = np.flatnonzero(data.cache.array.token == 8)[0]  # <s> and four whole moves: the target of the fourth
+        boards, _ = boards_of(games.texts(np.array([data.item[row]])))
+        assert (data.labels[row] == boards[4 - earlier] + 6).all()
+    probe = load_probe(world_session.inputs, run(world_session, ProbeSpec(cache=cache, epochs=1, label="colour")), 1)
+    assert probe.weight.shape == (32, 64, 3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_contrast_from_the_model_is_that_of_the_cached_sites(world_session, name):
+    two = {"skill": SkillSettings(bins=2), "first_ply": 5, "last_ply": 20}
+    named = {"checkpoint": NAMES[name], "dataset": "sample:fit", "sites": "turns"}
+    cache = run(world_session, CacheSpec(**named, dtype="float32"))
+    cached = run(world_session, VectorSpec(cache=cache, **two))
+    streamed = run(world_session, VectorSpec(**named, **two))
+    for layer in (0, 1):
+        one, other = (load_vector(world_session.inputs, reference, layer) for reference in (cached, streamed))
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_sites_that_the_encoding_lacks_are_refused_with_those_it_has(world_session):
+    with pytest.raises(NotFoundError, match=r"spaces.*there are turns"):
+        world_session.run(CacheSpec(checkpoint="uci", dataset="sample:fit", sites="spaces"))
+
+
+def test_the_earlier_option_is_accepted_with_a_note_and_names_the_same_run(world):
+    there = ["--registry", str(world / "registry.db"), "--store", str(world / "store")]
+    what = ["run", "cache", "--checkpoint", "reference", "--dataset", "sample:fit", "--dry-run", "--json"]
+    now = CliRunner().invoke(chessreg, [*there, *what, "--sites", "even-spaces"])
+    before = CliRunner().invoke(chessreg, [*there, *what, "--positions", "even-spaces"])
+    assert before.exit_code == now.exit_code == 0, before.output
+    assert before.stdout == now.stdout
+    assert before.stderr.splitlines()[0] == "--positions is called --sites now"
+    assert "--positions" not in CliRunner().invoke(chessreg, ["run", "cache", "--help"]).output
