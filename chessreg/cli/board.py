@@ -28,7 +28,7 @@ FEW = 4  # so many boards are all shown where no ply is given
 def board(home: Home, reference: str, ply: int | None, item: int | None, svg: Path | None, png: Path | None) -> None:
     """Draw the boards behind GAME, which is RUN:UNIT: a game's position, an edit's two boards, a probe's reading.
 
-    GAME may also be DATASET:NUMBER, a game of a dataset by its row.
+    GAME may also be DATASET:NUMBER, a game or position of a dataset by its row.
 
     \b
     chessreg board plain:12 --ply 30
@@ -72,7 +72,7 @@ def frames_behind(home: Home, reference: str, item: int | None) -> list[BoardFra
                 names.resolve(sql, "dataset", dataset)
             except NotFoundError:
                 raise no_run from None
-            return frames.frames_of_dataset_game(session.inputs, dataset, int(number))
+            return frames.frames_of_dataset_row(session.inputs, dataset, int(number))
     return frames.frames_of(session.inputs, run_id, unit, item)
 
 

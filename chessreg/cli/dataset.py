@@ -1,4 +1,4 @@
-"""`chessreg dataset`: games in."""
+"""`chessreg dataset`: games and positions in."""
 
 from __future__ import annotations
 
@@ -27,15 +27,19 @@ def name_option(function: Any) -> Any:
 
 def tell(home: Home, added: Added) -> None:
     """Print the dataset that was added, or was there already."""
+    from chessreg.entities.datasets import content_of
+
     with home.session().database.read() as session:
         row = entity_row(session, "dataset", DATASET.table, added.id.hex)
     if not added.created:
         called = row["name"] or added.id.hex[-6:]
         click.echo(f"these bytes are dataset {called} already; nothing was added", err=True)
-    emit(home, {**row, "created": added.created}, headings(DATASET))
+    content = content_of(row)
+    emit(home, {**row, "content": content, "created": added.created}, headings(DATASET))
     if added.created and row["rejected"] and not home.json:
         click.echo(
-            f"{row['rejected']:,} games were rejected: chessreg dataset show {added.id.hex[-6:]} --rejects", err=True
+            f"{row['rejected']:,} {content} were rejected: chessreg dataset show {added.id.hex[-6:]} --rejects",
+            err=True,
         )
 
 
@@ -67,8 +71,10 @@ def add(
 
     The same bytes with the same filters are recognised. Games that are no legal chess are listed with the dataset.
     A CSV has a column `transcript`, as Karvonen's files of games; games that it cuts short keep their whole moves.
+    A Parquet or CSV with a column `fen` becomes a dataset of positions; so does a CSV of puzzles (FEN,moves,rating).
 
     \b
+    Example: chessreg dataset add lichess-puzzles.csv --name puzzles
     Example: chessreg dataset add lichess_db_standard_rated_2013-01.pgn.zst --name jan
     """
     from chessreg.cli.progress import progress_line
@@ -104,6 +110,8 @@ def add(
 def split(home: Home, reference: str, parts: str, seed: int) -> None:
     """Cut a dataset into named parts by a seeded hash of the moves: equal games are always in the same part.
 
+    Positions are cut by their game, those of no known game each by itself.
+
     A part is then DATASET:NAME wherever a dataset is asked for.
 
     \b
@@ -118,12 +126,14 @@ def split(home: Home, reference: str, parts: str, seed: int) -> None:
     if not made.created:
         click.echo("these parts were there already; nothing has changed", err=True)
     for overlap in made.overlaps:
+        different = "move lists" if made.content == "games" else "different boards"
         click.echo(
-            f"{overlap.part} and {overlap.other} share {overlap.games:,} games and {overlap.move_lists:,} move lists",
+            f"{overlap.part} and {overlap.other} share {overlap.games:,} {made.content} and "
+            f"{overlap.move_lists:,} {different}",
             err=True,
         )
     if made.outside:
-        click.echo(f"{made.outside:,} games are in none of these parts", err=True)
+        click.echo(f"{made.outside:,} {made.content} are in none of these parts", err=True)
 
 
 @dataset.command()

@@ -24,7 +24,7 @@ COMMANDS = {
     "doctor": LazyCommand("chessreg.cli.doctor:doctor", "Say what is missing here, and the command that mends it."),
     "db": LazyCommand("chessreg.cli.db:db", "The registry's schema and backups."),
     "demo": LazyCommand("chessreg.cli.demo:demo", "The whole way once, on the bundled games and model."),
-    "dataset": LazyCommand("chessreg.cli.dataset:dataset", "Games: add, fetch, generate, split, verify."),
+    "dataset": LazyCommand("chessreg.cli.dataset:dataset", "Games and positions: add, fetch, generate, split, verify."),
     "import": LazyCommand("chessreg.cli.import_:import_", "Bring in checkpoints, probes, vectors, results from files."),
     "fetch": LazyCommand("chessreg.cli.fetch:fetch", "Others' models and games from the hub, imported."),
     "export": LazyCommand("chessreg.cli.export:export", "Write a checkpoint for other tools."),

@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 
 
 class Datasets(Entity):
-    """Games: add, fetch, generate, split, verify."""
+    """Games and positions: add, fetch, generate, split, verify."""
 
     table = tables.Dataset
     plural = "datasets"
     place = 10
     columns = (
-        Column("id", "id"), Column("name", "name"), Column("games", "games"), Column("plies", "plies"),
-        Column("duplicates", "duplicates"), Column("rejected", "rejected"), Column("skipped", "skipped"),
+        Column("id", "id"), Column("name", "name"), Column("content", "holds"), Column("games", "games"),
+        Column("plies", "plies"), Column("duplicates", "duplicates"), Column("rejected", "rejected"), Column("skipped", "skipped"),
         Column("rating_scale", "ratings"), Column("licence", "licence"), Column("source", "source", widest=40),
     )  # fmt: skip
-    overview_columns = (*columns[2:4], Column("parts", "parts"), *columns[4:9], Column("tags", "tags"), columns[9])
+    overview_columns = (*columns[3:5], Column("parts", "parts"), *columns[5:10], Column("tags", "tags"), columns[10])
     none_yet = "no games yet: chessreg dataset add FILE.pgn --name games"
     hidden = ("report", "parts", "notes", "archived", "invalid")
     show_help = "Show a dataset: counts, sources, parts."
     example = "sample"
     show_options = (Option("rejects", "List the games that were rejected, and why.", bool),)
-    verify_help = "Read every byte of a dataset again, compare it with its report, and replay a sample of its games."
-    verify_options = (Option("sample", "Games to replay in python-chess.", int, default=200),)
+    verify_help = "Read every byte of a dataset again, compare it with its report, and replay a sample of it."
+    verify_options = (Option("sample", "Games or positions to replay in python-chess.", int, default=200),)
 
     def overview(self, sql: SqlSession) -> list[Row]:
         parts: dict[UUID, list[str]] = defaultdict(list)
@@ -46,7 +46,7 @@ class Datasets(Entity):
         return [{**row, "parts": parts[row["id"]]} for row in entity_rows(sql, self.noun, self.table)]
 
     def rows(self, sql: SqlSession, reference: str | None = None) -> list[Row]:
-        found = super().rows(sql, reference)
+        found = [{**row, "content": datasets.content_of(row)} for row in super().rows(sql, reference)]
         if reference is not None:
             for row in found:
                 splits = sql.query(tables.Split).filter_by(dataset_id=row["id"])
@@ -70,7 +70,7 @@ class Datasets(Entity):
             lines.append(f"file          {source['name']}  {source['bytes']:,} bytes  sha256 {source['sha256']}")
         for part in row["parts"]:
             bounds = f"seed {part['seed']}, {part['low']:g} to {part['high']:g}"
-            lines.append(f"part          {part['name']}  {part['games']:,} games  {bounds}")
+            lines.append(f"part          {part['name']}  {part['games']:,} {row['content']}  {bounds}")
         lines += [f"note          {note}" for note in row["notes"]]
         return self.shown(row, lines)
 
@@ -87,7 +87,7 @@ class Datasets(Entity):
         except (ChessregError, OSError):  # its files are elsewhere
             rejects = []
         ratings = f"ratings of {row['rating_scale']}" if row["rating_scale"] else "no rating scale"
-        size = f"{row['games']:,} games · {row['plies']:,} plies"
+        size = f"{row['games']:,} games · {row['plies']:,} {'plies' if row['content'] == 'games' else row['content']}"
         return Thing(
             f"dataset · {size} · {ratings} · {row['licence'] or 'no licence told'}",
             words_of(row),
@@ -101,15 +101,15 @@ class Datasets(Entity):
                       Column("reason", "reason")), rejects),
                 Part("files", (Column("name", "file"), Column("bytes", "bytes"), Column("sha256", "sha256")),
                      report["sources"]),
-                facts({name: value for name, value in row.items() if name != "parts"}),
+                facts({name: value for name, value in row.items() if name not in ("parts", "content")}),
             ],
         )  # fmt: skip
 
     def verify(self, session: Session, reference: str, **options: Any) -> Verified:
         found = datasets.verify_dataset(session.database, session.store, reference, **options)
-        counts = {"games": found.games, "replayed": found.replayed, "ok": not found.problems}
+        counts = {found.content: found.games, "replayed": found.replayed, "ok": not found.problems}
         return Verified({**counts, "problems": found.problems}, list(counts),
-                        f"{found.games:,} games are as they were added; {found.replayed:,} replayed",
+                        f"{found.games:,} {found.content} are as they were added; {found.replayed:,} replayed",
                         found.problems)  # fmt: skip
 
     def made_by(self, sql: SqlSession, row: Any) -> tuple[str, str]:

@@ -22,7 +22,7 @@ from chessreg.runs.inputs import Inputs
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from chessreg.games.dataset import DatasetReport, Verification
+    from chessreg.games.dataset import DatasetFile, DatasetReport, Verification
     from store import Artefact, Store
 
 NOUN = "dataset"
@@ -58,20 +58,22 @@ def add_dataset(
     detail: dict[str, Any] | None = None,
     on_progress: OnProgress = silent,
 ) -> Added:
-    """Read PGN files or transcript CSVs (plain, zst, gz, bz2, zip) into the store and register them as one dataset.
+    """Read games (PGN, transcript CSV) or positions (Parquet, CSV with FENs) into the store, registered as one dataset.
 
     The same bytes under the same filters are recognised, and only named. `rating_scale` None: guessed from the tags.
     `detail` is added to the report. Raises NotFoundError and BadInputError as `games.dataset.build` does, and
     BadInputError for a taken name; then nothing is stored or recorded.
     """
-    from chessreg.games.dataset import build, identity
+    from chessreg.games import dataset, positions
     from chessreg.games.report import file_sha256
-    from chessreg.games.transcripts import open_source
 
-    for path in paths:
-        open_source(path)  # raises for what can be neither
+    of_positions = holds_positions(paths)
+    if of_positions and min_plies:
+        raise BadInputError("--min-plies is a filter of games, and these files hold positions", "leave it out")
     register.prepare(database, name)
-    known = uuid_of(identity([file_sha256(path) for path in paths], {"min_plies": min_plies}))
+    digests = [file_sha256(path) for path in paths]
+    identity = positions.identity(digests) if of_positions else dataset.identity(digests, {"min_plies": min_plies})
+    known = uuid_of(identity)
     there = find(database, store, known)
     register.refuse_taken(database, NOUN, name, known)
     if there is not None:
@@ -80,17 +82,35 @@ def add_dataset(
         return there
 
     def shown(done: int, total: int, games: int) -> None:
-        on_progress(done / max(total, 1), f"{games:,} games")
+        on_progress(done / max(total, 1), f"{games:,} {'positions' if of_positions else 'games'}")
 
     with store.stage(NOUN) as folder:
         made = folder / "made"
-        report = build(paths, made, salvage=salvage, min_plies=min_plies, on_progress=shown)
+        if of_positions:
+            report = positions.build(paths, made, salvage=salvage, on_progress=shown)
+        else:
+            report = dataset.build(paths, made, salvage=salvage, min_plies=min_plies, on_progress=shown)
         for file in sorted(made.iterdir()):
             file.rename(folder / file.name)
         made.rmdir()
-        scale = rating_scale or guessed_rating_scale(folder)
+        scale = rating_scale or (None if of_positions else guessed_rating_scale(folder))
         artefact = store.publish(folder)
     return record(database, artefact, report, name, scale, licence, detail or {})
+
+
+def holds_positions(paths: Sequence[Path]) -> bool:
+    """Whether these files are of positions, not of games. BadInputError for some of both, or what can be neither."""
+    from chessreg.games.positions import open_positions
+    from chessreg.games.transcripts import open_source
+
+    found = [open_positions(path) is not None for path in paths]
+    for path, of_positions in zip(paths, found, strict=True):
+        if not of_positions:
+            open_source(path)
+    if any(found) and not all(found):
+        games = next(path for path, of_positions in zip(paths, found, strict=True) if not of_positions)
+        raise BadInputError(f"{games} holds games, and other files positions", "add them as two datasets")
+    return any(found)
 
 
 def find(database: Database, store: Store, dataset_id: UUID) -> Added | None:
@@ -279,6 +299,20 @@ def text_file(path: Path) -> Iterator[IO[str]]:
         yield packed
 
 
+def content_of(row: tables.Dataset | dict[str, Any]) -> str:
+    """What a dataset holds: `games` or `positions`."""
+    report = row["report"] if isinstance(row, dict) else row.report
+    return str(report.get("content", "games"))
+
+
+def opened(row: tables.Dataset, folder: Path) -> DatasetFile:
+    """The rows of a dataset, whatever it holds."""
+    from chessreg.games.dataset import Games
+    from chessreg.games.positions import Positions
+
+    return Positions(folder) if content_of(row) == "positions" else Games(folder)
+
+
 def folder_of(database: Database, store: Store, reference: str) -> tuple[tables.Dataset, Path]:
     """A dataset's row and the folder of its files."""
     with database.read() as session:
@@ -292,10 +326,11 @@ def verify_dataset(database: Database, store: Store, reference: str, *, sample: 
 
     Raises StoreError when bytes have changed. `problems` of the result tell what else is wrong.
     """
-    from chessreg.games.dataset import verify
+    from chessreg.games import dataset, positions
 
     row, folder = folder_of(database, store, reference)
     artefact = store.verify(row.artefact)
+    verify = positions.verify if content_of(row) == "positions" else dataset.verify
     found = verify(folder, sample=sample)
     if not found.problems:
         with database.write() as session:

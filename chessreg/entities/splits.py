@@ -10,7 +10,7 @@ from uuid import UUID
 from sqlalchemy import select
 
 from chessreg.entities import register
-from chessreg.entities.datasets import folder_of
+from chessreg.entities.datasets import folder_of, opened
 from chessreg.errors import BadInputError
 from chessreg.registry import tables
 from chessreg.registry.database import Database
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Two parts of a dataset, the games that are in both, and the move lists that are."""
+    """Two parts of a dataset, the games (or positions) that are in both, and how many different ones: move lists, or
+    boards, which may recur in positions of different games."""
 
     part: str
     other: str
@@ -39,21 +40,23 @@ class SplitReport:
     created: int
     outside: int
     overlaps: list[Overlap]
+    content: str = "games"
 
 
 def split_dataset(database: Database, store: Store, reference: str, parts: str, seed: int) -> SplitReport:
-    """Cut a dataset into parts (`train=0.5,test=0.5`) by a seeded hash of the moves, and record them.
+    """Cut a dataset into parts (`train=0.5,test=0.5`) by a seeded hash of the moves (of positions: of their game).
 
-    Equal move lists share a part, so no game and no move list is in two parts of one split. A part that exists with the
-    same bounds is left alone; one with other bounds raises BadInputError. `overlaps` counts, over all parts of the
-    dataset, what the parts asked for share with each other and with earlier ones.
+    Equal move lists share a part, and so do all positions of a game: nothing is in two parts of one split. A part that
+    exists with the same bounds is left alone; one with other bounds raises BadInputError. `overlaps` counts, over all
+    parts of the dataset, what the parts asked for share with each other and with earlier ones.
     """
-    from chessreg.games.dataset import Games
+    from chessreg.games.positions import Positions
     from chessreg.games.split import Part, parse_parts
 
     wanted = parse_parts(parts, seed)
     row, folder = folder_of(database, store, reference)
-    hashes = Games(folder).hashes
+    file = opened(row, folder)
+    hashes = file.hashes
     with database.write() as session:
         register.one_at_a_time(session)
         existing = session.scalars(select(tables.Split).where(tables.Split.dataset_id == row.id)).all()
@@ -78,7 +81,8 @@ def split_dataset(database: Database, store: Store, reference: str, parts: str, 
         parts=[recorded[name] for name in wanted],
         created=len(recorded) - len(existing),
         outside=int((~inside_any([part.contains(hashes) for part in wanted.values()])).sum()),
-        overlaps=overlaps(hashes, every, list(wanted)),
+        overlaps=overlaps(hashes, file.position_hashes if isinstance(file, Positions) else hashes, every, list(wanted)),
+        content=file.content,
     )
 
 
@@ -89,12 +93,13 @@ def inside_any(masks: Sequence[Any]) -> Any:
     return np.logical_or.reduce(masks)
 
 
-def overlaps(hashes: Any, parts: dict[str, Any], wanted: Sequence[str]) -> list[Overlap]:
-    """What each wanted part shares with every other part, counted game by game over move hashes uint64 [games]."""
+def overlaps(hashes: Any, things: Any, parts: dict[str, Any], wanted: Sequence[str]) -> list[Overlap]:
+    """What each wanted part shares with every other part: rows by the hashes uint64 [n] that parts are cut by, and
+    different ones by the hashes `things` uint64 [n] of their moves or positions."""
     import numpy as np
 
     inside = {name: part.contains(hashes) for name, part in parts.items()}
-    lists = {name: np.unique(hashes[mask]) for name, mask in inside.items()}
+    lists = {name: np.unique(things[mask]) for name, mask in inside.items()}
     found = []
     for place, name in enumerate(wanted):
         for other in [*wanted[place + 1 :], *(o for o in parts if o not in wanted)]:

@@ -13,8 +13,9 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
@@ -26,7 +27,11 @@ from chessreg.games.rows import Reject, Rows
 from chessreg.games.sources import BrokenStreamError, Source
 from chessreg.games.transcripts import open_source
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 ROW_GROUP = 10_000
+_WORDS = ("result", "white", "black", "event", "date", "eco", "time_control", "termination")
 Progress = Callable[[int, int, int], None]
 """Called after each block with (bytes of the sources read, bytes in all, games kept so far)."""
 _HASHES_AT_ONCE = 1 << 23  # 64 MiB of hashes, and as much again to sort them
@@ -51,15 +56,21 @@ def build(
     if not files:
         raise BadInputError("no file to add")
     sources = [open_source(Path(path)) for path in files]
+    player = reader(reader_name)
+    with made_aside(folder) as aside:
+        return _build(sources, aside, player, salvage, min_plies, on_progress, workers)
+
+
+@contextmanager
+def made_aside(folder: Path) -> Iterator[Path]:
+    """A folder that becomes `folder` if nothing fails. Raises ChessregError where it cannot be written."""
     if folder.exists():
         raise BadInputError(f"{folder} exists already")
-    player = reader(reader_name)
     aside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
     try:
         aside.mkdir(parents=True)
-        result = _build(sources, aside, player, salvage, min_plies, on_progress, workers)
+        yield aside
         os.rename(aside, folder)
-        return result
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise ChessregError(
@@ -99,7 +110,7 @@ def _build(
                 writer.write_batch(batch.cast(rows.schema()))
                 hash_file.write(block.hashes.tobytes())
                 for reject in block.rejects:
-                    _write_reject(rejects, reject, row, source)
+                    write_reject(rejects, reject, row, source)
                 tally.add(block.tally)
                 row += block.found
                 if on_progress:
@@ -113,14 +124,14 @@ def _build(
                 broken = f"{source.path.name}: {stream.broken}"
                 if stream.cut_off:
                     reject = Reject(0, stream.line, 0, "the stream ends inside the game")
-                    _write_reject(rejects, reject, row, source)
+                    write_reject(rejects, reject, row, source)
                     tally.reject(reject.reason)
                     row += 1
             if tally.games == legal:
                 raise _no_game(source, row - before, tally, bad)
-    copies = _duplicates(hashes, tally.games)
+    copies = earlier(hashes, tally.games)
     hashes.unlink()
-    _finish(scratch, aside / report.GAMES_FILE, copies)
+    finish(scratch, aside / report.GAMES_FILE, copies, rows.schema(), _WORDS)
     scratch.unlink()
     filters = {"min_plies": min_plies}
     files = [SourceFile(source.path.name, source.sha256, source.bytes_total) for source in sources]
@@ -175,7 +186,7 @@ class _Stream:
             yield future.result()
 
 
-def _write_reject(file: IO[str], reject: Reject, row: int, source: Source) -> None:
+def write_reject(file: IO[str], reject: Reject, row: int, source: Source) -> None:
     reason = re.sub(r"[\s\x00-\x1f]+", " ", reject.reason)
     file.write(f"{row + reject.row}\t{source.path.name}\t{reject.line}\t{reject.ply}\t{reason}\n")
 
@@ -188,10 +199,10 @@ def _no_game(source: Source, found: int, tally: Tally, before: dict[str, int]) -
     return BadInputError(f"{source.path} holds no legal game ({found} found: {why})", "is it a PGN of standard chess?")
 
 
-def _duplicates(path: Path, games: int, at_once: int = _HASHES_AT_ONCE) -> np.ndarray:
-    """bool [games]: the move hash stood in an earlier row. Reads the file of hashes once per `at_once` games."""
-    copies = np.zeros(games, bool)
-    passes = max(1, -(-games // at_once))
+def earlier(path: Path, count: int, at_once: int = _HASHES_AT_ONCE) -> np.ndarray:
+    """bool [count]: the hash stood in an earlier row of the file. Reads it once per `at_once` rows."""
+    copies = np.zeros(count, bool)
+    passes = max(1, -(-count // at_once))
     chunk = 1 << 20
     for number in range(passes):
         found: list[np.ndarray] = []
@@ -211,17 +222,16 @@ def _duplicates(path: Path, games: int, at_once: int = _HASHES_AT_ONCE) -> np.nd
     return copies
 
 
-def _finish(scratch: Path, path: Path, copies: np.ndarray) -> None:
-    """The scratch rows as Parquet with the column `duplicate`, in row groups of 10,000."""
+def finish(scratch: Path, path: Path, copies: np.ndarray, schema: pa.Schema, words: Sequence[str]) -> None:
+    """The scratch rows as Parquet with the column `duplicate`, in row groups of 10,000; `words` have a dictionary."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = rows.schema().append(pa.field("duplicate", pa.bool_(), False))
-    words = ["result", "white", "black", "event", "date", "eco", "time_control", "termination"]
+    schema = schema.append(pa.field("duplicate", pa.bool_(), False))
     with (
         pa.OSFile(str(scratch)) as file,
         pa.ipc.open_file(file) as batches,
-        pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=words) as writer,
+        pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=list(words)) as writer,
     ):
         held: list[pa.RecordBatch] = []
         size = start = 0

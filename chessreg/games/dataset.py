@@ -1,4 +1,4 @@
-"""A dataset on disk: its games by row, and whether it is still what was written."""
+"""A dataset on disk: its rows by number, and whether it is still what was written."""
 
 from __future__ import annotations
 
@@ -6,37 +6,56 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games import moves
 from chessreg.games.build import Progress, build
-from chessreg.games.report import GAMES_FILE, REJECTS_FILE, DatasetReport, SourceFile, file_sha256, identity
+from chessreg.games.report import (
+    GAMES_FILE,
+    POSITIONS_FILE,
+    REJECTS_FILE,
+    DatasetReport,
+    SourceFile,
+    file_sha256,
+    identity,
+)
 from chessreg.games.split import Part
 from chessreg.noise import generator
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+CONTENTS = {"games": GAMES_FILE, "positions": POSITIONS_FILE}
+"""What a dataset may hold, and the file that it is in."""
 __all__ = ["DatasetReport", "Games", "Progress", "SourceFile", "Verification", "build", "identity", "verify"]
 
 
-class Games:
-    """The games of a dataset folder. Indices are row positions in the Parquet, 0..len-1 (not the column `row`)."""
+class DatasetFile:
+    """The rows of a dataset folder. Indices are row positions in the Parquet, 0..len-1 (not the column `row`)."""
+
+    content: ClassVar[str]
+    file_name: ClassVar[str]
+    hash_column: ClassVar[str]
+    """What rows of one part have in common: equal values are always in the same part."""
 
     def __init__(self, folder: Path, within: Part | None = None) -> None:
         """With `within`, `len`, `rows` and `table` are of that part alone; row positions stay those of the Parquet.
 
-        NotFoundError when the folder holds no dataset, BadInputError when its Parquet cannot be read."""
+        NotFoundError when the folder holds no dataset, BadInputError for one of other content or a damaged Parquet."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         self.folder = Path(folder)
         self.within = within
-        path = self.folder / GAMES_FILE
+        path = self.folder / self.file_name
         if not path.is_file():
+            for other, name in CONTENTS.items():
+                if (self.folder / name).is_file():
+                    hint = f"give a dataset of {self.content}: chessreg dataset list tells what each holds"
+                    raise BadInputError(f"this dataset holds {other}, and {self.content} are needed", hint)
             raise NotFoundError(f"no dataset in {folder}", "chessreg dataset list")
         try:
             self._file: Any = pq.ParquetFile(path)
@@ -48,12 +67,12 @@ class Games:
 
     @property
     def total(self) -> int:
-        """Games in the Parquet, whatever part this is."""
+        """Rows of the Parquet, whatever part this is."""
         return int(self._file.metadata.num_rows)
 
-    def part(self, part: Part) -> Games:
+    def part(self, part: Part) -> Self:
         """The same dataset, seen as one part of it."""
-        return Games(self.folder, part)
+        return type(self)(self.folder, part)
 
     @cached_property
     def report(self) -> DatasetReport:
@@ -61,7 +80,7 @@ class Games:
         return DatasetReport.load(self.folder)
 
     def table(self, columns: Sequence[str]) -> pa.Table:
-        """These columns of all games (of the part), in row order. BadInputError for a column that there is not."""
+        """These columns of all rows (of the part), in row order. BadInputError for a column that there is not."""
         unknown = set(columns) - set(self._file.schema_arrow.names)
         if unknown:
             hint = f"columns: {', '.join(self._file.schema_arrow.names)}"
@@ -71,23 +90,23 @@ class Games:
 
     @cached_property
     def hashes(self) -> np.ndarray:
-        """Move hashes of the whole Parquet, uint64 [total]."""
-        return self._file.read(columns=["move_hash"])["move_hash"].to_numpy()
+        """What parts are cut by, of the whole Parquet, uint64 [total]: hashes of moves, or of a position's game."""
+        return self._file.read(columns=[self.hash_column])[self.hash_column].to_numpy()
 
     def rows(self, part: Part | None = None) -> np.ndarray:
-        """Row positions of a part, or of all games, ascending, int64."""
+        """Row positions of a part, or of all rows, ascending, int64."""
         chosen = [p for p in (self.within, part) if p is not None]
         if not chosen:
             return np.arange(self.total, dtype=np.int64)
         return np.flatnonzero(np.logical_and.reduce([p.contains(self.hashes) for p in chosen]))
 
     def take(self, indices: Sequence[int] | np.ndarray, columns: Sequence[str]) -> pa.Table:
-        """These columns of the games at row positions, in the order asked for. Reads only the row groups needed."""
+        """These columns of the rows at these positions, in the order asked for. Reads only the row groups needed."""
         import pyarrow as pa
 
         wanted = np.asarray(indices, np.int64)
         if wanted.size and (wanted.min() < 0 or wanted.max() >= self.total):
-            raise BadInputError(f"a row is not among the {self.total:,} games of {self.folder}")
+            raise BadInputError(f"a row is not among the {self.total:,} {self.content} of {self.folder}")
         metadata = self._file.metadata
         sizes = [metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)]
         starts = np.cumsum([0, *sizes])
@@ -103,6 +122,14 @@ class Games:
         back = np.argsort(np.concatenate(places), kind="stable")
         return pa.concat_tables(pieces).take(pa.array(back))
 
+
+class Games(DatasetFile):
+    """The games of a dataset folder."""
+
+    content = "games"
+    file_name = GAMES_FILE
+    hash_column = "move_hash"
+
     def texts(self, indices: Sequence[int] | np.ndarray) -> list[str]:
         """The PGN-character texts of the games at row positions."""
         return self.take(indices, ["text"])["text"].to_pylist()
@@ -114,11 +141,12 @@ class Games:
 
 @dataclass(frozen=True)
 class Verification:
-    """What `verify` found. `problems` is empty for a dataset that is as it was written."""
+    """What `verify` found in so many games, or positions. `problems` is empty for a dataset that is as written."""
 
     games: int
     replayed: int
     problems: list[str]
+    content: str = "games"
 
 
 def verify(folder: Path, *, sample: int = 200, seed: int = 0) -> Verification:

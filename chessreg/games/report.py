@@ -15,6 +15,7 @@ from chessreg.games.reader import READER_VERSION
 
 REPORT_FILE = "dataset.json"
 GAMES_FILE = "games.parquet"
+POSITIONS_FILE = "positions.parquet"
 REJECTS_FILE = "rejects.tsv"
 
 
@@ -38,6 +39,9 @@ class DatasetReport:
     `missing_results` those whose movetext ends without one, `cut` those that their source cuts short inside a word: the
     whole moves before it are kept. `notes` say how a source is laid out where it is no PGN. `salvaged` is why the
     stream ended early, or None.
+
+    In a dataset of positions `games` are the distinct games that they are of (0: not known), `plies` the positions,
+    `duplicates` those that came before, and `games_sha256` is that of `positions.parquet`.
     """
 
     identity: str
@@ -59,6 +63,7 @@ class DatasetReport:
     salvaged: str | None = None
     cut: int = 0
     notes: list[str] = field(default_factory=list)
+    content: str = "games"
 
     def save(self, folder: Path) -> None:
         """Write `dataset.json`."""
@@ -78,10 +83,12 @@ class DatasetReport:
             raise BadInputError(f"{path} is damaged: {error}", "add the dataset again") from error
 
 
-def identity(digests: Sequence[str], filters: dict[str, int]) -> str:
-    """What makes two datasets the same: the bytes of their sources in order, the filters and the reader's version."""
-    text = json.dumps({"sources": list(digests), "filters": filters, "reader": READER_VERSION}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+def identity(digests: Sequence[str], filters: dict[str, int], **reader: Any) -> str:
+    """What makes two datasets the same: the bytes of their sources in order, the filters and the reader's version.
+
+    `reader`: another version than that of games, and what else tells that reader from others."""
+    parts = {"sources": list(digests), "filters": filters, "reader": READER_VERSION, **reader}
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def file_sha256(path: Path) -> str:

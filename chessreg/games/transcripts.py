@@ -36,8 +36,8 @@ _PREFIX = re.compile(r"(1-0|0-1|1/2-1/2|\*)#")  # the author's "results" variant
 def open_source(path: Path) -> Source:
     """The file as a source of games: a transcript CSV if its first line has that column, else PGN."""
     source = Source(path)
-    head = _head(source)
-    return TranscriptSource(path, head) if COLUMN in _columns(head) else Source(path)
+    head = head_of(source)
+    return TranscriptSource(path, head) if COLUMN in columns_of(head) else Source(path)
 
 
 class TranscriptSource(Source):
@@ -46,8 +46,8 @@ class TranscriptSource(Source):
     def __init__(self, path: Path, head: bytes | None = None) -> None:
         """Raises what `Source` does, and BadInputError for a CSV of matches, which has transcripts of another kind."""
         super().__init__(path)
-        head = _head(Source(path)) if head is None else head
-        self.columns = _columns(head)
+        head = head_of(Source(path)) if head is None else head
+        self.columns = columns_of(head)
         if COLUMN not in self.columns:
             raise BadInputError(f"{path} has no column {COLUMN!r}")
         if "player_one" in self.columns:
@@ -136,7 +136,7 @@ class TranscriptSource(Source):
             yield RawGame(own, f"{' '.join(moves.split())} {result}".strip(), line, broken)
 
 
-def _head(source: Source) -> bytes:
+def head_of(source: Source) -> bytes:
     """The first text of a source, without a byte order mark; what there is of it where the stream breaks."""
     head = bytearray()
     try:
@@ -149,7 +149,7 @@ def _head(source: Source) -> bytes:
     return bytes(head.removeprefix(b"\xef\xbb\xbf"))
 
 
-def _columns(head: bytes) -> list[str]:
+def columns_of(head: bytes) -> list[str]:
     """The names in the first line, [] where it is no line of a CSV."""
     try:
         return [name.strip() for name in next(csv.reader([head.split(b"\n", 1)[0].decode("utf-8")]), [])]

@@ -25,6 +25,7 @@ from chessreg.registry.identity import uuid_of
 
 if TYPE_CHECKING:
     from chessreg.games.dataset import Games
+    from chessreg.games.positions import Positions
     from chessreg.games.split import Part
     from store import Store
 
@@ -200,8 +201,21 @@ class Inputs:
         return row, found.path
 
     def dataset(self, reference: str, field: str = "dataset") -> tuple[Games, Part | None]:
-        """The games of a dataset reference, and the part it names (None: all of them)."""
+        """The games of a dataset reference, and the part it names (None: all of them). BadInputError for positions."""
         from chessreg.games.dataset import Games
+
+        folder, part = self._dataset(reference, field)
+        return Games(folder), part
+
+    def positions(self, reference: str, field: str = "dataset") -> tuple[Positions, Part | None]:
+        """The same of a dataset of positions. BadInputError for games."""
+        from chessreg.games.positions import Positions
+
+        folder, part = self._dataset(reference, field)
+        return Positions(folder), part
+
+    def _dataset(self, reference: str, field: str) -> tuple[Path, Part | None]:
+        """The folder of a dataset reference, and the part it names."""
         from chessreg.games.split import Part
 
         match = re.fullmatch(r"dataset:([0-9a-f]{64})(?:\[(\d+),([^,]+),([^\]]+)\])?", reference)
@@ -213,7 +227,7 @@ class Inputs:
             raise NotFoundError(f"dataset {match[1][:12]}… is not in this registry", "chessreg dataset add FILE")
         found = self.located(field, reference, row.artefact)
         part = Part(int(match[2]), float(match[3]), float(match[4])) if match[2] else None
-        return Games(found.path), part
+        return found.path, part
 
     def rows(self, table: Any, run: tables.Run) -> list[Any]:
         """All rows of an entity table (probes, vectors, caches) that belong to a run, in key order."""

@@ -342,3 +342,69 @@ def test_the_bundled_sample(here: Any) -> None:
     made = here.json("dataset", "add", "--sample", "--name", "sample")
     assert made["games"] > 1000
     assert made["rating_scale"] == "stockfish"
+
+
+# -- datasets of positions ---------------------------------------------------------------------------------------------
+
+START = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
+AFTER = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
+
+
+@pytest.fixture
+def positions(tmp_path: Path) -> Path:
+    path = tmp_path / "positions.csv"
+    rows = "".join(
+        f"{fen},{best},,g{game},{ply}\n"
+        for game in range(30)
+        for fen, best, ply in ((START, "e2e4", 0), (AFTER, "e7e5", 1))
+    )
+    path.write_text(f"fen,best,played,game_id,ply\n{rows}hello,,,,\n")
+    return path
+
+
+def test_positions_are_added_listed_shown_verified_and_recognised(here: Any, positions: Path) -> None:
+    made = here.json("dataset", "add", positions, "--name", "boards")
+    assert [made[key] for key in ("content", "games", "plies", "duplicates", "rejected")] == [
+        "positions",
+        30,
+        60,
+        58,
+        1,
+    ]
+    assert here("dataset", "add", positions) == 0
+    assert "dataset boards already" in here.err
+    assert [row["content"] for row in here.json("dataset", "list")] == ["positions"]
+    assert here.json("dataset", "show", "boards")["content"] == "positions"
+    assert here.json("dataset", "show", "boards", "--rejects")[0]["line"] == 62
+    assert here.json("dataset", "verify", "boards")["positions"] == 60
+
+
+def test_positions_are_split_by_game_and_shared_boards_are_told(here: Any, positions: Path) -> None:
+    here.json("dataset", "add", positions, "--name", "boards")
+    parts = here.json("dataset", "split", "boards", "--parts", "fit=0.5,test=0.5")
+    assert sum(part["games"] for part in parts) == 60
+    assert all(part["games"] % 2 == 0 and part["games"] for part in parts)  # both positions of a game are together
+    assert "fit and test share 0 positions and 2 different boards" in here.err
+
+
+def test_a_position_is_drawn_by_its_number(here: Any, positions: Path) -> None:
+    here.json("dataset", "add", positions, "--name", "boards")
+    [board] = here.json("board", "boards:1")["boards"]
+    assert board["fen"].startswith(AFTER.split()[0])
+    assert board["title"] == "boards position 1: game g0, ply 1"
+    assert here("board", "boards:1") == 0
+    assert "best e7e5" in here.out
+    assert here("board", "boards:60") == 3
+    assert "its positions are 0 to 59" in here.err
+
+
+def test_what_needs_games_refuses_positions_and_files_of_both_are_refused(
+    here: Any, positions: Path, pgn: Path
+) -> None:
+    here.json("dataset", "add", positions, "--name", "boards")
+    assert here("dataset", "add", positions, pgn) == 4
+    assert "holds games, and other files positions" in here.err
+    assert here("dataset", "add", positions, "--min-plies", "4") == 4
+    assert here("run", "train", "--datasets", "boards", "--dry-run") == 4
+    assert "this dataset holds positions, and games are needed" in here.err
+    assert here.err.count("\n") <= 2

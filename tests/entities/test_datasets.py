@@ -193,7 +193,7 @@ def test_a_full_disk_leaves_nothing(place: Any, games: Path, monkeypatch: pytest
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("chessreg.games.build._finish", full)
+        patch.setattr("chessreg.games.build.finish", full)
         with pytest.raises((ChessregError, StoreError), match=r"no space|full"):
             datasets.add_dataset(database, store, [games], name="mine")
     with monkeypatch.context() as patch:

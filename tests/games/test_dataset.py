@@ -194,7 +194,7 @@ def test_duplicates_are_found_in_any_number_of_passes(tmp_path: Path, at_once: i
     write(tmp_path / "hashes", hashes.tobytes())
     seen: set[int] = set()
     expected = [bool(h in seen or seen.add(h)) for h in hashes.tolist()]
-    assert build_module._duplicates(tmp_path / "hashes", 100, at_once).tolist() == expected
+    assert build_module.earlier(tmp_path / "hashes", 100, at_once).tolist() == expected
 
 
 @pytest.mark.parametrize("block", [700, 5000, 1 << 20])

@@ -1,0 +1,225 @@
+"""Datasets of positions: other people's files in, one row a legal position out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import chess
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.games.dataset import Games
+from chessreg.games.positions import Positions, build, identity, open_positions, verify
+from chessreg.games.split import Part
+
+AFTER_E4 = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
+PUZZLE = "r6k/pp2r2p/4Rp1Q/3p4/8/1N1P2R1/PqP2bPP/7K b - - 0 24"
+HEADER = "fen,best,played,game_id,ply\n"
+
+
+def write(folder: Path, text: str, name: str = "positions.csv") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def table(folder: Path, name: str = "positions.parquet", **columns: list[Any]) -> Path:
+    pq.write_table(pa.table(columns), folder / name)
+    return folder / name
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    positions = Positions(folder)
+    found: list[dict[str, Any]] = positions.take(range(len(positions)), positions._file.schema_arrow.names).to_pylist()
+    return found
+
+
+def rejects(folder: Path) -> list[str]:
+    return [line.split("\t")[-1] for line in (folder / "rejects.tsv").read_text().splitlines()[1:]]
+
+
+def test_a_parquet_keeps_moves_evaluations_game_and_ply(tmp_path: Path) -> None:
+    path = table(
+        tmp_path,
+        game_id=["one", "one"],
+        ply=[1, 0],
+        fen=[AFTER_E4, chess.STARTING_FEN],
+        sf_best_uci=["c7c5", "e2e4"],
+        played_uci=["e7e5", "g1f3"],
+        eval_before_cp=[30.0, float("nan")],
+        eval_after_cp=[41, None],
+        judgment=["Mistake", None],
+        mover_elo=[1500, 1600],
+        opp_elo=[1600, 1500],
+    )
+    report = build([path], tmp_path / "made")
+    assert (report.content, report.games, report.plies, report.duplicates, report.both_elos) == (
+        "positions",
+        1,
+        2,
+        0,
+        2,
+    )
+    first, second = rows(tmp_path / "made")
+    expected = {"row": 0, "fen": AFTER_E4, "best": "c7c5", "played": "e7e5", "ply": 1, "game": "one"}
+    assert first.items() >= (expected | {"eval_before": 30.0, "eval_after": 41.0}).items()
+    assert (first["mover_elo"], first["opponent_elo"], first["judgment"]) == (1500, 1600, "Mistake")
+    assert (second["eval_before"], second["judgment"]) == (None, None)
+    assert first["game_hash"] == second["game_hash"]
+    assert verify(tmp_path / "made").problems == []
+
+
+@pytest.mark.parametrize("header", ["", "PuzzleId,FEN,Moves,Rating\n"])
+def test_a_puzzle_is_the_position_after_its_first_move(tmp_path: Path, header: str) -> None:
+    row = f"{'x,' if header else ''}{PUZZLE},f2g3 e6e7 b2b1 b3c1 b1c1 h6c1,1828\n"
+    report = build([write(tmp_path, header + row)], tmp_path / "made")
+    [found] = rows(tmp_path / "made")
+    board = chess.Board(PUZZLE)
+    board.push_uci("f2g3")
+    assert (found["fen"], found["best"], found["rating"]) == (board.fen(), "e6e7", 1828)
+    assert found["line"] == "e6e7 b2b1 b3c1 b1c1 h6c1"
+    assert report.games == 0  # not known
+    assert any("puzzles" in note for note in report.notes)
+
+
+def test_bad_rows_are_listed_with_their_line_and_good_ones_kept(tmp_path: Path) -> None:
+    bad = {
+        "bqnbnrkr/pppppppp/8/8/8/8/PPPPPPPP/BQNBNRKR w HFhf - 0 1,,,,": "bad castling rights",
+        "8/8/8/8/8/8/8/K7 w - - 0 1,,,,": "no black king",
+        "rnbq1bnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQ - 0 1,,,,": "no black king",
+        "4k3/8/8/8/8/8/4R3/4K3 w - - 0 1,,,,": "opposite check",
+        "hello,,,,": "no FEN",
+        ",,,,": "no FEN",
+        f"{chess.STARTING_FEN},e2e5,,,": "illegal best move",
+        f"{chess.STARTING_FEN},,0000,,": "illegal played move",
+        f"{chess.STARTING_FEN},zz,,,": "illegal best move",
+    }
+    text = HEADER + f"{AFTER_E4},e5,c7c5,g,1\n" + "".join(f"{line}\n" for line in bad)
+    report = build([write(tmp_path, text)], tmp_path / "made")
+    assert [row["best"] for row in rows(tmp_path / "made")] == ["e7e5"]  # SAN is read too
+    assert [reason.partition(":")[0] for reason in rejects(tmp_path / "made")] == list(bad.values())
+    assert sum(report.rejected.values()) == len(bad)
+    lines = (tmp_path / "made" / "rejects.tsv").read_text().splitlines()[1:]
+    assert [int(line.split("\t")[2]) for line in lines] == list(range(3, 3 + len(bad)))
+
+
+def test_untidy_files_are_read(tmp_path: Path) -> None:
+    """Byte order mark, CRLF, blank lines, quotes, upper case, missing counters, castling written as in Chess960."""
+    castling = "r3k2r/8/8/8/8/8/8/R3K2R w KQkq - 0 1"
+    text = f'\ufeffFEN,Best_Move,Ply\r\n"{castling}",e1h1,\r\n\r\n{castling[:-4]},e1c1,7\r\n'
+    report = build([write(tmp_path, text)], tmp_path / "made")
+    assert [(row["fen"], row["best"], row["ply"]) for row in rows(tmp_path / "made")] == [
+        (castling, "e1g1", 0),
+        (castling, "e1c1", 7),
+    ]
+    assert (report.noncanonical, report.duplicates) == (1, 1)
+
+
+def test_no_game_is_in_two_parts_and_positions_without_one_are_cut_by_themselves(tmp_path: Path) -> None:
+    board, text = chess.Board(), HEADER
+    for number in range(40):
+        for game in ("a", "b", ""):
+            text += f"{board.fen()},,,{game},{number}\n"
+        board.push(next(iter(board.legal_moves)))
+    build([write(tmp_path, text)], tmp_path / "made")
+    positions = Positions(tmp_path / "made")
+    parts = [positions.part(Part(0, low, low + 0.25)) for low in (0, 0.25, 0.5, 0.75)]
+    seen: dict[str, set[int]] = {}
+    for number, part in enumerate(parts):
+        for row in part.table(["game", "fen"]).to_pylist():
+            seen.setdefault(row["game"] or row["fen"], set()).add(number)
+    assert all(len(where) == 1 for where in seen.values())
+    assert len({number for where in seen.values() for number in where}) > 1
+    assert sum(map(len, parts)) == len(positions) == 120
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("fen,best\n", "no legal position"),
+        ("fen,best\nhello,\n", "1 no FEN"),
+        (f"{chess.STARTING_FEN},e2e4,1,2\n", "no header and 4 columns"),
+        (f"{PUZZLE},f2g3,1828\n", "without a solution"),
+    ],
+)
+def test_files_of_nothing_are_refused_in_one_line(tmp_path: Path, text: str, reason: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(BadInputError, match=reason) as caught:
+        build([path], tmp_path / "made")
+    assert "\n" not in str(caught.value)
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_damaged_and_foreign_parquets_are_refused_in_one_line(tmp_path: Path) -> None:
+    whole = table(tmp_path, fen=[f"{AFTER_E4[:-1]}{number}" for number in range(5000)])
+    data = whole.read_bytes()
+    cut = tmp_path / "cut.parquet"
+    cut.write_bytes(data[: len(data) // 2])
+    with pytest.raises(BadInputError, match="damaged Parquet") as caught:
+        build([cut], tmp_path / "made")
+    assert "\n" not in str(caught.value)
+    (tmp_path / "text.parquet").write_text("1. e4 e5")
+    with pytest.raises(BadInputError, match="damaged Parquet"):
+        open_positions(tmp_path / "text.parquet")
+    with pytest.raises(BadInputError, match=r"no column fen.*position, move"):
+        build([table(tmp_path, "other.parquet", position=["x"], move=["y"])], tmp_path / "made")
+    with pytest.raises(BadInputError, match="5000 no FEN"):
+        build([table(tmp_path, "numbers.parquet", fen=list(range(5000)))], tmp_path / "made")
+    with pytest.raises(NotFoundError):
+        open_positions(tmp_path / "missing.csv")
+    damaged = bytearray(data)
+    damaged[20:9000] = b"\xff" * 8980
+    (tmp_path / "damaged.parquet").write_bytes(damaged)
+    with pytest.raises(BadInputError, match="cannot be read to its end"):
+        build([tmp_path / "damaged.parquet"], tmp_path / "made")
+
+
+def test_what_holds_games_is_no_source_of_positions(tmp_path: Path) -> None:
+    assert open_positions(write(tmp_path, '[Event "x"]\n\n1. e4 e5 1-0\n', "games.pgn")) is None
+    assert open_positions(write(tmp_path, "transcript,fen\n1.e4,x\n", "transcripts.csv")) is None
+    with pytest.raises(BadInputError, match="holds no positions"):
+        build([tmp_path / "games.pgn"], tmp_path / "made")
+
+
+def test_games_and_positions_refuse_each_other(tmp_path: Path) -> None:
+    build([write(tmp_path, HEADER + f"{AFTER_E4},e7e5,,,\n")], tmp_path / "made")
+    with pytest.raises(BadInputError, match="holds positions, and games are needed"):
+        Games(tmp_path / "made")
+    with pytest.raises(NotFoundError):
+        Positions(tmp_path)
+
+
+def test_a_changed_file_does_not_verify(tmp_path: Path) -> None:
+    build([write(tmp_path, HEADER + f"{AFTER_E4},e7e5,,,\n")], tmp_path / "made")
+    report = tmp_path / "made" / "dataset.json"
+    fields = json.loads(report.read_text())
+    report.write_text(json.dumps({**fields, "plies": 2}))
+    assert "1 positions where the report says 2" in verify(tmp_path / "made").problems[0]
+    report.write_text(json.dumps({**fields, "games_sha256": "0" * 64}))
+    assert "sha256 differs" in verify(tmp_path / "made").problems[0]
+
+
+def test_the_identity_is_the_bytes_and_the_reader_and_not_that_of_games(tmp_path: Path) -> None:
+    from chessreg.games.dataset import identity as of_games
+
+    digests = ["a" * 64]
+    assert identity(digests) == identity(list(digests))
+    assert len({identity(digests), of_games(digests, {}), identity(["b" * 64])}) == 3
+
+
+def test_real_positions_are_read_whole(shared_data: Path, tmp_path: Path) -> None:
+    """The first 20,000 of the Lichess positions and all puzzles, each move legal, games apart."""
+    source = pq.ParquetFile(shared_data / "positions" / "lichess-best-moves.parquet")
+    batch = next(source.iter_batches(20_000))
+    pq.write_table(pa.Table.from_batches([batch]), tmp_path / "some.parquet")
+    report = build([tmp_path / "some.parquet"], tmp_path / "made")
+    assert (report.plies, report.rejected) == (20_000, {})
+    assert report.games == len(np.unique(batch["game_id"].to_numpy(zero_copy_only=False)))
+    assert Positions(tmp_path / "made").fens([0, 7]) == [batch["fen"][0].as_py(), batch["fen"][7].as_py()]
+    puzzles = build([shared_data / "positions" / "lichess-puzzles-10k.csv"], tmp_path / "puzzles")
+    assert (puzzles.plies, puzzles.rejected) == (10_000, {})
