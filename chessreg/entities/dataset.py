@@ -28,7 +28,8 @@ class Datasets(Entity):
     columns = (
         Column("id", "id"), Column("name", "name"), Column("content", "holds"), Column("games", "games"),
         Column("plies", "plies"), Column("duplicates", "duplicates"), Column("rejected", "rejected"),
-        Column("skipped", "skipped"), Column("rating_scale", "ratings"), Column("licence", "licence"), Column("source", "source", widest=40),
+        Column("skipped", "skipped"), Column("rating_scale", "ratings"), Column("licence", "licence"),
+        Column("source", "source", widest=40),
     )  # fmt: skip
     overview_columns = (*columns[3:5], Column("parts", "parts"), *columns[5:10], Column("tags", "tags"), columns[10])
     none_yet = "no games yet: chessreg dataset add FILE.pgn --name games"
