@@ -74,7 +74,8 @@ def read_other(folder: Path, config: dict[str, Any]) -> tuple[Bridged, Callable[
     from chessreg.models.adapters.bridge import Bridged, hugging_face_model
 
     hf = hugging_face_model(folder, torch.float32)
-    return Bridged(copy.deepcopy(hf)), lambda tokens: hf(tokens, use_cache=False).logits
+    whole = copy.deepcopy(hf).double()
+    return Bridged(hf), lambda tokens: whole(tokens, use_cache=False).logits
 
 
 def read_gpt2(folder: Path, config: dict[str, Any]) -> tuple[GPT2, Callable[[Tensor], Tensor]]:

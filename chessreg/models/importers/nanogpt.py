@@ -90,7 +90,7 @@ def model_weights(source: Source) -> dict[str, Tensor]:
 def gpt2_logits(
     weights: Mapping[str, Tensor], tokens: Tensor, n_head: int, activation: str = "gelu", epsilon: float = 1e-5
 ) -> Tensor:
-    """Logits float32 [batch, length, vocab] of tokens [batch, length].
+    """Logits float64 [batch, length, vocab] of tokens [batch, length].
 
     weights are named as in nanoGPT (`transformer.h.0.attn.c_attn.weight`), matrices [out, in], biases optional. Written
     out once more and slow on purpose: a wrong transpose, name, activation or epsilon in a conversion shows against it.
@@ -100,19 +100,19 @@ def gpt2_logits(
     import torch.nn.functional as F
 
     def linear(x: Tensor, name: str) -> Tensor:
-        return F.linear(x, weights[f"{name}.weight"].float(), bias(name))
+        return F.linear(x, weights[f"{name}.weight"].double(), bias(name))
 
     def norm(x: Tensor, name: str) -> Tensor:
-        return F.layer_norm(x, x.shape[-1:], weights[f"{name}.weight"].float(), bias(name), epsilon)
+        return F.layer_norm(x, x.shape[-1:], weights[f"{name}.weight"].double(), bias(name), epsilon)
 
     def bias(name: str) -> Tensor | None:
         found = weights.get(f"{name}.bias")
-        return None if found is None else found.float()
+        return None if found is None else found.double()
 
     length = tokens.shape[1]
-    hidden = torch.full((length, length), -torch.inf).triu(1)
-    residual = weights["transformer.wte.weight"].float()[tokens]
-    residual = residual + weights["transformer.wpe.weight"].float()[:length]
+    hidden = torch.full((length, length), -torch.inf, dtype=torch.float64).triu(1)
+    residual = weights["transformer.wte.weight"].double()[tokens]
+    residual = residual + weights["transformer.wpe.weight"].double()[:length]
     n_layer = sum(name.endswith(".ln_1.weight") for name in weights)
     for layer in range(n_layer):
         block = f"transformer.h.{layer}"
@@ -123,4 +123,4 @@ def gpt2_logits(
         inner = linear(norm(residual, f"{block}.ln_2"), f"{block}.mlp.c_fc")
         residual = residual + linear(F.gelu(inner, approximate=APPROXIMATE[activation]), f"{block}.mlp.c_proj")
     head = weights.get("lm_head.weight", weights["transformer.wte.weight"])
-    return norm(residual, "transformer.ln_f") @ head.float().T
+    return norm(residual, "transformer.ln_f") @ head.double().T

@@ -162,7 +162,7 @@ def writes_centred(raw: Mapping[str, Tensor], layers: int) -> bool:
 
 
 def transformer_lens_logits(weights: Mapping[str, Tensor], tokens: Tensor, epsilon: float = 1e-5) -> Tensor:
-    """Logits float32 [batch, length, vocab] from a HookedTransformer's state dict, LayerNorms folded in or not.
+    """Logits float64 [batch, length, vocab] from a HookedTransformer's state dict, LayerNorms folded in or not.
 
     What the conversion is verified against. Heads stay apart as they are in the file: W_Q [head, d_model, d_head],
     W_O [head, d_head, d_model]; exact GELU.
@@ -174,14 +174,14 @@ def transformer_lens_logits(weights: Mapping[str, Tensor], tokens: Tensor, epsil
     def norm(x: Tensor, name: str) -> Tensor:
         x = x - x.mean(-1, keepdim=True)
         x = x / (x.pow(2).mean(-1, keepdim=True) + epsilon).sqrt()
-        return x if f"{name}.w" not in weights else x * weights[f"{name}.w"].float() + weights[f"{name}.b"].float()
+        return x if f"{name}.w" not in weights else x * weights[f"{name}.w"].double() + weights[f"{name}.b"].double()
 
     length = tokens.shape[1]
     visible = torch.ones(length, length, dtype=torch.bool).tril()
-    residual = weights["embed.W_E"].float()[tokens] + weights["pos_embed.W_pos"].float()[:length]
+    residual = weights["embed.W_E"].double()[tokens] + weights["pos_embed.W_pos"].double()[:length]
     for layer in range(sum(name.endswith(".mlp.W_in") for name in weights)):
         part = {
-            name.rsplit(".", 1)[1]: tensor.float()
+            name.rsplit(".", 1)[1]: tensor.double()
             for name, tensor in weights.items()
             if name.startswith((f"blocks.{layer}.attn.", f"blocks.{layer}.mlp."))
         }
@@ -192,4 +192,4 @@ def transformer_lens_logits(weights: Mapping[str, Tensor], tokens: Tensor, epsil
         residual = residual + torch.einsum("bhqk,bhke,hed->bqd", pattern, v, part["W_O"]) + part["b_O"]
         x = norm(residual, f"blocks.{layer}.ln2") @ part["W_in"] + part["b_in"]
         residual = residual + F.gelu(x) @ part["W_out"] + part["b_out"]
-    return norm(residual, "ln_final") @ weights["unembed.W_U"].float() + weights["unembed.b_U"].float()
+    return norm(residual, "ln_final") @ weights["unembed.W_U"].double() + weights["unembed.b_U"].double()
