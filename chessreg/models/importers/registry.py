@@ -26,7 +26,7 @@ LARGEST_DIFFERENCE = 1e-4  # in logits; a right conversion gives about 1e-12 in 
 class Imported:
     """What a format's reader returns.
 
-    model is the conversion; reference gives logits float64 [batch, length, vocab] from the raw weights without using it.
+    model is the conversion; reference gives logits float64 [batch, length, vocab] from the raw weights without it.
     """
 
     model: Network
