@@ -10,7 +10,7 @@ from pydantic import Field
 from chessreg.encodings import Alignment
 from chessreg.entities.cache import hook_point
 from chessreg.errors import BadInputError
-from chessreg.experiments.settings.games import GameSelection, select
+from chessreg.experiments.settings.games import GameSelection, select_items
 from chessreg.experiments.settings.sites import EncodedGames
 from chessreg.registry import tables
 from chessreg.runs.kind import Estimate, Kind
@@ -18,6 +18,7 @@ from chessreg.runs.spec import Added, CheckpointRef, ExecutionOptions, Stored
 
 if TYPE_CHECKING:
     from chessreg.games.dataset import Games
+    from chessreg.games.positions import Positions
     from chessreg.models.language_model import LanguageModel
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task
@@ -60,7 +61,7 @@ class Cache(Kind):
     """Activations of a model at chosen sites of many games, all layers in one pass.
 
     The residual stream after each block (`blocks.L.hook_resid_post`); Karvonen 2024, section 3, takes it where White is
-    to move. One unit is one game, however many items the model's encoding makes of it.
+    to move. One unit is one game, or one position of a dataset of positions.
     """
 
     name = "cache"
@@ -71,10 +72,16 @@ class Cache(Kind):
 
     def units(self, spec: CacheSpec, inputs: Inputs) -> int:
         layers_of(spec, inputs)
-        return len(select(spec, inputs)[1])
+        return len(select_items(spec, inputs)[1])
+
+    def check(self, spec: CacheSpec, inputs: Inputs) -> None:
+        """Refuses sites, or a dataset of positions, that the model's encoding does not have."""
+        items, places = select_items(spec, inputs)
+        checkpoint, _ = inputs.checkpoint(spec.checkpoint)
+        selected_sites(spec, checkpoint, items, places[:1])
 
     def estimate(self, spec: CacheSpec, inputs: Inputs) -> Estimate:
-        games, places = select(spec, inputs)
+        games, places = select_items(spec, inputs)
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
         layers = layers_of(spec, inputs)
         sample = places[:: max(1, len(places) // 500)]
@@ -89,7 +96,7 @@ class Cache(Kind):
         from chessreg.models.language_model import LanguageModel
 
         spec, inputs = task.spec, task.inputs
-        games, places = select(spec, inputs)
+        games, places = select_items(spec, inputs)
         checkpoint, folder = inputs.checkpoint(spec.checkpoint)
         model = LanguageModel.load(folder, device=prepare(task.options.device, task.options.threads))
         layers = layers_of(spec, inputs)
@@ -108,8 +115,10 @@ def groups(units: list[int], size: int) -> list[tuple[int, int]]:
     return found
 
 
-def selected_sites(spec: CacheSpec, checkpoint: tables.Checkpoint, games: Games, places: np.ndarray) -> EncodedGames:
-    """The games at these rows of the dataset, with the sites whose activations are to be stored."""
+def selected_sites(
+    spec: CacheSpec, checkpoint: tables.Checkpoint, games: Games | Positions, places: np.ndarray
+) -> EncodedGames:
+    """The items at these rows of the dataset, with the sites whose activations are to be stored."""
     encoded = EncodedGames.of(checkpoint, games, places, spec.sites, spec.alignment)
     number = encoded.number
     return encoded.take((number >= spec.first) & (number < (len(number) if spec.last is None else spec.last)))
@@ -119,7 +128,7 @@ def write_group(
     task: Task[CacheSpec, CacheHow],
     model: LanguageModel,
     layers: tuple[int, ...],
-    games: Games,
+    games: Games | Positions,
     places: np.ndarray,
     checkpoint: tables.Checkpoint,
     low: int,

@@ -27,6 +27,9 @@ from chessreg.noise import generator
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from typing_extensions import TypeIs
+
+    from chessreg.games.positions import Positions
 
 CONTENTS = {"games": GAMES_FILE, "positions": POSITIONS_FILE}
 """What a dataset may hold, and the file that it is in."""
@@ -121,6 +124,11 @@ class DatasetFile:
             return self._file.schema_arrow.empty_table().select(list(columns))
         back = np.argsort(np.concatenate(places), kind="stable")
         return pa.concat_tables(pieces).take(pa.array(back))
+
+
+def holds_positions(items: Games | Positions) -> TypeIs[Positions]:
+    """Whether a dataset is of positions, not of games."""
+    return items.content == "positions"
 
 
 class Games(DatasetFile):

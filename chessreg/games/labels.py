@@ -11,17 +11,22 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
+import chess
 import numpy as np
 
+from chessreg.errors import BadInputError
 from chessreg.games import attacks
+from chessreg.games.dataset import holds_positions
 from chessreg.games.position_hash import position_hashes
 from chessreg.named import Registry
 
 if TYPE_CHECKING:
     from chessreg.games.dataset import Games
+    from chessreg.games.positions import Positions
 
 PREVIOUS_PLIES = 25  # Karvonen specification 3.8
 GAMES_AT_ONCE = 2000
+POSITIONS_AT_ONCE = 100_000
 
 
 class Asked:
@@ -67,6 +72,42 @@ class Asked:
         return np.where(there[:, None], self._boards[np.where(there, self.at - plies, self.at)], np.int8(0))
 
 
+class AskedPositions(Asked):
+    """Positions of a dataset of positions: nothing is known of the games around them."""
+
+    def __init__(self, positions: Positions, places: np.ndarray) -> None:
+        """At these rows, int64 [n]."""
+        table = positions.take(places, ["fen", "ply"])
+        self.fens, self.ply = table["fen"].to_pylist(), table["ply"].to_numpy().astype(np.int64)
+        self.item, self.at = places, np.arange(len(places))
+        self._boards = boards_of_fens(self.fens)
+
+    @cached_property
+    def targets(self) -> np.ndarray:
+        found = np.zeros(len(self), np.uint64)
+        for row, fen in enumerate(self.fens):
+            for move in chess.Board(fen).legal_moves:
+                found[row] |= np.uint64(1 << move.to_square)
+        return found
+
+    def earlier(self, plies: int) -> np.ndarray:
+        raise BadInputError(
+            f"a dataset of positions does not tell what stood {plies} plies before", "give a cache of games"
+        )
+
+
+def boards_of_fens(fens: Sequence[str]) -> np.ndarray:
+    """Boards int8 [n, 64] of FENs, squares as above."""
+    squares = "".join(fen.partition(" ")[0].translate(_SQUARES_OF_FEN) for fen in fens).encode()
+    values = _VALUES[np.frombuffer(squares, np.uint8)].reshape(-1, 8, 8)
+    return values[:, ::-1].reshape(-1, 64)  # a FEN begins with the eighth rank
+
+
+_SQUARES_OF_FEN = str.maketrans({"/": ""} | {str(count): "." * count for count in range(1, 9)})
+_VALUES = np.zeros(128, np.int8)
+_VALUES[np.frombuffer(b"kqrbnp.PNBRQK", np.uint8)] = np.arange(-6, 7)
+
+
 @dataclass(frozen=True)
 class Label:
     """A label of `squares` squares (64, or 1 for the position as a whole).
@@ -96,9 +137,17 @@ def label(name: str) -> Label:
     return LABELS[name]
 
 
-def asked(games: Games, item: np.ndarray, ply: np.ndarray) -> Iterator[tuple[np.ndarray, Asked]]:
+def asked(
+    items: Games | Positions, item: np.ndarray, ply: np.ndarray | None = None
+) -> Iterator[tuple[np.ndarray, Asked]]:
     """The positions after `ply` int [n] plies of the games at rows `item` int [n] of a dataset, some games at a time:
-    (which of the n, the positions)."""
+    (which of the n, the positions). Of a dataset of positions those at its rows `item`."""
+    if holds_positions(items):
+        for start in range(0, len(item), POSITIONS_AT_ONCE):
+            rows = np.arange(start, min(start + POSITIONS_AT_ONCE, len(item)))
+            yield rows, AskedPositions(items, item[rows])
+        return
+    games, ply = items, np.asarray(ply)
     places, which = np.unique(item, return_inverse=True)
     order = np.argsort(which, kind="stable")
     for start in range(0, len(places), GAMES_AT_ONCE):

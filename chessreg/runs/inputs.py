@@ -214,6 +214,14 @@ class Inputs:
         folder, part = self._dataset(reference, field)
         return Positions(folder), part
 
+    def items(self, reference: str, field: str = "dataset") -> tuple[Games | Positions, Part | None]:
+        """The same of a dataset of either."""
+        from chessreg.games.dataset import Games
+        from chessreg.games.positions import Positions
+
+        folder, part = self._dataset(reference, field)
+        return (Positions if (folder / Positions.file_name).is_file() else Games)(folder), part
+
     def _dataset(self, reference: str, field: str) -> tuple[Path, Part | None]:
         """The folder of a dataset reference, and the part it names."""
         from chessreg.games.split import Part

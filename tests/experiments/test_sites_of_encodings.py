@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import chess
 import numpy as np
 import pytest
 import torch
@@ -13,14 +14,15 @@ from chessreg.entities import checkpoints
 from chessreg.entities.cache import load_cache
 from chessreg.entities.probe import load_probe
 from chessreg.entities.vector import load_vector
-from chessreg.errors import NotFoundError
+from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.cache import CacheSpec
 from chessreg.experiments.probe import ProbeSpec
 from chessreg.experiments.settings.skill import SkillSettings
 from chessreg.experiments.vector import VectorSpec
+from chessreg.games.moves import replay
 from chessreg.games.reader import boards_of
-from chessreg.models.checkpoint import CheckpointInfo, gpt2_config, save_checkpoint
-from chessreg.models.random_twin import random_twin
+from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 
 NAMES = {"uci-square-72": "uci", "fen-77": "fen"}
 
@@ -33,7 +35,7 @@ def models(world, tmp_path_factory):
     with open_session(str(world / "registry.db"), world / "store") as session:
         for name, called in NAMES.items():
             size = encoding(name).size
-            twin = random_twin(gpt2_config(n_layer=2, n_head=2, n_embd=32, block_size=160, vocab_size=size), seed=3)
+            twin = random_gpt2(GPT2Config(n_layer=2, n_head=2, n_embd=32, block_size=160, vocab_size=size), seed=3)
             folder = tmp_path_factory.mktemp("model") / called
             save_checkpoint(twin, folder, CheckpointInfo.of(twin, name))
             checkpoints.import_checkpoint(session.database, session.store, folder, name=called, tokenizer=name)
@@ -113,3 +115,51 @@ def test_the_earlier_option_is_accepted_with_a_note_and_names_the_same_run(world
     assert before.stdout == now.stdout
     assert before.stderr.splitlines()[0] == "--positions is called --sites now"
     assert "--positions" not in CliRunner().invoke(chessreg, ["run", "cache", "--help"]).output
+
+
+@pytest.fixture(scope="module")
+def positions(world, models, tmp_path_factory):
+    """Names of two datasets of positions, with no game in both."""
+    from chessreg.entities import datasets
+    from chessreg.session import open_session
+
+    folder = tmp_path_factory.mktemp("positions")
+    with open_session(str(world / "registry.db"), world / "store") as session:
+        games, _ = session.inputs.dataset(session.inputs.reference("dataset", "sample"))
+        for name, places in (("held", range(6)), ("looked-at", range(6, 30))):
+            rows = [
+                f"{number}-{ply},{board.fen()}"
+                for number in places
+                for ply, board in enumerate(replay(games.moves(np.array([number]))[0]))
+                if ply % 3 == number % 2
+            ]
+            (folder / f"{name}.csv").write_text("\n".join(["game,fen", *rows]))
+            datasets.add_dataset(session.database, session.store, [folder / f"{name}.csv"], name=name)
+    return "looked-at", "held"
+
+
+def test_positions_are_cached_one_by_one_and_a_probe_reads_their_boards(world_session, positions):
+    from chessreg.experiments.probe.data import ProbeData
+
+    session = world_session
+    caches = [run(session, CacheSpec(checkpoint="fen", dataset=name, sites="last")) for name in positions]
+    data = ProbeData.load(session.inputs, caches[0], "piece", "cache")
+    fens = data.items.fens(data.item)
+    assert len(set(data.item.tolist())) == len(data.item) > 200
+    for row in range(0, len(fens), 17):
+        board = chess.Board(fens[row])
+        letters = [board.piece_at(square) for square in chess.SQUARES]
+        assert data.labels[row].tolist() == [".kqrbnp.PNBRQK".index(p.symbol(), 1) - 1 if p else 6 for p in letters]
+    report = session.run(ProbeSpec(cache=caches[0], test_cache=caches[1], epochs=1, label="legal-move"))
+    assert not report.missing
+
+
+def test_what_a_dataset_of_positions_cannot_tell_is_refused_in_one_line(world_session, positions):
+    with pytest.raises(BadInputError, match="uci-square-72 writes games, not positions"):
+        world_session.run(CacheSpec(checkpoint="uci", dataset=positions[0]))
+    cache = run(world_session, CacheSpec(checkpoint="fen", dataset=positions[0], sites="last"))
+    for label, why in (("previous-move", "plies before"), ("skill", "is of games")):
+        with pytest.raises(BadInputError, match=why):
+            world_session.run(ProbeSpec(cache=cache, label=label))
+    with pytest.raises(BadInputError, match="holds positions, and games are needed"):
+        world_session.run(VectorSpec(checkpoint="fen", dataset=positions[0]))

@@ -14,8 +14,8 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.probe.data import ProbeData
 from chessreg.experiments.probe.spec import ProbeScore, ProbeSpec, ReadRow
 from chessreg.experiments.settings import overlap
-from chessreg.experiments.settings.games import cached_games
-from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap, Evaluated
+from chessreg.experiments.settings.games import cached_items
+from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.games.labels import label
 from chessreg.games.position_hash import HashSet
 from chessreg.registry import tables
@@ -62,7 +62,7 @@ class ProbeApply(Kind):
 
     def check(self, spec: ApplySpec, inputs: Inputs) -> None:
         run = inputs.run(spec.cache, "cache")
-        games, places = cached_games(inputs, spec.cache)
+        games, places = cached_items(inputs, spec.cache)
         overlap.refuse(inputs, run.spec["checkpoint"], games, places, spec.allow_overlap)
         overlap.refuse(inputs, spec.probe, games, places, spec.allow_overlap, "the probe")
         probe = load_probe(inputs, spec.probe, layers_of(spec, inputs)[0])
@@ -152,9 +152,7 @@ def emit_overlap(task: Task[ApplySpec, How], data: ProbeData) -> None:
     if 0 not in task.units:
         return
     inputs, spec = task.inputs, task.spec
-    games, _ = inputs.dataset(data.cache.dataset)
-    places = np.unique(data.item[data.rows]).astype(np.int64)
-    mine = Evaluated(games.hashes[places], overlap.opening_hashes(games.moves(places)), data.positions[data.rows])
+    mine = data.evaluated(data.rows)
     for name, recipe in (("checkpoint", data.cache.checkpoint), ("probe", spec.probe)):
         found = overlap.measure(inputs, recipe, mine, task.progress)
         for what in ("games", "openings", "positions"):

@@ -15,13 +15,17 @@ import numpy as np
 
 from chessreg.entities.cache import CachedActivations, load_cache
 from chessreg.errors import BadInputError
+from chessreg.experiments.settings.overlap import Evaluated
 from chessreg.experiments.settings.skill import SkillSettings, classes_of
 from chessreg.games import labels
+from chessreg.games.dataset import holds_positions
 from chessreg.games.labels import Label
 from chessreg.noise import generator
 from chessreg.runs.inputs import Inputs
 
 if TYPE_CHECKING:
+    from chessreg.games.dataset import Games
+    from chessreg.games.positions import Positions
     from chessreg.games.skill import SkillClasses, SkillReport
 
 Allocate = Callable[[tuple[int, ...], type[np.generic]], np.ndarray]
@@ -32,12 +36,14 @@ MIB = 1 << 20
 class ProbeData:
     """A cache and its labels.
 
-    item: int32 [rows], each row's game. labels: int8 [rows, squares] classes, -1 for a game without one; float32
+    items: the dataset. item: int32 [rows], each row's game, or position of a dataset of positions.
+    labels: int8 [rows, squares] classes, -1 for a game without one; float32
     [rows, 1] Elo for regression, NaN without one. positions: uint64 [rows], hashes equal for equal positions.
     usable: bool [rows], rows of the position range that have a label.
     """
 
     cache: CachedActivations
+    items: Games | Positions
     item: np.ndarray
     labels: np.ndarray
     classes: int
@@ -72,7 +78,9 @@ class ProbeData:
         """
         cache = load_cache(inputs, recipe, field)
         wanted = labels.label(label_name)
-        games, _ = inputs.dataset(cache.dataset)
+        items, _ = inputs.items(cache.dataset)
+        if wanted.source != "position" and holds_positions(items):
+            raise BadInputError(f"{label_name} is of games, and the cache is of positions", "for example --label piece")
         item, ply = cache.array.game, cache.array.ply
         places = np.unique(item).astype(np.int64)
         found, classes = None, len(wanted.classes)
@@ -85,7 +93,7 @@ class ProbeData:
             values[:] = 0
         hashes = allocate((len(item),), np.uint64)
         mine = np.arange(len(item)) if game is None else np.flatnonzero(item == game)
-        for rows, asked in labels.asked(games, item[mine], ply[mine]):
+        for rows, asked in labels.asked(items, item[mine], ply[mine]):
             hashes[mine[rows]] = asked.hashes
             if wanted.of is not None:
                 values[mine[rows]] = wanted.of(asked)
@@ -97,7 +105,7 @@ class ProbeData:
             usable &= np.isfinite(values[:, 0]) if wanted.source == "rating" else values[:, 0] >= 0
         if not usable.any():
             raise BadInputError(f"no cached position of {field} is numbered {first} or more", "lower --first")
-        return cls(cache, item, values, classes, hashes, usable, found, places)
+        return cls(cache, items, item, values, classes, hashes, usable, found, places)
 
     @property
     def rows(self) -> np.ndarray:
@@ -121,6 +129,10 @@ class ProbeData:
             counts += np.stack([(part == k).sum(0) for k in range(self.classes)])
         return counts.argmax(0).astype(np.int8)
 
+    def evaluated(self, rows: np.ndarray) -> Evaluated:
+        """What is looked at in these rows, to be compared with what was trained on."""
+        return Evaluated.at(self.items, np.unique(self.item[rows]).astype(np.int64), self.positions[rows])
+
     def only(self, rows: np.ndarray) -> ProbeData:
         """The same data with only these rows usable."""
         return replace(self, usable=self.rows & rows)
@@ -131,10 +143,10 @@ def in_range(cache: CachedActivations, first: int, last: int | None) -> np.ndarr
 
     Numbers count from the game's first position, also where the cache left some out (Karvonen's pos_start, pos_end).
     """
-    game, token = cache.array.game, cache.array.token
+    game = cache.array.game
     if first <= cache.first and last is None:
         return np.ones(len(game), bool)
-    order = np.lexsort((token, game))
+    order = np.lexsort((cache.array.token, cache.array.ply, game))
     starts = np.flatnonzero(np.diff(game[order], prepend=-1))
     number = np.empty(len(game), np.int64)
     number[order] = np.arange(len(game)) - np.repeat(starts, np.diff(starts, append=len(game))) + cache.first

@@ -8,7 +8,7 @@ from chessreg.entities.cache import cached_layers
 from chessreg.errors import BadInputError
 from chessreg.experiments.probe.spec import PAPER, ProbeHow, ProbeScore, ProbeSpec, RatingRow
 from chessreg.experiments.settings import overlap
-from chessreg.experiments.settings.games import cached_games
+from chessreg.experiments.settings.games import cached_items
 from chessreg.experiments.settings.skill import classes_of
 from chessreg.games.labels import label
 from chessreg.registry import tables
@@ -62,7 +62,7 @@ class Probe(Kind):
 
     def check(self, spec: ProbeSpec, inputs: Inputs) -> None:
         """Refuses what was trained on: games of the model among those evaluated, fitted games among the test games."""
-        fitted, *tested = [cached_games(inputs, cache) for cache in caches(spec)]
+        fitted, *tested = [cached_items(inputs, cache) for cache in caches(spec)]
         checkpoints = [
             inputs.rows(tables.ActivationCache, inputs.run(c, "cache"))[0].checkpoint_id for c in caches(spec)
         ]
@@ -93,7 +93,7 @@ def skill_remarks(spec: ProbeSpec, inputs: Inputs) -> list[str]:
     """How many games of which skill the caches have."""
     remarks, fitted = [], None
     for name, recipe in zip(("fit", "test"), caches(spec), strict=False):
-        _, places = cached_games(inputs, recipe)
+        _, places = cached_items(inputs, recipe)
         dataset = inputs.run(recipe, "cache").spec["dataset"]
         found = classes_of(inputs, dataset, places, spec.skill, spec.seed, fitted)
         fitted = fitted or found.report

@@ -15,10 +15,10 @@ from chessreg.entities.cache import hook_point
 from chessreg.entities.probe import FittedProbe, load_probe
 from chessreg.experiments.probe.data import ProbeData, label_of
 from chessreg.experiments.probe.spec import ProbeScore, ProbeSpec, RatingRow
+from chessreg.games import labels
 from chessreg.games.boardframe import BoardFrame, Mark
 from chessreg.games.labels import Label
 from chessreg.games.position_hash import HashSet
-from chessreg.games.reader import boards_of
 from chessreg.games.skill import SkillReport
 from chessreg.registry import tables
 
@@ -48,7 +48,8 @@ def logits_by_game(
     fitted on centred residuals (Karvonen specification 2.3).
     """
     chosen = np.flatnonzero(rows)
-    order = chosen[np.lexsort((data.cache.array.token[chosen], data.item[chosen]))]
+    array = data.cache.array
+    order = chosen[np.lexsort((array.token[chosen], array.ply[chosen], data.item[chosen]))]
     edges = np.flatnonzero(np.diff(data.item[order], prepend=-1, append=-1))
     flat = torch.from_numpy(weight.reshape(weight.shape[0], -1)).to(device)
     for low, high in blocks(edges, POSITIONS_AT_ONCE):
@@ -220,15 +221,14 @@ def frames_of_game(
     inputs: Inputs, probe: FittedProbe, data: ProbeData, game: int, centre: bool = False
 ) -> list[BoardFrame]:
     """What a probe reads off the positions of one game of a cache, beside the truth where that is known."""
-    games, _ = inputs.dataset(data.cache.dataset)
-    boards, _ = boards_of(games.texts(np.array([game])))
     label = label_of(probe.label, probe.weight.shape[-1])
     known = label.source == "position" or data.skill is not None
     frames = []
     for found in logits_by_game(probe.weight, data, data.rows & (data.item == game), probe.layer, centre=centre):
-        for logits, at in zip(found.logits, found.rows, strict=True):
-            ply = int(data.cache.array.ply[at])
-            squares, said = letters(boards[ply]), f"ply {ply}: layer {probe.layer} reads"
+        plies = data.cache.array.ply[found.rows]
+        (_, asked), *_ = labels.asked(data.items, data.item[found.rows], plies)
+        for logits, at, board, ply in zip(found.logits, found.rows, asked.boards, plies.tolist(), strict=True):
+            squares, said = letters(board), f"ply {ply}: layer {probe.layer} reads"
             if label.source == "rating":
                 elo = float(logits[0, 0]) * probe.detail["std"] + probe.detail["mean"]
                 truth = f", the truth is {data.labels[at, 0]:.0f}" if known else ""

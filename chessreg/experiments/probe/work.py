@@ -224,20 +224,15 @@ class ProbeWork:
         """What the evaluated games share with the model's training games, and the test games with the fitted ones."""
         inputs, spec = self.task.inputs, self.spec
         checkpoint = str(inputs.run(spec.cache, "cache").spec["checkpoint"])
-        evaluated = [self.evaluated(on, mask) for _, on, mask in self.tested]
+        evaluated = [on.evaluated(mask) for _, on, mask in self.tested]
         found: dict[str, Overlap] = {
             "checkpoint": overlap.measure(inputs, checkpoint, together(evaluated), self.task.progress)
         }
         if len(evaluated) > 1:
-            games, _ = inputs.dataset(self.data.cache.dataset)
+            items, _ = inputs.items(self.data.cache.dataset)
             fitted = np.unique(self.data.item[self.fitted]).astype(np.int64)
-            found["probe"] = overlap.measure_games([(games, fitted)], evaluated[1])
+            found["probe"] = overlap.measure_games([(items, fitted)], evaluated[1])
         return {name: value.columns() for name, value in found.items()}
-
-    def evaluated(self, on: ProbeData, mask: np.ndarray) -> Evaluated:
-        games, _ = self.task.inputs.dataset(on.cache.dataset)
-        places = np.unique(on.item[mask]).astype(np.int64)
-        return Evaluated(games.hashes[places], overlap.opening_hashes(games.moves(places)), on.positions[mask])
 
 
 def together(parts: list[Evaluated]) -> Evaluated:

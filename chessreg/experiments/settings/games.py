@@ -1,4 +1,4 @@
-"""Which games of a dataset an experiment looks at: a pure function of its settings."""
+"""Which games of a dataset, or which positions, an experiment looks at: a pure function of its settings."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import numpy as np
 from pydantic import Field
 
 from chessreg.errors import BadInputError
+from chessreg.games.dataset import holds_positions
 from chessreg.runs.spec import DatasetRef, Spec
 
 if TYPE_CHECKING:
     from chessreg.games.dataset import Games
+    from chessreg.games.positions import Positions
     from chessreg.runs.inputs import Inputs
 
 
@@ -39,11 +41,29 @@ def select(spec: GameSelection, inputs: Inputs) -> tuple[Games, np.ndarray]:
     return games, chosen
 
 
+def select_items(spec: GameSelection, inputs: Inputs) -> tuple[Games | Positions, np.ndarray]:
+    """`select` for kinds that also read a dataset of positions: of these `games` counts the positions, `min_plies` the
+    plies before each, and a duplicate is a position that occurred before in the file."""
+    items, part = inputs.items(spec.dataset)
+    if not holds_positions(items):
+        return select(spec, inputs)
+    places = items.rows(part)
+    keep = items.table(["ply"]).column("ply").to_numpy()[places] >= spec.min_plies
+    if not spec.keep_duplicates:
+        first = np.zeros(items.total, bool)
+        first[np.unique(items.position_hashes, return_index=True)[1]] = True
+        keep &= first[places]
+    chosen = places[keep][: spec.games]
+    if not len(chosen):
+        raise BadInputError(f"no position of {spec.dataset[:20]}… is after {spec.min_plies} plies", "lower --min-plies")
+    return items, chosen
+
+
 def selection_of(settings: Mapping[str, Any]) -> GameSelection:
     """Of a spec's settings those that name games."""
     return GameSelection(**{name: value for name, value in settings.items() if name in GameSelection.model_fields})
 
 
-def cached_games(inputs: Inputs, recipe: str) -> tuple[Games, np.ndarray]:
-    """The dataset of a cache run, and the places of its games in it."""
-    return select(selection_of(inputs.run(recipe, "cache").spec), inputs)
+def cached_items(inputs: Inputs, recipe: str) -> tuple[Games | Positions, np.ndarray]:
+    """The dataset of a cache run, and the places of its games or positions in it."""
+    return select_items(selection_of(inputs.run(recipe, "cache").spec), inputs)

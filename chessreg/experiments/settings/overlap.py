@@ -15,13 +15,16 @@ import numpy as np
 from pydantic import Field
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.experiments.settings.games import select, selection_of
+from chessreg.experiments.settings.games import select_items, selection_of
+from chessreg.games import labels
+from chessreg.games.dataset import holds_positions
 from chessreg.games.moves import move_hashes, sans
 from chessreg.games.position_hash import HashSet, position_hashes
 from chessreg.runs.spec import Added
 
 if TYPE_CHECKING:
     from chessreg.games.dataset import Games
+    from chessreg.games.positions import Positions
     from chessreg.runs.inputs import Inputs
 
 OPENING_PLIES = 20  # Karvonen's uniqueness check compares the first 20 half-moves (specification 1.4)
@@ -31,8 +34,8 @@ AllowOverlap = Annotated[bool, Added()]
 ALLOW_OVERLAP = Field(False, description="go on although evaluated games are among those that were trained on")
 """For a spec that evaluates: `allow_overlap: AllowOverlap = ALLOW_OVERLAP`."""
 
-Trained = list[tuple["Games", np.ndarray]]
-"""Datasets with the places in them, int64 [n], of the games that something was made from."""
+Trained = list[tuple["Games | Positions", np.ndarray]]
+"""Datasets with the places in them, int64 [n], of the games or positions that something was made from."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,13 @@ class Evaluated:
             mine = np.flatnonzero(chunk[which] == item)
             hashes.append(position_hashes(boards[offsets[which[mine]] + ply[mine]], ply[mine]))
         return cls(move_hashes(packed), opening_hashes(packed), joined(hashes))
+
+    @classmethod
+    def at(cls, items: Games | Positions, places: np.ndarray, positions: np.ndarray) -> Evaluated:
+        """These positions (hashes) of the games at rows of a dataset; of a dataset of positions they are all."""
+        if holds_positions(items):
+            return cls(joined([]), joined([]), positions)
+        return cls(items.hashes[places], opening_hashes(items.moves(places)), positions)
 
     @classmethod
     def of_moves(cls, packed: Sequence[bytes]) -> Evaluated:
@@ -128,7 +138,9 @@ def measure_games(trained: Trained, evaluated: Evaluated) -> Overlap:
     return _intersection(trained, evaluated, None)
 
 
-def refuse(inputs: Inputs, recipe: str, games: Games, places: np.ndarray, allow: bool, what: str = "the model") -> None:
+def refuse(
+    inputs: Inputs, recipe: str, games: Games | Positions, places: np.ndarray, allow: bool, what: str = "the model"
+) -> None:
     """Raise BadInputError when whole games of an evaluation were trained on, unless that is allowed. Quick."""
     trained, _ = trained_on(inputs, recipe)
     refuse_games(trained or [], games.hashes[places], allow, what)
@@ -162,7 +174,7 @@ def trained_on(inputs: Inputs, recipe: str) -> tuple[Trained | None, str | None]
         if run is not None and isinstance(run.spec.get(source), str):
             return trained_on(inputs, run.spec[source])
     if run is not None and (run.kind == "cache" or (run.kind == "vector" and run.spec.get("dataset"))):
-        return [select(selection_of(run.spec), inputs)], None
+        return [select_items(selection_of(run.spec), inputs)], None
     if run is not None and run.kind != "train":
         return None, f"a {run.kind} run does not say what it was made from"
     try:
@@ -174,10 +186,10 @@ def trained_on(inputs: Inputs, recipe: str) -> tuple[Trained | None, str | None]
     found: Trained = []
     for dataset in checkpoint.training_datasets:
         try:
-            games, part = inputs.dataset(dataset, field="trained_on")
+            items, part = inputs.items(dataset, field="trained_on")
         except NotFoundError:
             return None, f"its training games ({dataset[:20]}…) are not in this registry"
-        found.append((games, games.rows(part)))
+        found.append((items, items.rows(part)))
     return found, None
 
 
@@ -187,11 +199,15 @@ def _intersection(trained: Trained, evaluated: Evaluated, on_progress: Callable[
     sets = [HashSet(evaluated.games), HashSet(evaluated.openings), HashSet(evaluated.positions)]
     seen = [np.zeros(len(s), bool) for s in sets]
     total, done = sum(len(places) for _, places in trained), 0
-    for games, places in trained:
-        seen[0][hits(sets[0], games.hashes[places])] = True
+    for items, places in trained:
+        if holds_positions(items):
+            for _, asked in labels.asked(items, places):
+                seen[2][hits(sets[2], asked.hashes)] = True
+            continue
+        seen[0][hits(sets[0], items.hashes[places])] = True
         for start in range(0, len(places), GAMES_AT_ONCE):
             chunk = places[start : start + GAMES_AT_ONCE]
-            table = games.take(chunk, ["moves", "text"])
+            table = items.take(chunk, ["moves", "text"])
             seen[1][hits(sets[1], opening_hashes(table["moves"].to_pylist()))] = True
             boards, offsets = boards_of(table["text"].to_pylist())
             seen[2][hits(sets[2], position_hashes(boards, plies_of(offsets)))] = True

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from chessreg.encodings import Alignment, Encoding, Sites, Tokens, encoding
+from chessreg.games.dataset import holds_positions
 
 if TYPE_CHECKING:
     from chessreg.games.dataset import Games
+    from chessreg.games.positions import Positions
     from chessreg.registry import tables
 
 BOARDS_FOR_A_GAME = 8  # in one forward pass, where items are boards
@@ -38,14 +40,19 @@ class EncodedGames:
     def of(
         cls,
         checkpoint: tables.Checkpoint,
-        games: Games,
+        items: Games | Positions,
         places: np.ndarray,
         name: str,
         alignment: Alignment = "post-ply",
     ) -> EncodedGames:
-        """The games at these rows of a dataset. NotFoundError for sites that the encoding does not have."""
+        """The games, or positions, at these rows of a dataset. NotFoundError for sites that the encoding does not have,
+        BadInputError for positions where it writes games."""
         written = encoding(checkpoint.tokenizer)
-        tokens = written.games(games, places)
+        if holds_positions(items):
+            ply = items.take(places, ["ply"])["ply"].to_numpy().astype(np.int64)
+            tokens = replace(written.boards(items.fens(places)), ply=ply)
+        else:
+            tokens = written.games(items, places)
         sites = written.sites(site_name(name, written), tokens, alignment)
         return cls(written, tokens, sites.take(sites.token < checkpoint.block_size), len(places))
 
