@@ -36,9 +36,9 @@ def headings(noun: Entity) -> dict[str, str]:
 
 def print_rows(home: Home, noun: Entity, rows: list[dict[str, Any]]) -> None:
     """Rows of a noun as `list` prints them."""
-    told = [column for column in noun.columns if column.text is not None]
     if not home.json:
-        rows = [{**row, **{c.field: c.text(row[c.field]) for c in told if c.text is not None}} for row in rows]
+        texts = {column.field: column.text for column in noun.columns if column.text is not None}
+        rows = [{**row, **{field: text(row[field]) for field, text in texts.items()}} for row in rows]
     emit(home, rows, headings(noun))
 
 
@@ -68,14 +68,14 @@ def show_command(noun: Entity) -> click.Command:
     @json_option
     @pass_home
     def command(home: Home, reference: str, **options: Any) -> None:
-        shown = noun.show(opened(home, noun), reference, **options)
-        for remark in shown.remarks:
+        printed = noun.show(opened(home, noun), reference, **options)
+        for remark in printed.remarks:
             click.echo(remark, err=True)
-        if home.json or isinstance(shown.data, list):
-            emit(home, shown.data)
+        if home.json or isinstance(printed.data, list):
+            emit(home, printed.data)
             return
-        emit(home, {**shown.data, **shown.read_as}, shown.fields)
-        for line in shown.lines:
+        emit(home, {**printed.data, **printed.read_as}, printed.fields)
+        for line in printed.lines:
             click.echo(line)
 
     command.params += as_click(noun.show_options)

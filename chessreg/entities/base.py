@@ -9,7 +9,7 @@ from uuid import UUID
 
 from sqlalchemy import select
 
-from chessreg.entities.display import Column, Option, Part, Shown, Thing, counted, facts, words_of
+from chessreg.entities.display import Column, Option, Part, Printed, Thing, annotations_of, counted, facts
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import names, tables
 from chessreg.registry.read import NOTHING_SAID, columns, words
@@ -27,7 +27,7 @@ class Entity:
     """A noun. Subclass it, give it a table, and `chessreg NOUN list` and `show`, the data room and `reproduce` know it.
 
     What the table says (its key, artefacts, arrays, foreign keys) is all that names, lineage, merge, gc and transfer
-    need. Rows are dicts of the table's columns with what is said of the thing.
+    need. Rows are dicts of the table's columns with the thing's annotations.
     """
 
     table: ClassVar[Any]
@@ -35,11 +35,11 @@ class Entity:
     place: ClassVar[int] = 100  # among the nouns
     columns: ClassVar[tuple[Column, ...]]  # of `list`: one line a row
     overview_columns: ClassVar[tuple[Column, ...]] = ()  # of the data room: one line a thing; (): those of `list`
-    none_yet: ClassVar[str] = ""  # what the data room says where there is none: how one is made
-    hidden: ClassVar[tuple[str, ...]] = ()  # fields that `show` does not tell people
+    none_yet: ClassVar[str] = ""  # what the data room shows where there is none: how one is made
+    hidden: ClassVar[tuple[str, ...]] = ()  # fields that `show` prints with --json alone
     list_help: ClassVar[str] = ""
     show_help: ClassVar[str] = ""
-    example: ClassVar[str] = ""  # what `show` is asked for in its help
+    example: ClassVar[str] = ""  # arguments of `show` in its help
     show_options: ClassVar[tuple[Option, ...]] = ()
     verify_help: ClassVar[str] = ""
     verify_options: ClassVar[tuple[Option, ...]] = ()
@@ -71,9 +71,9 @@ class Entity:
         return entity_rows(sql, self.noun, self.table)
 
     def overview(self, sql: SqlSession) -> list[Row]:
-        """One row a thing, with what is said of it."""
-        found = self.rows(sql)
-        return with_words(sql, [self.one(rows) for rows in by_run(found).values()]) if self.of_run else found
+        """One row a thing, with its annotations."""
+        rows = self.rows(sql)
+        return with_annotations(sql, [self.one(part) for part in by_run(rows).values()]) if self.of_run else rows
 
     def one(self, rows: list[Row]) -> Row:
         """The rows that one run made as the row of one thing."""
@@ -81,16 +81,16 @@ class Entity:
 
     # -- one thing ------------------------------------------------------------------------------------------------
 
-    def show(self, session: Session, reference: str, **options: Any) -> Shown:
+    def show(self, session: Session, reference: str, **options: Any) -> Printed:
         """What `chessreg NOUN show` prints; `options` are those of `show_options`."""
         with session.database.read() as sql:
             row = self.chosen(self.rows(sql, reference), reference, options.get("layer"))
-        return self.shown(row)
+        return self.printed(row)
 
-    def shown(self, row: Row, lines: Sequence[str] = (), remarks: Sequence[str] = ()) -> Shown:
-        """A row as `show` prints it, without what people do not want to see."""
+    def printed(self, row: Row, lines: Sequence[str] = (), remarks: Sequence[str] = ()) -> Printed:
+        """A row as `show` prints it: people do not see the hidden fields."""
         read_as = {"tags": " ".join(row["tags"])} if "tags" in row else {}
-        return Shown(row, [name for name in row if name not in self.hidden], read_as, lines, remarks)
+        return Printed(row, [name for name in row if name not in self.hidden], read_as, lines, remarks)
 
     def chosen(self, rows: list[Row], reference: str, layer: int | None) -> Row:
         """The row of a layer, or the only one. Raises NotFoundError or BadInputError with the layers that there are."""
@@ -102,19 +102,18 @@ class Entity:
 
     def best(self, rows: list[Row], reference: str, layers: str) -> Row:
         """Which of several rows is meant where none was named. Raises BadInputError when that cannot be said."""
-        raise BadInputError(f"{reference} has {counted(len(rows), self.noun, self.plural)}",
-                            f"choose with --layer one of {layers}")  # fmt: skip
+        hint = f"choose with --layer one of {layers}" if layers else f"chessreg {self.noun} list --run {reference}"
+        raise BadInputError(f"{reference} has {counted(len(rows), self.noun, self.plural)}", hint)
 
     def thing(self, session: Session, id: UUID) -> Thing:
         """One thing in parts. Raises NotFoundError when it is not here."""
         with session.database.read() as sql:
             rows = self.rows(sql, id.hex)
-            said = said_of(sql, id) if self.of_run else words_of(rows[0])
-        told = [Part(f"{self.plural} {len(rows)}", self.columns, rows)] if self.several else []
+            annotations = annotations_of_run(sql, id) if self.of_run else annotations_of(rows[0])
+        parts = [Part(f"{self.plural} {len(rows)}", self.columns, rows)] if self.several else []
         name = rows[0].get("checkpoint") or rows[0]["name"]
-        return Thing(
-            " · ".join(filter(None, [self.plural if told else self.noun, name])), said, [*told, facts(rows[0])]
-        )
+        summary = " · ".join(filter(None, [self.plural if self.several else self.noun, name]))
+        return Thing(summary, annotations, [*parts, facts(rows[0])])
 
     def made_by(self, sql: SqlSession, row: Any) -> tuple[str, str]:
         """The command that makes a thing that no run made, and a remark on it, for `reproduce`."""
@@ -122,11 +121,11 @@ class Entity:
 
 
 def entity_rows(sql: SqlSession, noun: str, table: Any) -> list[Row]:
-    """All rows of a table of things with what is said of them, oldest first."""
-    said = words(sql, noun)
+    """All rows of a table of things with their annotations, oldest first."""
+    annotations = words(sql, noun)
     order = table.created_at if hasattr(table, "created_at") else table.id
     records = sql.scalars(select(table).order_by(order, table.id)).all()
-    return [{**said.get(record.id, NOTHING_SAID), **columns(record)} for record in records]
+    return [{**annotations.get(record.id, NOTHING_SAID), **columns(record)} for record in records]
 
 
 def entity_row(sql: SqlSession, noun: str, table: Any, reference: str) -> Row:
@@ -159,15 +158,15 @@ def by_run(rows: list[Row]) -> dict[UUID, list[Row]]:
     return grouped
 
 
-def with_words(sql: SqlSession, rows: list[Row]) -> list[Row]:
-    """Rows of what runs made with what is said of these runs."""
-    said = words(sql, "run")
-    return [{**NOTHING_SAID, **said.get(row["run_id"], {}), **row} for row in rows]
+def with_annotations(sql: SqlSession, rows: list[Row]) -> list[Row]:
+    """Rows of what runs made with the annotations of these runs."""
+    annotations = words(sql, "run")
+    return [{**NOTHING_SAID, **annotations.get(row["run_id"], {}), **row} for row in rows]
 
 
-def said_of(sql: SqlSession, run_id: UUID) -> str:
-    """What is said of a run."""
-    return words_of(words(sql, "run").get(run_id, NOTHING_SAID))
+def annotations_of_run(sql: SqlSession, run_id: UUID) -> str:
+    """The annotations of a run in one line."""
+    return annotations_of(words(sql, "run").get(run_id, NOTHING_SAID))
 
 
 def with_model(rows: list[Row]) -> list[Row]:

@@ -10,8 +10,8 @@ from uuid import UUID
 import numpy as np
 from sqlalchemy import select
 
-from chessreg.entities.base import Entity, Row, by_run, said_of
-from chessreg.entities.display import Column, Part, Shown, Thing, Verified, counted, facts, size
+from chessreg.entities.base import Entity, Row, annotations_of_run, by_run
+from chessreg.entities.display import Column, Part, Printed, Thing, Verified, counted, facts, size
 from chessreg.errors import NotFoundError
 from chessreg.registry import names, tables
 from chessreg.runs.inputs import Inputs
@@ -179,24 +179,24 @@ class Caches(Entity):
     def one(self, rows: list[Row]) -> Row:
         return {**rows[0], "layers": len(rows[0]["hook_points"])}
 
-    def shown(self, row: Row, lines: Sequence[str] = (), remarks: Sequence[str] = ()) -> Shown:
+    def printed(self, row: Row, lines: Sequence[str] = (), remarks: Sequence[str] = ()) -> Printed:
         groups = [
             f"units {group['start']}–{group['stop'] - 1}  {group['rows']:,} rows  {group['path']}"
             for group in row["groups"]
         ]
-        return super().shown(row, groups, remarks)
+        return super().printed(row, groups, remarks)
 
     def thing(self, session: Session, id: UUID) -> Thing:
         with session.database.read() as sql:
             (row,) = self.rows(sql, id.hex)
-            said = said_of(sql, id)
+            annotations = annotations_of_run(sql, id)
         layers = [{"layer": n, "hook_point": point, "values": row["rows"] * row["d_model"]}
                   for n, point in enumerate(row["hook_points"])]  # fmt: skip
         groups = [{**group, "units": f"{group['start']:,} to {group['stop'] - 1:,}"} for group in row["groups"]]
         return Thing(
             f"cache of {row['checkpoint'] or 'an unnamed model'} · {row['rows']:,} rows × {row['d_model']} · "
             f"{counted(len(layers), 'layer')} · {row['dtype']} · {size(row['bytes'])}",
-            said,
+            annotations,
             [
                 Part(f"layers {len(layers)}",
                      (Column("layer", "#"), Column("hook_point", "hook point"), Column("values", "values")), layers),
@@ -208,9 +208,9 @@ class Caches(Entity):
         )  # fmt: skip
 
     def verify(self, session: Session, reference: str, **options: Any) -> Verified:
-        found = verify_cache(session.database, session.store, reference)
-        outcome = f"every byte is as it was published: {counted(found['groups'], 'group')}, {size(found['bytes'])}"
-        return Verified(found, list(found), outcome)
+        counts = verify_cache(session.database, session.store, reference)
+        outcome = f"every byte is as it was published: {counted(counts['groups'], 'group')}, {size(counts['bytes'])}"
+        return Verified(counts, list(counts), outcome)
 
 
 def span(hook_points: list[str]) -> str:

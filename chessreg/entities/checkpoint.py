@@ -8,7 +8,7 @@ from uuid import UUID
 from sqlalchemy import func, select
 
 from chessreg.entities.base import Entity, Row, entity_row, entity_rows
-from chessreg.entities.display import Column, Shown, Thing, facts, words_of
+from chessreg.entities.display import Column, Printed, Thing, annotations_of, facts
 from chessreg.registry import names, tables
 
 if TYPE_CHECKING:
@@ -45,15 +45,15 @@ class Checkpoints(Entity):
         return super().rows(sql)
 
     def overview(self, sql: SqlSession) -> list[Row]:
-        found = entity_rows(sql, self.noun, self.table)
-        called = {row["id"]: row["name"] or row["id"].hex[-6:] for row in found}
+        rows = entity_rows(sql, self.noun, self.table)
+        called = {row["id"]: row["name"] or row["id"].hex[-6:] for row in rows}
         runs = names.names(sql, "run")
-        return [{**row, "made_by": runs.get(row["run_id"]), "twin_of": twin_of(row, called)} for row in found]
+        return [{**row, "made_by": runs.get(row["run_id"]), "twin_of": twin_of(row, called)} for row in rows]
 
-    def shown(self, row: Row, lines: Any = (), remarks: Any = ()) -> Shown:
-        found = super().shown(row, lines, remarks)
-        told = "unknown" if row["trained_on"] is None else ", ".join(row["trained_on"]) or "nothing"
-        return found._replace(read_as={**found.read_as, "trained_on": told})
+    def printed(self, row: Row, lines: Any = (), remarks: Any = ()) -> Printed:
+        printed = super().printed(row, lines, remarks)
+        trained_on = "unknown" if row["trained_on"] is None else ", ".join(row["trained_on"]) or "nothing"
+        return printed._replace(read_as={**printed.read_as, "trained_on": trained_on})
 
     def thing(self, session: Session, id: UUID) -> Thing:
         with session.database.read() as sql:
@@ -73,7 +73,7 @@ class Checkpoints(Entity):
             f"untrained twin of {twin}" if twin else "",
             "" if legal is None else f"{100 * legal:.1f} % legal at once",
         ]
-        return Thing(" · ".join(filter(None, parts)), words_of(row), [facts({**row, **more})])
+        return Thing(" · ".join(filter(None, parts)), annotations_of(row), [facts({**row, **more})])
 
     def made_by(self, sql: SqlSession, row: Any) -> tuple[str, str]:
         if row.source_format == "random-init" and row.parent_id:

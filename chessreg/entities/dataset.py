@@ -8,7 +8,7 @@ from uuid import UUID
 
 from chessreg.entities import datasets
 from chessreg.entities.base import Entity, Row, entity_rows
-from chessreg.entities.display import Column, Option, Part, Shown, Thing, Verified, facts, words_of
+from chessreg.entities.display import Column, Option, Part, Printed, Thing, Verified, annotations_of, facts
 from chessreg.errors import ChessregError
 from chessreg.registry import tables
 from chessreg.registry.read import columns as columns_of
@@ -47,17 +47,17 @@ class Datasets(Entity):
         return [{**row, "parts": parts[row["id"]]} for row in entity_rows(sql, self.noun, self.table)]
 
     def rows(self, sql: SqlSession, reference: str | None = None) -> list[Row]:
-        found = [{**row, "content": datasets.content_of(row)} for row in super().rows(sql, reference)]
+        rows = [{**row, "content": datasets.content_of(row)} for row in super().rows(sql, reference)]
         if reference is not None:
-            for row in found:
+            for row in rows:
                 splits = sql.query(tables.Split).filter_by(dataset_id=row["id"])
                 ordered = splits.order_by(tables.Split.created_at, tables.Split.low)
                 row["parts"] = [columns_of(split) for split in ordered]
-        return found
+        return rows
 
-    def show(self, session: Session, reference: str, **options: Any) -> Shown:
+    def show(self, session: Session, reference: str, **options: Any) -> Printed:
         if options.get("rejects"):
-            return Shown(datasets.rejects(session.database, session.store, reference))
+            return Printed(datasets.rejects(session.database, session.store, reference))
         with session.database.read() as sql:
             (row,) = self.rows(sql, reference)
         report, lines = row["report"], []
@@ -73,7 +73,7 @@ class Datasets(Entity):
             bounds = f"seed {part['seed']}, {part['low']:g} to {part['high']:g}"
             lines.append(f"part          {part['name']}  {part['games']:,} {row['content']}  {bounds}")
         lines += [f"note          {note}" for note in row["notes"]]
-        return self.shown(row, lines)
+        return self.printed(row, lines)
 
     def thing(self, session: Session, id: UUID) -> Thing:
         with session.database.read() as sql:
@@ -91,7 +91,7 @@ class Datasets(Entity):
         size = f"{row['games']:,} games · {row['plies']:,} {'plies' if row['content'] == 'games' else row['content']}"
         return Thing(
             f"dataset · {size} · {ratings} · {row['licence'] or 'no licence told'}",
-            words_of(row),
+            annotations_of(row),
             [
                 Part(f"parts {len(row['parts'])}",
                      (Column("name", "part"), Column("games", "games"), Column("seed", "seed"), Column("low", "from"),

@@ -1,4 +1,4 @@
-"""How things are told to people: columns, charts, and one thing in parts. Pure data; front ends draw it."""
+"""What lists, commands and screens show of a noun: columns, charts, one thing in parts. Pure data, drawn elsewhere."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Option(NamedTuple):
     default: Any = None
 
 
-class Shown(NamedTuple):
-    """What `show` prints: one object or rows, the fields that people see and how they read some of them; then lines
-    of their own, and remarks that are no data."""
+class Printed(NamedTuple):
+    """What `show` prints: one object or rows. People see only `fields`, some of them as `read_as` writes them, then
+    `lines`; remarks go to stderr."""
 
     data: dict[str, Any] | list[dict[str, Any]]
     fields: list[str] | None = None
@@ -101,9 +101,9 @@ def lines_by_layer(
     """Fields of rows over their layer, a line each under the labels that `fields` gives. None: no values at all."""
     series = []
     for name, label in fields.items():
-        told = [row for row in rows if row[name] is not None]
-        if told:
-            series.append(Series(label, tuple(Point(row["layer"], row[name], text=text(row[name])) for row in told)))
+        points = tuple(Point(r["layer"], r[name], text=text(r[name])) for r in rows if r[name] is not None)
+        if points:
+            series.append(Series(label, points))
     return Chart(title, "layer", y, (Panel("", tuple(series)),)) if series else None
 
 
@@ -121,10 +121,10 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Thing:
-    """One thing: a line that says what it is, what is said of it, and all that is known in parts."""
+    """One thing: a line that says what it is, its annotations, and all that is known of it in parts."""
 
     summary: str
-    said: str = ""
+    annotations: str = ""
     parts: list[Part] = field(default_factory=list)
 
 
@@ -141,8 +141,8 @@ def facts(row: Row) -> Part:
     return Part("facts", FACTS, [{"what": name.replace("_", " "), "value": value} for name, value in known.items()])
 
 
-def words_of(row: Row) -> str:
-    """What is said of it."""
+def annotations_of(row: Row) -> str:
+    """The annotations of a row in one line."""
     parts = [
         "★ starred" if row["starred"] else "",
         f"tags {' '.join(row['tags'])}" if row["tags"] else "",

@@ -11,8 +11,8 @@ import chess
 import numpy as np
 from sqlalchemy import func, select
 
-from chessreg.entities.base import Entity, Row, said_of, with_model
-from chessreg.entities.display import Column, Option, Part, Shown, Thing, facts, lines_by_layer, percent
+from chessreg.entities.base import Entity, Row, annotations_of_run, with_model
+from chessreg.entities.display import Column, Option, Part, Printed, Thing, facts, lines_by_layer, percent
 from chessreg.entities.vector import cosine
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games import labels
@@ -116,11 +116,11 @@ class Probes(Entity):
     def rows(self, sql: SqlSession, reference: str | None = None) -> list[Row]:
         """Probes with their accuracy on validation and test games (None: not tested)."""
         validation, test = accuracies(sql, "validation"), accuracies(sql, "test")
-        found = with_model(super().rows(sql, reference))
-        for row in found:
-            place = row["run_id"], row["unit"]
-            row |= {"validation_accuracy": validation.get(place), "test_accuracy": test.get(place)}
-        return found
+        rows = super().rows(sql, reference)
+        for row in rows:
+            unit = row["run_id"], row["unit"]
+            row |= {"validation_accuracy": validation.get(unit), "test_accuracy": test.get(unit)}
+        return with_model(rows)
 
     def one(self, rows: list[Row]) -> Row:
         """The layer that the run's validation games choose."""
@@ -130,7 +130,7 @@ class Probes(Entity):
     def best(self, rows: list[Row], reference: str = "", layers: str = "") -> Row:
         return max(rows, key=lambda row: (row["validation_accuracy"] or 0.0, -row["layer"]))
 
-    def show(self, session: Session, reference: str, **options: Any) -> Shown:
+    def show(self, session: Session, reference: str, **options: Any) -> Printed:
         with session.database.read() as sql:
             row = self.chosen(self.rows(sql, reference), reference, options.get("layer"))
         square, remarks = options.get("square"), []
@@ -143,11 +143,11 @@ class Probes(Entity):
         norms = ", ".join(f"{name} {norm:.4f}" for name, norm in row["norms"].items())
         lines = [f"norm of each class{where}: {norms}"] if norms else []
         lines += [f"cosine of {pair}: {value:.4f}" for pair, value in row["cosines"].items()]
-        return self.shown(row, lines, remarks)
+        return self.printed(row, lines, remarks)
 
     def thing(self, session: Session, id: UUID) -> Thing:
         with session.database.read() as sql:
-            layers, said = self.rows(sql, id.hex), said_of(sql, id)
+            layers, annotations = self.rows(sql, id.hex), annotations_of_run(sql, id)
         best = self.best(layers)
         right = f" · best layer {best['layer']}"
         if best["test_accuracy"]:
@@ -160,7 +160,7 @@ class Probes(Entity):
         chart = lines_by_layer("accuracy by layer", "accuracy", layers, by_layer, percent)
         return Thing(
             f"probe of {best['label']} in {best['model']} · {best['positions']}{right}",
-            said,
+            annotations,
             [Part(f"layers {len(layers)}", fields, layers, chart), *f1_by_class(session, id), facts(best)],
         )
 
@@ -181,12 +181,12 @@ def f1_by_class(session: Session, id: UUID) -> list[Part]:
             "bar": "█" * round(BARS * (row["f1"] or 0)),
             "interval": f"{low:.4f} to {high:.4f}" if low is not None and high is not None else "",
         })  # fmt: skip
-    told = (
+    columns = (
         Column("name", "class"), Column("f1", "F1", number=True), Column("interval", "95 %", number=True),
         Column("bar", ""), Column("true_positives", "right"), Column("false_positives", "wrong"),
         Column("false_negatives", "missed"),
     )  # fmt: skip
-    return [Part(f"F1 by class, layer {rows[0]['layer']}", told, rows)] if rows else []
+    return [Part(f"F1 by class, layer {rows[0]['layer']}", columns, rows)] if rows else []
 
 
 def accuracies(sql: SqlSession, split: str = "test") -> dict[tuple[UUID, int], float]:

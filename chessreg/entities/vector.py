@@ -10,8 +10,8 @@ from uuid import UUID
 import numpy as np
 from sqlalchemy import select
 
-from chessreg.entities.base import Entity, Row, said_of, with_model
-from chessreg.entities.display import Column, Option, Part, Shown, Thing, counted, facts, lines_by_layer
+from chessreg.entities.base import Entity, Row, annotations_of_run, with_model
+from chessreg.entities.display import Column, Option, Part, Printed, Thing, counted, facts, lines_by_layer
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.registry import names, tables
 from chessreg.runs.inputs import Inputs
@@ -186,22 +186,21 @@ class Vectors(Entity):
 
     def rows(self, sql: SqlSession, reference: str | None = None) -> list[Row]:
         """Vectors with their model, the games that they contrast, and the norms of the two sides."""
-        found = with_model(super().rows(sql, reference))
-        for row in found:
+        rows = with_model(super().rows(sql, reference))
+        for row in rows:
             detail = row["detail"]
             sides = [detail.get(f"games_{side}") for side in ("high", "low")]
             row["games"] = None if None in sides else sum(sides)
             row |= {name: detail.get(name) for name in ("norm_high", "norm_low")}
-        return found
+        return rows
 
     def one(self, rows: list[Row]) -> Row:
         """The first layer, with the smallest and the largest norm."""
         norms = [row["norm"] for row in rows]
         least, most = f"{min(norms):.4g}", f"{max(norms):.4g}"
-        told = least if min(norms) == max(norms) else f"{least} to {most}"
-        return {**rows[0], "layers": len(rows), "norms": told}
+        return {**rows[0], "layers": len(rows), "norms": least if min(norms) == max(norms) else f"{least} to {most}"}
 
-    def show(self, session: Session, reference: str, **options: Any) -> Shown:
+    def show(self, session: Session, reference: str, **options: Any) -> Printed:
         with session.database.read() as sql:
             rows = self.rows(sql, reference)
         inputs = session.inputs
@@ -210,7 +209,7 @@ class Vectors(Entity):
             both = of_run(inputs, recipe, inputs.recipe("run:vector", against))
             if not both:
                 raise BadInputError(f"{reference} and {against} have no layer in common", "chessreg vector list")
-            return Shown([{"layer": number, "cosine": value} for number, value in both.items()])
+            return Printed([{"layer": number, "cosine": value} for number, value in both.items()])
         row, remarks = self.chosen(rows, reference, options.get("layer")), []
         try:
             row["cosines"] = cosines(inputs, recipe, row["layer"])
@@ -221,11 +220,11 @@ class Vectors(Entity):
             f"cosine {other['cosine']:+.4f}  {other['name'] or other['run_id'].hex[-6:]}, {other['source']}"
             for other in row["cosines"][:10]
         ]
-        return self.shown(row, near, remarks)
+        return self.printed(row, near, remarks)
 
     def thing(self, session: Session, id: UUID) -> Thing:
         with session.database.read() as sql:
-            layers, said = self.rows(sql, id.hex), said_of(sql, id)
+            layers, annotations = self.rows(sql, id.hex), annotations_of_run(sql, id)
         first, near = layers[0], beside(session.inputs, id, [row["layer"] for row in layers])
         fields = (Column("layer", "layer"), Column("hook_point", "hook point"), *self.columns[7:10], self.columns[6])
         sides = {"norm": "vector", "norm_high": "high side", "norm_low": "low side"}
@@ -236,7 +235,7 @@ class Vectors(Entity):
         )  # fmt: skip
         return Thing(
             f"{first['source']} vectors of {first['model']} · {first['positions']} · {counted(len(layers), 'layer')}",
-            said,
+            annotations,
             [
                 Part(f"layers {len(layers)}", fields, layers, chart),
                 Part(f"cosines {len(near)}", others, near),

@@ -263,7 +263,7 @@ def makers(session: Session, digests: set[str]) -> dict[str, Node]:
 def describe(session: Session, which: Iterable[Node]) -> dict[Node, dict[str, Any]]:
     """For people: the name, what it is (a run's kind), and whether it is complete, invalid or stale."""
     wanted = list(which)
-    rotten = stale(session)
+    stale_runs = stale(session)
     now = names.NOW.c
     wrong = set(session.execute(select(now.noun, now.target).where(now.word == tables.Word.INVALID.value)).tuples())
     run, ids = tables.Run, [UUID(hex=node.id) for node in wanted if node.noun == "run"]
@@ -275,18 +275,18 @@ def describe(session: Session, which: Iterable[Node]) -> dict[Node, dict[str, An
         facts[node] = {
             "name": called[node.noun].get(UUID(hex=node.id)) if node.noun in called else None,
             "kind": row.kind if row else node.noun,
-            "state": state_of(node, row, (node.noun, node.id) in wrong, rotten),
+            "state": state_of(node, row, (node.noun, node.id) in wrong, stale_runs),
         }
     return facts
 
 
-def state_of(node: Node, row: tables.Run | None, invalid: bool, rotten: Mapping[UUID, Any]) -> str:
+def state_of(node: Node, row: tables.Run | None, invalid: bool, stale_runs: Mapping[UUID, Any]) -> str:
     """invalid, stale, missing (a run that is not in this registry), partial or complete."""
     if invalid:
         return "invalid"
     if node.noun != "run":
         return "complete"
-    if UUID(hex=node.id) in rotten:
+    if UUID(hex=node.id) in stale_runs:
         return "stale"
     return "missing" if row is None else "partial" if row.completed_at is None else "complete"
 

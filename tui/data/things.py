@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -35,19 +35,18 @@ def thing(session: Session, noun: str, id: UUID) -> Thing:
     return entity(noun).thing(session, id)
 
 
-def columns(told: Sequence[display.Column], rows: Sequence[Row]) -> list[Column]:
-    """Columns as a table draws them: numbers on the right."""
-    return [column(each, rows, told is FACTS) for each in told]
+def columns(declared: Sequence[display.Column], rows: Sequence[Row]) -> list[Column]:
+    """Columns as a table draws them: numbers on the right, facts with every digit."""
+    return [column(each, rows, show.full if declared is FACTS else show.value) for each in declared]
 
 
-def column(told: display.Column, rows: Sequence[Row], whole: bool) -> Column:
+def column(declared: display.Column, rows: Sequence[Row], write: Callable[[Any], str]) -> Column:
     def text(row: Row) -> str:
-        as_people_read = written(told, row)
-        if as_people_read is not None:
-            return as_people_read
-        return show.full(row[told.field]) if whole else show.value(row.get(told.field))
+        as_people_read = written(declared, row)
+        return write(row.get(declared.field)) if as_people_read is None else as_people_read
 
-    return Column(told.field, told.heading, told.number or numeric(told.field, rows), text, told.widest)
+    return Column(declared.field, declared.heading, declared.number or numeric(declared.field, rows), text,
+                  declared.widest)  # fmt: skip
 
 
 def numeric(field: str, rows: Sequence[Row]) -> bool:

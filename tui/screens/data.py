@@ -64,8 +64,8 @@ class DataScreen(SaysWords):
         strip.names = tuple(f"{self.entities[noun].plural} {len(rows):,}" for noun, rows in self.rows.items())
         strip.place = list(self.entities).index(self.noun)
         rows, table.empty = self.rows[self.noun], self.entities[self.noun].none_yet
-        told = self.entities[self.noun]
-        columns = [ID, NAME, *things.columns(told.overview_columns or told.columns, rows)]
+        declared = self.entities[self.noun]
+        columns = [ID, NAME, *things.columns(declared.overview_columns or declared.columns, rows)]
         table.show(Listed(rows), rows[:200], columns=columns, keep=self._drawn == self.noun)
         self._drawn = self.noun
 

@@ -55,7 +55,7 @@ class ThingScreen(Room):
         if found is None:
             return
         keep, self.found = self.found is not None, found
-        self.query_one("#summary", Static).update("\n".join(filter(None, [found.summary, found.said])))
+        self.query_one("#summary", Static).update("\n".join(filter(None, [found.summary, found.annotations])))
         strip = self.query_one(PaneStrip)
         strip.names = tuple(part.name for part in found.parts)
         strip.place = min(strip.place, len(strip.names) - 1)
