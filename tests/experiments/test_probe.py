@@ -24,8 +24,8 @@ class Readable:
         self.values[0] = random.standard_normal((rows, width)).astype(np.float32)
         rule = random.standard_normal((width, 64, 3))
         labels = np.einsum("rd,dsk->rsk", self.values[1], rule).argmax(-1).astype(np.int8)
-        self.data = ProbeData(self, np.repeat(np.arange(rows // 10), 10).astype(np.int32), labels, 3)
-        self.array, self.d_model, self.token = self, width, np.arange(rows)
+        self.data = ProbeData(self, None, np.repeat(np.arange(rows // 10), 10).astype(np.int32), labels, 3)
+        self.array, self.d_model, self.token, self.ply = self, width, np.arange(rows), np.zeros(rows)
 
     def read(self, layer, rows=slice(None)):
         return self.values[int(str(layer).split(".")[1]) if isinstance(layer, str) else layer][rows]
@@ -56,7 +56,7 @@ def test_a_linear_rule_is_learnt_whatever_the_size_of_the_layer():
 def test_regression_learns_a_linear_rule():
     made = Readable()
     elo = (1500 + 300 * made.values[1] @ np.random.default_rng(1).standard_normal(48) / 140).astype(np.float32)[:, None]
-    data = ProbeData(made, made.data.item, elo, 0)
+    data = ProbeData(made, None, made.data.item, elo, 0)
     rows = data.item < 240
     standard = Standard.of(elo[rows])
     spec = ProbeSpec(cache="run:" + "0" * 64, epochs=12, label="rating")
