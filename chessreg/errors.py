@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import traceback
+from typing import Any
+
 
 class ChessregError(Exception):
     """Something failed for a reason that the user can act on. `exit_code` is the command line's exit status."""
@@ -27,3 +31,44 @@ class BadInputError(ChessregError):
     """A file, setting or reference that cannot be used as given."""
 
     exit_code = 4
+
+
+def told(error: BaseException) -> tuple[str, str, int]:
+    """What to say of any error: message, hint, exit status. Those of chessreg and of the store have their own words."""
+    if hasattr(error, "message") and hasattr(error, "hint"):
+        return error.message, error.hint or "", getattr(error, "exit_code", 1)
+    if (raised := of_own_kind(error)) is not None:
+        return *raised, 1
+    if isinstance(error, OSError):
+        where = f": {error.filename}" if error.filename else ""
+        hint = "free some space and try again" if error.errno == errno.ENOSPC else ""
+        return f"{error.strerror or error}{where}", hint, 1
+    if isinstance(error, MemoryError):
+        return "out of memory", "", 1
+    return (
+        f"unexpected {type(error).__name__}: {first_line(error)}",
+        "this is a fault in chessreg; --debug shows where",
+        1,
+    )
+
+
+def of_own_kind(error: BaseException) -> tuple[str, str] | None:
+    """Message and hint of an error that a user's own kind of experiment raised, with the line; None for any other."""
+    file, name, line = "", "", 0
+    kind: Any
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        kind = frame.f_locals.get("self")
+        if not file and hasattr(kind, "board_views") and not type(kind).__module__.startswith("chessreg."):
+            file, name = frame.f_code.co_filename, kind.name
+        if file and frame.f_code.co_filename == file:
+            line = number
+    if not file:
+        return None
+    return (
+        f"your kind {name} raised {type(error).__name__}: {first_line(error)}",
+        f"{file}, line {line}; --debug shows more",
+    )
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip() or "no message").splitlines()[0]

@@ -12,6 +12,7 @@ from textual import work
 from textual.app import App
 from textual.events import Event, Key
 
+from chessreg.errors import told
 from tui import show
 from tui.actions import EVERYWHERE, bindings
 from tui.bench import Bench
@@ -199,7 +200,6 @@ class ChessregApp(App[Exception | None]):
 
     def trouble(self, room: Room, error: Exception) -> None:
         """Say in the banner what went wrong. A registry that cannot be opened at all ends the program."""
-        from chessreg.cli.root import told
         from chessreg.registry.failures import RegistryError
 
         if not self.desk.opened and not isinstance(error, RegistryError):

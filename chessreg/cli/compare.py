@@ -80,22 +80,10 @@ def metric_row(
 ) -> dict[str, Any]:
     row: dict[str, Any] = {"metric": name}
     for number, (label, value, difference) in enumerate(zip(labels, values, differences, strict=True)):
-        row[label] = interval(value)
+        row[label] = value.written()
         if number:
-            row[f"Δ {label}"] = interval(difference, "+") if difference else ""
+            row[f"Δ {label}"] = difference.written("+") if difference else ""
     return row
-
-
-def interval(estimate: Estimate, sign: str = "") -> str:
-    """A value with its interval; a bound on one side alone is written as such."""
-    if estimate.value is None:
-        return ""
-    text = f"{estimate.value:{sign}.4g}"
-    if estimate.low is None and estimate.high is None:
-        return text
-    low = "" if estimate.low is None else f"{estimate.low:{sign}.3g}"
-    high = "" if estimate.high is None else f"{estimate.high:{sign}.3g}"
-    return f"{text} [{low}, {high}]" if low and high else f"{text} [{'≥ ' + low if low else '≤ ' + high}]"
 
 
 def shown(value: Any) -> str:

@@ -22,13 +22,13 @@ LISTED = {"kind": "kind", "run": "run", "name": "name", "status": "", "units": "
 
 def placing() -> list[click.Option]:
     """The options that say where and how; without defaults, so that a job file's stand where none is given."""
+    from chessreg.cli.spec_options import option
+    from chessreg.runs.settings import settings_of
+    from chessreg.scheduling.launch import LaunchOptions
+
     return [
-        click.Option(["--on"], metavar="EXECUTOR", help="local, slurm:PROFILE, ray or ray:ADDRESS.  [default: local]"),
+        *(option(setting) for setting in settings_of(LaunchOptions) if setting.path in ASKED),
         click.Option(["--address"], help="Address of the Ray cluster, with --on ray."),
-        click.Option(["--shards"], type=click.IntRange(1), help="Ranges of units, side by side.  [default: 1]"),
-        click.Option(["--priority"], type=int, help="Higher ones start first.  [default: 0]"),
-        click.Option(["--share-gpu"], is_flag=True, default=None, help="May stand on a GPU with others that may."),
-        click.Option(["--gpu-memory"], type=float, metavar="GIB", help="Memory that must be free on its GPU."),
         click.Option(["--print"], is_flag=True, help="Show the batch scripts of --on slurm and do nothing."),
         click.Option(["--wait"], is_flag=True, help="Come back when all has ended; exit status 1 unless all finished."),
     ]
@@ -130,7 +130,8 @@ def order_of(kind: Kind, spec: Any, how: Any, given: tuple[str, ...], name: str 
 
 def sweep_orders(kind: Kind, params: dict[str, Any]) -> list[Order]:
     """The cells of a sweep file, each over the settings of the command line."""
-    from chessreg.cli.spec_options import given_values, merged
+    from chessreg.cli.spec_options import given_values
+    from chessreg.runs.settings import merged
 
     path = Path(params["sweep"])
     table = read_toml(path)
@@ -147,9 +148,9 @@ def cell_orders(
     kind: Kind, base: dict[str, Any], table: dict[str, Any], name: str | None, asked: dict[str, Any], where: str
 ) -> list[Order]:
     """One order a cell of `table`'s grid and cells, over the settings `base`; one order where it has neither."""
-    from chessreg.cli.spec_options import build, merged
+    from chessreg.runs.settings import build, merged, nested
     from chessreg.runs.spec import by_present_names
-    from chessreg.scheduling.launch import cell_name, cells, nested
+    from chessreg.scheduling.launch import cell_name, cells
 
     orders = []
     for number, cell in enumerate(cells(table.get("grid", {}), table.get("cells", ()))):

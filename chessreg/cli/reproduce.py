@@ -95,7 +95,6 @@ def exact(home: Home, run_id: UUID) -> bool:
 
 def statistical(home: Home, row: dict[str, Any]) -> bool:
     """Do the next replicate, and compare the two: they agree when no difference's interval leaves 0 out."""
-    from chessreg.cli.compare import interval
     from chessreg.cli.progress import progress_line
     from chessreg.queries.compare import compare
     from chessreg.registry import tables
@@ -120,8 +119,8 @@ def statistical(home: Home, row: dict[str, Any]) -> bool:
         rows = []
         for m in found.metrics:
             then, now, difference = (*m.values, m.differences[1])
-            shown = interval(difference, "+") if difference else ""
-            rows.append({"metric": m.name, "then": interval(then), "again": interval(now), "difference": shown})
+            shown = difference.written("+") if difference else ""
+            rows.append({"metric": m.name, "then": then.written(), "again": now.written(), "difference": shown})
         emit(home, rows)
         click.echo(f"replicate {report.run_id.hex[-6:]}: {'agrees' if not apart else 'differs'}", err=True)
     return not apart

@@ -68,11 +68,11 @@ def results(home: Home, file: Path, name: str | None, format_: str | None, **set
 def spec_of(file: Path, format_: str | None, given: dict[str, Any]) -> Spec:
     """The spec of the import of this file. Raises for a file or format that there is not, and a setting that does not
     fit."""
-    from chessreg.cli.spec_options import build
     from chessreg.errors import BadInputError
     from chessreg.experiments.imported.aggregates import ImportedAggregatesSpec
     from chessreg.experiments.imported.games import ImportedGamesSpec
     from chessreg.games.foreign import FORMATS, find_format
+    from chessreg.runs.settings import build
 
     found = FORMATS[format_] if format_ else find_format(file)
     model = ImportedGamesSpec if found.holds == "games" else ImportedAggregatesSpec

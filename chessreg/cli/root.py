@@ -13,7 +13,7 @@ import click
 
 from chessreg.cli.base import Home, LazyCommand, LazyGroup
 from chessreg.entities import nouns
-from chessreg.errors import ChessregError
+from chessreg.errors import told
 
 PIPE_CLOSED = 141  # 128 + SIGPIPE, as a shell says it of any program
 INTERRUPTED = 130
@@ -178,6 +178,8 @@ def run_command_line(args: Sequence[str]) -> int:
     except click.UsageError as error:
         hint = f"{error.ctx.command_path} --help" if error.ctx else "chessreg --help"
         return fail(args, error.format_message(), hint, 2)
+    except click.ClickException as error:
+        return fail(args, error.format_message(), "", error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         return fail(args, "interrupted", "", INTERRUPTED)
     except (PipeClosedError, BrokenPipeError):
@@ -191,24 +193,6 @@ def run_command_line(args: Sequence[str]) -> int:
             traceback.print_exc()
         return fail(args, *told(error))
     return status if isinstance(status, int) else 0  # an int: ctx.exit(status)
-
-
-def told(error: Exception) -> tuple[str, str, int]:
-    """What to say of an error: message, hint, exit status."""
-    from store.errors import StoreError
-
-    if isinstance(error, (ChessregError, StoreError)):
-        return error.message, error.hint, error.exit_code
-    if isinstance(error, click.ClickException):
-        return error.format_message(), "", error.exit_code
-    if isinstance(error, OSError):
-        where = f": {error.filename}" if error.filename else ""
-        hint = "free some space and try again" if error.errno == 28 else ""
-        return f"{error.strerror or error}{where}", hint, 1
-    if isinstance(error, MemoryError):
-        return "out of memory", "", 1
-    said = (str(error).strip() or "no message").splitlines()[0]
-    return f"unexpected {type(error).__name__}: {said}", "this is a fault in chessreg; --debug shows where", 1
 
 
 def fail(args: Sequence[str], message: str, hint: str, code: int) -> int:

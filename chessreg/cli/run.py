@@ -53,7 +53,7 @@ def run(ctx: click.Context, resume: str | None) -> None:
 def command(
     kind: Kind, name: str, made: type[KindCommand] | None = None, more: Sequence[click.Option] = ()
 ) -> click.Command:
-    """The command of one kind. What-settings decide the result; how-settings do not. `more`: options of one's own."""
+    """The command of one kind: its settings, its execution options, and `more` options of one's own."""
     from chessreg.cli.spec_options import options
 
     what, how = options(kind.spec), options(kind.options)
@@ -81,7 +81,10 @@ class KindCommand(click.Command):
     verb = "run"
 
     def __init__(self, kind: Kind, name: str, what: list[Any], how: list[Any], own: list[Any]) -> None:
-        self.kind, self.groups = kind, {"Settings (decide the result)": what, "How (does not)": how, "Options": own}
+        self.kind, self.groups = (
+            kind,
+            {"Settings": what, "Execution options (not part of the run's identity)": how, "Options": own},
+        )
         import inspect
 
         text = inspect.getdoc(type(kind)) or ""
@@ -127,7 +130,8 @@ def show_plan(planned: dict[str, Any], as_json: bool) -> None:
 
 def settings(kind: Kind, params: dict[str, Any]) -> tuple[Any, Any, dict[str, str]]:
     """The spec, the how, and where each value that is not a default came from."""
-    from chessreg.cli.spec_options import build, given_values, merged
+    from chessreg.cli.spec_options import given_values
+    from chessreg.runs.settings import build, merged
     from chessreg.runs.spec import by_present_names
 
     from_file = by_present_names(kind.spec, read_toml(Path(params["spec"]))) if params["spec"] else {}

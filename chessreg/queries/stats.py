@@ -32,6 +32,17 @@ class Estimate(NamedTuple):
     low: float | None
     high: float | None
 
+    def written(self, sign: str = "") -> str:
+        """The value with its interval, as `1.2 [1.1, 1.3]`; a bound on one side alone is written as such."""
+        if self.value is None:
+            return ""
+        text = f"{self.value:{sign}.4g}"
+        if self.low is None and self.high is None:
+            return text
+        low = "" if self.low is None else f"{self.low:{sign}.3g}"
+        high = "" if self.high is None else f"{self.high:{sign}.3g}"
+        return f"{text} [{low}, {high}]" if low and high else f"{text} [{'≥ ' + low if low else '≤ ' + high}]"
+
 
 UNKNOWN = Estimate(None, None, None)
 

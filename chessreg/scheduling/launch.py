@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import select
 
 from chessreg.errors import BadInputError, NotFoundError
@@ -28,6 +29,7 @@ from chessreg.runs import transfer
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Kind
 from chessreg.runs.resolve import ResolvedSpec, identified, missing_units, references
+from chessreg.runs.settings import flat
 from chessreg.runs.spec import ExecutionOptions, Spec, hashed
 from chessreg.scheduling import queue
 from chessreg.scheduling.executors import executor
@@ -36,12 +38,24 @@ if TYPE_CHECKING:
     from store import Store
 
 
-BATCHES = ("batch_", "micro_")  # how-settings of these names are halved when memory runs out
+BATCHES = ("batch_", "micro_")  # execution options of these names are halved when memory runs out
+
+
+class LaunchOptions(BaseModel):
+    """What is asked of the executor: options of `chessreg launch`, and of the launch form."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: str | None = Field(None, description="name of the run")
+    on: str = Field("local", description="local, slurm, slurm:PROFILE, ray or ray:ADDRESS")
+    shards: int = Field(1, ge=1, description="ranges of units, side by side")
+    priority: int = Field(0, description="higher ones start first")
+    share_gpu: bool = Field(False, description="may stand on a GPU with others that may")
+    gpu_memory: float = Field(0.0, ge=0, description="GiB that must be free on its GPU")
 
 
 @dataclass(frozen=True)
 class Order:
-    """What a user wants done: one cell of a launch."""
+    """What a user wants done: one cell of a launch. The last six are those of LaunchOptions."""
 
     kind: Kind
     spec: Spec
@@ -331,29 +345,6 @@ def cells(grid: Mapping[str, Any], listed: Iterable[Mapping[str, Any]] = ()) -> 
             raise BadInputError(f"grid: {path} is {choices!r}, not a list of values", f"{path} = [{choices!r}]")
     combined = [dict(zip(values, choice, strict=True)) for choice in itertools.product(*values.values())]
     return [{**flat(fixed), **varied} for fixed in (list(listed) or [{}]) for varied in combined]
-
-
-def flat(settings: Mapping[str, Any], prefix: str = "") -> Settings:
-    """Nested tables as dotted paths."""
-    found: Settings = {}
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{key}.")
-        else:
-            found[prefix + key] = value
-    return found
-
-
-def nested(settings: Mapping[str, Any]) -> Settings:
-    """Dotted paths as nested tables."""
-    found: Settings = {}
-    for path, value in settings.items():
-        *tables, last = path.split(".")
-        place = found
-        for table in tables:
-            place = place.setdefault(table, {})
-        place[last] = value
-    return found
 
 
 def cell_name(name: str | None, cell: Mapping[str, Any], number: int) -> str | None:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from chessreg.errors import ChessregError
+from chessreg.errors import ChessregError, first_line, of_own_kind
 from chessreg.registry.lease import this_process
 
 BUSY = 75  # exit status (EX_TEMPFAIL): another process is at this job
@@ -70,7 +70,9 @@ def done(order: dict[str, Any], folder: Path, here: dict[str, Any]) -> dict[str,
         cause, message, code = "killed", "interrupted", 130
     except BaseException as error:
         traceback.print_exc()
-        cause, message, code = "failed", f"{type(error).__name__}: {str(error).split(chr(10), 1)[0]}", 1
+        where = of_own_kind(error)
+        message = f"{where[0]} ({where[1]})" if where else f"{type(error).__name__}: {first_line(error)}"
+        cause, code = "failed", 1
     if attempt and cause == "failed" and attempt[0].cause:
         cause = attempt[0].cause  # oom, diverged, engine_died
     return {
@@ -137,7 +139,7 @@ def granted_here() -> dict[str, Any]:
 
 
 def settings_of(how: Any, granted: dict[str, Any]) -> dict[str, Any]:
-    """The how-settings that follow: no more threads than given; of the GPUs only one can be seen, the given one."""
+    """Execution options that follow: no more threads than given; of the GPUs only one can be seen, the given one."""
     found: dict[str, Any] = {}
     if not how.threads and "granted_threads" in granted:
         found["threads"] = granted["granted_threads"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chessreg.errors import BadInputError, NotFoundError
+from chessreg.errors import BadInputError, NotFoundError, told
 from chessreg.runs.kind import kind, kinds
 
 TOY = Path(__file__).parent.parent / "kinds" / "toy_kind.py"
@@ -112,3 +112,34 @@ def test_every_public_name_of_a_kind_file_is_there():
     import chessreg.kinds
 
     assert all(getattr(chessreg.kinds, name) for name in chessreg.kinds.__all__)
+
+
+RAISING = """
+from chessreg.kinds import Kind, Spec
+
+class Raising(Kind):
+    name = "raising"
+    tables = ("score",)
+    spec = Spec
+
+    def units(self, spec, inputs):
+        return 1
+
+    def run(self, task):
+        self.halve(0)
+
+    def halve(self, number):
+        return 1 / number
+"""
+
+
+def test_an_error_of_a_users_own_kind_is_told_with_its_name_and_line(tmp_path, session):
+    path = tmp_path / "raising_kind.py"
+    path.write_text(RAISING)
+    with pytest.raises(ZeroDivisionError) as caught:
+        session.run(kind(str(path)).spec(), kind=str(path))
+    message, hint, status = told(caught.value)
+    assert message == "your kind raising raised ZeroDivisionError: division by zero"
+    assert hint.startswith(f"{path}, line 16")
+    assert status == 1
+    assert told(ValueError("x"))[1].startswith("this is a fault in chessreg")

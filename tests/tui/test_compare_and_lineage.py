@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from textual.widget import Widget
 
-from chessreg.cli.compare import interval
 from chessreg.cli.root import run_command_line
 from chessreg.queries.stats import Estimate
 from chessreg.registry import read as listing
@@ -36,8 +35,8 @@ async def test_two_marked_runs_have_the_numbers_of_the_command(drive, studied: P
         assert f"[metrics {len(told['metrics'])}]" in driver.text
         for metric in told["metrics"][:8]:
             line = next(line for line in driver.lines if metric["metric"][:30] in line)
-            ours, theirs = (interval(Estimate(**value)) for value in metric["values"])
-            difference = interval(Estimate(**metric["differences"][1]), "+")
+            ours, theirs = (Estimate(**value).written() for value in metric["values"])
+            difference = Estimate(**metric["differences"][1]).written("+")
             assert ours in line
             assert theirs in line
             assert difference in line

@@ -51,8 +51,8 @@ def test_every_kind_has_a_form_with_every_setting_at_its_default(name: str) -> N
         ("probe", {"cache": "c", "layers": "0,x"}, {"layers": "is not a list of ints"}),
         ("probe", {"cache": "c", "schedule": "steep"}, {"schedule": "one of linear, constant"}),
         ("probe", {"cache": "c", "normalise": "perhaps"}, {"normalise": "yes or no"}),
-        ("probe", {"cache": "c", "asked.shards": "0"}, {"asked.shards": "greater than or equal to 1"}),
-        ("probe", {"cache": "c", "asked.name": "abcdef"}, {"asked.name": "reads like an id"}),
+        ("probe", {"cache": "c", "launch.shards": "0"}, {"launch.shards": "greater than or equal to 1"}),
+        ("probe", {"cache": "c", "launch.name": "abcdef"}, {"launch.name": "reads like an id"}),
         ("probe", {}, {"cache": "it is needed"}),
         ("play", {"checkpoint": "m", "opponent": "deep-blue"}, {"opponent": "deep-blue"}),
     ],
@@ -81,7 +81,7 @@ def test_given_values_presets_and_defaults_are_told_apart() -> None:
 
 def test_the_command_of_a_form_makes_the_same_order() -> None:
     given = {"cache": "fit", "layers": "0,2-3", "skill.bins": "4", "normalise": "no", "threads": "2",
-             "asked.name": "probe-x", "asked.shards": "3", "asked.share_gpu": "yes"}  # fmt: skip
+             "launch.name": "probe-x", "launch.shards": "3", "launch.share_gpu": "yes"}  # fmt: skip
     form = Form(kind("probe"), "probe", given)
     words = shlex.split(form.command())
     assert words[:3] == ["chessreg", "launch", "probe"]
@@ -95,7 +95,7 @@ def test_the_command_of_a_form_makes_the_same_order() -> None:
     from tui.data.launching import order_of as by_form
 
     order = by_form(form, form.check())
-    assert (order.spec, order.how, order.given) == (by_command.spec, by_command.how, by_command.given)
+    assert (order.spec, order.options, order.given) == (by_command.spec, by_command.options, by_command.given)
     assert (order.name, order.on, order.shards, order.share_gpu) == ("probe-x", "local", 3, True)
     assert (by_command.name, by_command.on, by_command.shards, by_command.share_gpu) == ("probe-x", "local", 3, True)
 

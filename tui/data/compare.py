@@ -13,7 +13,6 @@ from tui.data.pages import Row
 
 if TYPE_CHECKING:
     from chessreg.queries.compare import Comparison
-    from chessreg.queries.stats import Estimate
     from chessreg.session import Session
 
 MOST_POINTS = 400  # of a curve that is drawn: more are averaged, neighbour with neighbour
@@ -75,8 +74,8 @@ def compared(session: Session, ids: Sequence[UUID], baseline: UUID | None = None
     ]
     metrics: list[Row] = [
         {"metric": metric.name, "curve": metric.name in curves}
-        | {value_key(n): interval(value) for n, value in enumerate(metric.values)}
-        | {difference_key(n): interval(value, "+") if value else "" for n, value in enumerate(metric.differences) if n}
+        | {value_key(n): value.written() for n, value in enumerate(metric.values)}
+        | {difference_key(n): value.written("+") if value else "" for n, value in enumerate(metric.differences) if n}
         for metric in found.metrics
     ]
     sides: list[Row] = [
@@ -85,12 +84,6 @@ def compared(session: Session, ids: Sequence[UUID], baseline: UUID | None = None
     ]
     charts = {name: chart(name, labels, parts) for name, parts in curves.items()}
     return Compared(found, pinned, labels, differing, metrics, sides, charts)
-
-
-def interval(estimate: Estimate, sign: str = "") -> str:
-    from chessreg.cli.compare import interval as written
-
-    return written(estimate, sign)
 
 
 def text(value: Any) -> str:

@@ -5,129 +5,33 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal
 
-import click
-from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic import Field as Setting
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
+from pydantic import BaseModel, ValidationError
 
-from chessreg.cli.spec_options import Numbers, bare, merged, shown_default
 from chessreg.errors import ChessregError
+from chessreg.registry.names import check_name
 from chessreg.runs.kind import Kind
-from chessreg.runs.spec import Settings, reference_of
-from chessreg.scheduling.launch import flat, nested
+from chessreg.runs.settings import WORDS, Setting, flat, merged, nested, settings_of, shown
+from chessreg.scheduling.launch import LaunchOptions
 
-YES, NO = "yes", "no"
-WORDS = {"yes": True, "true": True, "on": True, "y": True, "1": True, "no": False, "false": False, "off": False,
-         "n": False, "0": False}  # fmt: skip
-FILES = ("book", "results", "probe-file", "vector-file")  # references that are files of the user's
+Part = Literal["spec", "options", "launch"]
 
 
-class Asked(BaseModel):
-    """What is asked of the executor, as options of `chessreg launch`."""
+@dataclass(frozen=True, kw_only=True)
+class Field(Setting):
+    """One setting of a form: of the spec, of the execution options, or of the launch."""
 
-    model_config = ConfigDict(extra="forbid")
-    name: str | None = Setting(None, description="name of the run")
-    on: str = Setting("local", description="local, slurm, slurm:PROFILE, ray or ray:ADDRESS")
-    shards: int = Setting(1, ge=1, description="ranges of units, side by side")
-    priority: int = Setting(0, description="higher ones start first")
-    share_gpu: bool = Setting(False, description="may stand on a GPU with others that may")
-    gpu_memory: float = Setting(0.0, ge=0, description="GiB that must be free on its GPU")
-
-
-@dataclass(frozen=True)
-class Field:
-    """One setting of a form."""
-
-    part: Literal["what", "how", "asked"]
-    path: str  # dotted where it is nested
-    form: Literal["text", "number", "yes or no", "choice", "list", "reference", "references"]
-    default: Any
-    text: str
-    choices: tuple[str, ...] = ()
-    noun: str = ""  # of a reference: dataset, checkpoint, run, run:KIND, or one of FILES
-    item: type = str  # of a list
-    optional: bool = False
+    part: Part
 
     @property
     def key(self) -> str:
-        """The path, unique in the form: no kind has one name in two parts, but `name` is also asked."""
-        return f"asked.{self.path}" if self.part == "asked" else self.path
-
-    @property
-    def needed(self) -> bool:
-        return self.default is PydanticUndefined
-
-    @property
-    def picked(self) -> bool:
-        """Whether there is a list to pick a value from."""
-        return bool(self.noun) and self.noun not in FILES
-
-    @property
-    def shown_default(self) -> str:
-        return "" if self.needed else shown(self.default)
-
-    def parsed(self, text: str) -> Any:
-        """The value that a text means; what a number must be is the model's business. Raises ValueError with words."""
-        text = text.strip()
-        if self.optional and text.lower() in ("", "none"):
-            return None
-        if self.form == "yes or no":
-            if text.lower() not in WORDS:
-                raise ValueError("yes or no")
-            return WORDS[text.lower()]
-        if self.form == "choice" and text not in self.choices:
-            raise ValueError(f"one of {', '.join(self.choices)}")
-        if self.form == "references":
-            return tuple(piece.strip() for piece in text.split(",") if piece.strip())
-        if self.form == "list":
-            if text.lower() == "none":
-                return ()
-            try:
-                return Numbers(self.item).convert(text, None, None)
-            except click.UsageError as error:
-                raise ValueError(error.message) from None
-        if not text and self.noun:
-            raise ValueError("it is needed" if self.needed else "a name or an id")
-        return text
+        """The path, unique in the form: no kind has one name in two parts, but `name` is also the launch's."""
+        return f"launch.{self.path}" if self.part == "launch" else self.path
 
 
-def shown(value: Any) -> str:
-    """A value as one would type it."""
-    if isinstance(value, bool):
-        return YES if value else NO
-    return shown_default(value)
-
-
-def fields_of(model: type[BaseModel], part: Literal["what", "how", "asked"], prefix: str = "") -> list[Field]:
-    """The fields of a model, those of nested settings dotted."""
-    found: list[Field] = []
-    for name, info in model.model_fields.items():
-        kind = bare(info.annotation)
-        if isinstance(kind, type) and issubclass(kind, Settings):
-            found += fields_of(kind, part, f"{prefix}{name}.")
-        else:
-            found.append(field_of(part, prefix + name, info))
-    return found
-
-
-def field_of(part: Literal["what", "how", "asked"], path: str, info: FieldInfo) -> Field:
-    kind, reference = bare(info.annotation), reference_of(info)
-    default = info.get_default(call_default_factory=True)
-    optional = type(None) in get_args(info.annotation) or default is None
-    common = {"part": part, "path": path, "default": default, "text": info.description or "", "optional": optional}
-    if reference is not None:
-        several = get_origin(kind) is tuple
-        return Field(form="references" if several else "reference", noun=reference.noun, **common)
-    if kind is bool:
-        return Field(form="yes or no", choices=(YES, NO), **common)
-    if get_origin(kind) is Literal:
-        return Field(form="choice", choices=tuple(map(str, get_args(kind))), **common)
-    if get_origin(kind) is tuple:
-        return Field(form="list", item=bare(get_args(kind)[0]), **common)
-    return Field(form="number" if kind in (int, float) else "text", **common)
+def fields_of(model: type[BaseModel], part: Part) -> list[Field]:
+    return [Field(part=part, **vars(setting)) for setting in settings_of(model)]
 
 
 @dataclass
@@ -135,8 +39,8 @@ class Checked:
     """The settings that a form stands for, or what is wrong with it: by field, and as a whole."""
 
     spec: Any = None
-    how: Any = None
-    asked: Asked = field(default_factory=Asked)
+    options: Any = None
+    launch: LaunchOptions = field(default_factory=LaunchOptions)
     errors: dict[str, str] = field(default_factory=dict)
     general: list[str] = field(default_factory=list)
 
@@ -151,9 +55,9 @@ class Form:
     def __init__(self, kind: Kind, reference: str, given: Mapping[str, str] | None = None) -> None:
         self.kind, self.reference = kind, reference
         self.fields = [
-            *fields_of(kind.spec, "what"),
-            *fields_of(kind.options, "how"),
-            *fields_of(Asked, "asked"),
+            *fields_of(kind.spec, "spec"),
+            *fields_of(kind.options, "options"),
+            *fields_of(LaunchOptions, "launch"),
         ]
         self.by_key = {each.key: each for each in self.fields}
         self.given: dict[str, str] = dict(given or {})
@@ -203,7 +107,7 @@ class Form:
     def check(self) -> Checked:
         """What the models make of it. Nothing is looked up: names are looked for when it is planned."""
         result = Checked()
-        values: dict[str, dict[str, Any]] = {"what": {}, "how": {}, "asked": {}}
+        values: dict[str, dict[str, Any]] = {"spec": {}, "options": {}, "launch": {}}
         for key, text in self.given.items():
             one = self.by_key[key]
             try:
@@ -211,16 +115,14 @@ class Form:
             except ValueError as error:
                 result.errors[key] = str(error)
         base = self.kind.preset(self.preset) if self.preset else {}
-        result.spec = self._built(self.kind.spec, values["what"], "", result, base)
-        result.how = self._built(self.kind.options, values["how"], "", result)
-        result.asked = self._built(Asked, values["asked"], "asked.", result) or Asked()
-        if result.asked.name:
-            from chessreg.registry.names import check_name
-
+        result.spec = self._built(self.kind.spec, values["spec"], "", result, base)
+        result.options = self._built(self.kind.options, values["options"], "", result)
+        result.launch = self._built(LaunchOptions, values["launch"], "launch.", result) or LaunchOptions()
+        if result.launch.name:
             try:
-                check_name(result.asked.name)
+                check_name(result.launch.name)
             except ChessregError as error:
-                result.errors["asked.name"] = error.message
+                result.errors["launch.name"] = error.message
         return result
 
     def _built(
@@ -273,10 +175,10 @@ class Form:
         for one in self.fields:
             if one.key not in self.given:
                 continue
-            flag, text = "--" + one.path.replace("_", "-"), self.given[one.key].strip()
+            flag, text = one.flag, self.given[one.key].strip()
             if one.form == "yes or no":
                 on = WORDS.get(text.lower(), False)
-                if one.part != "asked":
+                if one.part != "launch":
                     found.append(flag if on else f"--no-{flag[2:]}")
                 elif on:
                     found.append(flag)
@@ -290,5 +192,5 @@ class Form:
     @property
     def given_names(self) -> tuple[str, ...]:
         """Settings that were not left at their defaults, as a run records them."""
-        named = {self.by_key[key].path.partition(".")[0] for key in self.given if self.by_key[key].part != "asked"}
+        named = {self.by_key[key].path.partition(".")[0] for key in self.given if self.by_key[key].part != "launch"}
         return tuple(sorted(named | ({*self.kind.preset(self.preset)} if self.preset else set())))

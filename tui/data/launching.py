@@ -10,9 +10,10 @@ from uuid import UUID
 from chessreg.errors import ChessregError
 from chessreg.registry import tables
 from chessreg.runs.kind import Kind
+from chessreg.runs.settings import FILES
 from chessreg.scheduling.executors import EXECUTORS
 from chessreg.scheduling.launch import Expected, Order, enqueue, plan, preview
-from tui.data.form import FILES, Checked, Form
+from tui.data.form import Checked, Form
 from tui.data.pages import Row
 
 if TYPE_CHECKING:
@@ -30,8 +31,7 @@ class Outlook:
 
 
 def order_of(form: Form, checked: Checked) -> Order:
-    asked = checked.asked.model_dump()
-    return Order(form.kind, checked.spec, checked.how, form.given_names, **asked)
+    return Order(form.kind, checked.spec, checked.options, form.given_names, **checked.launch.model_dump())
 
 
 def outlook(session: Session, form: Form, checked: Checked) -> Outlook:

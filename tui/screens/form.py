@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 PAUSE = 0.4  # seconds without a change before it is planned
 AT_ONCE = 12  # rows that are mounted in one step of the event loop
 TITLES = {
-    "what": "Settings: they decide the result",
-    "how": "How it is computed: decides nothing",
-    "asked": "Launch",
+    "spec": "Settings: they decide the result",
+    "options": "Execution options: not part of the run's identity",
+    "launch": "Launch",
 }
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tui.data.launching import Outlook
     from tui.data.pages import Row
 
-STANDING = {"complete": "complete already: nothing to do", "already": "a job stands for it already"}
+STANDING = {"complete": "complete already: nothing to do", "already_queued": "a job stands for it already"}
 
 
 def about(field: Field, error: str) -> Text:
@@ -39,7 +39,7 @@ def what_form(field: Field) -> str:
     if field.form == "references":
         return f"{field.noun.removeprefix('run:').replace('-', ' ')}s, with commas between"
     if field.form == "list":
-        return "numbers such as 0,2,5-7" if field.item is int else "values with commas between"
+        return "numbers such as 0,2,5-7" if field.type is int else "values with commas between"
     return field.form
 
 
@@ -85,7 +85,7 @@ def plan_lines(plan: Row, checked: Checked, wide: bool) -> Text:
     time = f"about {show.duration(plan['seconds'])}{like}" if plan["seconds"] is not None else "not known: never run"
     if plan["units"] is None or plan["status"] == "complete":
         time = ""
-    asked = checked.asked
+    asked = checked.launch
     where = " · ".join([asked.on, show.counted(asked.shards, "shard"), plan["determinism"]])
     facts = {
         "run": show.short(plan["run_id"]),

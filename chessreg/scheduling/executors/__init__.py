@@ -28,8 +28,8 @@ EXECUTORS["ray"] = "chessreg.scheduling.executors.ray:RayExecutor"
 class Needs:
     """What one shard takes of a machine."""
 
-    device: str = "auto"  # the how-setting: auto (a GPU where there is one), cpu, cuda, cuda:N
-    threads: int = 0  # the how-setting; 0: the machine's cores divided by `shards`
+    device: str = "auto"  # the execution option: auto (a GPU where there is one), cpu, cuda, cuda:N
+    threads: int = 0  # the execution option; 0: the machine's cores divided by `shards`
     shards: int = 1  # how many of them are to run side by side
     share_gpu: bool = False  # may stand on a GPU with others that may
     gpu_memory: float = 0.0  # GiB that must be free on it; 0: an exclusive one wants nine tenths, a shared one nothing
