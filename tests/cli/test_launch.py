@@ -172,7 +172,7 @@ shards = 1
         (["launch", "gone.toml"], 3, "does not exist"),
         (["launch", str(GATED) + ":Gated", "--on", "moon"], 3, "no executor"),
         (["launch", str(GATED) + ":Gated", "--on", "local:x"], 4, "nothing after a colon"),
-        (["launch", str(GATED) + ":Gated", "--shards", "0"], 2, "shards"),
+        (["launch", str(GATED) + ":Gated", "--shards", "0"], 4, "shards"),
         (["launch", str(GATED) + ":Gated", "--count", "0"], 4, "nothing to do"),
         (["launch", str(GATED) + ":Gated", "--sweep", "bad.toml"], 4, "neither grid nor cells"),
         (["launch", "bad.toml"], 4, "no kind"),

@@ -53,16 +53,16 @@ def bigram_checkpoint(folder: Path, texts: list[str]) -> None:
         np.add.at(counts, (ids[:-1], ids[1:]), 1)
     model = random_gpt2(GPT2Config(n_layer=1, n_head=1, n_embd=32, block_size=512, vocab_size=32, d_mlp=32), 0)
     table = torch.from_numpy(np.log(counts / counts.sum(1, keepdims=True))).float()
-    block = model.transformer.h[0]
+    block = model.h[0]
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
-        model.transformer.wte.weight.copy_(torch.eye(32))
+        model.wte.weight.copy_(torch.eye(32))
         block.ln_2.weight.fill_(1)
         block.mlp.c_fc.weight.copy_(10 * torch.eye(32))
         active = torch.nn.functional.gelu(10 * torch.nn.functional.layer_norm(torch.eye(32), (32,)))
         block.mlp.c_proj.weight.copy_(torch.linalg.solve(active, 10 * table - torch.eye(32)))
-        model.transformer.ln_f.weight.fill_(2.5)
+        model.ln_f.weight.fill_(2.5)
     save_checkpoint(model, folder, CheckpointInfo.of(model, PgnCharacters.name, source={"format": "test"}))
 
 
