@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from chessreg.registry.lineage import Branch
 
-COLOURS = {"invalid": "red", "stale": "yellow", "missing": "red", "partial": "cyan"}
+COLOURS = {"invalid": "red", "stale": "yellow", "missing": "red", "failed": "red"}  # the others are cyan
 
 
 @click.command()
@@ -52,7 +52,7 @@ def drawn(branch: Branch, onto: Tree | None = None) -> Tree:
 
     facts = branch.facts
     field = f"[dim]{escape(branch.field)}:[/dim] " if branch.field not in ("", facts["kind"]) else ""
-    state = "" if facts["state"] == "complete" else f" [{COLOURS[facts['state']]}]{facts['state']}[/]"
+    state = "" if facts["state"] == "complete" else f" [{COLOURS.get(facts['state'], 'cyan')}]{facts['state']}[/]"
     again = " [dim]… as above[/dim]" if branch.again else ""
     text = f"{field}{facts['kind']} [bold]{escape(facts['name'] or '')}[/bold] {branch.node.id[-6:]}{state}{again}"
     at = Tree(text) if onto is None else onto.add(text)

@@ -19,6 +19,7 @@ from chessreg.errors import ChessregError
 from chessreg.queries.buffers import bits, bytes_of, validity
 from chessreg.queries.column_files import ColumnFiles
 from chessreg.registry.migrations import VERSION_TABLE
+from chessreg.registry.run_state import run_now
 from chessreg.registry.tables import Base
 
 if TYPE_CHECKING:
@@ -26,7 +27,15 @@ if TYPE_CHECKING:
 
     from chessreg.registry.database import Database
 
-TABLES: dict[str, sa.Table] = {table.name: table for table in Base.metadata.sorted_tables}
+# What the database itself computes for queries, so that it is said once: of each run the state and units done.
+RUN_NOW = sa.Table(
+    "run_now",
+    sa.MetaData(),
+    sa.Column("run_id", sa.Uuid()),
+    sa.Column("state", sa.String()),
+    sa.Column("done", sa.Integer()),
+)
+TABLES: dict[str, sa.Table] = {table.name: table for table in (*Base.metadata.sorted_tables, RUN_NOW)}
 BATCH_ROWS = "16384"
 LARGE = 100_000  # units of results from which two connections share the reading, and runs are kept as Arrow files
 LARGE_RUN = 10_000  # units of a run that is kept
@@ -206,11 +215,19 @@ def _wheres(runs: Mapping[str, int], others_are_kept: bool) -> list[str]:
 def _select(table: str, wanted: frozenset[str], dialect: str, where: str) -> str:
     names = sorted(wanted)
     listed = ", ".join(f'"{name}"' for name in names)
+    place = f'"{table}"'
+    if table == RUN_NOW.name:
+        place = f"({run_now().compile(dialect=_dialect(dialect), compile_kwargs={'literal_binds': True})}) AS run_now"
     if dialect != "sqlite":
-        return f'SELECT {listed} FROM "{table}"'
+        return f"SELECT {listed} FROM {place}"
     known = columns(table)
     first = ", ".join(f'{_type(known[name])[1]} AS "{name}"' for name in names)
-    return f'SELECT {first} UNION ALL SELECT {listed} FROM "{table}"' + (f" WHERE {where}" if where else "")
+    return f"SELECT {first} UNION ALL SELECT {listed} FROM {place}" + (f" WHERE {where}" if where else "")
+
+
+def _dialect(name: str) -> sa.Dialect:
+    dialect: sa.Dialect = sa.make_url(f"{name}://").get_dialect()()
+    return dialect
 
 
 @contextmanager

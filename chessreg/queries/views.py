@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from chessreg.queries.source import TABLES, columns
+from chessreg.registry.tables.words import ANNOTATION_NOW
 
 # A score from the model's side. `paper` is the rule that Karvonen 2024 states; `author-2024` is what its code does
 # (specs: draws drop out of the mean, and at the move limit only more than 100 centipawns count).
@@ -67,7 +68,8 @@ class KindRow(NamedTuple):
 def handy() -> dict[str, str]:
     """name → SELECT of the views of views.sql, each after those that it names."""
     text = (Path(__file__).parent / "views.sql").read_text(encoding="utf-8")
-    found = {}
+    said = re.sub(r"\bat\b", '"at"', ANNOTATION_NOW.partition(" AS\n")[2])  # DuckDB takes a bare AT for a keyword
+    found = {"annotation_now": said}
     for part in text.split("\n-- view: ")[1:]:
         name, _, body = part.partition("\n")
         found[name.strip()] = "\n".join(line for line in body.splitlines() if not line.startswith("--")).strip()

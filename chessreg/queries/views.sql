@@ -13,13 +13,8 @@ FROM (
 WHERE place = 1
 
 -- view: words
--- What is said of things now: the newest of one (noun, target, word, value), unless it takes it back.
-SELECT noun, target::UUID AS target, word, value, host, "at"
-FROM (
-    SELECT *, row_number() OVER (PARTITION BY noun, target, word, value ORDER BY "at" DESC, id DESC) AS place
-    FROM annotation
-)
-WHERE place = 1 AND NOT withdrawn
+-- What is said of things now (annotation_now, as the registry itself has it).
+SELECT noun, target::UUID AS target, word, value, host, "at" FROM annotation_now
 
 -- view: tagged
 SELECT noun, target,
@@ -30,35 +25,20 @@ FROM words
 GROUP BY noun, target
 
 -- view: runs
--- Every run and how it stands: complete, running, partial, or how its last attempt ended.
-WITH merged AS (
-    SELECT run_id, sum(greatest(stop - greatest(start, covered), 0))::BIGINT AS done
-    FROM (
-        SELECT run_id, start, stop,
-               coalesce(max(stop) OVER (PARTITION BY run_id ORDER BY start, stop
-                                        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS covered
-        FROM unit_range
-    )
-    GROUP BY run_id
-),
-tried AS (
-    SELECT a.run_id, count(*) AS attempts, arg_max(a.state, (a.started_at, a.id)) AS last_state,
-           bool_or(a.state = 'running') AS running, string_agg(DISTINCT m.host, ', ' ORDER BY m.host) AS machines
+-- Every run with its state and units done, as the registry itself says them (run_now).
+WITH tried AS (
+    SELECT a.run_id, count(*) AS attempts, string_agg(DISTINCT m.host, ', ' ORDER BY m.host) AS machines
     FROM attempt AS a JOIN machine AS m ON m.id = a.machine_id
     GROUP BY a.run_id
 )
 SELECT r.id AS run_id, coalesce(n.name, right(replace(r.id::VARCHAR, '-', ''), 6)) AS run, r.kind, r.version,
-       CASE WHEN r.completed_at IS NOT NULL THEN 'complete'
-            WHEN tried.running THEN 'running'
-            WHEN coalesce(merged.done, 0) > 0 THEN 'partial'
-            ELSE coalesce(tried.last_state, 'planned') END AS state,
-       coalesce(merged.done, 0) AS done, r.units AS planned, t.tags,
+       s.state, s.done, r.units AS planned, t.tags,
        coalesce(t.archived, false) AS archived, coalesce(t.invalid, false) AS invalid,
        coalesce(tried.attempts, 0) AS attempts, tried.machines, r.created_at, r.completed_at, r.spec_hash, r.spec
 FROM run AS r
+JOIN run_now AS s ON s.run_id = r.id
 LEFT JOIN named AS n ON n.noun = 'run' AND n.target = r.id
 LEFT JOIN tagged AS t ON t.noun = 'run' AND t.target = r.id
-LEFT JOIN merged ON merged.run_id = r.id
 LEFT JOIN tried ON tried.run_id = r.id
 
 -- view: checkpoints

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import names, tables
+from chessreg.registry.run_state import STATE
 
 AT_ONCE = 500  # keys in one IN (…): SQLite takes so many with ease
 
@@ -261,34 +262,36 @@ def makers(session: Session, digests: set[str]) -> dict[str, Node]:
 
 
 def describe(session: Session, which: Iterable[Node]) -> dict[Node, dict[str, Any]]:
-    """For people: the name, what it is (a run's kind), and whether it is complete, invalid or stale."""
+    """For people: the name, what it is (a run's kind), and its state: invalid, stale, missing (a run that is not in
+    this registry), else that of the run; complete for anything else."""
     wanted = list(which)
     stale_runs = stale(session)
     now = names.NOW.c
     wrong = set(session.execute(select(now.noun, now.target).where(now.word == tables.Word.INVALID.value)).tuples())
-    run, ids = tables.Run, [UUID(hex=node.id) for node in wanted if node.noun == "run"]
-    runs = {row.id.hex: row for row in in_parts(session, lambda part: select(run).where(run.id.in_(part)), ids)}
+    runs = runs_of(session, [UUID(hex=node.id) for node in wanted if node.noun == "run"])
     called = {noun: names.names(session, noun) for noun in ("run", *things())}
     facts = {}
     for node in wanted:
-        row = runs.get(node.id)
+        kind, state = runs.get(node.id, (node.noun, "missing" if node.noun == "run" else "complete"))
+        if (node.noun, node.id) in wrong:
+            state = "invalid"
+        elif node.noun == "run" and UUID(hex=node.id) in stale_runs:
+            state = "stale"
         facts[node] = {
             "name": called[node.noun].get(UUID(hex=node.id)) if node.noun in called else None,
-            "kind": row.kind if row else node.noun,
-            "state": state_of(node, row, (node.noun, node.id) in wrong, stale_runs),
+            "kind": kind,
+            "state": state,
         }
     return facts
 
 
-def state_of(node: Node, row: tables.Run | None, invalid: bool, stale_runs: Mapping[UUID, Any]) -> str:
-    """invalid, stale, missing (a run that is not in this registry), partial or complete."""
-    if invalid:
-        return "invalid"
-    if node.noun != "run":
-        return "complete"
-    if UUID(hex=node.id) in stale_runs:
-        return "stale"
-    return "missing" if row is None else "partial" if row.completed_at is None else "complete"
+def runs_of(session: Session, ids: Sequence[UUID]) -> dict[str, tuple[str, str]]:
+    """Kind and state of these runs, by their ids' hex digits."""
+    run, found = tables.Run, {}
+    for start in range(0, len(ids), AT_ONCE):
+        rows = session.execute(select(run.id, run.kind, STATE).where(run.id.in_(ids[start : start + AT_ONCE])))
+        found |= {id.hex: (kind, state) for id, kind, state in rows}
+    return found
 
 
 # -- small ------------------------------------------------------------------------------------------------------------

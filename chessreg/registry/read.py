@@ -1,8 +1,9 @@
-"""What there is in a registry, as plain rows for lists and for `--json`. Keys are the tables' columns."""
+"""The read model: what there is in a registry, as plain rows for lists and `--json`. Keys are the tables' columns."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -11,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from chessreg.errors import NotFoundError
 from chessreg.registry import lineage, names, tables
+from chessreg.registry.run_state import DONE, STATE
 
 Row = dict[str, Any]
 
@@ -20,15 +22,17 @@ def columns(record: Any) -> Row:
     return {column.key: getattr(record, column.key) for column in record.__table__.columns}
 
 
-def words(session: Session, noun: str) -> dict[UUID, Row]:
-    """What is said now of the things of a noun: name, tags, notes, archived, and why it is invalid, if it is."""
+def words(session: Session, noun: str, ids: Sequence[UUID] | None = None) -> dict[UUID, Row]:
+    """What is said now of the things of a noun, or of these alone: name, tags, notes, archived, and why it is invalid,
+    if it is. A name that several things have is written name@host."""
     now = names.NOW
+    query = select(now.c.target, now.c.word, now.c.value).where(now.c.noun == noun)
+    if ids is not None:
+        query = query.where(now.c.target.in_([id.hex for id in ids]))
     said: dict[UUID, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for target, word, value in session.execute(
-        select(now.c.target, now.c.word, now.c.value).where(now.c.noun == noun).order_by(now.c.at, now.c.value)
-    ):
+    for target, word, value in session.execute(query.order_by(now.c.at, now.c.value)):
         said[UUID(hex=target)][word].append(value)
-    called = names.names(session, noun)
+    called = names.names(session, noun) if ids is None else names.names_of(session, noun, ids)
     return {
         target: {
             "name": called.get(target),
@@ -51,82 +55,84 @@ NOTHING_SAID: Row = {
 # -- runs -------------------------------------------------------------------------------------------------------------
 
 
-def done_units(session: Session) -> dict[UUID, int]:
-    """Units complete, by run."""
-    ranges = tables.UnitRange
-    units: dict[UUID, set[int]] = defaultdict(set)
-    for run_id, start, stop in session.execute(
-        select(ranges.run_id, ranges.start, ranges.stop).join(tables.Run).where(tables.Run.completed_at.is_(None))
-    ):
-        units[run_id].update(range(start, stop))
-    return {run_id: len(found) for run_id, found in units.items()}
-
-
 def runs(session: Session, *, kind: str | None = None, archived: bool = False) -> list[Row]:
     """Runs, newest last: what they are, how far they are, how often they were tried, where last."""
-    query = select(tables.Run).order_by(tables.Run.created_at, tables.Run.id)
-    if kind is not None:
-        query = query.where(tables.Run.kind == kind)
-    said, done, tried = words(session, "run"), done_units(session), attempts(session)
-    rotten = lineage.stale(session)
-    listed = []
-    for record in session.scalars(query):
-        spoken = said.get(record.id, NOTHING_SAID)
-        if archived or not spoken["archived"]:
-            row = summary(record, spoken, done, tried.get(record.id, []))
-            listed.append(row | {"stale": record.id in rotten})
-    return listed
+    rows = run_rows(session, order=(tables.Run.created_at, tables.Run.id))
+    return [row for row in rows if (archived or not row["archived"]) and kind in (None, row["kind"])]
 
 
-def summary(record: tables.Run, spoken: Row, done: dict[UUID, int], tried: list[Row]) -> Row:
-    complete = record.completed_at is not None
-    running = any(attempt["state"] == tables.AttemptState.RUNNING for attempt in tried)
-    return {
-        **spoken,
-        **columns(record),
-        "state": "complete" if complete else "running" if running else "partial",
-        "done": record.units if complete else done.get(record.id, 0),
-        "attempts": len(tried),
-        "host": tried[-1]["host"] if tried else None,
+def run_rows(
+    session: Session,
+    ids: Sequence[UUID] | None = None,
+    order: Sequence[Any] = (),
+    stale: Collection[UUID] | None = None,
+) -> list[Row]:
+    """What every list says of runs: of all, or of these alone in their order. Without `ids` give an order.
+
+    Keys: those of `words`, the columns of `run`, state and done (registry.run_state), stale, attempts, and host, where
+    it was tried last. `stale`: the stale runs, where they are known already.
+    """
+    query, tries = select(tables.Run, STATE, DONE).order_by(*order), _tries(session, ids)
+    spoken = words(session, "run", ids)
+    stale = lineage.stale(session) if stale is None else stale
+    if ids is not None:
+        query = query.where(tables.Run.id.in_(ids))
+    found = {
+        record.id: {
+            **spoken.get(record.id, NOTHING_SAID),
+            **columns(record),
+            "state": state,
+            "done": done,
+            "attempts": len(tries[record.id]),
+            "host": tries[record.id][-1] if tries[record.id] else None,
+            "stale": record.id in stale,
+        }
+        for record, state, done in session.execute(query)
     }
+    return list(found.values()) if ids is None else [found[id] for id in ids if id in found]
 
 
-def attempts(session: Session, run_id: UUID | None = None) -> dict[UUID, list[Row]]:
-    """Attempts by run, oldest first, each with its machine's host."""
-    query = select(tables.Attempt, tables.Machine.host).join(
-        tables.Machine, tables.Machine.id == tables.Attempt.machine_id, isouter=True
-    )
-    if run_id is not None:
-        query = query.where(tables.Attempt.run_id == run_id)
-    found: dict[UUID, list[Row]] = defaultdict(list)
-    for record, host in session.execute(query.order_by(tables.Attempt.started_at, tables.Attempt.id)):
-        found[record.run_id].append({**columns(record), "host": host})
-    return found
+def _tries(session: Session, ids: Sequence[UUID] | None) -> dict[UUID, list[str | None]]:
+    """The host of every attempt of these runs, oldest first."""
+    attempt, machine = tables.Attempt, tables.Machine
+    query = select(attempt.run_id, machine.host).join(machine, machine.id == attempt.machine_id, isouter=True)
+    if ids is not None:
+        query = query.where(attempt.run_id.in_(ids))
+    hosts: dict[UUID, list[str | None]] = defaultdict(list)
+    for run_id, host in session.execute(query.order_by(attempt.started_at, attempt.id)):
+        hosts[run_id].append(host)
+    return hosts
+
+
+def attempts(session: Session, run_id: UUID) -> list[Row]:
+    """The attempts of a run, oldest first, each with its machine's host."""
+    attempt, machine = tables.Attempt, tables.Machine
+    query = select(attempt, machine.host).join(machine, machine.id == attempt.machine_id, isouter=True)
+    query = query.where(attempt.run_id == run_id).order_by(attempt.started_at, attempt.id)
+    return [{**columns(record), "host": host} for record, host in session.execute(query)]
 
 
 def run(session: Session, reference: str) -> Row:
     """One run in full: its spec, what it read and made, every attempt."""
-    record = session.get(tables.Run, names.resolve(session, "run", reference))
-    if record is None:
+    stale = lineage.stale(session)
+    rows = run_rows(session, [names.resolve(session, "run", reference)], stale=stale)
+    if not rows:
         raise NotFoundError(f"there is no run {reference!r}", "chessreg runs list")
-    tried = attempts(session, record.id)[record.id]
+    record = session.get_one(tables.Run, rows[0]["id"])
     inputs = session.scalars(select(tables.RunInput).where(tables.RunInput.run_id == record.id))
     outputs = session.scalars(
         select(tables.Output).where(tables.Output.run_id == record.id).order_by(tables.Output.unit, tables.Output.name)
     )
-    spoken = words(session, "run").get(record.id, NOTHING_SAID)
-    rests_on = lineage.stale(session).get(record.id, [])
     return {
-        **summary(record, spoken, done_units(session), tried),
-        "stale": bool(rests_on),
-        "rests_on_invalid": [f"{node.noun} {node.id[-6:]}" for node in rests_on],
+        **rows[0],
+        "rests_on_invalid": [f"{node.noun} {node.id[-6:]}" for node in stale.get(record.id, [])],
         "defaulted": sorted(record.spec.keys() - {name.partition(".")[0] for name in record.given}),
         "inputs": [columns(row) for row in inputs],
         "outputs": [columns(row) for row in outputs],
         "conflicts": session.scalar(
             select(func.count()).select_from(tables.Conflict).where(tables.Conflict.run_id == record.id)
         ),
-        "tries": tried,
+        "tries": attempts(session, record.id),
     }
 
 

@@ -16,7 +16,6 @@ from sqlalchemy import (
     Select,
     String,
     and_,
-    case,
     cast,
     exists,
     func,
@@ -31,11 +30,11 @@ from sqlalchemy.orm import Session, aliased
 from chessreg.errors import BadInputError
 from chessreg.registry import lineage, tables
 from chessreg.registry.moment import moment
+from chessreg.registry.run_state import DONE, STATE, STATES
 
 FIELDS = ("kind", "name", "state", "machine", "host", "id", "tag", "note", "since", "before")
 SEARCHED = ("kind", "name", "state", "machine", "id", "tag")  # by a word that names no field
 FLAGS = {"archived": "archive", "starred": "star", "pinned": "pin", "invalid": "invalid"}
-STATES = ("complete", "partial", "running")
 SORTS = ("created", "id", "name", "kind", "state", "units", "completed", "machine", "tries", "tags", "starred")
 NEWEST_FIRST = "-created"
 
@@ -88,7 +87,7 @@ def condition(session: Session, word: str) -> ColumnElement[bool]:
 
 
 def by_field(session: Session, field: str, value: str) -> ColumnElement[bool]:
-    run, attempt = tables.Run, tables.Attempt
+    run = tables.Run
     if not value:  # `kind:` while it is typed
         return not_(no())
     if field == "id":
@@ -98,14 +97,8 @@ def by_field(session: Session, field: str, value: str) -> ColumnElement[bool]:
         return run.created_at >= moment(value) if field == "since" else run.created_at < moment(value)
     if field != "state":
         return by_pattern(session, field, f"%{escaped(value)}%")
-    running = exists().where(attempt.run_id == run.id, attempt.state == tables.AttemptState.RUNNING)
-    is_state = {
-        "complete": run.completed_at.is_not(None),
-        "running": and_(run.completed_at.is_(None), running),
-        "partial": and_(run.completed_at.is_(None), not_(running)),
-    }
-    fits = [is_state[state] for state in STATES if state.startswith(value.lower())]
-    return or_(*fits) if fits else no()
+    fits = [state for state in STATES if state.startswith(value.lower())]
+    return STATE.in_(fits) if fits else no()
 
 
 def by_pattern(session: Session, field: str, pattern: str) -> ColumnElement[bool]:
@@ -225,13 +218,8 @@ def sort_value(session: Session, key: str) -> ColumnElement[Any]:
     if key == "machine":
         last = select(machine.host).join(attempt, attempt.machine_id == machine.id).where(mine)
         return last.order_by(attempt.started_at.desc(), attempt.id.desc()).limit(1).correlate(run).scalar_subquery()
-    if key == "state":
-        running = exists().where(mine, attempt.state == tables.AttemptState.RUNNING)
-        return case((run.completed_at.is_not(None), "complete"), (running, "running"), else_="partial")
-    if key == "units":
-        spans = tables.UnitRange
-        done = select(func.coalesce(func.sum(spans.stop - spans.start), 0)).where(spans.run_id == run.id)
-        return case((run.completed_at.is_not(None), run.units), else_=done.correlate(run).scalar_subquery())
+    if key in ("state", "units"):
+        return STATE if key == "state" else DONE
     raise BadInputError(f"runs are not sorted by {key!r}", f"by {', '.join(SORTS)}, spec.SETTING or metric.NAME")
 
 

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from sqlalchemy import LargeBinary, Table, Uuid, func, insert, select, text, update
+from sqlalchemy import LargeBinary, Table, Uuid, insert, select, text, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -24,6 +24,7 @@ from chessreg.registry import tables
 from chessreg.registry.database import Database
 from chessreg.registry.failures import RegistryError, SchemaError
 from chessreg.registry.identity import new_id
+from chessreg.registry.run_state import complete_units, done_of
 from chessreg.registry.tables.types import UtcDateTime, utc_now
 from chessreg.runs.kind import RESULT_TABLES
 from store.errors import StoreError
@@ -144,7 +145,7 @@ def check_in(session: Session, row: dict[str, Any]) -> None:
 
 def take_rows(session: Session, by_table: dict[str, list[dict[str, Any]]], report: IngestReport) -> None:
     """Typed rows by table: results of units that are complete here already are compared, everything else goes in."""
-    complete = complete_units(session, by_table.get("unit_range", []))
+    complete = units_here(session, by_table.get("unit_range", []))
     parents_first = [table.name for table in tables.Base.metadata.sorted_tables]
     for name in sorted(by_table.keys() - set(UPDATES), key=parents_first.index):
         if name in RESULT_TABLES:
@@ -174,22 +175,16 @@ def typed(table: Table, row: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def complete_units(session: Session, ranges: list[dict[str, Any]]) -> set[tuple[UUID, int]]:
+def units_here(session: Session, ranges: list[dict[str, Any]]) -> set[tuple[UUID, int]]:
     """Of the units in these ranges, those that the registry already has."""
-    found: set[tuple[UUID, int]] = set()
     by_run: dict[UUID, set[int]] = defaultdict(set)
     for row in ranges:
         by_run[row["run_id"]].update(range(row["start"], row["stop"]))
-    for run_id, units in by_run.items():
-        known = session.execute(
-            select(tables.UnitRange.start, tables.UnitRange.stop).where(
-                tables.UnitRange.run_id == run_id,
-                tables.UnitRange.start <= max(units),
-                tables.UnitRange.stop > min(units),
-            )
-        )
-        found |= {(run_id, unit) for start, stop in known for unit in range(start, stop) if unit in units}
-    return found
+    return {
+        (run_id, unit)
+        for run_id, units in by_run.items()
+        for unit in complete_units(session, run_id, min(units), max(units) + 1) & units
+    }
 
 
 def insert_rows(session: Session, table: Table, rows: list[dict[str, Any]]) -> None:
@@ -247,16 +242,7 @@ def complete_run(session: Session, run_id: UUID) -> None:
     run = session.get(tables.Run, run_id)
     if run is None or run.completed_at is not None:
         return
-    ranges = tables.UnitRange
-    spanned = session.scalar(select(func.sum(ranges.stop - ranges.start)).where(ranges.run_id == run_id)) or 0
-    if spanned < run.units:
-        return
-    done = {
-        unit
-        for start, stop in session.execute(select(ranges.start, ranges.stop).where(ranges.run_id == run_id))
-        for unit in range(start, stop)
-    }
-    if len(done) >= run.units:
+    if done_of(session, run_id) >= run.units:
         run.completed_at = utc_now()
 
 

@@ -7,11 +7,10 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from pydantic import BaseModel
-from sqlalchemy import select
 
 from chessreg.errors import BadInputError
-from chessreg.registry import tables
 from chessreg.registry.identity import digest_of, uuid_of
+from chessreg.registry.run_state import complete_units
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Kind
 from chessreg.runs.spec import Spec, hashed, reference_of
@@ -84,8 +83,5 @@ def resolve(kind: Kind, spec: Spec, inputs: Inputs) -> ResolvedSpec:
 def missing_units(inputs: Inputs, resolved: ResolvedSpec) -> list[int]:
     """The units of a run that the registry does not have yet, in order."""
     with inputs.database.read() as session:
-        ranges = session.execute(
-            select(tables.UnitRange.start, tables.UnitRange.stop).where(tables.UnitRange.run_id == resolved.run_id)
-        ).all()
-    done = {unit for start, stop in ranges for unit in range(start, stop)}
+        done = complete_units(session, resolved.run_id)
     return [unit for unit in range(resolved.units) if unit not in done]

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from sqlalchemy import case, func, select
+from sqlalchemy import case, select
 from sqlalchemy.orm import Session
 
 from chessreg.registry import names, tables
+from chessreg.registry.run_state import done_of
 from chessreg.registry.tables import Attempt, AttemptState, Cause, Job, JobState, Machine, Run
 from chessreg.scheduling import queue
 from chessreg.scheduling.executors import executor
@@ -50,7 +51,7 @@ def _row(session: Session, job: Job, run: tables.Run | None, attempt: tables.Att
     reduces = job.detail.get("reduces", False)
     every = run.units if run else job.detail.get("units")
     mine = share(every - reduces, every, job.shard, job.shards) if every else range(0)
-    done = done_of(session, job.run_id, mine) if run else 0
+    done = done_of(session, job.run_id, mine)
     state, waits = state_of(session, job)
     rate, left = pace_of(attempt, done, len(mine)) if state == "running" else (None, None)
     return {
@@ -93,29 +94,6 @@ def state_of(session: Session, job: Job) -> tuple[str, list[str]]:
     if not waits:
         return "queued", []
     return ("waiting" if all(can for _, can in waits) else "blocked"), [what for what, _ in waits]
-
-
-def done_of(session: Session, run_id: UUID, units: range) -> int:
-    """How many of these units of a run are complete."""
-    ranges = tables.UnitRange
-    found = session.execute(
-        select(ranges.start, ranges.stop).where(
-            ranges.run_id == run_id,
-            ranges.start < units.stop,
-            ranges.stop > units.start,
-            ranges.stop > ranges.start + 1,
-        )
-    ).all()
-    single = session.scalar(
-        select(func.count()).where(
-            ranges.run_id == run_id,
-            ranges.stop == ranges.start + 1,
-            ranges.start >= units.start,
-            ranges.start < units.stop,
-        )
-    )
-    several = {unit for start, stop in found for unit in range(max(start, units.start), min(stop, units.stop))}
-    return min((single or 0) + len(several), len(units))
 
 
 def progress_of(attempt: tables.Attempt | None, done: int, units: int) -> float | None:
@@ -195,7 +173,7 @@ def foreground(session: Session) -> list[Row]:
     called = names.names_of(session, "run", {run.id for _, run, _ in found})
     rows: list[Row] = []
     for attempt, run, host in found:
-        done = done_of(session, run.id, range(run.units))
+        done = done_of(session, run.id)
         rate, left = pace_of(attempt, done, run.units)
         rows.append(
             {
@@ -257,7 +235,7 @@ def ended(session: Session, since: datetime) -> list[Row]:
             "title": queue.title(job) if job is not None else f"{run.kind} {run.id.hex[-6:]}",
             "cause": attempt.cause or Cause.LOST,
             "message": attempt.message,
-            "done": run.units if run.completed_at else done_of(session, run.id, range(run.units)),
+            "done": done_of(session, run.id),
             "units": run.units,
             "seconds": (attempt.ended_at - attempt.started_at).total_seconds() if attempt.ended_at else None,
             "host": host,
@@ -275,7 +253,7 @@ def ended(session: Session, since: datetime) -> list[Row]:
                 "title": queue.title(job),
                 "cause": job.cause or Cause.KILLED,
                 "message": job.message,
-                "done": done_of(session, begun.id, range(begun.units)) if begun else 0,
+                "done": done_of(session, job.run_id),
                 "units": begun.units if begun else None,
                 "seconds": None,
                 "host": job.host,

@@ -71,12 +71,12 @@ def test_a_run_that_failed_says_why(here: Any, tmp_path: Path) -> None:
     broken.write_text(TOY.read_text().replace('name = "toy"', 'name = "broken"').replace("task.emit(", "task.emt("))
     assert here("run", broken, "--positions", "2") == 1
     (row,) = here.json("runs", "list", "--kind", "broken")
-    assert (row["state"], row["done"], row["units"], row["attempts"]) == ("partial", 0, 2, 1)
+    assert (row["state"], row["done"], row["units"], row["attempts"]) == ("failed", 0, 2, 1)
     (attempt,) = here.json("runs", "show", row["id"])["tries"]
     assert attempt["state"] == "failed"
     assert "emt" in attempt["message"]
     assert here("runs", "list") == 0
-    assert "partial 0/2" in here.out
+    assert "failed 0/2" in here.out
 
 
 def test_words_about_runs(here: Any) -> None:

@@ -1,0 +1,90 @@
+"""The state of a run and how many of its units are done: said here, once, as SQL.
+
+`runs list`, the run filter, job status, lineage, the terminal UI and the query engine (as its table `run_now`) all use
+these expressions. Archived and invalid are annotations, not states: a run that is invalid may be complete.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, Select, String, and_, case, cast, exists, func, select
+from sqlalchemy.orm import Session
+
+from chessreg.registry.tables import Attempt, AttemptState, Cause, Run, UnitRange
+
+# complete: every unit is there. running: an attempt says that it runs. partial: some units are there. With no unit
+# there the end of the last attempt is the state; planned: there was none.
+STATES = ("complete", "running", "partial", "failed", "cancelled", "preempted", "walltime", "lost", "planned")
+
+
+def done(low: int = 0, high: int | None = None) -> ColumnElement[int]:
+    """Units of `Run` in [low, high) that are complete; ranges may overlap, as two machines have done them.
+
+    Ranges of one unit, which tasks write, differ by their key and are counted; only where there are longer ones is
+    what earlier ranges cover taken off.
+    """
+    end: Any = Run.units if high is None else high
+    inside = and_(UnitRange.run_id == Run.id, UnitRange.start < end, UnitRange.stop > low)
+    longer = exists().where(inside, UnitRange.stop > UnitRange.start + 1).correlate(Run)
+    start = case((UnitRange.start < low, low), else_=UnitRange.start)
+    stop = case((UnitRange.stop > end, end), else_=UnitRange.stop)
+    clipped = select(start.label("start"), stop.label("stop")).where(inside).correlate(Run).subquery("clipped")
+    earlier: Any = func.max(clipped.c.stop).over(order_by=(clipped.c.start, clipped.c.stop), rows=(None, -1))
+    spans = select(clipped.c.start, clipped.c.stop, func.coalesce(earlier, low).label("covered")).subquery("spans")
+    fresh = case(
+        (spans.c.stop <= spans.c.covered, 0),
+        (spans.c.start >= spans.c.covered, spans.c.stop - spans.c.start),
+        else_=spans.c.stop - spans.c.covered,
+    )
+    covered = select(func.coalesce(func.sum(fresh), 0)).scalar_subquery()
+    counted = select(func.count()).where(inside).correlate(Run).scalar_subquery()
+    return case((longer, covered), else_=counted)
+
+
+def _end_of_last_attempt() -> Any:
+    of_killed = case((Attempt.cause.in_([Cause.PREEMPTED, Cause.WALLTIME]), cast(Attempt.cause, String)),
+                     else_="cancelled")  # fmt: skip
+    word = case(
+        (Attempt.state == AttemptState.FINISHED, "partial"),
+        (Attempt.state == AttemptState.KILLED, of_killed),
+        else_=cast(Attempt.state, String),
+    )
+    last = select(word).where(Attempt.run_id == Run.id).order_by(Attempt.started_at.desc(), Attempt.id.desc())
+    return last.limit(1).correlate(Run).scalar_subquery()
+
+
+COMPLETE = Run.completed_at.is_not(None)
+RUNNING = exists().where(Attempt.run_id == Run.id, Attempt.state == AttemptState.RUNNING).correlate(Run)
+BEGUN = exists().where(UnitRange.run_id == Run.id).correlate(Run)
+DONE = case((COMPLETE, Run.units), else_=done())
+STATE = case(
+    (COMPLETE, "complete"),
+    (RUNNING, "running"),
+    (BEGUN, "partial"),
+    else_=func.coalesce(_end_of_last_attempt(), "planned"),
+)
+
+
+def run_now() -> Select[Any]:
+    """run_id, state and done of every run."""
+    return select(Run.id.label("run_id"), STATE.label("state"), DONE.label("done"))
+
+
+def done_of(session: Session, run_id: UUID, units: range | None = None) -> int:
+    """How many units of a run are complete, or how many of these. 0 for a run that is not here."""
+    expression = DONE if units is None else done(units.start, units.stop)
+    return session.scalar(select(expression).where(Run.id == run_id)) or 0
+
+
+def complete_units(session: Session, run_id: UUID, low: int = 0, high: int | None = None) -> set[int]:
+    """Which units of a run are complete, of those in [low, high)."""
+    ranges = select(UnitRange.start, UnitRange.stop).where(UnitRange.run_id == run_id, UnitRange.stop > low)
+    if high is not None:
+        ranges = ranges.where(UnitRange.start < high)
+    return {
+        unit
+        for start, stop in session.execute(ranges)
+        for unit in range(max(start, low), stop if high is None else min(stop, high))
+    }

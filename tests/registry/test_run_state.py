@@ -1,0 +1,158 @@
+"""What a run's state is and how many of its units are done is the same wherever it is said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from chessreg.cli.root import run_command_line
+from chessreg.queries import run_sql
+from chessreg.registry import lineage, names, read, run_filter, run_state, tables
+from chessreg.registry.database import Database
+from chessreg.registry.identity import digest_of, new_id, uuid_of
+from chessreg.scheduling import status
+from chessreg.session import Session, open_session
+from tui.data.runs import runs as runs_of_the_tui
+
+from ..postgres import postgres as postgres
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+UNITS = 10
+# name → (attempts, oldest first: state, cause), ranges done, what everything must say: state, done
+CASES: dict[str, tuple[list[tuple[str, str | None]], list[tuple[int, int]], str, int]] = {
+    "planned": ([], [], "planned", 0),
+    "running": ([("running", None)], [], "running", 0),
+    "running-on": ([("failed", "failed"), ("running", None)], [(0, 1), (3, 4)], "running", 2),
+    "failed": ([("failed", "failed")], [], "failed", 0),
+    "out-of-memory": ([("failed", "oom")], [], "failed", 0),
+    "cancelled": ([("lost", "lost"), ("killed", "killed")], [], "cancelled", 0),
+    "preempted": ([("killed", "preempted")], [], "preempted", 0),
+    "lost": ([("killed", "killed"), ("lost", "lost")], [], "lost", 0),
+    "partial": ([("failed", "failed")], [(0, 1), (1, 2), (9, 10)], "partial", 3),
+    "overlapping": ([("lost", "lost")], [(0, 5), (3, 4), (3, 7), (6, 8)], "partial", 8),
+    "nothing-in-its-share": ([("finished", "finished")], [], "partial", 0),
+    "complete": ([("finished", "finished")], [(0, 10)], "complete", 10),
+    "archived": ([("finished", "finished")], [(0, 10)], "complete", 10),
+    "invalid": ([("failed", "failed")], [], "failed", 0),
+}
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def registry(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, ...]]:
+    folder = tmp_path_factory.mktemp("states")
+    url = str(folder / "registry.db") if request.param == "sqlite" else request.getfixturevalue("postgres").empty()
+    with open_session(url, folder / "store") as session:
+        fill(session.database)
+        yield session, url, folder / "store"
+
+
+def fill(database: Database) -> None:
+    machine = uuid_of(digest_of("box"))
+    with database.write() as sql:
+        sql.add(
+            tables.Machine(
+                id=machine, host="box", platform="linux", cpu="x", cores=2, memory_bytes=1, gpus=[], python="3.11",
+                last_seen=START,
+            )
+        )  # fmt: skip
+        sql.flush()
+        for name, (attempts, ranges, state, _) in CASES.items():
+            complete = START if state == "complete" else None
+            digest = digest_of(name)
+            run = tables.Run(
+                id=uuid_of(digest), kind="toy", version=1, spec={}, spec_hash=digest, given=[], units=UNITS,
+                created_at=START, completed_at=complete,
+            )  # fmt: skip
+            sql.add(run)
+            sql.flush()
+            for number, (how, cause) in enumerate(attempts):
+                sql.add(
+                    tables.Attempt(
+                        id=new_id(), run_id=run.id, machine_id=machine, executor="local", how={}, argv=[], pid=1,
+                        pid_started=0.5, boot_id="b", started_at=START + timedelta(hours=number), checked_in_at=START,
+                        next_check_in_seconds=60.0, ended_at=None if how == "running" else START, state=how,
+                        cause=cause, chessreg_version="0", code={}, environment={},
+                    )
+                )  # fmt: skip
+            for start, stop in ranges:
+                sql.add(tables.UnitRange(run_id=run.id, start=start, stop=stop, attempt_id=new_id()))
+            names.say(sql, "run", run.id, "name", name)
+        names.say(sql, "run", uuid_of(digest_of("archived")), "archive")
+        names.say(sql, "run", uuid_of(digest_of("invalid")), "invalid", "wrong games")
+
+
+SAID = {name: (state, done) for name, (_, _, state, done) in CASES.items()}
+
+
+def test_the_list_of_runs(registry: tuple[Session, str, Path]) -> None:
+    with registry[0].database.read() as sql:
+        rows = {row["name"]: row for row in read.runs(sql, archived=True)}
+        one_by_one = {name: read.run(sql, name) for name in CASES}
+    assert {name: (row["state"], row["done"]) for name, row in rows.items()} == SAID
+    assert {name: (row["state"], row["done"]) for name, row in one_by_one.items()} == SAID
+    assert [name for name, row in rows.items() if row["archived"]] == ["archived"]
+    assert [name for name, row in rows.items() if row["invalid"]] == ["invalid"]
+
+
+def test_the_command(registry: tuple[Session, str, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    _, url, store = registry
+    assert run_command_line(["--registry", url, "--store", str(store), "runs", "list", "--all", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert {row["name"]: (row["state"], row["done"]) for row in shown} == SAID
+
+
+def test_the_terminal_ui(registry: tuple[Session, str, Path]) -> None:
+    pages = runs_of_the_tui(registry[0], "archived"), runs_of_the_tui(registry[0])
+    rows = [row for listed in pages for row in listed.page(0)]
+    assert {row["name"]: (row["state"], row["done"]) for row in rows} == SAID
+
+
+@pytest.mark.parametrize("state", run_state.STATES)
+def test_the_filter_and_the_order(registry: tuple[Session, str, Path], state: str) -> None:
+    with registry[0].database.read() as sql:
+        found = run_filter.find(sql, f"state:{state}", archived=True)
+        in_order = [read.run(sql, id.hex)["done"] for id in run_filter.find(sql, "", "units", archived=True)]
+    assert set(found) == {uuid_of(digest_of(name)) for name, (said, _) in SAID.items() if said == state}
+    assert in_order == sorted(in_order)
+
+
+def test_queries(registry: tuple[Session, str, Path]) -> None:
+    rows = run_sql(registry[0].database, "SELECT run, state, done, archived, invalid FROM runs").rows
+    assert {row["run"]: (row["state"], row["done"]) for row in rows} == SAID
+    assert [row["run"] for row in rows if row["archived"]] == ["archived"]
+    assert [row["run"] for row in rows if row["invalid"]] == ["invalid"]
+
+
+def test_lineage(registry: tuple[Session, str, Path]) -> None:
+    nodes = {name: lineage.Node("run", uuid_of(digest_of(name)).hex) for name in CASES}
+    with registry[0].database.read() as sql:
+        facts = lineage.describe(sql, [*nodes.values(), lineage.Node("run", UUID(int=7).hex)])
+    assert {name: facts[node]["state"] for name, node in nodes.items()} == {
+        **{name: state for name, (state, _) in SAID.items()},
+        "invalid": "invalid",
+    }
+    assert facts[lineage.Node("run", UUID(int=7).hex)]["state"] == "missing"
+
+
+def test_status_of_what_runs(registry: tuple[Session, str, Path]) -> None:
+    with registry[0].database.read() as sql:
+        rows = {row["name"]: (row["state"], row["done"]) for row in status.foreground(sql)}
+        ended = {row["name"]: row["done"] for row in status.ended(sql, START - timedelta(days=1))}
+    assert rows == {name: said for name, said in SAID.items() if said[0] == "running"}
+    assert ended == {n: done for n, (state, done) in SAID.items() if state not in ("running", "planned")}
+
+
+def test_a_part_of_the_units(registry: tuple[Session, str, Path]) -> None:
+    with registry[0].database.read() as sql:
+        for name, (_, ranges, _, _) in CASES.items():
+            run_id, units = uuid_of(digest_of(name)), {u for start, stop in ranges for u in range(start, stop)}
+            assert run_state.complete_units(sql, run_id) == units
+            for low, high in ((0, 5), (3, 4), (6, 10), (4, 7)):
+                assert run_state.done_of(sql, run_id, range(low, high)) == len(units & set(range(low, high)))
+                assert run_state.complete_units(sql, run_id, low, high) == units & set(range(low, high))
