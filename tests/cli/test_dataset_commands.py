@@ -18,12 +18,16 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import click
 import pytest
 import zstandard
 
+from chessreg.entities import entity
 from chessreg.registry import tables
+from chessreg.session import open_session
+from tui.data.datasetgames import dataset_games
 
 COMMAND = [sys.executable, "-m", "chessreg.cli"]
 MOVES = ["e4 e5 Nf3 Nc6", "d4 d5 c4 e6", "c4 e5 g3", "e4 c5 Nf3 d6 d4", "Nf3 d5 g3", "e4 e6 d4 d5", "d4 Nf6 c4 g6"]
@@ -408,3 +412,16 @@ def test_what_needs_games_refuses_positions_and_files_of_both_are_refused(
     assert here("run", "train", "--datasets", "boards", "--dry-run") == 4
     assert "this dataset holds positions, and games are needed" in here.err
     assert here.err.count("\n") <= 2
+
+
+def test_the_app_tells_a_dataset_of_positions_and_pages_through_it(here: Any, positions: Path, pgn: Path) -> None:
+    made = here.json("dataset", "add", positions, "--name", "boards")
+    here.json("dataset", "add", pgn, "--name", "mine")
+    session = open_session()
+    thing = entity("dataset").thing(session, UUID(made["id"]))
+    assert "30 games · 60 positions" in thing.summary
+    pages = dataset_games(session)
+    assert pages.count == 60 + 21
+    rows = pages.page(0)
+    assert (rows[1]["result"], rows[1]["plies"], rows[1]["text"][:20]) == ("e7e5", 1, AFTER[:20])
+    assert rows[60]["text"].startswith("1.e4")

@@ -14,7 +14,7 @@ import pytest
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.dataset import Games
-from chessreg.games.positions import Positions, build, identity, open_positions, verify
+from chessreg.games.positions import Positions, _board, build, identity, open_positions, verify
 from chessreg.games.split import Part
 
 AFTER_E4 = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
@@ -72,6 +72,21 @@ def test_a_parquet_keeps_moves_evaluations_game_and_ply(tmp_path: Path) -> None:
     assert (second["eval_before"], second["judgment"]) == (None, None)
     assert first["game_hash"] == second["game_hash"]
     assert verify(tmp_path / "made").problems == []
+
+
+@pytest.mark.parametrize(
+    "fen",
+    [
+        chess.STARTING_FEN, AFTER_E4, PUZZLE, "r3k2r/8/8/8/8/8/8/R3K2R b Kq - 12 0", "8/8/8/8/8/8/8/8 w - - 0 1",
+        "rnbqkbnr/ppp1p1pp/8/3pPp2/8/8/PPPP1PPP/RNBQKBNR w KQkq f6 0 3", "4k3/8/8/8/8/8/8/4K3 w KQkq - 0 1",
+        "bqnbnrkr/pppppppp/8/8/8/8/PPPPPPPP/BQNBNRKR w KQkq - 0 1",
+    ],
+)  # fmt: skip
+def test_boards_are_those_of_python_chess(fen: str) -> None:
+    ours, theirs = _board(fen), chess.Board(fen)
+    assert ours == theirs
+    assert (ours.fen(), ours.status(), ours.castling_rights) == (theirs.fen(), theirs.status(), theirs.castling_rights)
+    assert ours.promoted == theirs.promoted
 
 
 @pytest.mark.parametrize("header", ["", "PuzzleId,FEN,Moves,Rating\n"])
