@@ -23,7 +23,8 @@ def import_() -> None:
 @click.argument("source", required=False, metavar="FILE|FOLDER", type=click.Path(path_type=Path))
 @click.option("--reference", is_flag=True, help="The model that comes with chessreg, instead of a file.")
 @click.option("--name", help="What to call the checkpoint.")
-@click.option("--tokenizer", default="pgn-char-32", show_default=True, help="What the model reads.")
+@click.option("--encoding", default="pgn-char-32", show_default=True, help="How chess is written for the model.")
+@click.option("--tokenizer", hidden=True, help="The earlier name of --encoding.")
 @click.option(
     "--trained-on",
     multiple=True,
@@ -33,13 +34,20 @@ def import_() -> None:
 @json_option
 @pass_home
 def checkpoint(
-    home: Home, source: Path | None, reference: bool, name: str | None, tokenizer: str, trained_on: tuple[str, ...]
+    home: Home,
+    source: Path | None,
+    reference: bool,
+    name: str | None,
+    encoding: str,
+    tokenizer: str | None,
+    trained_on: tuple[str, ...],
 ) -> None:
-    """Import a model: a nanoGPT ckpt.pt, a TransformerLens .pth, or a Hugging Face folder with a GPT-2.
+    """Import a model: a nanoGPT ckpt.pt, a TransformerLens .pth, or a Hugging Face folder with a causal model.
 
-    It is converted to safetensors and compared, logit by logit, with the original's own weights. A folded
-    TransformerLens file stays folded: its residual stream is centred, as the checkpoint then says. A file that would
-    execute code is refused, never run. The same weights are recognised.
+    GPT-2 is served fast; Llama, GPT-NeoX and others through TransformerLens. It is converted to safetensors and
+    compared, logit by logit, with the original's own weights. A folded TransformerLens file stays folded: its residual
+    stream is centred, as the checkpoint then says. A file that would execute code is refused, never run. The same
+    weights are recognised.
 
     \b
     Example: chessreg import checkpoint ckpt.pt --name karvonen-8
@@ -49,12 +57,15 @@ def checkpoint(
 
     if reference == (source is not None):
         raise click.UsageError("give a file or folder, or --reference")
+    if tokenizer is not None:
+        click.echo("--tokenizer is called --encoding now", err=True)
+        encoding = tokenizer
     session = home.session()
     if source is None:
         made = checkpoints.import_reference(session.database, session.store, name or "reference")
     else:
         made = checkpoints.import_checkpoint(
-            session.database, session.store, source, name=name, tokenizer=tokenizer, trained_on=trained_on or None
+            session.database, session.store, source, name=name, encoding=encoding, trained_on=trained_on or None
         )
     tell(home, made)
 

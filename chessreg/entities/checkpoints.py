@@ -85,7 +85,7 @@ def import_checkpoint(
     source: Path,
     *,
     name: str | None = None,
-    tokenizer: str = "pgn-char-32",
+    encoding: str = "pgn-char-32",
     trained_on: Sequence[str] | None = None,
     fetched: dict[str, Any] | None = None,
 ) -> Registered:
@@ -106,7 +106,7 @@ def import_checkpoint(
     recipes = None if trained_on is None else [inputs.recipe("dataset", reference) for reference in trained_on]
     register.prepare(database, name)
     with store.stage(NOUN) as folder:
-        report = importers.import_checkpoint(source, folder, tokenizer=tokenizer)
+        report = importers.import_checkpoint(source, folder, encoding=encoding)
         info = report.info
         if is_ours(source, folder):  # comes home unchanged, and so keeps its digest
             for file in FILES:
@@ -162,17 +162,17 @@ def is_ours(source: Path, converted: Path) -> bool:
 
     if not all((source / file).is_file() for file in FILES):
         return False
-    if read_info(source).tokenizer != read_info(converted).tokenizer:
+    if read_info(source).encoding != read_info(converted).encoding:
         raise BadInputError(
-            f"{source.name} was made for tokenizer {read_info(source).tokenizer}",
-            f"give --tokenizer {read_info(source).tokenizer}",
+            f"{source.name} was made for encoding {read_info(source).encoding}",
+            f"give --encoding {read_info(source).encoding}",
         )
     ours, theirs = load_model(source).state_dict(), load_model(converted).state_dict()
     return ours.keys() == theirs.keys() and all(torch.equal(ours[k], theirs[k]) for k in ours)
 
 
 def find_content(database: Database, store: Store, content: str) -> Registered | None:
-    """The checkpoint with these weights, configuration and tokenizer (`models.checkpoint.digest`), if there is one."""
+    """The checkpoint with these weights, configuration and encoding (`models.checkpoint.digest`), if there is one."""
     from chessreg.models.checkpoint import digest
 
     with database.read() as session:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.models.edits import Edit, position_set
 from chessreg.models.passes import Keep, Ragged, packed, rectangle
+from chessreg.models.recompute import TokenCache, recomputed
 from chessreg.models.row_attention import CALL
 from chessreg.models.slot_cache import SlotCache
 
@@ -53,7 +54,7 @@ class DecodingSession:
         self.model = model
         self.edits = list(edits)
         self.tokens: list[list[int]] = [[] for _ in range(rows)]
-        self.cache = SlotCache(model.n_layers, rows)
+        self.cache: Any = SlotCache(model.n_layers, rows) if model.network.cached else TokenCache(rows)
         self.logprobs = torch.full((rows, model.outputs), torch.nan, device=model.device)
         self._clean = [0] * rows  # how many of a row's columns hold keys and values that may be reused
         self._known = [True] * rows  # whether a row's logprobs are of its last token
@@ -280,13 +281,14 @@ class DecodingSession:
 
         The caller keeps the session's own books; `keep` gets watched residuals, [T, d_model].
         """
-        way = packed if self._packs(new.rows, new.counts.tolist(), not new.fresh) else rectangle
+        packs = self._packs(new.rows, new.counts.tolist(), not new.fresh)
+        way: Any = packed if packs else rectangle if self.model.network.cached else recomputed
         return way(self.model, self.cache, self.edits, new, set(self._watched), keep)
 
     @property
     def packable(self) -> bool:
         """Whether passes may be packed: on a CPU. Rows without new tokens then cost nothing."""
-        return self.model.device.type == "cpu"
+        return self.model.device.type == "cpu" and self.model.network.cached
 
     def _packs(self, rows: Sequence[int], counts: Sequence[int], history: bool) -> bool:
         """Whether a pass over so many new tokens of these rows is packed: where that costs less."""

@@ -38,7 +38,7 @@ def models(world, tmp_path_factory):
             twin = random_gpt2(GPT2Config(n_layer=2, n_head=2, n_embd=32, block_size=160, vocab_size=size), seed=3)
             folder = tmp_path_factory.mktemp("model") / called
             save_checkpoint(twin, folder, CheckpointInfo.of(twin, name))
-            checkpoints.import_checkpoint(session.database, session.store, folder, name=called, tokenizer=name)
+            checkpoints.import_checkpoint(session.database, session.store, folder, name=called, encoding=name)
 
 
 def run(session, spec) -> str:

@@ -218,10 +218,10 @@ def test_weights_that_do_not_fit_are_named(name: str, tmp_path: Path) -> None:
 
 def test_a_tokenizer_of_another_size_is_refused(tmp_path: Path) -> None:
     path = written(nanogpt_checkpoint(vocab_size=40), tmp_path / "ckpt.pt")
-    with pytest.raises(BadInputError, match="vocabulary of 40, tokenizer pgn-char-32 has 32"):
+    with pytest.raises(BadInputError, match="vocabulary of 40, encoding pgn-char-32 has 32"):
         import_checkpoint(path, tmp_path / "out")
     with pytest.raises(NotFoundError, match="no-such"):
-        import_checkpoint(path, tmp_path / "out", tokenizer="no-such")
+        import_checkpoint(path, tmp_path / "out", encoding="no-such")
 
 
 def test_paths_formats_and_folders_are_checked(tmp_path: Path) -> None:

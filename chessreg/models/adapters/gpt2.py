@@ -306,4 +306,4 @@ def check_shape(config: GPT2Config, weights: Mapping[str, Tensor]) -> None:
         raise BadInputError(f"the configuration says {config.n_layer} layers, the weights have {layers}")
 
 
-ADAPTERS.register(GPT2.architecture, GPT2)
+ADAPTERS[GPT2.architecture] = GPT2

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from chessreg.encodings import encoding
+from chessreg.encodings import encoding as encoding_named
 from chessreg.errors import BadInputError
 from chessreg.models.checkpoint import CheckpointInfo, digest, save_checkpoint
 from chessreg.models.importers.source import Source, open_source
@@ -69,7 +69,7 @@ def register(format: ImportFormat) -> None:
 
 
 def import_checkpoint(
-    path: Path, folder: Path, *, tokenizer: str = "pgn-char-32", format: str | None = None
+    path: Path, folder: Path, *, encoding: str = "pgn-char-32", format: str | None = None
 ) -> ImportReport:
     """Convert the checkpoint at `path` into `folder` (layout: checkpoint.py).
 
@@ -77,22 +77,22 @@ def import_checkpoint(
     independent forward pass over the raw weights. A pickle that would execute code is refused, never run.
     Raises NotFoundError (no such path) or BadInputError (unknown or damaged format, shapes, vocabulary, NaN).
     """
-    size = encoding(tokenizer).size
+    size = encoding_named(encoding).size
     source = open_source(Path(path))
     chosen = recognise(source, format)
     imported = chosen.read(source)
     vocabulary = imported.model.vocab_size
     if vocabulary != size:
         raise BadInputError(
-            f"{source.path.name} has a vocabulary of {vocabulary}, tokenizer {tokenizer} has {size}",
-            "choose another with --tokenizer",
+            f"{source.path.name} has a vocabulary of {vocabulary}, encoding {encoding} has {size}",
+            "choose another with --encoding",
         )
     difference, compared = compare_logits(imported)
     if not difference <= LARGEST_DIFFERENCE:
         raise BadInputError(f"{source.path.name}: the converted model's logits differ by {difference:.2g}")
     origin = {"format": chosen.name, "file": source.path.name, "sha256": sha256_of(source.path), **imported.source}
     info = CheckpointInfo.of(
-        imported.model, tokenizer, residual=imported.residual, tokens_seen=imported.tokens_seen, source=origin
+        imported.model, encoding, residual=imported.residual, tokens_seen=imported.tokens_seen, source=origin
     )
     save_checkpoint(imported.model, folder, info)
     return ImportReport(chosen.name, folder, info, digest(folder), difference, compared)

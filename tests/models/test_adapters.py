@@ -1,0 +1,201 @@
+"""Adapters: each against the library it replaces, or against itself computed the slow way."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from chessreg.errors import BadInputError
+from chessreg.models.adapters import ADAPTERS, Bridged, adapter
+from chessreg.models.adapters.bridge import as_hugging_face
+from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
+from chessreg.models.adapters.gpt2 import GPT2, GPT2Config, random_gpt2
+from chessreg.models.checkpoint import CheckpointInfo, read_info, save_checkpoint
+from chessreg.models.edits import Edit
+from chessreg.models.importers import import_checkpoint
+from chessreg.models.language_model import LanguageModel
+from chessreg.models.tree import Continuations
+
+TOKENS = torch.randint(32, (3, 40), generator=torch.Generator().manual_seed(0))
+
+
+def hugging_face(kind: str, vocabulary: int = 32) -> Any:
+    """A tiny Llama with grouped queries, or a GPT-NeoX."""
+    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    shape = {"vocab_size": vocabulary, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    shape |= {"num_attention_heads": 4, "max_position_embeddings": 96, "initializer_range": 0.4}
+    if kind == "llama":
+        return LlamaForCausalLM(LlamaConfig(**shape, num_key_value_heads=2, tie_word_embeddings=True)).eval()
+    return GPTNeoXForCausalLM(GPTNeoXConfig(**shape)).eval()
+
+
+def bridged(kind: str) -> LanguageModel:
+    return LanguageModel(Bridged(hugging_face(kind)))
+
+
+def fen_encoder(attention: str = "bidirectional", embedding: str = "own") -> LanguageModel:
+    network = FenEncoder(FenConfig(2, 4, 32, attention, embedding)).untrained(1)  # type: ignore[arg-type]
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter *= 8 if parameter.dim() == 2 else 1
+    return LanguageModel(network, CheckpointInfo.of(network, "fen-77"))
+
+
+class Slow(GPT2):
+    """A GPT-2 whose sessions keep no keys and values."""
+
+    cached = False
+
+
+@pytest.mark.parametrize("options", [{}, {"activation": "gelu_new", "bias": True}, {"tied_head": False, "d_mlp": 40}])
+def test_gpt2_equals_the_library_transformers(options: dict[str, Any]) -> None:
+    bias = options.pop("bias", False)
+    config = GPT2Config(n_layer=3, n_head=4, n_embd=32, block_size=96, vocab_size=32, **options)
+    weights = {
+        name: tensor * 4 + (0.1 * torch.randn(tensor.shape) if bias else 0)
+        for name, tensor in random_gpt2(config, 3).weights().items()
+    }
+    model = LanguageModel(GPT2.of_weights(config, weights))
+    assert isinstance(model.network, GPT2)
+    assert model.network.has_biases is bias
+    theirs = as_hugging_face(model.network)
+    with torch.inference_mode():
+        expected = theirs(TOKENS, output_hidden_states=True)
+    assert float((model.logits(TOKENS) - expected.logits).abs().max()) <= 1e-5
+    assert float((model.residuals(TOKENS, [0, 1]) - torch.stack(expected.hidden_states[1:3])).abs().max()) <= 1e-5
+    session = model.session(3)
+    session.feed([row[:7].tolist() for row in TOKENS])
+    found = session.feed([row[7:].tolist() for row in TOKENS])
+    assert float((found - expected.logits[:, -1].log_softmax(-1)).abs().max()) <= 2e-5
+
+
+@pytest.mark.parametrize("mask", ["all", "last", "test-even-ids"])
+def test_a_session_that_recomputes_equals_one_that_keeps_keys_and_values(tiny: LanguageModel, mask: str) -> None:
+    assert isinstance(tiny.network, GPT2)
+    slow = LanguageModel(Slow.of_weights(tiny.network.config, tiny.network.weights()))
+    vectors = torch.randn(3, 32, generator=torch.Generator().manual_seed(2))
+    edits = [Edit(0, vectors, 2.0, mask), Edit(1, vectors[0], -1.0, mask)]
+    sessions = [model.session(3, edits) for model in (tiny, slow)]
+    grown = [[(1, 2, 3), (1, 4)], [(5,)], [(6, 7, 8, 9), (6, 7)]]
+
+    def same(one: Any, other: Any) -> None:
+        np.testing.assert_allclose(np.asarray(one), np.asarray(other), atol=2e-4)
+
+    same(*(session.feed([[1, 2, 3, 4], [5], [6, 7]]) for session in sessions))
+    for depth in (1, 2):
+        trees = [Continuations(session) for session in sessions]
+        for tree in trees:
+            tree.grow([[node[:depth] for node in row] for row in grown])
+            tree.grow(grown)
+        for place, row in enumerate(grown):
+            same(*(tree.lines(place, [(), *row]) for tree in trees))
+    same(*(session.feed([[8], [], [9, 10, 11]]) for session in sessions))
+    for session in sessions:
+        session.rollback([1, 0, 2])
+    same(*(session.refresh() for session in sessions))
+    same(*(session.residuals([0, 1]) for session in sessions))
+    for session in sessions:
+        session.select([2, 0, 0])
+    same(*(session.feed([[1], [2, 3], [4]]) for session in sessions))
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt_neox"])
+def test_other_architectures_go_through_the_bridge(kind: str, tmp_path: Path) -> None:
+    theirs = hugging_face(kind)
+    theirs.save_pretrained(tmp_path / "theirs")
+    report = import_checkpoint(tmp_path / "theirs", tmp_path / "ours", encoding="pgn-char-32")
+    assert report.max_logit_difference <= 1e-4
+    assert (report.info.architecture["family"], report.info.encoding) == (kind, "pgn-char-32")
+    model = LanguageModel.load(tmp_path / "ours")
+    assert (model.adapter, model.attention, model.head) == ("bridge", "causal", "next-token")
+    assert report.info.parameters == sum(p.numel() for p in theirs.parameters())
+    with torch.inference_mode():
+        expected = theirs(TOKENS, output_hidden_states=True)
+    assert float((model.logits(TOKENS) - expected.logits).abs().max()) <= 1e-4
+    assert float((model.residuals(TOKENS, [0])[0] - expected.hidden_states[1]).abs().max()) <= 1e-4
+    session = model.session(2)
+    session.feed([TOKENS[0, :20].tolist(), TOKENS[1, :33].tolist()])
+    found = session.feed([TOKENS[0, 20:].tolist(), TOKENS[1, 33:].tolist()])
+    assert float((found - expected.logits[:2, -1].log_softmax(-1)).abs().max()) <= 1e-4
+    layers = theirs.model.layers if kind == "llama" else theirs.gpt_neox.layers
+    vector = torch.randn(32, generator=torch.Generator().manual_seed(1))
+    layers[0].register_forward_hook(
+        lambda block, given, out: (out[0] + vector, *out[1:]) if isinstance(out, tuple) else out + vector
+    )
+    with torch.inference_mode():
+        edited = theirs(TOKENS).logits
+    assert float((edited - expected.logits).abs().max()) > 0.1
+    assert float((model.logits(TOKENS, edits=[Edit(0, vector)]) - edited).abs().max()) <= 1e-4
+    with pytest.raises(BadInputError, match="as a bias"):
+        model.logits(TOKENS, edits=[Edit(0, vector, form="mlp-bias")])
+    save_checkpoint(model.network, tmp_path / "again", read_info(tmp_path / "ours"))
+    assert (tmp_path / "again/model.safetensors").read_bytes() == (tmp_path / "ours/model.safetensors").read_bytes()
+    twin = model.network.untrained(3)
+    assert torch.equal(twin(TOKENS), model.network.untrained(3)(TOKENS))
+
+
+@pytest.mark.parametrize("attention", ["causal", "bidirectional"])
+@pytest.mark.parametrize("embedding", ["own", "tied"])
+def test_a_fen_encoder_is_saved_edited_and_asked(attention: str, embedding: str, tmp_path: Path) -> None:
+    model = fen_encoder(attention, embedding)
+    save_checkpoint(model.network, tmp_path, model.info)
+    info = read_info(tmp_path)
+    assert (info.encoding, info.attention, info.head) == ("fen-77", attention, "action")
+    again = LanguageModel.load(tmp_path)
+    tokens = torch.randint(31, (3, 77), generator=torch.Generator().manual_seed(0))
+    logits = model.logits(tokens)
+    assert torch.equal(again.logits(tokens), logits)
+    assert logits.shape == (3, 1, 1968)
+    changed = tokens.clone()
+    changed[:, 50] = (changed[:, 50] + 1) % 31
+    moved = (model.residuals(changed, [1]) - model.residuals(tokens, [1]))[0].abs().amax(-1) > 0
+    assert bool(moved[:, :50].any()) is (attention == "bidirectional")  # what a causal mask takes away
+    assert bool(moved[:, 50:].all())
+    vector = torch.randn(32, generator=torch.Generator().manual_seed(1))
+    edit = Edit(0, vector, 3.0)
+    added = model.residuals(tokens, [0], edits=[edit]) - model.residuals(tokens, [0])
+    torch.testing.assert_close(added[0], (3 * vector).expand(3, 77, 32))
+    session = model.session(3, [edit])
+    expected = model.logits(tokens, edits=[edit])[:, 0].log_softmax(-1)
+    assert float((session.feed(tokens.tolist()) - expected).abs().max()) <= 1e-5
+    assert Continuations(session).lines(1, [()]).shape == (1, 1968)
+    with pytest.raises(BadInputError, match="77 tokens"):
+        model.logits(tokens[:, :70])
+
+
+def test_the_authors_encoder_has_his_number_of_parameters() -> None:
+    with torch.device("meta"):
+        model = FenEncoder(FenConfig(embedding="tied"))
+    assert model.count_parameters()[0] == 26_222_080
+    assert model.count_parameters()[0] - model.wpe.weight.numel() == 26_182_144
+
+
+def test_an_architecture_is_registered_once() -> None:
+    assert adapter("gpt2") is GPT2
+    assert adapter("llama") is Bridged
+    with pytest.raises(ValueError, match="registered already"):
+        ADAPTERS["gpt2"] = GPT2
+
+
+def test_gpt2_and_fen_encoder_run_without_transformers(tiny: LanguageModel, tmp_path: Path) -> None:
+    save_checkpoint(tiny.network, tmp_path / "gpt2", CheckpointInfo.of(tiny.network, "pgn-char-32"))
+    save_checkpoint(fen_encoder().network, tmp_path / "fen", fen_encoder().info)
+    script = f"""
+        import sys
+        from chessreg.models.language_model import LanguageModel
+
+        LanguageModel.load("{tmp_path}/gpt2").session(1).feed([[1, 2, 3]])
+        LanguageModel.load("{tmp_path}/fen").session(1).feed([[0] * 77])
+        print(*sorted({{"torch", "transformers", "transformer_lens"}} & set(sys.modules)))
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "torch"
