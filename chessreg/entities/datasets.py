@@ -61,10 +61,10 @@ def add_dataset(
     """Read games (PGN, transcript CSV) or positions (Parquet, CSV with FENs) into the store, registered as one dataset.
 
     The same bytes under the same filters are recognised, and only named. `rating_scale` None: guessed from the tags.
-    `detail` is added to the report. Raises NotFoundError and BadInputError as `games.dataset.build` does, and
+    `detail` is added to the report. Raises NotFoundError and BadInputError as `games.build.build` does, and
     BadInputError for a taken name; then nothing is stored or recorded.
     """
-    from chessreg.games import dataset, positions
+    from chessreg.games import build, dataset, positions
     from chessreg.games.report import file_sha256
 
     of_positions = holds_positions(paths)
@@ -89,7 +89,7 @@ def add_dataset(
         if of_positions:
             report = positions.build(paths, made, salvage=salvage, on_progress=shown)
         else:
-            report = dataset.build(paths, made, salvage=salvage, min_plies=min_plies, on_progress=shown)
+            report = build.build(paths, made, salvage=salvage, min_plies=min_plies, on_progress=shown)
         for file in sorted(made.iterdir()):
             file.rename(folder / file.name)
         made.rmdir()

@@ -12,7 +12,6 @@ import numpy as np
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games import moves
-from chessreg.games.build import Progress, build
 from chessreg.games.report import (
     GAMES_FILE,
     POSITIONS_FILE,
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 CONTENTS = {"games": GAMES_FILE, "positions": POSITIONS_FILE}
 """What a dataset may hold, and the file that it is in."""
-__all__ = ["DatasetReport", "Games", "Progress", "SourceFile", "Verification", "build", "identity", "verify"]
+__all__ = ["DatasetReport", "Games", "SourceFile", "Verification", "identity", "verify"]
 
 
 class DatasetFile:

@@ -216,11 +216,10 @@ class Inputs:
 
     def items(self, reference: str, field: str = "dataset") -> tuple[Games | Positions, Part | None]:
         """The same of a dataset of either."""
-        from chessreg.games.dataset import Games
-        from chessreg.games.positions import Positions
+        from chessreg.games.report import POSITIONS_FILE
 
-        folder, part = self._dataset(reference, field)
-        return (Positions if (folder / Positions.file_name).is_file() else Games)(folder), part
+        folder, _ = self._dataset(reference, field)
+        return (self.positions if (folder / POSITIONS_FILE).is_file() else self.dataset)(reference, field)
 
     def _dataset(self, reference: str, field: str) -> tuple[Path, Part | None]:
         """The folder of a dataset reference, and the part it names."""

@@ -130,6 +130,7 @@ MOVED = {  # sources of kinds as earlier runs recorded them: a module, or module
     "chessreg.experiments.imported_directions": "chessreg.experiments.imported",
     "chessreg.experiments.imported_games": "chessreg.experiments.imported",
 }
+OWN = "chessreg.experiments"
 FILE_MODULES = "chessreg_kind_"  # the name of a module loaded from a user's file
 
 
@@ -197,7 +198,7 @@ def load_file(reference: str) -> Kind:
 def kinds() -> Registry[Kind]:
     """Every kind by name: our own modules, and the entry points `chessreg.kinds`."""
     found: Registry[Kind] = Registry("kind of experiment")
-    package = importlib.import_module("chessreg.experiments")
+    package = importlib.import_module(OWN)
     classes = [
         kind
         for info in pkgutil.iter_modules(package.__path__)
@@ -221,13 +222,30 @@ def kind(reference: str) -> Kind:
             return checked(getattr(importlib.import_module(MOVED.get(module, module)), name))
         except (ImportError, AttributeError) as error:
             raise NotFoundError(f"kind {reference} cannot be loaded", str(error)) from error
+    words = reference.replace("-", "_").partition("_")
+    for module in dict.fromkeys(("".join(words), words[0])):
+        for found in in_room(module):
+            if found.name == reference:
+                return checked(found)
     return kinds()[reference]
+
+
+def in_room(module: str) -> list[type[Kind]]:
+    """Our own kinds in this module or package, without a look at the others; none where there is no such module."""
+    name = f"{OWN}.{module}"
+    if not module.isidentifier() or importlib.util.find_spec(name) is None:
+        return []
+    return in_module(importlib.import_module(name))
 
 
 def of_spec(spec: Spec, reference: str | None = None) -> Kind:
     """The kind whose spec this is, or the one of that reference. Raises NotFoundError when there is none."""
     if reference:
         return kind(reference)
+    room = type(spec).__module__.removeprefix(f"{OWN}.").partition(".")[0]
+    for cls in in_room(room):
+        if cls.spec is type(spec):
+            return checked(cls)
     for found in kinds().values():
         if found.spec is type(spec):
             return found

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import chess.pgn
 
-from chessreg.games.dataset import build
+from chessreg.games.build import build
 from chessreg.games.sources import Source
 
 

@@ -9,7 +9,8 @@ import chess
 import chess.pgn
 import pytest
 
-from chessreg.games.dataset import Games, build
+from chessreg.games.build import build
+from chessreg.games.dataset import Games
 from chessreg.games.typed import board_after
 
 GAMES = {

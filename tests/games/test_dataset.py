@@ -19,7 +19,8 @@ import zstandard
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.games import build as build_module
 from chessreg.games import moves, report, sources
-from chessreg.games.dataset import Games, build, identity, verify
+from chessreg.games.build import build
+from chessreg.games.dataset import Games, identity, verify
 from chessreg.games.split import parse_parts
 
 

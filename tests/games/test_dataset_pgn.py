@@ -10,7 +10,8 @@ import chess.pgn
 import pytest
 
 from chessreg.games import moves, movetext
-from chessreg.games.dataset import DatasetReport, Games, build, verify
+from chessreg.games.build import build
+from chessreg.games.dataset import DatasetReport, Games, verify
 
 TAGS = '[Event "E"]\n[Site "S"]\n[Date "2020.01.02"]\n[White "W"]\n[Black "B"]\n[Result "1-0"]\n\n'
 GOOD = TAGS + "1. d4 d5 1-0\n\n"

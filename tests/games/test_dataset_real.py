@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from chessreg.games import moves
-from chessreg.games.dataset import Games, build, verify
+from chessreg.games.build import build
+from chessreg.games.dataset import Games, verify
 from chessreg.games.reader import boards_of
 from chessreg.noise import generator
 

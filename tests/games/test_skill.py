@@ -178,7 +178,8 @@ def test_sources_and_time_controls_as_the_tags_give_them():
 
 
 def test_the_shared_games_give_about_as_many_of_each_class(shared_data, tmp_path):
-    from chessreg.games.dataset import Games, build
+    from chessreg.games.build import build
+    from chessreg.games.dataset import Games
 
     build([shared_data / "games" / "lichess-probe-test.pgn.zst"], tmp_path / "d")
     games = Games(tmp_path / "d")

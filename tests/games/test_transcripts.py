@@ -16,7 +16,8 @@ import zstandard
 
 from chessreg.errors import BadInputError
 from chessreg.games import sources, transcripts
-from chessreg.games.dataset import Games, build
+from chessreg.games.build import build
+from chessreg.games.dataset import Games
 from chessreg.games.transcripts import TranscriptSource, open_source
 from chessreg.noise import generator
 
