@@ -315,7 +315,9 @@ class _BadRowError(Exception):
 
 
 def _row(given: dict[str, Any], tally: Tally) -> dict[str, Any]:
-    """The columns of a row, moves checked on the board. Raises _BadRowError."""
+    """The columns of a row, moves checked on the board. Raises _BadRowError.
+
+    A ply that does not fit the side to move (counted from 1, or of the move before) is taken from the FEN."""
     fen = str(given["fen"] or "").strip()
     try:
         board = _board(fen)
@@ -353,7 +355,7 @@ def _row(given: dict[str, Any], tally: Tally) -> dict[str, Any]:
         "rating": _number(given.get("rating")),
         "judgment": given.get("judgment") or None,
         "game": game,
-        "ply": board.ply() if ply is None else ply,
+        "ply": board.ply() if ply is None or ply < 0 or (ply % 2 == 0) != board.turn else ply,
     }
 
 

@@ -126,11 +126,11 @@ def test_the_ply_of_a_position_is_that_of_its_move_number() -> None:
 
 
 def test_positions_of_random_games_are_those_of_python_chess(tmp_path: Path) -> None:
-    """Castling rights, en passant that is legal, both counters, of every position of 20 games of random moves."""
+    """Castling rights, en passant that is legal, both counters, of every position of 12 games of random moves."""
     from chessreg.games.build import build
     from tests.conftest import random_game
 
-    (tmp_path / "random.pgn").write_text("".join(random_game(number, 200) for number in range(20)))
+    (tmp_path / "random.pgn").write_text("".join(random_game(number, 120) for number in range(12)))
     build([tmp_path / "random.pgn"], tmp_path / "made")
     games = Games(tmp_path / "made")
     tokens = fen.games(games, np.arange(len(games)))

@@ -135,6 +135,12 @@ def test_untidy_files_are_read(tmp_path: Path) -> None:
     assert (report.noncanonical, report.duplicates) == (1, 1)
 
 
+def test_a_ply_that_does_not_fit_the_side_to_move_is_the_fen_s(tmp_path: Path) -> None:
+    text = HEADER + "".join(f"{AFTER_E4},,,g,{ply}\n" for ply in ("1", "2", "-1", "31", "x"))
+    build([write(tmp_path, text)], tmp_path / "made")
+    assert [row["ply"] for row in rows(tmp_path / "made")] == [1, 1, 1, 31, 1]
+
+
 def test_no_game_is_in_two_parts_and_positions_without_one_are_cut_by_themselves(tmp_path: Path) -> None:
     board, text = chess.Board(), HEADER
     for number in range(40):
