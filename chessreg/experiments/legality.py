@@ -15,18 +15,20 @@ import numpy as np
 import sqlalchemy
 from pydantic import Field
 
-from chessreg.experiments.edit.kind import arrows
-from chessreg.experiments.settings.games import GameSelection, select
-from chessreg.games.boardframe import BoardFrame
+from chessreg.encodings import encoding as encoding_named
+from chessreg.experiments.settings.games import GameSelection, select, turn_prompts
+from chessreg.games.boardframe import BoardFrame, move_arrows
+from chessreg.games.moves import unpack
 from chessreg.registry import tables
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import CheckpointRef, How
 
 if TYPE_CHECKING:
-    from chessreg.encodings.tokenizers import Tokenizer
+    from chessreg.encodings import Encoding
+    from chessreg.games.dataset import Games
     from chessreg.models.decoding import DecodingSession
-    from chessreg.models.edits import Edit
+    from chessreg.models.edits import ResidualEdit
     from chessreg.models.language_model import LanguageModel
     from chessreg.runs.task import Task
 
@@ -69,17 +71,20 @@ class Legality(Kind):
         return Estimate({"trial": int((plies // (STRIDE_PLIES * spec.every) + 1).sum())})
 
     def run(self, task: Task[LegalitySpec, LegalityHow]) -> None:
-        from chessreg.encodings.tokenizers import tokenizer
         from chessreg.models.devices import prepare
         from chessreg.models.language_model import LanguageModel
 
-        _, folder = task.inputs.checkpoint(task.spec.checkpoint)
+        spec = task.spec
+        _, folder = task.inputs.checkpoint(spec.checkpoint)
         model = LanguageModel.load(folder, device=prepare(task.how.device, task.how.threads))
-        pgn = tokenizer(model.info.tokenizer)
-        games, places = select(task.spec, task.inputs)
+        games, places = select(spec, task.inputs)
         for start in range(0, len(task.units), task.how.batch_games):
             units = task.units[start : start + task.how.batch_games]
-            walk(task, model, pgn, units, games.texts(places[units]), places[units])
+            tries = first_tries(model, games, places[units], black=spec.black, every=spec.every, mass=spec.mass)
+            for ply, turns in enumerate(tries):
+                for turn in turns:
+                    emit(task, units[turn.game], int(places[units[turn.game]]), turn)
+                task.progress((units[0] + 1) / (task.units[-1] + 1), f"ply {ply}")
             for unit in units:
                 task.done(unit)
 
@@ -87,38 +92,27 @@ class Legality(Kind):
         return frames_of_turns(row, inputs)
 
 
-def walk(
-    task: Task[LegalitySpec, LegalityHow],
-    model: LanguageModel,
-    pgn: Tokenizer,
-    units: list[int],
-    texts: list[str],
-    places: np.ndarray,
-) -> None:
-    """Judge what the model writes at the turns of these games."""
-    spec = task.spec
-    for ply, turns in enumerate(first_tries(model, pgn, texts, black=spec.black, every=spec.every, mass=spec.mass)):
-        for turn in turns:
-            task.emit(
-                "trial",
-                units[turn.game],
-                condition="clean",
-                sample=-ply - 1,  # greedy texts count down, one for each ply
-                intervention_id=None,
-                item=int(places[turn.game]),
-                ply=ply,
-                fen=turn.board.fen(),
-                text=turn.text[:32],
-                legal_original=turn.move is not None,
-                legal_modified=None,
-                mass_original=turn.mass,
-                mass_modified=None,
-            )
-        task.progress((units[0] + 1) / (task.units[-1] + 1), f"ply {ply}")
+def emit(task: Task[LegalitySpec, LegalityHow], unit: int, place: int, turn: FirstTry) -> None:
+    """The row of one turn."""
+    task.emit(
+        "trial",
+        unit,
+        condition="clean",
+        sample=-turn.ply - 1,  # greedy texts count down, one for each ply
+        intervention_id=None,
+        item=place,
+        ply=turn.ply,
+        fen=turn.board.fen(),
+        text=turn.text[:32],
+        legal_original=turn.move is not None,
+        legal_modified=None,
+        mass_original=turn.mass,
+        mass_modified=None,
+    )
 
 
 def frames_of_turns(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-    """One frame per looked-at turn of a game: the position, and the greedy text as an arrow or as an illegal try."""
+    """One frame per turn at which the model was asked: the position, and the text as an arrow or as an illegal try."""
     trial = tables.Trial
     with inputs.database.read() as session:
         rows = session.scalars(
@@ -126,27 +120,28 @@ def frames_of_turns(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
             .where(trial.run_id == UUID(str(row["run_id"])), trial.unit == int(row["unit"]))
             .order_by(trial.ply)
         ).all()
+        spec = LegalitySpec(**session.get_one(tables.Run, UUID(str(row["run_id"]))).spec)
         session.expunge_all()
+    encoding = encoding_named(inputs.checkpoint_row(spec.checkpoint).tokenizer)
     frames = []
     for turn in rows:
         board = chess.Board(turn.fen)
+        arrows = move_arrows(board, [encoding.parse(turn.text, board)])
         legal = "legal" if turn.legal_original else "illegal"
         caption = [f"the model writes {turn.text!r}: {legal}"]
         if turn.mass_original is not None:
             caption.append(f"legal move mass {turn.mass_original:.3f}")
         frames.append(
-            BoardFrame.from_board(
-                board, title=f"game {turn.item}, ply {turn.ply}", arrows=arrows([turn], board), caption=caption
-            )
+            BoardFrame.from_board(board, title=f"game {turn.item}, ply {turn.ply}", arrows=arrows, caption=caption)
         )
     return frames
 
 
 @dataclass(frozen=True)
-class Written:
-    """The greedy text at one turn. `game` is the place of the game among those given, `board` the position (the walk's
-    own: copy what is to be kept), `move` the legal move that the text names, if it names one, `mass` the exact
-    probability of a legal move, 0 to 1, where that was asked for."""
+class FirstTry:
+    """What a model writes first at one turn, greedily. `game` is the place of the game among those given, `board` the
+    position (the walk's own: copy what is to be kept), `move` the legal move that the text names, if it names one,
+    `mass` the exact probability of a legal move, 0 to 1, where that was asked for."""
 
     game: int
     ply: int
@@ -158,46 +153,55 @@ class Written:
 
 def first_tries(
     model: LanguageModel,
-    pgn: Tokenizer,
-    texts: Sequence[str],
+    games: Games,
+    places: np.ndarray,
     *,
     black: bool = False,
     every: int = 1,
     mass: bool = False,
-    edits: Sequence[Edit] = (),
-) -> Iterator[list[Written]]:
-    """Go through these games together, ply by ply; at every `every`th turn of one side write a move, then go on as the
-    game did. Yields one list a ply, empty where nothing was written. A game whose prompt leaves no room for a move in
-    the model's context is not asked any more."""
+    edits: Sequence[ResidualEdit] = (),
+) -> Iterator[list[FirstTry]]:
+    """Go through the games at these rows together, ply by ply; at every `every`th turn of one side write a move, then
+    go on as the game did. Yields one list a ply, empty where nothing was written. A game whose prompt leaves no room
+    for a move in the model's context is not asked any more."""
     from chessreg.models.sampling import sample_moves
 
-    moves = [[word.split(".")[-1] for word in text[1:].split()] for text in texts]
-    boards = [chess.Board() for _ in texts]
-    session = model.session(len(texts), edits)
+    encoding = model.encoding
+    prompts = turn_prompts(encoding, games, places, "black" if black else "white")
+    moves = [unpack(packed) for packed in games.moves(places)]
+    boards = [chess.Board() for _ in places]
+    session = model.session(len(boards), edits)
     for ply in range(max(map(len, moves))):
-        active = [r for r, played in enumerate(moves) if ply < len(played)]
-        written: list[Written] = []
-        if ply % STRIDE_PLIES == black and ply // STRIDE_PLIES % every == 0:
-            prompts = {r: list(map(int, pgn.encode(pgn.prompt(moves[r][:ply])))) for r in active}
-            room = [r for r in active if len(prompts[r]) + pgn.max_move_tokens < model.block_size]
-            session.sync([prompts[r] if r in room else session.tokens[r] for r in range(len(texts))])
-            if room:
-                sampled = sample_moves(session, pgn, [(0,)] * len(room), temperature=0.0, rows=room)
-                masses = legal_masses(session, pgn, boards, room) if mass else [None] * len(room)
-                written = [
-                    Written(r, ply, boards[r], one.text, pgn.parse(one.text, boards[r]), share)
-                    for r, one, share in zip(room, sampled, masses, strict=True)
+        tries: list[FirstTry] = []
+        if ply // STRIDE_PLIES % every == 0:
+            asked = [r for r, own in enumerate(prompts) if ply in own]
+            rows = [r for r in asked if has_room(model, prompts[r][ply])]
+            if rows:
+                session.sync([prompts[r][ply] if r in rows else session.tokens[r] for r in range(len(boards))])
+                at = [boards[r] for r in rows]
+                written = sample_moves(session, encoding, at, [(0,)] * len(rows), temperature=0.0, rows=rows)
+                masses = legal_masses(session, encoding, at, rows) if mass else [None] * len(rows)
+                tries = [
+                    FirstTry(r, ply, board, one.text, encoding.parse(one.tokens, board), share)
+                    for r, board, one, share in zip(rows, at, written, masses, strict=True)
                 ]
-        yield written
-        for r in active:
-            boards[r].push_san(moves[r][ply])
+        yield tries
+        for board, played in zip(boards, moves, strict=True):
+            if ply < len(played):
+                board.push(played[ply])
+
+
+def has_room(model: LanguageModel, prompt: Sequence[int]) -> bool:
+    """Whether a move fits behind a prompt. Of a history a little more room is asked for than the move needs."""
+    needed = len(prompt) + model.encoding.max_move_tokens + (1 if model.encoding.content == "history" else -1)
+    return needed <= model.block_size
 
 
 def legal_masses(
-    session: DecodingSession, pgn: Tokenizer, boards: list[chess.Board], rows: list[int]
+    session: DecodingSession, encoding: Encoding, boards: list[chess.Board], rows: list[int]
 ) -> list[float | None]:
-    """The exact probability that each row's next text is a legal move, 0 to 1."""
+    """The exact probability that what each row writes next is a legal move, 0 to 1."""
     from chessreg.models.legal import legal_move_mass, move_logprobs
 
-    scored = move_logprobs(session, [boards[r] for r in rows], pgn, rows)
+    scored = move_logprobs(session, boards, encoding, rows)
     return [min(legal_move_mass(row), 1.0) for row in scored]

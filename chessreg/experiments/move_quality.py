@@ -14,7 +14,7 @@ import numpy as np
 import sqlalchemy
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from chessreg.encodings.tokenizers import tokenizer
+from chessreg.encodings import encoding
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.legality import first_tries
 from chessreg.experiments.matches import engine_row
@@ -122,11 +122,11 @@ class MoveQuality(Kind):
         return source(spec, inputs).count
 
     def check(self, spec: MoveQualitySpec, inputs: Inputs) -> None:
-        """Raise for what would only fail later: the engine, a vector, a tokenizer that is not here."""
+        """Raise for what would only fail later: the engine, a vector, an encoding that is not here."""
         find_stockfish()
         if spec.checkpoint is not None:
             checkpoint, _ = inputs.checkpoint(spec.checkpoint)
-            tokenizer(checkpoint.tokenizer)
+            encoding(checkpoint.tokenizer)  # raises NotFoundError
             if spec.intervention.active:
                 vector_rows(spec.intervention, checkpoint, inputs)
 
@@ -243,7 +243,6 @@ class FirstTries:
 
         spec, device = self._spec, prepare(task.how.device, task.how.threads)
         model = LanguageModel.load(self.folder, device=device)
-        pgn = tokenizer(model.info.tokenizer)
         intervention = self._load(spec.intervention, self._checkpoint, self._inputs)
         if intervention is not None:
             self.intervention_id = intervention.id
@@ -251,9 +250,10 @@ class FirstTries:
         for start in range(0, len(task.units), task.how.batch_games):
             units = task.units[start : start + task.how.batch_games]
             games = [JudgedGame(unit, int(self.places[unit])) for unit in units]
-            texts = self.dataset.texts(self.places[units])
             edits = intervention.edits(device) if intervention else ()
-            for turns in first_tries(model, pgn, texts, black=spec.black, every=spec.every, edits=edits):
+            for turns in first_tries(
+                model, self.dataset, self.places[units], black=spec.black, every=spec.every, edits=edits
+            ):
                 for turn in turns:
                     kept = Turn(turn.ply, turn.board.copy(), turn.text, turn.move)
                     games[turn.game].turns.append(kept)

@@ -156,6 +156,15 @@ def squares_of(board: chess.BaseBoard) -> str:
     return "".join(pieces[square].symbol() if square in pieces else EMPTY for square in range(64))
 
 
+def move_arrows(board: chess.Board, moves: Sequence[chess.Move | None]) -> list[Arrow]:
+    """The moves that there are among these, each as heavy as it is frequent and labelled in SAN."""
+    count: dict[chess.Move, int] = {}
+    for move in moves:
+        if move:
+            count[move] = count.get(move, 0) + 1
+    return [Arrow(m.from_square, m.to_square, n / len(moves), board.san(m)) for m, n in count.items()]
+
+
 def game_frames(
     moves: Sequence[str],
     title: str = "",

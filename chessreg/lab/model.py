@@ -6,7 +6,7 @@ What the clean model says is kept while only the edit changes.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -15,7 +15,6 @@ from uuid import UUID
 import chess
 import numpy as np
 
-from chessreg.encodings.tokenizers import tokenizer
 from chessreg.entities.probe import FittedProbe, load_probe
 from chessreg.errors import BadInputError
 from chessreg.experiments.edit.editor import canonical_probabilities, mass_of, scale_of
@@ -26,21 +25,19 @@ from chessreg.experiments.edit.spec import probed_layers
 from chessreg.experiments.edit.states import Removal, after_moves, removal
 from chessreg.experiments.settings import interventions
 from chessreg.experiments.settings.interventions import InterventionSettings
+from chessreg.games.moves import pack, sans
 from chessreg.lab.answer import Answer, Ranked, Side
 from chessreg.lab.question import Position, StoredState
 from chessreg.models.language_model import LanguageModel
-from chessreg.models.sampling import sample_trees
-from chessreg.models.tree import Beginning, Continuations
+from chessreg.models.sampling import SampledText, sample_trees
+from chessreg.models.tree import Prefix, TokenTree
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from chessreg.encodings.tokenizers import Tokenizer
     from chessreg.models.decoding import DecodingSession
-    from chessreg.models.edits import Edit
+    from chessreg.models.edits import ResidualEdit
     from chessreg.runs.inputs import Inputs
-
-Texts = dict[Beginning, chess.Move]
 
 
 @dataclass(frozen=True)
@@ -57,39 +54,36 @@ class Scene:
     def modified(self) -> chess.Board | None:
         return self.removed.modified if self.removed else None
 
-    @property
-    def language(self) -> Tokenizer:
-        return tokenizer(self.model.info.tokenizer)
-
     @cached_property
-    def texts(self) -> list[Texts]:
-        """The canonical texts of the original and, where there is one, of the modified board."""
+    def answers(self) -> list[dict[Prefix, chess.Move]]:
+        """The canonical answers of the original and, where there is one, of the modified board."""
         boards = [self.board, *([self.modified] if self.modified else [])]
-        return [
-            {tuple(self.language.encode(self.language.spell(board, move)).tolist()): move for move in board.legal_moves}
-            for board in boards
-        ]
+        return [{ids: move for move, ids in self.model.encoding.answers(board).items()} for board in boards]
 
-    def greedy(self, trees: Continuations) -> str:
-        limit = self.language.max_move_tokens
-        [[sampled]] = sample_trees(trees, self.language, [[(0,)]], temperature=[0.0], max_tokens=limit)
-        return sampled.text
+    def greedy(self, trees: TokenTree) -> SampledText:
+        [[written]] = sample_trees(trees, self.model.encoding, [self.board], [[(0,)]], temperature=[0.0])
+        return written
 
-    def side(self, session: DecodingSession, edits: Sequence[Edit] = ()) -> Side:
+    def side(self, session: DecodingSession, edits: Sequence[ResidualEdit] = ()) -> Side:
         """What the model says here; `session` holds the prompt under these edits."""
         logits = np.zeros((0, 64, 13), np.float32)
         if self.probes:
             residuals = session.residuals([probe.layer for probe in self.probes])[:, 0]
             logits = logits_of(residuals, self.model, self.prompt, self.probes, edits)
-        trees = Continuations(session)
-        [probability] = canonical_probabilities(trees, [tuple(frozenset(texts) for texts in self.texts)])
-        masses = [mass_of(probability, frozenset(texts)) for texts in self.texts]
-        ranks = [ranked(texts, probability, self.language) for texts in self.texts]
-        text = self.greedy(trees)
-        legal = self.language.parse(text, self.board) is not None
-        both = self.modified is not None
+        trees = TokenTree(session)
+        [probability] = canonical_probabilities(trees, [tuple(frozenset(answers) for answers in self.answers)])
+        masses = [mass_of(probability, frozenset(answers)) for answers in self.answers]
+        written = self.greedy(trees)
+        legal = self.model.encoding.parse(written.tokens, self.board) is not None
+        ranks, modified = ranked(self.answers[0], probability, self.board), self.modified
         return Side(
-            text, legal, masses[0], masses[1] if both else None, ranks[0], ranks[1] if both else (), softmax(logits)
+            written.text,
+            legal,
+            masses[0],
+            masses[1] if modified else None,
+            ranks,
+            ranked(self.answers[1], probability, modified) if modified else (),
+            softmax(logits),
         )
 
 
@@ -115,23 +109,22 @@ class Lab:
     def _stored(self, question: StoredState) -> Answer:
         found = placed(self.inputs, UUID(hex=question.run), question.unit, question.condition)
         probes = self.probes(found.spec.probe)
-        scene = Scene(found.edited.model, found.state.board, tuple(found.prompt), probes, found.removed)
-        words = found.state.prompt[1:].split()
-        sans = tuple(word.rpartition(".")[2] for word in words if not word.endswith("."))
-        return replace(self._answer(scene, found.edits, found.condition.name), sans=sans)
+        board = found.state.board
+        scene = Scene(found.edited.model, board, found.state.prompt, probes, found.removed)
+        moves = tuple(sans(pack(board.move_stack)))
+        return replace(self._answer(scene, found.edits, found.condition.name), sans=moves)
 
     def _given(self, question: Position) -> Answer:
         recipe = self.inputs.recipe("checkpoint", question.checkpoint)
         _, folder = self.inputs.checkpoint(recipe)
-        model, state = self.model(folder), after_moves(question.moves)
-        language = tokenizer(model.info.tokenizer)
-        prompt = tuple(language.encode(language.prompt(question.moves.split())).tolist())
-        if len(prompt) + language.max_move_tokens > model.block_size:
+        model = self.model(folder)
+        state = after_moves(question.moves, model.encoding)
+        if len(state.prompt) + model.encoding.max_move_tokens - 1 > model.block_size:
             raise BadInputError(f"{state.ply} plies are more than this model's context holds", "take moves back")
         if state.board.is_game_over():
             raise BadInputError("the game is over there: no move to look at", "take a move back")
         probes = () if question.probe is None else self.probes(self.inputs.recipe("run:probe", question.probe))
-        scene = Scene(model, state.board, prompt, probes)
+        scene = Scene(model, state.board, state.prompt, probes)
         if not question.moves and question.vector is None:
             answer = self._answer(scene, [], why_not="make a move first: an edit is named by its moves")
         elif question.vector is not None:
@@ -144,10 +137,11 @@ class Lab:
 
     def _without_piece(self, scene: Scene, question: Position, recipe: str) -> Answer:
         """The probe's direction for the piece that the clean model moves, subtracted."""
-        state, text = after_moves(question.moves), scene.greedy(Continuations(self._session(scene)))
-        move = scene.language.parse(text, state.board)
+        state = after_moves(question.moves, scene.model.encoding)
+        written = scene.greedy(TokenTree(self._session(scene)))
+        move = scene.model.encoding.parse(written.tokens, state.board)
         if move is None:
-            why_not = f"the model writes {text.strip()!r}, which is no legal move: no piece to take off"
+            why_not = f"the model writes {written.text.strip()!r}, which is no legal move: no piece to take off"
             return self._answer(scene, [], why_not=why_not)
         probe = self.inputs.recipe("run:probe", question.probe or "")
         spec = question.spec().model_copy(update={"checkpoint": recipe, "probe": probe})
@@ -172,7 +166,7 @@ class Lab:
         words = f"{found.row['source']} x {question.scale:g}{where}"
         return self._answer(scene, found.edits(), words)
 
-    def _answer(self, scene: Scene, edits: Sequence[Edit], edit: str = "", why_not: str = "") -> Answer:
+    def _answer(self, scene: Scene, edits: Sequence[ResidualEdit], edit: str = "", why_not: str = "") -> Answer:
         session = self._session(scene)
         key = (scene.prompt, id(scene.model), id(scene.probes), scene.modified and scene.modified.fen())
         if self._side is None or self._side[0] != key:
@@ -211,9 +205,11 @@ class Lab:
         return self._clean[1]
 
 
-def ranked(texts: Texts, probability: dict[Beginning, float], language: Tokenizer) -> tuple[Ranked, ...]:
+def ranked(
+    answers: Mapping[Prefix, chess.Move], probability: Mapping[Prefix, float], board: chess.Board
+) -> tuple[Ranked, ...]:
     """The moves, the most probable first."""
-    found = [Ranked(m.uci(), language.decode(list(ids)).strip(), probability[ids]) for ids, m in texts.items()]
+    found = [Ranked(move.uci(), board.san(move), probability[ids]) for ids, move in answers.items()]
     return tuple(sorted(found, key=lambda move: (-move.probability, move.uci)))
 
 

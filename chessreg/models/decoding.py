@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from chessreg.errors import BadInputError, ChessregError
-from chessreg.models.edits import Edit, position_set
+from chessreg.models.edits import ResidualEdit, mask_named
 from chessreg.models.passes import Keep, Ragged, packed, rectangle
 from chessreg.models.recompute import TokenCache, recomputed
 from chessreg.models.row_attention import CALL
@@ -46,11 +46,11 @@ class DecodingSession:
     """Rows of token ids with their keys and values, and the log-probabilities of what comes next.
 
     `tokens[r]` is what row r holds. Rows begin empty. Everything equals a full recompute of each row to about 1e-5,
-    also under edits. An edit of unsettled positions (`last`) marks the last token's keys and values as not to be
-    reused: the token is fed once more, clean, with what comes after it.
+    also under edits. An edit whose mask is not prefix-stable (`last`) marks the last token's keys and values as not to
+    be reused: the token is fed once more, clean, with what comes after it.
     """
 
-    def __init__(self, model: LanguageModel, rows: int, edits: Sequence[Edit] = ()) -> None:
+    def __init__(self, model: LanguageModel, rows: int, edits: Sequence[ResidualEdit] = ()) -> None:
         self.model = model
         self.edits = list(edits)
         self.tokens: list[list[int]] = [[] for _ in range(rows)]
@@ -67,9 +67,9 @@ class DecodingSession:
         return len(self.tokens)
 
     @property
-    def settled(self) -> bool:
+    def prefix_stable(self) -> bool:
         """Whether keys and values of every token may be reused."""
-        return all(position_set(edit.positions).settled for edit in self.edits)
+        return all(mask_named(edit.token_mask).prefix_stable for edit in self.edits)
 
     def feed(self, rows: Sequence[Sequence[int]]) -> Tensor:
         """Append tokens, a list for each row (empty: nothing), and return log-probabilities of what comes next.
@@ -161,7 +161,7 @@ class DecodingSession:
         """Repeat each row `repeats` times: row r becomes rows r·repeats to (r + 1)·repeats - 1."""
         self.select([r for r in range(len(self)) for _ in range(repeats)])
 
-    def branch(self, edits: Sequence[Edit]) -> DecodingSession:
+    def branch(self, edits: Sequence[ResidualEdit]) -> DecodingSession:
         """A session of the same rows under edits, of which this one has none; each computes for itself from here on.
 
         Keys and values before the first position that an edit touches are taken over: of edits at the last position
@@ -179,12 +179,12 @@ class DecodingSession:
         other.refresh()
         return other
 
-    def _first_touched(self, edits: Sequence[Edit], tokens: list[int]) -> int:
+    def _first_touched(self, edits: Sequence[ResidualEdit], tokens: list[int]) -> int:
         """The first position that one of the edits changes; all of them if none does."""
-        if any(edit.positions == "all" for edit in edits):
+        if any(edit.token_mask == "all" for edit in edits):
             return 0
-        ids, language = np.array(tokens, np.int64), self.model.tokenizer
-        masks = [position_set(edit.positions).mask(ids, language) for edit in edits if len(ids)]
+        ids, encoding = np.array(tokens, np.int64), self.model.encoding
+        masks = [mask_named(edit.token_mask).of(ids, encoding) for edit in edits if len(ids)]
         return min((int(mask.argmax()) for mask in masks if mask.any()), default=len(tokens))
 
     @torch.inference_mode()
@@ -199,7 +199,7 @@ class DecodingSession:
     def residuals(self, layers: Sequence[int]) -> Tensor:
         """`blocks.L.hook_resid_post` at each row's last token, [layers, rows, d_model], under the session's edits.
 
-        That token is computed once more; no `Continuations` of this session may be in use. Zeros for an empty row.
+        That token is computed once more; no `TokenTree` of this session may be in use. Zeros for an empty row.
         """
         self._residuals = torch.zeros(
             len(layers), len(self), self.model.d_model, dtype=self.model.dtype, device=self.model.device
@@ -259,17 +259,17 @@ class DecodingSession:
 
         hidden = self.forward(Ragged(group, counts, first, ids, positions, None, masks), keep)
         self.logprobs[rows] = self.head(hidden[last])
-        unsettled = 0 if self.settled else 1
+        reusable = int(self.prefix_stable)
         for i in computed.tolist():
             self._known[group[i]] = True
-            self._clean[group[i]] = int(lengths[i]) - unsettled
+            self._clean[group[i]] = int(lengths[i]) - 1 + reusable
 
-    def _edit_mask(self, edit: Edit, group: list[int], first: np.ndarray) -> np.ndarray | None:
+    def _edit_mask(self, edit: ResidualEdit, group: list[int], first: np.ndarray) -> np.ndarray | None:
         """bool [tokens]: which of the tokens from these positions on the edit touches."""
-        if edit.positions == "all":
+        if edit.token_mask == "all":
             return None
-        chosen, language = position_set(edit.positions), self.model.tokenizer
-        masks = [chosen.mask(np.array(self.tokens[row], np.int64), language) for row in group]
+        chosen, encoding = mask_named(edit.token_mask), self.model.encoding
+        masks = [chosen.of(np.array(self.tokens[row], np.int64), encoding) for row in group]
         return np.concatenate([mask[start:] for mask, start in zip(masks, first, strict=True)])
 
     def head(self, hidden: Tensor) -> Tensor:

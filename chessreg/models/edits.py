@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from torch import Tensor, nn
 
-from chessreg.encodings import positions as text_positions
-from chessreg.encodings.tokenizers import tokenizer
+from chessreg.encodings import Encoding, Tokens
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.named import Registry
 
@@ -24,64 +23,64 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class PositionSet:
-    """Which positions of a sequence an edit touches.
+class TokenMask:
+    """Which tokens of a sequence an edit touches.
 
-    mask(tokens int [n], tokenizer name) → bool [n]. settled says whether a position's membership depends only on the
-    tokens up to it: then keys and values computed once stay right as the sequence grows.
+    of(tokens int [n], encoding) → bool [n]. prefix_stable says whether a token's membership depends only on the tokens
+    up to it: then keys and values computed once stay right as the sequence grows.
     """
 
     name: str
-    settled: bool
-    mask: Callable[[np.ndarray, str], np.ndarray]
+    prefix_stable: bool
+    of: Callable[[np.ndarray, Encoding], np.ndarray]
 
 
-POSITION_SETS: Registry[PositionSet] = Registry("position set")
+TOKEN_MASKS: Registry[TokenMask] = Registry("token mask")
 
 
-def register_positions(positions: PositionSet) -> None:
-    """Make a position set known by its name. Raises ValueError when the name is taken."""
-    POSITION_SETS[positions.name] = positions
+def register_mask(mask: TokenMask) -> None:
+    """Make a token mask known by its name. Raises ValueError when the name is taken."""
+    TOKEN_MASKS[mask.name] = mask
 
 
-def position_set(name: str) -> PositionSet:
-    """The position set of this name, or NotFoundError. `white_segments` is `white-segments`."""
-    return POSITION_SETS[name.replace("_", "-")]
+def mask_named(name: str) -> TokenMask:
+    """The token mask of this name, or NotFoundError. `white_segments` is `white-segments`."""
+    return TOKEN_MASKS[name.replace("_", "-")]
 
 
-register_positions(PositionSet("all", True, lambda tokens, tokenizer: np.ones(len(tokens), bool)))
-register_positions(PositionSet("last", False, lambda tokens, tokenizer: np.arange(len(tokens)) == len(tokens) - 1))
+register_mask(TokenMask("all", True, lambda tokens, encoding: np.ones(len(tokens), bool)))
+register_mask(TokenMask("last", False, lambda tokens, encoding: np.arange(len(tokens)) == len(tokens) - 1))
 
 
-def _of_text(name: str) -> PositionSet:
-    """Positions that games.positions finds in the text. Each depends on the characters up to it: they are settled."""
+def _of_sites(name: str) -> TokenMask:
+    """The sites of this name. They must depend on the tokens up to them alone, as those of segments do."""
 
-    def mask(tokens: np.ndarray, language: str) -> np.ndarray:
+    def mask(tokens: np.ndarray, encoding: Encoding) -> np.ndarray:
         chosen = np.zeros(len(tokens), bool)
-        chosen[text_positions.find(name, tokenizer(language).decode(tokens))[0]] = True
+        chosen[encoding.sites(name, Tokens.of([tokens])).token] = True
         return chosen
 
-    return PositionSet(name, True, mask)
+    return TokenMask(name, True, mask)
 
 
 for _name in ("white-segments", "black-segments", "dots"):
-    register_positions(_of_text(_name))
+    register_mask(_of_sites(_name))
 
 
 @dataclass(frozen=True, eq=False)
-class Edit:
-    """residual ± scale · vector after block `layer` (0-based), at a set of positions.
+class ResidualEdit:
+    """residual ± scale · vector after block `layer` (0-based), at the tokens of a mask.
 
     vector is [d_model], or [batch, d_model] for a direction of its own for each row; scale is a number, or [batch].
     The vector is not normalised here. The form `mlp-bias` adds it to the bias of the block's `mlp.c_proj` instead of
-    hooking the block's output: the same at every token, as chess_gpt_eval does it, for one vector at all positions.
-    Raises BadInputError for other shapes or an unknown op, form or position set.
+    hooking the block's output: the same at every token, as chess_gpt_eval does it, for one vector at all tokens.
+    Raises BadInputError for other shapes or an unknown op, form or token mask.
     """
 
     layer: int
     vector: Tensor
     scale: float | Tensor = 1.0
-    positions: str = "all"
+    token_mask: str = "all"
     op: Literal["add", "subtract"] = "add"
     form: Literal["hook", "mlp-bias"] = "hook"
 
@@ -90,17 +89,17 @@ class Edit:
             raise BadInputError(f"an edit's vector is [d_model] or [batch, d_model], not {list(self.vector.shape)}")
         if self.op not in ("add", "subtract"):
             raise BadInputError(f"an edit adds or subtracts; there is no op {self.op}")
-        position_set(self.positions)
+        mask_named(self.token_mask)
         if self.form not in ("hook", "mlp-bias"):
             raise BadInputError(f"an edit is a hook or an mlp-bias; there is no form {self.form}")
-        if self.form == "mlp-bias" and (self.positions != "all" or self.per_row):
-            raise BadInputError("a bias is one vector at every position", "other positions or rows need the form hook")
+        if self.form == "mlp-bias" and (self.token_mask != "all" or self.per_row):
+            raise BadInputError("a bias is one vector at every token", "other tokens or rows need the form hook")
 
     @property
     def per_row(self) -> bool:
         return self.vector.dim() == 2 or (isinstance(self.scale, Tensor) and self.scale.dim() == 1)
 
-    def take(self, rows: Tensor) -> Edit:
+    def take(self, rows: Tensor) -> ResidualEdit:
         """The edit of a batch that consists of these rows of the present one."""
         vector = self.vector[rows.to(self.vector.device)] if self.vector.dim() == 2 else self.vector
         scale = self.scale
@@ -117,7 +116,7 @@ class Edit:
 
 
 @contextmanager
-def editing(network: Network, edits: Sequence[tuple[Edit, Tensor | None]]) -> Iterator[None]:
+def editing(network: Network, edits: Sequence[tuple[ResidualEdit, Tensor | None]]) -> Iterator[None]:
     """Apply edits to every forward pass inside, in order; each with a mask bool [batch, length] or None (all).
 
     Raises NotFoundError for a layer that the model does not have.
@@ -141,7 +140,7 @@ def editing(network: Network, edits: Sequence[tuple[Edit, Tensor | None]]) -> It
             matrix.bias = bias
 
 
-def _add_bias(matrix: nn.Linear, edit: Edit) -> tuple[nn.Linear, nn.Parameter]:
+def _add_bias(matrix: nn.Linear, edit: ResidualEdit) -> tuple[nn.Linear, nn.Parameter]:
     """Give a block's last matrix a bias with the edit in it; returns the matrix and the bias that it had.
 
     chess_gpt_eval sets the bias; its models have none, so adding is the same there, and right for folded models too.
@@ -151,7 +150,7 @@ def _add_bias(matrix: nn.Linear, edit: Edit) -> tuple[nn.Linear, nn.Parameter]:
     return matrix, bias
 
 
-def _hook(edit: Edit, mask: Tensor | None) -> Callable[[nn.Module, Any, Tensor], Tensor]:
+def _hook(edit: ResidualEdit, mask: Tensor | None) -> Callable[[nn.Module, Any, Tensor], Tensor]:
     def hook(block: nn.Module, arguments: Any, residual: Tensor) -> Tensor:
         delta = edit.delta(residual)
         return residual + (delta if mask is None else delta * mask[:, :, None].to(residual.device, residual.dtype))

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from chessreg.encodings.tokenizers import Tokenizer, tokenizer
+from chessreg.encodings import Encoding, encoding
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.adapters.base import AttentionKind, HeadKind, Network
 from chessreg.models.checkpoint import CheckpointInfo, load_model, read_info
-from chessreg.models.edits import Edit, editing, position_set
+from chessreg.models.edits import ResidualEdit, editing, mask_named
 
 if TYPE_CHECKING:
     from chessreg.models.decoding import DecodingSession
@@ -51,9 +51,9 @@ class LanguageModel:
         return cls(load_model(folder, dtype).to(device), read_info(folder), folder.name)
 
     @property
-    def encoding(self) -> Tokenizer:
+    def encoding(self) -> Encoding:
         """How chess is written for it."""
-        return tokenizer(self.info.encoding)
+        return encoding(self.info.encoding)
 
     @property
     def attention(self) -> AttentionKind:
@@ -113,7 +113,7 @@ class LanguageModel:
         return self.network.blocks
 
     @torch.inference_mode()
-    def logits(self, tokens: Tensor, *, edits: Sequence[Edit] = (), lengths: Tensor | None = None) -> Tensor:
+    def logits(self, tokens: Tensor, *, edits: Sequence[ResidualEdit] = (), lengths: Tensor | None = None) -> Tensor:
         """Logits [batch, length, outputs] of token ids [batch, length]; of an action head [batch, 1, outputs].
 
         Rows may be padded on the right where attention is causal.
@@ -131,7 +131,7 @@ class LanguageModel:
         layers: Sequence[int],
         positions: Tensor | None = None,
         *,
-        edits: Sequence[Edit] = (),
+        edits: Sequence[ResidualEdit] = (),
         lengths: Tensor | None = None,
     ) -> Tensor:
         """`blocks.L.hook_resid_post` for each of `layers`: [layers, batch, length, d_model], in the model's dtype.
@@ -157,7 +157,7 @@ class LanguageModel:
                 self.network.hidden(tokens.to(self.device))
         return out
 
-    def session(self, rows: int, edits: Sequence[Edit] = ()) -> DecodingSession:
+    def session(self, rows: int, edits: Sequence[ResidualEdit] = ()) -> DecodingSession:
         """A decoding session of `rows` empty rows, whose every pass is edited with `edits`."""
         from chessreg.models.decoding import DecodingSession
 
@@ -207,18 +207,18 @@ class LanguageModel:
                 handle.remove()
 
     def _masked(
-        self, edits: Sequence[Edit], tokens: Tensor, lengths: Tensor | None
-    ) -> list[tuple[Edit, Tensor | None]]:
+        self, edits: Sequence[ResidualEdit], tokens: Tensor, lengths: Tensor | None
+    ) -> list[tuple[ResidualEdit, Tensor | None]]:
         """Each edit with its positions in this batch."""
-        masked: list[tuple[Edit, Tensor | None]] = []
+        masked: list[tuple[ResidualEdit, Tensor | None]] = []
         for edit in edits:
-            if edit.positions == "all":
+            if edit.token_mask == "all":
                 masked.append((edit, None))
                 continue
             mask = torch.zeros(tokens.shape, dtype=torch.bool)
             for row, ids in enumerate(tokens.cpu().numpy()):
                 own = len(ids) if lengths is None else int(lengths[row])
-                chosen = position_set(edit.positions).mask(ids[:own], self.tokenizer)
+                chosen = mask_named(edit.token_mask).of(ids[:own], self.encoding)
                 mask[row, :own] = torch.from_numpy(np.asarray(chosen, bool))
             masked.append((edit, mask.to(self.device)))
         return masked

@@ -1,12 +1,12 @@
 """Exact probabilities of legal moves, out of one forward pass.
 
-The spellings of a position's moves share beginnings, so they form a tree of characters (tree.py). Two masses: of the
-canonical spelling of every legal move, and of every text that would be read as a legal move.
+The token sequences of a position's moves share prefixes, so they form a tree (tree.py). Two masses: of the canonical
+answer of every legal move, and of everything that would be read as a legal move.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,44 +14,40 @@ import numpy as np
 
 from chessreg.errors import BadInputError
 from chessreg.models.decoding import DecodingSession
-from chessreg.models.tree import Beginning, Continuations
+from chessreg.models.tree import Prefix, TokenTree
 from chessreg.noise import uniform
 
 if TYPE_CHECKING:
     import chess
 
-    from chessreg.encodings.tokenizers import Tokenizer
+    from chessreg.encodings import Encoding
 
-FLOOR = 1e-6  # texts behind a beginning less probable than this are not followed; their sum is reported
+FLOOR = 1e-6  # what follows a prefix less probable than this is not followed; the sum of it is reported
 
 
-def text_logprobs(
-    session: DecodingSession,
-    texts: Sequence[Sequence[str]],
-    tokenizer: Tokenizer,
-    rows: Sequence[int] | None = None,
+def answer_logprobs(
+    session: DecodingSession, answers: Sequence[Sequence[Prefix]], rows: Sequence[int] | None = None
 ) -> list[np.ndarray]:
-    """log P of each text as the continuation of its row: a float64 array for each row (or for each of `rows`).
+    """log P of each answer as the continuation of its row: a float64 array for each row (or for each of `rows`).
 
-    Equal to feeding the texts one by one, under the session's edits too. Texts end with their terminator if its
-    probability is to count. Raises ContextFullError when a text would pass the model's last position.
+    Equal to feeding the answers one by one, under the session's edits too. They hold the token that ends a move if its
+    probability is to count. Raises ContextFullError when an answer would pass the model's last position.
     """
     chosen = list(range(len(session))) if rows is None else list(rows)
-    if len(texts) != len(chosen):
-        raise BadInputError(f"texts for {len(texts)} rows, {len(chosen)} rows are asked for")
+    if len(answers) != len(chosen):
+        raise BadInputError(f"answers for {len(answers)} rows, {len(chosen)} rows are asked for")
     if any(not session.tokens[row] for row in chosen):
         raise BadInputError("a row without a prompt has no continuation to score")
-    encoded = [[tuple(tokenizer.encode(text).tolist()) for text in row] for row in texts]
-    return sequence_logprobs(Continuations(session, chosen), encoded)
+    return sequence_logprobs(TokenTree(session, chosen), answers)
 
 
-def sequence_logprobs(trees: Continuations, sequences: Sequence[Sequence[Beginning]]) -> list[np.ndarray]:
+def sequence_logprobs(trees: TokenTree, sequences: Sequence[Sequence[Prefix]]) -> list[np.ndarray]:
     """log P of each sequence of token ids after its row: a float64 array for each row. Grows the trees by them."""
     trees.grow([[ids[:-1] for ids in row] for row in sequences])
     found = []
     for place, row in enumerate(sequences):
         steps = [(number, ids[:depth], token) for number, ids in enumerate(row) for depth, token in enumerate(ids)]
-        lines = trees.lines(place, [beginning for _, beginning, _ in steps]).astype(np.float64)
+        lines = trees.lines(place, [prefix for _, prefix, _ in steps]).astype(np.float64)
         values = lines[np.arange(len(steps)), [token for _, _, token in steps]]
         found.append(np.bincount([number for number, _, _ in steps], values, minlength=len(row)))
     return found
@@ -60,19 +56,18 @@ def sequence_logprobs(trees: Continuations, sequences: Sequence[Sequence[Beginni
 def move_logprobs(
     session: DecodingSession,
     boards: Sequence[chess.Board],
-    tokenizer: Tokenizer,
+    encoding: Encoding,
     rows: Sequence[int] | None = None,
 ) -> list[dict[str, float]]:
-    """{UCI: log P} of every legal move's canonical text with its terminator, for the board of each row.
+    """{UCI: log P} of every legal move's canonical answer, whole, for the board of each row.
 
-    The exponentials sum to the legal move mass; the rest is illegal moves and other spellings.
+    The exponentials sum to the legal move mass; the rest is illegal moves and other ways to write legal ones.
     """
-    moves = [list(board.legal_moves) for board in boards]
-    spelt = [[tokenizer.spell(board, move) for move in legal] for board, legal in zip(boards, moves, strict=True)]
-    scored = text_logprobs(session, spelt, tokenizer, rows)
+    answers = [encoding.answers(board) for board in boards]
+    scored = answer_logprobs(session, [list(own.values()) for own in answers], rows)
     return [
-        {move.uci(): float(value) for move, value in zip(legal, values, strict=True)}
-        for legal, values in zip(moves, scored, strict=True)
+        {move.uci(): float(value) for move, value in zip(own, values, strict=True)}
+        for own, values in zip(answers, scored, strict=True)
     ]
 
 
@@ -98,35 +93,34 @@ def choose_legal(logprobs: Mapping[str, float], temperature: float, *key: int | 
 
 @dataclass(frozen=True)
 class Mass:
-    """A probability in two parts: `found`, and at most `missed` on top, which lies behind beginnings below FLOOR."""
+    """A probability in two parts: `found`, and at most `missed` on top, which lies behind prefixes below FLOOR."""
 
     found: float
     missed: float
 
 
 class Trie:
-    """Texts by their tokens, with the sets that they belong to: made once, walked under every edit."""
+    """Token sequences with the sets that they belong to: made once, walked under every edit."""
 
     __slots__ = ("below", "children", "ends")
 
     def __init__(self) -> None:
         self.children: dict[int, Trie] = {}
-        self.ends = 0  # bit k: the text that ends here is in set k
-        self.below = 0  # bit k: a text that begins so is in set k
+        self.ends = 0  # bit k: the sequence that ends here is in set k
+        self.below = 0  # bit k: a sequence that begins so is in set k
 
     @classmethod
-    def of(cls, sets: Sequence[Collection[str]], tokenizer: Tokenizer) -> Trie:
-        """The texts of several sets."""
-        members: dict[str, int] = {}
-        for number, texts in enumerate(sets):
-            for text in texts:
-                members[text] = members.get(text, 0) | 1 << number
-        ids, offsets = tokenizer.encode_many(list(members))
-        tokens, root = ids.tolist(), cls()
-        for start, end, of in zip(offsets[:-1].tolist(), offsets[1:].tolist(), members.values(), strict=True):
+    def of(cls, sets: Sequence[Sequence[Prefix]]) -> Trie:
+        """The sequences of several sets, in their order: it is the order in which probabilities are added up."""
+        members: dict[Prefix, int] = {}
+        for number, sequences in enumerate(sets):
+            for ids in sequences:
+                members[ids] = members.get(ids, 0) | 1 << number
+        root = cls()
+        for ids, of in members.items():
             node = root
             node.below |= of
-            for token in tokens[start:end]:
+            for token in ids:
                 child = node.children.get(token)
                 if child is None:
                     child = node.children[token] = cls()
@@ -137,37 +131,37 @@ class Trie:
 
 
 def accepted_mass(
-    trees: Continuations, tries: Sequence[Trie], tokenizer: Tokenizer, max_tokens: int | None = None, sets: int = 1
+    trees: TokenTree, tries: Sequence[Trie], encoding: Encoding, max_tokens: int | None = None, sets: int = 1
 ) -> list[list[Mass]]:
-    """For each row and each of the `sets` of its trie: the probability that what the model writes is a text of it.
+    """For each row and each of the `sets` of its trie: the probability that what the model writes is in it.
 
-    A move is written as `sampling.sample_moves` writes it: until a stop token, or until `max_tokens`; what follows a
-    `;` is another game and does not count (`Tokenizer.parse`). A text of exactly `max_tokens` needs no end. Beginnings
-    are followed in the order of their depth while their probability is at least FLOOR; `missed` is exact, so the true
+    A move is written as `sampling.sample_moves` writes it: until it is complete, or until `max_tokens`. Where a token
+    ends a move, so does one that begins another game, and a sequence of exactly `max_tokens` needs no end. Prefixes are
+    followed in the order of their depth while their probability is at least FLOOR; `missed` is exact, so the true
     value lies in [found, found + missed].
     """
-    limit = tokenizer.max_move_tokens if max_tokens is None else max_tokens
-    stops = [*sorted(tokenizer.stop_ids), *tokenizer.encode(";").tolist()]
+    limit = encoding.max_move_tokens if max_tokens is None else max_tokens
+    stops = [*sorted(encoding.stop_ids), *sorted(encoding.boundary_ids)] if encoding.stop_ids else []
     found, missed = np.zeros((len(tries), sets)), np.zeros((len(tries), sets))
-    open_: list[list[tuple[Beginning, float, Trie]]] = [[((), 1.0, trie)] for trie in tries]
+    open_: list[list[tuple[Prefix, float, Trie]]] = [[((), 1.0, trie)] for trie in tries]
     bits = [[number for number in range(sets) if of >> number & 1] for of in range(1 << sets)]
     while any(open_):
-        trees.grow([[beginning for beginning, _, _ in row] for row in open_])
+        trees.grow([[prefix for prefix, _, _ in row] for row in open_])
         for place, row in enumerate(open_):
             if not row:
                 continue
-            lines = np.exp(trees.lines(place, [beginning for beginning, _, _ in row]).astype(np.float64))
+            lines = np.exp(trees.lines(place, [prefix for prefix, _, _ in row]).astype(np.float64))
             lines *= np.array([probability for _, probability, _ in row])[:, None]
             ended = lines[:, stops].sum(1).tolist()
-            opened: list[tuple[Beginning, float, Trie]] = []
-            for (beginning, _, node), after, end in zip(row, lines.tolist(), ended, strict=True):
+            opened: list[tuple[Prefix, float, Trie]] = []
+            for (prefix, _, node), after, end in zip(row, lines.tolist(), ended, strict=True):
                 found[place, bits[node.ends]] += end
                 for token, child in node.children.items():
-                    if len(beginning) + 1 == limit:  # cut here; only texts that end here are texts of the set
+                    if len(prefix) + 1 == limit or (child.ends and not stops):  # nothing more is written
                         found[place, bits[child.ends]] += after[token]
                     elif after[token] < FLOOR:
                         missed[place, bits[child.below]] += after[token]
                     else:
-                        opened.append(((*beginning, token), after[token], child))
+                        opened.append(((*prefix, token), after[token], child))
             open_[place] = opened
     return [[Mass(float(f), float(m)) for f, m in zip(*row, strict=True)] for row in zip(found, missed, strict=True)]

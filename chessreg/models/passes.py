@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chessreg.models.edits import Edit, editing
+from chessreg.models.edits import ResidualEdit, editing
 from chessreg.models.row_attention import spans
 from chessreg.models.slot_cache import SlotCache, Slots
 
@@ -61,7 +61,7 @@ class Ragged:
 
 
 def packed(
-    model: LanguageModel, cache: SlotCache, edits: Sequence[Edit], new: Ragged, watched: set[int], keep: Keep
+    model: LanguageModel, cache: SlotCache, edits: Sequence[ResidualEdit], new: Ragged, watched: set[int], keep: Keep
 ) -> Tensor:
     """Final hidden states [T, d_model]. Every token is a batch row of width 1, so nothing is padded.
 
@@ -81,7 +81,7 @@ def packed(
 
 
 def rectangle(
-    model: LanguageModel, cache: SlotCache, edits: Sequence[Edit], new: Ragged, watched: set[int], keep: Keep
+    model: LanguageModel, cache: SlotCache, edits: Sequence[ResidualEdit], new: Ragged, watched: set[int], keep: Keep
 ) -> Tensor:
     """Final hidden states [T, d_model], as `packed` gives them."""
     device, width = model.device, int(new.counts.max())
@@ -130,7 +130,7 @@ def _transform(
     ids: np.ndarray,
     positions: np.ndarray,
     mask: Tensor | None,
-    edits: Sequence[tuple[Edit, Tensor | None]],
+    edits: Sequence[tuple[ResidualEdit, Tensor | None]],
     watched: set[int],
     keep: Keep,
 ) -> Tensor:

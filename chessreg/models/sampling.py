@@ -1,4 +1,4 @@
-"""Writing moves character by character, with noise that does not depend on the batch."""
+"""Writing moves token by token, with noise that does not depend on the batch."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from chessreg.errors import BadInputError
 from chessreg.noise import uniform
 
 if TYPE_CHECKING:
-    from chessreg.encodings.tokenizers import Tokenizer
+    import chess
+
+    from chessreg.encodings import Encoding
     from chessreg.models.decoding import DecodingSession
-    from chessreg.models.tree import Continuations
+    from chessreg.models.tree import TokenTree
 
 Key = tuple[int | str, ...]
 
 
 @dataclass(frozen=True)
 class SampledText:
-    """One continuation. text is without the stop token, tokens with it; finished says whether one was sampled.
+    """One continuation. text is without a token that ends the move, tokens with it; finished: the move is complete.
 
     logprob is the natural log-probability of the tokens under the model at temperature 1.
     """
@@ -47,7 +49,8 @@ def draw(logprobs: np.ndarray, temperatures: np.ndarray, uniforms: np.ndarray) -
 
 def sample_moves(
     session: DecodingSession,
-    tokenizer: Tokenizer,
+    encoding: Encoding,
+    boards: Sequence[chess.Board],
     keys: Sequence[Key],
     *,
     temperature: float | Sequence[float] = 1.0,
@@ -55,18 +58,19 @@ def sample_moves(
     rows: Sequence[int] | None = None,
     keep: bool = False,
 ) -> list[SampledText]:
-    """One continuation for each row (or for each of `rows`), until a stop token or `max_tokens` (the tokenizer's).
+    """One continuation for each row (or for each of `rows`), until it is complete or has `max_tokens` (the encoding's).
 
-    keys name the draws of each continuation, for example (seed, unit, ply, try); the step is added here, so what is
-    sampled does not depend on which rows share a batch. temperature is one number or one for each; 0 is greedy.
-    The session comes back as it was; with `keep` it holds the sampled tokens except each row's last, which is a stop
-    token that was never fed, or the token at which the limit struck. A row at the model's last position ends
-    unfinished. Karvonen 2024 (chess_gpt_eval): at most 10 new characters, ending at a space.
+    boards are the positions in which the moves are written. keys name the draws of each continuation, for example
+    (seed, unit, ply, try); the step is added here, so what is sampled does not depend on which rows share a batch.
+    temperature is one number or one for each; 0 is greedy. The session comes back as it was; with `keep` it holds the
+    sampled tokens except each row's last, which completes the move or is the one at which the limit struck, and was
+    never fed. A row at the model's last position ends unfinished. Karvonen 2024 (chess_gpt_eval): at most 10 new
+    characters, ending at a space.
     """
     chosen = list(range(len(session))) if rows is None else list(rows)
     if len(keys) != len(chosen):
         raise BadInputError(f"{len(keys)} noise keys for {len(chosen)} rows")
-    limit = tokenizer.max_move_tokens if max_tokens is None else max_tokens
+    limit = encoding.max_move_tokens if max_tokens is None else max_tokens
     heats = np.broadcast_to(np.asarray(temperature, np.float64), (len(chosen),))
     before = session.mark()
     written: list[list[int]] = [[] for _ in chosen]
@@ -84,7 +88,8 @@ def sample_moves(
         active = [
             i
             for i in active
-            if written[i][-1] not in tokenizer.stop_ids and len(session.tokens[chosen[i]]) < session.model.block_size
+            if not encoding.complete(written[i], boards[i])
+            and len(session.tokens[chosen[i]]) < session.model.block_size
         ]
         if not active or step == limit - 1:
             break
@@ -94,12 +99,15 @@ def sample_moves(
         session.feed(new)
     if not keep:
         session.restore(before, chosen)
-    return [_sampled(tokenizer, ids, float(total)) for ids, total in zip(written, totals, strict=True)]
+    return [
+        _sampled(encoding, board, ids, float(total)) for board, ids, total in zip(boards, written, totals, strict=True)
+    ]
 
 
 def sample_trees(
-    trees: Continuations,
-    tokenizer: Tokenizer,
+    trees: TokenTree,
+    encoding: Encoding,
+    boards: Sequence[chess.Board],
     keys: Sequence[Sequence[Key]],
     *,
     temperature: Sequence[float],
@@ -107,10 +115,11 @@ def sample_trees(
 ) -> list[list[SampledText]]:
     """Several continuations of each row, one for each of its keys, of the given temperatures (one a key).
 
-    What `sample_moves` would write with the same keys. Continuations share the nodes of their row's tree, and what the
-    tree holds already is not computed again: after the legal moves were scored most texts cost nothing.
+    boards has one position a row. What `sample_moves` would write with the same keys. Continuations share the nodes of
+    their row's tree, and what the tree holds already is not computed again: after the legal moves were scored most
+    texts cost nothing.
     """
-    limit = tokenizer.max_move_tokens if max_tokens is None else max_tokens
+    limit = encoding.max_move_tokens if max_tokens is None else max_tokens
     heats = np.asarray(temperature, np.float64)
     drawn = [(place, number, key) for place, own in enumerate(keys) for number, key in enumerate(own)]
     written: list[tuple[int, ...]] = [()] * len(drawn)
@@ -136,15 +145,13 @@ def sample_trees(
         active = [
             i
             for i in active
-            if not written[i] or (written[i][-1] not in tokenizer.stop_ids and len(written[i]) < limit)
+            if not written[i] or (len(written[i]) < limit and not encoding.complete(written[i], boards[drawn[i][0]]))
         ]
-    texts = [_sampled(tokenizer, list(ids), float(total)) for ids, total in zip(written, totals, strict=True)]
-    found: list[list[SampledText]] = [[] for _ in keys]
-    for (place, _, _), text in zip(drawn, texts, strict=True):
-        found[place].append(text)
-    return found
+    texts: list[list[SampledText]] = [[] for _ in keys]
+    for (place, _, _), ids, total in zip(drawn, written, totals.tolist(), strict=True):
+        texts[place].append(_sampled(encoding, boards[place], list(ids), total))
+    return texts
 
 
-def _sampled(tokenizer: Tokenizer, ids: list[int], logprob: float) -> SampledText:
-    finished = bool(ids) and ids[-1] in tokenizer.stop_ids
-    return SampledText(tokenizer.decode(ids[:-1] if finished else ids), ids, logprob, finished)
+def _sampled(encoding: Encoding, board: chess.Board, ids: list[int], logprob: float) -> SampledText:
+    return SampledText(encoding.answer_text(ids), ids, logprob, encoding.complete(ids, board))

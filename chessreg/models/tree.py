@@ -1,6 +1,6 @@
-"""Trees of continuations: many texts after each row of a session, their shared beginnings computed once.
+"""Trees of tokens: many sequences after each row of a session, their shared prefixes computed once.
 
-A node is a beginning of a text. All new nodes of all rows go through the model at once: a node attends to its row's
+A node is a prefix of a sequence. All new nodes of all rows go through the model at once: a node attends to its row's
 prompt and to its own ancestors (tree attention), at the position that its depth gives. Nodes are written beyond the
 rows' lengths, so the session is as it was afterwards; whatever is fed to it forgets them.
 """
@@ -14,25 +14,25 @@ import numpy as np
 import torch
 
 from chessreg.models.decoding import ContextFullError, DecodingSession
-from chessreg.models.edits import position_set
+from chessreg.models.edits import mask_named
 from chessreg.models.passes import Ragged
 
 TREE_TOKENS = 8192  # the most nodes in one pass: bounds memory, not results
 
-Beginning = tuple[int, ...]
+Prefix = tuple[int, ...]
 
 
 @dataclass
 class _Row:
     """The nodes of one row. Columns are counted from the first that the row's tree may write.
 
-    With edits of unsettled positions a node with children exists twice: clean, for its descendants to attend to, and as
-    the last token that the edit touches, to be read.
+    With edits whose mask is not prefix-stable a node with children exists twice: clean, for its descendants to attend
+    to, and as the last token that the edit touches, to be read.
     """
 
     columns: int = 0
-    index: dict[Beginning, int] = field(default_factory=dict)  # node → its line in `logprobs`
-    paths: dict[Beginning, list[int]] = field(default_factory=dict)  # node → the columns that its children attend to
+    index: dict[Prefix, int] = field(default_factory=dict)  # node → its line in `logprobs`
+    paths: dict[Prefix, list[int]] = field(default_factory=dict)  # node → the columns that its children attend to
     logprobs: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.float32))
 
 
@@ -48,10 +48,10 @@ class _Batch:
     reads: list[int] = field(default_factory=list)  # which of the fed nodes are read, in the order of their lines
 
 
-class Continuations:
+class TokenTree:
     """Trees after the rows of a session (all, or `rows` of it), which grow as they are asked for.
 
-    The root of a tree is the row's prompt, the empty beginning; it is there from the start. While a tree is in use its
+    The root of a tree is the row's prompt, the empty prefix; it is there from the start. While a tree is in use its
     session may not be fed. Everything equals feeding the texts one by one, under the session's edits too.
     """
 
@@ -65,41 +65,41 @@ class Continuations:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def take(self, rows: Sequence[int]) -> Continuations:
+    def take(self, rows: Sequence[int]) -> TokenTree:
         """The trees of these rows of a session that has just been reduced to them (`DecodingSession.select`)."""
-        other = Continuations.__new__(Continuations)
+        other = TokenTree.__new__(TokenTree)
         other.session, other.rows = self.session, list(range(len(rows)))
         other._trees = [self._trees[row] for row in rows]
         return other
 
-    def logprobs(self, place: int, beginning: Beginning = ()) -> np.ndarray:
-        """Log-probabilities float32 [vocab] of the next token after a beginning that was grown."""
+    def logprobs(self, place: int, prefix: Prefix = ()) -> np.ndarray:
+        """Log-probabilities float32 [vocab] of the next token after a prefix that was grown."""
         tree = self._trees[place]
-        line: np.ndarray = tree.logprobs[tree.index[beginning]]
+        line: np.ndarray = tree.logprobs[tree.index[prefix]]
         return line
 
-    def lines(self, place: int, beginnings: Iterable[Beginning]) -> np.ndarray:
-        """The same for several beginnings, float32 [n, vocab]."""
+    def lines(self, place: int, prefixes: Iterable[Prefix]) -> np.ndarray:
+        """The same for several prefixes, float32 [n, vocab]."""
         tree = self._trees[place]
-        found: np.ndarray = tree.logprobs[[tree.index[beginning] for beginning in beginnings]]
+        found: np.ndarray = tree.logprobs[[tree.index[prefix] for prefix in prefixes]]
         return found
 
-    def has(self, place: int, beginning: Beginning) -> bool:
-        return beginning in self._trees[place].index
+    def has(self, place: int, prefix: Prefix) -> bool:
+        return prefix in self._trees[place].index
 
-    def grow(self, wanted: Sequence[Iterable[Beginning]]) -> None:
-        """Compute these beginnings of each row, and those on the way to them.
+    def grow(self, wanted: Sequence[Iterable[Prefix]]) -> None:
+        """Compute these prefixes of each row, and those on the way to them.
 
         Raises ContextFullError, before anything is computed, when one would pass the model's last position.
         """
         full = [
             row
-            for row, beginnings in zip(self.rows, wanted, strict=True)
-            if len(self.session.tokens[row]) + max(map(len, beginnings), default=0) > self.session.model.block_size
+            for row, prefixes in zip(self.rows, wanted, strict=True)
+            if len(self.session.tokens[row]) + max(map(len, prefixes), default=0) > self.session.model.block_size
         ]
         if full:
             raise ContextFullError(full, self.session.model.block_size)
-        batches = [self._plan(place, beginnings) for place, beginnings in enumerate(wanted)]
+        batches = [self._plan(place, prefixes) for place, prefixes in enumerate(wanted)]
         pending = [i for i in range(len(batches)) if batches[i].tokens]
         if not pending:
             return
@@ -111,26 +111,26 @@ class Continuations:
                 tree = self._trees[i]
                 tree.logprobs = np.concatenate([tree.logprobs, own[batches[i].reads]])
 
-    def _plan(self, place: int, beginnings: Iterable[Beginning]) -> _Batch:
-        """The tokens that a row must feed for these beginnings."""
+    def _plan(self, place: int, prefixes: Iterable[Prefix]) -> _Batch:
+        """The tokens that a row must feed for these prefixes."""
         session, row, tree = self.session, self.rows[place], self._trees[place]
         history = session.tokens[row]
         batch = _Batch(tree.columns)
-        for beginning in beginnings:
-            for depth in range(1, len(beginning) + 1):
-                node = beginning[:depth]
+        for prefix in prefixes:
+            for depth in range(1, len(prefix) + 1):
+                node = prefix[:depth]
                 if node in tree.index:
                     continue
                 above, path = self._seen(place, batch, node[:-1]), [*history, *node]
                 tree.index[node] = len(tree.index)
                 batch.reads.append(len(batch.tokens))
                 attended = self._add(tree, batch, path, above)
-                if session.settled:
+                if session.prefix_stable:
                     tree.paths[node] = attended
         return batch
 
-    def _seen(self, place: int, batch: _Batch, node: Beginning) -> list[int]:
-        """The columns that a node's children attend to; under unsettled edits the node is fed clean for them first."""
+    def _seen(self, place: int, batch: _Batch, node: Prefix) -> list[int]:
+        """The columns that a node's children attend to; where an edit is of the last token, it is fed clean first."""
         tree, row = self._trees[place], self.rows[place]
         if node not in tree.paths:
             history = self.session.tokens[row]
@@ -145,17 +145,17 @@ class Continuations:
         return tree.paths[node]
 
     def _add(self, tree: _Row, batch: _Batch, path: list[int], above: list[int], clean: bool = False) -> list[int]:
-        """Feed the last token of `path`; return the columns its children attend to. clean: without unsettled edits."""
+        """Feed the last token of `path`; return the columns its children attend to. clean: not as the last token."""
         touched = []
         for edit in self.session.edits:
-            positions = position_set(edit.positions)
-            if edit.positions == "all":
+            mask = mask_named(edit.token_mask)
+            if edit.token_mask == "all":
                 hit = True
-            elif edit.positions == "last":
+            elif edit.token_mask == "last":
                 hit = not clean
             else:
-                hit = bool(positions.mask(np.array(path, np.int64), self.session.model.tokenizer)[-1])
-                hit = hit and not (clean and not positions.settled)
+                hit = bool(mask.of(np.array(path, np.int64), self.session.model.encoding)[-1])
+                hit = hit and not (clean and not mask.prefix_stable)
             touched.append(hit)
         batch.tokens.append(path[-1])
         batch.positions.append(len(path) - 1)

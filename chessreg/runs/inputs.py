@@ -177,28 +177,35 @@ class Inputs:
 
     def artefact(self, field: str, reference: str) -> Located:
         """The artefact behind `sha256:` or `run:…/output`."""
+        digest, run_id = self._digest(reference)
+        return self.located(field, reference, digest, run_id)
+
+    def _digest(self, reference: str) -> tuple[str, UUID | None]:
+        """The digest of an artefact, and the run that made it, if one did."""
         if reference.startswith("sha256:"):
-            digest = reference.removeprefix("sha256:")
-            return self.located(field, reference, digest)
+            return reference.removeprefix("sha256:"), None
         run = self.run(reference, complete=False)
         output = reference.partition("/")[2]
         with self.database.read() as session:
             row = session.get(tables.Output, (run.id, output))
         if row is None:
             raise NotFoundError(f"{run.kind} run {run.id.hex[-6:]} has made no {output!r} yet")
-        return self.located(field, reference, row.digest, run.id)
+        return row.digest, run.id
 
     def checkpoint(self, reference: str, field: str = "checkpoint") -> tuple[tables.Checkpoint, Path]:
         """The checkpoint's row and its folder."""
         found = self.artefact(field, reference)
+        return self.checkpoint_row(reference), found.path
+
+    def checkpoint_row(self, reference: str) -> tables.Checkpoint:
+        """The checkpoint's row; its bytes need not be here."""
+        digest, _ = self._digest(reference)
         with self.database.read() as session:
-            row = session.scalars(
-                select(tables.Checkpoint).where(tables.Checkpoint.artefact == found.digest)
-            ).one_or_none()
+            row = session.scalars(select(tables.Checkpoint).where(tables.Checkpoint.artefact == digest)).one_or_none()
             if row is None:
-                raise NotFoundError(f"artefact {found.digest[:12]}… is no checkpoint of this registry")
+                raise NotFoundError(f"artefact {digest[:12]}… is no checkpoint of this registry")
             session.expunge(row)
-        return row, found.path
+        return row
 
     def dataset(self, reference: str, field: str = "dataset") -> tuple[Games, Part | None]:
         """The games of a dataset reference, and the part it names (None: all of them). BadInputError for positions."""

@@ -34,7 +34,7 @@ from chessreg.experiments.edit.spec import EditHow, EditSpec
 from chessreg.experiments.edit.states import State, removal, states
 from chessreg.experiments.probe import ProbeSpec
 from chessreg.experiments.settings.games import select
-from chessreg.models.edits import Edit
+from chessreg.models.edits import ResidualEdit
 from chessreg.models.language_model import LanguageModel
 from chessreg.models.sampling import draw
 from chessreg.noise import uniform
@@ -61,7 +61,7 @@ def plain_text(
     model: LanguageModel,
     stops: frozenset[int],
     prompt: list[int],
-    edits: list[Edit],
+    edits: list[ResidualEdit],
     key: tuple[Any, ...] | None,
     limit: int,
 ) -> list[int]:
@@ -77,19 +77,19 @@ def plain_text(
 
 def plain_way(editor: Editor, chosen: list[State]) -> dict[tuple[int, str, int], str]:
     """Texts by (unit, condition, sample), as board_state_interventions.py writes them."""
-    model, tokenizer, spec = editor.model, editor.tokenizer, editor.spec
+    model, encoding, spec = editor.model, editor.encoding, editor.spec
     found: dict[tuple[int, str, int], str] = {}
     [condition] = editor.edited.conditions()
     for state in chosen:
-        prompt = tokenizer.encode(state.prompt).tolist()
-        edits: list[Edit] = []
+        prompt = list(state.prompt)
+        edits: list[ResidualEdit] = []
         for name in ("clean", "edit"):
             for sample in range(-1, spec.samples):
                 key = None if sample < 0 else (spec.seed, "edit", state.unit, sample)
-                ids = plain_text(model, tokenizer.stop_ids, prompt, edits, key, spec.max_characters)
-                found[state.unit, name, sample] = tokenizer.decode(ids)
+                ids = plain_text(model, encoding.stop_ids, prompt, edits, key, spec.max_characters)
+                found[state.unit, name, sample] = encoding.decode(ids)
                 if name == "clean" and sample < 0:
-                    move = tokenizer.parse(found[state.unit, name, sample], state.board)
+                    move = encoding.parse(found[state.unit, name, sample], state.board)
                     assert move is not None
                     removed = removal(state, move)
             edits = editor.edited.edits(condition.setting, [prompt], [removed])

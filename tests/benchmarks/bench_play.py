@@ -35,7 +35,7 @@ import numpy as np
 import psutil
 import torch
 
-from chessreg.encodings.tokenizers import tokenizer
+from chessreg.encodings import encoding
 from chessreg.experiments.matches import PlayedGame, Rules
 from chessreg.experiments.play.arena import Arena
 from chessreg.experiments.play.policies import author_temperature, make_policy
@@ -48,8 +48,8 @@ from chessreg.models.sampling import draw
 from chessreg.noise import uniform
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "checkpoints" / "lichess-8x192-char.pt"
-PGN = tokenizer("pgn-char-32")
 TRIES = 5
+PGN = encoding("pgn-char-32")
 NOISE = (0, 0)
 SOURCE = parse_opening("random:4")
 
@@ -85,7 +85,7 @@ def arena_games(
         warm_up(pool)
         policy, rules = make_policy(f"retry:{TRIES}"), Rules(chess.WHITE, move_limit)
         settings: dict[str, Any] = {"noise": NOISE, "batch_games": batch_games, "engines_slow": on_slow}
-        arena = Arena(model, PGN, policy, rules, pool, opening, **settings)
+        arena = Arena(model, policy, rules, pool, opening, **settings)
         began = time.perf_counter()
         played = list(arena.play(range(games)))
         return sorted(played, key=lambda game: game.unit), time.perf_counter() - began
@@ -170,7 +170,7 @@ def plain_game(
         move = None
         if board.turn == chess.WHITE:
             turns += 1
-            prompt = PGN.encode(PGN.prompt(sans)).tolist()
+            prompt = list(PGN.prompt(sans))
             for attempt in range(TRIES):
                 key = ("play", *NOISE, unit, len(sans), attempt)
                 move = PGN.parse(plain_text(model, prompt, key, author_temperature(attempt)), board)

@@ -124,7 +124,7 @@ def test_each_layer_of_a_cascade_sees_the_earlier_vectors_added(world_session):
     from chessreg.encodings.positions import find
     from chessreg.encodings.tokenizers import PgnCharacters
     from chessreg.experiments.vector.contrast import gather
-    from chessreg.models.edits import Edit
+    from chessreg.models.edits import ResidualEdit
 
     spec = VectorSpec(**STREAM, source="cascade", skill=SkillSettings(bins=2))
     assert spec.cascade_scale == pytest.approx(1.2)
@@ -141,7 +141,7 @@ def test_each_layer_of_a_cascade_sees_the_earlier_vectors_added(world_session):
     for text, k in zip(games.games.texts(games.places), games.classes, strict=True):
         characters, plies = find("dots", text)
         tokens = torch.from_numpy(PgnCharacters().encode(text).astype(np.int64))[None]
-        residual = model.residuals(tokens, [1], edits=[Edit(0, torch.from_numpy(first), 1.2)])[0, 0].numpy()
+        residual = model.residuals(tokens, [1], edits=[ResidualEdit(0, torch.from_numpy(first), 1.2)])[0, 0].numpy()
         sides[int(k)].append(residual[characters[(plies >= 6) & (plies <= 20)]])
     expected = np.concatenate(sides[1]).mean(0) - np.concatenate(sides[0]).mean(0)
     np.testing.assert_allclose(load_vector(inputs, run, 1), expected, atol=2e-6)
@@ -152,7 +152,7 @@ def test_a_coefficient_on_sums_and_its_scale_on_averages_are_one_edit(world_sess
     import torch
 
     from chessreg.experiments.vector.contrast import scale_of
-    from chessreg.models.edits import Edit
+    from chessreg.models.edits import ResidualEdit
 
     whole = {**STREAM, "whole_games": True}
     runs = [made(world_session, VectorSpec(**whole, reduction=p), p) for p in ("summed", "averaged")]
@@ -161,7 +161,9 @@ def test_a_coefficient_on_sums_and_its_scale_on_averages_are_one_edit(world_sess
     for run in runs:
         row = vector_rows(world_session.inputs, run)[1]
         vector = torch.from_numpy(load_vector(world_session.inputs, run, 1))
-        logits.append(model.logits(tokens, edits=[Edit(1, vector, scale_of(0.1, row.detail["positions_summed"]))]))
+        logits.append(
+            model.logits(tokens, edits=[ResidualEdit(1, vector, scale_of(0.1, row.detail["positions_summed"]))])
+        )
     torch.testing.assert_close(logits[0], logits[1], atol=1e-5, rtol=0)
     assert (logits[0] - model.logits(tokens)).abs().max() > 1e-4
 

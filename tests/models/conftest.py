@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from chessreg.encodings.tokenizers import Tokenizer, tokenizer
+from chessreg.encodings import Encoding, encoding
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
-from chessreg.models.edits import POSITION_SETS, PositionSet, register_positions
+from chessreg.models.edits import TOKEN_MASKS, TokenMask, register_mask
 from chessreg.models.importers import import_checkpoint
 from chessreg.models.language_model import LanguageModel
 
 torch.set_num_threads(1)  # tiny matrices: a second thread only waits, the longer the busier the machine
 
-# A set whose members are settled as they are written, beside "all": what issue-specific sets will be like.
-if "test-even-ids" not in POSITION_SETS:
-    register_positions(PositionSet("test-even-ids", True, lambda ids, _: ids % 2 == 0))
+# A mask that is prefix-stable, beside "all".
+if "test-even-ids" not in TOKEN_MASKS:
+    register_mask(TokenMask("test-even-ids", True, lambda ids, _: ids % 2 == 0))
 
 
 def tiny_model(seed: int = 0, block_size: int = 96) -> LanguageModel:
@@ -36,8 +36,8 @@ def tiny() -> LanguageModel:
 
 
 @pytest.fixture(scope="session")
-def pgn() -> Tokenizer:
-    return tokenizer("pgn-char-32")
+def pgn() -> Encoding:
+    return encoding("pgn-char-32")
 
 
 @pytest.fixture(scope="session")

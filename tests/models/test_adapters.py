@@ -18,10 +18,10 @@ from chessreg.models.adapters.bridge import as_hugging_face
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.adapters.gpt2 import GPT2, GPT2Config, random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, read_info, save_checkpoint
-from chessreg.models.edits import Edit
+from chessreg.models.edits import ResidualEdit
 from chessreg.models.importers import import_checkpoint
 from chessreg.models.language_model import LanguageModel
-from chessreg.models.tree import Continuations
+from chessreg.models.tree import TokenTree
 
 TOKENS = torch.randint(32, (3, 40), generator=torch.Generator().manual_seed(0))
 
@@ -83,7 +83,7 @@ def test_a_session_that_recomputes_equals_one_that_keeps_keys_and_values(tiny: L
     assert isinstance(tiny.network, GPT2)
     slow = LanguageModel(Slow.of_weights(tiny.network.config, tiny.network.weights()))
     vectors = torch.randn(3, 32, generator=torch.Generator().manual_seed(2))
-    edits = [Edit(0, vectors, 2.0, mask), Edit(1, vectors[0], -1.0, mask)]
+    edits = [ResidualEdit(0, vectors, 2.0, mask), ResidualEdit(1, vectors[0], -1.0, mask)]
     sessions = [model.session(3, edits) for model in (tiny, slow)]
     grown = [[(1, 2, 3), (1, 4)], [(5,)], [(6, 7, 8, 9), (6, 7)]]
 
@@ -92,7 +92,7 @@ def test_a_session_that_recomputes_equals_one_that_keeps_keys_and_values(tiny: L
 
     same(*(session.feed([[1, 2, 3, 4], [5], [6, 7]]) for session in sessions))
     for depth in (1, 2):
-        trees = [Continuations(session) for session in sessions]
+        trees = [TokenTree(session) for session in sessions]
         for tree in trees:
             tree.grow([[node[:depth] for node in row] for row in grown])
             tree.grow(grown)
@@ -134,9 +134,9 @@ def test_other_architectures_go_through_the_bridge(kind: str, tmp_path: Path) ->
     with torch.inference_mode():
         edited = theirs(TOKENS).logits
     assert float((edited - expected.logits).abs().max()) > 0.1
-    assert float((model.logits(TOKENS, edits=[Edit(0, vector)]) - edited).abs().max()) <= 1e-4
+    assert float((model.logits(TOKENS, edits=[ResidualEdit(0, vector)]) - edited).abs().max()) <= 1e-4
     with pytest.raises(BadInputError, match="as a bias"):
-        model.logits(TOKENS, edits=[Edit(0, vector, form="mlp-bias")])
+        model.logits(TOKENS, edits=[ResidualEdit(0, vector, form="mlp-bias")])
     save_checkpoint(model.network, tmp_path / "again", read_info(tmp_path / "ours"))
     assert (tmp_path / "again/model.safetensors").read_bytes() == (tmp_path / "ours/model.safetensors").read_bytes()
     twin = model.network.untrained(3)
@@ -161,13 +161,13 @@ def test_a_fen_encoder_is_saved_edited_and_asked(attention: str, embedding: str,
     assert bool(moved[:, :50].any()) is (attention == "bidirectional")  # what a causal mask takes away
     assert bool(moved[:, 50:].all())
     vector = torch.randn(32, generator=torch.Generator().manual_seed(1))
-    edit = Edit(0, vector, 3.0)
+    edit = ResidualEdit(0, vector, 3.0)
     added = model.residuals(tokens, [0], edits=[edit]) - model.residuals(tokens, [0])
     torch.testing.assert_close(added[0], (3 * vector).expand(3, 77, 32))
     session = model.session(3, [edit])
     expected = model.logits(tokens, edits=[edit])[:, 0].log_softmax(-1)
     assert float((session.feed(tokens.tolist()) - expected).abs().max()) <= 1e-5
-    assert Continuations(session).lines(1, [()]).shape == (1, 1968)
+    assert TokenTree(session).lines(1, [()]).shape == (1, 1968)
     with pytest.raises(BadInputError, match="77 tokens"):
         model.logits(tokens[:, :70])
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.decoding import ContextFullError, DecodingSession
-from chessreg.models.edits import POSITION_SETS, Edit, register_positions
+from chessreg.models.edits import TOKEN_MASKS, ResidualEdit, register_mask
 from chessreg.models.language_model import LanguageModel
 from chessreg.models.passes import Ragged
 
@@ -29,7 +29,7 @@ def random_rows(seed: int, lengths: list[int]) -> list[list[int]]:
     return [rng.integers(0, 32, n).tolist() for n in lengths]
 
 
-def recomputed(model: LanguageModel, rows: list[list[int]], edits: list[Edit]) -> Tensor:
+def recomputed(model: LanguageModel, rows: list[list[int]], edits: list[ResidualEdit]) -> Tensor:
     """Log-probabilities after each row, each alone and without a cache."""
     out = []
     for row, tokens in enumerate(rows):
@@ -38,7 +38,7 @@ def recomputed(model: LanguageModel, rows: list[list[int]], edits: list[Edit]) -
     return torch.stack(out)
 
 
-def assert_exact(session: DecodingSession, edits: list[Edit]) -> None:
+def assert_exact(session: DecodingSession, edits: list[ResidualEdit]) -> None:
     expected = recomputed(session.model, session.tokens, edits)
     actual = session.refresh()
     assert float((actual - expected).abs().max()) <= CLOSE
@@ -51,11 +51,11 @@ def vector(seed: int, *shape: int) -> Tensor:
 
 EDITS = {
     "none": [],
-    "all": [Edit(0, vector(1, 32), 3.0, "all", "subtract")],
-    "a direction a row": [Edit(1, vector(2, 5, 32), 2.0), Edit(0, vector(3, 32), vector(4, 5))],
-    "last": [Edit(0, vector(5, 32), 3.0, "last"), Edit(1, vector(6, 5, 32), 2.0, "last", "subtract")],
-    "all and last": [Edit(0, vector(7, 32), 2.0, "all"), Edit(1, vector(8, 32), 3.0, "last")],
-    "a settled set": [Edit(0, vector(9, 32), 3.0, "test-even-ids")],
+    "all": [ResidualEdit(0, vector(1, 32), 3.0, "all", "subtract")],
+    "a direction a row": [ResidualEdit(1, vector(2, 5, 32), 2.0), ResidualEdit(0, vector(3, 32), vector(4, 5))],
+    "last": [ResidualEdit(0, vector(5, 32), 3.0, "last"), ResidualEdit(1, vector(6, 5, 32), 2.0, "last", "subtract")],
+    "all and last": [ResidualEdit(0, vector(7, 32), 2.0, "all"), ResidualEdit(1, vector(8, 32), 3.0, "last")],
+    "a prefix-stable mask": [ResidualEdit(0, vector(9, 32), 3.0, "test-even-ids")],
 }
 
 
@@ -179,23 +179,23 @@ def test_the_cheaper_way_is_taken(tiny: LanguageModel, monkeypatch: pytest.Monke
 
 def test_sessions_refuse_what_does_not_fit(tiny: LanguageModel) -> None:
     with pytest.raises(BadInputError, match="5 directions for 3 rows"):
-        tiny.session(3, [Edit(0, vector(0, 5, 32))])
+        tiny.session(3, [ResidualEdit(0, vector(0, 5, 32))])
     with pytest.raises(BadInputError, match="2 lists"):
         tiny.session(3).feed([[1], [2]])
     with pytest.raises(BadInputError, match="cannot be taken back"):
         tiny.session(1).rollback([1])
     with pytest.raises(NotFoundError, match="no layer 9"):
-        tiny.session(1, [Edit(9, vector(0, 32))]).feed([[1]])
+        tiny.session(1, [ResidualEdit(9, vector(0, 32))]).feed([[1]])
     with pytest.raises(NotFoundError, match="no position set"):
-        Edit(0, vector(0, 32), positions="nowhere")
+        ResidualEdit(0, vector(0, 32), token_mask="nowhere")
     with pytest.raises(BadInputError, match="d_model"):
-        Edit(0, torch.zeros(2, 2, 2))
+        ResidualEdit(0, torch.zeros(2, 2, 2))
     with pytest.raises(ValueError, match="registered already"):
-        register_positions(POSITION_SETS["all"])
+        register_mask(TOKEN_MASKS["all"])
 
 
 def test_the_trained_model_decodes_games_exactly(trained: LanguageModel) -> None:
-    edits = [Edit(4, vector(1, 192), 0.5, "last"), Edit(5, vector(2, 192), 0.5)]
+    edits = [ResidualEdit(4, vector(1, 192), 0.5, "last"), ResidualEdit(5, vector(2, 192), 0.5)]
     for chosen in ([], edits):
         session = trained.session(3, chosen)
         session.feed(random_rows(0, [40, 250, 120]))

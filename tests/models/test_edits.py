@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from chessreg.encodings.tokenizers import Tokenizer
+from chessreg.encodings import Encoding
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.models.edits import Edit, position_set
+from chessreg.models.edits import ResidualEdit, mask_named
 from chessreg.models.language_model import LanguageModel
 
 CLOSE = 1e-4
@@ -21,15 +21,15 @@ def vector(seed: int, *shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def ids(pgn: Tokenizer, text: str = TEXT) -> Tensor:
+def ids(pgn: Encoding, text: str = TEXT) -> Tensor:
     return torch.tensor([pgn.encode(text).tolist()])
 
 
-def test_a_bias_and_a_hook_give_equal_logits_at_every_token(tiny: LanguageModel, pgn: Tokenizer) -> None:
+def test_a_bias_and_a_hook_give_equal_logits_at_every_token(tiny: LanguageModel, pgn: Encoding) -> None:
     """Karvonen specification 7.1: the vector as bias of mlp.c_proj, against the vector added to resid_post."""
     settings = [(0, 3.0, "add"), (1, -2.0, "subtract")]
     forms = {
-        form: [Edit(layer, vector(layer, 32), scale, "all", op, form) for layer, scale, op in settings]  # type: ignore[arg-type]
+        form: [ResidualEdit(layer, vector(layer, 32), scale, "all", op, form) for layer, scale, op in settings]  # type: ignore[arg-type]
         for form in ("hook", "mlp-bias")
     }
     tokens = ids(pgn)
@@ -48,43 +48,46 @@ def test_a_bias_and_a_hook_give_equal_logits_at_every_token(tiny: LanguageModel,
     assert torch.allclose(residual[0, 0], 3.0 * vector(0, 32).expand(tokens.shape[1], -1), atol=CLOSE)
 
 
-def test_a_model_with_biases_keeps_them_under_a_bias_edit(tiny: LanguageModel, pgn: Tokenizer) -> None:
+def test_a_model_with_biases_keeps_them_under_a_bias_edit(tiny: LanguageModel, pgn: Encoding) -> None:
     """As a folded model has them: the edit adds to the bias, it does not replace it."""
     model = LanguageModel(copy.deepcopy(tiny.network))
     with torch.no_grad():
         model.blocks[1].mlp.c_proj.bias.copy_(vector(4, 32))  # type: ignore[union-attr]
     hooked, biased = (
-        model.logits(ids(pgn), edits=[Edit(1, vector(5, 32), 2.0, form=form)])  # type: ignore[arg-type]
+        model.logits(ids(pgn), edits=[ResidualEdit(1, vector(5, 32), 2.0, form=form)])  # type: ignore[arg-type]
         for form in ("hook", "mlp-bias")
     )
     assert float((hooked - biased).abs().max()) < CLOSE
 
 
 def test_a_bias_cannot_edit_some_positions_or_differ_by_row() -> None:
-    with pytest.raises(BadInputError, match="every position"):
-        Edit(0, vector(1, 32), positions="last", form="mlp-bias")
-    with pytest.raises(BadInputError, match="every position"):
-        Edit(0, vector(1, 2, 32), form="mlp-bias")
+    with pytest.raises(BadInputError, match="every token"):
+        ResidualEdit(0, vector(1, 32), token_mask="last", form="mlp-bias")
+    with pytest.raises(BadInputError, match="every token"):
+        ResidualEdit(0, vector(1, 2, 32), form="mlp-bias")
     with pytest.raises(BadInputError, match="no form"):
-        Edit(0, vector(1, 32), form="weights")  # type: ignore[arg-type]
+        ResidualEdit(0, vector(1, 32), form="weights")  # type: ignore[arg-type]
 
 
-def test_segments_are_those_of_the_specification(pgn: Tokenizer) -> None:
+def test_segments_are_those_of_the_specification(pgn: Encoding) -> None:
     """Golden test 2: `;1.e4 c5 2.Nf3 d6 3` has white [[0..4],[8..13],[17,18]] and black [[5,6,7],[14,15,16]]."""
     tokens = pgn.encode(";1.e4 c5 2.Nf3 d6 3")
-    white = position_set("white_segments").mask(tokens, pgn.name)
-    black = position_set("black-segments").mask(tokens, pgn.name)
+    white = mask_named("white_segments").of(tokens, pgn)
+    black = mask_named("black-segments").of(tokens, pgn)
     assert white.nonzero()[0].tolist() == [0, 1, 2, 3, 4, 8, 9, 10, 11, 12, 13, 17, 18]
     assert black.nonzero()[0].tolist() == [5, 6, 7, 14, 15, 16]
-    with pytest.raises(NotFoundError, match="no position set"):
-        position_set("green-segments")
+    with pytest.raises(NotFoundError, match="no token mask"):
+        mask_named("green-segments")
 
 
 @pytest.mark.parametrize("positions", ["last", "all", "white_segments", "black_segments"])
-def test_a_branch_equals_a_full_recompute(tiny: LanguageModel, pgn: Tokenizer, positions: str) -> None:
+def test_a_branch_equals_a_full_recompute(tiny: LanguageModel, pgn: Encoding, positions: str) -> None:
     """Karvonen specification 6.3: every character by a full forward pass in which the edit touches these positions."""
     prompts = [pgn.encode(text).tolist() for text in (TEXT, TEXT[:11], TEXT[:25])]
-    edits = [Edit(0, vector(1, 3, 32), 2.0, positions), Edit(1, vector(2, 32), 1.5, positions, "subtract")]
+    edits = [
+        ResidualEdit(0, vector(1, 3, 32), 2.0, positions),
+        ResidualEdit(1, vector(2, 32), 1.5, positions, "subtract"),
+    ]
     clean = tiny.session(3)
     clean.feed(prompts)
     before = clean.logprobs.clone()
@@ -103,4 +106,4 @@ def test_a_branch_equals_a_full_recompute(tiny: LanguageModel, pgn: Tokenizer, p
 
 def test_an_edited_session_has_no_branches(tiny: LanguageModel) -> None:
     with pytest.raises(BadInputError, match="no clean keys"):
-        tiny.session(1, [Edit(0, vector(1, 32))]).branch([])
+        tiny.session(1, [ResidualEdit(0, vector(1, 32))]).branch([])

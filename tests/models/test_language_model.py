@@ -11,7 +11,7 @@ from torch import Tensor
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.adapters.bridge import firing
-from chessreg.models.edits import Edit
+from chessreg.models.edits import ResidualEdit
 from chessreg.models.language_model import LanguageModel
 
 TOKENS = torch.randint(32, (3, 40), generator=torch.Generator().manual_seed(0))
@@ -71,10 +71,10 @@ def test_the_pass_ends_at_the_last_wanted_layer_and_keeps_fused_attention(
 
 def test_no_hook_stays_behind(tiny: LanguageModel) -> None:
     before = tiny.logits(TOKENS)
-    tiny.residuals(TOKENS, [0], edits=[Edit(0, torch.ones(32))])
-    tiny.logits(TOKENS, edits=[Edit(1, torch.ones(32))])
+    tiny.residuals(TOKENS, [0], edits=[ResidualEdit(0, torch.ones(32))])
+    tiny.logits(TOKENS, edits=[ResidualEdit(1, torch.ones(32))])
     with pytest.raises(NotFoundError):
-        tiny.logits(TOKENS, edits=[Edit(0, torch.ones(32)), Edit(5, torch.ones(32))])
+        tiny.logits(TOKENS, edits=[ResidualEdit(0, torch.ones(32)), ResidualEdit(5, torch.ones(32))])
     assert all(not block._forward_hooks for block in tiny.blocks)
     assert torch.equal(tiny.logits(TOKENS), before)
 
@@ -82,12 +82,12 @@ def test_no_hook_stays_behind(tiny: LanguageModel) -> None:
 def test_edits_move_the_residual_by_scale_times_vector(tiny: LanguageModel) -> None:
     vector = torch.randn(3, 32, generator=torch.Generator().manual_seed(1))
     clean = tiny.residuals(TOKENS, [0])[0]
-    added = tiny.residuals(TOKENS, [0], edits=[Edit(0, vector[0], 2.0)])[0]
+    added = tiny.residuals(TOKENS, [0], edits=[ResidualEdit(0, vector[0], 2.0)])[0]
     torch.testing.assert_close(added - clean, (2 * vector[0]).expand(3, 40, 32))
-    rows = tiny.residuals(TOKENS, [0], edits=[Edit(0, vector, torch.tensor([1.0, 2.0, 3.0]), op="subtract")])[0]
+    rows = tiny.residuals(TOKENS, [0], edits=[ResidualEdit(0, vector, torch.tensor([1.0, 2.0, 3.0]), op="subtract")])[0]
     torch.testing.assert_close(rows - clean, (-vector * torch.tensor([[1.0], [2.0], [3.0]]))[:, None].expand(3, 40, 32))
     lengths = torch.tensor([40, 10, 1])
-    last = tiny.residuals(TOKENS, [0], edits=[Edit(0, vector[0], positions="last")], lengths=lengths)[0]
+    last = tiny.residuals(TOKENS, [0], edits=[ResidualEdit(0, vector[0], token_mask="last")], lengths=lengths)[0]
     moved = (last - clean).abs().amax(-1) > 1e-3
     assert moved.nonzero().tolist() == [[0, 39], [1, 9], [2, 0]]
 
@@ -96,7 +96,7 @@ def test_a_float32_vector_edits_a_bfloat16_model(tiny: LanguageModel) -> None:
     import copy
 
     half = LanguageModel(copy.deepcopy(tiny.network).bfloat16())
-    edit = Edit(0, torch.ones(32))
+    edit = ResidualEdit(0, torch.ones(32))
     assert half.residuals(TOKENS, [0], edits=[edit]).dtype == torch.bfloat16
     session = half.session(1, [edit])
     assert session.feed([[1, 2, 3]]).dtype == torch.float32

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from chessreg.encodings.tokenizers import Tokenizer
+from chessreg.encodings import Encoding
 from chessreg.errors import BadInputError
 from chessreg.models import legal, tree
 from chessreg.models.decoding import ContextFullError, DecodingSession
-from chessreg.models.edits import Edit
+from chessreg.models.edits import ResidualEdit
 from chessreg.models.language_model import LanguageModel
 
 CLOSE = 1e-4
@@ -26,14 +26,14 @@ GAMES = [
 ]
 
 
-def boards_and_prompts(pgn: Tokenizer) -> tuple[list[chess.Board], list[list[int]]]:
+def boards_and_prompts(pgn: Encoding) -> tuple[list[chess.Board], list[list[int]]]:
     boards = []
     for sans in GAMES:
         board = chess.Board()
         for san in sans:
             board.push_san(san)
         boards.append(board)
-    return boards, [pgn.encode(pgn.prompt(sans)).tolist() for sans in GAMES]
+    return boards, [list(pgn.prompt(sans)) for sans in GAMES]
 
 
 @pytest.fixture(params=[False, True], ids=["rectangles", "packed"], autouse=True)
@@ -42,7 +42,7 @@ def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(DecodingSession, "_packs", lambda self, rows, counts, history: request.param and history)
 
 
-def forced(model: LanguageModel, prompt: list[int], ids: list[int], edits: list[Edit]) -> float:
+def forced(model: LanguageModel, prompt: list[int], ids: list[int], edits: list[ResidualEdit]) -> float:
     """log P of `ids` after `prompt`, one full forward pass a character: what `last` means character by character."""
     total = 0.0
     for n, token in enumerate(ids):
@@ -57,15 +57,15 @@ def vector(seed: int, *shape: int) -> Tensor:
 
 EDITS = {
     "none": [],
-    "all": [Edit(0, vector(1, 4, 32), 2.0)],
-    "last": [Edit(0, vector(5, 32), 3.0, "last"), Edit(1, vector(6, 4, 32), 2.0, "last", "subtract")],
-    "all and last": [Edit(0, vector(7, 32), 2.0, "all"), Edit(1, vector(8, 32), 3.0, "last")],
-    "a settled set": [Edit(0, vector(9, 32), 3.0, "test-even-ids")],
+    "all": [ResidualEdit(0, vector(1, 4, 32), 2.0)],
+    "last": [ResidualEdit(0, vector(5, 32), 3.0, "last"), ResidualEdit(1, vector(6, 4, 32), 2.0, "last", "subtract")],
+    "all and last": [ResidualEdit(0, vector(7, 32), 2.0, "all"), ResidualEdit(1, vector(8, 32), 3.0, "last")],
+    "a prefix-stable mask": [ResidualEdit(0, vector(9, 32), 3.0, "test-even-ids")],
 }
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_the_tree_equals_scoring_one_by_one(tiny: LanguageModel, pgn: Tokenizer, name: str) -> None:
+def test_the_tree_equals_scoring_one_by_one(tiny: LanguageModel, pgn: Encoding, name: str) -> None:
     boards, prompts = boards_and_prompts(pgn)
     session = tiny.session(4, EDITS[name])
     session.feed(prompts)
@@ -75,7 +75,7 @@ def test_the_tree_equals_scoring_one_by_one(tiny: LanguageModel, pgn: Tokenizer,
         own = [edit.take(torch.tensor([row])) for edit in EDITS[name]]
         assert set(scored[row]) == {move.uci() for move in board.legal_moves}
         for move in list(board.legal_moves)[::4]:
-            ids = pgn.encode(pgn.spell(board, move)).tolist()
+            ids = list(pgn.answer(board, move))
             assert scored[row][move.uci()] == pytest.approx(forced(tiny, prompt, ids, own), abs=CLOSE)
         assert 0 < legal.legal_move_mass(scored[row]) < 1
     assert session.tokens == tokens
@@ -85,21 +85,21 @@ def test_the_tree_equals_scoring_one_by_one(tiny: LanguageModel, pgn: Tokenizer,
     assert float((fresh.feed([list(t) for t in session.tokens]) - more).abs().max()) <= CLOSE
 
 
-def test_two_boards_of_a_row_share_one_tree(tiny: LanguageModel, pgn: Tokenizer) -> None:
+def test_two_boards_of_a_row_share_one_tree(tiny: LanguageModel, pgn: Encoding) -> None:
     boards, prompts = boards_and_prompts(pgn)
     changed = boards[2].copy(stack=False)
     changed.remove_piece_at(chess.B5 if changed.piece_at(chess.B5) else chess.D2)
-    texts = [[pgn.spell(board, move) for move in board.legal_moves] for board in (boards[2], changed)]
+    answers = [[pgn.answer(board, move) for move in board.legal_moves] for board in (boards[2], changed)]
     session = tiny.session(1)
     session.feed([prompts[2]])
-    [both] = legal.text_logprobs(session, [texts[0] + texts[1]], pgn)
-    for text, value in zip(texts[0] + texts[1], both, strict=True):
-        assert value == pytest.approx(forced(tiny, prompts[2], pgn.encode(text).tolist(), []), abs=CLOSE)
+    [both] = legal.answer_logprobs(session, [answers[0] + answers[1]])
+    for ids, value in zip(answers[0] + answers[1], both, strict=True):
+        assert value == pytest.approx(forced(tiny, prompts[2], list(ids), []), abs=CLOSE)
 
 
-def test_small_passes_give_the_same(tiny: LanguageModel, pgn: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_passes_give_the_same(tiny: LanguageModel, pgn: Encoding, monkeypatch: pytest.MonkeyPatch) -> None:
     boards, prompts = boards_and_prompts(pgn)
-    session = tiny.session(4, [Edit(0, vector(1, 4, 32), 2.0)])
+    session = tiny.session(4, [ResidualEdit(0, vector(1, 4, 32), 2.0)])
     session.feed(prompts)
     whole = legal.move_logprobs(session, boards, pgn)
     some = legal.move_logprobs(session, [boards[3], boards[1]], pgn, rows=[3, 1])
@@ -110,24 +110,25 @@ def test_small_passes_give_the_same(tiny: LanguageModel, pgn: Tokenizer, monkeyp
     assert some[1] == pytest.approx(whole[1], abs=CLOSE)
 
 
-def test_texts_of_one_character_and_no_texts(tiny: LanguageModel, pgn: Tokenizer) -> None:
+def test_answers_of_one_token_and_no_answers(tiny: LanguageModel) -> None:
     session = tiny.session(2)
     session.feed([[15, 6, 4], [15]])
-    scored = legal.text_logprobs(session, [["e", " "], []], pgn)
+    scored = legal.answer_logprobs(session, [[(27,), (0,)], []])
     np.testing.assert_allclose(scored[0], session.logprobs[0, [27, 0]].numpy(), atol=1e-6)
     assert len(scored[1]) == 0
 
 
-def test_moves_that_pass_the_last_position_are_reported(tiny: LanguageModel, pgn: Tokenizer) -> None:
+def test_moves_that_pass_the_last_position_are_reported(tiny: LanguageModel, pgn: Encoding) -> None:
     session = tiny.session(2)
     session.feed([[6] * 94, [6] * 95])
-    [fits] = legal.text_logprobs(session, [["e4 "]], pgn, rows=[0])
-    assert fits[0] == pytest.approx(forced(tiny, [6] * 94, pgn.encode("e4 ").tolist(), []), abs=CLOSE)
+    e4 = tuple(pgn.encode("e4 ").tolist())
+    [fits] = legal.answer_logprobs(session, [[e4]], rows=[0])
+    assert fits[0] == pytest.approx(forced(tiny, [6] * 94, list(e4), []), abs=CLOSE)
     with pytest.raises(ContextFullError) as caught:
-        legal.text_logprobs(session, [["e4 "], ["e4 "]], pgn)
+        legal.answer_logprobs(session, [[e4], [e4]])
     assert caught.value.rows == [1]
     with pytest.raises(BadInputError, match="without a prompt"):
-        legal.text_logprobs(tiny.session(1), [["e4 "]], pgn)
+        legal.answer_logprobs(tiny.session(1), [[e4]])
 
 
 def test_legal_choices_follow_the_renormalised_distribution() -> None:
@@ -142,7 +143,7 @@ def test_legal_choices_follow_the_renormalised_distribution() -> None:
         legal.choose_legal({}, 1.0, 1)
 
 
-def test_the_trained_model_puts_its_mass_on_legal_moves(trained: LanguageModel, pgn: Tokenizer) -> None:
+def test_the_trained_model_puts_its_mass_on_legal_moves(trained: LanguageModel, pgn: Encoding) -> None:
     boards, prompts = boards_and_prompts(pgn)
     session = trained.session(4)
     session.feed(prompts)

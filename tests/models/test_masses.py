@@ -10,19 +10,18 @@ import numpy as np
 import pytest
 import torch
 
-from chessreg.encodings.spellings import spellings
-from chessreg.encodings.tokenizers import PgnCharacters, Tokenizer
+from chessreg.encodings import Encoding
 from chessreg.games.openings import OpeningSpec, openings
 from chessreg.models import legal
-from chessreg.models.edits import Edit
+from chessreg.models.edits import ResidualEdit
 from chessreg.models.language_model import LanguageModel
 from chessreg.models.sampling import sample_moves, sample_trees
-from chessreg.models.tree import Continuations
+from chessreg.models.tree import TokenTree
 
 EDITS = {
     "none": [],
-    "last": [Edit(0, torch.randn(3, 32, generator=torch.Generator().manual_seed(1)), 2.0, "last", "subtract")],
-    "all": [Edit(0, torch.randn(3, 32, generator=torch.Generator().manual_seed(2)), 2.0)],
+    "last": [ResidualEdit(0, torch.randn(3, 32, generator=torch.Generator().manual_seed(1)), 2.0, "last", "subtract")],
+    "all": [ResidualEdit(0, torch.randn(3, 32, generator=torch.Generator().manual_seed(2)), 2.0)],
 }
 
 
@@ -31,82 +30,83 @@ def bundled() -> LanguageModel:
         return LanguageModel.load(folder)
 
 
-def positions(count: int) -> tuple[list[chess.Board], list[str]]:
+def positions(pgn: Encoding, count: int) -> tuple[list[chess.Board], list[tuple[int, ...]]]:
     """Boards with White to move after random openings of 4, 8, 12 … plies, and their prompts."""
     boards, prompts = [], []
     for number in range(count):
         [opening] = openings(OpeningSpec("random", str(4 + 4 * (number % 8))), 0, [number])
         boards.append(opening.board())
-        prompts.append(PgnCharacters().prompt(opening.sans))
+        prompts.append(pgn.prompt(opening.sans))
     return boards, prompts
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_every_spelling_is_summed(tiny: LanguageModel, pgn: Tokenizer, name: str, monkeypatch) -> None:
+def test_every_spelling_is_summed(tiny: LanguageModel, pgn: Encoding, name: str, monkeypatch) -> None:
     """Each text times the probability that it ends there, one after the other, is the walked mass."""
     monkeypatch.setattr(legal, "FLOOR", 0.0)
     boards = [chess.Board(), chess.Board("8/P6k/8/8/8/8/8/K7 w - - 0 1"), chess.Board("4k3/8/8/8/8/8/8/4K2R w K - 0 1")]
     session = tiny.session(3, EDITS[name])
     session.feed([pgn.encode(";1."), pgn.encode(";1.e4 e5 2."), pgn.encode(";1.e4 e5 2.Nf3 Nc6 3.")])
-    sets = [spellings(board, PgnCharacters.vocabulary) for board in boards]
-    canonical = [{pgn.spell(board, move).strip() for move in board.legal_moves} for board in boards]
-    pairs = [sets, canonical]
-    tries = [legal.Trie.of([pairs[0][row], pairs[1][row]], pgn) for row in range(3)]
+    canonical = [sorted(ids[:-1] for ids in pgn.answers(board).values()) for board in boards]
+    pairs = [[pgn.accepted_ids(board) for board in boards], canonical]
+    tries = [legal.Trie.of([pairs[0][row], pairs[1][row]]) for row in range(3)]
+    ends = [*pgn.stop_ids, *pgn.boundary_ids]
     for limit in (10, 4):
-        found = legal.accepted_mass(Continuations(session), tries, pgn, limit, sets=2)
+        found = legal.accepted_mass(TokenTree(session), tries, pgn, limit, sets=2)
         for row, one in enumerate(found):
             for number, mass in enumerate(one):
-                fitting = sorted(text for text in pairs[number][row] if len(text) <= limit)
-                ended = [text + end for text in fitting for end in (" ", ";")]
-                cut = [text for text in fitting if len(text) == limit]
-                kept = [text for text in ended if len(text) <= limit] + cut
-                [logprobs] = legal.text_logprobs(session, [kept], pgn, rows=[row])
+                fitting = sorted(ids for ids in pairs[number][row] if len(ids) <= limit)
+                ended = [(*ids, end) for ids in fitting for end in ends]
+                cut = [ids for ids in fitting if len(ids) == limit]
+                kept = [ids for ids in ended if len(ids) <= limit] + cut
+                [logprobs] = legal.answer_logprobs(session, [kept], rows=[row])
                 assert mass.found == pytest.approx(float(np.exp(logprobs).sum()), rel=1e-4)
                 assert mass.missed == 0
         assert all(every.found > known.found for every, known in found)
 
 
-def test_what_a_floor_leaves_out_is_bounded(tiny: LanguageModel, pgn: Tokenizer, monkeypatch) -> None:
+def test_what_a_floor_leaves_out_is_bounded(tiny: LanguageModel, pgn: Encoding, monkeypatch) -> None:
     session = tiny.session(1)
     session.feed([pgn.encode(";1.")])
-    trie = legal.Trie.of([spellings(chess.Board(), PgnCharacters.vocabulary)], pgn)
+    trie = legal.Trie.of([pgn.accepted_ids(chess.Board())])
     masses = {}
     for floor in (0.0, 1e-3):
         monkeypatch.setattr(legal, "FLOOR", floor)
-        [[masses[floor]]] = legal.accepted_mass(Continuations(session), [trie], pgn)
+        [[masses[floor]]] = legal.accepted_mass(TokenTree(session), [trie], pgn)
     rough, whole = masses[1e-3], masses[0.0].found
     assert rough.missed > 0
     assert rough.found < whole < rough.found + rough.missed
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_trees_write_what_sessions_write(tiny: LanguageModel, pgn: Tokenizer, name: str) -> None:
+def test_trees_write_what_sessions_write(tiny: LanguageModel, pgn: Encoding, name: str) -> None:
     prompts = [pgn.encode(text) for text in (";1.", ";1.e4 e5 2.", ";1.d4 d5 2.c4 e6 3.")]
     keys = [[(5, row, sample) for sample in range(8)] for row in range(3)]
     heats = [0.0, *[1.0] * 6, 0.3]
     session = tiny.session(3, EDITS[name])
     session.feed(prompts)
-    trees = Continuations(session)
-    grown = sample_trees(trees, pgn, keys, temperature=heats)
+    trees = TokenTree(session)
+    grown = sample_trees(trees, pgn, [chess.Board()] * 3, keys, temperature=heats)
     session.fork(8)
-    plain = sample_moves(session, pgn, [key for row in keys for key in row], temperature=heats * 3)
+    flat = [key for row in keys for key in row]
+    plain = sample_moves(session, pgn, [chess.Board()] * len(flat), flat, temperature=heats * 3)
     for one, other in zip([text for row in grown for text in row], plain, strict=True):
         assert (one.text, one.tokens, one.finished) == (other.text, other.tokens, other.finished)
         assert one.logprob == pytest.approx(other.logprob, abs=1e-3)
 
 
-def standard_errors(model: LanguageModel, pgn: Tokenizer, count: int, samples: int = 10_000) -> list[float]:
+def standard_errors(model: LanguageModel, pgn: Encoding, count: int, samples: int = 10_000) -> list[float]:
     """How many standard errors the legal share of samples is from the exact mass, for each of `count` positions."""
     found = []
-    for number, (board, prompt) in enumerate(zip(*positions(count), strict=True)):
+    for number, (board, prompt) in enumerate(zip(*positions(pgn, count), strict=True)):
         session = model.session(1)
-        session.feed([pgn.encode(prompt).tolist()])
-        trees = Continuations(session)
-        trie = legal.Trie.of([spellings(board, PgnCharacters.vocabulary)], pgn)
+        session.feed([prompt])
+        trees = TokenTree(session)
+        trie = legal.Trie.of([pgn.accepted_ids(board)])
         [[mass]] = legal.accepted_mass(trees, [trie], pgn)
         assert mass.missed < 1e-4
         keys = [[(11, number, sample) for sample in range(samples)]]
-        [texts] = sample_trees(trees, pgn, keys, temperature=[1.0] * samples)
+        [texts] = sample_trees(trees, pgn, [board], keys, temperature=[1.0] * samples)
         taken: dict[str, bool] = {}
         for text in texts:
             if text.text not in taken:
@@ -116,12 +116,12 @@ def standard_errors(model: LanguageModel, pgn: Tokenizer, count: int, samples: i
     return found
 
 
-def test_the_legal_share_of_samples_is_the_exact_mass(pgn: Tokenizer) -> None:
+def test_the_legal_share_of_samples_is_the_exact_mass(pgn: Encoding) -> None:
     """Ten thousand samples a position, on three positions of the bundled model."""
     assert max(standard_errors(bundled(), pgn, 3)) < 3
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(3600)
-def test_the_legal_share_of_samples_is_the_exact_mass_on_twenty_positions(pgn: Tokenizer) -> None:
+def test_the_legal_share_of_samples_is_the_exact_mass_on_twenty_positions(pgn: Encoding) -> None:
     assert max(standard_errors(bundled(), pgn, 20)) < 3

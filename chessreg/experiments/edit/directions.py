@@ -21,7 +21,7 @@ from chessreg.errors import ChessregError
 from chessreg.experiments.edit.spec import EditSpec
 from chessreg.experiments.edit.states import Removal
 from chessreg.models.decoding import group_by_length
-from chessreg.models.edits import Edit
+from chessreg.models.edits import ResidualEdit
 from chessreg.named import Registry
 from chessreg.noise import generator
 
@@ -145,11 +145,11 @@ def target_scale(residual: Tensor, probe: Tensor, direction: Tensor, target: Ten
 def measured(
     model: LanguageModel,
     prompts: Sequence[Sequence[int]],
-    edits: Sequence[Edit],
+    edits: Sequence[ResidualEdit],
     readings: Sequence[Reading | None],
     rule: ScaleRule,
     value: float,
-) -> list[Edit]:
+) -> list[ResidualEdit]:
     """The edits, one a layer in rising order and with a direction for each prompt, with the scales that the rule gives.
 
     A rule without a target reads nothing: its readings may be None. The scale is found where the move begins (the
@@ -168,7 +168,7 @@ def measured(
         last = (lengths - 1)[:, None]
         layers = [edit.layer for edit in edits]
         clean = model.residuals(tokens, layers, last)[:, :, 0].float().cpu()
-        done: list[Edit] = []
+        done: list[ResidualEdit] = []
         added = torch.zeros(len(group))  # mean over d_model of what the edits so far put in at the last position
         for number, (edit, reading) in enumerate(zip(edits, readings, strict=True)):
             assert reading is not None

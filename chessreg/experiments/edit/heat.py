@@ -1,4 +1,5 @@
-"""What a probe reads off the model before and after an edit: logits of every class on every square, at the dot."""
+"""What a probe reads off the model before and after an edit: logits of every class on every square, at the
+site where the move begins."""
 
 from __future__ import annotations
 
@@ -13,13 +14,13 @@ import torch
 
 from chessreg.entities.probe import load_probe
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.experiments.edit.model import CLEAN, Condition, EditedModel
-from chessreg.experiments.edit.spec import EditSpec
+from chessreg.experiments.edit.model import Condition, EditedModel
+from chessreg.experiments.edit.spec import CLEAN, EditSpec
 from chessreg.experiments.edit.states import Removal, State, removal, state_of
 from chessreg.games.boardframe import squares_of
 from chessreg.games.labels import PIECE_CLASSES
 from chessreg.games.picture import HeatPanel
-from chessreg.models.edits import position_set
+from chessreg.models.edits import mask_named
 from chessreg.registry import tables
 from chessreg.registry.identity import short
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from chessreg.entities.probe import FittedProbe
-    from chessreg.models.edits import Edit
+    from chessreg.models.edits import ResidualEdit
     from chessreg.models.language_model import LanguageModel
     from chessreg.runs.inputs import Inputs
 
@@ -77,8 +78,7 @@ class Placed:
     condition: Condition
     state: State
     removed: Removal
-    prompt: list[int]
-    edits: list[Edit]
+    edits: list[ResidualEdit]
 
 
 def placed(inputs: Inputs, run_id: UUID, unit: int, condition: str | None = None) -> Placed:
@@ -104,13 +104,12 @@ def placed(inputs: Inputs, run_id: UUID, unit: int, condition: str | None = None
     if wanted not in known:
         raise NotFoundError(f"run {short(run_id)} has no condition {wanted!r}", f"it has {', '.join(known)}")
     chosen = known[wanted]
-    state = state_of(spec, inputs, unit)
+    state = state_of(spec, edited.encoding, inputs, unit)
     removed = removal(state, chess.Move.from_uci((row.detail or {})["move"]))
-    prompt = edited.tokenizer.encode(state.prompt).tolist()
-    edits = edited.edits(chosen.setting, [prompt], [removed])
+    edits = edited.edits(chosen.setting, [state.prompt], [removed])
     if chosen.source != "edit":
         edits = edited.controls(chosen, [removed], edits)
-    return Placed(spec, edited, chosen, state, removed, prompt, edits)
+    return Placed(spec, edited, chosen, state, removed, edits)
 
 
 def readings(
@@ -124,30 +123,35 @@ def readings(
     removed, setting = found.removed, found.condition.setting
     at = max(setting.layers) if layer is None else layer
     probe = load_probe(inputs, found.spec.probe, at)
-    clean, after = (probe_logits(found.edited.model, found.prompt, [probe], active)[0] for active in ([], found.edits))
+    model, prompt = found.edited.model, found.state.prompt
+    clean, after = (probe_logits(model, prompt, [probe], active)[0] for active in ([], found.edits))
     name, board = found.condition.name, found.state.board
     return Readings(clean, after, at, name, board, removed.modified, removed.square, removed.label)
 
 
 def probe_logits(
-    model: LanguageModel, prompt: list[int], probes: Sequence[FittedProbe], edits: Sequence[Edit]
+    model: LanguageModel, prompt: Sequence[int], probes: Sequence[FittedProbe], edits: Sequence[ResidualEdit]
 ) -> np.ndarray:
     """What probes of several layers read at the last token, float32 [probes, 64, 13], in one forward pass."""
     last = torch.tensor([[len(prompt) - 1]])
     layers = [probe.layer for probe in probes]
-    residuals = model.residuals(torch.tensor([prompt]), layers, last, edits=edits)[:, 0, 0]
+    residuals = model.residuals(torch.tensor([list(prompt)]), layers, last, edits=edits)[:, 0, 0]
     return logits_of(residuals, model, prompt, probes, edits)
 
 
 def logits_of(
-    residuals: Tensor, model: LanguageModel, prompt: Sequence[int], probes: Sequence[FittedProbe], edits: Sequence[Edit]
+    residuals: Tensor,
+    model: LanguageModel,
+    prompt: Sequence[int],
+    probes: Sequence[FittedProbe],
+    edits: Sequence[ResidualEdit],
 ) -> np.ndarray:
     """What probes read in the residuals [probes, d_model] of their layers at the last token, float32 [probes, 64, 13].
 
     The mean that edits themselves add stays in, as it does in TransformerLens (2.3 there).
     """
     tokens = np.array(prompt)
-    here = [e for e in edits if position_set(e.positions).mask(tokens, model.info.tokenizer)[-1]]
+    here = [e for e in edits if mask_named(e.token_mask).of(tokens, model.encoding)[-1]]
     found = []
     for probe, residual in zip(probes, residuals.float().cpu(), strict=True):
         if probe.centred and model.residual == "raw":

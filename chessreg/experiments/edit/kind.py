@@ -11,13 +11,15 @@ import chess
 import numpy as np
 from sqlalchemy import select
 
+from chessreg.encodings import Encoding, Tokens
+from chessreg.encodings import encoding as encoding_named
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.experiments.edit.spec import PAPER, EditHow, EditRow, EditSpec, settings_of
+from chessreg.experiments.edit.spec import BLACK, PAPER, EditHow, EditRow, EditSpec, settings_of
 from chessreg.experiments.edit.states import after_moves, states
 from chessreg.experiments.settings import games as selections
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.overlap import Evaluated
-from chessreg.games.boardframe import Arrow, BoardFrame
+from chessreg.games.boardframe import BoardFrame, move_arrows
 from chessreg.registry import tables
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
@@ -74,13 +76,13 @@ class BoardEdit(Kind):
         spec = task.spec
         editor = Editor(task)
         if spec.moves:
-            editor.batch([after_moves(spec.moves)])
+            editor.batch([after_moves(spec.moves, editor.encoding)])
             task.done(0)
             return
         games, places = selections.select(spec, task.inputs)
         for start in range(0, len(task.units), task.how.batch_states):
             units = task.units[start : start + task.how.batch_states]
-            editor.batch(states(spec, games, places, units))
+            editor.batch(states(spec, editor.encoding, games, places, units))
             if 0 in units:
                 measure_overlap(task, games, places)
             for unit in units:
@@ -95,6 +97,11 @@ def check(spec: EditSpec, inputs: Inputs) -> None:
     from chessreg.experiments.edit.directions import scale_rule
 
     checkpoint, _ = inputs.checkpoint(spec.checkpoint)
+    encoding = encoding_named(checkpoint.tokenizer)
+    if spec.positions not in ("all", "last") and spec.positions not in encoding.site_names:
+        raise BadInputError(f"{encoding.name} has no tokens called {spec.positions}", "--positions all, or last")
+    if spec.black_probe is not None and BLACK not in encoding.site_names:
+        raise BadInputError(f"--black-probe edits the tokens of {BLACK}, which {encoding.name} does not have")
     named = {"--probe": spec.probe, "--black-probe": spec.black_probe, "--shuffled-probe": spec.shuffled_probe}
     named_probes = {name: recipe for name, recipe in named.items() if recipe is not None}
     known: set[int] = set()
@@ -114,10 +121,10 @@ def check(spec: EditSpec, inputs: Inputs) -> None:
                 f"{name} reads residuals with their mean, this checkpoint's are centred",
                 "fit probes on this checkpoint",
             )
-        if name == "--black-probe" and probes[0].positions in ("dots", "odd-spaces"):
+        if name == "--black-probe" and of_white(probes[0].positions, encoding):
             raise BadInputError(
                 f"{name} was fitted at {probes[0].positions}, where White is to move",
-                "fit it on a cache of --positions even-spaces",
+                "fit it on a cache of Black's turns: black-turns",
             )
         layers = {row.layer for row in probes}
         known = known & layers if known else layers
@@ -127,6 +134,12 @@ def check(spec: EditSpec, inputs: Inputs) -> None:
             raise BadInputError(
                 f"there is no probe of layer {missing[0]}", f"there are probes of {', '.join(map(str, sorted(known)))}"
             )
+
+
+def of_white(site: str, encoding: Encoding) -> bool:
+    """Whether White is to move at every site of this name."""
+    sites = encoding.sites(site, Tokens.of([encoding.prompt(["e4", "e5", "Nf3", "Nc6"])]))
+    return len(sites) > 0 and bool((sites.ply % 2 == 0).all())
 
 
 def measure_overlap(task: Task[EditSpec, EditHow], games: Any, places: np.ndarray) -> None:
@@ -162,7 +175,9 @@ def boards_of_state(row: Mapping[str, Any], inputs: Inputs) -> tuple[list[BoardF
             .where(trial.run_id == UUID(str(row["run_id"])), trial.unit == int(row["unit"]))
             .order_by(trial.condition, trial.sample)
         ).all()
+        spec = EditSpec(**session.get_one(tables.Run, UUID(str(row["run_id"]))).spec)
         session.expunge_all()
+    encoding = encoding_named(inputs.checkpoint_row(spec.checkpoint).tokenizer)
     first = next(r for r in rows if r.fen)
     where = f"game {first.item}, ply {first.ply}" if first.item >= 0 else f"after {first.ply} plies"
     original = chess.Board(first.fen)
@@ -174,24 +189,25 @@ def boards_of_state(row: Mapping[str, Any], inputs: Inputs) -> tuple[list[BoardF
     modified = original.copy(stack=False)
     modified.remove_piece_at(square)
     wanted = row.get("condition") or "clean"
-    shown = wanted if wanted != "clean" else next(r.condition for r in rows if r.condition.startswith("edit"))
+    condition = wanted if wanted != "clean" else next(r.condition for r in rows if r.condition.startswith("edit"))
+    clean, edited = ([r for r in rows if r.condition == name] for name in ("clean", condition))
     boards = [
         BoardFrame.from_board(
             original,
             title=f"clean, {where}",
             marks={square: "from"},
-            arrows=arrows([r for r in rows if r.condition == "clean"], original),
-            caption=caption_of([r for r in rows if r.condition == "clean"]),
+            arrows=move_arrows(original, [encoding.parse(r.text, original) for r in clean]),
+            caption=caption_of(clean),
         ),
         BoardFrame.from_board(
             modified,
-            title=f"{shown}: without the piece on {detail['square']}",
+            title=f"{condition}: without the piece on {detail['square']}",
             marks={square: "removed"},
-            arrows=arrows([r for r in rows if r.condition == shown], modified),
-            caption=caption_of([r for r in rows if r.condition == shown]),
+            arrows=move_arrows(modified, [encoding.parse(r.text, modified) for r in edited]),
+            caption=caption_of(edited),
         ),
     ]
-    return boards, shown
+    return boards, condition
 
 
 def with_heat(boards: list[BoardFrame], inputs: Inputs, row: Mapping[str, Any], condition: str) -> list[BoardFrame]:
@@ -208,18 +224,6 @@ def with_heat(boards: list[BoardFrame], inputs: Inputs, row: Mapping[str, Any], 
         values = np.clip(found.values(which, found.label, "probability"), 0.0, 1.0).tolist()
         warm.append(replace(frame, heat=dict(enumerate(values)), heat_label=label))
     return warm
-
-
-def arrows(rows: list[tables.Trial], board: chess.Board) -> list[Arrow]:
-    """The texts that are moves on this board, each as heavy as it is frequent."""
-    found: dict[chess.Move, int] = {}
-    for row in rows:
-        try:
-            move = board.parse_san(row.text)
-        except ValueError:
-            continue
-        found[move] = found.get(move, 0) + 1
-    return [Arrow(m.from_square, m.to_square, n / len(rows), board.san(m)) for m, n in found.items() if m]
 
 
 def caption_of(rows: list[tables.Trial]) -> tuple[str, ...]:

@@ -10,23 +10,18 @@ from uuid import UUID
 import numpy as np
 import torch
 
-from chessreg.encodings.tokenizers import tokenizer
 from chessreg.entities.probe import FittedProbe, load_probe
 from chessreg.experiments.edit import directions
 from chessreg.experiments.edit.directions import Reading, measured, scale_rule
-from chessreg.experiments.edit.spec import EditSpec, Setting, settings_of
+from chessreg.experiments.edit.spec import BLACK, BY_SIDE, WHITE, EditSpec, Setting, settings_of
 from chessreg.experiments.edit.states import Removal
 from chessreg.games.labels import piece
-from chessreg.models.edits import Edit
+from chessreg.models.edits import ResidualEdit
 from chessreg.models.language_model import LanguageModel
 from chessreg.registry.identity import digest_of, uuid_of
 
 if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
-
-CLEAN = "clean"
-WHITE, BLACK = "white-segments", "black-segments"
-BY_SIDE = "by-side"  # every position, with the direction of the side whose character it is
 
 
 @dataclass(frozen=True)
@@ -49,7 +44,7 @@ class EditedModel:
         self.spec = spec
         self.checkpoint, folder = inputs.checkpoint(spec.checkpoint)
         self.model = model or LanguageModel.load(folder, device=device)
-        self.tokenizer = tokenizer(self.model.info.tokenizer)
+        self.encoding = self.model.encoding
         self.settings = settings_of(spec, inputs)
         self.rule = scale_rule(spec.scale_rule)
         layers = sorted({layer for setting in self.settings for layer in setting.layers})
@@ -74,22 +69,26 @@ class EditedModel:
                 ]
         return found
 
-    def edits(self, setting: Setting, prompts: Sequence[Sequence[int]], removals: Sequence[Removal]) -> list[Edit]:
+    def edits(
+        self, setting: Setting, prompts: Sequence[Sequence[int]], removals: Sequence[Removal]
+    ) -> list[ResidualEdit]:
         """The edits of a setting, one a layer, each with a direction and a scale for every state.
 
-        With black probes two a layer: one at White's characters, those that are written among them, and one at Black's
-        (the author's branch both_probes; specification 6.2).
+        With black probes two a layer: one at the tokens where White is to move, those that are written among them, and
+        one where Black is (the author's branch both_probes; specification 6.2).
         """
         labels = [removed.label for removed in removals]
         made = []
         for layer in setting.layers:
-            for positions in (WHITE, BLACK) if self.black else (self.spec.positions,):
-                vectors = directions.piece(self.spec, self.probe(layer, positions).weight, removals, labels)
-                made.append(self._edit(layer, vectors, positions))
+            for mask in (WHITE, BLACK) if self.black else (self.spec.positions,):
+                vectors = directions.piece(self.spec, self.probe(layer, mask).weight, removals, labels)
+                made.append(self._edit(layer, vectors, mask))
         readings = [self.reading(layer, removals) if self.rule.target else None for layer in setting.layers]
         return measured(self.model, prompts, made, readings, self.rule, setting.value)
 
-    def controls(self, condition: Condition, removals: Sequence[Removal], real: Sequence[Edit]) -> list[Edit]:
+    def controls(
+        self, condition: Condition, removals: Sequence[Removal], real: Sequence[ResidualEdit]
+    ) -> list[ResidualEdit]:
         """A control's edits in place of the `real` ones: at the same layers, as long for every state."""
         made = []
         for edit in real:
@@ -98,15 +97,15 @@ class EditedModel:
                 vectors = directions.piece(self.spec, self.shuffled[edit.layer].weight, removals, labels)
             else:
                 draw = directions.CONTROLS[condition.source]
-                weight = self.probe(edit.layer, edit.positions).weight
+                weight = self.probe(edit.layer, edit.token_mask).weight
                 vectors = draw(self.spec, weight, edit.layer, removals, condition.draw)
-            control = self._edit(edit.layer, vectors, edit.positions)
-            made.append(Edit(control.layer, control.vector, edit.scale, control.positions, control.op))
+            control = self._edit(edit.layer, vectors, edit.token_mask)
+            made.append(ResidualEdit(control.layer, control.vector, edit.scale, control.token_mask, control.op))
         return made
 
-    def probe(self, layer: int, positions: str) -> FittedProbe:
-        """The probe whose directions are subtracted at these positions of a layer."""
-        return self.black[layer] if self.black and positions == BLACK else self.probes[layer]
+    def probe(self, layer: int, token_mask: str) -> FittedProbe:
+        """The probe whose directions are subtracted at these tokens, in a layer."""
+        return self.black[layer] if self.black and token_mask == BLACK else self.probes[layer]
 
     def reading(self, layer: int, removals: Sequence[Removal]) -> Reading:
         """What a target rule reads at a layer for these states."""
@@ -120,9 +119,9 @@ class EditedModel:
         centred = probe.centred and self.model.residual == "raw"
         return Reading(torch.from_numpy(np.stack(own)), torch.from_numpy(np.stack(average)), centred)
 
-    def _edit(self, layer: int, vectors: np.ndarray, positions: str) -> Edit:
+    def _edit(self, layer: int, vectors: np.ndarray, token_mask: str) -> ResidualEdit:
         on_device = torch.from_numpy(vectors).to(self.model.device)
-        return Edit(layer, on_device, 1.0, positions, op="subtract")
+        return ResidualEdit(layer, on_device, 1.0, token_mask, op="subtract")
 
 
 def values_of(removed: Removal) -> np.ndarray:

@@ -20,6 +20,10 @@ from chessreg.runs.spec import Added, CheckpointRef, How, Ref
 if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
 
+CLEAN = "clean"
+WHITE, BLACK = "white-segments", "black-segments"
+BY_SIDE = "by-side"  # every token, with the direction of the side that is to move there
+
 PAPER = {
     "games": 200,
     "keep_duplicates": True,
@@ -38,7 +42,7 @@ class EditSpec(GameSelection):
     checkpoint: CheckpointRef = Field(description="the model")
     probe: Annotated[str, Ref("run:probe")] = Field(description="piece probes of that model: the directions")
     black_probe: Annotated[str | None, Added(), Ref("run:probe")] = Field(
-        None, description="piece probes fitted where Black is to move: Black's characters are edited with these"
+        None, description="piece probes fitted where Black is to move: the tokens of his moves are edited with these"
     )
     dataset: Annotated[str | None, Ref("dataset")] = Field(  # type: ignore[assignment]
         None, description="games: a dataset, or one part of it (NAME:PART)"
@@ -57,7 +61,7 @@ class EditSpec(GameSelection):
     scale_rule: str = Field("single_scale", description="or single_target, average_target: --scale is a logit, offset")
     piece: float = Field(1.0, description="coefficient of the piece's direction, before the sum is normalised")
     blank: float = Field(0.0, description="coefficient of the empty-square direction, taken off the piece's")
-    positions: Literal["all", "last", "white-segments"] = Field("all", description="positions that are edited")
+    positions: Literal["all", "last", "white-segments"] = Field("all", description="tokens that are edited")
     king: Literal["skip", "include"] = Field("skip", description="states in which the king is about to move")
     guard: Literal["author", "fixed"] = Field("author", description="fixed: leave out modified boards without a move")
     controls: int = Field(1, ge=0, description="random directions of the same length, per state")
@@ -67,8 +71,8 @@ class EditSpec(GameSelection):
     )
     samples: int = Field(5, ge=0, description="texts drawn per condition (Karvonen: 5)")
     temperature: float = Field(1.0, gt=0, description="of the drawn texts")
-    max_characters: int = Field(10, ge=2, description="a longer text is cut here (Karvonen: 7)")
-    spellings: bool = Field(True, description="also the exact probability of every spelling of a legal move")
+    max_characters: int = Field(10, ge=2, description="tokens after which a longer text is cut (Karvonen: 7)")
+    spellings: bool = Field(True, description="also the exact probability of every way to write a legal move")
     allow_overlap: AllowOverlap = ALLOW_OVERLAP
 
     @field_validator("positions", mode="before")
@@ -98,7 +102,7 @@ class EditSpec(GameSelection):
             raise BadInputError(f"one shuffled probe gives one direction, --shuffled asks for {self.shuffled}")
         if self.black_probe is not None and (self.positions != "all" or self.scale_rule != "single_scale"):
             raise BadInputError(
-                "with --black-probe all positions are edited, by a length",
+                "with --black-probe all tokens are edited, by a length",
                 "leave out --positions, and --scale-rule or say single_scale",
             )
         if not (self.piece or self.blank):
@@ -123,7 +127,7 @@ class EditRow(BaseModel):
     half: str | None = None  # choose or report: states.selection_split
     setting: int | None = None  # number of the edit in a sweep
     scales: list[float] | None = None  # what the scale rule gave, a layer
-    spelled_original: float | None = None  # exact probability of a legal move in any spelling that parse_san takes
+    spelled_original: float | None = None  # exact probability of all that is read as a legal move
     spelled_modified: float | None = None
     spelled_missed: float | None = None  # at most so much more
 

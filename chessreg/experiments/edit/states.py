@@ -10,29 +10,28 @@ import chess
 import chess.polyglot
 import numpy as np
 
-from chessreg.encodings.positions import find
-from chessreg.encodings.tokenizers import PgnCharacters
-from chessreg.experiments.settings.games import select
+from chessreg.experiments.settings.games import select, turn_prompts
+from chessreg.games.moves import unpack
 from chessreg.games.typed import board_after
 from chessreg.noise import generator, uniform
 
 if TYPE_CHECKING:
+    from chessreg.encodings import Encoding
     from chessreg.experiments.edit.spec import EditSpec
     from chessreg.games.dataset import Games
     from chessreg.runs.inputs import Inputs
 
-MOVE_WHITE = "dots"
 NO_GAME = -1  # the item of a position that is of no dataset
 
 
 @dataclass(frozen=True)
 class State:
-    """One position with White to move. `prompt` ends at the dot after which the move is written."""
+    """One position with White to move. `prompt` is the tokens after which the move is written."""
 
     unit: int
     item: int
     ply: int
-    prompt: str
+    prompt: tuple[int, ...]
     board: chess.Board
 
     @property
@@ -67,37 +66,36 @@ class Removal:
         return 6 + self.piece.piece_type * (1 if self.piece.color else -1)
 
 
-def states(spec: EditSpec, games: Games, places: np.ndarray, units: Sequence[int]) -> list[State]:
+def states(spec: EditSpec, encoding: Encoding, games: Games, places: np.ndarray, units: Sequence[int]) -> list[State]:
     """The states of these units. Unit u is state u % per_game of game u // per_game; a short game has fewer."""
     found = []
     for unit in units:
         item = int(places[unit // spec.per_game])
-        text = games.texts(np.array([item]))[0]
-        characters, plies = find(MOVE_WHITE, text)
-        count = min(spec.last_move, len(characters))
+        [prompts] = turn_prompts(encoding, games, np.array([item]), "white")
+        plies = list(prompts)
+        count = min(spec.last_move, len(plies))
         order = generator(spec.seed, "edit states", item).permutation(count) if spec.per_game < spec.last_move else None
         chosen = np.sort(order[: spec.per_game]) if order is not None else np.arange(count)
         if unit % spec.per_game >= len(chosen):
             continue
-        number = int(chosen[unit % spec.per_game])
-        ply, board = int(plies[number]), chess.Board()
-        for san in text[1:].split()[:ply]:
-            board.push_san(san.split(".")[-1])
-        found.append(State(unit, item, ply, text[: characters[number] + 1], board))
+        ply, board = plies[int(chosen[unit % spec.per_game])], chess.Board()
+        for move in unpack(games.moves([item])[0])[:ply]:
+            board.push(move)
+        found.append(State(unit, item, ply, prompts[ply], board))
     return found
 
 
-def after_moves(moves: str) -> State:
+def after_moves(moves: str, encoding: Encoding) -> State:
     """The position after these moves (canonical SAN): the one state of a run with --moves."""
     sans = moves.split()
-    return State(0, NO_GAME, len(sans), PgnCharacters().prompt(sans), board_after(sans))
+    return State(0, NO_GAME, len(sans), encoding.prompt(sans), board_after(sans))
 
 
-def state_of(spec: EditSpec, inputs: Inputs, unit: int) -> State:
+def state_of(spec: EditSpec, encoding: Encoding, inputs: Inputs, unit: int) -> State:
     """The state of a unit of a run."""
     if spec.moves:
-        return after_moves(spec.moves)
-    [state] = states(spec, *select(spec, inputs), [unit])
+        return after_moves(spec.moves, encoding)
+    [state] = states(spec, encoding, *select(spec, inputs), [unit])
     return state
 
 

@@ -15,7 +15,6 @@ from concurrent.futures import Future, wait
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from chessreg.encodings.tokenizers import Tokenizer
 from chessreg.experiments.matches import PlayedGame, Rules
 from chessreg.experiments.play.policies import Draft, Policy, Turn, begin
 from chessreg.games.openings import Opening
@@ -23,7 +22,7 @@ from chessreg.games.openings import Opening
 if TYPE_CHECKING:
     from chessreg.games.engines import Limit
     from chessreg.games.pool import EngineMove, EnginePool, Evaluation
-    from chessreg.models.edits import Edit
+    from chessreg.models.edits import ResidualEdit
     from chessreg.models.language_model import LanguageModel
 
 TICK_SECONDS = 0.2  # how long a wait for engines may last before the caller hears of it
@@ -43,25 +42,24 @@ class Arena:
     def __init__(
         self,
         model: LanguageModel,
-        tokenizer: Tokenizer,
         policy: Policy,
         rules: Rules,
         pool: EnginePool,
         opening_of: Callable[[int], Opening],
         *,
         noise: tuple[int | str, ...],
-        edits: Sequence[Edit] = (),
+        edits: Sequence[ResidualEdit] = (),
         adjudicate: Limit | None = None,
         batch_games: int = 32,
         tick: Callable[[], None] = lambda: None,
         engines_slow: Callable[[bool], None] = lambda slow: None,
     ) -> None:
-        self.model, self.tokenizer, self.policy, self.rules = model, tokenizer, policy, rules
+        self.model, self.encoding, self.policy, self.rules = model, model.encoding, policy, rules
         self.pool, self.opening_of, self.noise, self.edits = pool, opening_of, noise, list(edits)
         self.adjudicate, self.batch_games, self.tick = adjudicate, batch_games, tick
         self.engines_slow, self.slow, self.waits = engines_slow, False, 0.5
         self.waited = self.worked = 0.0  # seconds since the last prompts were read
-        longest = max(policy.move_tokens, tokenizer.max_move_tokens)
+        longest = max(policy.move_tokens, self.encoding.max_move_tokens)
         self.room = model.block_size - (longest - 1)  # a move's last token is never fed
         self.waiting: Iterator[int] = iter(())
         self.session = model.session(0, self.edits)
@@ -104,7 +102,7 @@ class Arena:
         if ready and not (self.slow and self.drafts and few):
             self._admit(ready)
         drafts = list(self.drafts.items())
-        choices = self.policy.advance(self.session, self.tokenizer, [draft for _, draft in drafts])
+        choices = self.policy.advance(self.session, self.encoding, [draft for _, draft in drafts])
         for (row, _), choice in zip(drafts, choices, strict=True):
             if choice is not None:
                 del self.drafts[row]
@@ -202,7 +200,7 @@ class Arena:
 
     def _context(self, game: PlayedGame) -> list[int] | None:
         """What the model reads, ending where its move begins. None: it does not fit, and the game has ended."""
-        tokens: list[int] = self.tokenizer.encode(self.tokenizer.prompt(game.sans)).tolist()
+        tokens = list(self.encoding.prompt(game.board if self.encoding.content == "position" else game.sans))
         if len(tokens) <= self.room or self.rules.context_full == "crop":
             return tokens
         game.fill_context()

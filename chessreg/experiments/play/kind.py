@@ -10,7 +10,7 @@ import chess
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from chessreg.encodings.tokenizers import tokenizer
+from chessreg.encodings import encoding
 from chessreg.entities.game import stored_games
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.matches import (
@@ -96,7 +96,7 @@ class PlaySpec(MatchSpec):
         (), description="one for each try; none given: retry 0.001,0.201,0.401,0.5,0.5 (Karvonen), legal 1"
     )
     move_tokens: int = Field(
-        0, ge=0, le=64, description="characters that a try may write; 0: the tokenizer's limit (10 in PGN)"
+        0, ge=0, le=64, description="tokens that a try may write; 0: the encoding's limit (10 of pgn-char-32)"
     )
     resignation: Literal["counts", "illegal"] = Field(
         "counts", description="a game result written as a move: counts as resigning (Karvonen), or as an illegal try"
@@ -180,7 +180,7 @@ class Play(Kind):
     def check(self, spec: PlaySpec, inputs: Inputs) -> None:
         """Raise for what would only fail later: an engine, a checkpoint, a vector or a book that is not here."""
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
-        tokenizer(checkpoint.tokenizer)
+        encoding(checkpoint.tokenizer)  # raises NotFoundError
         if spec.intervention.active:
             vector_rows(spec.intervention, checkpoint, inputs)
         if spec.book is not None:
@@ -233,7 +233,6 @@ def play_match(task: Task[PlaySpec, PlayHow]) -> None:
     with EnginePool(opponent, how.engine_processes or None, timed=timed, reserved_cores=cores.reserved) as pool:
         arena = Arena(
             model,
-            tokenizer(checkpoint.tokenizer),
             make_policy(spec.policy, spec.temperatures, spec.resignation == "counts", spec.move_tokens),
             Rules(
                 chess.WHITE if spec.color == "white" else chess.BLACK,

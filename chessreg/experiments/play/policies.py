@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import chess
     from torch import Tensor
 
-    from chessreg.encodings.tokenizers import Tokenizer
+    from chessreg.encodings import Encoding
     from chessreg.models.decoding import DecodingSession
 
 RESIGNATIONS = frozenset({"1-0", "0-1", "1/2-1/2"})
@@ -74,7 +74,7 @@ class Choice:
 
 class Policy(Protocol):
     """Chooses for many rows at once, a pass of the model at a time. `temperatures` has one number for each try;
-    `move_tokens` is the most that a try may write, 0: as many as the tokenizer says."""
+    `move_tokens` is the most that a try may write, 0: as many as the encoding says."""
 
     @property
     def temperatures(self) -> tuple[float, ...]: ...
@@ -82,7 +82,7 @@ class Policy(Protocol):
     @property
     def move_tokens(self) -> int: ...
 
-    def advance(self, session: DecodingSession, tokenizer: Tokenizer, drafts: Sequence[Draft]) -> list[Choice | None]:
+    def advance(self, session: DecodingSession, encoding: Encoding, drafts: Sequence[Draft]) -> list[Choice | None]:
         """Go on with these turns by one token each; a choice for each that is now made, else None. What is written is
         computed with the session's next pass."""
         ...
@@ -94,12 +94,12 @@ def begin(session: DecodingSession, turns: Sequence[Turn]) -> list[Draft]:
     return [Draft(turn, turn.row, len(session.tokens[turn.row]), logprobs[turn.row]) for turn in turns]
 
 
-def choose(policy: Policy, session: DecodingSession, tokenizer: Tokenizer, turns: Sequence[Turn]) -> list[Choice]:
+def choose(policy: Policy, session: DecodingSession, encoding: Encoding, turns: Sequence[Turn]) -> list[Choice]:
     """The choices in these turns, from first to last pass."""
     drafts = dict(enumerate(begin(session, turns)))
     made: dict[int, Choice] = {}
     while drafts:
-        for i, choice in zip(list(drafts), policy.advance(session, tokenizer, list(drafts.values())), strict=True):
+        for i, choice in zip(list(drafts), policy.advance(session, encoding, list(drafts.values())), strict=True):
             if choice is not None:
                 made[i] = choice
                 del drafts[i]
@@ -108,7 +108,7 @@ def choose(policy: Policy, session: DecodingSession, tokenizer: Tokenizer, turns
 
 Maker = Callable[[str, tuple[float, ...], bool, int], Policy]
 """Makes a policy from what follows the colon, the temperatures (empty: the policy's own), whether a game result written
-as a move resigns, and how many tokens a try may write (0: as many as the tokenizer says). Raises BadInputError for what
+as a move resigns, and how many tokens a try may write (0: as many as the encoding says). Raises BadInputError for what
 it cannot use."""
 
 POLICIES: Registry[Maker] = Registry("policy", "retry:5, legal")
@@ -149,11 +149,11 @@ class Retry:
             raise BadInputError(f"{len(given)} temperatures for {tries} tries", "give one, or one for each try")
         object.__setattr__(self, "temperatures", given)
 
-    def advance(self, session: DecodingSession, tokenizer: Tokenizer, drafts: Sequence[Draft]) -> list[Choice | None]:
+    def advance(self, session: DecodingSession, encoding: Encoding, drafts: Sequence[Draft]) -> list[Choice | None]:
         """One more token of every text. A row whose text is no move begins its next try at once, so that no row waits
         for the tries of another."""
         session.refresh()
-        limit = self.move_tokens or tokenizer.max_move_tokens
+        limit = self.move_tokens or encoding.max_move_tokens
         made: dict[int, Choice] = {}
         new: list[list[int]] = [[] for _ in range(len(session))]
         pending = [i for i, draft in enumerate(drafts) if draft.turn.prompt is None]
@@ -163,9 +163,9 @@ class Retry:
                 draft = drafts[i]
                 draft.written.append(token)
                 full = len(session.tokens[draft.row]) >= session.model.block_size
-                if token not in tokenizer.stop_ids and len(draft.written) < limit and not full:
+                if len(draft.written) < limit and not full and not encoding.complete(draft.written, draft.turn.board):
                     new[draft.row] = [token]
-                elif (choice := self._judge(tokenizer, draft)) is not None:
+                elif (choice := self._judge(encoding, draft)) is not None:
                     made[i] = choice
                 else:
                     session.rewind(draft.row, draft.start, draft.logprobs)
@@ -174,7 +174,7 @@ class Retry:
         session.extend(new)
         for i, draft in enumerate(drafts):
             if draft.turn.prompt is not None:
-                made[i] = self._cropped(session, tokenizer, draft)
+                made[i] = self._cropped(session, encoding, draft)
         return [made.get(i) for i in range(len(drafts))]
 
     def _draw(self, session: DecodingSession, drafts: list[Draft]) -> list[int]:
@@ -185,12 +185,11 @@ class Retry:
         tokens: list[int] = draw(logprobs, heats, np.array(noise)).tolist()
         return tokens
 
-    def _judge(self, tokenizer: Tokenizer, draft: Draft) -> Choice | None:
+    def _judge(self, encoding: Encoding, draft: Draft) -> Choice | None:
         """What a whole text comes to; None: another try."""
-        written = draft.written
-        text = tokenizer.decode(written[:-1] if written[-1] in tokenizer.stop_ids else written)
+        text = encoding.answer_text(draft.written)
+        move = encoding.parse(draft.written, draft.turn.board)
         draft.written = []
-        move = tokenizer.parse(text, draft.turn.board)
         if move is not None:
             return Choice(move, tuple(draft.illegal))
         if self.resigns and first_word(text) in RESIGNATIONS:
@@ -198,34 +197,36 @@ class Retry:
         draft.illegal.append(text)
         return Choice(None, tuple(draft.illegal)) if len(draft.illegal) == len(self.temperatures) else None
 
-    def _cropped(self, session: DecodingSession, tokenizer: Tokenizer, draft: Draft) -> Choice:
+    def _cropped(self, session: DecodingSession, encoding: Encoding, draft: Draft) -> Choice:
         """A turn whose prompt leaves no room in the session, from first to last try."""
-        limit = self.move_tokens or tokenizer.max_move_tokens
+        limit = self.move_tokens or encoding.max_move_tokens
         choice = None
         while choice is None:
             attempt = len(draft.illegal)
             draft.written = sample_cropped(
                 session,
-                tokenizer,
+                encoding,
+                [draft.turn.board],
                 [draft.turn.prompt or ()],
                 [(*draft.turn.key, attempt)],
                 temperature=self.temperatures[attempt],
                 max_tokens=limit,
             )[0]
-            choice = self._judge(tokenizer, draft)
+            choice = self._judge(encoding, draft)
         return choice
 
 
 def sample_cropped(
     session: DecodingSession,
-    tokenizer: Tokenizer,
+    encoding: Encoding,
+    boards: Sequence[chess.Board],
     prompts: Sequence[Sequence[int]],
     keys: Sequence[Key],
     *,
     temperature: float,
     max_tokens: int,
 ) -> list[list[int]]:
-    """One move's tokens after each prompt, each drawn from the newest tokens that the model can hold; a stop token too.
+    """One move's tokens after each prompt, each drawn from the newest tokens that the model can hold.
 
     Every step moves every token to another position, so nothing is kept: a whole pass for each token. The draws are
     those of `sample_moves` with the same keys. `session` gives the model and the edits and stays as it is.
@@ -241,7 +242,7 @@ def sample_cropped(
         noise = np.array([uniform(*keys[r], step) if temperature > 0 else 0.0 for r in active])
         for r, token in zip(active, draw(logprobs, np.full(len(active), temperature), noise), strict=True):
             written[r].append(int(token))
-        active = [r for r in active if written[r][-1] not in tokenizer.stop_ids]
+        active = [r for r in active if not encoding.complete(written[r], boards[r])]
         if not active:
             break
     return written
@@ -270,7 +271,7 @@ class Legal:
         if len(self.temperatures) != 1:
             raise BadInputError(f"the policy legal has one temperature, not {len(self.temperatures)}")
 
-    def advance(self, session: DecodingSession, tokenizer: Tokenizer, drafts: Sequence[Draft]) -> list[Choice | None]:
+    def advance(self, session: DecodingSession, encoding: Encoding, drafts: Sequence[Draft]) -> list[Choice | None]:
         import chess
 
         from chessreg.models.legal import choose_legal, legal_move_mass, move_logprobs
@@ -278,12 +279,12 @@ class Legal:
         fitting = [draft for draft in drafts if draft.turn.prompt is None]
         long = [draft for draft in drafts if draft.turn.prompt is not None]
         boards, rows = [draft.turn.board for draft in fitting], [draft.row for draft in fitting]
-        scored = dict(zip(rows, move_logprobs(session, boards, tokenizer, rows), strict=True)) if fitting else {}
+        scored = dict(zip(rows, move_logprobs(session, boards, encoding, rows), strict=True)) if fitting else {}
         if long:  # the newest text, with room for the longest move
             scratch = session.model.session(len(long), session.edits)
-            room = session.model.block_size - (tokenizer.max_move_tokens - 1)
+            room = session.model.block_size - (encoding.max_move_tokens - 1)
             scratch.sync([(draft.turn.prompt or ())[-room:] for draft in long])
-            fresh = move_logprobs(scratch, [draft.turn.board for draft in long], tokenizer)
+            fresh = move_logprobs(scratch, [draft.turn.board for draft in long], encoding)
             scored.update(zip((draft.row for draft in long), fresh, strict=True))
         choices: list[Choice | None] = []
         for draft in drafts:

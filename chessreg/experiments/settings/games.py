@@ -13,6 +13,7 @@ from chessreg.games.dataset import holds_positions
 from chessreg.runs.spec import DatasetRef, Spec
 
 if TYPE_CHECKING:
+    from chessreg.encodings import Encoding
     from chessreg.games.dataset import Games
     from chessreg.games.positions import Positions
     from chessreg.runs.inputs import Inputs
@@ -67,3 +68,19 @@ def selection_of(settings: Mapping[str, Any]) -> GameSelection:
 def cached_items(inputs: Inputs, recipe: str) -> tuple[Games | Positions, np.ndarray]:
     """The dataset of a cache run, and the places of its games or positions in it."""
     return select_items(selection_of(inputs.run(recipe, "cache").spec), inputs)
+
+
+def turn_prompts(encoding: Encoding, games: Games, places: np.ndarray, side: str) -> list[dict[int, tuple[int, ...]]]:
+    """The prompts of one side's turns in the games at these rows: {plies played: tokens}, rising, one dict a game.
+
+    `side` is white or black. A turn is one at which the game went on.
+    """
+    tokens = encoding.games(games, places)
+    sites = encoding.sites(f"{side}-turns", tokens)
+    plies = games.take(places, ["plies"])["plies"].to_numpy()
+    found: list[dict[int, tuple[int, ...]]] = [{} for _ in places]
+    for item, token, ply in zip(sites.item.tolist(), sites.token.tolist(), sites.ply.tolist(), strict=True):
+        game = int(tokens.source[item])
+        if ply < plies[game]:
+            found[game][ply] = tuple(tokens.item(item)[: token + 1].tolist())
+    return found

@@ -20,7 +20,7 @@ from chessreg.runs.spec import Added, Ref, Settings
 if TYPE_CHECKING:
     import numpy as np
 
-    from chessreg.models.edits import Edit
+    from chessreg.models.edits import ResidualEdit
     from chessreg.registry import tables
     from chessreg.runs.inputs import Inputs
 
@@ -125,17 +125,17 @@ class Intervention:
         found: UUID = self.row["id"]
         return found
 
-    def edits(self, device: str = "cpu") -> list[Edit]:
+    def edits(self, device: str = "cpu") -> list[ResidualEdit]:
         """What a model or a decoding session is given."""
         import torch
 
-        from chessreg.models.edits import Edit
+        from chessreg.models.edits import ResidualEdit
 
         made = []
         for layer, direction in self.directions.items():
             vector = torch.from_numpy(direction).to(device)
             settings = self.settings
-            made.append(Edit(layer, vector, settings.scale, settings.positions, "add", settings.form))
+            made.append(ResidualEdit(layer, vector, settings.scale, settings.positions, "add", settings.form))
         return made
 
 

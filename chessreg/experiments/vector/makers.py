@@ -30,7 +30,7 @@ from chessreg.registry import tables
 from store.errors import NotInStoreError
 
 if TYPE_CHECKING:
-    from chessreg.models.edits import Edit
+    from chessreg.models.edits import ResidualEdit
     from chessreg.models.language_model import LanguageModel
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task
@@ -165,11 +165,11 @@ def cascaded(
     """
     import torch
 
-    from chessreg.models.edits import Edit
+    from chessreg.models.edits import ResidualEdit
 
     assert spec.cascade_scale is not None
     model, encoded = run_on(task, spec, games)
-    edits: list[Edit] = []
+    edits: list[ResidualEdit] = []
     needed = [layer for layer in sorted(layers_of(spec, task.inputs)) if layer <= max(layers)]
     for number, layer in enumerate(needed):
         vector = stored(task, layer) if classes is games.classes and layer not in layers else None
@@ -183,7 +183,7 @@ def cascaded(
             if layer in layers:
                 yield layer, made
             vector = made.vector
-        edits.append(Edit(layer, torch.from_numpy(vector).to(model.device), spec.cascade_scale))
+        edits.append(ResidualEdit(layer, torch.from_numpy(vector).to(model.device), spec.cascade_scale))
 
 
 def stored(task: Task[VectorSpec, VectorHow], layer: int) -> np.ndarray | None:

@@ -18,7 +18,7 @@ from chessreg.experiments.settings.sites import EncodedGames
 if TYPE_CHECKING:
     from chessreg.entities.cache import CachedActivations
     from chessreg.games.dataset import Games
-    from chessreg.models.edits import Edit
+    from chessreg.models.edits import ResidualEdit
     from chessreg.models.language_model import LanguageModel
     from chessreg.registry import tables
 
@@ -64,7 +64,7 @@ def from_model(
     encoded: EncodedGames,
     layers: Sequence[int],
     batch_games: int,
-    edits: Sequence[Edit] = (),
+    edits: Sequence[ResidualEdit] = (),
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> np.ndarray:
     """Sums float32 [layers, games, d_model] over the sites of each game, all layers in one forward pass.

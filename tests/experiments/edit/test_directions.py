@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from chessreg.encodings.tokenizers import tokenizer
+from chessreg.encodings import encoding
 from chessreg.entities.probe import FittedProbe
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.experiments.edit import directions
@@ -22,7 +22,7 @@ from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
 from chessreg.models.language_model import LanguageModel
 
 GAMES = [(";1.", "e2e4"), (";1.e4 e5 2.", "g1f3"), (";1.d4 d5 2.c4 e6 3.Nc3 Nf6 4.", "c1g5")]
-PGN = tokenizer("pgn-char-32")
+PGN = encoding("pgn-char-32")
 RANDOM = {"checkpoint": "c", "probe": "p", "dataset": "d"}
 
 
@@ -32,7 +32,11 @@ def removals():
         board = chess.Board()
         for san in prompt[1:].split()[:-1]:
             board.push_san(san.split(".")[-1])
-        found.append(removal(State(unit, unit, board.ply(), prompt, board), chess.Move.from_uci(move)))
+        found.append(
+            removal(
+                State(unit, unit, board.ply(), tuple(PGN.encode(prompt).tolist()), board), chess.Move.from_uci(move)
+            )
+        )
     return found
 
 
@@ -45,7 +49,7 @@ def edited_model(centred: bool = False, **settings) -> EditedModel:
         hf.wte.weight += 0.5  # a residual with a mean of its own
     made = EditedModel.__new__(EditedModel)
     made.spec = EditSpec(**RANDOM | settings)
-    made.model, made.tokenizer = LanguageModel(hf), PGN
+    made.model, made.encoding = LanguageModel(hf), PGN
     made.rule = scale_rule(made.spec.scale_rule)
     made.shuffled, made.black = {}, {}
     noise = np.random.default_rng(3)
@@ -137,7 +141,7 @@ def test_controls_are_as_long_as_the_edit_of_the_same_state():
     real = edited.edits(edited.settings[0], [PGN.encode(prompt).tolist() for prompt, _ in GAMES], taken)
     for condition in edited.conditions()[1:]:
         for edit, control in zip(real, edited.controls(condition, taken, real), strict=True):
-            assert (control.layer, control.positions) == (edit.layer, edit.positions)
+            assert (control.layer, control.token_mask) == (edit.layer, edit.token_mask)
             lengths = [torch.linalg.norm(e.delta(torch.zeros(1, 1, 32)), dim=-1) for e in (edit, control)]
             assert torch.allclose(*lengths, rtol=1e-4)
             assert not torch.allclose(edit.vector, control.vector, atol=0.1)
@@ -154,7 +158,7 @@ def test_with_black_probes_each_side_s_characters_are_edited_by_its_own():
     taken, prompts = removals(), [PGN.encode(prompt).tolist() for prompt, _ in GAMES]
     setting = Setting(0, (0, 2), 1.5)
     real = edited.edits(setting, prompts, taken)
-    assert [(edit.layer, edit.positions) for edit in real] == [
+    assert [(edit.layer, edit.token_mask) for edit in real] == [
         (layer, f"{side}-segments") for layer in (0, 2) for side in ("white", "black")
     ]
     white, black = real[2:]
@@ -171,7 +175,7 @@ def test_with_black_probes_each_side_s_characters_are_edited_by_its_own():
     assert torch.allclose(moved, -1.5 * expected, atol=1e-4)
     for condition in (Condition("random-0", setting, "random"), Condition("shuffled-0", setting, "shuffled")):
         control = edited.controls(condition, taken, real)
-        assert [(c.layer, c.positions, c.scale) for c in control] == [(e.layer, e.positions, e.scale) for e in real]
+        assert [(c.layer, c.token_mask, c.scale) for c in control] == [(e.layer, e.token_mask, e.scale) for e in real]
         assert not torch.allclose(control[0].vector, real[0].vector)
 
 
@@ -210,7 +214,7 @@ def test_layer_sets_and_scales_multiply():
         ({"scale": 3.0, "scales": (1.0, 2.0)}, "both say how strongly"),
         ({"layers_label": "4-7"}, "give --layers"),
         ({"shuffled": 0, "shuffled_probe": "x"}, "leaves that control out"),
-        ({"black_probe": "x", "positions": "last"}, "all positions are edited"),
+        ({"black_probe": "x", "positions": "last"}, "all tokens are edited"),
         ({"black_probe": "x", "scale_rule": "single_target"}, "by a length"),
         ({"piece": 0.0}, "leave no direction"),
         ({"per_game": 31}, "30 states at most"),

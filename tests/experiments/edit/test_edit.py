@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
-from chessreg.encodings.tokenizers import tokenizer
+from chessreg.encodings import encoding
 from chessreg.entities.checkpoints import import_checkpoint
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.experiments.cache import CacheHow, CacheSpec
@@ -20,7 +20,7 @@ from chessreg.experiments.edit.states import reason_to_skip, states
 from chessreg.experiments.probe import ProbeHow, ProbeSpec
 from chessreg.experiments.settings.games import select as select_games
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
-from chessreg.models.edits import Edit
+from chessreg.models.edits import ResidualEdit
 from chessreg.registry import tables
 
 
@@ -76,7 +76,7 @@ def test_the_piece_is_off_the_modified_board_and_the_rest_is_as_it_was(edited):
         assert board.piece_type_at(move.from_square) != chess.KING
         modified = board.copy(stack=False)
         modified.remove_piece_at(move.from_square)
-        parse = tokenizer("pgn-char-32").parse
+        parse = encoding("pgn-char-32").parse
         for row in rows.values():
             assert row.legal_original == (parse(row.text, board) is not None)
             assert row.legal_modified == (parse(row.text, modified) is not None)
@@ -87,13 +87,13 @@ def test_exact_masses_equal_teacher_forcing_one_move_at_a_time(edited, world_ses
     import torch
 
     spec, by_unit = edited(scale=0.0, controls=0, samples=0)
-    model, pgn = world_session.model("bigram"), tokenizer("pgn-char-32")
+    model, pgn = world_session.model("bigram"), encoding("pgn-char-32")
     games, places = select_games(spec, world_session.inputs)
     unit, rows = next((u, r) for u, r in sorted(by_unit.items()) if ("skipped", -1) not in r)
-    (state,) = states(spec, games, places, [unit])
+    (state,) = states(spec, encoding("pgn-char-32"), games, places, [unit])
     mass = 0.0
     for move in state.board.legal_moves:
-        ids = torch.from_numpy(pgn.encode(state.prompt + pgn.spell(state.board, move)).astype(np.int64))[None]
+        ids = torch.from_numpy(np.array([*state.prompt, *pgn.answer(state.board, move)]))[None]
         logprobs = model.logits(ids).log_softmax(-1)[0]
         start = len(state.prompt)
         mass += float(torch.exp(logprobs[torch.arange(start - 1, ids.shape[1] - 1), ids[0, start:]].sum()))
@@ -116,12 +116,12 @@ def test_batches_do_not_change_what_is_drawn(edited):
 def test_states_of_a_game_differ_and_short_games_have_fewer(edited, world_session):
     spec, _ = edited(per_game=30, games=3, samples=0, controls=0, shuffled=0)
     games, places = select_games(spec, world_session.inputs)
-    found = states(spec, games, places, range(90))
+    found = states(spec, encoding("pgn-char-32"), games, places, range(90))
     plies = defaultdict(list)
     for state in found:
         plies[state.item].append(state.ply)
         assert state.board.turn
-        assert state.prompt.endswith(".")
+        assert encoding("pgn-char-32").decode(state.prompt).endswith(".")
     assert all(p == list(range(0, 2 * len(p), 2)) for p in plies.values())
     assert 0 < len(found) < 90
 
@@ -218,19 +218,19 @@ def test_edited_texts_are_those_of_a_full_recompute(edited, world_session, posit
 
     settings = {"positions": positions, "scale_rule": "single_target", "scale": -3.0, "samples": 0, "controls": 0}
     spec, by_unit = edited(**settings, shuffled=0, games=3, per_game=2, max_characters=7)
-    model, pgn = world_session.model("bigram"), tokenizer("pgn-char-32")
+    model, pgn = world_session.model("bigram"), encoding("pgn-char-32")
     probe = world_session.probe("bigram-board", 0)
     games, places = select_games(spec, world_session.inputs)
     checked = 0
-    for state in states(spec, games, places, sorted(by_unit)):
+    for state in states(spec, encoding("pgn-char-32"), games, places, sorted(by_unit)):
         rows = by_unit[state.unit]
         if ("skipped", -1) in rows:
             continue
         detail = rows["edit", -1].detail
         label = 6 + chess.Piece.from_symbol(detail["piece"]).piece_type
         own = torch.from_numpy(probe.weight[:, chess.parse_square(detail["square"]), label].copy())
-        edit = Edit(0, own / own.norm(), detail["scales"][0], positions, "subtract")
-        ids = pgn.encode(state.prompt).tolist()
+        edit = ResidualEdit(0, own / own.norm(), detail["scales"][0], positions, "subtract")
+        ids = list(state.prompt)
         residual = model.residuals(torch.tensor([ids]), [0], edits=[edit])[0, 0, -1]
         assert float(residual @ own) == pytest.approx(-3.0, abs=1e-3)
         written = []
@@ -279,8 +279,8 @@ def test_readings_before_and_after_are_the_probe_s_logits(edited, world_session,
     assert (found.layer, found.condition) == (0, "edit")
     assert found.edited[found.square, found.label] == pytest.approx(-3.0, abs=1e-3)
     games, places = select_games(spec, inputs)
-    [state] = states(spec, games, places, [unit])
-    ids = tokenizer("pgn-char-32").encode(state.prompt).tolist()
+    [state] = states(spec, encoding("pgn-char-32"), games, places, [unit])
+    ids = list(state.prompt)
     residual = world_session.model("bigram").residuals(torch.tensor([ids]), [0])[0, 0, -1].numpy()
     logits = np.einsum("d,dsk->sk", residual, world_session.probe("bigram-board", 0).weight)
     assert found.clean == pytest.approx(logits, abs=1e-3)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chessreg.encodings.tokenizers import PgnCharacters, Tokenizer
+from chessreg.encodings import Encoding, encoding
 from chessreg.entities.checkpoints import import_checkpoint
 from chessreg.games.engines import find_stockfish
 from chessreg.models.language_model import LanguageModel
@@ -29,8 +29,8 @@ def small(bigram: Callable[..., LanguageModel]) -> LanguageModel:
 
 
 @pytest.fixture(scope="session")
-def pgn() -> Tokenizer:
-    return PgnCharacters()
+def pgn() -> Encoding:
+    return encoding("pgn-char-32")
 
 
 @pytest.fixture

@@ -19,11 +19,10 @@ from chessreg.models.decoding import DecodingSession
 RANDOM = parse_engine("random")
 
 
-def arena(model, pgn, pool, *, policy="legal", rules=None, opening="random:4", **settings):
+def arena(model, pool, *, policy="legal", rules=None, opening="random:4", **settings):
     source = parse_opening(opening)
     return Arena(
         model,
-        pgn,
         make_policy(policy),
         rules or Rules(chess.WHITE, move_limit=8),
         pool,
@@ -33,10 +32,10 @@ def arena(model, pgn, pool, *, policy="legal", rules=None, opening="random:4", *
     )
 
 
-def played(model, pgn, count=12, **settings):
+def played(model, count=12, **settings):
     """unit → the finished game."""
     with EnginePool(RANDOM) as pool:
-        return {game.unit: game for game in arena(model, pgn, pool, **settings).play(range(count))}
+        return {game.unit: game for game in arena(model, pool, **settings).play(range(count))}
 
 
 def facts(games):
@@ -45,18 +44,18 @@ def facts(games):
 
 @pytest.mark.parametrize("policy", ["legal", "retry:8"])
 @pytest.mark.parametrize("colour", [chess.WHITE, chess.BLACK])
-def test_every_batch_size_plays_the_same_games(model, pgn, policy, colour):
+def test_every_batch_size_plays_the_same_games(model, policy, colour):
     rules = Rules(colour, move_limit=6)
-    alone = played(model, pgn, 10, policy=policy, rules=rules, batch_games=1)
+    alone = played(model, 10, policy=policy, rules=rules, batch_games=1)
     assert len({tuple(game.sans) for game in alone.values()}) == 10
     for batch in (8, 5):
-        together = played(model, pgn, 10, policy=policy, rules=rules, batch_games=batch)
+        together = played(model, 10, policy=policy, rules=rules, batch_games=batch)
         assert facts(together) == facts(alone)
 
 
 @pytest.mark.parametrize("colour", [chess.WHITE, chess.BLACK])
-def test_the_model_moves_in_its_turns_only(model, pgn, colour):
-    for game in played(model, pgn, rules=Rules(colour, move_limit=8)).values():
+def test_the_model_moves_in_its_turns_only(model, colour):
+    for game in played(model, rules=Rules(colour, move_limit=8)).values():
         board = chess.Board()
         turns = 0
         for ply, move in enumerate(game.board.move_stack):
@@ -68,8 +67,8 @@ def test_the_model_moves_in_its_turns_only(model, pgn, colour):
         assert turns == len(game.tries) == len(game.legal_mass)
 
 
-def test_a_game_of_the_legal_policy_has_no_illegal_try_and_stops_at_the_limit(model, pgn):
-    games = played(model, pgn).values()
+def test_a_game_of_the_legal_policy_has_no_illegal_try_and_stops_at_the_limit(model):
+    games = played(model).values()
     assert {game.first_try_legal == len(game.tries) and not game.illegal for game in games} == {True}
     stopped = [game for game in games if str(game.end.termination) == "move_limit"]
     assert stopped
@@ -77,7 +76,7 @@ def test_a_game_of_the_legal_policy_has_no_illegal_try_and_stops_at_the_limit(mo
 
 
 def test_a_forfeit_has_all_its_texts_and_no_move(model, pgn):
-    games = played(model, pgn, policy="retry:2", count=20).values()
+    games = played(model, policy="retry:2", count=20).values()
     lost = [game for game in games if str(game.end.termination) == "forfeit_illegal"]
     assert lost
     for game in lost:
@@ -96,14 +95,14 @@ def test_a_forfeit_has_all_its_texts_and_no_move(model, pgn):
 )
 def test_a_full_context_ends_the_game_as_the_rules_say(small, pgn, rule, expected):
     rules = Rules(chess.WHITE, move_limit=30, context_full=rule)
-    games = played(small, pgn, count=4, rules=rules).values()
+    games = played(small, count=4, rules=rules).values()
     assert Counter((str(game.end.termination), game.end.result) for game in games)[expected] == 4
     for game in games:
         assert 64 - 10 - 8 < len(pgn.prompt(game.sans)) - 9 <= 64
 
 
-def test_cropping_plays_on_past_the_context(small, pgn):
-    games = played(small, pgn, count=4, rules=Rules(chess.WHITE, 30, "crop"), policy="legal").values()
+def test_cropping_plays_on_past_the_context(small):
+    games = played(small, count=4, rules=Rules(chess.WHITE, 30, "crop"), policy="legal").values()
     assert all(game.ply > 20 for game in games)
     assert "context_full" not in {str(game.end.termination) for game in games}
 
@@ -139,19 +138,19 @@ class Watching:
         return self.policy.advance(session, tokenizer, drafts)
 
 
-def test_engines_search_for_some_games_while_the_model_is_at_others(model, pgn):
+def test_engines_search_for_some_games_while_the_model_is_at_others(model):
     pool = HeldPool(group=3, games=6)
-    both = arena(model, pgn, pool, batch_games=6, tick=pool.tick)
+    both = arena(model, pool, batch_games=6, tick=pool.tick)
     both.policy = Watching(both.policy, pool)
     games = list(both.play(range(6)))
     assert {game.ply for game in games} == {4 + 16}
     assert both.policy.seen == [0, *[3] * 14, 0]  # at last the others have ended
 
 
-def test_a_game_that_tries_again_does_not_hold_up_the_others(model, pgn):
+def test_a_game_that_tries_again_does_not_hold_up_the_others(model):
     passes = []
     with EnginePool(RANDOM) as pool:
-        retry = arena(model, pgn, pool, policy="retry:40", batch_games=12, rules=Rules(chess.WHITE, 5))
+        retry = arena(model, pool, policy="retry:40", batch_games=12, rules=Rules(chess.WHITE, 5))
         advance = retry.policy.advance
 
         class Counting:
@@ -169,11 +168,11 @@ def test_a_game_that_tries_again_does_not_hold_up_the_others(model, pgn):
     assert len(passes) < written
 
 
-def test_the_model_hears_which_of_the_two_is_slower(model, pgn):
+def test_the_model_hears_which_of_the_two_is_slower(model):
     said = []
     pool = HeldPool(group=4, games=4)
     pool.tick = lambda: None
-    slow = arena(model, pgn, pool, batch_games=4, engines_slow=said.append)
+    slow = arena(model, pool, batch_games=4, engines_slow=said.append)
     slow.tick = lambda: HeldPool.tick(pool)
     list(slow.play(range(4)))
     assert said in ([], [True])  # how long it waited decides
@@ -188,11 +187,11 @@ def test_the_model_hears_which_of_the_two_is_slower(model, pgn):
     assert said == [True, False]
     quick = []
     with EnginePool(RANDOM) as instant:
-        list(arena(model, pgn, instant, batch_games=4, engines_slow=quick.append).play(range(4)))
+        list(arena(model, instant, batch_games=4, engines_slow=quick.append).play(range(4)))
     assert quick == []
 
 
-def test_a_wait_for_engines_can_be_broken_off(model, pgn):
+def test_a_wait_for_engines_can_be_broken_off(model):
     class Enough(Exception):
         pass
 
@@ -208,15 +207,15 @@ def test_a_wait_for_engines_can_be_broken_off(model, pgn):
             raise Enough
 
     with pytest.raises(Enough):
-        list(arena(model, pgn, Mute(), tick=tick).play(range(4)))
+        list(arena(model, Mute(), tick=tick).play(range(4)))
 
 
 @pytest.mark.parametrize("packable", [False, True])
-def test_rows_are_closed_up_when_no_game_waits_and_passes_read_them(model, pgn, monkeypatch, packable):
+def test_rows_are_closed_up_when_no_game_waits_and_passes_read_them(model, monkeypatch, packable):
     monkeypatch.setattr(DecodingSession, "packable", packable)
     sizes = []
     with EnginePool(RANDOM) as pool:
-        made = arena(model, pgn, pool, policy="retry:3", batch_games=16)
+        made = arena(model, pool, policy="retry:3", batch_games=16)
         turn = made._round
         monkeypatch.setattr(made, "_round", lambda: (turn(), sizes.append(len(made.session)))[0])
         assert len(list(made.play(range(20)))) == 20

@@ -32,7 +32,7 @@ def test_the_scale_multiplies_the_vector_as_it_is(session, make_vectors, model):
     (edit,) = found.edits()
     wanted = -0.5 * np.arange(3, 35, dtype=np.float32)
     assert edit.delta(model.network.wte.weight).numpy().reshape(-1) == pytest.approx(wanted)
-    assert (edit.layer, edit.positions) == (0, "all")
+    assert (edit.layer, edit.token_mask) == (0, "all")
 
 
 def test_all_layers_of_the_vector_run_are_used_unless_some_are_named(session, make_vectors):

@@ -18,7 +18,7 @@ GAMES = [[], ["e4", "e5"], ["d4", "d5", "c4", "e6"], ["Nf3", "Nf6"], ["e4", "c5"
 def opened(model, pgn, games):
     """A session that holds the prompts of these games, and the turns to take in them."""
     session = model.session(len(games))
-    session.sync([pgn.encode(pgn.prompt(sans)).tolist() for sans in games])
+    session.sync([pgn.prompt(sans) for sans in games])
     turns = []
     for row, sans in enumerate(games):
         board = chess.Board()
@@ -69,7 +69,8 @@ def test_retry_plays_the_first_sample_that_is_legal_and_keeps_the_others_texts(m
     for turn, choice in zip(turns, choices, strict=True):
         alone, (single,) = opened(model, pgn, [GAMES[turn.row % len(GAMES)]])
         texts = [
-            sample_moves(alone, pgn, [(*turn.key, attempt)], temperature=1.0)[0].text for attempt in range(choice.tries)
+            sample_moves(alone, pgn, [single.board], [(*turn.key, attempt)], temperature=1.0)[0].text
+            for attempt in range(choice.tries)
         ]
         moves = [pgn.parse(text, single.board) for text in texts]
         assert list(choice.illegal) == [text for text, move in zip(texts, moves, strict=True) if move is None]
@@ -83,7 +84,7 @@ def test_after_a_turn_the_session_continues_as_if_the_game_were_read_afresh(mode
     wanted = []
     for turn, choice, sans in zip(turns, choices, GAMES, strict=True):
         played = [*sans, turn.board.san(choice.move)] if choice.move else sans
-        wanted.append(pgn.encode(pgn.prompt(played)).tolist())
+        wanted.append(list(pgn.prompt(played)))
     reused = session.sync(wanted).clone()
     fresh = model.session(len(GAMES))
     assert reused == pytest.approx(fresh.sync(wanted), abs=1e-4)

@@ -90,7 +90,7 @@ def test_a_context_that_is_full_is_cropped_token_by_token(small, pgn):
     prompts = [pgn.encode(text[:n]).tolist() for n in (60, 63, 64, 65, len(text))]
     keys = [("crop", n) for n in range(5)]
     session = small.session(5)
-    found = sample_cropped(session, pgn, prompts, keys, temperature=1.0, max_tokens=10)
+    found = sample_cropped(session, pgn, [chess.Board()] * len(prompts), prompts, keys, temperature=1.0, max_tokens=10)
     assert [pgn.decode(ids).split(" ")[0] for ids in found] == [
         plainly(small, pgn, p, k, 1.0) for p, k in zip(prompts, keys, strict=True)
     ]
@@ -98,12 +98,12 @@ def test_a_context_that_is_full_is_cropped_token_by_token(small, pgn):
 
 
 def test_where_there_is_room_cropping_changes_nothing(model, pgn):
-    prompts = [pgn.encode(pgn.prompt(sans)).tolist() for sans in (["e4", "e5"], ["d4", "d5"])]
+    prompts = [pgn.prompt(sans) for sans in (["e4", "e5"], ["d4", "d5"])]
     session = model.session(2)
     session.sync(prompts)
     keys = [("room", n) for n in range(2)]
-    plain = [sampled.text for sampled in sample_moves(session, pgn, keys, temperature=0.9)]
-    cropped = sample_cropped(session, pgn, prompts, keys, temperature=0.9, max_tokens=10)
+    plain = [sampled.text for sampled in sample_moves(session, pgn, [chess.Board()] * 2, keys, temperature=0.9)]
+    cropped = sample_cropped(session, pgn, [chess.Board()] * 2, prompts, keys, temperature=0.9, max_tokens=10)
     assert [pgn.decode(ids).split(" ")[0] for ids in cropped] == plain
 
 
@@ -111,7 +111,7 @@ def test_a_game_goes_on_past_the_context_with_the_cropped_texts(small, pgn):
     with EnginePool(parse_engine("random")) as pool:
         source = parse_opening("random:18")
         arena = Arena(
-            small, pgn, make_policy("retry:200", (1.0,)), Rules(chess.WHITE, 4, "crop"), pool,
+            small, make_policy("retry:200", (1.0,)), Rules(chess.WHITE, 4, "crop"), pool,
             lambda n: openings(source, 0, [n])[0], noise=(0, 0),
         )  # fmt: skip
         games = list(arena.play(range(3)))
@@ -119,7 +119,7 @@ def test_a_game_goes_on_past_the_context_with_the_cropped_texts(small, pgn):
     assert any(len(pgn.prompt(game.sans)) > 64 + 10 for game in moved)
     for game in moved:
         before = game.sans[:18]
-        prompt = pgn.encode(pgn.prompt(before)).tolist()
+        prompt = list(pgn.prompt(before))
         assert len(prompt) > 64
         said = [text for ply, _, text in game.illegal if ply == 18]
         keys = [("play", 0, 0, game.unit, 18, attempt) for attempt in range(len(said))]
@@ -133,7 +133,7 @@ def test_a_game_that_its_opening_ended_is_a_game_without_a_turn(model, pgn):
     mate = Opening(0, ("f2f3", "e7e5", "g2g4", "d8h4"), ("f3", "e5", "g4", "Qh4#"))
     with EnginePool(parse_engine("random")) as pool:
         arena = Arena(
-            model, pgn, make_policy("legal"), Rules(chess.WHITE, 3), pool,
+            model, make_policy("legal"), Rules(chess.WHITE, 3), pool,
             lambda n: mate if n < 2 else Opening(n), noise=(0, 0), batch_games=2,
         )  # fmt: skip
         games = {game.unit: game for game in arena.play(range(4))}
