@@ -42,9 +42,8 @@ def results(home: Home, file: Path, name: str | None, format_: str | None, **set
     Example: chessreg import results games.csv --name gpt-3.5 --limit time=0.1
     """
     from chessreg.cli.progress import progress_line
-    from chessreg.experiments.imported.games import ImportHow
+    from chessreg.experiments.imported.file import ImportHow, report_of
     from chessreg.experiments.imported.players import name_externals
-    from chessreg.experiments.imported.report import report_of
 
     spec = spec_of(file, format_, {key: value for key, value in settings.items() if value})
     session = home.session()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chessreg.experiments.imported.games import sample_file
+from chessreg.experiments.imported.file import sample_file
 
 GAMES, MEANS = sample_file("sample-results.csv"), sample_file("sample-aggregates.csv")
 

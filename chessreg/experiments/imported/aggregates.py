@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.imported.games import ImportHow, sample_file
+from chessreg.experiments.imported import players
+from chessreg.experiments.imported.file import (
+    SAMPLE,
+    ImportHow,
+    publish_report,
+    record_file,
+    refuse_again,
+    sample_file,
+)
+from chessreg.games.foreign import FORMATS, grid
+from chessreg.games.foreign.text import read_text
+from chessreg.registry.identity import digest_of, uuid_of
 from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.resolve import resolve
 from chessreg.runs.spec import Ref, Spec
 
 if TYPE_CHECKING:
@@ -19,7 +32,6 @@ if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task
 
-SAMPLE = "sample"
 OPPONENT = "several engines"
 """A mean over levels of Stockfish; the file does not say which."""
 
@@ -39,8 +51,6 @@ class ImportedAggregatesSpec(Spec):
     @field_validator("format")
     @classmethod
     def _of_aggregates(cls, format: str) -> str:
-        from chessreg.games.foreign import FORMATS
-
         if FORMATS[format].holds != "aggregates":
             raise BadInputError(f"a {format} file holds games", "chessreg run imported-games")
         return format
@@ -48,9 +58,7 @@ class ImportedAggregatesSpec(Spec):
     @field_validator("rename")
     @classmethod
     def _pairs(cls, rename: tuple[str, ...]) -> tuple[str, ...]:
-        from chessreg.experiments.imported.players import renamed
-
-        renamed(rename)
+        players.renamed(rename)
         return rename
 
 
@@ -73,9 +81,6 @@ class ImportedAggregates(Kind):
         return len(aggregates_of(spec, inputs)[0])
 
     def check(self, spec: ImportedAggregatesSpec, inputs: Inputs) -> None:
-        from chessreg.experiments.imported.records import refuse_again
-        from chessreg.runs.resolve import resolve
-
         refuse_again(inputs.database, self.name, resolve(self, spec, inputs).run_id, spec)
 
     def estimate(self, spec: ImportedAggregatesSpec, inputs: Inputs) -> Estimate:
@@ -83,12 +88,9 @@ class ImportedAggregates(Kind):
         return Estimate({"metric_point": sum(len(row.values) for row in rows)}, path.stat().st_size)
 
     def run(self, task: Task[ImportedAggregatesSpec, ImportHow]) -> None:
-        from chessreg.experiments.imported import players
-        from chessreg.experiments.imported.records import record_file
-
-        rows, path = aggregates_of(task.spec, task.inputs)
+        rows, _ = aggregates_of(task.spec, task.inputs)
         rename = players.renamed(task.spec.rename)
-        record_file(task, path)
+        record_file(task, task.spec.file, "results")
         for name in dict.fromkeys(row.model for row in rows):
             called = players.by_name(rename, name)
             task.record("checkpoint", **players.external_row(called, players.layers_told(name)))
@@ -121,18 +123,13 @@ class ImportedAggregates(Kind):
 
     def reduce(self, task: Task[ImportedAggregatesSpec, ImportHow]) -> None:
         """The report: one more unit, when all rows are in."""
-        from chessreg.experiments.imported import report
-
         rows, _ = aggregates_of(task.spec, task.inputs)
         found = {"format": task.spec.format, "file": task.options.source, **summary(rows)}
-        report.publish(task, len(rows), found)
+        publish_report(task, len(rows), found)
 
 
 def aggregates_of(spec: ImportedAggregatesSpec, inputs: Inputs) -> tuple[list[Aggregate], Path]:
     """The file's rows, and where its bytes are. Raises BadInputError for a row that cannot be read."""
-    from chessreg.games.foreign import grid
-    from chessreg.games.foreign.text import read_text
-
     path = inputs.store.artefact(inputs.artefact("file", spec.file).digest).file
     text = read_text(path)
     if not grid.fits(text):
@@ -142,8 +139,6 @@ def aggregates_of(spec: ImportedAggregatesSpec, inputs: Inputs) -> tuple[list[Ag
 
 def intervention_row(row: Aggregate, checkpoint_id: UUID) -> dict[str, Any]:
     """The intervention that a row's file name tells of; its vector is not here, so it has no recipe."""
-    from chessreg.registry.identity import digest_of, uuid_of
-
     columns = {
         "checkpoint_id": checkpoint_id,
         "source": row.source,
@@ -159,8 +154,6 @@ def intervention_row(row: Aggregate, checkpoint_id: UUID) -> dict[str, Any]:
 
 def summary(rows: list[Aggregate]) -> dict[str, Any]:
     """Counts of an import, and what its rows leave open."""
-    from collections import Counter
-
     odd = {
         "layers cut off": ([r.row for r in rows if r.detail["truncated_name"]], "the author's file name was cut"),
         "layers not told": ([r.row for r in rows if r.source and not r.layers], "the file name has no layer"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,6 +12,7 @@ from pydantic import Field, model_validator
 
 from chessreg.entities.vector import Direction, cosine
 from chessreg.errors import NotFoundError
+from chessreg.experiments.imported.file import SAMPLE, record_file, sample_file
 from chessreg.experiments.imported.saved import (
     checkpoint_of,
     detail_of,
@@ -25,7 +25,6 @@ from chessreg.experiments.imported.saved import (
     two_sides,
     vectors_fit,
 )
-from chessreg.registry.tables.types import utc_now
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import How, Ref, Spec
@@ -33,9 +32,6 @@ from chessreg.runs.spec import How, Ref, Spec
 if TYPE_CHECKING:
     from chessreg.models.importers.directions import ProbeFile, VectorFile
     from chessreg.runs.task import Task
-
-SAMPLE = "sample"
-"""Instead of a file: the small one that comes with chessreg, a skill probe and its difference."""
 
 
 class ImportSpec(Spec):
@@ -54,7 +50,7 @@ class ImportSpec(Spec):
     def _bundled(cls, values: Any) -> Any:
         """The bundled file by its word."""
         if isinstance(values, dict) and SAMPLE in values.get("files", ()):
-            place = str(files("chessreg") / "data" / "sample-direction.pth")
+            place = str(sample_file("sample-direction.pth"))
             return {**values, "files": tuple(place if f == SAMPLE else f for f in values["files"])}
         return values
 
@@ -264,17 +260,3 @@ def emit(task: Task[Any, Any], unit: int, measured: dict[str, Any]) -> None:
         if value is not None:
             task.emit("metric_point", unit, name=name, step=0, value=float(value))
     task.done(unit)
-
-
-def record_file(task: Task[Any, Any], recipe: str, kind: str) -> None:
-    """The imported file as an artefact row."""
-    artefact = task.store.artefact(recipe.removeprefix("sha256:"))
-    task.record(
-        "artefact",
-        digest=artefact.digest,
-        kind=kind,
-        bytes=artefact.bytes,
-        state="complete",
-        created_at=utc_now(),
-    )
-    task.record("artefact_location", digest=artefact.digest, uri=str(artefact.path), verified_at=utc_now())

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
+from uuid import UUID
 
+import chess
+import numpy as np
 from pydantic import BaseModel, Field, field_validator, model_validator
 
+from chessreg.entities.game import stored_games
 from chessreg.errors import BadInputError
+from chessreg.experiments.imported.file import (
+    SAMPLE,
+    ImportHow,
+    publish_report,
+    record_file,
+    refuse_again,
+    sample_file,
+)
+from chessreg.experiments.imported.players import Arm, Arms, own_checkpoint, record_arms, renamed
+from chessreg.games.adjudication import ADJUDICATED, Termination
+from chessreg.games.boardframe import BoardFrame
+from chessreg.games.engines import EngineSpec, find_stockfish, parse_limit
+from chessreg.games.foreign import FORMATS, ForeignFile, ForeignGame, find_format
+from chessreg.games.foreign.file import read_games
+from chessreg.games.openings import parse_opening
+from chessreg.games.pool import EnginePool
+from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
-from chessreg.runs.spec import ExecutionOptions, Ref, Spec
-
-if TYPE_CHECKING:
-    from chessreg.games.boardframe import BoardFrame
-    from chessreg.games.foreign import ForeignFile
-    from chessreg.runs.inputs import Inputs
-    from chessreg.runs.task import Task
-
-SAMPLE = "sample"
-"""Instead of a file: the small one that comes with chessreg."""
+from chessreg.runs.resolve import resolve
+from chessreg.runs.spec import Ref, Spec
+from chessreg.runs.task import Task
 
 
 class ImportedGamesSpec(Spec):
@@ -54,16 +68,12 @@ class ImportedGamesSpec(Spec):
             values = {**values, "file": str(sample_file("sample-results.csv"))}
         path = Path(str(values.get("file", ""))).expanduser()
         if not values.get("format") and path.is_file():
-            from chessreg.games.foreign import find_format
-
             values = {**values, "format": find_format(path).name}
         return values
 
     @field_validator("format")
     @classmethod
     def _of_games(cls, format: str) -> str:
-        from chessreg.games.foreign import FORMATS
-
         if format and FORMATS[format].holds != "games":
             raise BadInputError(f"a {format} file holds aggregates, no games", "chessreg run imported-aggregates")
         return format
@@ -71,30 +81,22 @@ class ImportedGamesSpec(Spec):
     @field_validator("rename")
     @classmethod
     def _pairs(cls, rename: tuple[str, ...]) -> tuple[str, ...]:
-        from chessreg.experiments.imported.players import renamed
-
         renamed(rename)
         return rename
 
     @field_validator("limit")
     @classmethod
     def _limit(cls, limit: str) -> str:
-        from chessreg.games.engines import parse_limit
-
         return limit if limit == "unknown" else parse_limit(limit).text
 
     @field_validator("adjudication")
     @classmethod
     def _adjudication(cls, adjudication: str) -> str:
-        from chessreg.games.engines import parse_limit
-
         return adjudication if adjudication == "none" else parse_limit(adjudication).text
 
     @field_validator("opening")
     @classmethod
     def _opening(cls, opening: str) -> str:
-        from chessreg.games.openings import parse_opening
-
         if opening.partition(":")[0] not in ("standard", "random"):
             raise BadInputError(f"{opening!r}: imported games have standard or random openings", "--opening random:20")
         return parse_opening(opening).text
@@ -102,17 +104,6 @@ class ImportedGamesSpec(Spec):
     @property
     def opening_plies(self) -> int:
         return int(self.opening.partition(":")[2] or 0)
-
-
-def sample_file(name: str) -> Path:
-    """A file that comes with chessreg."""
-    from importlib.resources import files
-
-    return Path(str(files("chessreg") / "data" / name))
-
-
-class ImportHow(ExecutionOptions):
-    source: str = Field("", description="the file's name, for people")
 
 
 class ImportedGame(BaseModel):
@@ -159,9 +150,6 @@ class ImportedGames(Kind):
         return games_of(spec, inputs)[0].rows
 
     def check(self, spec: ImportedGamesSpec, inputs: Inputs) -> None:
-        from chessreg.experiments.imported.records import own_checkpoint, refuse_again
-        from chessreg.runs.resolve import resolve
-
         refuse_again(inputs.database, self.name, resolve(self, spec, inputs).run_id, spec)
         file = games_of(spec, inputs)[0]
         known = {name for game in file.games for name in (game.white.name, game.black.name)}
@@ -171,8 +159,6 @@ class ImportedGames(Kind):
         if spec.checkpoint:
             own_checkpoint(inputs, file, spec)
         if spec.adjudication != "none":
-            from chessreg.games.engines import find_stockfish
-
             find_stockfish()
 
     def estimate(self, spec: ImportedGamesSpec, inputs: Inputs) -> Estimate:
@@ -181,12 +167,9 @@ class ImportedGames(Kind):
         return Estimate({"game": len(file.games), "illegal_attempt": tries}, path.stat().st_size)
 
     def run(self, task: Task[ImportedGamesSpec, ImportHow]) -> None:
-        from chessreg.experiments.imported.adjudicate import evaluations
-        from chessreg.experiments.imported.records import Arms, game_columns, record_arms, record_file
-
-        file, path = games_of(task.spec, task.inputs)
+        file, _ = games_of(task.spec, task.inputs)
         arms = Arms(file, task.spec)
-        record_file(task, path)
+        record_file(task, task.spec.file, "results")
         record_arms(task, file, arms)
         games = {game.row: game for game in file.games}
         stopped = evaluations([games[unit] for unit in task.units if unit in games], task.spec.adjudication)
@@ -209,25 +192,71 @@ class ImportedGames(Kind):
 
     def reduce(self, task: Task[ImportedGamesSpec, ImportHow]) -> None:
         """The report: one more unit, when all rows are in."""
-        from chessreg.experiments.imported import report
-
         file, _ = games_of(task.spec, task.inputs)
-        report.publish(task, file.rows, {"format": task.spec.format, "file": task.options.source, **file.report()})
+        publish_report(task, file.rows, {"format": task.spec.format, "file": task.options.source, **file.report()})
 
     def frames(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         """A board for the start and one after every ply, with the illegal tries."""
-        from uuid import UUID
-
-        from chessreg.entities.game import stored_games
-
         run_id = row["run_id"] if isinstance(row["run_id"], UUID) else UUID(str(row["run_id"]))
         return next(stored_games(inputs.database, [(run_id, int(row["unit"]))])).frames()
 
 
 def games_of(spec: ImportedGamesSpec, inputs: Inputs) -> tuple[ForeignFile, Path]:
     """The file's games, and where its bytes are."""
-    from chessreg.games.foreign.file import read_games
-
     found = inputs.artefact("file", spec.file)
     path = inputs.store.artefact(found.digest).file
     return read_games(path, spec.format), path
+
+
+def game_columns(game: ForeignGame, arm: Arm, spec: ImportedGamesSpec) -> dict[str, Any]:
+    """The columns of a game beside its key and its detail, from the side of the arm's player."""
+    plies = spec.opening_plies
+    turns = game.turns(arm.color)
+    tries, first = game.tries(arm.color), game.first_try_legal(arm.color)
+    if plies:  # turns of the opening are nobody's
+        before = min(turns, (plies + 1) // 2 if arm.color == chess.WHITE else plies // 2)
+        turns -= before
+        if tries is not None:
+            tries = tries[before:]
+            gave_up = game.loser_by_forfeit == arm.color
+            first = sum(1 for tried in (tries[:-1] if gave_up else tries) if tried == 1)
+        elif first is not None and first > turns:
+            first = None
+    termination = game.termination
+    if termination == Termination.FORFEIT_ILLEGAL and game.loser_by_forfeit != arm.color:
+        termination = str(Termination.OPPONENT_FORFEIT)
+    return {
+        "opening_number": game.row,
+        "opening_plies": min(plies, len(game.moves)),
+        "plies": len(game.moves),
+        "result": game.result,
+        "termination": termination,
+        "adjudication_cp": None,
+        "turns": turns,
+        "first_try_legal": first,
+        "tries": None if tries is None else np.array(tries, np.uint8).tobytes(),
+        "moves": game.packed,
+        "seconds": game.seconds,
+    }
+
+
+def evaluations(games: Iterable[ForeignGame], limit: str) -> dict[int, int]:
+    """Row → White's centipawns at the end of each game that was stopped in play; empty for the limit `none`.
+
+    The position is the one after White's last move, as chess_gpt_eval evaluates it (specification 7.6).
+    """
+    stopped = [game for game in games if game.result == "*" and game.termination in ADJUDICATED]
+    if limit == "none" or not stopped:
+        return {}
+    asked = parse_limit(limit)
+    with EnginePool(EngineSpec("random"), timed=asked.kind == "time") as pool:
+        waiting = {game.row: pool.analyse(judged_board(game), asked) for game in stopped}
+        return {row: future.result().score_cp for row, future in waiting.items()}
+
+
+def judged_board(game: ForeignGame) -> chess.Board:
+    """The position after White's last move."""
+    board = chess.Board()
+    for move in game.moves[: len(game.moves) - 1 + len(game.moves) % 2]:
+        board.push(move)
+    return board

@@ -1,23 +1,30 @@
-"""The players of others' results in our registry: external models, engines without a binary, and who is who."""
+"""The players of others' results in our registry: external models, engines without a binary, and the arms of an import,
+which are the games of one player with one colour against one opponent."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import chess
+from sqlalchemy import select
 
 from chessreg.errors import BadInputError
+from chessreg.games.engines import engine_identity
+from chessreg.games.foreign.players import UNKNOWN, Player, engine_player
 from chessreg.registry import names, tables
 from chessreg.registry.identity import digest_of, uuid_of
 from chessreg.registry.tables.types import utc_now
 
 if TYPE_CHECKING:
-    from chessreg.games.foreign import ForeignGame
-    from chessreg.games.foreign.players import Player
+    from chessreg.experiments.imported.games import ImportedGamesSpec
+    from chessreg.games.foreign import ForeignFile, ForeignGame
     from chessreg.registry.database import Database
+    from chessreg.runs.inputs import Inputs
+    from chessreg.runs.task import Task
 
 EXTERNAL = "external"
 
@@ -97,8 +104,6 @@ def name_externals(database: Database, run_id: UUID) -> None:
 
 def select_checkpoints(run_id: UUID) -> Any:
     """SELECT of the external checkpoints in a run's matches, as players or opponents."""
-    from sqlalchemy import select
-
     match, checkpoint = tables.Match, tables.Checkpoint
     players = select(match.checkpoint_id).where(match.run_id == run_id)
     opponents = select(match.opponent_checkpoint_id).where(match.run_id == run_id)
@@ -117,3 +122,124 @@ def layers_told(model: str) -> int | None:
 
 def by_name(rename: Mapping[str, str], name: str) -> str:
     return rename.get(name, name)
+
+
+# -- arms -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Arm:
+    """Games of one player with one colour against one opponent; `number` is the match's."""
+
+    number: int
+    player: Player
+    opponent: Player
+    color: chess.Color
+
+
+class Arms:
+    """The arms of an import. Games of a file belong to one match when player, opponent and colour are the same."""
+
+    def __init__(self, file: ForeignFile, spec: ImportedGamesSpec) -> None:
+        self.spec = spec
+        self.rename = renamed(spec.rename)
+        self.colors: dict[int, chess.Color] = {}
+        self.arms: dict[tuple[str, str, chess.Color], Arm] = {}
+        self.planned: dict[int, int] = {}
+        self.by_row: dict[int, Arm] = {}
+        for game in file.games:
+            color = seen_from(game, spec.player)
+            player, opponent = self.called(game.side(color)), self.called(game.side(not color))
+            key = (player.text, opponent.text, color)
+            arm = self.arms.setdefault(key, Arm(len(self.arms), player, opponent, color))
+            self.by_row[game.row] = arm
+            self.planned[arm.number] = self.planned.get(arm.number, 0) + 1
+
+    def called(self, player: Player) -> Player:
+        """The player under its new name; an engine whose limit the file does not tell has that of the settings."""
+        if player.name in self.rename:
+            new = self.rename[player.name]
+            return replace(player, name=new, text=player.text if player.is_engine else new)
+        if player.is_engine and player.level is not None and player.level >= 0 and player.limit is None:
+            limit = self.spec.limit
+            return engine_player(player.name, player.level, None if limit == UNKNOWN else limit)
+        return player
+
+    def is_model(self, player: Player, format: str) -> bool:
+        """Whether a player gets the row of an external model: all who are no engine where models play, and in a
+        tournament those that the settings name."""
+        return not player.is_engine and (format != "pgn" or player.name in self.preferred)
+
+    @property
+    def preferred(self) -> set[str]:
+        return {by_name(self.rename, name) for name in self.spec.player}
+
+
+def record_arms(task: Task[ImportedGamesSpec, Any], file: ForeignFile, arms: Arms) -> None:
+    """The rows that the games refer to: engines, external models, matches."""
+    spec = task.spec
+    own = own_checkpoint(task.inputs, file, spec) if spec.checkpoint else None
+    ids: dict[str, UUID] = {}
+    for arm in arms.arms.values():
+        for player in (arm.player, arm.opponent):
+            if player.is_engine:
+                task.record("engine", **engine_row(player, spec.engine_version))
+            elif own is not None and player.name == own[0]:
+                ids[player.name] = own[1]
+            elif arms.is_model(player, spec.format) and player.name not in ids:
+                row = external_row(player.name)
+                ids[player.name] = row["id"]
+                task.record("checkpoint", **row)
+        task.record("match", run_id=task.run_id, **match_columns(arm, spec, file, ids, arms.planned[arm.number]))
+
+
+def match_columns(
+    arm: Arm, spec: ImportedGamesSpec, file: ForeignFile, ids: Mapping[str, UUID], planned: int
+) -> dict[str, Any]:
+    engine = engine_row(arm.opponent, spec.engine_version) if arm.opponent.is_engine else None
+    return {
+        "number": arm.number,
+        "player": (arm.player.text if arm.player.is_engine else arm.player.name)[:255],
+        "checkpoint_id": ids.get(arm.player.name),
+        "intervention_id": None,
+        "engine_id": engine["id"] if engine else None,
+        "opponent": arm.opponent.text[:128],
+        "opponent_checkpoint_id": ids.get(arm.opponent.name),
+        "level": arm.opponent.level,
+        "limit": arm.opponent.limit,
+        "color": "white" if arm.color else "black",
+        "opening": spec.opening,
+        "opening_seed": 0,
+        "policy": spec.policy or file.policy,
+        "move_limit": spec.move_limit or file.move_limit,
+        "planned": planned,
+        "detail": {
+            "format": spec.format,
+            "player_given": arm.player.name,
+            "opponent_given": arm.opponent.name,
+            "adjudication": spec.adjudication,
+            "adjudicated_by": adjudicator(spec.adjudication),
+        },
+    }
+
+
+def own_checkpoint(inputs: Inputs, file: ForeignFile, spec: ImportedGamesSpec) -> tuple[str, UUID]:
+    """The player that `checkpoint` is, under its new name. Raises BadInputError when that is not clear."""
+    assert spec.checkpoint is not None
+    row, _ = inputs.checkpoint(spec.checkpoint)
+    found = list(spec.player) or models(file.games)
+    if len(found) != 1:
+        listed = ", ".join(found[:5]) or "none"
+        raise BadInputError(
+            f"checkpoint {row.id.hex[-6:]} can be one player, and the file has {len(found)} models: {listed}",
+            "say which with --player NAME",
+        )
+    return by_name(renamed(spec.rename), found[0]), row.id
+
+
+def adjudicator(limit: str) -> str | None:
+    """Name and version of the program that evaluates, for the match's record."""
+    if limit == "none":
+        return None
+    found = engine_identity()
+    return f"{found.name} {found.version}"

@@ -10,9 +10,9 @@ from sqlalchemy import select
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.imported.aggregates import ImportedAggregatesSpec
-from chessreg.experiments.imported.games import ImportedGamesSpec, sample_file
+from chessreg.experiments.imported.file import report_of, sample_file
+from chessreg.experiments.imported.games import ImportedGamesSpec
 from chessreg.experiments.imported.players import external_id, name_externals, plain_name
-from chessreg.experiments.imported.report import report_of
 from chessreg.experiments.rating.kind import RatingSpec
 from chessreg.registry import names, tables
 from chessreg.session import Session, open_session

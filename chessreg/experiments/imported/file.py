@@ -1,0 +1,82 @@
+"""An imported file of results: the bundled sample, its artefact row, its refusal when it is in already, its report."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from pydantic import Field
+from sqlalchemy import select
+
+from chessreg.errors import BadInputError
+from chessreg.registry import names, tables
+from chessreg.registry.database import Database
+from chessreg.registry.tables.types import utc_now
+from chessreg.runs.inputs import Inputs
+from chessreg.runs.spec import ExecutionOptions
+from chessreg.runs.task import Task
+
+SAMPLE = "sample"
+"""Instead of a file: the small one that comes with chessreg."""
+REPORT = "report"
+REPORT_FILE = "report.json"
+
+
+class ImportHow(ExecutionOptions):
+    source: str = Field("", description="the file's name, for people")
+
+
+def sample_file(name: str) -> Path:
+    """A file that comes with chessreg."""
+    return Path(str(files("chessreg") / "data" / name))
+
+
+def record_file(task: Task[Any, Any], reference: str, kind: str) -> None:
+    """The imported file as an artefact row."""
+    artefact = task.store.artefact(reference.removeprefix("sha256:"))
+    task.record(
+        "artefact",
+        digest=artefact.digest,
+        kind=kind,
+        bytes=artefact.bytes,
+        state="complete",
+        created_at=utc_now(),
+    )
+    task.record("artefact_location", digest=artefact.digest, uri=str(artefact.path), verified_at=utc_now())
+
+
+def refuse_again(database: Database, kind: str, run_id: UUID | None, spec: Any) -> None:
+    """Raise BadInputError when the same bytes were imported with other settings: their games would count twice."""
+    with database.read() as session:
+        runs = session.scalars(select(tables.Run).where(tables.Run.kind == kind)).all()
+        same = [run for run in runs if run.spec.get("file") == spec.file and run.id != run_id]
+        if not same:
+            return
+        said = select(names.NOW.c.target).where(
+            names.NOW.c.noun == "run", names.NOW.c.word.in_([tables.Word.ARCHIVE.value, tables.Word.INVALID.value])
+        )
+        aside = set(session.scalars(said))
+        counted = [run for run in same if run.id.hex not in aside]
+        if counted:
+            called = names.name_of(session, "run", counted[0].id) or counted[0].id.hex[-6:]
+            raise BadInputError(
+                f"these bytes are in run {called} already, imported with other settings: they would count twice",
+                f"chessreg runs archive {called} takes that import out of all tables",
+            )
+
+
+def publish_report(task: Task[Any, Any], unit: int, report: dict[str, Any]) -> None:
+    with task.output(REPORT, unit, "report") as folder:
+        (folder / REPORT_FILE).write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def report_of(inputs: Inputs, run_id: UUID) -> dict[str, Any]:
+    """The report of a complete import. Raises NotFoundError when its bytes are not here."""
+    with inputs.database.read() as session:
+        spec_hash = session.get_one(tables.Run, run_id).spec_hash
+    found = inputs.artefact(REPORT, f"run:{spec_hash}/{REPORT}")
+    report: dict[str, Any] = json.loads((found.path / REPORT_FILE).read_text(encoding="utf-8"))
+    return report
