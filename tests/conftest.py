@@ -86,7 +86,9 @@ def pristine_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     The names are those of the kinds' examples: `chessreg demo` makes the same things, larger.
     """
-    from chessreg.entities import checkpoints, datasets, splits
+    from chessreg.entities.adding import add_dataset
+    from chessreg.entities.checkpoint import import_checkpoint
+    from chessreg.entities.dataset import split_dataset
     from chessreg.experiments.cache import CacheSpec
     from chessreg.experiments.imported.games import ImportedGamesSpec
     from chessreg.experiments.probe import ProbeSpec
@@ -99,9 +101,9 @@ def pristine_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     twin = random_gpt2(GPT2Config(n_layer=2, n_head=2, n_embd=32, block_size=1023, vocab_size=32), seed=0)
     save_checkpoint(twin, root / "twin", CheckpointInfo.of(twin, "pgn-char-32"))
     with open_session(str(root / "registry.db"), root / "store") as session:
-        datasets.add_dataset(session.database, session.store, [root / "games.pgn"], name="sample")
-        splits.split_dataset(session.database, session.store, "sample", "fit=0.6,test=0.4", seed=0)
-        checkpoints.import_checkpoint(session.database, session.store, root / "twin", name="reference")
+        add_dataset(session.database, session.store, [root / "games.pgn"], name="sample")
+        split_dataset(session.database, session.store, "sample", "fit=0.6,test=0.4", seed=0)
+        import_checkpoint(session.database, session.store, root / "twin", name="reference")
         for part in ("fit", "test"):
             spec = CacheSpec(checkpoint="reference", dataset=f"sample:{part}", last=16)
             session.run(spec, name=f"reference-{part}")

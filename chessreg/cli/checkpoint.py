@@ -13,7 +13,7 @@ from chessreg.entities import entity
 from chessreg.entities.checkpoint import described
 
 if TYPE_CHECKING:
-    from chessreg.entities.checkpoints import Registered
+    from chessreg.entities.checkpoint import Registered
 
 checkpoint = group_of("checkpoint")
 LISTED = headings(entity("checkpoint"))
@@ -41,10 +41,10 @@ def twin(home: Home, reference: str, name: str | None, seed: int) -> None:
     \b
     Example: chessreg checkpoint twin reference --name untrained --seed 0
     """
-    from chessreg.entities import checkpoints
+    from chessreg.entities.checkpoint import random_twin
 
     session = home.session()
-    tell(home, checkpoints.random_twin(session.database, session.store, reference, name=name, seed=seed))
+    tell(home, random_twin(session.database, session.store, reference, name=name, seed=seed))
 
 
 checkpoint.add_command(export_command, "export")

@@ -14,7 +14,7 @@ from chessreg.entities import entity
 from chessreg.entities.base import entity_row
 
 if TYPE_CHECKING:
-    from chessreg.entities.datasets import Added
+    from chessreg.entities.adding import Added
 
 FILE = click.Path(path_type=Path)
 DATASET = entity("dataset")
@@ -27,7 +27,7 @@ def name_option(function: Any) -> Any:
 
 def tell(home: Home, added: Added) -> None:
     """Print the dataset that was added, or was there already."""
-    from chessreg.entities.datasets import content_of
+    from chessreg.entities.dataset import content_of
 
     with home.session().database.read() as session:
         row = entity_row(session, "dataset", DATASET.table, added.id.hex)
@@ -78,16 +78,16 @@ def add(
     Example: chessreg dataset add lichess_db_standard_rated_2013-01.pgn.zst --name jan
     """
     from chessreg.cli.progress import progress_line
-    from chessreg.entities import datasets
+    from chessreg.entities.adding import add_dataset, add_sample
 
     if sample == bool(files):
         raise click.UsageError("give files, or --sample")
     session = home.session()
     with progress_line("dataset add", quiet=home.json) as on_progress:
         if sample:
-            added = datasets.add_sample(session.database, session.store, name=name, on_progress=on_progress)
+            added = add_sample(session.database, session.store, name=name, on_progress=on_progress)
         else:
-            added = datasets.add_dataset(
+            added = add_dataset(
                 session.database,
                 session.store,
                 files,
@@ -117,11 +117,11 @@ def split(home: Home, reference: str, parts: str, seed: int) -> None:
     \b
     Example: chessreg dataset split sample --parts fit=0.6,test=0.4 --seed 0
     """
-    from chessreg.entities import splits
+    from chessreg.entities.dataset import split_dataset
     from chessreg.registry import read as listing
 
     session = home.session()
-    made = splits.split_dataset(session.database, session.store, reference, parts, seed)
+    made = split_dataset(session.database, session.store, reference, parts, seed)
     emit(home, [listing.columns(part) for part in made.parts], ["name", "games", "seed", "low", "high"])
     if not made.created:
         click.echo("these parts were there already; nothing has changed", err=True)
@@ -151,11 +151,11 @@ def fetch(home: Home, source: str, month: str, name: str | None, base_url: str |
     Example: chessreg dataset fetch lichess 2013-01 --name jan-2013
     """
     from chessreg.cli.progress import progress_line
-    from chessreg.entities import datasets
+    from chessreg.entities.adding import fetch_dataset
 
     session = home.session()
     with progress_line(f"{source} {month}", quiet=home.json) as on_progress:
-        added = datasets.fetch_dataset(
+        added = fetch_dataset(
             session.database, session.store, month, base_url=base_url, keep=keep, name=name, on_progress=on_progress
         )
     tell(home, added)
@@ -207,11 +207,11 @@ def generate(
     Example: chessreg dataset generate --games 500 --levels 0-5 --nodes 200 --name engines
     """
     from chessreg.cli.progress import progress_line
-    from chessreg.entities import datasets
+    from chessreg.entities.adding import generate_dataset
 
     session = home.session()
     with progress_line(f"{engine} plays itself", quiet=home.json) as on_progress:
-        added = datasets.generate_dataset(
+        added = generate_dataset(
             session.database,
             session.store,
             games,

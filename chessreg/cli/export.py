@@ -25,9 +25,9 @@ def checkpoint(home: Home, reference: str, folder: Path) -> None:
     \b
     Example: chessreg export checkpoint reference ./reference-hf
     """
-    from chessreg.entities import checkpoints
+    from chessreg.entities.checkpoint import export_checkpoint
 
     session = home.session()
-    made = checkpoints.export_checkpoint(session.database, session.store, reference, folder)
+    made = export_checkpoint(session.database, session.store, reference, folder)
     files = {file.name: file.stat().st_size for file in sorted(made.iterdir())}
     emit(home, {"folder": str(made.resolve()), "files": files, "bytes": sum(files.values())}, ["folder", "bytes"])

@@ -36,7 +36,7 @@ def fetch(
     from chessreg.cli import checkpoint, dataset
     from chessreg.cli.progress import progress_line
     from chessreg.entities import fetching
-    from chessreg.entities.datasets import Added
+    from chessreg.entities.adding import Added
     from chessreg.models.hub import source_named
 
     if source is None:

@@ -53,7 +53,7 @@ def checkpoint(
     Example: chessreg import checkpoint ckpt.pt --name karvonen-8
     """
     from chessreg.cli.checkpoint import tell
-    from chessreg.entities import checkpoints
+    from chessreg.entities.checkpoint import import_checkpoint, import_reference
 
     if reference == (source is not None):
         raise click.UsageError("give a file or folder, or --reference")
@@ -62,9 +62,9 @@ def checkpoint(
         encoding = tokenizer
     session = home.session()
     if source is None:
-        made = checkpoints.import_reference(session.database, session.store, name or "reference")
+        made = import_reference(session.database, session.store, name or "reference")
     else:
-        made = checkpoints.import_checkpoint(
+        made = import_checkpoint(
             session.database, session.store, source, name=name, encoding=encoding, trained_on=trained_on or None
         )
     tell(home, made)

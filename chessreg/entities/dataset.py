@@ -1,22 +1,34 @@
-"""What a dataset is to a user."""
+"""Datasets: as a user sees them, read, verified, split into named parts by a seeded hash of the moves."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from chessreg.entities import datasets
+from sqlalchemy import select
+
+from chessreg.entities import register
 from chessreg.entities.base import Entity, Row, entity_rows
 from chessreg.entities.display import Column, Option, Part, Printed, Thing, Verified, annotations_of, facts
-from chessreg.errors import ChessregError
-from chessreg.registry import tables
+from chessreg.errors import BadInputError, ChessregError
+from chessreg.registry import names, tables
+from chessreg.registry.database import Database
 from chessreg.registry.read import columns as columns_of
+from chessreg.registry.tables.types import utc_now
+from chessreg.runs.inputs import Inputs
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession
 
+    from chessreg.games.dataset import DatasetFile, Verification
     from chessreg.session import Session
+    from store import Store
+
+NOUN = "dataset"
 
 
 class Datasets(Entity):
@@ -47,7 +59,7 @@ class Datasets(Entity):
         return [{**row, "parts": parts[row["id"]]} for row in entity_rows(sql, self.noun, self.table)]
 
     def rows(self, sql: SqlSession, reference: str | None = None) -> list[Row]:
-        rows = [{**row, "content": datasets.content_of(row)} for row in super().rows(sql, reference)]
+        rows = [{**row, "content": content_of(row)} for row in super().rows(sql, reference)]
         if reference is not None:
             for row in rows:
                 splits = sql.query(tables.Split).filter_by(dataset_id=row["id"])
@@ -57,7 +69,7 @@ class Datasets(Entity):
 
     def show(self, session: Session, reference: str, **options: Any) -> Printed:
         if options.get("rejects"):
-            return Printed(datasets.rejects(session.database, session.store, reference))
+            return Printed(rejects(session.database, session.store, reference))
         with session.database.read() as sql:
             (row,) = self.rows(sql, reference)
         report, lines = row["report"], []
@@ -84,9 +96,9 @@ class Datasets(Entity):
         left_out += [{"why": why, "how": how, "games": number}
                      for how in ("rejected", "skipped") for why, number in report[how].items()]  # fmt: skip
         try:
-            rejects: list[Any] = datasets.rejects(session.database, session.store, id.hex)
+            bad_games = rejects(session.database, session.store, id.hex)
         except (ChessregError, OSError):  # its files are elsewhere
-            rejects = []
+            bad_games = []
         ratings = f"ratings of {row['rating_scale']}" if row["rating_scale"] else "no rating scale"
         size = f"{row['games']:,} games · {row['plies']:,} {'plies' if row['content'] == 'games' else row['content']}"
         return Thing(
@@ -97,9 +109,9 @@ class Datasets(Entity):
                      (Column("name", "part"), Column("games", "games"), Column("seed", "seed"), Column("low", "from"),
                       Column("high", "to")), row["parts"]),
                 Part("left out", (Column("how", "as"), Column("games", "games"), Column("why", "why")), left_out),
-                Part(f"rejects {len(rejects):,}",
+                Part(f"rejects {len(bad_games):,}",
                      (Column("source", "source"), Column("row", "game"), Column("line", "line"), Column("ply", "ply"),
-                      Column("reason", "reason")), rejects),
+                      Column("reason", "reason")), bad_games),
                 Part("files", (Column("name", "file"), Column("bytes", "bytes"), Column("sha256", "sha256")),
                      report["sources"]),
                 facts({name: value for name, value in row.items() if name not in ("parts", "content")}),
@@ -107,7 +119,7 @@ class Datasets(Entity):
         )  # fmt: skip
 
     def verify(self, session: Session, reference: str, **options: Any) -> Verified:
-        found = datasets.verify_dataset(session.database, session.store, reference, **options)
+        found = verify_dataset(session.database, session.store, reference, **options)
         counts = {found.content: found.games, "replayed": found.replayed, "ok": not found.problems}
         return Verified({**counts, "problems": found.problems}, list(counts),
                         f"{found.games:,} {found.content} are as they were added; {found.replayed:,} replayed",
@@ -115,3 +127,147 @@ class Datasets(Entity):
 
     def made_by(self, sql: SqlSession, row: Any) -> tuple[str, str]:
         return f"chessreg dataset add {row.source}", f"content {row.identity[:12]}"
+
+
+# -- its files ------------------------------------------------------------------------------------------------------
+
+
+def content_of(row: tables.Dataset | dict[str, Any]) -> str:
+    """What a dataset holds: `games` or `positions`."""
+    report = row["report"] if isinstance(row, dict) else row.report
+    return str(report.get("content", "games"))
+
+
+def opened(row: tables.Dataset, folder: Path) -> DatasetFile:
+    """The rows of a dataset, whatever it holds."""
+    from chessreg.games.dataset import Games
+    from chessreg.games.positions import Positions
+
+    return Positions(folder) if content_of(row) == "positions" else Games(folder)
+
+
+def folder_of(database: Database, store: Store, reference: str) -> tuple[tables.Dataset, Path]:
+    """A dataset's row and the folder of its files."""
+    with database.read() as session:
+        row = session.get_one(tables.Dataset, names.resolve(session, NOUN, reference))
+        session.expunge(row)
+    return row, Inputs(database, store).located(NOUN, f"dataset:{row.identity}", row.artefact).path
+
+
+def verify_dataset(database: Database, store: Store, reference: str, *, sample: int = 200) -> Verification:
+    """Read every byte of a dataset again, compare it with its report, replay a sample; note when that was.
+
+    Raises StoreError when bytes have changed. `problems` of the result tell what else is wrong.
+    """
+    from chessreg.games import dataset, positions
+
+    row, folder = folder_of(database, store, reference)
+    artefact = store.verify(row.artefact)
+    verify = positions.verify if content_of(row) == "positions" else dataset.verify
+    found = verify(folder, sample=sample)
+    if not found.problems:
+        with database.write() as session:
+            register.verified(session, artefact)
+    return found
+
+
+def rejects(database: Database, store: Store, reference: str) -> list[dict[str, Any]]:
+    """The games that were rejected when a dataset was added: row, source, line, ply, reason."""
+    from chessreg.games.report import REJECTS_FILE
+
+    _, folder = folder_of(database, store, reference)
+    lines = (folder / REJECTS_FILE).read_text(encoding="utf-8").splitlines()
+    keys = lines[0].split("\t")
+    listed = [dict(zip(keys, line.split("\t"), strict=True)) for line in lines[1:]]
+    return [{k: v if k in ("source", "reason") else int(v) for k, v in row.items()} for row in listed]
+
+
+# -- its parts ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Two parts of a dataset, the games (or positions) that are in both, and how many different ones: move lists, or
+    boards, which may recur in positions of different games."""
+
+    part: str
+    other: str
+    games: int
+    move_lists: int
+
+
+@dataclass(frozen=True)
+class SplitReport:
+    """The parts asked for as rows, the games that are in none of them, and every pair of parts with what they share."""
+
+    dataset_id: UUID
+    parts: list[tables.Split]
+    created: int
+    outside: int
+    overlaps: list[Overlap]
+    content: str = "games"
+
+
+def split_dataset(database: Database, store: Store, reference: str, parts: str, seed: int) -> SplitReport:
+    """Cut a dataset into parts (`train=0.5,test=0.5`) by a seeded hash of the moves (of positions: of their game).
+
+    Equal move lists share a part, and so do all positions of a game: nothing is in two parts of one split. A part that
+    exists with the same bounds is left alone; one with other bounds raises BadInputError. `overlaps` counts, over all
+    parts of the dataset, what the parts asked for share with each other and with earlier ones.
+    """
+    from chessreg.games.positions import Positions
+    from chessreg.games.split import Part, parse_parts
+
+    wanted = parse_parts(parts, seed)
+    row, folder = folder_of(database, store, reference)
+    file = opened(row, folder)
+    hashes = file.hashes
+    with database.write() as session:
+        register.one_at_a_time(session)
+        existing = session.scalars(select(tables.Split).where(tables.Split.dataset_id == row.id)).all()
+        recorded = {part.name: part for part in existing}
+        for name, part in wanted.items():
+            old = recorded.get(name)
+            if old is not None and (old.seed, old.low, old.high) != (part.seed, part.low, part.high):
+                raise BadInputError(
+                    f"dataset {reference} has a part {name!r} already: seed {old.seed}, {old.low:g} to {old.high:g}",
+                    f"what was run on it must stay true: call the new part {name}-{seed}",
+                )
+            if old is None:
+                games = int(part.contains(hashes).sum())
+                made = tables.Split(dataset_id=row.id, name=name, created_at=utc_now(), games=games, **asdict(part))
+                session.add(made)
+                recorded[name] = made
+        session.flush()
+        session.expunge_all()
+    every = {name: Part(part.seed, part.low, part.high) for name, part in recorded.items()}
+    return SplitReport(
+        dataset_id=row.id,
+        parts=[recorded[name] for name in wanted],
+        created=len(recorded) - len(existing),
+        outside=int((~inside_any([part.contains(hashes) for part in wanted.values()])).sum()),
+        overlaps=overlaps(hashes, file.position_hashes if isinstance(file, Positions) else hashes, every, list(wanted)),
+        content=file.content,
+    )
+
+
+def inside_any(masks: Sequence[Any]) -> Any:
+    """bool [n]: in any of the masks bool [n]."""
+    import numpy as np
+
+    return np.logical_or.reduce(masks)
+
+
+def overlaps(hashes: Any, things: Any, parts: dict[str, Any], wanted: Sequence[str]) -> list[Overlap]:
+    """What each wanted part shares with every other part: rows by the hashes uint64 [n] that parts are cut by, and
+    different ones by the hashes `things` uint64 [n] of their moves or positions."""
+    import numpy as np
+
+    inside = {name: part.contains(hashes) for name, part in parts.items()}
+    lists = {name: np.unique(things[mask]) for name, mask in inside.items()}
+    found = []
+    for place, name in enumerate(wanted):
+        for other in [*wanted[place + 1 :], *(o for o in parts if o not in wanted)]:
+            shared = np.intersect1d(lists[name], lists[other], assume_unique=True)
+            found.append(Overlap(name, other, int((inside[name] & inside[other]).sum()), len(shared)))
+    return found

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from chessreg.entities import checkpoints, datasets, register
-from chessreg.entities.datasets import OnProgress, silent
+from chessreg.entities import register
+from chessreg.entities.adding import OnProgress, add_dataset, silent
+from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.registry.database import Database
 
 if TYPE_CHECKING:
-    from chessreg.entities.checkpoints import Registered
-    from chessreg.entities.datasets import Added
+    from chessreg.entities.adding import Added
+    from chessreg.entities.checkpoint import Registered
     from chessreg.models.hub import HubSource
     from store import Store
 
@@ -46,9 +47,9 @@ def fetch(
     )
     made: Registered | Added
     if noun == "checkpoint":
-        made = checkpoints.import_checkpoint(database, store, arrived.path, name=wanted, fetched=arrived.as_json())
+        made = import_checkpoint(database, store, arrived.path, name=wanted, fetched=arrived.as_json())
     else:
-        made = datasets.add_dataset(
+        made = add_dataset(
             database,
             store,
             [arrived.path],

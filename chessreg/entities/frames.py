@@ -58,7 +58,7 @@ def frames_of_dataset_row(inputs: Inputs, dataset: str, number: int) -> list[Boa
 
     Raises NotFoundError when the dataset or its files are not here, or when it has no such row.
     """
-    from chessreg.entities.datasets import folder_of, opened
+    from chessreg.entities.dataset import folder_of, opened
     from chessreg.games.boardframe import game_frames
     from chessreg.games.moves import unpack
     from chessreg.registry import names

@@ -188,7 +188,7 @@ def emit_point(task: Task[TrainSpec, TrainHowSettings], point: TrainPoint) -> No
 
 def publish(task: Task[TrainSpec, TrainHowSettings], trainer: Any) -> None:
     """The trained model as the output `checkpoint`, with its row."""
-    from chessreg.entities.checkpoints import checkpoint_row, tokenizer_row
+    from chessreg.entities.checkpoint import checkpoint_row, tokenizer_row
     from chessreg.models.checkpoint import CheckpointInfo, read_info, save_checkpoint
 
     spec = task.spec

@@ -17,10 +17,10 @@ from uuid import UUID
 from pydantic import ValidationError
 from sqlalchemy import select
 
-from chessreg.entities.checkpoints import random_twin
-from chessreg.entities.datasets import add_dataset
+from chessreg.entities.adding import add_dataset
+from chessreg.entities.checkpoint import random_twin
+from chessreg.entities.dataset import split_dataset
 from chessreg.entities.game import games_of, stored_games
-from chessreg.entities.splits import split_dataset
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.games.pgn import save_pgn
 from chessreg.named import Registry

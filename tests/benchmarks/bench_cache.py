@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from chessreg.encodings.tokenizers import tokenizer
-from chessreg.entities import checkpoints, datasets
+from chessreg.entities.adding import add_sample
+from chessreg.entities.checkpoint import import_reference
 from chessreg.experiments.cache import CacheHow, CacheSpec
 from chessreg.models.devices import prepare
 from chessreg.session import Session, open_session
@@ -43,8 +44,8 @@ def main() -> None:
     parser.add_argument("--games", type=int, default=200)
     games = parser.parse_args().games
     with tempfile.TemporaryDirectory() as folder, open_session(f"{folder}/r.db", f"{folder}/s") as session:
-        datasets.add_sample(session.database, session.store, name="sample")
-        checkpoints.import_reference(session.database, session.store, name="reference")
+        add_sample(session.database, session.store, name="sample")
+        import_reference(session.database, session.store, name="reference")
         texts = session.dataset("sample").texts(np.arange(games))
         best_loop, best_run = np.inf, np.inf
         for number, batch in enumerate((8, 16, 32)):

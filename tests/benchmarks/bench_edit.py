@@ -27,7 +27,9 @@ import numpy as np
 import pytest
 import torch
 
-from chessreg.entities import checkpoints, datasets, splits
+from chessreg.entities.adding import add_sample
+from chessreg.entities.checkpoint import import_reference
+from chessreg.entities.dataset import split_dataset
 from chessreg.experiments.cache import CacheSpec
 from chessreg.experiments.edit.editor import Editor
 from chessreg.experiments.edit.spec import EditHow, EditSpec
@@ -187,9 +189,9 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     with tempfile.TemporaryDirectory() as folder, open_session(f"{folder}/r.db", f"{folder}/s") as session:
-        datasets.add_sample(session.database, session.store, name="sample")
-        splits.split_dataset(session.database, session.store, "sample", "fit=0.6,test=0.4", seed=0)
-        checkpoints.import_reference(session.database, session.store, name="reference")
+        add_sample(session.database, session.store, name="sample")
+        split_dataset(session.database, session.store, "sample", "fit=0.6,test=0.4", seed=0)
+        import_reference(session.database, session.store, name="reference")
         session.run(CacheSpec(checkpoint="reference", dataset="sample:fit", games=40, last=33), name="fit")
         session.run(ProbeSpec(cache="fit", epochs=1, layers=LAYERS), name="board")
         found = bench(session, arguments)

@@ -23,8 +23,10 @@ import torch.nn.functional as F
 from sqlalchemy import func, select
 
 from chessreg.encodings.tokenizers import tokenizer
-from chessreg.entities import checkpoints, datasets, splits
+from chessreg.entities.adding import add_sample
 from chessreg.entities.cache import load_cache
+from chessreg.entities.checkpoint import import_reference
+from chessreg.entities.dataset import split_dataset
 from chessreg.experiments.cache import CacheSpec
 from chessreg.experiments.probe import ProbeSpec
 from chessreg.experiments.probe.data import ProbeData
@@ -117,9 +119,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=15)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, open_session(f"{folder}/r.db", f"{folder}/s") as session:
-        datasets.add_sample(session.database, session.store, name="sample")
-        splits.split_dataset(session.database, session.store, "sample", "fit=0.6,test=0.4", seed=0)
-        checkpoints.import_reference(session.database, session.store, name="reference")
+        add_sample(session.database, session.store, name="sample")
+        split_dataset(session.database, session.store, "sample", "fit=0.6,test=0.4", seed=0)
+        import_reference(session.database, session.store, name="reference")
         began = time.perf_counter()
         for part, games in (("fit", given.games), ("test", given.games // 3)):
             spec = CacheSpec(checkpoint="reference", dataset=f"sample:{part}", games=games, last=DOTS)

@@ -21,7 +21,8 @@ import torch
 
 from chessreg.encodings.positions import find
 from chessreg.encodings.tokenizers import tokenizer
-from chessreg.entities import checkpoints, datasets
+from chessreg.entities.adding import add_sample
+from chessreg.entities.checkpoint import import_reference
 from chessreg.experiments.settings.skill import SkillSettings
 from chessreg.experiments.vector import VectorHow, VectorSpec
 from chessreg.experiments.vector.contrast import gather
@@ -77,8 +78,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, open_session(f"{folder}/r.db", f"{folder}/s") as session:
-        datasets.add_sample(session.database, session.store, name="sample")
-        checkpoints.import_reference(session.database, session.store, name="reference")
+        add_sample(session.database, session.store, name="sample")
+        import_reference(session.database, session.store, name="reference")
         settings = VectorSpec(
             checkpoint="reference", dataset="sample", positions="summed", first_ply=50, last_ply=64, whole_games=True,
             skill=SkillSettings(bins=4), per_class=given.games,

@@ -315,7 +315,7 @@ def test_the_defaults_of_generate_are_those_of_selfplay() -> None:
     import inspect
 
     from chessreg.cli.dataset import generate as command
-    from chessreg.entities.datasets import generate_dataset
+    from chessreg.entities.adding import generate_dataset
     from chessreg.games.selfplay import generate
 
     expected = {name: p.default for name, p in inspect.signature(generate).parameters.items()}
@@ -338,7 +338,7 @@ def test_without_stockfish_the_command_that_installs_it_is_named(here: Any, monk
 def test_the_bundled_sample(here: Any) -> None:
     from importlib.resources import files
 
-    from chessreg.entities.datasets import SAMPLE
+    from chessreg.entities.adding import SAMPLE
 
     if not (files("chessreg") / "data" / SAMPLE).is_file():
         assert here("dataset", "add", "--sample", "--name", "sample") == 3

@@ -11,7 +11,9 @@ import pytest
 import torch
 from sqlalchemy import func, select
 
-from chessreg.entities import checkpoints, datasets, splits
+from chessreg.entities.adding import add_dataset
+from chessreg.entities.checkpoint import Registered, export_checkpoint, import_checkpoint, random_twin
+from chessreg.entities.dataset import split_dataset
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, load_model, save_checkpoint
@@ -53,11 +55,11 @@ def contents(store: Store) -> set[str]:
 
 def test_an_import_is_bytes_rows_and_a_name(place: Any, tmp_path: Path) -> None:
     database, store = place
-    made = checkpoints.import_checkpoint(database, store, hugging_face(tmp_path / "hf"), name="tiny")
+    made = import_checkpoint(database, store, hugging_face(tmp_path / "hf"), name="tiny")
     with database.read() as session:
         row = session.get_one(tables.Checkpoint, names.resolve(session, "checkpoint", "tiny"))
         tokenizer = session.get_one(tables.Tokenizer, "pgn-char-32")
-    assert made == checkpoints.Registered(row.id, row.artefact, True)
+    assert made == Registered(row.id, row.artefact, True)
     assert row.id == uuid_of(row.artefact)
     assert (row.architecture, row.layers, row.d_model, row.heads, row.block_size) == ("gpt2", 2, 16, 2, 64)
     assert row.parameters - row.parameters_without_embeddings == (32 + 64) * 16
@@ -70,41 +72,41 @@ def test_an_import_is_bytes_rows_and_a_name(place: Any, tmp_path: Path) -> None:
 
 def test_the_same_weights_are_recognised_whatever_the_folder_is_called(place: Any, tmp_path: Path) -> None:
     database, store = place
-    first = checkpoints.import_checkpoint(database, store, hugging_face(tmp_path / "hf"), name="tiny")
+    first = import_checkpoint(database, store, hugging_face(tmp_path / "hf"), name="tiny")
     before, there = rows(database, *EVERYTHING), contents(store)
-    again = checkpoints.import_checkpoint(database, store, hugging_face(tmp_path / "renamed"))
-    assert again == checkpoints.Registered(first.id, first.artefact, False)
+    again = import_checkpoint(database, store, hugging_face(tmp_path / "renamed"))
+    assert again == Registered(first.id, first.artefact, False)
     assert rows(database, *EVERYTHING) == before
     assert contents(store) == there
 
 
 def test_a_taken_name_is_refused_before_anything_is_stored(place: Any, tmp_path: Path) -> None:
     database, store = place
-    checkpoints.import_checkpoint(database, store, hugging_face(tmp_path / "hf"), name="tiny")
+    import_checkpoint(database, store, hugging_face(tmp_path / "hf"), name="tiny")
     before, there = rows(database, *EVERYTHING), contents(store)
     with pytest.raises(BadInputError, match="'tiny' is taken"):
-        checkpoints.import_checkpoint(database, store, hugging_face(tmp_path / "other", seed=1), name="tiny")
+        import_checkpoint(database, store, hugging_face(tmp_path / "other", seed=1), name="tiny")
     assert rows(database, *EVERYTHING) == before
     assert contents(store) == there
 
 
 def test_an_exported_checkpoint_comes_home_with_its_digest(place: Any, tmp_path: Path) -> None:
     database, store = place
-    made = checkpoints.import_checkpoint(database, store, hugging_face(tmp_path / "hf"), name="tiny")
-    out = checkpoints.export_checkpoint(database, store, "tiny", tmp_path / "out")
+    made = import_checkpoint(database, store, hugging_face(tmp_path / "hf"), name="tiny")
+    out = export_checkpoint(database, store, "tiny", tmp_path / "out")
     assert sorted(path.name for path in out.iterdir()) == ["chessreg.json", "config.json", "model.safetensors"]
-    assert checkpoints.import_checkpoint(database, store, out).id == made.id
+    assert import_checkpoint(database, store, out).id == made.id
     with Database.open(tmp_path / "elsewhere.db") as other:  # also where it was never seen
-        there = checkpoints.import_checkpoint(other, Store.create(tmp_path / "elsewhere"), out)
-    assert there == checkpoints.Registered(made.id, made.artefact, True)
+        there = import_checkpoint(other, Store.create(tmp_path / "elsewhere"), out)
+    assert there == Registered(made.id, made.artefact, True)
 
 
 def test_other_tools_read_an_export(place: Any, tmp_path: Path) -> None:
     from transformers import GPT2LMHeadModel
 
     database, store = place
-    made = checkpoints.import_checkpoint(database, store, hugging_face(tmp_path / "hf"), name="tiny")
-    out = checkpoints.export_checkpoint(database, store, "tiny", tmp_path / "out")
+    made = import_checkpoint(database, store, hugging_face(tmp_path / "hf"), name="tiny")
+    out = export_checkpoint(database, store, "tiny", tmp_path / "out")
     tokens = torch.arange(32)[None]
     theirs = GPT2LMHeadModel.from_pretrained(out).eval()(tokens).logits
     ours = load_model(store.path(made.artefact))(tokens)
@@ -113,12 +115,12 @@ def test_other_tools_read_an_export(place: Any, tmp_path: Path) -> None:
 
 def test_an_export_never_touches_what_is_there(place: Any, tmp_path: Path) -> None:
     database, store = place
-    checkpoints.import_checkpoint(database, store, hugging_face(tmp_path / "hf"), name="tiny")
+    import_checkpoint(database, store, hugging_face(tmp_path / "hf"), name="tiny")
     (tmp_path / "full").mkdir()
     with pytest.raises(BadInputError, match="exists already"):
-        checkpoints.export_checkpoint(database, store, "tiny", tmp_path / "full")
+        export_checkpoint(database, store, "tiny", tmp_path / "full")
     with pytest.raises(NotFoundError, match="does not exist"):
-        checkpoints.export_checkpoint(database, store, "tiny", tmp_path / "no" / "such")
+        export_checkpoint(database, store, "tiny", tmp_path / "no" / "such")
     assert not list((tmp_path / "full").iterdir())
 
 
@@ -126,28 +128,28 @@ def test_training_datasets_are_recipes_and_never_change(place: Any, tmp_path: Pa
     database, store = place
     pgn = tmp_path / "games.pgn"
     pgn.write_text("1. e4 e5 2. Nf3 1-0\n\n1. d4 d5 0-1\n")
-    datasets.add_dataset(database, store, [pgn], name="mine")
-    splits.split_dataset(database, store, "mine", "train=0.5", seed=7)
+    add_dataset(database, store, [pgn], name="mine")
+    split_dataset(database, store, "mine", "train=0.5", seed=7)
     source = hugging_face(tmp_path / "hf")
-    unknown = checkpoints.import_checkpoint(database, store, source)
-    known = checkpoints.import_checkpoint(database, store, source, trained_on=["mine:train"])
+    unknown = import_checkpoint(database, store, source)
+    known = import_checkpoint(database, store, source, trained_on=["mine:train"])
     assert known.id == unknown.id
     with database.read() as session:
         recorded = session.get_one(tables.Checkpoint, known.id).training_datasets
     assert recorded == [Inputs(database, store).recipe("dataset", "mine:train")]
     with pytest.raises(BadInputError, match="other datasets"):
-        checkpoints.import_checkpoint(database, store, source, trained_on=["mine"])
+        import_checkpoint(database, store, source, trained_on=["mine"])
     with pytest.raises(NotFoundError):
-        checkpoints.import_checkpoint(database, store, source, trained_on=["yours"])
+        import_checkpoint(database, store, source, trained_on=["yours"])
 
 
 def test_a_twin_has_the_shape_and_none_of_the_knowledge(place: Any, tmp_path: Path) -> None:
     database, store = place
-    parent = checkpoints.import_checkpoint(database, store, hugging_face(tmp_path / "hf", seed=5), name="tiny")
-    twin = checkpoints.random_twin(database, store, "tiny", name="untrained", seed=3)
+    parent = import_checkpoint(database, store, hugging_face(tmp_path / "hf", seed=5), name="tiny")
+    twin = random_twin(database, store, "tiny", name="untrained", seed=3)
     assert twin.created
-    assert checkpoints.random_twin(database, store, "tiny", name="untrained", seed=3).created is False
-    assert checkpoints.random_twin(database, store, "tiny", seed=4).id != twin.id
+    assert random_twin(database, store, "tiny", name="untrained", seed=3).created is False
+    assert random_twin(database, store, "tiny", seed=4).id != twin.id
     with database.read() as session:
         row = session.get_one(tables.Checkpoint, twin.id)
         original = session.get_one(tables.Checkpoint, parent.id)
@@ -162,9 +164,9 @@ def test_a_twin_has_the_shape_and_none_of_the_knowledge(place: Any, tmp_path: Pa
 
 def test_lost_bytes_are_imported_again_under_the_same_id(place: Any, tmp_path: Path) -> None:
     database, store = place
-    made = checkpoints.import_checkpoint(database, store, hugging_face(tmp_path / "hf"))
+    made = import_checkpoint(database, store, hugging_face(tmp_path / "hf"))
     shutil.rmtree(store.path(made.artefact))
-    again = checkpoints.import_checkpoint(database, store, tmp_path / "hf")
+    again = import_checkpoint(database, store, tmp_path / "hf")
     assert (again.id, again.created) == (made.id, False)
     assert store.verify(made.artefact).kind == "checkpoint"
 
@@ -173,6 +175,6 @@ def test_another_vocabulary_is_refused(place: Any, tmp_path: Path) -> None:
     database, store = place
     before = contents(store)
     with pytest.raises(BadInputError, match="vocabulary of 50"):
-        checkpoints.import_checkpoint(database, store, hugging_face(tmp_path / "hf", vocabulary=50))
+        import_checkpoint(database, store, hugging_face(tmp_path / "hf", vocabulary=50))
     assert contents(store) == before
     assert rows(database, *EVERYTHING) == [0] * len(EVERYTHING)

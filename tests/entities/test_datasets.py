@@ -11,7 +11,8 @@ import pytest
 import zstandard
 from sqlalchemy import func, select
 
-from chessreg.entities import datasets, splits
+from chessreg.entities.adding import Added, add_dataset
+from chessreg.entities.dataset import rejects, split_dataset, verify_dataset
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.games.dataset import Games
 from chessreg.games.split import Part
@@ -70,15 +71,13 @@ def contents(store: Store) -> set[str]:
 def test_a_dataset_is_bytes_rows_and_a_name(place: Any, games: Path) -> None:
     database, store = place
     seen: list[float] = []
-    added = datasets.add_dataset(
-        database, store, [games], name="mine", licence="CC0", on_progress=lambda f, t: seen.append(f)
-    )
+    added = add_dataset(database, store, [games], name="mine", licence="CC0", on_progress=lambda f, t: seen.append(f))
     with database.read() as session:
         row = session.get_one(tables.Dataset, names.resolve(session, "dataset", "mine"))
         artefact = session.get_one(tables.Artefact, row.artefact)
         location = session.scalars(select(tables.ArtefactLocation)).one()
         assert session.get(tables.Machine, location.machine_id) is not None
-    assert added == datasets.Added(row.id, row.artefact, True)
+    assert added == Added(row.id, row.artefact, True)
     assert (row.games, row.rejected, row.skipped, row.rating_scale, row.licence) == (30, 0, 0, "lichess", "CC0")
     assert row.report["sources"][0]["sha256"] == hashlib.sha256(games.read_bytes()).hexdigest()
     assert artefact.state is tables.ArtefactState.COMPLETE
@@ -91,23 +90,23 @@ def test_a_dataset_is_bytes_rows_and_a_name(place: Any, games: Path) -> None:
 
 def test_the_same_bytes_are_recognised_under_any_file_name(place: Any, games: Path, tmp_path: Path) -> None:
     database, store = place
-    first = datasets.add_dataset(database, store, [games], name="mine")
+    first = add_dataset(database, store, [games], name="mine")
     before, there = counts(database), contents(store)
     copy = tmp_path / "other.pgn"
     copy.write_bytes(games.read_bytes())
-    again = datasets.add_dataset(database, store, [copy])
-    assert again == datasets.Added(first.id, first.artefact, False)
+    again = add_dataset(database, store, [copy])
+    assert again == Added(first.id, first.artefact, False)
     assert counts(database) == before
     assert contents(store) == there
-    datasets.add_dataset(database, store, [copy], name="renamed")
+    add_dataset(database, store, [copy], name="renamed")
     with database.read() as session:
         assert names.name_of(session, "dataset", first.id) == "renamed"
 
 
 def test_other_filters_make_another_dataset(place: Any, games: Path) -> None:
     database, store = place
-    whole = datasets.add_dataset(database, store, [games])
-    long = datasets.add_dataset(database, store, [games], min_plies=5)
+    whole = add_dataset(database, store, [games])
+    long = add_dataset(database, store, [games], min_plies=5)
     assert long.id != whole.id
     with database.read() as session:
         row = session.get_one(tables.Dataset, long.id)
@@ -117,14 +116,14 @@ def test_other_filters_make_another_dataset(place: Any, games: Path) -> None:
 
 def test_a_taken_name_is_refused_before_anything_is_stored(place: Any, games: Path, tmp_path: Path) -> None:
     database, store = place
-    datasets.add_dataset(database, store, [games], name="mine")
+    add_dataset(database, store, [games], name="mine")
     before, there = counts(database), contents(store)
     other = tmp_path / "other.pgn"
     other.write_text(pgn(0) + pgn(5))
     with pytest.raises(BadInputError, match="'mine' is taken"):
-        datasets.add_dataset(database, store, [other], name="mine")
+        add_dataset(database, store, [other], name="mine")
     with pytest.raises(BadInputError, match="cannot be a name"):
-        datasets.add_dataset(database, store, [other], name="no/name")
+        add_dataset(database, store, [other], name="no/name")
     assert counts(database) == before
     assert contents(store) == there
 
@@ -143,7 +142,7 @@ def test_the_rating_scale_follows_from_the_tags(place: Any, tmp_path: Path, tags
     database, store = place
     path = tmp_path / "g.pgn"
     path.write_text("".join(pgn(n, **tags) for n in range(5)))
-    added = datasets.add_dataset(database, store, [path])
+    added = add_dataset(database, store, [path])
     with database.read() as session:
         assert session.get_one(tables.Dataset, added.id).rating_scale == scale
 
@@ -153,9 +152,9 @@ def test_mixed_sites_have_no_rating_scale_unless_it_is_said(place: Any, tmp_path
     path = tmp_path / "g.pgn"
     path.write_text("".join(pgn(n, site="https://lichess.org/x" if n else "Linares") for n in range(9)))
     with database.read() as session:
-        added = datasets.add_dataset(database, store, [path], min_plies=1)
+        added = add_dataset(database, store, [path], min_plies=1)
         assert session.get_one(tables.Dataset, added.id).rating_scale is None
-    said = datasets.add_dataset(database, store, [path], rating_scale="fide")
+    said = add_dataset(database, store, [path], rating_scale="fide")
     with database.read() as session:
         assert session.get_one(tables.Dataset, said.id).rating_scale == "fide"
 
@@ -164,8 +163,8 @@ def test_rejected_games_stay_with_the_dataset(place: Any, tmp_path: Path) -> Non
     database, store = place
     path = tmp_path / "g.pgn"
     path.write_text(pgn(0) + pgn(1).replace("d5", "d9") + pgn(2))
-    datasets.add_dataset(database, store, [path], name="some")
-    (reject,) = datasets.rejects(database, store, "some")
+    add_dataset(database, store, [path], name="some")
+    (reject,) = rejects(database, store, "some")
     assert (reject["row"], reject["source"], reject["ply"]) == (1, "g.pgn", 1)
     assert "d9" in reject["reason"]
 
@@ -180,7 +179,7 @@ def test_a_bad_file_leaves_nothing(place: Any, games: Path, tmp_path: Path, brok
         path.write_text("" if broken == "empty" else "Dear editor,\nI have no games for you.\n")
     before, there = counts(database), contents(store)
     with pytest.raises(NotFoundError if broken == "missing" else BadInputError):
-        datasets.add_dataset(database, store, [path], name="bad")
+        add_dataset(database, store, [path], name="bad")
     assert counts(database) == before
     assert contents(store) == there
 
@@ -195,14 +194,14 @@ def test_a_full_disk_leaves_nothing(place: Any, games: Path, monkeypatch: pytest
     with monkeypatch.context() as patch:
         patch.setattr("chessreg.games.build.finish", full)
         with pytest.raises((ChessregError, StoreError), match=r"no space|full"):
-            datasets.add_dataset(database, store, [games], name="mine")
+            add_dataset(database, store, [games], name="mine")
     with monkeypatch.context() as patch:
         patch.setattr("store.artefacts.fsync_tree", full)
         with pytest.raises(StoreError, match="full"):
-            datasets.add_dataset(database, store, [games], name="mine")
+            add_dataset(database, store, [games], name="mine")
     assert counts(database) == before
     assert contents(store) == there
-    assert datasets.add_dataset(database, store, [games], name="mine").created
+    assert add_dataset(database, store, [games], name="mine").created
 
 
 def test_an_interrupt_leaves_nothing(place: Any, games: Path) -> None:
@@ -213,7 +212,7 @@ def test_an_interrupt_leaves_nothing(place: Any, games: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        datasets.add_dataset(database, store, [games], name="mine", on_progress=interrupt)
+        add_dataset(database, store, [games], name="mine", on_progress=interrupt)
     assert counts(database) == before
     assert contents(store) == there
 
@@ -222,9 +221,9 @@ def test_lost_bytes_are_added_again_under_the_same_id(place: Any, games: Path) -
     import shutil
 
     database, store = place
-    first = datasets.add_dataset(database, store, [games], name="mine")
+    first = add_dataset(database, store, [games], name="mine")
     shutil.rmtree(store.path(first.artefact))
-    again = datasets.add_dataset(database, store, [games])
+    again = add_dataset(database, store, [games])
     assert again.id == first.id
     assert store.verify(again.artefact).kind == "dataset"
 
@@ -234,8 +233,8 @@ def test_lost_bytes_are_added_again_under_the_same_id(place: Any, games: Path) -
 
 def test_no_game_and_no_move_list_is_in_two_parts(place: Any, games: Path) -> None:
     database, store = place
-    added = datasets.add_dataset(database, store, [games], name="mine")
-    split = splits.split_dataset(database, store, "mine", "train=0.5,validation=0.2,test=0.3", seed=3)
+    added = add_dataset(database, store, [games], name="mine")
+    split = split_dataset(database, store, "mine", "train=0.5,validation=0.2,test=0.3", seed=3)
     data = Games(store.path(added.artefact))
     inside = {part.name: set(data.rows(Part(part.seed, part.low, part.high)).tolist()) for part in split.parts}
     assert [part.games for part in split.parts] == [len(inside[part.name]) for part in split.parts]
@@ -250,22 +249,22 @@ def test_no_game_and_no_move_list_is_in_two_parts(place: Any, games: Path) -> No
 
 def test_splitting_again_changes_nothing_and_other_bounds_are_refused(place: Any, games: Path) -> None:
     database, store = place
-    datasets.add_dataset(database, store, [games], name="mine")
-    first = splits.split_dataset(database, store, "mine", "train=0.5,test=0.5", seed=0)
-    again = splits.split_dataset(database, store, "mine", "train=0.5,test=0.5", seed=0)
+    add_dataset(database, store, [games], name="mine")
+    first = split_dataset(database, store, "mine", "train=0.5,test=0.5", seed=0)
+    again = split_dataset(database, store, "mine", "train=0.5,test=0.5", seed=0)
     assert again.created == 0
     assert [p.games for p in again.parts] == [p.games for p in first.parts]
     for parts, seed in (("train=0.5,test=0.5", 1), ("train=0.4", 0), ("fresh=0.3,test=0.5", 0)):
         with pytest.raises(BadInputError, match="already"):
-            splits.split_dataset(database, store, "mine", parts, seed=seed)
+            split_dataset(database, store, "mine", parts, seed=seed)
     assert counts(database)["split"] == 2
 
 
 def test_parts_of_another_seed_are_counted_against_the_old_ones(place: Any, games: Path) -> None:
     database, store = place
-    added = datasets.add_dataset(database, store, [games], name="mine")
-    splits.split_dataset(database, store, "mine", "train=0.5,test=0.5", seed=0)
-    other = splits.split_dataset(database, store, "mine", "all=1", seed=1)
+    added = add_dataset(database, store, [games], name="mine")
+    split_dataset(database, store, "mine", "train=0.5,test=0.5", seed=0)
+    other = split_dataset(database, store, "mine", "all=1", seed=1)
     hashes = Games(store.path(added.artefact)).hashes
     shared = {overlap.other: (overlap.games, overlap.move_lists) for overlap in other.overlaps}
     assert sum(games for games, _ in shared.values()) == 30
@@ -274,19 +273,19 @@ def test_parts_of_another_seed_are_counted_against_the_old_ones(place: Any, game
 
 def test_bad_parts_are_refused(place: Any, games: Path) -> None:
     database, store = place
-    datasets.add_dataset(database, store, [games], name="mine")
+    add_dataset(database, store, [games], name="mine")
     for parts in ("train", "train=2", "a=0.6,b=0.6", "a=0.1,a=0.2"):
         with pytest.raises(BadInputError):
-            splits.split_dataset(database, store, "mine", parts, seed=0)
+            split_dataset(database, store, "mine", parts, seed=0)
     assert counts(database)["split"] == 0
 
 
 def test_verify_reads_every_byte_and_notes_when(place: Any, games: Path) -> None:
     database, store = place
-    added = datasets.add_dataset(database, store, [games], name="mine")
+    added = add_dataset(database, store, [games], name="mine")
     with database.read() as session:
         before = session.scalars(select(tables.ArtefactLocation.verified_at)).one()
-    assert datasets.verify_dataset(database, store, "mine").problems == []
+    assert verify_dataset(database, store, "mine").problems == []
     with database.read() as session:
         assert session.scalars(select(tables.ArtefactLocation.verified_at)).one() > before
     path = store.path(added.artefact) / "games.parquet"
@@ -294,4 +293,4 @@ def test_verify_reads_every_byte_and_notes_when(place: Any, games: Path) -> None
     damaged[len(damaged) // 2] ^= 1
     path.write_bytes(bytes(damaged))
     with pytest.raises(StoreError, match=r"games\.parquet has changed"):
-        datasets.verify_dataset(database, store, "mine")
+        verify_dataset(database, store, "mine")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
-from chessreg.entities.checkpoints import import_checkpoint
+from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.cache import CacheHow, CacheSpec
 from chessreg.experiments.edit.heat import readings

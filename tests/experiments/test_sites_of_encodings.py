@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from chessreg.cli import chessreg
 from chessreg.encodings import encoding
-from chessreg.entities import checkpoints
 from chessreg.entities.cache import load_cache
+from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.entities.probe import load_probe
 from chessreg.entities.vector import load_vector
 from chessreg.errors import BadInputError, NotFoundError
@@ -38,7 +38,7 @@ def models(world, tmp_path_factory):
             twin = random_gpt2(GPT2Config(n_layer=2, n_head=2, n_embd=32, block_size=160, vocab_size=size), seed=3)
             folder = tmp_path_factory.mktemp("model") / called
             save_checkpoint(twin, folder, CheckpointInfo.of(twin, name))
-            checkpoints.import_checkpoint(session.database, session.store, folder, name=called, encoding=name)
+            import_checkpoint(session.database, session.store, folder, name=called, encoding=name)
 
 
 def run(session, spec) -> str:
@@ -120,7 +120,7 @@ def test_the_earlier_option_is_accepted_with_a_note_and_names_the_same_run(world
 @pytest.fixture(scope="module")
 def positions(world, models, tmp_path_factory):
     """Names of two datasets of positions, with no game in both."""
-    from chessreg.entities import datasets
+    from chessreg.entities.adding import add_dataset
     from chessreg.session import open_session
 
     folder = tmp_path_factory.mktemp("positions")
@@ -134,7 +134,7 @@ def positions(world, models, tmp_path_factory):
                 if ply % 3 == number % 2
             ]
             (folder / f"{name}.csv").write_text("\n".join(["game,fen", *rows]))
-            datasets.add_dataset(session.database, session.store, [folder / f"{name}.csv"], name=name)
+            add_dataset(session.database, session.store, [folder / f"{name}.csv"], name=name)
     return "looked-at", "held"
 
 

@@ -139,7 +139,7 @@ def studied(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the world with more to compare: a longer probe, a model of three layers with its untrained twin and its
     probe, vectors and a control, legality, two trainings, and the interrupted run brought to its end."""
     from chessreg.encodings.tokenizers import PgnCharacters
-    from chessreg.entities import checkpoints
+    from chessreg.entities.checkpoint import random_twin
     from chessreg.experiments.cache import CacheSpec
     from chessreg.experiments.legality import LegalitySpec
     from chessreg.experiments.probe import ProbeSpec
@@ -156,7 +156,7 @@ def studied(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = ["--registry", str(root / "registry.db"), "--store", str(root / "store")]
     assert run_command_line([*place, "import", "checkpoint", str(root / "deep"), "--name", "deep"]) == 0
     with same_code(), open_session(str(root / "registry.db"), root / "store") as session:
-        checkpoints.random_twin(session.database, session.store, "deep", name="untrained")
+        random_twin(session.database, session.store, "deep", name="untrained")
         session.run(ProbeSpec(cache="cache-fit", test_cache="cache-test", epochs=2), name="longer")
         for part in ("fit", "test"):
             session.run(CacheSpec(checkpoint="deep", dataset=f"games:{part}", games=5, last=3), name=f"deep-{part}")

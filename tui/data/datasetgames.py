@@ -78,7 +78,7 @@ def dataset_games(session: Session) -> DatasetPages:
     """The datasets in the order in which they were made; those whose files are elsewhere are left out."""
     from sqlalchemy import select
 
-    from chessreg.entities.datasets import folder_of, opened
+    from chessreg.entities.dataset import folder_of, opened
     from chessreg.registry import names, tables
 
     with session.database.read() as sql:

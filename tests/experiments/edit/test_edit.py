@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import select
 
 from chessreg.encodings import encoding
-from chessreg.entities.checkpoints import import_checkpoint
+from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.experiments.cache import CacheHow, CacheSpec
 from chessreg.experiments.edit.kind import BoardEdit

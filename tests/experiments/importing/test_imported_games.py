@@ -92,7 +92,7 @@ def test_an_external_model_has_a_name_and_no_weights(session):
 
 
 def test_external_models_are_passed_over_where_weights_are_compared(session):
-    from chessreg.entities.checkpoints import find_content
+    from chessreg.entities.checkpoint import find_content
 
     session.run(ImportedGamesSpec(file="sample"))
     assert find_content(session.database, session.store, "ab" * 32) is None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from chessreg.encodings import Encoding, encoding
-from chessreg.entities.checkpoints import import_checkpoint
+from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.games.engines import find_stockfish
 from chessreg.models.language_model import LanguageModel
 from chessreg.session import Session, open_session

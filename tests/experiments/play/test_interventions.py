@@ -99,7 +99,7 @@ def test_a_control_name_cannot_be_taken_twice():
 
 
 def test_a_vector_of_another_checkpoint_is_refused(session, make_vectors, tmp_path):
-    from chessreg.entities.checkpoints import random_twin
+    from chessreg.entities.checkpoint import random_twin
 
     random_twin(session.database, session.store, "bigram", name="twin")
     with pytest.raises(BadInputError, match="another checkpoint"):

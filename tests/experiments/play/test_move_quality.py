@@ -82,7 +82,7 @@ def test_a_mate_played_costs_nothing_and_a_mate_missed_the_cap():
 
 
 def test_first_tries_on_a_datasets_positions(session, stockfish, tmp_path, make_vectors):
-    from chessreg.entities.datasets import add_dataset
+    from chessreg.entities.adding import add_dataset
 
     lines = ["1. e4 e5 2. Nf3 Nc6 3. Bb5 a6 *", "1. d4 d5 2. c4 e6 3. Nc3 Nf6 4. Bg5 Be7 *", "1. c4 c5 2. g3 g6 *"]
     (tmp_path / "g.pgn").write_text("\n\n".join(f'[Event "{n}"]\n\n{line}' for n, line in enumerate(lines)) + "\n")

@@ -77,7 +77,7 @@ def test_a_replicate_has_the_openings_and_other_games(session, play):
 
 
 def test_how_settings_change_neither_the_run_nor_its_games(session, play, tmp_path, checkpoint_folder):
-    from chessreg.entities.checkpoints import import_checkpoint
+    from chessreg.entities.checkpoint import import_checkpoint
     from chessreg.session import open_session
 
     settings = {"games": 9, "policy": "retry:6", "opening": "random:2", "move_limit": 5, "color": "black"}

@@ -221,7 +221,7 @@ def test_games_are_compared_with_the_training_games(session, play, tmp_path, mon
 
 
 def test_the_training_games_are_those_of_the_datasets_that_the_checkpoint_names(session, checkpoint_folder, tmp_path):
-    from chessreg.entities.datasets import add_dataset
+    from chessreg.entities.adding import add_dataset
     from chessreg.experiments.play.kind import TrainingGames
     from chessreg.games.moves import pack
 

@@ -1,4 +1,4 @@
-"""Datasets: added from files, from Lichess, from engine games; split; verified."""
+"""Datasets added: from files, the sample, a month of Lichess, games of engines against each other."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from uuid import UUID
 
 from chessreg.entities import register
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.registry import names, tables
+from chessreg.registry import tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import uuid_of
 from chessreg.registry.tables.types import utc_now
-from chessreg.runs.inputs import Inputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from chessreg.games.dataset import DatasetFile, DatasetReport, Verification
+    from chessreg.games.dataset import DatasetReport
     from store import Artefact, Store
 
 NOUN = "dataset"
@@ -297,53 +296,3 @@ def text_file(path: Path) -> Iterator[IO[str]]:
 
     with zstandard.open(path, "w", cctx=zstandard.ZstdCompressor(level=19), encoding="utf-8") as packed:
         yield packed
-
-
-def content_of(row: tables.Dataset | dict[str, Any]) -> str:
-    """What a dataset holds: `games` or `positions`."""
-    report = row["report"] if isinstance(row, dict) else row.report
-    return str(report.get("content", "games"))
-
-
-def opened(row: tables.Dataset, folder: Path) -> DatasetFile:
-    """The rows of a dataset, whatever it holds."""
-    from chessreg.games.dataset import Games
-    from chessreg.games.positions import Positions
-
-    return Positions(folder) if content_of(row) == "positions" else Games(folder)
-
-
-def folder_of(database: Database, store: Store, reference: str) -> tuple[tables.Dataset, Path]:
-    """A dataset's row and the folder of its files."""
-    with database.read() as session:
-        row = session.get_one(tables.Dataset, names.resolve(session, NOUN, reference))
-        session.expunge(row)
-    return row, Inputs(database, store).located(NOUN, f"dataset:{row.identity}", row.artefact).path
-
-
-def verify_dataset(database: Database, store: Store, reference: str, *, sample: int = 200) -> Verification:
-    """Read every byte of a dataset again, compare it with its report, replay a sample; note when that was.
-
-    Raises StoreError when bytes have changed. `problems` of the result tell what else is wrong.
-    """
-    from chessreg.games import dataset, positions
-
-    row, folder = folder_of(database, store, reference)
-    artefact = store.verify(row.artefact)
-    verify = positions.verify if content_of(row) == "positions" else dataset.verify
-    found = verify(folder, sample=sample)
-    if not found.problems:
-        with database.write() as session:
-            register.verified(session, artefact)
-    return found
-
-
-def rejects(database: Database, store: Store, reference: str) -> list[dict[str, Any]]:
-    """The games that were rejected when a dataset was added: row, source, line, ply, reason."""
-    from chessreg.games.report import REJECTS_FILE
-
-    _, folder = folder_of(database, store, reference)
-    lines = (folder / REJECTS_FILE).read_text(encoding="utf-8").splitlines()
-    keys = lines[0].split("\t")
-    listed = [dict(zip(keys, line.split("\t"), strict=True)) for line in lines[1:]]
-    return [{k: v if k in ("source", "reason") else int(v) for k, v in row.items()} for row in listed]
