@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from chessreg.encodings.tokenizers import PgnCharacters
+from chessreg.encodings.pgn_char import PgnChar
+from chessreg.games.movetext import numbered
 from chessreg.games.openings import OpeningSpec, openings
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
@@ -24,10 +25,10 @@ torch.set_num_threads(1)  # tiny matrices: a second thread only waits
 
 def transitions(likes: str = "") -> np.ndarray:
     """log P(next character | character) in the text of random games, float64 [32, 32], those of `likes` made likely."""
-    pgn = PgnCharacters()
+    pgn = PgnChar()
     counts = np.full((pgn.size, pgn.size), 0.02)
     for opening in openings(OpeningSpec("random", "30"), 0, range(60)):
-        ids = pgn.encode(pgn.render(opening.sans) + " ")
+        ids = pgn.encode(numbered(opening.sans) + " ")
         np.add.at(counts, (ids[:-1], ids[1:]), 1)
     ids = pgn.encode(likes)
     np.add.at(counts, (ids[:-1], ids[1:]), counts.sum(1)[ids[:-1]])
@@ -36,7 +37,7 @@ def transitions(likes: str = "") -> np.ndarray:
 
 def bigram_model(block_size: int = 512, likes: str = "") -> LanguageModel:
     """A one-block GPT: the embedding is one-hot, the MLP a table of transitions, attention writes nothing."""
-    size = PgnCharacters.size
+    size = PgnChar.size
     config = GPT2Config(n_layer=1, n_head=1, n_embd=size, block_size=block_size, vocab_size=size, d_mlp=size)
     hf = random_gpt2(config, 0)
     table = torch.from_numpy(transitions(likes)).float()
@@ -63,5 +64,5 @@ def bigram() -> Callable[..., LanguageModel]:
 def checkpoint_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bigram") / "checkpoint"
     made = bigram_model().network
-    save_checkpoint(made, folder, CheckpointInfo.of(made, PgnCharacters.name, source={"format": "test"}))
+    save_checkpoint(made, folder, CheckpointInfo.of(made, PgnChar.name, source={"format": "test"}))
     return folder

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from chessreg.encodings.tokenizers import tokenizer
+from chessreg.encodings import encoding
 from chessreg.entities.cache import load_cache
 from chessreg.errors import BadInputError
 from chessreg.experiments.cache import CacheHow, CacheSpec
@@ -27,7 +27,7 @@ def session_hash(session, report) -> str:
 
 def test_rows_equal_a_forward_pass_of_each_game_alone(world_session):
     found = cached(world_session, games=5, last=12)
-    model, encode = world_session.model("reference"), tokenizer("pgn-char-32").encode
+    model, encode = world_session.model("reference"), encoding("pgn-char-32").encode
     games, _ = world_session.inputs.dataset(found.dataset)
     assert found.layers == [0, 1]
     for item in np.unique(found.array.game):

@@ -6,10 +6,10 @@ import chess
 import numpy as np
 import pytest
 
-from chessreg.encodings.tokenizers import PgnCharacters
 from chessreg.errors import NotFoundError
 from chessreg.games import labels
 from chessreg.games.labels import Asked, label
+from chessreg.games.movetext import numbered
 from chessreg.games.reader import boards_of
 from chessreg.noise import generator
 
@@ -63,7 +63,7 @@ def random_texts(number: int = 8, plies: int = 120) -> tuple[list[str], list[che
         while len(words) < plies and (moves := list(board.legal_moves)):
             words.append(board.san_and_push(moves[int(random.integers(len(moves)))]))
             boards.append(board.copy())
-        texts.append(PgnCharacters().render(words))
+        texts.append(numbered(words))
     return texts, boards
 
 

@@ -8,12 +8,12 @@ import chess
 import numpy as np
 import pytest
 
-from chessreg.encodings.tokenizers import PgnCharacters
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games import moves, san
+from chessreg.games.movetext import numbered
 from chessreg.games.reader import Reader, boards_of, reader
 
-render = PgnCharacters().render
+render = numbered
 MOVE_HASH = 12486363250364357059
 
 

@@ -140,13 +140,12 @@ def test_the_word_at_a_cut_is_dropped_even_where_it_is_a_move(tmp_path: Path) ->
 
 def test_every_dot_but_that_of_the_cut_word_survives(tmp_path: Path) -> None:
     """The 33 positions of the paper's probes come before the cut (3.3)."""
-    from chessreg.encodings.positions import find
+    from chessreg.encodings.pgn_char import PgnChar
 
-    games = made(table(cut()), tmp_path)
+    games, pgn = made(table(cut()), tmp_path), PgnChar()
     for text, number in zip(texts(games), range(20), strict=True):
         whole = f";{GAMES[number]}"[:120]
-        dots = find("dots", whole)[0].tolist()
-        kept = find("dots", text)[0].tolist()
+        dots, kept = (pgn.sites("dots", pgn.texts([one])).token.tolist() for one in (whole, text))
         assert kept == dots[: len(kept)]
         assert len(dots) - len(kept) <= 1
 
