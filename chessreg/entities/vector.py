@@ -112,7 +112,7 @@ def cosines(inputs: Inputs, recipe: str, layer: int) -> list[dict[str, Any]]:
             "run_id": row.run_id, "name": called.get(row.run_id), "source": row.source, "seed": row.detail.get("seed"),
             "norm": row.norm, "cosine": cosine(vector, other, centre),
         })  # fmt: skip
-    return sorted(found, key=lambda entry: (-abs(entry["cosine"]), str(entry["run_id"])))
+    return sorted(found, key=lambda entry: -abs(entry["cosine"]))  # of equal ones the newest first
 
 
 def others(inputs: Inputs, mine: tables.Vector) -> Iterator[tuple[tables.Vector, np.ndarray]]:

@@ -209,8 +209,12 @@ class Engine:
         for name in self._views:
             self._planner.execute(f'DROP VIEW IF EXISTS "{name}"')
         self._views = self._handy | views.of_kinds(self._kinds, {*TABLES, *self._handy})
+        self._create_views(self._planner)
+
+    def _create_views(self, connection: duckdb.DuckDBPyConnection) -> None:
         for name, select in self._views.items():
-            self._planner.execute(f'CREATE VIEW "{name}" AS {select}')
+            connection.execute(f'CREATE VIEW "{name}" AS {select}')
+        connection.execute(views.RUN_PLACE)
 
     def _load(self, needed: Mapping[str, frozenset[str]]) -> duckdb.DuckDBPyConnection:
         """Have these columns in the snapshot. If the registry has moved on, what was read before is read anew too."""
@@ -246,8 +250,7 @@ class Engine:
         for table in TABLES:
             types = ", ".join(f'NULL::{source.duckdb_type(c)} AS "{n}"' for n, c in source.columns(table).items())
             connection.execute(f"CREATE VIEW \"{table}\" AS SELECT {types} WHERE error('{table} was not read')")
-        for name, select in self._views.items():
-            connection.execute(f'CREATE VIEW "{name}" AS {select}')
+        self._create_views(connection)
         return connection
 
 

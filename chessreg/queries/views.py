@@ -51,6 +51,9 @@ MACROS = (
          || ['Pawn', 'Knight', 'Bishop', 'Rook', 'Queen', 'King'][abs(class - 6)] END""",
 )
 
+# A run's place in time: what rows are ordered by, in place of its id. Made after the views, of which it reads one.
+RUN_PLACE = "CREATE OR REPLACE MACRO run_place(run) AS (SELECT o.place FROM run_order AS o WHERE o.run_id = run)"
+
 JSON_TYPES = {"integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN", "string": "VARCHAR"}
 RUN_COLUMNS = ("run", "kind", "version", "state", "created_at")
 IDENTIFIER = re.compile(r"[^A-Za-z0-9_]")

@@ -41,13 +41,20 @@ LEFT JOIN named AS n ON n.noun = 'run' AND n.target = r.id
 LEFT JOIN tagged AS t ON t.noun = 'run' AND t.target = r.id
 LEFT JOIN tried ON tried.run_id = r.id
 
+-- view: run_order
+-- The place of every run in time. Nothing that is seen is in the order of ids: they are hashes of what was trained.
+SELECT id AS run_id, row_number() OVER (ORDER BY created_at, id) AS place FROM run
+
 -- view: checkpoints
+-- Every checkpoint; its place is by name, then, without one, by time.
 SELECT c.id AS checkpoint_id,
        coalesce(n.name, CASE WHEN c.source_format = 'external' THEN json_extract_string(c.detail, '$.player') END,
                 right(replace(c.id::VARCHAR, '-', ''), 6)) AS checkpoint,
        c.architecture, c.layers, c.d_model, c.heads, c.parameters, c.parameters_without_embeddings, c.tokens_seen,
        c.residual, c.tokenizer, c.source_format, c.source_format = 'random-init' AS random_init, c.parent_id, t.tags,
-       coalesce(t.archived, false) AS archived, coalesce(t.invalid, false) AS invalid, c.artefact, c.created_at
+       coalesce(t.archived, false) AS archived, coalesce(t.invalid, false) AS invalid, c.artefact, c.created_at,
+       coalesce(n.name, CASE WHEN c.source_format = 'external' THEN json_extract_string(c.detail, '$.player') END) AS own_name,
+       row_number() OVER (ORDER BY own_name, c.created_at, c.id) AS place
 FROM checkpoint AS c
 LEFT JOIN named AS n ON n.noun = 'checkpoint' AND n.target = c.id
 LEFT JOIN tagged AS t ON t.noun = 'checkpoint' AND t.target = c.id
@@ -79,8 +86,9 @@ WHERE i.name = 'checkpoint'
 
 -- view: arms
 -- One row per arm of a match, with everything that its games share.
-SELECT m.run_id, m.number AS match, m.checkpoint_id, coalesce(c.checkpoint, m.player) AS checkpoint, m.player,
-       m.intervention_id, coalesce(i.intervention, 'none') AS intervention, i.source, i.layers, i.scale, i.positions,
+SELECT m.run_id, m.number AS match, m.checkpoint_id, coalesce(c.checkpoint, m.player) AS checkpoint,
+       CASE WHEN m.checkpoint_id IS NULL THEN m.player ELSE c.own_name END AS own_name, c.place AS checkpoint_place,
+       m.player, m.intervention_id, coalesce(i.intervention, 'none') AS intervention, i.source, i.layers, i.scale, i.positions,
        m.color, m.engine_id, e.name AS engine, e.version AS engine_version, m.opponent, m.level, m."limit", m.opening,
        m.opening_seed, m.policy, m.move_limit, m.planned
 FROM "match" AS m
@@ -90,8 +98,8 @@ LEFT JOIN engine AS e ON e.id = m.engine_id
 
 -- view: games
 -- Every game with its arm, and the model's score under both scoring policies.
-SELECT g.run_id, g.unit, a.* EXCLUDE (run_id, planned), g.opening_number, g.opening_plies, g.plies, g.result,
-       g.termination, g.adjudication_cp, g.turns, g.first_try_legal,
+SELECT g.run_id, g.unit, a.* EXCLUDE (run_id, planned, own_name, checkpoint_place), g.opening_number, g.opening_plies,
+       g.plies, g.result, g.termination, g.adjudication_cp, g.turns, g.first_try_legal,
        game_score('paper', g.result, g.termination, g.adjudication_cp, a.color) AS score_paper,
        game_score('author-2024', g.result, g.termination, g.adjudication_cp, a.color) AS score_author_2024,
        g.seconds, g.tries, g.moves, g.attempt_id, g.detail

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from chessreg.errors import BadInputError, NotFoundError
@@ -147,7 +147,10 @@ def stale(session: Session) -> dict[UUID, list[Node]]:
     wrong = [
         node
         for noun, target in session.execute(
-            select(now.noun, now.target).where(now.word == tables.Word.INVALID.value).distinct().order_by(now.target)
+            select(now.noun, now.target)
+            .where(now.word == tables.Word.INVALID.value)
+            .group_by(now.noun, now.target)
+            .order_by(func.min(now.at), now.target)
         )
         if (node := node_of_target(noun, target)).noun == "run" or noun in things()
     ]
@@ -212,9 +215,8 @@ def children(session: Session, of_these: Iterable[Node]) -> Edges:
     """What was made from each of these, one step."""
     edges: Edges = {node: [] for node in of_these}
     read, runs = tables.RunInput, of(edges, "run")
-    for row in in_parts(
-        session, lambda ids: select(read).where(read.source_run_id.in_(ids)).order_by(read.run_id, read.name), runs
-    ):
+    reads = select(read).join(tables.Run, tables.Run.id == read.run_id).order_by(*in_time(tables.Run), read.name)
+    for row in in_parts(session, lambda ids: reads.where(read.source_run_id.in_(ids)), runs):
         add(edges, Node("run", row.source_run_id.hex), Edge(row.name, Node("run", row.run_id.hex)))
     digests = {node.id: node for node in edges if node.noun == "file"}
     for noun, table in things().items():
@@ -226,13 +228,8 @@ def children(session: Session, of_these: Iterable[Node]) -> Edges:
                 add(edges, node_of(row), edge)
             if row.artefact and node_of(row).noun != "run":
                 digests[row.artefact] = node_of(row)
-    for row in in_parts(
-        session,
-        lambda keys: (
-            select(read).where(read.digest.in_(keys), read.source_run_id.is_(None)).order_by(read.run_id, read.name)
-        ),
-        list(digests),
-    ):
+    outside = reads.where(read.source_run_id.is_(None))
+    for row in in_parts(session, lambda keys: outside.where(read.digest.in_(keys)), list(digests)):
         add(edges, digests[row.digest], Edge(row.name, Node("run", row.run_id.hex)))
     return edges
 
@@ -243,11 +240,12 @@ def made_of(session: Session, row: Any) -> Iterator[Edge]:
         for field, source in sources(table):
             if source is type(row):
                 key = getattr(table, f"{field}_id")
-                for child in session.scalars(select(table).where(key == row.id).order_by(table.id)):
+                for child in session.scalars(select(table).where(key == row.id).order_by(*in_time(table))):
                     yield Edge(field, node_of(child))
     if isinstance(row, tables.Dataset):
         checkpoint = tables.Checkpoint
-        for trained in session.scalars(select(checkpoint).where(checkpoint.run_id.is_(None)).order_by(checkpoint.id)):
+        imported = select(checkpoint).where(checkpoint.run_id.is_(None)).order_by(*in_time(checkpoint))
+        for trained in session.scalars(imported):
             if any(row.identity in recipe for recipe in trained.training_datasets or ()):
                 yield Edge("training data", node_of(trained))
 
@@ -306,9 +304,15 @@ def add(edges: Edges, at: Node, edge: Edge) -> None:
         edges[at].append(edge)
 
 
+def in_time(table: Any) -> tuple[Any, ...]:
+    """What rows of a table are ordered by where people see them: ids are hashes, and tell nobody anything."""
+    return (table.created_at, table.id) if hasattr(table, "created_at") else (table.id,)
+
+
 def rows_with(session: Session, column: Any, keys: list[Any]) -> list[Any]:
     """The rows of a column's table where it holds one of these."""
-    return in_parts(session, lambda part: select(column.class_).where(column.in_(part)), keys)
+    rows = select(column.class_).order_by(*in_time(column.class_))
+    return in_parts(session, lambda part: rows.where(column.in_(part)), keys)
 
 
 def in_parts(session: Session, statement: Callable[[list[Any]], Any], keys: list[Any]) -> list[Any]:

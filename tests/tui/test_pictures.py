@@ -126,7 +126,10 @@ def test_rows_behind_an_answer(picture: Any) -> None:
 
 
 def test_sql(picture: Any, session: Session) -> None:
-    text = "SELECT run_id, unit, result, plies\nFROM game -- of both matches\nWHERE plies > 0\nORDER BY run_id, unit"
+    text = (
+        "SELECT run, unit, result, plies\nFROM games JOIN runs USING (run_id) -- of both matches\n"
+        "WHERE plies > 0\nORDER BY created_at, unit"
+    )
     result = run_sql(session.database, text)
 
     async def steps(driver: Any) -> None:

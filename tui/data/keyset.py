@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Select, func, literal, select, tuple_
 
-from tui.data.pages import PAGE, Row
+from tui.data.pages import PAGE, Pages, Row
 
 if TYPE_CHECKING:
     from chessreg.session import Session
@@ -76,6 +78,28 @@ class KeysetPages:
 
     def _order(self, descending: bool) -> list[Any]:
         return [column.desc() if descending else column.asc() for column in self._key]
+
+
+class JoinedPages:
+    """The rows of several sources, one after the other."""
+
+    def __init__(self, parts: Sequence[Pages]) -> None:
+        self._parts = parts
+        self._starts = list(accumulate((part.count for part in parts), initial=0))
+        self.count = self._starts[-1]
+
+    def page(self, number: int) -> Sequence[Row]:
+        at, end = number * PAGE, min((number + 1) * PAGE, self.count)
+        found: list[Row] = []
+        while 0 <= at < end:
+            part = bisect_right(self._starts, at) - 1
+            inner, skipped = divmod(at - self._starts[part], PAGE)
+            rows = self._parts[part].page(inner)[skipped : skipped + end - at]
+            if not rows:
+                break  # they were fewer when they were read than when they were counted
+            found += rows
+            at += len(rows)
+        return found
 
 
 class ChosenPages:

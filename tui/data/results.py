@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import func, select
 
 from chessreg.registry import names, tables
-from tui.data.keyset import KeysetPages
+from tui.data.keyset import JoinedPages, KeysetPages
 from tui.data.pages import Pages, Row
 
 if TYPE_CHECKING:
@@ -44,15 +44,24 @@ def flat(record: Any) -> dict[str, Any]:
 
 
 def results(session: Session, family: str, run_id: UUID | None = None) -> Pages:
-    """The rows of a family, of one run or of all, in the order of their keys. Each names its run and its family."""
+    """The rows of a family, of one run or of all, the oldest run first and each in the order of its keys. Each row
+    names its run and its family."""
     table = FAMILIES[family]
 
     def rows(sql: SqlSession, records: Sequence[Any]) -> list[Row]:
         called = run_names(sql, {record.run_id for record in records})
         return [{**flat(record), "run": called[record.run_id], "family": family} for record in records]
 
-    where = [] if run_id is None else [table.run_id == run_id]
-    return KeysetPages(session, table, key_of(family), where=where, rows=rows)
+    def of_run(id: UUID, count: int | None = None) -> KeysetPages:
+        return KeysetPages(session, table, key_of(family), where=[table.run_id == id], rows=rows, count=count)
+
+    if run_id is not None:
+        return of_run(run_id)
+    run = tables.Run
+    with session.database.read() as sql:
+        counts = dict(sql.execute(select(table.run_id, func.count()).group_by(table.run_id)).tuples().all())
+        oldest_first = sql.scalars(select(run.id).order_by(run.created_at, run.id)).all()
+    return JoinedPages([of_run(id, counts[id]) for id in oldest_first if id in counts])
 
 
 def run_names(sql: SqlSession, ids: set[UUID]) -> dict[UUID, str]:

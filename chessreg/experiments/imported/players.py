@@ -110,7 +110,7 @@ def select_checkpoints(run_id: UUID) -> Any:
     return (
         select(checkpoint)
         .where(checkpoint.source_format == EXTERNAL, checkpoint.id.in_(players.union(opponents)))
-        .order_by(checkpoint.id)
+        .order_by(checkpoint.created_at, checkpoint.id)
     )
 
 

@@ -21,14 +21,14 @@
 SELECT p.run_id, p.unit, p.layer, p.label, p.positions, p.checkpoint_id, c.checkpoint,
        CASE WHEN c.random_init THEN coalesce(parent.checkpoint, right(replace(c.parent_id::VARCHAR, '-', ''), 6)) END
            AS twin_of,
-       coalesce(parent.checkpoint, c.checkpoint) AS family, r.run, r.done, r.planned, r.created_at
+       coalesce(parent.place, c.place) AS family, c.place AS checkpoint_place, r.run, r.done, r.planned, r.created_at
 FROM probe AS p
 JOIN scoped AS r ON r.run_id = p.run_id
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = p.checkpoint_id
 LEFT JOIN checkpoints AS parent ON c.random_init AND parent.checkpoint_id = c.parent_id
 
 -- statement: base
-SELECT dense_rank() OVER (ORDER BY label, positions, family, twin_of IS NOT NULL, checkpoint, checkpoint_id, created_at,
+SELECT dense_rank() OVER (ORDER BY label, positions, family, twin_of IS NOT NULL, checkpoint_place, created_at,
                                    k.run_id, layer, k.unit, m.name DESC, m.step) AS cell,
        m.run_id, m.unit, m.attempt_id, replace(m.name, '_square_accuracy', '') AS split, m.step AS square,
        100 * m.value AS accuracy, k.* EXCLUDE (run_id, unit)
@@ -44,4 +44,4 @@ ORDER BY cell
 -- statement: rows
 SELECT run || ':' || unit AS board, run, unit, split, square_text(square) AS square, accuracy, layer, label, run_id
 FROM base
-ORDER BY run_id, unit, split, square
+ORDER BY run_place(run_id), unit, split, square

@@ -80,7 +80,7 @@ GROUP BY run_id, unit
 
 -- statement: cells
 SELECT a.run_id, a.choice, a.condition, k.checkpoint_id, p.checkpoint, r.run, r.done, r.planned,
-       dense_rank() OVER (ORDER BY p.checkpoint, r.created_at, a.run_id, a.choice) AS cell
+       dense_rank() OVER (ORDER BY p.place, r.created_at, a.run_id, a.choice) AS cell
 FROM (SELECT DISTINCT run_id, choice, condition FROM choices) AS a
 JOIN scoped AS r ON r.run_id = a.run_id
 LEFT JOIN (SELECT run_id, any_value(i.checkpoint_id) AS checkpoint_id
@@ -139,4 +139,4 @@ ORDER BY ALL
 SELECT b.run || ':' || b.unit AS board, b.run, b.unit, b.choice, b.item AS game, coalesce(b.condition, 'all') AS condition,
        b.samples, b.original, b.modified, b.greedy_modified, b.mass_modified, b.run_id
 FROM base AS b
-ORDER BY b.run_id, b.unit, b.choice
+ORDER BY run_place(b.run_id), b.unit, b.choice

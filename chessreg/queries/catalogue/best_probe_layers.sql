@@ -49,17 +49,18 @@
 -- One row per probe. Runs of one pool differ in seed and replicate alone, and untrained twins in their weights.
 SELECT p.run_id, p.unit, p.layer, p.label, p.positions, p.train_games, p.epochs, p.checkpoint_id AS probed_id,
        coalesce(CASE WHEN c.random_init THEN c.parent_id END, p.checkpoint_id) AS checkpoint_id,
-       coalesce(parent.checkpoint, c.checkpoint) AS checkpoint,
+       coalesce(parent.checkpoint, c.checkpoint) AS checkpoint, coalesce(parent.place, c.place) AS checkpoint_place,
        CASE WHEN c.random_init THEN 'untrained' ELSE 'trained' END AS weights,
        settings_text(r.spec, ['seed', 'replicate', 'cache', 'test_cache', 'validation_cache', 'layers']) AS settings,
-       r.run, r.done, r.planned
+       r.run, r.done, r.planned, r.created_at
 FROM probe AS p
 JOIN scoped AS r ON r.run_id = p.run_id AND r.kind = 'probe'
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = p.checkpoint_id
 LEFT JOIN checkpoints AS parent ON c.random_init AND parent.checkpoint_id = c.parent_id
 
 -- statement: pools
-SELECT *, dense_rank() OVER (ORDER BY label, positions, checkpoint, checkpoint_id, settings, train_games, epochs) AS pool
+SELECT *, dense_rank() OVER (ORDER BY label, positions, checkpoint_place, checkpoint_id, settings, train_games,
+                                      epochs) AS pool
 FROM cells
 
 -- statement: chosen
@@ -104,7 +105,7 @@ pooled AS (
            any_value(positions) AS positions, count(DISTINCT run_id) AS seeds, count(DISTINCT probed_id) AS models,
            any_value(train_games) AS train_games, any_value(epochs) AS epochs,
            string_agg(DISTINCT run, ', ' ORDER BY run) AS runs, any_value(checkpoint_id) AS checkpoint_id,
-           min(run_id) AS run_id
+           arg_min(run_id, (created_at, run_id)) AS run_id
     FROM pools
     GROUP BY ALL
 ),
@@ -144,4 +145,4 @@ ORDER BY ALL
 -- statement: rows
 SELECT run || ':' || unit AS board, run, unit, split, item AS game, layer, n, correct, majority, label, run_id
 FROM base
-ORDER BY run_id, unit, split, item
+ORDER BY run_place(run_id), unit, split, item

@@ -33,7 +33,8 @@
 -- statement: cells
 -- One row per arm, controls left out. Arms of one contest differ in layers and scale alone.
 SELECT *, CASE WHEN scale > 0 THEN 'positive' ELSE 'negative' END AS goal,
-       dense_rank() OVER (ORDER BY checkpoint, checkpoint_id, color, engine, engine_version, engine_id, level, opponent,
+       dense_rank() OVER (ORDER BY own_name, checkpoint_place, color, engine, engine_version, engine_id,
+                                   level, opponent,
                                    "limit", opening, policy, move_limit) AS protocol
 FROM arms
 JOIN (SELECT run_id, run FROM scoped) USING (run_id)
@@ -107,4 +108,4 @@ ORDER BY ALL
 -- statement: rows
 SELECT run || ':' || unit AS board, run, unit, opening_number, result, score, termination, plies, intervention, run_id
 FROM base
-ORDER BY run_id, unit
+ORDER BY run_place(run_id), unit

@@ -78,7 +78,7 @@ LEFT JOIN interventions AS i ON i.intervention_id = t.intervention_id
 -- statement: cells
 SELECT a.* EXCLUDE (checkpoint_id), k.checkpoint_id, c.checkpoint, r.run, r.done, r.planned, r.created_at,
        count(DISTINCT a.intervention_id) FILTER (a.kind = 'edit') OVER (PARTITION BY a.run_id) AS edits_tried,
-       dense_rank() OVER (ORDER BY c.checkpoint, k.checkpoint_id, r.created_at, a.run_id,
+       dense_rank() OVER (ORDER BY c.place, r.created_at, a.run_id,
                           CASE a.kind WHEN 'clean' THEN 0 WHEN 'edit' THEN 1 ELSE 2 END, a.kind, a.layers::VARCHAR,
                           a.scale, a.intervention) AS cell
 FROM conditions AS a
@@ -182,4 +182,4 @@ ORDER BY ALL
 SELECT run || ':' || unit AS board, run, unit, condition, sample, item AS game, ply, text, legal_original, legal_modified, mass_original,
        mass_modified, intervention, run_id
 FROM base
-ORDER BY run_id, unit, condition, sample
+ORDER BY run_place(run_id), unit, condition, sample

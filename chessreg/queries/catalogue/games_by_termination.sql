@@ -28,7 +28,8 @@
 
 -- statement: cells
 SELECT *,
-       dense_rank() OVER (ORDER BY checkpoint, checkpoint_id, color, engine, engine_version, engine_id, level, opponent,
+       dense_rank() OVER (ORDER BY own_name, checkpoint_place, color, engine, engine_version, engine_id,
+                                   level, opponent,
                                    "limit", opening, policy, move_limit,
                                    intervention_id IS NOT NULL, intervention, intervention_id) AS arm
 FROM arms
@@ -85,4 +86,4 @@ ORDER BY ALL
 SELECT run || ':' || unit AS board, run, unit, result, score, termination, plies, turns, first_try_legal, adjudication_cp, opening_number,
        intervention, color, run_id
 FROM base
-ORDER BY run_id, unit
+ORDER BY run_place(run_id), unit

@@ -22,14 +22,14 @@
 --   intervention_id [hidden]: its id
 
 -- statement: cells
-SELECT a.*, m.detail, s.run
+SELECT a.*, m.detail, s.run, s.created_at
 FROM arms AS a
 JOIN scoped AS s ON s.run_id = a.run_id AND s.kind = 'imported-aggregates'
 JOIN "match" AS m ON m.run_id = a.run_id AND m.number = a.match
 
 -- statement: base
-SELECT row_number() OVER (ORDER BY c.checkpoint, c.checkpoint_id, p.name, "table", c.opening, p.value DESC, p.run_id,
-                                   p.unit) AS cell, p.*, c.* EXCLUDE (run_id, detail, "match")
+SELECT row_number() OVER (ORDER BY c.own_name, c.checkpoint_place, p.name, "table", c.opening, p.value DESC,
+                                   c.created_at, p.run_id, p.unit) AS cell, p.*, c.* EXCLUDE (run_id, detail, "match")
 FROM (SELECT *, json_extract_string(detail, '$.metric') AS metric, json_extract_string(detail, '$.cell') AS "table",
              json_extract_string(detail, '$.levels') AS bins, json_extract_string(detail, '$.name') AS author_name,
              json_extract_string(detail, '$.truncated_name')::BOOLEAN AS truncated FROM cells) AS c
@@ -55,4 +55,4 @@ ORDER BY b.cell
 -- statement: rows
 SELECT b.run, b.unit, p.name, p.value, b.author_name, b.run_id
 FROM base AS b JOIN metric_point AS p ON p.run_id = b.run_id AND p.unit = b.unit
-ORDER BY b.run_id, b.unit, p.name
+ORDER BY run_place(b.run_id), b.unit, p.name

@@ -25,7 +25,7 @@
 --   where: moves <> 'all'
 
 -- statement: base
-SELECT dense_rank() OVER (ORDER BY c.checkpoint, k.checkpoint_id, r.created_at, t.run_id, m.number) AS cell, t.run_id,
+SELECT dense_rank() OVER (ORDER BY c.place, r.created_at, t.run_id, m.number) AS cell, t.run_id,
        t.unit, t.condition, t.sample, t.attempt_id, t.item, t.ply, t.text, t.legal_original, t.mass_original, t.detail,
        m.moves, r.run, r.done, r.planned, k.checkpoint_id, c.checkpoint
 FROM trial AS t
@@ -60,4 +60,4 @@ ORDER BY ALL
 -- statement: rows
 SELECT run || ':' || unit AS board, run, unit, item AS game, ply, text, legal_original, mass_original, run_id
 FROM base
-ORDER BY run_id, unit, ply
+ORDER BY run_place(run_id), unit, ply

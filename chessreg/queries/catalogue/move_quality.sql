@@ -60,9 +60,9 @@ WHERE r.kind = 'move-quality'
 -- One row per judged game, with its arm. Arms of one protocol differ in their intervention alone.
 SELECT g.*, c.checkpoint, coalesce(i.intervention, 'none') AS intervention,
        e.name || ' ' || e.version AS judge,
-       dense_rank() OVER (ORDER BY c.checkpoint, g.checkpoint_id, g.color, g.games_of, e.name, e.version, g.engine_id,
+       dense_rank() OVER (ORDER BY c.place, g.color, g.games_of, e.name, e.version, g.engine_id,
                                    g."limit", g.cap) AS protocol,
-       dense_rank() OVER (ORDER BY c.checkpoint, g.checkpoint_id, g.color, g.games_of, e.name, e.version, g.engine_id,
+       dense_rank() OVER (ORDER BY c.place, g.color, g.games_of, e.name, e.version, g.engine_id,
                                    g."limit", g.cap, g.intervention_id IS NOT NULL, i.intervention,
                                    g.intervention_id) AS arm
 FROM (
@@ -138,4 +138,4 @@ SELECT run || ':' || unit AS board, run, unit, game, ply, text AS move, loss,
        json_extract_string(detail, '$.best') AS best, json_extract_string(detail, '$.best_cp')::BIGINT AS best_cp,
        json_extract_string(detail, '$.move_cp')::BIGINT AS move_cp, intervention, run_id
 FROM base
-ORDER BY run_id, unit, ply
+ORDER BY run_place(run_id), unit, ply

@@ -53,7 +53,8 @@
 SELECT p.run_id, p.unit, s.split, s.correct, s.n, p.checkpoint_id, c.checkpoint,
        CASE WHEN c.random_init THEN coalesce(parent.checkpoint, right(replace(c.parent_id::VARCHAR, '-', ''), 6)) END
            AS twin_of,
-       coalesce(parent.checkpoint, c.checkpoint) AS family, p.label, p.positions, p.hook_point, p.layer,
+       coalesce(parent.place, c.place) AS family, c.place AS checkpoint_place, p.label, p.positions,
+       p.hook_point, p.layer,
        p.train_games, p.epochs, r.run, r.done, r.planned, r.created_at,
        settings_text(r.spec, ['seed', 'replicate', 'cache', 'test_cache', 'validation_cache', 'layers']) AS settings
 FROM probe AS p
@@ -66,7 +67,7 @@ LEFT JOIN checkpoints AS parent ON c.random_init AND parent.checkpoint_id = c.pa
 -- statement: numbered
 SELECT *, coalesce(twin_of || ', untrained', checkpoint) AS model,
        'fit ' || dense_rank() OVER (PARTITION BY label, positions ORDER BY settings) AS fit,
-       dense_rank() OVER (ORDER BY label, positions, family, twin_of IS NOT NULL, checkpoint, checkpoint_id,
+       dense_rank() OVER (ORDER BY label, positions, family, twin_of IS NOT NULL, checkpoint_place,
                                    created_at, run_id, split, layer, hook_point, unit) AS cell,
        unit = first_value(unit) OVER (PARTITION BY run_id ORDER BY CASE WHEN split = 'validation' THEN correct / n END
                                       DESC NULLS LAST, layer, unit)
@@ -116,4 +117,4 @@ ORDER BY ALL
 -- statement: rows
 SELECT run || ':' || unit AS board, run, unit, split, item AS game, layer, n, correct, majority, exact, positions, label, run_id
 FROM base
-ORDER BY run_id, unit, split, item
+ORDER BY run_place(run_id), unit, split, item

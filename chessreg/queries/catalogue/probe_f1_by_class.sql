@@ -37,7 +37,7 @@
 SELECT p.run_id, p.unit, p.layer, p.label, p.positions, p.checkpoint_id, c.checkpoint,
        CASE WHEN c.random_init THEN coalesce(parent.checkpoint, right(replace(c.parent_id::VARCHAR, '-', ''), 6)) END
            AS twin_of,
-       coalesce(parent.checkpoint, c.checkpoint) AS family, r.run, r.done, r.planned, r.created_at
+       coalesce(parent.place, c.place) AS family, c.place AS checkpoint_place, r.run, r.done, r.planned, r.created_at
 FROM (
     SELECT p.*, row_number() OVER (PARTITION BY p.run_id ORDER BY s.right_share DESC NULLS LAST, p.layer, p.unit) AS place
     FROM probe AS p
@@ -59,7 +59,7 @@ SELECT 1000 * k.place + c.class AS cell, s.run_id, s.unit, s.attempt_id, s.split
        int32_of(s.digits, 2 * s.classes + c.class) AS false_negatives
 FROM (SELECT *, hex(counts) AS digits, octet_length(counts) // 12 AS classes
       FROM score WHERE split = 'test' AND item >= 0 AND counts IS NOT NULL) AS s
-JOIN (SELECT *, dense_rank() OVER (ORDER BY label, positions, family, twin_of IS NOT NULL, checkpoint, checkpoint_id,
+JOIN (SELECT *, dense_rank() OVER (ORDER BY label, positions, family, twin_of IS NOT NULL, checkpoint_place,
                                    created_at, run_id) AS place FROM cells) AS k
     ON k.run_id = s.run_id AND k.unit = s.unit
 CROSS JOIN LATERAL (SELECT unnest(range(s.classes)) AS class) AS c
@@ -99,4 +99,4 @@ ORDER BY ALL
 SELECT run || ':' || unit AS board, run, unit, split, item AS game, layer, class, true_positives, false_positives,
        false_negatives, label, run_id
 FROM base
-ORDER BY run_id, unit, split, item, class
+ORDER BY run_place(run_id), unit, split, item, class

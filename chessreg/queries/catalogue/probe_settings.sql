@@ -20,7 +20,8 @@
 --   checkpoint_id [hidden]: its id
 
 -- statement: cells
-SELECT p.run_id, p.unit, p.checkpoint_id, c.checkpoint, p.label, p.positions, p.train_games, p.epochs,
+SELECT p.run_id, p.unit, p.checkpoint_id, c.checkpoint, c.place AS checkpoint_place, p.label, p.positions,
+       p.train_games, p.epochs,
        json_extract_string(r.spec, '$.learning_rate')::DOUBLE AS learning_rate,
        json_extract_string(r.spec, '$.weight_decay')::DOUBLE AS weight_decay,
        json_extract_string(r.spec, '$.beta1')::DOUBLE AS beta1, json_extract_string(r.spec, '$.beta2')::DOUBLE AS beta2,
@@ -31,7 +32,7 @@ JOIN scoped AS r ON r.run_id = p.run_id AND r.kind = 'probe'
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = p.checkpoint_id
 
 -- statement: base
-SELECT dense_rank() OVER (ORDER BY checkpoint, checkpoint_id, label, positions, learning_rate, weight_decay, beta1, beta2,
+SELECT dense_rank() OVER (ORDER BY checkpoint_place, label, positions, learning_rate, weight_decay, beta1, beta2,
                                    train_games, epochs, batch_positions) AS cell,
        k.*, a.attempt_id
 FROM cells AS k
@@ -51,4 +52,4 @@ ORDER BY cell
 SELECT DISTINCT run || ':' || unit AS board, run, unit, label, positions, learning_rate, weight_decay, beta1, beta2,
        train_games, epochs, batch_positions, seed, run_id
 FROM base
-ORDER BY run_id, unit
+ORDER BY run_place(run_id), unit

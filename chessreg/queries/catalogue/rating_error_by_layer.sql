@@ -38,7 +38,7 @@
 SELECT p.run_id, p.unit, p.layer, p.label, p.checkpoint_id, c.checkpoint,
        CASE WHEN c.random_init THEN coalesce(parent.checkpoint, right(replace(c.parent_id::VARCHAR, '-', ''), 6)) END
            AS twin_of,
-       coalesce(parent.checkpoint, c.checkpoint) AS family, r.run, r.done, r.planned, r.created_at
+       coalesce(parent.place, c.place) AS family, c.place AS checkpoint_place, r.run, r.done, r.planned, r.created_at
 FROM probe AS p
 JOIN scoped AS r ON r.run_id = p.run_id AND r.kind = 'probe'
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = p.checkpoint_id
@@ -57,7 +57,7 @@ SELECT k.*, p.item, p.attempt_id, p.value, string_split(p.name, ':')[1] AS split
 FROM cells AS k JOIN prediction AS p ON p.run_id = k.run_id AND p.unit = k.unit
 
 -- statement: base
-SELECT dense_rank() OVER (ORDER BY family, twin_of IS NOT NULL, checkpoint, checkpoint_id, created_at, run_id, rating,
+SELECT dense_rank() OVER (ORDER BY family, twin_of IS NOT NULL, checkpoint_place, created_at, run_id, rating,
                                    split, layer, unit) AS cell, *
 FROM read
 
@@ -92,4 +92,4 @@ ORDER BY ALL
 SELECT run, unit, split, item AS game, layer, rating, elo, value AS read_as, absolute / positions AS absolute_error, positions,
        run_id
 FROM base
-ORDER BY run_id, unit, split, item
+ORDER BY run_place(run_id), unit, split, item

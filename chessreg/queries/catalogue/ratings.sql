@@ -59,4 +59,4 @@ FROM (SELECT DISTINCT json_extract_string(s.side, '$[0]')::UUID AS run_id, json_
 JOIN game AS g ON g.run_id = played.run_id AND g.match = played.match
 JOIN "match" AS m ON m.run_id = g.run_id AND m.number = g.match
 JOIN runs ON runs.run_id = g.run_id
-ORDER BY g.run_id, g.unit
+ORDER BY run_place(g.run_id), g.unit

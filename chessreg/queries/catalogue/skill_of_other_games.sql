@@ -54,7 +54,8 @@ SELECT p.run_id, p.unit, p.item, p.attempt_id, p.value,
        json_extract_string(p.detail, '$.highest')::BIGINT AS highest,
        json_extract_string(p.detail, '$.vote_class')::BIGINT AS vote_class,
        json_extract_string(p.detail, '$.mean_class')::BIGINT AS mean_class,
-       a.run, a.done, a.planned, a.created_at, a.probe, a.best_layer, a.games_of, k.checkpoint_id, c.checkpoint
+       a.run, a.done, a.planned, a.created_at, a.probe, a.best_layer, a.games_of, k.checkpoint_id, c.checkpoint,
+       c.place AS checkpoint_place
 FROM prediction AS p
 JOIN asked AS a ON a.run_id = p.run_id
 LEFT JOIN run_checkpoint AS k ON k.run_id = p.run_id
@@ -62,7 +63,7 @@ LEFT JOIN checkpoints AS c ON c.checkpoint_id = k.checkpoint_id
 WHERE starts_with(p.name, 'skill:')
 
 -- statement: base
-SELECT dense_rank() OVER (ORDER BY checkpoint, checkpoint_id, games_of, probe, created_at, run_id, layer, unit) AS cell, *
+SELECT dense_rank() OVER (ORDER BY checkpoint_place, games_of, probe, created_at, run_id, layer, unit) AS cell, *
 FROM cells
 
 -- statement: table
@@ -84,4 +85,4 @@ ORDER BY ALL
 SELECT run || ':' || unit AS board, run, unit, item AS game, layer, positions, lowest, highest, vote_class, mean_class,
        run_id
 FROM base
-ORDER BY run_id, unit, item
+ORDER BY run_place(run_id), unit, item

@@ -36,7 +36,7 @@
 SELECT p.run_id, p.unit, p.layer, p.label, p.positions, p.checkpoint_id, c.checkpoint,
        CASE WHEN c.random_init THEN coalesce(parent.checkpoint, right(replace(c.parent_id::VARCHAR, '-', ''), 6)) END
            AS twin_of,
-       coalesce(parent.checkpoint, c.checkpoint) AS family, r.run, r.done, r.planned, r.created_at,
+       coalesce(parent.place, c.place) AS family, c.place AS checkpoint_place, r.run, r.done, r.planned, r.created_at,
        settings_text(r.spec, ['seed', 'replicate', 'cache', 'test_cache', 'validation_cache', 'layers']) AS settings
 FROM (
     SELECT p.*, row_number() OVER (PARTITION BY p.run_id ORDER BY s.right_share DESC NULLS LAST, p.layer, p.unit) AS place
@@ -53,7 +53,7 @@ WHERE p.place = 1
 -- statement: numbered
 SELECT *, coalesce(twin_of || ', untrained', checkpoint) AS model,
        'fit ' || dense_rank() OVER (PARTITION BY label, positions ORDER BY settings) AS fit,
-       dense_rank() OVER (ORDER BY label, positions, family, twin_of IS NOT NULL, checkpoint, checkpoint_id, created_at,
+       dense_rank() OVER (ORDER BY label, positions, family, twin_of IS NOT NULL, checkpoint_place, created_at,
                                    run_id) AS place
 FROM cells
 
@@ -94,4 +94,4 @@ ORDER BY ALL
 -- statement: rows
 SELECT run || ':' || unit AS board, run, unit, split, item AS game, ply, layer, n, correct, label, run_id
 FROM base
-ORDER BY run_id, unit, split, item, ply
+ORDER BY run_place(run_id), unit, split, item, ply

@@ -29,7 +29,8 @@
 
 -- statement: trained
 -- What a training run's spec says, and what the training script left in an imported checkpoint.
-SELECT c.checkpoint_id, c.checkpoint, c.source_format AS source, c.d_model, c.heads, c.layers, c.parameters,
+SELECT c.checkpoint_id, c.checkpoint, c.place AS checkpoint_place, c.source_format AS source,
+       c.d_model, c.heads, c.layers, c.parameters,
        c.parameters_without_embeddings AS without_embeddings, c.tokens_seen, k.block_size, k.run_id,
        r.spec AS spec, json_extract(k.detail, '$.source.config') AS config, json_extract(k.detail, '$.source') AS origin
 FROM checkpoints AS c
@@ -38,7 +39,7 @@ LEFT JOIN runs AS r ON r.run_id = k.run_id
 WHERE NOT c.random_init AND c.source_format <> 'external' AND (k.run_id IS NULL OR k.run_id IN (SELECT run_id FROM scoped))
 
 -- statement: cells
-SELECT t.checkpoint_id, t.checkpoint, t.source, t.run_id,
+SELECT t.checkpoint_id, t.checkpoint, t.checkpoint_place, t.source, t.run_id,
        CASE WHEN t.spec IS NOT NULL THEN json_extract_string(t.spec, '$.optimizer')
             WHEN t.config IS NOT NULL THEN 'adamw' END AS optimizer,
        CASE WHEN t.spec IS NOT NULL THEN json_extract_string(t.spec, '$.schedule')
@@ -70,7 +71,7 @@ SELECT t.checkpoint_id, t.checkpoint, t.source, t.run_id,
 FROM trained AS t
 
 -- statement: base
-SELECT dense_rank() OVER (ORDER BY checkpoint, checkpoint_id) AS cell, cells.*, r.run,
+SELECT dense_rank() OVER (ORDER BY checkpoint_place) AS cell, cells.*, r.run,
        NULL::UUID AS attempt_id
 FROM cells LEFT JOIN runs AS r ON r.run_id = cells.run_id
 
@@ -84,4 +85,4 @@ ORDER BY cell
 -- statement: rows
 SELECT b.run_id, m.unit, m.name, m.step, m.value, b.run, b.checkpoint
 FROM base AS b JOIN metric_point AS m ON m.run_id = b.run_id
-ORDER BY b.run_id, m.unit, m.name, m.step
+ORDER BY run_place(b.run_id), m.unit, m.name, m.step

@@ -27,7 +27,8 @@
 
 -- statement: cells
 SELECT *,
-       dense_rank() OVER (ORDER BY checkpoint, checkpoint_id, color, engine, engine_version, engine_id, level, opponent,
+       dense_rank() OVER (ORDER BY own_name, checkpoint_place, color, engine, engine_version, engine_id,
+                                   level, opponent,
                                    "limit", opening, policy, move_limit,
                                    intervention_id IS NOT NULL, intervention, intervention_id) AS cell
 FROM arms
@@ -71,4 +72,4 @@ ORDER BY ALL
 -- statement: rows
 SELECT run || ':' || unit AS board, run, unit, plies, result, termination, training_openings, training_games, run_id
 FROM base
-ORDER BY run_id, unit
+ORDER BY run_place(run_id), unit

@@ -1,0 +1,120 @@
+"""What a user sees is in the order of names and times, never in that of a hash: a hash rests on trained weights, whose
+last bits are the processor's."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chessreg.cli.output import plain
+from chessreg.cli.root import run_command_line
+from chessreg.queries import run_query
+from chessreg.queries.ask import rows_behind
+from chessreg.queries.catalogue import entries
+from chessreg.queries.result import QueryResult
+from chessreg.session import Session, open_session
+from tui.data.pages import PAGE
+from tui.data.results import results
+
+HASHES = {
+    "run": ("id", "spec_hash"), "checkpoint": ("id", "artefact"), "dataset": ("id", "identity", "artefact"),
+    "artefact": ("digest",), "intervention": ("id",), "engine": ("id", "sha256"), "machine": ("id",),
+}  # fmt: skip
+HEX = re.compile(r"(?<![0-9a-f])(?:[0-9a-f]{64}|[0-9a-f]{32}|[0-9a-f]{6})(?![0-9a-f])")
+COMPLEMENT = str.maketrans("0123456789abcdef", "fedcba9876543210")
+
+
+class Mirror:
+    """A registry as another machine could have made it: the same in everything but hashes, whose order is reversed."""
+
+    def __init__(self, folder: Path, of: Path) -> None:
+        self.folder, self.of = folder, of
+        shutil.copytree(of / "store", folder / "store")
+        with closing(sqlite3.connect(of / "registry.db")) as source:
+            columns = [(table, column) for table, columns in HASHES.items() for column in columns]
+            found = [row[0] for t, c in columns for row in source.execute(f'SELECT "{c}" FROM "{t}"') if row[0]]
+            self.other = {hash: hash.translate(COMPLEMENT) for hash in found}
+            self.other |= {hash[-6:]: other[-6:] for hash, other in self.other.items()}  # as lists show them
+            dump = "\n".join(source.iterdump())
+        with closing(sqlite3.connect(folder / "registry.db")) as target:
+            target.executescript("PRAGMA foreign_keys = OFF;\n" + HEX.sub(lambda h: self.other.get(h[0], h[0]), dump))
+        self.back = {other: hash for hash, other in self.other.items()}
+
+    def back_in(self, text: str) -> str:
+        """What was said of the mirror, its hashes as they were."""
+        return HEX.sub(lambda found: self.back.get(found[0], found[0]), text)
+
+
+@pytest.fixture(scope="module")
+def mirror(studied: Path, tmp_path_factory: pytest.TempPathFactory) -> Mirror:
+    return Mirror(tmp_path_factory.mktemp("mirror"), studied)
+
+
+@pytest.fixture(scope="module")
+def pair(mirror: Mirror) -> Iterator[tuple[Session, Session]]:
+    """Both worlds, open: as it is, and mirrored."""
+    with open_session(*place(mirror.of)) as world, open_session(*place(mirror.folder)) as other:
+        yield world, other
+
+
+def place(folder: Path) -> tuple[str, Path]:
+    return str(folder / "registry.db"), folder / "store"
+
+
+def printed(folder: Path, command: str) -> str:
+    """What a command prints of this world."""
+    registry, store = place(folder)
+    words = ["--registry", registry, "--store", str(store), *shlex.split(command)]
+    with redirect_stdout(StringIO()) as said, redirect_stderr(StringIO()) as told:
+        assert run_command_line(words) == 0, f"{command}\n{told.getvalue()}"
+    return said.getvalue().replace(str(folder), "FOLDER")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "runs list", "runs list --sort kind", "runs list --sort state", "cache list", "probe list", "vector list",
+        "checkpoint list", "dataset list", "game list", "machines", "lineage edits", "lineage bigram",
+        "lineage games", "compare board longer deep-board", "compare plain sure", "compare train-0 train-1",
+    ],
+)  # fmt: skip
+def test_a_list_is_in_no_order_of_hashes(mirror: Mirror, command: str) -> None:
+    expected = printed(mirror.of, f"{command} --json")
+    assert expected.count("\n") > 10
+    assert mirror.back_in(printed(mirror.folder, f"{command} --json")) == expected
+
+
+def test_queries_and_the_rows_behind_them_are_in_no_order_of_hashes(mirror: Mirror, pair: Any) -> None:
+    def rows(result: QueryResult) -> str:
+        return json.dumps(plain(result.rows))
+
+    compared = 0
+    for entry in entries():
+        world, other = (run_query(session.database, entry.title, partial=True) for session in pair)
+        assert mirror.back_in(rows(other)) == rows(world), entry.title
+        for number in range(1, 1 + min(1, len(world))):
+            world, other = (rows_behind(session.database, entry.title, number, partial=True) for session in pair)
+            assert mirror.back_in(rows(other)) == rows(world), f"{entry.title} {number}"
+            compared += len(world)
+    assert compared > 100
+
+
+@pytest.mark.parametrize("family", ["game", "trial", "score", "metric_point"])
+def test_rows_of_all_runs_are_in_no_order_of_hashes(pair: Any, family: str) -> None:
+    def runs(session: Session) -> list[str]:
+        pages = results(session, family)
+        return [row["run"] for number in range(-(-pages.count // PAGE)) for row in pages.page(number)]
+
+    world, other = map(runs, pair)
+    assert len(world) > len(set(world)) > 1
+    assert other == world
