@@ -83,7 +83,7 @@ class ChessregApp(App[Exception | None]):
             self.DEFAULT_MODE = start  # type: ignore[misc]  # textual reads it of the instance
         super().__init__()
         self.themes = (*THEMES, *themes)
-        self.desk = Desk(opener)
+        self.desk = Desk(opener, answered=self.tell_slow)
         self.bench = Bench(self.desk)
         self.read_only = read_only
         self.glyphs: Glyphs = glyphs or ("outline" if self.no_color else "solid")
@@ -140,6 +140,8 @@ class ChessregApp(App[Exception | None]):
 
     def tell_slow(self) -> None:
         """Say in the banner what has been waited for too long, and take it away when it has come."""
+        if not self.is_running:
+            return
         banner, waiting = self.banner(), self.desk.waiting()
         if banner is None or banner.has_class("-wrong"):
             return

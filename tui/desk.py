@@ -56,11 +56,14 @@ class Waiting(NamedTuple):
 class Desk:
     """Threads with one open registry between them, which is opened by the first call.
 
-    `opener` opens it; when that fails the call fails, and the next one tries again.
+    `opener` opens it; when that fails the call fails, and the next one tries again. `answered` is called on the event
+    loop after every answer: what waited may now be told otherwise.
     """
 
-    def __init__(self, opener: Callable[[], Session], threads: int = THREADS) -> None:
-        self._opener, self._size = opener, threads
+    def __init__(
+        self, opener: Callable[[], Session], threads: int = THREADS, answered: Callable[[], None] = lambda: None
+    ) -> None:
+        self._opener, self._size, self._answered = opener, threads, answered
         self._session: Session | None = None
         self._opening = threading.Lock()
         self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
@@ -82,6 +85,7 @@ class Desk:
             return answer
         finally:
             self._open.discard(call)
+            self._answered()
 
     def waiting(self) -> Waiting | None:
         """The call that has been waited for longest."""

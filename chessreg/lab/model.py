@@ -208,9 +208,9 @@ class Lab:
 def ranked(
     answers: Mapping[Prefix, chess.Move], probability: Mapping[Prefix, float], board: chess.Board
 ) -> tuple[Ranked, ...]:
-    """The moves, the most probable first."""
+    """The moves, the most probable first; those that agree to six digits by name, as the last bits are the CPU's."""
     found = [Ranked(move.uci(), board.san(move), probability[ids]) for ids, move in answers.items()]
-    return tuple(sorted(found, key=lambda move: (-move.probability, move.uci)))
+    return tuple(sorted(found, key=lambda move: (-float(f"{move.probability:.6g}"), move.uci)))
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
@@ -133,15 +134,25 @@ class Room(Screen[None]):
     # -- asking ---------------------------------------------------------------------------------------------------
 
     async def ask(self, what: str, function: Callable[[Session], T]) -> T | None:
-        """What the desk answers; None when it failed, which the banner then tells."""
+        """What the desk answers; None when it failed, which the banner then tells.
+
+        Ends the worker that asked when the screen has been left meanwhile: its parts go before its workers do.
+        """
         try:
             answer = await self.desk_app.desk.ask(what, function)
         except Exception as error:  # told like on the command line, a fault of ours too: the rest goes on working
+            self.require_shown()
             self.log.error(error)
             self.desk_app.trouble(self, error)
             return None
+        self.require_shown()
         self.desk_app.all_well(self)
         return answer
+
+    def require_shown(self) -> None:
+        """Raises CancelledError when this screen is being taken away."""
+        if not (self.display and self.is_attached and self.app.is_running):
+            raise asyncio.CancelledError
 
     @work
     async def on_page_table_wanted(self, event: PageTable.Wanted) -> None:
