@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from chessreg.cli.compare import interval
 from chessreg.entities import entity
 from chessreg.queries.compare import compare
 from chessreg.session import Session
@@ -46,7 +45,7 @@ def test_a_comparison(picture: Any, study: Session) -> None:
     metric = next(
         m for m in compare(study.database, ["board", "longer"]).metrics if m.name.startswith("accuracy, test")
     )
-    picture(steps, "baseline board", "[metrics", interval(metric.values[0]))
+    picture(steps, "baseline board", "[metrics", metric.values[0].written())
 
 
 def test_what_differs(picture: Any) -> None:

@@ -53,8 +53,10 @@ class EditScreen(Quartet):
         try:
             answer = await self.desk_app.bench.look(question)
         except ChessregError as error:
+            self.require_shown()
             self.desk_app.trouble(self, error)
             return
+        self.require_shown()
         if answer is not None:
             self.answer = answer
             self.relabel()

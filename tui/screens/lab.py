@@ -127,10 +127,12 @@ class LabScreen(Quartet):
         try:
             answer = await self.desk_app.bench.look(self.question())
         except ChessregError as error:
+            self.require_shown()
             self.desk_app.trouble(self, error)
             self.asking = False
             self.draw()
             return
+        self.require_shown()
         if answer is not None:
             self.asking = False
             self.desk_app.all_well(self)
@@ -212,6 +214,7 @@ class LabScreen(Quartet):
         except BadInputError as error:
             self.notify(str(error), severity="error")
             return
+        self.require_shown()
         if sans != self.sans:
             self.go(sans)
 
