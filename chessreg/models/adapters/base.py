@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from chessreg.errors import BadInputError
 from chessreg.named import Registry
@@ -93,6 +94,28 @@ class Network(nn.Module, ABC):
         raise BadInputError(
             f"an edit as a bias is not to be had in a {self.architecture} model", "give --form hook, which is the same"
         )
+
+
+class Unfilled(TorchFunctionMode):
+    """Modules made within get weights without values, to be assigned; nothing is drawn for them.
+
+    On the meta device alone PyTorch would draw them symbolically, and import its compiler for it: half a run's start.
+    """
+
+    def __enter__(self) -> Self:
+        self._meta = torch.device("meta")
+        self._meta.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._meta.__exit__(*error)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", "") == "torch.nn.init":
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return func(*args, **kwargs)
 
 
 ADAPTERS: Registry[type[Network]] = Registry("architecture")

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chessreg.errors import BadInputError
-from chessreg.models.adapters.base import ADAPTERS, AttentionKind, Network, check_weights, read_weights
+from chessreg.models.adapters.base import ADAPTERS, AttentionKind, Network, Unfilled, check_weights, read_weights
 from chessreg.models.adapters.gpt2 import Block, GPT2Config, Kernel, fused, spread
 
 TOKENS, CHARACTERS, ACTIONS = 77, 31, 1968
@@ -126,7 +126,7 @@ class FenEncoder(Network):
     @classmethod
     def of_weights(cls, config: FenConfig, weights: Mapping[str, Tensor]) -> FenEncoder:
         """A model in eval mode holding these weights, named as in its state_dict. BadInputError for any others."""
-        with torch.device("meta"):
+        with Unfilled():
             model = cls(config)
         check_weights(weights, {name: tuple(t.shape) for name, t in model.state_dict().items()}, "FEN encoder")
         model.load_state_dict(dict(weights), assign=True)

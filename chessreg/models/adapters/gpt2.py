@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chessreg.errors import BadInputError
-from chessreg.models.adapters.base import ADAPTERS, Network, check_weights, read_config, read_weights
+from chessreg.models.adapters.base import ADAPTERS, Network, Unfilled, check_weights, read_config, read_weights
 from chessreg.models.row_attention import RowKeys, attend_by_rows
 from chessreg.models.slot_cache import SlotCache
 
@@ -234,7 +234,7 @@ class GPT2(Network):
         dtype = next(iter(weights.values())).dtype
         full = {n: torch.zeros(s, dtype=dtype) for n, s in expected.items() if n.endswith(".bias")} | dict(weights)
         check_weights(full, expected, "GPT-2")
-        with torch.device("meta"):
+        with Unfilled():
             model = cls(config)
         inside = {memory_name(n): t.t() if n.endswith(MATRICES) else t for n, t in full.items()}
         model.load_state_dict(inside, assign=True)
