@@ -18,6 +18,7 @@ from pydantic import Field
 from chessreg.encodings import encoding as encoding_named
 from chessreg.experiments.settings.games import GameSelection, select, turn_prompts
 from chessreg.games.boardframe import BoardFrame, move_arrows
+from chessreg.games.dataset import numbers
 from chessreg.games.moves import unpack
 from chessreg.registry import tables
 from chessreg.runs.inputs import Inputs
@@ -67,7 +68,7 @@ class Legality(Kind):
 
     def estimate(self, spec: LegalitySpec, inputs: Inputs) -> Estimate:
         games, places = select(spec, inputs)
-        plies = games.table(["plies"]).column("plies").to_numpy()[places].astype(np.int64)
+        plies = numbers(games.table(["plies"]).column("plies"))[places].astype(np.int64)
         return Estimate({"trial": int((plies // (STRIDE_PLIES * spec.every) + 1).sum())})
 
     def run(self, task: Task[LegalitySpec, LegalityHow]) -> None:

@@ -141,11 +141,22 @@ def environment() -> dict[str, str]:
     """Installed packages and their versions, sorted by name."""
     found: dict[str, str] = {}
     for distribution in metadata.distributions():
-        name = distribution.metadata["Name"]
+        name, version = _name_and_version(distribution)
         copied = "thirdparty_files" in Path(str(distribution.locate_file(""))).parts  # Ray's own, on the path with it
         if name and not copied:
-            found.setdefault(name.lower().replace("_", "-"), distribution.version)
+            found.setdefault(name.lower().replace("_", "-"), version)
     return dict(sorted(found.items()))
+
+
+def _name_and_version(distribution: metadata.Distribution) -> tuple[str, str]:
+    """Off the first lines of its METADATA: parsing all of it, for 150 packages, takes half a second."""
+    head = (distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or "").partition("\n\n")[0]
+    fields = {"Name": "", "Version": ""}
+    for line in head.splitlines():
+        key, _, value = line.partition(": ")
+        if key in fields and not fields[key]:
+            fields[key] = value.strip()
+    return fields["Name"], fields["Version"]
 
 
 def masked_argv(argv: Sequence[str]) -> list[str]:

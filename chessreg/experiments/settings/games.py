@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from chessreg.errors import BadInputError
-from chessreg.games.dataset import holds_positions
+from chessreg.games.dataset import holds_positions, numbers
 from chessreg.runs.spec import DatasetRef, Spec
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ def select(spec: GameSelection, inputs: Inputs) -> tuple[Games, np.ndarray]:
     games, part = inputs.dataset(spec.dataset)
     places = games.rows(part)
     table = games.table(["plies", "duplicate"])
-    keep = table.column("plies").to_numpy()[places] >= max(spec.min_plies, 1)
+    keep = numbers(table.column("plies"))[places] >= max(spec.min_plies, 1)
     if not spec.keep_duplicates:
-        keep &= ~table.column("duplicate").to_numpy(zero_copy_only=False)[places]
+        keep &= ~numbers(table.column("duplicate"))[places]
     chosen = places[keep][: spec.games]
     if not len(chosen):
         raise BadInputError(f"no game of {spec.dataset[:20]}… has {spec.min_plies} plies", "lower --min-plies")
@@ -49,7 +49,7 @@ def select_items(spec: GameSelection, inputs: Inputs) -> tuple[Games | Positions
     if not holds_positions(items):
         return select(spec, inputs)
     places = items.rows(part)
-    keep = items.table(["ply"]).column("ply").to_numpy()[places] >= spec.min_plies
+    keep = numbers(items.table(["ply"]).column("ply"))[places] >= spec.min_plies
     if not spec.keep_duplicates:
         first = np.zeros(items.total, bool)
         first[np.unique(items.position_hashes, return_index=True)[1]] = True
