@@ -20,7 +20,7 @@ from chessreg.experiments.legality import first_tries
 from chessreg.experiments.matches import engine_row
 from chessreg.experiments.settings import interventions
 from chessreg.experiments.settings.games import GameSelection, select
-from chessreg.experiments.settings.interventions import InterventionSettings, vector_rows
+from chessreg.experiments.settings.interventions import InterventionSettings, rows_used
 from chessreg.games.boardframe import BoardFrame
 from chessreg.games.engines import find_stockfish, parse_engine, parse_limit
 from chessreg.games.moves import unpack
@@ -128,7 +128,7 @@ class MoveQuality(Kind):
             checkpoint, _ = inputs.checkpoint(spec.checkpoint)
             encoding(checkpoint.tokenizer)  # raises NotFoundError
             if spec.intervention.active:
-                vector_rows(spec.intervention, checkpoint, inputs)
+                rows_used(spec.intervention, checkpoint, inputs)
 
     def estimate(self, spec: MoveQualitySpec, inputs: Inputs) -> Estimate:
         games = self.units(spec, inputs)

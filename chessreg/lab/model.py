@@ -158,7 +158,7 @@ class Lab:
             return self._answer(scene, [], why_not="scale 0 changes nothing")
         vector = self.inputs.recipe("run:vector", question.vector or "")
         settings = InterventionSettings(
-            vector=vector, layers=question.layers, scale=question.scale, positions=question.positions
+            vector=vector, layers=question.layers, scale=question.scale, token_mask=question.positions
         )
         found = interventions.load(settings, checkpoint, self.inputs)
         assert found

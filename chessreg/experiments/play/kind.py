@@ -27,7 +27,7 @@ from chessreg.experiments.matches import (
 from chessreg.experiments.play.arena import Arena
 from chessreg.experiments.play.policies import make_policy
 from chessreg.experiments.settings import interventions
-from chessreg.experiments.settings.interventions import InterventionSettings, vector_rows
+from chessreg.experiments.settings.interventions import InterventionSettings, rows_used
 from chessreg.experiments.settings.overlap import OPENING_PLIES, trained_on
 from chessreg.games.engines import find_stockfish, parse_engine, parse_limit
 from chessreg.games.moves import move_hash, move_hashes
@@ -182,7 +182,7 @@ class Play(Kind):
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
         encoding(checkpoint.tokenizer)  # raises NotFoundError
         if spec.intervention.active:
-            vector_rows(spec.intervention, checkpoint, inputs)
+            rows_used(spec.intervention, checkpoint, inputs)
         if spec.book is not None:
             inputs.artefact("book", spec.book)
         if parse_engine(spec.opponent).needs_process:

@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from uuid import UUID
 
+import numpy as np
 from pydantic import Field, field_validator, model_validator
 
+from chessreg.entities.vector import load_vector, random_like, vector_rows
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.named import Registry
-from chessreg.runs.spec import Added, Ref, Settings
+from chessreg.registry.identity import digest_of, uuid_of
+from chessreg.runs.spec import Added, Ref, Settings, Stored
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from chessreg.models.edits import ResidualEdit
     from chessreg.registry import tables
     from chessreg.runs.inputs import Inputs
@@ -39,7 +40,9 @@ class InterventionSettings(Settings):
     scale: float = Field(
         default=1.0, description="times the per-token mean direction; positive adds, negative subtracts"
     )
-    positions: Literal["all", "last"] = Field(default="all", description="every token, or only the newest")
+    token_mask: Annotated[Literal["all", "last"], Stored("positions")] = Field(
+        default="all", description="every token, or only the newest"
+    )
     control: str = Field(default="none", description="none, or random: a random direction of the same norm instead")
     control_seed: int = Field(default=0, description="seed of the control's directions")
     form: Annotated[Literal["hook", "mlp-bias"], Added()] = Field(
@@ -73,8 +76,10 @@ class InterventionSettings(Settings):
             raise BadInputError("an intervention of scale 0 changes nothing", "leave out the vector")
         if self.control == "none" and self.control_seed:
             raise BadInputError("intervention.control_seed is set, but there is no control that draws", "")
-        if self.form == "mlp-bias" and self.positions != "all":
-            raise BadInputError("a bias edits every token", "--intervention.positions all, or --intervention.form hook")
+        if self.form == "mlp-bias" and self.token_mask != "all":
+            raise BadInputError(
+                "a bias edits every token", "--intervention.token-mask all, or --intervention.form hook"
+            )
         return self
 
     @property
@@ -84,27 +89,14 @@ class InterventionSettings(Settings):
 
 # -- controls: what stands in a direction's place --------------------------------------------------------------------
 
-Control = Callable[["np.ndarray", int, int], "np.ndarray"]
+Control = Callable[[np.ndarray, int, int], np.ndarray]
 """(direction float32 [d_model], layer, seed) → the direction to use, float32 [d_model]."""
 
 CONTROLS: Registry[Control] = Registry("control")
 
 
-@CONTROLS.named("none")
-def _itself(direction: np.ndarray, layer: int, seed: int) -> np.ndarray:
-    return direction
-
-
-@CONTROLS.named("random")
-def _random(direction: np.ndarray, layer: int, seed: int) -> np.ndarray:
-    """A direction drawn uniformly from the sphere, one for each layer, with the norm of the real one."""
-    import numpy as np
-
-    from chessreg.noise import generator
-
-    drawn = generator(seed, "random direction", layer).standard_normal(direction.shape)
-    return (drawn * (np.linalg.norm(direction) / np.linalg.norm(drawn))).astype(np.float32)
-
+CONTROLS.register("none", lambda direction, layer, seed: direction)
+CONTROLS.register("random", random_like)
 
 NOTHING: dict[str, Any] = {name: field.default for name, field in InterventionSettings.model_fields.items()}
 
@@ -135,7 +127,7 @@ class Intervention:
         for layer, direction in self.directions.items():
             vector = torch.from_numpy(direction).to(device)
             settings = self.settings
-            made.append(ResidualEdit(layer, vector, settings.scale, settings.positions, "add", settings.form))
+            made.append(ResidualEdit(layer, vector, settings.scale, settings.token_mask, "add", settings.form))
         return made
 
 
@@ -145,12 +137,9 @@ def load(settings: InterventionSettings, checkpoint: tables.Checkpoint, inputs: 
     Raises NotFoundError for a layer that the vector run lacks, BadInputError when it is of another checkpoint or not
     complete.
     """
-    from chessreg.entities.vector import load_vector
-    from chessreg.registry.identity import digest_of, uuid_of
-
     if settings.vector is None:
         return None
-    rows = vector_rows(settings, checkpoint, inputs)
+    rows = rows_used(settings, checkpoint, inputs)
     directions = {}
     for layer in rows:
         real = load_vector(inputs, settings.vector, layer)
@@ -165,26 +154,23 @@ def load(settings: InterventionSettings, checkpoint: tables.Checkpoint, inputs: 
         "layers": list(rows),
         "scale": settings.scale,
         "scale_rule": SCALE_RULE,
-        "positions": settings.positions,
+        "positions": settings.token_mask,
         "detail": detail,
     }
     return Intervention(settings, directions, {"id": uuid_of(digest_of(columns)), **columns})
 
 
-def vector_rows(
+def rows_used(
     settings: InterventionSettings, checkpoint: tables.Checkpoint, inputs: Inputs
 ) -> dict[int, tables.Vector]:
     """The rows of the vector run that are used, by layer, after the checks that need no file."""
-    from chessreg.registry import tables
-
     assert settings.vector is not None
     run = inputs.run(settings.vector, "vector")
-    rows: list[tables.Vector] = inputs.rows(tables.Vector, run)
-    by_layer = {row.layer: row for row in rows}
+    by_layer = vector_rows(inputs, settings.vector)
     if missing := [layer for layer in settings.layers if layer not in by_layer]:
         known = ", ".join(map(str, sorted(by_layer)))
         raise NotFoundError(f"vector run {run.id.hex[-6:]} has no layer {missing[0]}", f"it has the layers {known}")
-    if any(row.checkpoint_id != checkpoint.id for row in rows):
+    if any(row.checkpoint_id != checkpoint.id for row in by_layer.values()):
         raise BadInputError(
             f"vector run {run.id.hex[-6:]} was computed on another checkpoint",
             "run the vector experiment on the checkpoint that plays",

@@ -63,20 +63,6 @@ def permuted(classes: np.ndarray, stratum: np.ndarray, seed: int) -> np.ndarray:
     return dealt
 
 
-def random_like(direction: np.ndarray, layer: int, seed: int) -> np.ndarray:
-    """A direction float32 [d_model] drawn uniformly from the sphere, for this layer and seed, with the same norm."""
-    drawn = generator(seed, "random direction", layer).standard_normal(direction.shape)
-    return with_norm(drawn, float(np.linalg.norm(direction)))
-
-
-def with_norm(direction: np.ndarray, norm: float) -> np.ndarray:
-    """The direction float32 [d_model], scaled to a norm. BadInputError for the zero vector, which has no direction."""
-    own = np.linalg.norm(direction.astype(np.float64))
-    if not own > 0:
-        raise BadInputError("a direction of norm 0 cannot be scaled", "the two classes do not differ")
-    return as_float32(direction.astype(np.float64) * (norm / own))
-
-
 def class_difference(weight: np.ndarray, side: str = "both") -> Direction:
     """Highest class minus lowest of a skill probe's weights [d_model, 1, classes] (Karvonen 2024, section 4.1).
 

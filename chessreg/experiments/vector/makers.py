@@ -11,7 +11,14 @@ from uuid import UUID
 import numpy as np
 
 from chessreg.entities.probe import load_probe, probe_rows
-from chessreg.entities.vector import Direction, load_direction, read_vector, vector_rows
+from chessreg.entities.vector import (
+    Direction,
+    load_direction,
+    random_like,
+    read_vector,
+    vector_rows,
+    with_norm,
+)
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.settings.sites import EncodedGames
 from chessreg.experiments.vector import sums
@@ -21,8 +28,6 @@ from chessreg.experiments.vector.contrast import (
     contrast,
     gather,
     permuted,
-    random_like,
-    with_norm,
 )
 from chessreg.experiments.vector.spec import CONTRASTS, VectorHow, VectorSpec, layers_of
 from chessreg.named import Registry
