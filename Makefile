@@ -1,8 +1,9 @@
 # make demo   everything set up, then the main job from real games to tables, in ./.chessreg/
 # make test   everything set up, then the tests
 # make deps   system packages that tests can use: stockfish (engine), tmux (drives the TUI), slurm-wlm (a cluster of one)
+# make slow   the tests that make test has no time for
 # make bench  timings, as ratios; make faults: long rounds of induced crashes; make wheel: the wheel in dist/
-.PHONY: demo test deps bench faults wheel setup stockfish format clean
+.PHONY: demo test slow deps bench faults wheel setup stockfish format clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -16,7 +17,10 @@ demo: $(VENV)/.installed stockfish
 	@$(BIN)/chessreg demo
 
 test: $(VENV)/.installed-dev
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -q $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 15 -q $(ARGS)
+
+slow: $(VENV)/.installed-dev
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 15 -q -m slow $(ARGS)
 
 bench: $(VENV)/.installed-dev
 	@for b in tests/benchmarks/bench_*.py; do echo "== $$b"; $(BIN)/python $$b || exit 1; done

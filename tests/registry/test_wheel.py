@@ -27,7 +27,6 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
-@pytest.mark.slow
 def test_a_wheel_upgrades_a_registry_away_from_the_checkout(installed: Path, tmp_path: Path) -> None:
     own = os.environ | {"PYTHONPATH": str(installed)}
     for line in ("db upgrade --json", "db status --json", "init"):
@@ -46,7 +45,6 @@ def test_a_wheel_upgrades_a_registry_away_from_the_checkout(installed: Path, tmp
     assert where.stdout.split() == [str(installed / "chessreg" / name) for name in ("_alembic", "_migrations")]
 
 
-@pytest.mark.slow
 def test_a_wheel_brings_no_package_that_hides_another(installed: Path) -> None:
     top = {path.name for path in installed.iterdir() if path.is_dir() and not path.name.endswith(".dist-info")}
     assert top == {"chessreg", "store", "tui"}

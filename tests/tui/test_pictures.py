@@ -41,6 +41,7 @@ def test_runs(picture: Any, session: Session) -> None:
     picture(steps, "8 runs (1 not complete)", f"partial     {cut['done']}/{cut['units']}", "2026-01-02 03:04", "box1")
 
 
+@pytest.mark.trained
 def test_a_run(picture: Any, session: Session) -> None:
     async def steps(driver: Any) -> None:
         await driver.find_row("board")
@@ -70,6 +71,7 @@ def test_a_game(picture: Any, session: Session) -> None:
     picture(steps, shown.caption[0], next(line for line in shown.caption if "illegal" in line)[:24])
 
 
+@pytest.mark.trained
 @pytest.mark.usefixtures("near_model")
 def test_an_edit(picture: Any, session: Session) -> None:
     async def steps(driver: Any) -> None:
@@ -82,6 +84,7 @@ def test_an_edit(picture: Any, session: Session) -> None:
     picture(steps, f"{stored['piece']} off {stored['square']}", mass, f"writes {stored['text']}", "original", "target")
 
 
+@pytest.mark.trained
 def test_what_a_probe_reads(picture: Any, session: Session) -> None:
     async def steps(driver: Any) -> None:
         await driver.find_row("board")
@@ -91,6 +94,7 @@ def test_what_a_probe_reads(picture: Any, session: Session) -> None:
     picture(steps, frames[1].title[:40], "numbers, shade: probability of the truth")
 
 
+@pytest.mark.trained
 def test_boards(picture: Any, session: Session) -> None:
     async def steps(driver: Any) -> None:
         await driver.press("5")
@@ -106,6 +110,7 @@ def test_queries(picture: Any) -> None:
     picture(steps, "elo by intervention", "Karvonen 2024", "chessreg run play")
 
 
+@pytest.mark.trained
 def test_an_answer(picture: Any, session: Session) -> None:
     async def steps(driver: Any) -> None:
         await driver.press("7")
@@ -116,6 +121,7 @@ def test_an_answer(picture: Any, session: Session) -> None:
     picture(steps, *cells[0][:3], f"games by termination: {len(cells)} rows")
 
 
+@pytest.mark.trained
 def test_rows_behind_an_answer(picture: Any) -> None:
     async def steps(driver: Any) -> None:
         await driver.press("7")
@@ -125,6 +131,7 @@ def test_rows_behind_an_answer(picture: Any) -> None:
     picture(steps, "row 1", "board", "correct", "test")
 
 
+@pytest.mark.trained
 def test_sql(picture: Any, session: Session) -> None:
     text = (
         "SELECT run, unit, result, plies\nFROM games JOIN runs USING (run_id) -- of both matches\n"
@@ -141,6 +148,7 @@ def test_sql(picture: Any, session: Session) -> None:
     picture(steps, *(str(row["plies"]) for row in result.rows), f"sql: {len(result)} rows", "-- of both matches")
 
 
+@pytest.mark.trained
 def test_a_plot(picture: Any, session: Session) -> None:
     entry, plot = find_plot("probe accuracy by layer")
     (row,) = plotted(session.database, entry, plot).rows
@@ -153,6 +161,7 @@ def test_a_plot(picture: Any, session: Session) -> None:
     picture(steps, plot.title, "accuracy %", "●", f"{int(row[plot.y])} ┤")
 
 
+@pytest.mark.trained
 def test_bars(picture: Any, session: Session) -> None:
     entry, plot = find_plot("board edits")
     result = plotted(session.database, entry, plot)

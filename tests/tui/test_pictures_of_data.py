@@ -37,6 +37,7 @@ def test_columns(picture: Any) -> None:
     picture(steps, "kind of experiment", "yes")
 
 
+@pytest.mark.trained
 def test_a_comparison(picture: Any, study: Session) -> None:
     async def steps(driver: Any) -> None:
         await driver.stand_on("board", "longer", mark=True)
@@ -56,6 +57,7 @@ def test_what_differs(picture: Any) -> None:
     picture(steps, "baseline board", "[differing 1]", "epochs")
 
 
+@pytest.mark.trained
 def test_curves(picture: Any) -> None:
     async def steps(driver: Any) -> None:
         await driver.stand_on("train-0", "train-1", mark=True)
@@ -88,6 +90,7 @@ def test_checkpoints(picture: Any, study: Session) -> None:
     picture(steps, "[checkpoints 5]", *(f"{row['parameters']:,}" for row in rows), "untrained", start="data")
 
 
+@pytest.mark.trained
 def test_probes(picture: Any, study: Session) -> None:
     async def steps(driver: Any) -> None:
         await driver.press(*tabs(3))
@@ -97,6 +100,7 @@ def test_probes(picture: Any, study: Session) -> None:
     picture(steps, "[probes 3]", f"{100 * row['test_accuracy']:.2f} %", start="data")
 
 
+@pytest.mark.trained
 def test_accuracy_by_layer(picture: Any, study: Session) -> None:
     async def steps(driver: Any) -> None:
         await driver.press(*tabs(3))
@@ -109,6 +113,7 @@ def test_accuracy_by_layer(picture: Any, study: Session) -> None:
     picture(steps, "● validation", "■ test", *shares, start="data")
 
 
+@pytest.mark.trained
 def test_f1_by_class(picture: Any) -> None:
     async def steps(driver: Any) -> None:
         await driver.press(*tabs(3))
@@ -118,6 +123,7 @@ def test_f1_by_class(picture: Any) -> None:
     picture(steps, "[F1 by class, layer 0]", "Opp. King", "█", start="data")
 
 
+@pytest.mark.trained
 def test_norms_by_layer(picture: Any, study: Session) -> None:
     async def steps(driver: Any) -> None:
         await driver.press(*tabs(4))
@@ -144,6 +150,7 @@ def test_light_colours(picture: Any) -> None:
     picture(steps, "marked: board", "created ▼")
 
 
+@pytest.mark.trained
 def test_high_contrast(picture: Any) -> None:
     async def steps(driver: Any) -> None:
         await driver.press("T", "T")

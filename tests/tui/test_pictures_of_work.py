@@ -84,6 +84,7 @@ def test_a_form(picture: Any) -> None:
     picture(steps, "[preset paper]", "needed: cache", "66", "--preset paper", start="launch")
 
 
+@pytest.mark.trained
 @pytest.mark.usefixtures("near_model")
 def test_the_lab(picture: Any) -> None:
     async def steps(driver: Any) -> None:

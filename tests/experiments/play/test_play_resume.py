@@ -67,7 +67,6 @@ def check_whole(session, games):
     assert count(session, tables.Match) == 1
 
 
-@pytest.mark.slow
 def test_an_interrupted_match_keeps_what_is_finished_and_ends_its_engines(session, match, tmp_path):
     games, opponent = 400, opponent_here()
     process = match(settings_of(opponent, games))
@@ -107,6 +106,7 @@ def kill_again_and_again(session, play, match, opponent, games, kills):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_match_killed_three_times_loses_and_doubles_no_game(session, play, match):
     played = kill_again_and_again(session, play, match, "random", games=300, kills=3)
     assert sum(played) == 300
