@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from store import array_format as fmt
+from store.arrays import ActivationArray
 from store.chunk_files import Closer, Column
 from store.errors import AlreadyPublishedError, StoreError
 from store.files import explained, fsync_path, fsync_tree
@@ -197,8 +198,6 @@ class ActivationWriter:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-            from store.arrays import ActivationArray
-
             if ActivationArray.open(self.path).digests != [digest]:
                 raise AlreadyPublishedError(
                     f"array {self.path.name} was published meanwhile with other content", self.path

@@ -1,4 +1,4 @@
-"""Activations on disk: `ActivationWriter` makes an immutable group, `ActivationArray` reads several as one array."""
+"""Activations on disk: `ActivationWriter` makes immutable groups, `ActivationArray` reads several as one array."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ import numpy as np
 
 from store import array_format as fmt
 from store.array_format import as_float32, group_path, groups, to_bfloat16
-from store.array_writer import ActivationWriter
 from store.batches import Batch, iterate
 from store.errors import CorruptError, NotInStoreError, StoreError
 
 if TYPE_CHECKING:
     from store.store import Store
 
-__all__ = ["ActivationArray", "ActivationWriter", "Batch", "as_float32", "group_path", "groups", "to_bfloat16"]
+__all__ = ["ActivationArray", "Batch", "as_float32", "group_path", "groups", "to_bfloat16"]
 
 
 class Group:

@@ -10,27 +10,15 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
 from chessreg.errors import BadInputError, NotFoundError
+from chessreg.games.reader_python import Played, PythonReader
 
 READER_VERSION = 1
 """Raised whenever the rows made from the same bytes may change: part of a dataset's identity."""
-
-
-@dataclass(frozen=True)
-class Played:
-    """Games as played. `moves` "<u2" [plies] packed as in `moves.py`; `offsets` int64 [games + 1] into it; `texts` the
-    canonical PGN-character text of each game's legal plies; `errors`: game -> plies played before the first bad move.
-    """
-
-    moves: np.ndarray
-    offsets: np.ndarray
-    texts: list[str]
-    errors: dict[int, int] = field(default_factory=dict)
 
 
 class Reader(Protocol):
@@ -72,8 +60,6 @@ def reader(name: str = "auto") -> Reader:
 
         return RustReader()
     if name == "python":
-        from chessreg.games.reader_python import PythonReader
-
         return PythonReader()
     raise NotFoundError(f"no reader {name!r}", "known: auto, rust, python")
 

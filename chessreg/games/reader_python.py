@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import chess
 import numpy as np
 
 from chessreg.games import moves as packed
-from chessreg.games.reader import Played
+
+
+@dataclass(frozen=True)
+class Played:
+    """Games as played. `moves` "<u2" [plies] packed as in `moves.py`; `offsets` int64 [games + 1] into it; `texts` the
+    canonical PGN-character text of each game's legal plies; `errors`: game -> plies played before the first bad move.
+    """
+
+    moves: np.ndarray
+    offsets: np.ndarray
+    texts: list[str]
+    errors: dict[int, int] = field(default_factory=dict)
+
 
 _NUMBER = re.compile(r"^\d+\.+")
 

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from chessreg.games import san
-from chessreg.games.reader import Played
-from chessreg.games.reader_python import PythonReader
+from chessreg.games.reader_python import Played, PythonReader
 
 _VALUES = np.array([0, 1, 2, 3, 4, 5, 6, -1, -2, -3, -4, -5, -6], np.int8)
 _INITIAL = np.frombuffer(b"\x04\x02\x03\x05\x06\x03\x02\x04" + b"\x01" * 8, np.uint8)

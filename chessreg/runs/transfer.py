@@ -16,12 +16,10 @@ from chessreg.registry import lineage, names, provenance, tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import uuid_of
 from chessreg.registry.tables.types import utc_now
-from chessreg.runs.inputs import Inputs
 from store.errors import StoreError
 
 if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
-
+    from chessreg.runs.inputs import Inputs
     from store import Store
     from store.places import Place
 

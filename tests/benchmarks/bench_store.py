@@ -25,7 +25,8 @@ from unittest import mock
 import numpy as np
 
 from store import Store
-from store.arrays import ActivationArray, ActivationWriter
+from store.array_writer import ActivationWriter
+from store.arrays import ActivationArray
 from store.fragments import FragmentWriter, pending
 
 D_MODEL = 512

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from store import Store
-from store.arrays import ActivationWriter
+from store.array_writer import ActivationWriter
 
 HOOKS = ("blocks.0.hook_resid_post", "blocks.1.hook_resid_post")
 D_MODEL = 16

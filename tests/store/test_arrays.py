@@ -17,7 +17,8 @@ import pytest
 import zarr
 
 from store import AlreadyPublishedError, CorruptError, NotInStoreError, Store, StoreError
-from store.arrays import ActivationArray, ActivationWriter, as_float32, group_path, groups, to_bfloat16
+from store.array_writer import ActivationWriter
+from store.arrays import ActivationArray, as_float32, group_path, groups, to_bfloat16
 
 Write = Callable[..., tuple[Path, dict[str, np.ndarray]]]
 Activations = Callable[..., dict[str, np.ndarray]]
@@ -249,7 +250,7 @@ FOUR_AT_ONCE = """
 import os, sys, time
 import numpy as np
 from store import Store
-from store.arrays import ActivationWriter
+from store.array_writer import ActivationWriter
 from store.errors import StoreError
 
 me = -1
@@ -365,7 +366,7 @@ LIMITED = """
 import resource, sys
 import numpy as np
 from store import Store, StoreError
-from store.arrays import ActivationWriter
+from store.array_writer import ActivationWriter
 store = Store(sys.argv[1])
 writer = ActivationWriter(store, {"a": 1}, ["x"], 512, "float16")
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
@@ -391,7 +392,7 @@ KILLED = """
 import os, signal, sys
 import numpy as np
 from store import Store
-from store.arrays import ActivationWriter
+from store.array_writer import ActivationWriter
 os.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 with ActivationWriter(Store(sys.argv[1]), {"a": 1}, ["x"], 512, "float16") as writer:
     writer.append({"x": np.ones((10, 512), "f2")}, np.arange(10), np.arange(10), np.arange(10))
