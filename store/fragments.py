@@ -7,16 +7,192 @@ may be read again: ingest is idempotent by result key.
 
 from __future__ import annotations
 
+import base64
+import json
+import math
+import os
+import threading
+import time
+import uuid
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
-from store.errors import CorruptError, NotInStoreError
+from store.errors import CorruptError, NotInStoreError, StoreError
 from store.files import explained, fsync_path, safe_name, write_synced
-from store.fragment_file import SUFFIX, Fragment, Rows, place
-from store.fragment_writer import FragmentWriter, Together
+from store.staging import discard, hostname, staging_path
 
 if TYPE_CHECKING:
     from store.store import Store
+
+
+FORMAT = 1
+SUFFIX = ".jsonl.zst"
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """One fragment file. Names sort by creation time (the writer's clock); `run_id` is the run of all its rows."""
+
+    path: Path
+    name: str
+    run_id: str
+
+    @classmethod
+    def at(cls, path: Path) -> Fragment:
+        """The fragment in this file. Raises StoreError for a name that no fragment has."""
+        parts = path.name.removesuffix(SUFFIX).split(".")
+        if not path.name.endswith(SUFFIX) or len(parts) != 2:
+            raise StoreError(f"{path.name} is not the name of a fragment")
+        return cls(path, path.name, parts[1])
+
+    def read(self) -> Iterator[tuple[str, Rows]]:
+        """(family, rows) in the order written, neighbours of one family together. Everything is checked first.
+
+        Raises CorruptError (torn, cut short, bits flipped: no row is given out), NotInStoreError (moved away).
+        """
+        _, lines = self._checked()
+        return iter([(family, [line["row"] for line in same]) for family, same in groupby(lines, itemgetter("t"))])
+
+    def header(self) -> dict[str, Any]:
+        """`run`, `attempt`, `host`, `created` (seconds since 1970) of the whole, checked fragment."""
+        return self._checked()[0]
+
+    def _checked(self) -> tuple[dict[str, Any], Rows]:
+        import zstandard
+
+        try:
+            packed = self.path.read_bytes()
+        except FileNotFoundError:
+            raise NotInStoreError(f"fragment {self.name} is not at {self.path.parent}") from None
+        except OSError as error:
+            raise StoreError(f"cannot read fragment {self.name}: {error.strerror}") from error
+        try:
+            text = zstandard.ZstdDecompressor().decompress(packed, allow_extra_data=False)
+            body, _, last = text[:-1].rpartition(b"\n")
+            footer = json.loads(last)
+            if text[-1:] != b"\n" or footer["crc32"] != zlib.crc32(body + b"\n"):
+                raise ValueError("its checksum differs")
+            head, _, body = body.partition(b"\n")
+            header = json.loads(head)
+            if header["chessreg_fragment"] != FORMAT:
+                raise StoreError(
+                    f"fragment {self.name} has format {header['chessreg_fragment']}, not {FORMAT}",
+                    "read it with the chessreg version that wrote it",
+                )
+            # no raw newline stands inside JSON, so the lines make one list: half the time of line by line
+            lines = json.loads(
+                b"[" + body.replace(b"\n", b",") + b"]", object_hook=decode_bytes if HAS_BYTES in body else None
+            )
+            if len(lines) != footer["end"] or header["run"] != self.run_id:
+                raise ValueError("it is not what its name and footer say")
+        except (zstandard.ZstdError, ValueError, KeyError, TypeError) as error:
+            raise CorruptError(f"fragment {self.name} is damaged: {error}") from error
+        return header, lines
+
+
+def pack(run_id: str, attempt_id: str, created_ns: int, lines: list[bytes]) -> bytes:
+    """The bytes of a fragment file with these encoded rows."""
+    import zstandard
+
+    header = {"chessreg_fragment": FORMAT, "run": run_id, "attempt": attempt_id}
+    head = json.dumps({**header, "host": hostname(), "created": created_ns / 1e9}).encode()
+    body = b"\n".join([head, *lines]) + b"\n"
+    footer = json.dumps({"end": len(lines), "crc32": zlib.crc32(body)}).encode() + b"\n"
+    return zstandard.ZstdCompressor(level=3, write_checksum=True).compress(body + footer)
+
+
+def place(store: Store, data: bytes, target: Path) -> None:
+    """Write `data` aside, sync, rename: the file is there whole or not at all."""
+    aside = staging_path(store.tmp, "fragment")
+    with explained(f"write fragment {target.name}"):
+        try:
+            write_synced(aside, data)
+            aside.rename(target)
+            fsync_path(target.parent)
+        except BaseException:
+            discard(aside)
+            raise
+
+
+def uuid7(nanoseconds: int) -> uuid.UUID:
+    """RFC 9562 version 7 with the fraction of the millisecond in `rand_a`: sorts to a quarter of a microsecond."""
+    milliseconds, rest = divmod(nanoseconds, 1_000_000)
+    random = int.from_bytes(os.urandom(8), "big") & ((1 << 62) - 1)
+    return uuid.UUID(int=milliseconds << 80 | 7 << 76 | (rest * 4096 // 1_000_000) << 64 | 2 << 62 | random)
+
+
+_BYTES = "$bytes"
+HAS_BYTES = b'"$bytes":'  # only a key: inside a JSON string its quotes would be escaped
+
+
+class _Encoder(json.JSONEncoder):
+    """JSON without NaN; bytes as base64 under one key, numpy scalars and arrays as Python's."""
+
+    def __init__(self) -> None:
+        super().__init__(allow_nan=False, separators=(",", ":"))
+
+    def default(self, o: Any) -> Any:
+        if isinstance(o, (bytes, bytearray, memoryview)):
+            return {_BYTES: base64.b64encode(o).decode()}
+        if hasattr(o, "tolist") and hasattr(o, "dtype"):  # numpy, which is not imported here
+            return o.tolist()
+        raise TypeError(f"{type(o).__name__} cannot stand in a row")
+
+
+_ENCODER = _Encoder()
+
+
+def encode_row(family: str, row: Mapping[str, Any]) -> bytes:
+    """One line, without its newline. Raises StoreError naming the field that cannot be written."""
+    try:
+        text = _ENCODER.encode(dict(row)).encode()
+        if HAS_BYTES in text and text.count(HAS_BYTES) != _count_bytes(row):
+            raise ValueError(f"the key {_BYTES} is reserved")
+    except (TypeError, ValueError, RecursionError) as error:
+        field = _offender(row)
+        name = f"{family} row, field {field}" if field else f"{family} row"
+        raise StoreError(f"{name}: {error}", "rows hold finite numbers, text, bytes, lists and dicts") from None
+    return b'{"t":' + json.dumps(family).encode() + b',"row":' + text + b"}"
+
+
+def decode_bytes(value: dict[str, Any]) -> Any:
+    """`object_hook` that turns `{"$bytes": …}` back into bytes."""
+    if len(value) == 1 and _BYTES in value:
+        return base64.b64decode(value[_BYTES], validate=True)
+    return value
+
+
+def _count_bytes(value: Any) -> int:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return 1
+    if isinstance(value, Mapping):
+        return sum(map(_count_bytes, value.values()))
+    return sum(map(_count_bytes, value)) if isinstance(value, (list, tuple)) else 0
+
+
+def _offender(value: Any, path: str = "") -> str:
+    """The path of the first value that JSON refuses, for example `detail.loss`; empty if it is not found."""
+    if isinstance(value, Mapping):
+        children = [(f"{path}.{key}" if path else str(key), child) for key, child in value.items()]
+    elif isinstance(value, (list, tuple)):
+        children = [(f"{path}[{number}]", child) for number, child in enumerate(value)]
+    else:
+        if isinstance(value, float) and not math.isfinite(value):
+            return path
+        try:
+            _ENCODER.encode(value)
+        except (TypeError, ValueError):
+            return path
+        return ""
+    return next(filter(None, (_offender(child, name) for name, child in children[:10_000])), "")
+
 
 __all__ = [
     "Fragment",
@@ -97,3 +273,119 @@ def adopt(store: Store, path: Path) -> Fragment | None:
 
 def _fragments(folder: Path) -> list[Fragment]:
     return [Fragment.at(path) for path in sorted(folder.glob(f"*{SUFFIX}"))]
+
+
+class Together:
+    """Rows that must stand in one fragment: all of them are ingested, or none."""
+
+    def __init__(self) -> None:
+        self.lines: list[bytes] = []
+
+    def add(self, family: str, row: Mapping[str, Any]) -> None:
+        """Add one row; see FragmentWriter.add."""
+        self.lines.append(encode_row(family, row))
+
+    def rows(self, family: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Add many rows of one family."""
+        self.lines.extend(encode_row(family, row) for row in rows)
+
+
+class FragmentWriter:
+    """Collects rows of one attempt and writes them as fragments, after so many rows, bytes or seconds, or at `flush`.
+
+    Threads may share one writer. As a context manager it flushes at the end, also when the block raised: rows that
+    were added are facts. Seconds are looked at when a row is added; there is no timer.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        run_id: str,
+        attempt_id: str,
+        *,
+        flush_rows: int = 10_000,
+        flush_bytes: int = 16 << 20,
+        flush_seconds: float = 5.0,
+    ) -> None:
+        store.require_writable()
+        self.store, self.run_id, self.attempt_id = store, safe_name("run id", run_id), attempt_id
+        self._limits = (flush_rows, flush_bytes, flush_seconds)
+        self._lock = threading.RLock()
+        self._lines: list[bytes] = []
+        self._bytes = 0
+        self._since = 0.0
+        self._last_ns = 0
+        self._open = True
+
+    def add(self, family: str, row: Mapping[str, Any]) -> None:
+        """Add one row: None, bool, int, float, str, bytes, lists and dicts of these; numpy scalars become Python's.
+
+        Raises StoreError naming the field for NaN, infinity or another type; the row is then not added.
+        """
+        self._extend([encode_row(family, row)])
+
+    def rows(self, family: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Add many rows of one family; they may be spread over several fragments."""
+        for row in rows:
+            self._extend([encode_row(family, row)])
+
+    def together(self) -> _TogetherBlock:
+        """`with writer.together() as unit: unit.add(…)`: these rows land in one fragment, or in none if it raises."""
+        return _TogetherBlock(self)
+
+    def flush(self) -> Fragment | None:
+        """Write what is held as one fragment and return it; None if nothing is held. May be retried after an error."""
+        with self._lock:
+            if not self._lines:
+                return None
+            fragment = self._write()
+            self._lines, self._bytes = [], 0
+            return fragment
+
+    def close(self) -> None:
+        """Flush, and accept no more."""
+        with self._lock:
+            self.flush()
+            self._open = False
+
+    def __enter__(self) -> FragmentWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _extend(self, lines: list[bytes]) -> None:
+        if not lines:
+            return
+        with self._lock:
+            if not self._open:
+                raise StoreError(f"the fragment writer of run {self.run_id} is closed")
+            if not self._lines:
+                self._since = time.monotonic()
+            self._lines += lines
+            self._bytes += sum(map(len, lines))
+            rows, size, seconds = self._limits
+            if len(self._lines) >= rows or self._bytes >= size or time.monotonic() - self._since >= seconds:
+                self.flush()
+
+    def _write(self) -> Fragment:
+        self._last_ns = max(time.time_ns(), self._last_ns + 1000)  # names of one writer never sort backwards
+        path = self.store.incoming / f"{uuid7(self._last_ns)}.{self.run_id}{SUFFIX}"
+        place(self.store, pack(self.run_id, self.attempt_id, self._last_ns, self._lines), path)
+        return Fragment.at(path)
+
+
+class _TogetherBlock:
+    def __init__(self, writer: FragmentWriter) -> None:
+        self._writer, self._rows = writer, Together()
+
+    def __enter__(self) -> Together:
+        return self._rows
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._writer._extend(self._rows.lines)

@@ -37,7 +37,7 @@ def board(home: Home, reference: str, ply: int | None, item: int | None, svg: Pa
     chessreg board sample:40 --ply 12
     chessreg board edits:7 --ply 1 --png after.png
     """
-    from chessreg.games.svg import render_svg, render_text
+    from chessreg.games.picture import render_svg, render_text
 
     fresh(home)
     frames = picked(frames_behind(home, reference, item), ply, reference)

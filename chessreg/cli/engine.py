@@ -55,8 +55,7 @@ def ladder(home: Home) -> None:
     \b
     Example: chessreg run play --checkpoint reference --opponent stockfish:0@nodes=10
     """
-    from chessreg.games.engines import LADDER
-    from chessreg.games.ratings import engine_rating
+    from chessreg.games.engines import LADDER, engine_rating
 
     here = installed()
     rows = [

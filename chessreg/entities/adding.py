@@ -245,8 +245,7 @@ def generate_dataset(
 
     Raises NotFoundError without Stockfish, BadInputError for settings out of range or a `pgn` that exists.
     """
-    from chessreg.games.engines import engine_identity
-    from chessreg.games.ratings import RATING_SCALE, SOURCE
+    from chessreg.games.engines import RATING_SCALE, SOURCE, engine_identity
     from chessreg.games.selfplay import generate
 
     if pgn is not None and pgn.exists():

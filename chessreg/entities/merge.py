@@ -79,7 +79,7 @@ def places(other: str) -> tuple[str | None, Path | None]:
         if (home / "registry.db").is_file():
             store = home / "store"
             return str(home / "registry.db"), store if store.is_dir() else None
-    from store.fragment_file import SUFFIX
+    from store.fragments import SUFFIX
 
     if next(path.rglob(f"*{SUFFIX}"), None) is None:
         raise BadInputError(f"{other} holds neither a registry.db nor fragments (*{SUFFIX})", "give another folder")
@@ -105,7 +105,7 @@ def whereabouts(database: Database) -> tuple[Any, ...]:
 def adopt(database: Database, store: Store, folder: Path, report: MergeReport) -> None:
     """Take in the fragments below a folder. Of a store these are only those that still wait, if it has a registry."""
     from chessreg.runs.ingest import ingest
-    from store.fragment_file import SUFFIX
+    from store.fragments import SUFFIX
     from store.fragments import adopt as copy
 
     is_store = (folder / "store.json").is_file() and (folder.parent / "registry.db").is_file()

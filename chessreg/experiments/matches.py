@@ -15,10 +15,9 @@ from pydantic import field_validator, model_validator
 
 from chessreg.errors import BadInputError
 from chessreg.games.adjudication import ADJUDICATED, GameEnd, Termination, game_over, lost_by
-from chessreg.games.book import Book
 from chessreg.games.engines import EngineSpec, engine_identity, parse_engine, parse_limit
 from chessreg.games.moves import pack
-from chessreg.games.openings import Opening, OpeningSpec, openings, parse_opening
+from chessreg.games.openings import Book, Opening, OpeningSpec, openings, parse_opening
 from chessreg.registry import tables
 from chessreg.registry.identity import digest_of, short, uuid_of
 from chessreg.registry.names import name_of

@@ -1,17 +1,95 @@
-"""Attacked squares and pinned pieces of many positions at once.
+"""Attacked squares and pinned pieces of many positions at once, from tables of the empty board.
 
-Boards are int8 [n, 64], squares a1=0 … h8=63, P=1 … K=6, negative for Black. Sides are bool [n], True for White.
+Boards are int8 [n, 64], squares a1=0 … h8=63, P=1 … K=6, negative for Black. Sides are bool [n], True for White;
+bit n of a bit board is square n.
 """
 
 from __future__ import annotations
 
+import functools
+from dataclasses import dataclass
+
 import chess
 import numpy as np
 
-from chessreg.games import geometry
-from chessreg.games.geometry import BISHOP, BLACK_PAWN, KING, QUEEN, ROOK, WHITE_PAWN, bit, first_on_ray
+DIRECTIONS = ((1, 0), (0, 1), (1, 1), (-1, 1), (-1, 0), (0, -1), (-1, -1), (1, -1))
+"""(file step, rank step). The first four raise the square number, the others lower it."""
+NO_DIRECTION = 8
+WHITE_PAWN, KNIGHT, BISHOP, ROOK, QUEEN, KING, BLACK_PAWN = range(1, 8)
+"""Kinds of attacker: piece types, with Black's pawn as a kind of its own."""
 
-_DIAGONAL = np.array([0, 0, 1, 1, 0, 0, 1, 1], bool)  # of geometry.DIRECTIONS
+
+@dataclass(frozen=True)
+class Tables:
+    """`attacks` uint64 [8 kinds, 64]; `direction` uint8 [64 * 64], from the first square to the second, 8 for no line;
+    `between` uint64 [64 * 64], the squares strictly between two on a line; `ray` uint64 [64 * 9], square by direction.
+    """
+
+    attacks: np.ndarray
+    direction: np.ndarray
+    between: np.ndarray
+    ray: np.ndarray
+
+
+@functools.cache
+def tables() -> Tables:
+    """The tables, made on first use (20 ms)."""
+    attacks = np.zeros((8, 64), np.uint64)
+    direction = np.full((64, 64), NO_DIRECTION, np.uint8)
+    between = np.zeros((64, 64), np.uint64)
+    ray = np.zeros((64, 9), np.uint64)
+    empty = chess.BaseBoard.empty()
+    for square in range(64):
+        for kind in range(WHITE_PAWN, BLACK_PAWN + 1):
+            piece = chess.Piece(chess.PAWN if kind == BLACK_PAWN else kind, kind != BLACK_PAWN)
+            empty.set_piece_at(square, piece)
+            attacks[kind, square] = empty.attacks_mask(square)
+            empty.remove_piece_at(square)
+        for number, (file_step, rank_step) in enumerate(DIRECTIONS):
+            file, rank, passed = square % 8 + file_step, square // 8 + rank_step, 0
+            while 0 <= file < 8 and 0 <= rank < 8:
+                other = rank * 8 + file
+                direction[square, other] = number
+                between[square, other] = passed
+                passed |= 1 << other
+                file, rank = file + file_step, rank + rank_step
+            ray[square, number] = passed
+    return Tables(attacks, direction.reshape(-1), between.reshape(-1), ray.reshape(-1))
+
+
+def _exponent(power_of_two: np.ndarray) -> np.ndarray:
+    """log2 of exact powers of two, uint64 [n] -> int64 [n], read off the float's exponent."""
+    return (power_of_two.astype(np.float64).view(np.int64) >> 52) - 1023
+
+
+def lowest(bits: np.ndarray) -> np.ndarray:
+    """Number of the lowest set bit, uint64 [n] of non-zero words -> int64 [n]."""
+    return _exponent(bits & (~bits + np.uint64(1)))
+
+
+def highest(bits: np.ndarray) -> np.ndarray:
+    """Number of the highest set bit, uint64 [n] of non-zero words -> int64 [n]."""
+    # Clearing the bit below the top one keeps the conversion from rounding up to the next power of two.
+    return _exponent(bits & ~(bits >> np.uint64(1)))
+
+
+def bit(squares: np.ndarray) -> np.ndarray:
+    """One-bit words of squares, uint64 [n]."""
+    return np.uint64(1) << squares.astype(np.uint64)
+
+
+def first_on_ray(square: np.ndarray, direction: np.ndarray, occupied: np.ndarray) -> np.ndarray:
+    """The nearest occupied square from `square` along `direction` (0..8), int64 [n], -1 where there is none."""
+    hit = tables().ray[square.astype(np.int64) * 9 + direction] & occupied
+    found = np.full(len(hit), -1, np.int64)
+    up = (direction < 4) & (hit != 0)
+    down = (direction >= 4) & (hit != 0)
+    found[up] = lowest(hit[up])
+    found[down] = highest(hit[down])
+    return found
+
+
+_DIAGONAL = np.array([0, 0, 1, 1, 0, 0, 1, 1], bool)  # of DIRECTIONS
 
 
 def squares_of(bits: np.ndarray) -> np.ndarray:
@@ -27,7 +105,7 @@ def bits_of(squares: np.ndarray) -> np.ndarray:
 def attacked(boards: np.ndarray, by_white: np.ndarray) -> np.ndarray:
     """Bit boards uint64 [n]: squares that a piece of this side attacks, its own pieces' squares too (as
     `chess.Board.is_attacked_by`)."""
-    table = geometry.tables()
+    table = tables()
     occupied = bits_of(boards != 0)
     found = np.zeros(len(boards), np.uint64)
     mine = np.where(by_white[:, None], boards, -boards)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from chessreg.games.geometry import BISHOP, BLACK_PAWN, KING, QUEEN, ROOK, WHITE_PAWN, bit, first_on_ray, lowest, tables
+from chessreg.games.attacks import BISHOP, BLACK_PAWN, KING, QUEEN, ROOK, WHITE_PAWN, bit, first_on_ray, lowest, tables
 
 _SLICE = 1 << 15  # plies at a time: the working arrays stay in the cache
 _WIDTH = 15  # ";" + five digits + "." + seven of SAN + " "

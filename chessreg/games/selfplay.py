@@ -24,11 +24,10 @@ import chess
 
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.games.adjudication import WIN_CP, Termination, game_over, lost_by
-from chessreg.games.engines import ENGINE_OPTIONS, EngineSpec, Limit, find_stockfish
+from chessreg.games.engines import ENGINE_OPTIONS, RATING_SCALE, EngineSpec, Limit, find_stockfish, level_rating
 from chessreg.games.openings import OpeningSpec, openings
 from chessreg.games.pgn import format_pgn
 from chessreg.games.pool import free_cores, white_centipawns
-from chessreg.games.ratings import RATING_SCALE, level_rating
 from chessreg.games.uci import UciProcess
 from chessreg.noise import generator, uniform
 

@@ -1,5 +1,8 @@
 """Classes of skill: games put into bins by one side's rating.
 
+Ratings of different sources, or of bullet and classical games, are not one scale, and a probe can tell sources apart
+without knowing anything of skill: so bins may lie within one source and time-control class.
+
 Karvonen 2024, section 3.2 (specification 1.4 and 4): `pandas.qcut` into six bins of White's Elo, of which the lowest
 and the highest are told apart. Beyond the paper, bins lie within one source and time-control class or are balanced
 over them, and ratings of different scales are refused.
@@ -8,18 +11,94 @@ over them, and ratings of different scales are refused.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from chessreg.errors import BadInputError
-from chessreg.games import strata
 from chessreg.noise import uniform
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from chessreg.games.dataset import Games
+
+
+COLUMNS = ("site", "event", "time_control")
+"""Columns of `games.parquet` that `strata` and `rating_scales` read."""
+
+_HOST = re.compile(r"(?:https?://)?(?:www\.)?([a-z0-9-]+(?:\.[a-z0-9-]+)*\.[a-z]{2,})(?:/|$)", re.IGNORECASE)
+_CLASSES = ("ultrabullet", "bullet", "blitz", "rapid", "classical", "correspondence", "standard")
+_STAGE = re.compile(r"(?:\d+/)?(\d+)(?:\+(\d+))?")
+
+
+@cache
+def source(site: str | None, event: str | None) -> str:
+    """The host of the Site tag, `generated` for our own engine games, `named site`, or `unnamed`.
+
+    >>> source("https://lichess.org/ljsUecFp", "Rated Rapid game"), source("Wijk aan Zee", None), source(None, None)
+    ('lichess.org', 'named site', 'unnamed')
+    """
+    from chessreg.games.selfplay import EVENT
+
+    if event == EVENT:
+        return "generated"
+    found = _HOST.match(site or "")
+    return found[1].lower() if found else "named site" if site else "unnamed"
+
+
+@cache
+def seconds(time_control: str | None) -> int | None:
+    """Estimated seconds of a player's game, as Lichess counts: base + 40 increments. None: no clock, or not readable.
+
+    >>> seconds("600+5"), seconds("300"), seconds("40/7200:3600"), seconds("-")
+    (800, 300, 10800, None)
+    """
+    total = 0
+    for stage in (time_control or "").split(":"):
+        found = _STAGE.fullmatch(stage.strip())
+        if not found:
+            return None
+        total += int(found[1]) + 40 * int(found[2] or 0)
+    return total
+
+
+@cache
+def time_class(time_control: str | None, event: str | None) -> str:
+    """Lichess's class by estimated duration; without a readable TimeControl the class that the Event tag names.
+
+    >>> time_class("600+5", None), time_class("-", "Rated Blitz game"), time_class("-", None)
+    ('rapid', 'blitz', 'no clock')
+    """
+    words = set((event or "").lower().split())
+    named = next((name for name in _CLASSES if name in words), None)
+    duration = seconds(time_control)
+    if duration is None:
+        return named or "no clock"
+    for name, limit in (("ultrabullet", 30), ("bullet", 180), ("blitz", 480), ("rapid", 1500)):
+        if duration < limit:
+            return name
+    return "classical"
+
+
+def strata(table: pa.Table) -> np.ndarray:
+    """`source/time class` of every game, an object array [n], from the columns `COLUMNS` of a dataset's table."""
+    rows = zip(*(table.column(name).to_pylist() for name in COLUMNS), strict=True)
+    return np.array([f"{source(site, event)}/{time_class(clock, event)}" for site, event, clock in rows], object)
+
+
+def rating_scales(table: pa.Table, dataset_scale: str | None) -> np.ndarray:
+    """Whose ratings each game's Elo tags hold, an object array [n]: the dataset's word, or else the source's."""
+    if dataset_scale:
+        return np.full(len(table), dataset_scale, object)
+    known = {"lichess.org": "lichess", "generated": "stockfish"}
+    pairs = zip(table.column("site").to_pylist(), table.column("event").to_pylist(), strict=True)
+    return np.array([known.get(source(*pair), "unknown") for pair in pairs], object)
+
 
 Rating = Literal["white_elo", "black_elo"]
 POLICIES = ("within", "balanced", "pooled")
@@ -148,10 +227,10 @@ def skill_classes(
     to every rating. Equal settings and games give equal classes, whatever the batch or the machine. Raises
     BadInputError for mixed rating scales, an unknown stratum, and when a class would be empty.
     """
-    table = games.take(places, [rule.rating, *strata.COLUMNS])
+    table = games.take(places, [rule.rating, *COLUMNS])
     rating = table.column(rule.rating).to_numpy(zero_copy_only=False).astype(np.float64)
-    stratum = strata.strata(table)
-    scales = strata.rating_scales(table, rating_scale)
+    stratum = strata(table)
+    scales = rating_scales(table, rating_scale)
     dropped: dict[str, int] = {}
 
     def leave_out(mask: np.ndarray, reason: str) -> np.ndarray:

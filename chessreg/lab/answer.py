@@ -15,7 +15,7 @@ import numpy as np
 from chessreg.errors import NotFoundError
 from chessreg.games.boardframe import Arrow, BoardFrame, Mark, squares_of
 from chessreg.games.labels import PIECE_CLASSES
-from chessreg.games.svg import render_text
+from chessreg.games.picture import render_text
 
 ARROWS = 3  # the moves that are drawn
 LEAST = 0.02  # less probable moves have no arrow

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from chessreg.errors import NotFoundError
+from chessreg.games.engines import level_rating, opponent_rating
 from chessreg.games.estimators import DRAW, ESTIMATORS, LOSS, WIN, Options, Pool, rate
-from chessreg.games.ratings import level_rating, opponent_rating
 
 SWEEPS = {  # wins, draws, losses against levels 0 to 10 (Junkin 2025, the author's committed sweeps)
     "Llama April": "100,0,0 98,0,2 98,1,1 94,0,6 84,1,15 80,3,17 72,5,23 63,2,35 52,3,45 43,6,51 29,13,58",

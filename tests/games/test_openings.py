@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.games.book import Book
-from chessreg.games.openings import SOURCES, Opening, OpeningSpec, openings, parse_opening
+from chessreg.games.openings import SOURCES, Book, Opening, OpeningSpec, openings, parse_opening
 from chessreg.noise import generator
 
 TSV = """eco\tname\tpgn

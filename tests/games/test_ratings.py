@@ -1,7 +1,6 @@
 """The level table."""
 
-from chessreg.games.engines import parse_engine
-from chessreg.games.ratings import engine_rating, level_rating
+from chessreg.games.engines import engine_rating, level_rating, parse_engine
 
 
 def test_levels_have_the_published_ratings_and_no_invented_ones() -> None:

@@ -18,8 +18,8 @@ import zstandard
 
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.games.adjudication import Termination
+from chessreg.games.engines import level_rating
 from chessreg.games.openings import OpeningSpec, openings
-from chessreg.games.ratings import level_rating
 from chessreg.games.selfplay import LEVELS, GeneratedGame, generate, pairing
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,8 +8,7 @@ import chess
 import pytest
 
 from chessreg.errors import BadInputError
-from chessreg.games.book import Book
-from chessreg.games.openings import openings, parse_opening
+from chessreg.games.openings import Book, openings, parse_opening
 from chessreg.games.shortest import shortest_game
 from chessreg.noise import generator
 

@@ -6,8 +6,16 @@ import numpy as np
 import pytest
 
 from chessreg.errors import BadInputError
-from chessreg.games.skill import SkillRule, bin_of, quantile_edges, skill_classes
-from chessreg.games.strata import rating_scales, seconds, source, time_class
+from chessreg.games.skill import (
+    SkillRule,
+    bin_of,
+    quantile_edges,
+    rating_scales,
+    seconds,
+    skill_classes,
+    source,
+    time_class,
+)
 
 pa = pytest.importorskip("pyarrow")
 

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import chess
 
 from chessreg.games.boardframe import BoardFrame
-from chessreg.games.svg import render_svg, render_text
+from chessreg.games.picture import render_svg, render_text
 
 SVG = "{http://www.w3.org/2000/svg}"
 

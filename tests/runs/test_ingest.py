@@ -10,8 +10,7 @@ from sqlalchemy import func, select
 from chessreg.registry import tables
 from chessreg.runs.ingest import ingest, put_back, take_in_waiting, waiting
 from chessreg.session import open_session
-from store.fragment_file import SUFFIX, uuid7
-from store.fragments import FragmentWriter, adopt, ingested
+from store.fragments import SUFFIX, FragmentWriter, adopt, ingested, uuid7
 
 
 def count(session, table):

@@ -263,14 +263,14 @@ def test_a_refused_fragment_can_be_set_aside_by_hand(store: Store) -> None:
 def test_a_full_disk_keeps_the_rows_for_another_try(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     import errno
 
-    from store import fragment_file
+    from store import fragments
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     writer = FragmentWriter(store, "run1", "a")
     writer.add("trial", {"n": 1})
-    monkeypatch.setattr(fragment_file, "write_synced", full)
+    monkeypatch.setattr(fragments, "write_synced", full)
     with pytest.raises(StoreError, match="the disk is full"):
         writer.flush()
     assert pending(store) == []

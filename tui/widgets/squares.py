@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from chessreg.games.boardframe import EMPTY, BoardFrame, Mark
-from chessreg.games.svg import MARK_SIGNS  # the same signs that `chessreg board` prints
+from chessreg.games.picture import MARK_SIGNS  # the same signs that `chessreg board` prints
 
 Size = Literal["small", "medium", "large"]
 SQUARE: dict[Size, tuple[int, int]] = {"small": (2, 1), "medium": (4, 2), "large": (6, 3)}  # cells wide, lines high

@@ -10,8 +10,8 @@ from pydantic import BaseModel, Field, field_validator
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.rating.pool import Loaded, Player, load, pair
+from chessreg.games.engines import ANCHOR_ERROR
 from chessreg.games.estimators import ESTIMATORS, Options, Rated, rate
-from chessreg.games.ratings import ANCHOR_ERROR
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import Ref, Spec
 

@@ -15,8 +15,8 @@ from sqlalchemy import select
 from chessreg.entities.game import describe_intervention
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.adjudication import Termination, score
+from chessreg.games.engines import TABLES, opponent_rating
 from chessreg.games.estimators import DRAW, JOINT, LOSS, WIN, Pool
-from chessreg.games.ratings import TABLES, opponent_rating
 from chessreg.registry import names, tables
 from chessreg.registry.identity import short
 

@@ -5,7 +5,7 @@ bootstrap's resamples are the others, so that every estimator has intervals. Rat
 expected score of 10/11.
 """
 
-from chessreg.games.estimators import anchored, joint  # registers them
+from chessreg.games.estimators import methods  # registers them
 from chessreg.games.estimators.base import (
     DRAW,
     ESTIMATORS,
@@ -15,8 +15,9 @@ from chessreg.games.estimators.base import (
     Counts,
     Options,
     Pool,
+    Rated,
+    rate,
 )
-from chessreg.games.estimators.intervals import Rated, rate
 
 __all__ = [
     "DRAW",
@@ -28,7 +29,6 @@ __all__ = [
     "Options",
     "Pool",
     "Rated",
-    "anchored",
-    "joint",
+    "methods",
     "rate",
 ]

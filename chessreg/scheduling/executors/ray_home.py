@@ -42,8 +42,7 @@ class Home:
 
     def fragment(self, name: str, data: bytes, attempt: str | None, items: list[Any]) -> None:
         """Take in a fragment of which all bytes are here, and say that they are."""
-        from store.fragment_file import place
-        from store.fragments import Fragment
+        from store.fragments import Fragment, place
 
         incoming = self.store.incoming / name
         run_id = Fragment.at(incoming).run_id
