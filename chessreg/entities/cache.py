@@ -84,20 +84,20 @@ class CachedActivations:
         return self.array.iter_batches(hook_point(layer), batch_rows, seed=seed, epoch=epoch)
 
 
-def load_cache(inputs: Inputs, recipe: str, field: str = "cache") -> CachedActivations:
+def load_cache(inputs: Inputs, reference: str, field: str = "cache") -> CachedActivations:
     """The activations behind an input reference. Raises NotFoundError or BadInputError when they are not all here."""
     from store.arrays import ActivationArray
 
-    run = inputs.run(recipe, "cache")
+    run = inputs.run(reference, "cache")
     rows: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, run)
     for row in rows:
-        inputs.located(field, recipe, row.digest, run.id, array=row.path.removeprefix("arrays/"))
+        inputs.located(field, reference, row.digest, run.id, array=row.path.removeprefix("arrays/"))
     return CachedActivations(run, rows, ActivationArray.open(*(inputs.store.root / row.path for row in rows)))
 
 
-def cached_layers(inputs: Inputs, recipe: str) -> tuple[int, ...]:
+def cached_layers(inputs: Inputs, reference: str) -> tuple[int, ...]:
     """The layers of a cache run, from its rows alone."""
-    rows: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, inputs.run(recipe, "cache"))
+    rows: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, inputs.run(reference, "cache"))
     return tuple(layer_of(point) for point in rows[0].hook_points)
 
 

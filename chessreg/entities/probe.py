@@ -37,35 +37,35 @@ class FittedProbe:
     detail: Mapping[str, Any] = field(default_factory=dict)  # meta.json: skill report, mean and std of ratings, …
 
 
-def probe_rows(inputs: Inputs, recipe: str) -> dict[int, tables.Probe]:
+def probe_rows(inputs: Inputs, reference: str) -> dict[int, tables.Probe]:
     """The rows of a probe run by layer."""
-    rows: list[tables.Probe] = inputs.rows(tables.Probe, inputs.run(recipe))
+    rows: list[tables.Probe] = inputs.rows(tables.Probe, inputs.run(reference))
     return {row.layer: row for row in rows}
 
 
-def load_probe(inputs: Inputs, recipe: str, layer: int | None = None) -> FittedProbe:
+def load_probe(inputs: Inputs, reference: str, layer: int | None = None) -> FittedProbe:
     """The probe of one layer of a probe run; without a layer the one that its validation games choose."""
     from safetensors.numpy import load_file
 
-    rows = probe_rows(inputs, recipe)
+    rows = probe_rows(inputs, reference)
     wanted = layer
     if wanted is None:
-        wanted = next(iter(rows)) if len(rows) == 1 else best_layer(inputs, recipe)
+        wanted = next(iter(rows)) if len(rows) == 1 else best_layer(inputs, reference)
     if wanted not in rows:
         raise BadInputError(f"that probe run has no layer {wanted}", f"it has {', '.join(map(str, rows))}")
     row = rows[wanted]
-    found = inputs.located(f"probe layer {wanted}", recipe, row.artefact, row.run_id)
+    found = inputs.located(f"probe layer {wanted}", reference, row.artefact, row.run_id)
     weight = load_file(found.path / "probe.safetensors")["weight"]
     return FittedProbe(weight, row.hook_point, row.layer, row.label, bool(row.detail["centred"]), dict(row.detail))
 
 
-def best_layer(inputs: Inputs, recipe: str, on: Literal["validation", "test"] = "validation") -> int:
+def best_layer(inputs: Inputs, reference: str, on: Literal["validation", "test"] = "validation") -> int:
     """The layer of a probe run with the highest accuracy (of regression: the lowest error) on its validation games.
 
     on="test" chooses on the test games, as the paper did (specification 3.5): what it then scores there is biased
     upwards, and a table that shows it says so.
     """
-    run = inputs.run(recipe)
+    run = inputs.run(reference)
     scores, metric = tables.Score, tables.MetricPoint
     with inputs.database.read() as session:
         found = session.execute(
@@ -206,7 +206,7 @@ def norms_and_cosines(inputs: Inputs, row: Row, square: str | None) -> tuple[dic
 
     Raises NotFoundError when the probe's bytes are not here, BadInputError for a square that it does not read.
     """
-    weight = load_probe(inputs, inputs.recipe("run:probe", row["run_id"].hex), row["layer"]).weight
+    weight = load_probe(inputs, inputs.reference("run:probe", row["run_id"].hex), row["layer"]).weight
     squares, named = weight.shape[1], class_names(row["label"], weight.shape[2])
     if square is not None:
         if squares != 64 or square not in chess.SQUARE_NAMES:

@@ -75,47 +75,47 @@ def cosine(one: np.ndarray, other: np.ndarray, centre: bool = False) -> float:
     return float(a @ b / size) if size else 0.0
 
 
-def vector_rows(inputs: Inputs, recipe: str) -> dict[int, tables.Vector]:
+def vector_rows(inputs: Inputs, reference: str) -> dict[int, tables.Vector]:
     """The rows of a vector run by layer."""
-    rows: list[tables.Vector] = inputs.rows(tables.Vector, inputs.run(recipe, "vector"))
+    rows: list[tables.Vector] = inputs.rows(tables.Vector, inputs.run(reference, "vector"))
     return {row.layer: row for row in rows}
 
 
-def load_direction(inputs: Inputs, recipe: str, layer: int) -> Direction:
+def load_direction(inputs: Inputs, reference: str, layer: int) -> Direction:
     """The direction of one layer of a vector run, with its two sides where it has them."""
-    rows = vector_rows(inputs, recipe)
+    rows = vector_rows(inputs, reference)
     if layer not in rows:
         raise BadInputError(f"that vector run has no layer {layer}", f"it has {', '.join(map(str, sorted(rows)))}")
-    return read_vector(inputs, recipe, rows[layer])
+    return read_vector(inputs, reference, rows[layer])
 
 
-def read_vector(inputs: Inputs, recipe: str, row: tables.Vector) -> Direction:
+def read_vector(inputs: Inputs, reference: str, row: tables.Vector) -> Direction:
     """The direction behind a row of the table `vector`."""
     from safetensors.numpy import load_file
 
-    folder = inputs.located(f"vector layer {row.layer}", recipe, row.artefact, row.run_id).path
+    folder = inputs.located(f"vector layer {row.layer}", reference, row.artefact, row.run_id).path
     found = load_file(folder / "vector.safetensors")
     return Direction(found["vector"], found.get("high"), found.get("low"), dict(row.detail))
 
 
-def load_vector(inputs: Inputs, recipe: str, layer: int) -> np.ndarray:
+def load_vector(inputs: Inputs, reference: str, layer: int) -> np.ndarray:
     """The vector of one layer of a vector run, float32 [d_model]."""
-    return load_direction(inputs, recipe, layer).vector
+    return load_direction(inputs, reference, layer).vector
 
 
-def cosines(inputs: Inputs, recipe: str, layer: int) -> list[dict[str, Any]]:
+def cosines(inputs: Inputs, reference: str, layer: int) -> list[dict[str, Any]]:
     """This vector against the others of its layer and model: run_id, name, source, seed, norm, cosine; nearest first.
 
     Vectors of raw and of centred residuals are compared without their means. Those whose file is not here are left
     out, and nothing is compared with one whose own file is elsewhere; at most the newest 200 are read. Raises
     BadInputError when the run has no such layer.
     """
-    rows = vector_rows(inputs, recipe)
+    rows = vector_rows(inputs, reference)
     if layer not in rows:
         raise BadInputError(f"that vector run has no layer {layer}", f"it has {', '.join(map(str, sorted(rows)))}")
     mine = rows[layer]
     try:
-        vector = read_vector(inputs, recipe, mine).vector
+        vector = read_vector(inputs, reference, mine).vector
     except (NotFoundError, NotInStoreError):
         return []
     with inputs.database.read() as session:
@@ -153,11 +153,11 @@ def others(inputs: Inputs, mine: tables.Vector) -> Iterator[tuple[tables.Vector,
         yield row, values
 
 
-def between_layers(inputs: Inputs, recipe: str) -> tuple[list[int], np.ndarray]:
+def between_layers(inputs: Inputs, reference: str) -> tuple[list[int], np.ndarray]:
     """The layers of a vector run, and the cosines between their vectors, float64 [layers, layers]."""
-    rows = vector_rows(inputs, recipe)
+    rows = vector_rows(inputs, reference)
     layers = sorted(rows)
-    vectors = [read_vector(inputs, recipe, rows[layer]).vector for layer in layers]
+    vectors = [read_vector(inputs, reference, rows[layer]).vector for layer in layers]
     return layers, np.array([[cosine(a, b) for b in vectors] for a in vectors])
 
 
@@ -219,15 +219,15 @@ class Vectors(Entity):
         with session.database.read() as sql:
             rows = self.rows(sql, reference)
         inputs = session.inputs
-        recipe = inputs.recipe("run:vector", rows[0]["run_id"].hex)
+        mine = inputs.reference("run:vector", rows[0]["run_id"].hex)
         if (against := options.get("against")) is not None:
-            both = of_run(inputs, recipe, inputs.recipe("run:vector", against))
+            both = of_run(inputs, mine, inputs.reference("run:vector", against))
             if not both:
                 raise BadInputError(f"{reference} and {against} have no layer in common", "chessreg vector list")
             return Printed([{"layer": number, "cosine": value} for number, value in both.items()])
         row, remarks = self.chosen(rows, reference, options.get("layer")), []
         try:
-            row["cosines"] = cosines(inputs, recipe, row["layer"])
+            row["cosines"] = cosines(inputs, mine, row["layer"])
         except NotFoundError as error:
             row["cosines"] = []
             remarks.append(f"no cosines: {error.message}")
@@ -264,7 +264,7 @@ def beside(inputs: Inputs, run_id: UUID, layers: Sequence[int]) -> list[Row]:
     found: list[Row] = []
     for layer in layers:
         try:
-            near = cosines(inputs, inputs.recipe("run:vector", run_id.hex), layer)
+            near = cosines(inputs, inputs.reference("run:vector", run_id.hex), layer)
         except ChessregError:  # its file is elsewhere
             continue
         found += [{"layer": layer, **row, "name": row["name"] or row["run_id"].hex[-6:],

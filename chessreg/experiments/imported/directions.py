@@ -84,7 +84,7 @@ class _ImportedDirections(Kind):
         return len(spec.files)
 
     def estimate(self, spec: Any, inputs: Inputs) -> Estimate:
-        size = sum(inputs.artefact("files", recipe).path.stat().st_size for recipe in spec.files)
+        size = sum(inputs.artefact("files", reference).path.stat().st_size for reference in spec.files)
         return Estimate({"metric_point": 4 * len(spec.files)}, size)
 
 

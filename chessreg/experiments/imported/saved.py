@@ -48,12 +48,14 @@ def how_made(spec: ImportedVectorSpec, file: VectorFile) -> str:
     return spec.source
 
 
-def read_all(recipes: Sequence[str], inputs: Inputs, read: Callable[..., F]) -> list[F]:
+def read_all(references: Sequence[str], inputs: Inputs, read: Callable[..., F]) -> list[F]:
     """Every file, by its content alone: in the store it has no name of its own."""
     found: list[F] = []
-    for number, recipe in enumerate(recipes, 1):
-        path = inputs.store.artefact(inputs.artefact("files", recipe).digest).file
-        found.append(read(path, f"file {number} ({recipe[7:19]}…)" if len(recipes) > 1 else f"file {recipe[7:19]}…"))
+    for number, reference in enumerate(references, 1):
+        path = inputs.store.artefact(inputs.artefact("files", reference).digest).file
+        found.append(
+            read(path, f"file {number} ({reference[7:19]}…)" if len(references) > 1 else f"file {reference[7:19]}…")
+        )
     return found
 
 
@@ -111,7 +113,7 @@ def checkpoint_of(
     """The checkpoint that was named, if it can be the files' model by its width and layers. Raises BadInputError."""
     if spec.checkpoint is None:
         return None
-    checkpoint, _ = inputs.checkpoint(inputs.recipe("checkpoint", spec.checkpoint))
+    checkpoint, _ = inputs.checkpoint(inputs.reference("checkpoint", spec.checkpoint))
     name = f"checkpoint {checkpoint.id.hex[-6:]}"
     for unit, file in enumerate(found):
         width = len(file.weight if isinstance(file, ProbeFile) else file.vector)

@@ -153,8 +153,8 @@ def emit_overlap(task: Task[ApplySpec, How], data: ProbeData) -> None:
         return
     inputs, spec = task.inputs, task.spec
     mine = data.evaluated(data.rows)
-    for name, recipe in (("checkpoint", data.cache.checkpoint), ("probe", spec.probe)):
-        found = overlap.measure(inputs, recipe, mine, task.progress)
+    for name, reference in (("checkpoint", data.cache.checkpoint), ("probe", spec.probe)):
+        found = overlap.measure(inputs, reference, mine, task.progress)
         for what in ("games", "openings", "positions"):
             value = getattr(found, what)
             if value is not None:

@@ -56,7 +56,7 @@ class ProbeData:
     def load(
         cls,
         inputs: Inputs,
-        recipe: str,
+        reference: str,
         label_name: str,
         field: str,
         *,
@@ -76,7 +76,7 @@ class ProbeData:
         game: only the rows of this one are usable and have a label, as one board view needs. truth: False for games
         whose skill or rating is of no matter; `labels` is then 0 there.
         """
-        cache = load_cache(inputs, recipe, field)
+        cache = load_cache(inputs, reference, field)
         wanted = labels.label(label_name)
         items, _ = inputs.items(cache.dataset)
         if wanted.source != "position" and holds_positions(items):

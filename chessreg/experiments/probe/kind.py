@@ -92,9 +92,9 @@ def caches(spec: ProbeSpec) -> list[str]:
 def skill_remarks(spec: ProbeSpec, inputs: Inputs) -> list[str]:
     """How many games of which skill the caches have."""
     remarks, fitted = [], None
-    for name, recipe in zip(("fit", "test"), caches(spec), strict=False):
-        _, places = cached_items(inputs, recipe)
-        dataset = inputs.run(recipe, "cache").spec["dataset"]
+    for name, reference in zip(("fit", "test"), caches(spec), strict=False):
+        _, places = cached_items(inputs, reference)
+        dataset = inputs.run(reference, "cache").spec["dataset"]
         found = classes_of(inputs, dataset, places, spec.skill, spec.seed, fitted)
         fitted = fitted or found.report
         remarks.append(f"{name}: {found.report}")

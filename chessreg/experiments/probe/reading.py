@@ -199,9 +199,9 @@ def frames_of_score(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
     with inputs.database.read() as session:
         run = session.get_one(tables.Run, UUID(str(row["run_id"])))
         spec = ProbeSpec(**run.spec)
-        recipe = f"run:{run.spec_hash}"
+        reference = f"run:{run.spec_hash}"
     tested = bool(row["split"] == "test" and spec.test_cache)
-    probe = load_probe(inputs, recipe, int(row["layer"]))
+    probe = load_probe(inputs, reference, int(row["layer"]))
     data = ProbeData.load(
         inputs,
         spec.test_cache if tested and spec.test_cache else spec.cache,

@@ -113,10 +113,10 @@ class ProbeWork:
             test = self.load(self.spec.test_cache, "test_cache", report)
             self.tested.append(("test", test, test.rows))
 
-    def load(self, recipe: str, field: str, fitted: Any = None) -> ProbeData:
+    def load(self, reference: str, field: str, fitted: Any = None) -> ProbeData:
         spec = self.spec
         return ProbeData.load(
-            self.task.inputs, recipe, spec.label, field,
+            self.task.inputs, reference, spec.label, field,
             first=spec.first, last=spec.last, skill=spec.skill, seed=spec.seed, fitted=fitted, allocate=self.allocate,
         )  # fmt: skip
 

@@ -65,9 +65,9 @@ def selection_of(settings: Mapping[str, Any]) -> GameSelection:
     return GameSelection(**{name: value for name, value in settings.items() if name in GameSelection.model_fields})
 
 
-def cached_items(inputs: Inputs, recipe: str) -> tuple[Games | Positions, np.ndarray]:
+def cached_items(inputs: Inputs, reference: str) -> tuple[Games | Positions, np.ndarray]:
     """The dataset of a cache run, and the places of its games or positions in it."""
-    return select_items(selection_of(inputs.run(recipe, "cache").spec), inputs)
+    return select_items(selection_of(inputs.run(reference, "cache").spec), inputs)
 
 
 def turn_prompts(encoding: Encoding, games: Games, places: np.ndarray, side: str) -> list[dict[int, tuple[int, ...]]]:

@@ -120,14 +120,14 @@ class Overlap:
 
 
 def measure(
-    inputs: Inputs, recipe: str, evaluated: Evaluated, on_progress: Callable[[float, str], None] | None = None
+    inputs: Inputs, reference: str, evaluated: Evaluated, on_progress: Callable[[float, str], None] | None = None
 ) -> Overlap:
-    """What `evaluated` shares with the games behind a recipe: a checkpoint, or a probe, vector or cache run.
+    """What `evaluated` shares with the games behind a reference: a checkpoint, or a probe, vector or cache run.
 
     Reads the training games once, in pieces: about 3 million positions a second. `on_progress` gets their share.
     """
     sizes = len(evaluated.games), len(evaluated.openings), len(np.unique(evaluated.positions))
-    trained, why = trained_on(inputs, recipe)
+    trained, why = trained_on(inputs, reference)
     if trained is None:
         return Overlap(None, None, None, *sizes, None, why)
     return _intersection(trained, evaluated, on_progress)
@@ -139,10 +139,10 @@ def measure_games(trained: Trained, evaluated: Evaluated) -> Overlap:
 
 
 def refuse(
-    inputs: Inputs, recipe: str, games: Games | Positions, places: np.ndarray, allow: bool, what: str = "the model"
+    inputs: Inputs, reference: str, games: Games | Positions, places: np.ndarray, allow: bool, what: str = "the model"
 ) -> None:
     """Raise BadInputError when whole games of an evaluation were trained on, unless that is allowed. Quick."""
-    trained, _ = trained_on(inputs, recipe)
+    trained, _ = trained_on(inputs, reference)
     refuse_games(trained or [], games.hashes[places], allow, what)
 
 
@@ -163,13 +163,13 @@ def refuse_games(trained: Trained, hashes: np.ndarray, allow: bool, what: str) -
         )
 
 
-def trained_on(inputs: Inputs, recipe: str) -> tuple[Trained | None, str | None]:
+def trained_on(inputs: Inputs, reference: str) -> tuple[Trained | None, str | None]:
     """The games that a checkpoint, probe, vector or cache was made from, or None and why they are unknown.
 
     A probe's and a vector's are the games of its cache, the held-out ones too; a vector's without a cache are those
     that were put into classes.
     """
-    run = None if recipe.startswith("sha256:") else inputs.run(recipe, complete=False)
+    run = None if reference.startswith("sha256:") else inputs.run(reference, complete=False)
     for source in ("cache", "probe", "of"):  # a vector is made from a cache, a probe's weights or another vector
         if run is not None and isinstance(run.spec.get(source), str):
             return trained_on(inputs, run.spec[source])
@@ -178,7 +178,7 @@ def trained_on(inputs: Inputs, recipe: str) -> tuple[Trained | None, str | None]
     if run is not None and run.kind != "train":
         return None, f"a {run.kind} run does not say what it was made from"
     try:
-        checkpoint, _ = inputs.checkpoint(recipe)
+        checkpoint, _ = inputs.checkpoint(reference)
     except NotFoundError:
         return None, "it was imported, and its file does not say"
     if checkpoint.training_datasets is None:

@@ -38,9 +38,9 @@ class SkillSettings(Settings):
         return SkillRule(**self.model_dump(), seed=seed)
 
 
-def rating_scale(inputs: Inputs, recipe: str) -> str | None:
-    """The rating scale of a dataset recipe's dataset (lichess, stockfish, fide), None when it is not known."""
-    identity = recipe.removeprefix("dataset:")[:64]
+def rating_scale(inputs: Inputs, reference: str) -> str | None:
+    """The rating scale of a dataset reference's dataset (lichess, stockfish, fide), None when it is not known."""
+    identity = reference.removeprefix("dataset:")[:64]
     with inputs.database.read() as session:
         return session.scalars(select(tables.Dataset.rating_scale).where(tables.Dataset.identity == identity)).first()
 
@@ -53,7 +53,7 @@ def classes_of(
     seed: int,
     fitted: SkillReport | None = None,
 ) -> SkillClasses:
-    """Classes of the games at row positions `places` of a dataset recipe. Raises as `games.skill.skill_classes`."""
+    """Classes of the games at row positions `places` of a dataset reference. Raises as `games.skill.skill_classes`."""
     from chessreg.games.skill import skill_classes
 
     games, _ = inputs.dataset(dataset)

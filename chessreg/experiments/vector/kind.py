@@ -56,8 +56,8 @@ class Vector(Kind):
             labelled(spec, inputs)
         if spec.source in CONTRASTS:
             games = gather(spec, inputs)
-            recipe = checkpoint_of(spec, inputs)
-            overlap.refuse(inputs, recipe, games.games, games.places, spec.allow_overlap)
+            reference = checkpoint_of(spec, inputs)
+            overlap.refuse(inputs, reference, games.games, games.places, spec.allow_overlap)
 
     def run(self, task: Task[VectorSpec, VectorHow]) -> None:
         every = layers_of(task.spec, task.inputs)

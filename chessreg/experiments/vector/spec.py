@@ -133,7 +133,7 @@ AUTHORS: dict[str, Any] = {
 
 
 def checkpoint_of(spec: VectorSpec, inputs: Inputs) -> str:
-    """The recipe of the model that a contrast is taken in."""
+    """The reference of the model that a contrast is taken in."""
     if spec.cache is None:
         assert spec.checkpoint
         return spec.checkpoint
