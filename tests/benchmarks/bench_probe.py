@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from sqlalchemy import func, select
 
-from chessreg.encodings.tokenizers import tokenizer
+from chessreg.encodings import encoding
 from chessreg.entities.adding import add_sample
 from chessreg.entities.cache import load_cache
 from chessreg.entities.checkpoint import import_reference
@@ -73,7 +73,7 @@ def plain_step(
 def plain_step_seconds(session: Session, texts: list[str], steps: int) -> float:
     """Seconds of one training step of the plain way, for one layer."""
     model = session.model("reference", prepare())
-    encode = tokenizer("pgn-char-32").encode
+    encode = encoding("pgn-char-32").encode
     weight = first_weight(model.d_model)
     optimizer = optimizer_of(weight)
     began = time.perf_counter()

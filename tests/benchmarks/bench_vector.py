@@ -19,8 +19,7 @@ import time
 import numpy as np
 import torch
 
-from chessreg.encodings.positions import find
-from chessreg.encodings.tokenizers import tokenizer
+from chessreg.encodings.pgn_char import PgnChar
 from chessreg.entities.adding import add_sample
 from chessreg.entities.checkpoint import import_reference
 from chessreg.experiments.settings.skill import SkillSettings
@@ -36,14 +35,15 @@ AUTHORS_LENGTH = 364  # tokens of each game that the author's code runs
 
 def plain_layer(model: LanguageModel, texts: list[str], classes: np.ndarray, layer: int) -> np.ndarray:
     """The difference of one layer, a game at a time, the whole network each time; float64 [d_model]."""
-    encode = tokenizer("pgn-char-32").encode
+    pgn = PgnChar()
     sums, games = np.zeros((2, model.d_model)), np.zeros(2)
     kept: list[torch.Tensor] = []
     handle = model.blocks[layer].register_forward_hook(lambda block, given, residual: kept.append(residual))
     for text, k in zip(texts, classes.tolist(), strict=True):
         kept.clear()
-        characters, plies = find("dots", text)
-        tokens = torch.from_numpy(encode(text[:AUTHORS_LENGTH]).astype(np.int64))[None]
+        sites = pgn.sites("dots", pgn.texts([text]))
+        characters, plies = sites.token, sites.ply
+        tokens = torch.from_numpy(pgn.encode(text[:AUTHORS_LENGTH]).astype(np.int64))[None]
         with torch.inference_mode():
             model.network.hidden(tokens)
         at = characters[(plies >= 50) & (plies <= 64)]
@@ -56,11 +56,12 @@ def plain_layer(model: LanguageModel, texts: list[str], classes: np.ndarray, lay
 @torch.inference_mode()
 def bare_passes(model: LanguageModel, texts: list[str], batch: int) -> float:
     """Seconds for the blocks alone over the tokens that our pass needs, batched as it batches them."""
-    encode = tokenizer("pgn-char-32").encode
+    pgn = PgnChar()
     rows = []
     for text in texts:
-        characters, plies = find("dots", text)
-        rows.append(encode(text[: characters[plies <= 64][-1] + 1]))
+        sites = pgn.sites("dots", pgn.texts([text]))
+        characters, plies = sites.token, sites.ply
+        rows.append(pgn.encode(text[: characters[plies <= 64][-1] + 1]))
     rows.sort(key=len)
     began = time.perf_counter()
     for start in range(0, len(rows), batch):

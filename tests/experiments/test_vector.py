@@ -121,8 +121,7 @@ def test_a_killed_pass_goes_on_from_the_games_it_had(world_session, monkeypatch)
 def test_each_layer_of_a_cascade_sees_the_earlier_vectors_added(world_session):
     import torch
 
-    from chessreg.encodings.positions import find
-    from chessreg.encodings.tokenizers import PgnCharacters
+    from chessreg.encodings.pgn_char import PgnChar
     from chessreg.experiments.vector.contrast import gather
     from chessreg.models.edits import ResidualEdit
 
@@ -139,8 +138,10 @@ def test_each_layer_of_a_cascade_sees_the_earlier_vectors_added(world_session):
     games, model = gather(frozen, inputs), world_session.model("reference")
     sides = {0: [], 1: []}
     for text, k in zip(games.games.texts(games.places), games.classes, strict=True):
-        characters, plies = find("dots", text)
-        tokens = torch.from_numpy(PgnCharacters().encode(text).astype(np.int64))[None]
+        encoded = PgnChar().texts([text])
+        sites = PgnChar().sites("dots", encoded)
+        characters, plies = sites.token, sites.ply
+        tokens = torch.from_numpy(encoded.ids.astype(np.int64))[None]
         residual = model.residuals(tokens, [1], edits=[ResidualEdit(0, torch.from_numpy(first), 1.2)])[0, 0].numpy()
         sides[int(k)].append(residual[characters[(plies >= 6) & (plies <= 20)]])
     expected = np.concatenate(sides[1]).mean(0) - np.concatenate(sides[0]).mean(0)

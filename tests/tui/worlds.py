@@ -42,12 +42,12 @@ def bigram_checkpoint(folder: Path, texts: list[str]) -> None:
     that games have retries and forfeits."""
     import torch
 
-    from chessreg.encodings.tokenizers import PgnCharacters
+    from chessreg.encodings.pgn_char import PgnChar
     from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
     from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 
     torch.set_num_threads(1)
-    pgn = PgnCharacters()
+    pgn = PgnChar()
     counts = np.full((pgn.size, pgn.size), 0.02)
     for text in texts:
         ids = pgn.encode(text)
@@ -66,7 +66,7 @@ def bigram_checkpoint(folder: Path, texts: list[str]) -> None:
         block.mlp.c_fc.weight.copy_(10 * unit)
         block.mlp.c_proj.weight.copy_((out * 4096).round() / 4096)  # the same bits on every CPU
         model.ln_f.weight.fill_(2.5)
-    save_checkpoint(model, folder, CheckpointInfo.of(model, PgnCharacters.name, source={"format": "test"}))
+    save_checkpoint(model, folder, CheckpointInfo.of(model, PgnChar.name, source={"format": "test"}))
 
 
 @contextmanager
@@ -83,17 +83,17 @@ def same_code() -> Iterator[None]:
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with registry and store: a dataset, a model, caches, a probe, edits, two matches, the toy, and a run
     that was interrupted."""
-    from chessreg.encodings.tokenizers import PgnCharacters
     from chessreg.experiments.cache import CacheSpec
     from chessreg.experiments.edit.spec import EditSpec
     from chessreg.experiments.play.kind import PlayHow, PlaySpec
     from chessreg.experiments.probe import ProbeSpec
+    from chessreg.games.movetext import numbered
 
     root = tmp_path_factory.mktemp("tui")
     games = list(random_games(24))
     (root / "games.pgn").write_text("".join(f"{game}\n\n" for game in games))
     sans = [[node.san() for node in game.mainline()] for game in games]
-    bigram_checkpoint(root / "bigram", [PgnCharacters().render(moves) + " " for moves in sans])
+    bigram_checkpoint(root / "bigram", [numbered(moves) + " " for moves in sans])
     play = PlaySpec(
         checkpoint="bigram", opponent="random", games=3, opening="random:6", move_limit=8, adjudication="none"
     )
@@ -141,7 +141,7 @@ def session(world: Path) -> Iterator[Session]:
 def studied(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the world with more to compare: a longer probe, a model of three layers with its untrained twin and its
     probe, vectors and a control, legality, two trainings, and the interrupted run brought to its end."""
-    from chessreg.encodings.tokenizers import PgnCharacters
+    from chessreg.encodings.pgn_char import PgnChar
     from chessreg.entities.checkpoint import random_twin
     from chessreg.experiments.cache import CacheSpec
     from chessreg.experiments.legality import LegalitySpec
@@ -155,7 +155,7 @@ def studied(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("studied") / "world"
     shutil.copytree(world, root)
     deep = random_gpt2(GPT2Config(n_layer=3, n_head=1, n_embd=16, block_size=512, vocab_size=32), 7)
-    save_checkpoint(deep, root / "deep", CheckpointInfo.of(deep, PgnCharacters.name, source={"format": "test"}))
+    save_checkpoint(deep, root / "deep", CheckpointInfo.of(deep, PgnChar.name, source={"format": "test"}))
     place = ["--registry", str(root / "registry.db"), "--store", str(root / "store")]
     assert run_command_line([*place, "import", "checkpoint", str(root / "deep"), "--name", "deep"]) == 0
     with same_code(), open_session(str(root / "registry.db"), root / "store") as session:
