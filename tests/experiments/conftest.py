@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from chessreg.encodings.pgn_char import PgnChar
-from chessreg.games.movetext import numbered
+from chessreg.encodings import encoding
 from chessreg.games.openings import OpeningSpec, openings
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
@@ -23,24 +22,28 @@ from chessreg.models.language_model import LanguageModel
 torch.set_num_threads(1)  # tiny matrices: a second thread only waits
 
 
-def transitions(likes: str = "") -> np.ndarray:
-    """log P(next character | character) in the text of random games, float64 [32, 32], those of `likes` made likely."""
-    pgn = PgnChar()
-    counts = np.full((pgn.size, pgn.size), 0.02)
+def transitions(likes: str, name: str) -> np.ndarray:
+    """log P(next token | token) in random games, float64 [tokens, tokens], those of `likes` made likely."""
+    written = encoding(name)
+    counts = np.full((written.size, written.size), 0.02)
     for opening in openings(OpeningSpec("random", "30"), 0, range(60)):
-        ids = pgn.encode(numbered(opening.sans) + " ")
+        board = opening.board()
+        last = board.pop()
+        ids = np.array([*written.prompt(opening.sans[:-1]), *written.answer(board, last)])
         np.add.at(counts, (ids[:-1], ids[1:]), 1)
-    ids = pgn.encode(likes)
+    ids = written.encode(likes)
     np.add.at(counts, (ids[:-1], ids[1:]), counts.sum(1)[ids[:-1]])
     return np.log(counts / counts.sum(1, keepdims=True))
 
 
-def bigram_model(block_size: int = 512, likes: str = "") -> LanguageModel:
+def bigram_model(
+    block_size: int = 512, likes: str = "", name: str = "pgn-char-32", table: np.ndarray | None = None
+) -> LanguageModel:
     """A one-block GPT: the embedding is one-hot, the MLP a table of transitions, attention writes nothing."""
-    size = PgnChar.size
+    size = encoding(name).size
     config = GPT2Config(n_layer=1, n_head=1, n_embd=size, block_size=block_size, vocab_size=size, d_mlp=size)
     hf = random_gpt2(config, 0)
-    table = torch.from_numpy(transitions(likes)).float()
+    wanted = torch.from_numpy(transitions(likes, name) if table is None else table).float()
     block = hf.h[0]
     with torch.no_grad():
         for parameter in hf.parameters():
@@ -49,9 +52,9 @@ def bigram_model(block_size: int = 512, likes: str = "") -> LanguageModel:
         block.ln_2.weight.fill_(1)
         block.mlp.c_fc.weight.copy_(10 * torch.eye(size))
         active = torch.nn.functional.gelu(10 * torch.nn.functional.layer_norm(torch.eye(size), (size,)))
-        block.mlp.c_proj.weight.copy_(torch.linalg.solve(active, 10 * table - torch.eye(size)).T)
+        block.mlp.c_proj.weight.copy_(torch.linalg.solve(active, 10 * wanted - torch.eye(size)).T)
         hf.ln_f.weight.fill_(2.5)
-    return LanguageModel(hf)
+    return LanguageModel(hf, CheckpointInfo.of(hf, name))
 
 
 @pytest.fixture(scope="session")
@@ -64,5 +67,5 @@ def bigram() -> Callable[..., LanguageModel]:
 def checkpoint_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bigram") / "checkpoint"
     made = bigram_model().network
-    save_checkpoint(made, folder, CheckpointInfo.of(made, PgnChar.name, source={"format": "test"}))
+    save_checkpoint(made, folder, CheckpointInfo.of(made, "pgn-char-32", source={"format": "test"}))
     return folder
