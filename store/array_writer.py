@@ -53,9 +53,10 @@ class ActivationWriter:
             raise StoreError(f"no array has d_model {d_model} and units {units[0]}..{units[1]}")
         fmt.canonical(self.spec)
         self.path = fmt.group_path(store, self.spec, units)
-        if self.path.exists():
-            raise AlreadyPublishedError(f"array {self.path.name} is published and never overwritten", self.path)
         self._lock = WriterLock(store.tmp, f"array-{self.path.name}")
+        if self.path.exists():  # looked at under the lock: who held it may have published just now
+            self._lock.release()
+            raise AlreadyPublishedError(f"array {self.path.name} is published and never overwritten", self.path)
         self._folder = staging_path(store.tmp, "array")
         per_chunk = fmt.chunk_rows(d_model, self.kind.storage.itemsize, chunk_bytes)
         index_chunk = fmt.chunk_rows(1, fmt.INDEX_TYPE.storage.itemsize, chunk_bytes)
