@@ -57,7 +57,8 @@ def board(home: Home, reference: str, ply: int | None, item: int | None, svg: Pa
 
 def frames_behind(home: Home, reference: str, item: int | None) -> list[BoardFrame]:
     """The boards of RUN:UNIT, or of DATASET:NUMBER where no run is called so."""
-    from chessreg.entities import frames
+    from chessreg.entities import dataset as datasets
+    from chessreg.entities import run as runs
     from chessreg.entities.game import unit_reference
     from chessreg.errors import NotFoundError
     from chessreg.registry import names
@@ -72,8 +73,8 @@ def frames_behind(home: Home, reference: str, item: int | None) -> list[BoardFra
                 names.resolve(sql, "dataset", dataset)
             except NotFoundError:
                 raise no_run from None
-            return frames.frames_of_dataset_row(session.inputs, dataset, int(number))
-    return frames.frames_of(session.inputs, run_id, unit, item)
+            return datasets.board_views(session.inputs, dataset, int(number))
+    return runs.board_views(session.inputs, run_id, unit, item)
 
 
 def picked(frames: list[BoardFrame], ply: int | None, reference: str) -> list[BoardFrame]:

@@ -13,13 +13,16 @@ from chessreg.cli.words import add_words
 from chessreg.entities import entity
 from chessreg.entities.base import Entity
 from chessreg.entities.display import Option
+from chessreg.registry import tables
 from chessreg.session import Session
+
+TYPES: dict[type, Any] = {str: str, int: click.IntRange(0), bool: None}
 
 
 def group_of(noun: str) -> click.Group:
     """The commands that a noun has because it is one; what else can be done with it is added to them."""
     found = entity(noun)
-    group = click.Group(noun, help=found.__doc__)
+    group = click.Group(found.command or noun, help=found.__doc__)
     group.add_command(list_command(found))
     group.add_command(show_command(found))
     if found.verify is not None:
@@ -43,7 +46,7 @@ def print_rows(home: Home, noun: Entity, rows: list[dict[str, Any]]) -> None:
 
 
 def list_command(noun: Entity) -> click.Command:
-    help = with_example(noun.list_help or f"List the {noun.plural}.", f"chessreg {noun.noun} list")
+    help = with_example(noun.list_help or f"List the {noun.plural}.", f"chessreg {noun.command or noun.noun} list")
 
     @click.command("list", help=help)
     @json_option
@@ -54,14 +57,16 @@ def list_command(noun: Entity) -> click.Command:
         print_rows(home, noun, [row for row in rows if everything or not row["archived"]])
 
     if noun.of_run:
-        command.params.append(click.Option(["--run"], metavar="RUN", help="Those of one run."))
+        command.params.insert(0, click.Option(["--run"], metavar="RUN", help="Those of one run."))
     else:
-        command.params.append(click.Option(["--all", "everything"], is_flag=True, help="Also those in the archive."))
+        command.params.insert(0, click.Option(["--all", "everything"], is_flag=True, help="Also those in the archive."))
     return command
 
 
 def show_command(noun: Entity) -> click.Command:
-    help = with_example(noun.show_help or f"Show one {noun.noun}.", f"chessreg {noun.noun} show {noun.example}")
+    help = with_example(
+        noun.show_help or f"Show one {noun.noun}.", f"chessreg {noun.command or noun.noun} show {noun.example}"
+    )
 
     @click.command("show", help=help)
     @click.argument("reference", metavar="RUN" if noun.of_run else noun.noun.upper())
@@ -75,10 +80,14 @@ def show_command(noun: Entity) -> click.Command:
             emit(home, printed.data)
             return
         emit(home, {**printed.data, **printed.read_as}, printed.fields)
+        for part in printed.parts:
+            if part.rows:
+                click.echo(f"\n{part.name}")
+                emit(home, [dict(row) for row in part.rows], {column.field: column.heading for column in part.columns})
         for line in printed.lines:
             click.echo(line)
 
-    command.params += as_click(noun.show_options)
+    command.params[1:1] = as_click(noun.show_options)
     return command
 
 
@@ -100,20 +109,20 @@ def verify_command(noun: Entity) -> click.Command:
             ctx.exit(1)
         click.echo(found.outcome, err=True)
 
-    command.params += as_click(noun.verify_options)
+    command.params[1:1] = as_click(noun.verify_options)
     return command
 
 
 def opened(home: Home, noun: Entity) -> Session:
-    """The home, with what waits taken in where runs make these."""
-    if noun.of_run:
+    """The home, with what waits taken in where runs make these, or are these."""
+    if noun.of_run or noun.table is tables.Run:
         fresh(home)
     return home.session()
 
 
 def as_click(options: Iterable[Option]) -> list[click.Parameter]:
     return [
-        click.Option([f"--{option.name}"], type=None if option.type is bool else option.type, help=option.help,
+        click.Option([f"--{option.name}"], type=TYPES[option.type], help=option.help,
                      is_flag=option.type is bool, metavar=option.metavar, default=option.default,
                      show_default=option.default is not None)
         for option in options
@@ -121,4 +130,4 @@ def as_click(options: Iterable[Option]) -> list[click.Parameter]:
 
 
 def with_example(text: str, example: str) -> str:
-    return f"{text}\n\n\b\nExample: {example}"
+    return f"{' '.join(text.split())}\n\n\b\nExample: {example}"

@@ -32,7 +32,9 @@ class Entity:
 
     table: ClassVar[Any]
     plural: ClassVar[str]
+    command: ClassVar[str] = ""  # its group of commands; "": as the noun
     place: ClassVar[int] = 100  # among the nouns
+    in_data_room: ClassVar[bool] = True
     columns: ClassVar[tuple[Column, ...]]  # of `list`: one line a row
     overview_columns: ClassVar[tuple[Column, ...]] = ()  # of the data room: one line a thing; (): those of `list`
     none_yet: ClassVar[str] = ""  # what the data room shows where there is none: how one is made

@@ -14,7 +14,7 @@ from sqlalchemy import select
 from chessreg.entities import register
 from chessreg.entities.base import Entity, Row, entity_rows
 from chessreg.entities.display import Column, Option, Part, Printed, Thing, Verified, annotations_of, facts
-from chessreg.errors import BadInputError, ChessregError
+from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
 from chessreg.registry.read import columns as columns_of
@@ -24,6 +24,7 @@ from chessreg.runs.inputs import Inputs
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession
 
+    from chessreg.games.boardframe import BoardFrame
     from chessreg.games.dataset import DatasetFile, Verification
     from chessreg.session import Session
     from store import Store
@@ -271,3 +272,51 @@ def overlaps(hashes: Any, things: Any, parts: dict[str, Any], wanted: Sequence[s
             shared = np.intersect1d(lists[name], lists[other], assume_unique=True)
             found.append(Overlap(name, other, int((inside[name] & inside[other]).sum()), len(shared)))
     return found
+
+
+# -- its boards -------------------------------------------------------------------------------------------------------
+
+
+def board_views(inputs: Inputs, dataset: str, number: int) -> list[BoardFrame]:
+    """A game of a dataset by its row: the start, and the board after every ply; or a position, with its best move.
+
+    Raises NotFoundError when the dataset or its files are not here, or when it has no such row.
+    """
+    from chessreg.games.boardframe import game_frames
+    from chessreg.games.moves import unpack
+
+    record, folder = folder_of(inputs.database, inputs.store, dataset)
+    rows = opened(record, folder)
+    thing = rows.content.removesuffix("s")
+    if not 0 <= number < rows.total:
+        raise NotFoundError(
+            f"dataset {dataset} has no {thing} {number}", f"its {rows.content} are 0 to {rows.total - 1}"
+        )
+    with inputs.database.read() as session:
+        called = names.name_of(session, "dataset", record.id) or record.id.hex[-6:]
+    if thing == "position":
+        columns = ["fen", "best", "played", "eval_before", "rating", "game", "ply"]
+        (row,) = rows.take([number], columns).to_pylist()
+        return [position_frame(row, f"{called} position {number}")]
+    (row,) = rows.take([number], ["moves", "result", "white_elo", "black_elo"]).to_pylist()
+    players = " – ".join("?" if row[side] is None else str(row[side]) for side in ("white_elo", "black_elo"))
+    title = f"{called} game {number}: {players}, {row['result']}"
+    return game_frames([move.uci() for move in unpack(row["moves"])], title)
+
+
+def position_frame(row: dict[str, Any], title: str) -> BoardFrame:
+    """A position of a dataset, its best move as an arrow, the move that was played as a thinner one."""
+    import chess
+
+    from chessreg.games.boardframe import Arrow, BoardFrame
+
+    weights = {"best": 1.0, "played": 0.3}
+    arrows = tuple(
+        Arrow.of((row[name], weight, f"{name} {row[name]}")) for name, weight in weights.items() if row[name]
+    )
+    if row["game"]:
+        title += f": game {row['game']}, ply {row['ply']}"
+    elif row["rating"] is not None:
+        title += f": rating {row['rating']}"
+    evaluation = () if row["eval_before"] is None else (f"{row['eval_before']:+.0f} centipawns before the move",)
+    return BoardFrame.from_board(chess.Board(row["fen"]), title, arrows=arrows, caption=evaluation)

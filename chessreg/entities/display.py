@@ -32,14 +32,15 @@ class Option(NamedTuple):
 
 
 class Printed(NamedTuple):
-    """What `show` prints: one object or rows. People see only `fields`, some of them as `read_as` writes them, then
-    `lines`; remarks go to stderr."""
+    """What `show` prints: one object or rows. People see only `fields` (with their headings), some of them as `read_as`
+    writes them, then the tables of `parts` that are not empty, then `lines`; remarks go to stderr."""
 
     data: dict[str, Any] | list[dict[str, Any]]
-    fields: list[str] | None = None
+    fields: list[str] | dict[str, str] | None = None
     read_as: Mapping[str, str] = {}
     lines: Sequence[str] = ()
     remarks: Sequence[str] = ()
+    parts: Sequence[Part] = ()
 
 
 class Verified(NamedTuple):

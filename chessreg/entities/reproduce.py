@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -67,78 +66,15 @@ def steps(session: Session, run_id: UUID) -> list[dict[str, Any]]:
 
 def command(session: Session, node: lineage.Node, name: str | None) -> str:
     """The command that makes this thing."""
-    called = f" --name {name}" if name else ""
-    if node.noun in lineage.things():
-        thing = entity(node.noun)
-        line, remark = thing.made_by(session, session.get_one(thing.table, UUID(hex=node.id)))
-        return f"{line}{called if line else ''}{'  # ' + remark if remark else ''}".strip()
     if node.noun == "file":
         return f"# a file with content {node.id[:12]}"
-    run = session.get(tables.Run, UUID(hex=node.id))
-    if run is None:
-        return f"# run {node.id[-6:]} is not in this registry"
-    options = "".join(option(session, key, run.spec) for key in run.given)
-    source = session.get_one(tables.KindRecord, (run.kind, run.version)).source
-    kind = source if ".py:" in source else run.kind
-    return f"chessreg run {kind}{options}{called}"
-
-
-def option(session: Session, key: str, spec: dict[str, Any]) -> str:
-    """One given setting as it is written on the command line."""
-    value: Any = spec
-    for part in key.split("."):
-        if not isinstance(value, dict) or part not in value:
-            return ""  # a how-setting, or a setting that stands at its default
-        value = value[part]
-    if isinstance(value, dict):
-        return "".join(option(session, f"{key}.{inner}", spec) for inner in value)
-    if value is None or value == []:
-        return ""
-    flag = "--" + key.replace("_", "-")
-    if isinstance(value, bool):
-        return f" {flag}" if value else f" {flag.replace('--', '--no-', 1)}"
-    text = ",".join(spoken(session, v) for v in value) if isinstance(value, list) else spoken(session, value)
-    return f" {flag} {shlex.quote(text)}"
-
-
-def spoken(session: Session, value: Any) -> str:
-    """A recipe as a user would say it: a run's, dataset part's or checkpoint's name; anything else as text."""
-    text = str(value)
-    if text.startswith("run:"):
-        run_hash, _, output = text.removeprefix("run:").partition("/")
-        row = session.scalars(select(tables.Run).where(tables.Run.spec_hash == run_hash)).first()
-        if row is None:
-            return text
-        made = session.get(tables.Output, (row.id, output)) if output else None
-        checkpoint = (
-            made
-            and session.scalars(select(tables.Checkpoint.id).where(tables.Checkpoint.artefact == made.digest)).first()
-        )
-        if checkpoint:
-            return names.name_of(session, "checkpoint", checkpoint) or checkpoint.hex[-6:]
-        return names.name_of(session, "run", row.id) or row.id.hex[-6:]
-    if text.startswith("sha256:"):
-        row_id = session.scalars(
-            select(tables.Checkpoint.id).where(tables.Checkpoint.artefact == text.removeprefix("sha256:"))
-        ).first()
-        return (names.name_of(session, "checkpoint", row_id) or row_id.hex[-6:]) if row_id else text
-    if text.startswith("dataset:"):
-        return spoken_dataset(session, text)
-    return text
-
-
-def spoken_dataset(session: Session, recipe: str) -> str:
-    identity, _, bounds = recipe.removeprefix("dataset:").partition("[")
-    row = session.scalars(select(tables.Dataset).where(tables.Dataset.identity == identity)).first()
+    noun = entity(node.noun)
+    row = session.get(noun.table, UUID(hex=node.id))
     if row is None:
-        return recipe
-    name = names.name_of(session, "dataset", row.id) or row.id.hex[-6:]
-    if not bounds:
-        return name
-    for split in session.scalars(select(tables.Split).where(tables.Split.dataset_id == row.id)):
-        if f"{split.seed},{split.low!r},{split.high!r}]" == bounds:
-            return f"{name}:{split.name}"
-    return recipe
+        return f"# {node.noun} {node.id[-6:]} is not in this registry"
+    line, remark = noun.made_by(session, row)
+    named = f" --name {name}" if name and line else ""
+    return f"{line}{named}{'  # ' + remark if remark else ''}".strip()
 
 
 # -- once more --------------------------------------------------------------------------------------------------------

@@ -40,9 +40,9 @@ def boards(session: Session, row: Mapping[str, Any]) -> Boards:
     from chessreg.runs.kind import kind
 
     if row.get("family") == FAMILY:
-        from chessreg.entities.frames import frames_of_dataset_row
+        from chessreg.entities.dataset import board_views
 
-        frames = frames_of_dataset_row(session.inputs, row["dataset_id"].hex, row["unit"])
+        frames = board_views(session.inputs, row["dataset_id"].hex, row["unit"])
         return Boards(dict(row), frames, row["run"], "dataset")
     run_id = row["run_id"] if isinstance(row["run_id"], UUID) else UUID(str(row["run_id"]))
     with session.database.read() as sql:

@@ -14,7 +14,13 @@ from tui.widgets.columns import Column
 
 if TYPE_CHECKING:
     from chessreg.entities import display
+    from chessreg.entities.base import Entity
     from chessreg.session import Session
+
+
+def nouns() -> dict[str, Entity]:
+    """The nouns of the data room, in their order there."""
+    return {noun: known for noun, known in entities().items() if known.in_data_room}
 
 
 def listed(session: Session) -> dict[str, list[Row]]:
@@ -26,7 +32,7 @@ def listed(session: Session) -> dict[str, list[Row]]:
                 for row in known.overview(sql)
                 if not row.get("archived")
             ]
-            for noun, known in entities().items()
+            for noun, known in nouns().items()
         }
 
 

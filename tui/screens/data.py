@@ -8,7 +8,6 @@ from uuid import UUID
 
 from textual.app import ComposeResult
 
-from chessreg.entities import entities
 from tui import show
 from tui.actions import bindings
 from tui.data import things
@@ -47,7 +46,7 @@ class DataScreen(SaysWords):
         yield PageTable(id="things")
 
     def on_mount(self) -> None:
-        self.entities = entities()
+        self.entities = things.nouns()
         kept = self.desk_app.remembered.get(NOUN, self.noun)
         self.noun = kept if kept in self.entities else next(iter(self.entities))
 

@@ -1,0 +1,183 @@
+"""Runs: as a user sees them, the command that makes one, and the boards behind a unit."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from sqlalchemy import select
+
+from chessreg.entities.base import Entity, Row
+from chessreg.entities.display import Column, Part, Printed
+from chessreg.errors import NotFoundError
+from chessreg.registry import names, read, tables
+from chessreg.registry.identity import short
+from chessreg.runs.inputs import Inputs
+from chessreg.runs.kind import kind
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session as SqlSession
+
+    from chessreg.games.boardframe import BoardFrame
+    from chessreg.session import Session
+
+
+class Runs(Entity):
+    """Runs: list, show, name, tag, note, archive. `chessreg run` makes them."""
+
+    table = tables.Run
+    plural = "runs"
+    command = "runs"
+    in_data_room = False  # they have rooms of their own
+    columns = (
+        Column("id", "id"), Column("name", "name"), Column("kind", "kind"), Column("progress", "state"),
+        Column("attempts", "tries"), Column("host", "host"), Column("created_at", "created"), Column("tags", "tags"),
+    )  # fmt: skip
+    show_help = "Show a run in full: its settings, what it read and made, and every attempt with its cause."
+    example = "reference-board"
+
+    def rows(self, sql: SqlSession, reference: str | None = None) -> list[Row]:
+        """All runs, also those in the archive; one alone comes with its inputs, outputs and attempts."""
+        return read.runs(sql, archived=True) if reference is None else [read.run(sql, reference)]
+
+    def show(self, session: Session, reference: str, **options: Any) -> Printed:
+        with session.database.read() as sql:
+            (row,) = self.rows(sql, reference)
+        settings = [
+            {"setting": name, "value": str(value), "source": "default" if name in row["defaulted"] else "given"}
+            for name, value in row["spec"].items()
+        ]
+        fields = {
+            "id": "run", "name": "name", "kind": "kind", "version": "version", "progress": "state",
+            "created_at": "created", "completed_at": "completed", "spec_hash": "spec", "tags": "tags",
+            "invalid": "invalid", "rests_on_invalid": "rests on", "conflicts": "conflicts",
+        }  # fmt: skip
+        return Printed(
+            row,
+            fields,
+            {"progress": progress(row), "tags": " ".join(row["tags"])},
+            [f"\nnote  {note}" for note in row["notes"]],
+            parts=[
+                Part("settings", fields_of("setting", "value", "source"), settings),
+                Part("read", fields_of("name", "recipe", "digest", "source_run_id"), row["inputs"]),
+                Part("made", fields_of("name", "unit", "digest"), row["outputs"]),
+                Part("attempts", fields_of("id", "state", "cause", "host", "started_at", "ended_at", "units_done",
+                                           "message"), row["tries"]),
+            ],
+        )  # fmt: skip
+
+    def made_by(self, sql: SqlSession, row: Any) -> tuple[str, str]:
+        options = "".join(option(sql, key, row.spec) for key in row.given)
+        source = sql.get_one(tables.KindRecord, (row.kind, row.version)).source
+        return f"chessreg run {source if '.py:' in source else row.kind}{options}", ""
+
+
+def fields_of(*names: str) -> list[Column]:
+    return [Column(name, name.replace("_", " ")) for name in names]
+
+
+def progress(row: Row) -> str:
+    """How far a run is, in a cell: complete, or its state with units done of all."""
+    wrong = " (invalid)" if row["invalid"] else " (stale)" if row["stale"] else ""
+    return ("complete" if row["state"] == "complete" else f"{row['state']} {row['done']}/{row['units']}") + wrong
+
+
+# -- the command that makes a run --------------------------------------------------------------------------------------
+
+
+def option(sql: SqlSession, key: str, spec: dict[str, Any]) -> str:
+    """One given setting as it is written on the command line."""
+    value: Any = spec
+    for part in key.split("."):
+        if not isinstance(value, dict) or part not in value:
+            return ""  # an execution option, or a setting that stands at its default
+        value = value[part]
+    if isinstance(value, dict):
+        return "".join(option(sql, f"{key}.{inner}", spec) for inner in value)
+    if value is None or value == []:
+        return ""
+    flag = "--" + key.replace("_", "-")
+    if isinstance(value, bool):
+        return f" {flag}" if value else f" {flag.replace('--', '--no-', 1)}"
+    text = ",".join(as_typed(sql, v) for v in value) if isinstance(value, list) else as_typed(sql, value)
+    return f" {flag} {shlex.quote(text)}"
+
+
+def as_typed(sql: SqlSession, value: Any) -> str:
+    """An input reference as a user types it: the name of a run, dataset part or checkpoint; anything else as text."""
+    text = str(value)
+    if text.startswith("run:"):
+        run_hash, _, output = text.removeprefix("run:").partition("/")
+        row = sql.scalars(select(tables.Run).where(tables.Run.spec_hash == run_hash)).first()
+        if row is None:
+            return text
+        made = sql.get(tables.Output, (row.id, output)) if output else None
+        checkpoint = (
+            made and sql.scalars(select(tables.Checkpoint.id).where(tables.Checkpoint.artefact == made.digest)).first()
+        )
+        if checkpoint:
+            return names.name_of(sql, "checkpoint", checkpoint) or checkpoint.hex[-6:]
+        return names.name_of(sql, "run", row.id) or row.id.hex[-6:]
+    if text.startswith("sha256:"):
+        row_id = sql.scalars(
+            select(tables.Checkpoint.id).where(tables.Checkpoint.artefact == text.removeprefix("sha256:"))
+        ).first()
+        return (names.name_of(sql, "checkpoint", row_id) or row_id.hex[-6:]) if row_id else text
+    if text.startswith("dataset:"):
+        return as_typed_dataset(sql, text)
+    return text
+
+
+def as_typed_dataset(sql: SqlSession, recipe: str) -> str:
+    """The same of a dataset or a part of one."""
+    identity, _, bounds = recipe.removeprefix("dataset:").partition("[")
+    row = sql.scalars(select(tables.Dataset).where(tables.Dataset.identity == identity)).first()
+    if row is None:
+        return recipe
+    name = names.name_of(sql, "dataset", row.id) or row.id.hex[-6:]
+    if not bounds:
+        return name
+    for split in sql.scalars(select(tables.Split).where(tables.Split.dataset_id == row.id)):
+        if f"{split.seed},{split.low!r},{split.high!r}]" == bounds:
+            return f"{name}:{split.name}"
+    return recipe
+
+
+# -- its boards --------------------------------------------------------------------------------------------------------
+
+
+def unit_row(sql: SqlSession, record: tables.KindRecord, run_id: UUID, unit: int, item: int | None) -> dict[str, Any]:
+    """The first row of a unit, with the kind's own columns beside the table's; a total stands behind its items.
+
+    Raises NotFoundError when the unit has no row, or none of this item.
+    """
+    for name in record.families:
+        table = tables.Base.metadata.tables[name]
+        found = select(table).where(table.c.run_id == run_id, table.c.unit == unit)
+        if "item" in table.c:
+            found = found.where(table.c.item == item) if item is not None else found.order_by(table.c.item < 0)
+        elif item is not None:
+            continue
+        row = sql.execute(found.order_by(*table.primary_key).limit(1)).mappings().first()
+        if row is not None:
+            values = dict(row)
+            return {**values, **(values.pop("detail", None) or {})}
+    what = f"unit {unit}" if item is None else f"item {item} in unit {unit}"
+    raise NotFoundError(f"run {short(run_id)} has no row of {what}", "chessreg runs show RUN")
+
+
+def board_views(inputs: Inputs, run_id: UUID, unit: int, item: int | None = None) -> list[BoardFrame]:
+    """The boards behind a unit, as its kind draws them.
+
+    Raises NotFoundError when there is no such row, or its kind draws no boards.
+    """
+    with inputs.database.read() as session:
+        run = session.get_one(tables.Run, run_id)
+        record = session.get_one(tables.KindRecord, (run.kind, run.version))
+        row = unit_row(session, record, run_id, unit, item)
+        source = record.source
+    views = kind(source).board_views(row, inputs)
+    if not views:
+        raise NotFoundError(f"runs of kind {run.kind} draw no boards")
+    return views
