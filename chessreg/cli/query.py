@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from chessreg.cli.base import Home, emit, pass_home
-from chessreg.errors import BadInputError
+from chessreg.errors import BadInputError, ChessregError, NotFoundError
 
 if TYPE_CHECKING:
     from chessreg.queries.catalogue import Entry
@@ -83,7 +83,7 @@ def query(
     memory: str | None,
     **scope: Any,
 ) -> None:
-    """Ask the registry: NAME is a query's title or alias (--list), --sql a SELECT of your own.
+    """Ask the registry: NAME is a query's title or alias (--list) or a file `my_kind.sql`, --sql a SELECT of your own.
 
     \b
     chessreg query "elo by intervention" --checkpoint reference --show checkpoint,intervention,n,score
@@ -97,9 +97,7 @@ def query(
     if (name is None) == (sql is None):
         raise click.UsageError("give the NAME of a query, or --sql; --list shows what there is")
     if columns:
-        from chessreg.queries.catalogue import find
-
-        show_columns(find(known(name)), as_json)
+        show_columns(known(home, name), as_json)
         return
     if sql is not None:
         if rows is not None or published or any(scope.values()):
@@ -109,7 +107,7 @@ def query(
         text = sys.stdin.read() if sql == "-" else sql
         result = run_sql(registry(home), text, timeout=timeout, memory=memory)
     else:
-        result = ask(home, known(name), rows, published, scoring, timeout, memory, scope)
+        result = ask(home, known(home, name), rows, published, scoring, timeout, memory, scope)
     if as_json and format_ not in (None, "json"):
         raise click.UsageError("--json and --format say different things")
     if shown:
@@ -122,13 +120,22 @@ def query(
         engine_of(home.database()).keep()
 
 
-def known(name: str | None) -> str:
+def known(home: Home, name: str | None) -> Entry:
     """The catalogue is looked up before anything is opened: a wrong name should not make a registry."""
     from chessreg.queries.catalogue import find
 
     if name is None:
         raise click.UsageError("give the NAME of a query; --list shows what there is")
-    return find(name).title
+    try:
+        return find(name)
+    except NotFoundError as error:  # unless it stands beside a kind of the user's own, which has run here
+        try:
+            database = home.database(create=False)
+        except ChessregError:
+            raise error from None
+    from chessreg.queries.ask import entry_of
+
+    return entry_of(database, name)
 
 
 def registry(home: Home) -> Database:
@@ -142,7 +149,7 @@ def registry(home: Home) -> Database:
 
 def ask(
     home: Home,
-    name: str,
+    name: Entry,
     rows: int | None,
     published: bool,
     scoring: str,

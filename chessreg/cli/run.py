@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import tomllib
 from collections.abc import Sequence
@@ -235,7 +236,7 @@ def execute(
         click.echo(short)
     elif report.state == "complete":
         click.echo(f"{kind.name} {short} complete: {report.units} units", err=True)
-        for query in kind.queries:
+        for query in kind.queries or titles_of(kind):
             click.echo(f'  chessreg query "{query}"', err=True)
         click.echo(short)
     if report.interrupted:
@@ -247,3 +248,12 @@ def execute(
         sys.exit(130)
     if report.missing:
         sys.exit(1)
+
+
+def titles_of(kind: Kind) -> list[str]:
+    """The queries that say that they show runs of this kind."""
+    from chessreg.queries.catalogue import entries
+    from chessreg.runs.kind import importable
+
+    beside = () if importable(type(kind).__module__) else (Path(inspect.getfile(type(kind))),)
+    return [entry.title for entry in entries(beside) if kind.name in entry.kinds]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from chessreg.errors import BadInputError, ChessregError
+from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.queries import gate
-from chessreg.queries.catalogue import Entry, Plot, find
+from chessreg.queries.catalogue import Entry, Plot, find, kind_file
 from chessreg.queries.engine import Answer, Engine, digest, engine_of
 from chessreg.queries.result import QueryResult
 from chessreg.queries.scope import Filters, Scope, filters
@@ -26,7 +27,7 @@ SCORINGS = ("paper", "author-2024")
 
 def run_query(
     database: Database,
-    name: str,
+    name: str | Entry,
     scope: Scope | None = None,
     *,
     scoring: str = "paper",
@@ -34,13 +35,15 @@ def run_query(
     memory: str | None = None,
     **options: Any,
 ) -> QueryResult:
-    """A catalogue query by title or alias.
+    """A catalogue query by title, alias or file.
 
     `options` are those of Scope: checkpoint, run, tag, machine, since, where, partial. Raises NotFoundError for a name
     that no query or thing has, BadInputError for a condition that does not fit.
     """
-    entry, scope = find(name), scope or Scope.of(options)
+    entry, scope = entry_of(database, name), scope or Scope.of(options)
     engine = engine_of(database, memory)
+    if (file := kind_file(entry.path)) is not None:
+        engine.beside(file)
     asked = Asked(engine, entry, scope, filters(database, scope), scoring)
     if scope.where:
         asked.place_where(scope.where)
@@ -58,6 +61,28 @@ def run_query(
     return QueryResult(table.drop_columns(["cell"]), meta, notes, entry, cells, entry.columns)
 
 
+def entry_of(database: Database, name: str | Entry) -> Entry:
+    """The query of this name, also where it stands beside the file of a kind that was run here."""
+    if isinstance(name, Entry):
+        return name
+    try:
+        return find(name)
+    except NotFoundError:
+        return find(name, kind_files(database))
+
+
+def kind_files(database: Database) -> tuple[Path, ...]:
+    """The files of users' kinds that were run here."""
+    from sqlalchemy import select
+
+    from chessreg.registry.tables import KindRecord
+
+    with database.read() as session:
+        sources = session.scalars(select(KindRecord.source).where(KindRecord.source.like("%.py:%")).distinct())
+        files = {Path(source.rpartition(":")[0]) for source in sources}
+    return tuple(sorted(file for file in files if file.is_file()))
+
+
 def plotted(
     database: Database, entry: Entry, plot: Plot, scope: Scope | None = None, *, scoring: str = "paper"
 ) -> QueryResult:
@@ -69,7 +94,7 @@ def plotted(
 
 def rows_behind(
     database: Database,
-    name: str,
+    name: str | Entry,
     number: int,
     scope: Scope | None = None,
     *,
@@ -80,8 +105,10 @@ def rows_behind(
 ) -> QueryResult:
     """The games or trials behind row `number` (from 1) of a catalogue query, asked with the same scope."""
     result = run_query(database, name, scope, scoring=scoring, timeout=timeout, memory=memory, **options)
-    entry, scope = find(name), scope or Scope.of(options)
+    entry, scope = entry_of(database, name), scope or Scope.of(options)
     engine = engine_of(database, memory)
+    if (file := kind_file(entry.path)) is not None:
+        engine.beside(file)
     asked = Asked(engine, entry, scope, filters(database, scope), scoring)
     if scope.where:
         asked.place_where(scope.where)
@@ -164,13 +191,14 @@ def stale_runs(database: Database) -> list[UUID]:
 
 def left_out(entry: Entry, scope: Scope, stale: list[UUID]) -> str:
     """Counts of the runs that the default scope leaves out, and of those that it shows though they are stale."""
-    kind = entry.made_by.split()[2]  # chessreg run KIND
+    kinds = ", ".join(f"'{kind}'" for kind in entry.kinds)
     shown = "NOT archived AND NOT invalid"
     unfinished = "false" if scope.partial else f"state <> 'complete' AND {shown}"
     ids = ", ".join(f"UUID '{id}'" for id in stale)
-    rotten = f"{shown} AND run_id IN ({ids})" if stale else "false"
+    stale_ones = f"{shown} AND run_id IN ({ids})" if stale else "false"
     return f"""SELECT count(*) FILTER ({unfinished}) AS unfinished, count(*) FILTER (archived) AS archived,
-        count(*) FILTER (invalid) AS invalid, count(*) FILTER ({rotten}) AS stale FROM runs WHERE kind = '{kind}'"""
+        count(*) FILTER (invalid) AS invalid, count(*) FILTER ({stale_ones}) AS stale, count(*) AS runs
+        FROM runs WHERE kind IN ({kinds})"""
 
 
 def remarks(entry: Entry, rows: int, counts: pa.Table, scope: Scope) -> list[str]:
@@ -183,7 +211,10 @@ def remarks(entry: Entry, rows: int, counts: pa.Table, scope: Scope) -> list[str
         notes.append(f"{left['stale']} of these runs are stale: made from something invalid (chessreg runs list)")
     if not rows:
         fits = "nothing fits this scope" if scope.given() else "nothing to show yet"
+        fits = fits if left["runs"] else "no runs yet"
         notes.insert(0, f"{fits}; {entry.made_by} makes what this table shows")
+        if not left["runs"]:
+            notes.insert(1, f"columns: {', '.join(column.name for column in entry.columns if not column.hidden)}")
     return notes
 
 

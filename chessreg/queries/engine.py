@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chessreg.errors import ChessregError
@@ -63,11 +64,13 @@ class Engine:
         for table in TABLES:
             types = ", ".join(f'"{n}" {source.duckdb_type(c)}' for n, c in source.columns(table).items())
             self._planner.execute(f'CREATE TABLE "{table}" ({types})')
-        self._kinds: list[views.KindRow] = []
+        self._kinds: list[views.KindRow] = []  # as the registry's runs recorded them
+        self._registered: list[views.KindRow] = []  # as this installation has them: read when a query needs them
+        self._files: tuple[Path, ...] | None = None  # of users' kinds among them; None: not read yet
         self._handy = views.handy()
         self._views: dict[str, str] = {}
-        self._set_views()
         self._data: duckdb.DuckDBPyConnection | None = None
+        self._set_views()
         weakref.finalize(self, duck.close, [self._planner])
 
     @property
@@ -91,17 +94,31 @@ class Engine:
             key = (*statements.items(), *sorted((parameters or {}).items()))
             if key in self._answers:
                 return self._answers[key]
-            needed: dict[str, frozenset[str]] = {}
-            with duck.explained():
-                for sql in statements.values():
-                    for table, names in self.plan(sql, parameters).items():
-                        needed[table] = needed.get(table, frozenset()) | names
+            needed = self._needed(statements, parameters)
             connection = self._load(needed)
             tables = {name: duck.run(connection, sql, parameters, timeout) for name, sql in statements.items()}
             answer = Answer(tables, {table: self._rows[table] for table in needed}, self.version)
             if sum(table.num_rows for table in tables.values()) <= KEPT_ROWS:
                 self._answers[key] = answer
             return answer
+
+    def _needed(self, statements: Mapping[str, str], parameters: Mapping[str, Any] | None) -> dict[str, frozenset[str]]:
+        """table → columns that these statements need. What does not bind is tried again with the views of kinds that
+        never ran here, and with the columns that kinds got since they ran."""
+        import duckdb
+
+        needed: dict[str, frozenset[str]] = {}
+        with duck.explained():
+            try:
+                plans = [self.plan(sql, parameters) for sql in statements.values()]
+            except (duckdb.CatalogException, duckdb.BinderException):
+                if not self._learn():
+                    raise
+                plans = [self.plan(sql, parameters) for sql in statements.values()]
+        for plan in plans:
+            for table, names in plan.items():
+                needed[table] = needed.get(table, frozenset()) | names
+        return needed
 
     def plan(self, sql: str, parameters: Mapping[str, Any] | None = None) -> dict[str, frozenset[str]]:
         """table → columns that a statement needs. A table of which only rows are counted gives its key's first column.
@@ -132,10 +149,14 @@ class Engine:
 
         with self._lock:
             self.refresh()
-            try:
-                self._planner.execute("EXPLAIN " + sql, duck.used(sql, parameters))
-            except duckdb.Error as error:
-                return gate.first_line(error)
+            for last in (False, True):
+                try:
+                    self._planner.execute("EXPLAIN " + sql, duck.used(sql, parameters))
+                except duckdb.Error as error:
+                    if last or not self._learn():
+                        return gate.first_line(error)
+                else:
+                    return ""
             return ""
 
     def over(self, table: pa.Table, sql: str, timeout: float | None = None) -> pa.Table:
@@ -156,12 +177,14 @@ class Engine:
         """Every table and view that a query may name."""
         with self._lock:
             self.refresh()
+            self._learn()
             return sorted({*TABLES, *self._views})
 
     def described(self) -> dict[str, list[str]]:
         """The columns of every table and view that a query may name."""
         with self._lock:
             self.refresh()
+            self._learn()
             found: dict[str, list[str]] = {name: list(source.columns(name)) for name in TABLES}
             for name in self._views:
                 rows = self._planner.execute(f'DESCRIBE "{name}"').fetchall()
@@ -205,11 +228,28 @@ class Engine:
             found = session.execute(select(Kind.name, Kind.version, Kind.families, Kind.detail_schema))
             return sorted((views.KindRow(*row) for row in found), key=lambda row: row[:2])
 
+    def beside(self, file: Path) -> None:
+        """Have the views of the kind in this file, which may never have run here."""
+        with self._lock:
+            if file not in (self._files or ()):
+                self._files = (*(self._files or ()), file)
+                self._registered = views.registered(self._files)
+                self._set_views()
+
+    def _learn(self) -> bool:
+        """Have the views of every kind that is installed; whether they were not there yet."""
+        if self._files is not None:
+            return False
+        self._files, self._registered = (), views.registered()
+        self._set_views()
+        return True
+
     def _set_views(self) -> None:
         for name in self._views:
             self._planner.execute(f'DROP VIEW IF EXISTS "{name}"')
-        self._views = self._handy | views.of_kinds(self._kinds, {*TABLES, *self._handy})
+        self._views = self._handy | views.of_kinds([*self._kinds, *self._registered], {*TABLES, *self._handy})
         self._create_views(self._planner)
+        self._forget()
 
     def _create_views(self, connection: duckdb.DuckDBPyConnection) -> None:
         for name, select in self._views.items():

@@ -1,9 +1,9 @@
-"""The views that queries may name beside the tables: the handy ones of views.sql, and one for every kind and family."""
+"""The views that queries may name beside the tables: the handy ones of views.sql, and those of each kind."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,16 +56,28 @@ RUN_PLACE = "CREATE OR REPLACE MACRO run_place(run) AS (SELECT o.place FROM run_
 
 JSON_TYPES = {"integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN", "string": "VARCHAR"}
 RUN_COLUMNS = ("run", "kind", "version", "state", "created_at")
+# Those of runs in a view of a kind's runs, before the settings of its spec.
+OF_RUNS = ("run_id", "run", "kind", "version", "state", "done", "planned", "tags", "archived", "invalid", "created_at",
+           "completed_at", "spec_hash")  # fmt: skip
+SPEC = "run"  # what a kind's spec goes by beside its result tables
 IDENTIFIER = re.compile(r"[^A-Za-z0-9_]")
 
 
 class KindRow(NamedTuple):
-    """A row of table `kind`."""
+    """A kind of one version: its result tables and, by table, the JSON schema of its extra columns; `run`: its spec."""
 
     name: str
     version: int
-    families: list[str]
-    detail_schema: dict[str, Any]
+    tables: list[str]
+    schemas: dict[str, Any]
+
+
+def registered(files: Iterable[Path] = ()) -> list[KindRow]:
+    """The kinds that this installation has, and those of these files. Imports all of them."""
+    from chessreg.runs.kind import kinds, load_file
+
+    found = [*kinds().values(), *(load_file(str(file)) for file in files)]
+    return [KindRow(kind.name, kind.version, list(kind.tables), kind.schemas) for kind in found]
 
 
 def handy() -> dict[str, str]:
@@ -95,7 +107,7 @@ def _in_order(views: Mapping[str, str]) -> list[str]:
 
 
 def of_kinds(kinds: Iterable[KindRow], taken: Iterable[str]) -> dict[str, str]:
-    """A view `<kind>_<family>` for each family of each kind, and `<kind>` for its first family.
+    """A view `<kind>_<table>` for each result table of each kind, `<kind>` for its first, and `<kind>_run` of its runs.
 
     A name that a table or handy view has stays theirs (kind `probe`: see `probe_score`). Several versions of a kind
     share one view; the newest says what type a column has.
@@ -103,26 +115,30 @@ def of_kinds(kinds: Iterable[KindRow], taken: Iterable[str]) -> dict[str, str]:
     made: dict[str, str] = {}
     used = set(taken)
     by_name: dict[str, list[KindRow]] = {}
-    for row in sorted(kinds):
+    for row in sorted(kinds, key=lambda row: row[:2]):
         by_name.setdefault(row.name, []).append(row)
     for name, versions in by_name.items():
-        families = list(dict.fromkeys(f for v in reversed(versions) for f in v.families if f in TABLES))
-        for family in families:
-            schema: dict[str, Any] = {}
-            for version in versions:
-                schema |= detail_columns(version.detail_schema.get(family, {}))
-            select = _kind_view(name, family, schema)
-            for view in (f"{_plain(name)}_{family}", *([_plain(name)] if family == families[0] else [])):
-                if view not in used:
-                    used.add(view)
-                    made[view] = select
+        schemas: dict[str, dict[str, Any]] = {}
+        for version in versions:
+            for table, schema in version.schemas.items():
+                schemas[table] = schemas.get(table, {}) | extra_columns(schema)
+        tables = list(dict.fromkeys(t for v in reversed(versions) for t in v.tables if t in TABLES))
+        selects = {f"{_plain(name)}_{table}": _result_view(name, table, schemas.get(table, {})) for table in tables}
+        if tables:
+            selects[_plain(name)] = selects[f"{_plain(name)}_{tables[0]}"]
+        if SPEC in schemas:
+            selects[f"{_plain(name)}_run"] = _run_view(name, schemas[SPEC])
+        for view, select in selects.items():
+            if view not in used:
+                used.add(view)
+                made[view] = select
     return made
 
 
-def detail_columns(schema: Mapping[str, Any]) -> dict[str, str]:
+def extra_columns(schema: Mapping[str, Any]) -> dict[str, str]:
     """name → DuckDB type of the columns in a JSON schema of a row model. What is no plain value stays JSON.
 
-    >>> detail_columns({"properties": {"cp": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}})
+    >>> extra_columns({"properties": {"cp": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}})
     {'cp': 'BIGINT'}
     """
     definitions = schema.get("$defs", {})
@@ -143,19 +159,34 @@ def detail_columns(schema: Mapping[str, Any]) -> dict[str, str]:
     return {name: kind(given) for name, given in schema.get("properties", {}).items()}
 
 
-def _kind_view(kind: str, family: str, detail: Mapping[str, str]) -> str:
-    own = [name for name in columns(family) if name != "detail"]
+def _result_view(kind: str, table: str, extra: Mapping[str, str]) -> str:
+    own = [name for name in columns(table) if name != "detail"]
     parts = [f'f."{name}"' for name in own]
     parts += [f'r."{name}" AS "{name}"' for name in RUN_COLUMNS if name not in own]
-    for name, type_ in detail.items():
-        path = "$." + '"' + name.replace('"', '\\"') + '"'
-        shown = f"detail_{name}" if name in own or name in RUN_COLUMNS else name
+    parts += _typed("f.detail", extra, {*own, *RUN_COLUMNS}, "detail")
+    joined = f'"{table}" AS f JOIN runs AS r ON r.run_id = f.run_id'
+    return f"SELECT {', '.join(parts)} FROM {joined} WHERE r.kind = {_text(kind)}"
+
+
+def _run_view(kind: str, settings: Mapping[str, str]) -> str:
+    parts = [f'r."{name}"' for name in OF_RUNS] + _typed("r.spec", settings, set(OF_RUNS), "spec")
+    return f"SELECT {', '.join(parts)} FROM runs AS r WHERE r.kind = {_text(kind)}"
+
+
+def _typed(source: str, fields: Mapping[str, str], taken: Collection[str], prefix: str) -> list[str]:
+    """The fields of a JSON column as typed columns; one whose name is taken gets the prefix."""
+    parts = []
+    for name, type_ in fields.items():
+        path = '$."' + name.replace('"', '\\"') + '"'
+        shown = f"{prefix}_{name}" if name in taken else name
         function = "json_extract" if type_ == "JSON" else "json_extract_string"
-        value = f"{function}(f.detail, '{path.replace(chr(39), chr(39) * 2)}')"
-        parts.append(f'CAST({value} AS {type_}) AS "{shown.replace(chr(34), chr(34) * 2)}"')
-    text = kind.replace("'", "''")
-    joined = f'"{family}" AS f JOIN runs AS r ON r.run_id = f.run_id'
-    return f"SELECT {', '.join(parts)} FROM {joined} WHERE r.kind = '{text}'"
+        quoted = shown.replace('"', '""')
+        parts.append(f'CAST({function}({source}, {_text(path)}) AS {type_}) AS "{quoted}"')
+    return parts
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
 
 
 def _plain(name: str) -> str:

@@ -115,8 +115,9 @@ class Kind:
 
     @property
     def schemas(self) -> dict[str, Any]:
-        """Result table → JSON schema of the kind's extra columns."""
-        return {table: model.model_json_schema() for table, model in self.columns.items()}
+        """Result table → JSON schema of the kind's extra columns; `run`: of its spec. Typed views follow from it."""
+        models = {"run": self.spec, **self.columns}
+        return {table: model.model_json_schema() for table, model in models.items()}
 
 
 def importable(module: str) -> bool:

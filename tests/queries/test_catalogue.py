@@ -92,7 +92,7 @@ def test_a_near_miss_is_suggested():
 def test_a_header_line_that_is_not_understood_is_named(tmp_path):
     with pytest.raises(ChessregError, match=r"x\.sql, line 2: not understood: -- colour: red"):
         parse("-- title: x\n-- colour: red\n", tmp_path / "x.sql")
-    with pytest.raises(ChessregError, match=r"x\.sql has no paper, made by, base, table, rows"):
+    with pytest.raises(ChessregError, match=r"x\.sql has no paper, kinds, made by, base, table, rows"):
         parse("-- title: x\n", tmp_path / "x.sql")
 
 

@@ -1,10 +1,12 @@
-"""The catalogue: every `.sql` file in this folder is one table of a paper, with a header that says what it holds.
+"""The catalogue: every `.sql` file is one table of a paper, with a header that says what it holds.
 
-A file has a header and named statements:
+Tables of several kinds of experiment are in this folder, those of one kind in its package or beside its file: of a
+kind in `markov.py` they are `markov.sql` and `markov_*.sql`. A file has a header and named statements:
 
     -- title: games by termination
     -- aliases: terminations, how games end
     -- paper: Karvonen 2024, section 2.2
+    -- kinds: play, engine-match
     -- made by: chessreg run play
     -- columns:
     --   checkpoint: the model
@@ -39,11 +41,13 @@ import hashlib
 import re
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 
 from chessreg.errors import ChessregError, NotFoundError
 
-HEADER = re.compile(r"^-- (title|aliases|paper|made by|columns|statistics|plot|statement):\s*(.*)$")
+HEADER = re.compile(r"^-- (title|aliases|paper|kinds|made by|columns|statistics|plot|statement):\s*(.*)$")
 COLUMN = re.compile(r"^--   (\w+)(?: \[([^\]]*)\])?: (.+)$")
 STATISTIC = re.compile(r"^--   (\w+) = (\w+)\(([\w, ]+)\)$")
 PLOTTED = re.compile(r"^--   (aliases|form|x|y|series|spread|panels|where): (.+)$")
@@ -95,7 +99,8 @@ class Entry:
     title: str
     aliases: tuple[str, ...]
     paper: str
-    made_by: str
+    kinds: tuple[str, ...]  # of experiment, whose runs it shows
+    made_by: str  # the command that makes what it shows
     columns: tuple[Column, ...]
     statistics: tuple[Statistic, ...]
     statements: dict[str, str]
@@ -148,11 +153,11 @@ def parse(text: str, path: Path) -> Entry:
             statistics.append(Statistic(made[1], made[2], tuple(a.strip() for a in made[3].split(","))))
         elif part == "plot" and (plotted := PLOTTED.match(line)):
             plots[-1][plotted[1]] = plotted[2].strip()
-        elif part in ("paper", "aliases", "made by") and (more := MORE.match(line)):
+        elif part in ("paper", "aliases", "kinds", "made by") and (more := MORE.match(line)):
             fields[part] += " " + more[1]
         elif line.strip():
             raise ChessregError(f"{path.name}, line {number}: not understood: {line}")
-    missing = [f for f in ("title", "paper", "made by") if f not in fields]
+    missing = [f for f in ("title", "paper", "kinds", "made by") if f not in fields]
     missing += [s for s in ("base", "table", "rows") if s not in statements]
     if missing:
         raise ChessregError(f"{path.name} has no {', '.join(missing)}")
@@ -163,6 +168,7 @@ def parse(text: str, path: Path) -> Entry:
         title=fields["title"],
         aliases=_words(fields.get("aliases", "")),
         paper=fields["paper"],
+        kinds=_words(fields["kinds"]),
         made_by=fields["made by"],
         columns=tuple(columns),
         statistics=tuple(statistics),
@@ -180,10 +186,37 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
+def of_kind(file: Path) -> list[Path]:
+    """The `.sql` files of a kind's file: of `markov.py` markov.sql and markov_*.sql, of a package all that it holds."""
+    if file.name == "__init__.py":
+        return sorted(file.parent.rglob("*.sql"))
+    return [
+        path for path in (file.with_suffix(".sql"), *sorted(file.parent.glob(f"{file.stem}_*.sql"))) if path.exists()
+    ]
+
+
+def kind_file(path: Path) -> Path | None:
+    """The file of a user's own kind that a `.sql` file stands beside; None for our queries and those installed."""
+    beside = [] if path in files() else sorted(path.parent.glob("*.py"))
+    return next((file for file in beside if file.name != "__init__.py" and path in of_kind(file)), None)
+
+
 @cache
-def entries() -> tuple[Entry, ...]:
-    """Every query, by title. Raises ChessregError when two answer to one name."""
-    found = [parse(path.read_text(encoding="utf-8"), path) for path in sorted(Path(__file__).parent.glob("*.sql"))]
+def files() -> tuple[Path, ...]:
+    """Those of this folder, of our own kinds, and of kinds that are installed (entry points `chessreg.kinds`)."""
+    found = [*Path(__file__).parent.glob("*.sql"), *(Path(__file__).parents[2] / "experiments").rglob("*.sql")]
+    for point in entry_points(group="chessreg.kinds"):
+        module = find_spec(point.module)
+        if module is not None and module.origin is not None:
+            found += of_kind(Path(module.origin))
+    return tuple(sorted(set(found)))
+
+
+@cache
+def entries(beside: tuple[Path, ...] = ()) -> tuple[Entry, ...]:
+    """Every query, by title; with those of these files of kinds. Raises ChessregError when two answer to one name."""
+    places = dict.fromkeys([*files(), *(path for file in beside for path in of_kind(file))])
+    found = [parse(path.read_text(encoding="utf-8"), path) for path in places]
     taken: dict[str, str] = {}
     for entry in found:
         for name in {_key(n) for n in (entry.title, *entry.aliases, entry.path.stem)}:
@@ -193,13 +226,21 @@ def entries() -> tuple[Entry, ...]:
     return tuple(sorted(found, key=lambda e: e.title))
 
 
-def find(name: str) -> Entry:
-    """The query with this title or alias, in any case. Raises NotFoundError with the near misses.
+def find(name: str, beside: tuple[Path, ...] = ()) -> Entry:
+    """The query with this title or alias, in any case, or that of a file `./markov.sql`.
+
+    `beside`: files of kinds whose queries are looked at too. Raises NotFoundError with the near misses.
 
     >>> find("Elo by Intervention").title
     'elo by intervention'
     """
-    known = {_key(n): entry for entry in entries() for n in (entry.title, *entry.aliases, entry.path.stem)}
+    if name.endswith(".sql"):
+        path = Path(name).expanduser().resolve()
+        if not path.is_file():
+            raise NotFoundError(f"{name} does not exist", "chessreg query --list")
+        return parse(path.read_text(encoding="utf-8"), path)
+    found = entries(beside)
+    known = {_key(n): entry for entry in found for n in (entry.title, *entry.aliases, entry.path.stem)}
     if _key(name) in known:
         return known[_key(name)]
     titles = {key: entry.title for key, entry in known.items()}

@@ -1,6 +1,7 @@
 -- title: accuracy by square
 -- aliases: square accuracy, probe accuracy by square
 -- paper: beyond Karvonen 2024, Table 1: which squares are read well
+-- kinds: probe
 -- made by: chessreg run probe
 -- columns:
 --   checkpoint: the model that was probed

@@ -1,6 +1,7 @@
 -- title: best board edit
 -- aliases: board edit sweep, karvonen table 6, karvonen appendix d
 -- paper: Karvonen 2024, section 4.1, Table 6 and Appendix D
+-- kinds: edit
 -- made by: chessreg run edit --layer-sets … --scales …
 -- columns:
 --   checkpoint: the model

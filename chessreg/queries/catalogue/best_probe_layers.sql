@@ -1,6 +1,7 @@
 -- title: best probe layers
 -- aliases: probe accuracy of the best layer, karvonen table 1
 -- paper: Karvonen 2024, Table 1
+-- kinds: probe
 -- made by: chessreg run probe
 -- columns:
 --   checkpoint: the model

@@ -1,6 +1,7 @@
 -- title: best skill edit
 -- aliases: skill sweep, karvonen table 6 skill
 -- paper: Karvonen 2024, Table 6 and Appendix C
+-- kinds: play
 -- made by: chessreg run play
 -- columns:
 --   checkpoint: the model that played

@@ -1,6 +1,7 @@
 -- title: board intervention legality
 -- aliases: board interventions, edits, karvonen table 2, karvonen table 8
 -- paper: Karvonen 2024, Table 2, Table 8 and section 4.2
+-- kinds: edit
 -- made by: chessreg run edit
 -- columns:
 --   checkpoint: the model

@@ -1,6 +1,7 @@
 -- title: elo by intervention
 -- aliases: elo, skill interventions, karvonen table 3, karvonen table 7, karvonen figure 2
 -- paper: Karvonen 2024, Tables 3 and 7 and Figure 2
+-- kinds: play, engine-match, imported-games
 -- made by: chessreg run play
 -- columns:
 --   checkpoint: the model that played

@@ -1,6 +1,7 @@
 -- title: games by termination
 -- aliases: terminations, how games end
 -- paper: Karvonen 2024, section 2.2 and Appendix E
+-- kinds: play, engine-match, imported-games
 -- made by: chessreg run play
 -- columns:
 --   checkpoint: the model that played

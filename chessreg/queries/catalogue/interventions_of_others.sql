@@ -1,6 +1,7 @@
 -- title: interventions of others
 -- aliases: grid search, imported aggregates, published interventions
 -- paper: Karvonen 2024, section 4.2 and Table 6 (the author's grid searches)
+-- kinds: imported-aggregates
 -- made by: chessreg run imported-aggregates
 -- columns:
 --   checkpoint: the model that played

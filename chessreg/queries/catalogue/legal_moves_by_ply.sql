@@ -1,6 +1,7 @@
 -- title: legal moves by ply
 -- aliases: legal move rate, first-try legal rate, legality
 -- paper: Karvonen 2024, section 2.2
+-- kinds: legality
 -- made by: chessreg run legality
 -- columns:
 --   checkpoint: the model

@@ -1,6 +1,7 @@
 -- title: move quality
 -- aliases: centipawn loss, move quality by intervention
 -- paper: beyond Karvonen 2024, section 4.3: what an edit of skill does to the moves
+-- kinds: move-quality
 -- made by: chessreg run move-quality
 -- columns:
 --   checkpoint: the model whose moves are judged

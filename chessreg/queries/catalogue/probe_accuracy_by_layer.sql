@@ -1,6 +1,7 @@
 -- title: probe accuracy by layer
 -- aliases: probe accuracy, probes, karvonen figure 3
 -- paper: Karvonen 2024, Figure 3
+-- kinds: probe
 -- made by: chessreg run probe
 -- columns:
 --   checkpoint: the model that was probed

@@ -1,6 +1,7 @@
 -- title: probe f1 by class
 -- aliases: f1, f1 by piece, karvonen table 9
 -- paper: Karvonen 2024, Table 9 and Appendix F
+-- kinds: probe
 -- made by: chessreg run probe
 -- columns:
 --   checkpoint: the model that was probed

@@ -1,6 +1,7 @@
 -- title: probe settings
 -- aliases: probe hyperparameters, karvonen table 4
 -- paper: Karvonen 2024, Table 4
+-- kinds: probe
 -- made by: chessreg run probe
 -- columns:
 --   checkpoint: the model that was probed

@@ -1,6 +1,7 @@
 -- title: rating error by layer
 -- aliases: rating error, skill regression, karvonen section 3.2
 -- paper: Karvonen 2024, section 3.2
+-- kinds: probe
 -- made by: chessreg run probe
 -- columns:
 --   checkpoint: the model that was probed

@@ -1,6 +1,7 @@
 -- title: ratings
 -- aliases: rating table, elo table, elo ratings
 -- paper: Junkin 2025, Appendix I; Karvonen 2024, section 4.2
+-- kinds: rating
 -- made by: chessreg run rating
 -- columns:
 --   run: the rating run; ratings of different runs are of different pools

@@ -1,6 +1,7 @@
 -- title: skill of other games
 -- aliases: skill of random openings, karvonen section 4.3
 -- paper: Karvonen 2024, section 4.3
+-- kinds: probe-apply
 -- made by: chessreg run probe-apply
 -- columns:
 --   checkpoint: the model that reads the games

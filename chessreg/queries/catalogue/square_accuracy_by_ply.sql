@@ -1,6 +1,7 @@
 -- title: square accuracy by ply
 -- aliases: accuracy by ply, probe accuracy by ply
 -- paper: beyond Karvonen 2024, Table 1: where in the game the board is read well
+-- kinds: probe
 -- made by: chessreg run probe
 -- columns:
 --   checkpoint: the model that was probed

@@ -1,6 +1,7 @@
 -- title: training settings
 -- aliases: model hyperparameters, karvonen table 5
 -- paper: Karvonen 2024, Table 5 and Appendix A
+-- kinds: train
 -- made by: chessreg run train
 -- columns:
 --   checkpoint: the model

@@ -1,6 +1,7 @@
 -- title: unique games
 -- aliases: games against the training set, karvonen section 2.2
 -- paper: Karvonen 2024, section 2.2
+-- kinds: play, engine-match, imported-games
 -- made by: chessreg run play
 -- columns:
 --   checkpoint: the model that played
