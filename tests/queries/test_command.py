@@ -61,7 +61,7 @@ def test_json_is_one_document_with_meta_and_nothing_on_stderr(type_, filled):
 def test_an_empty_registry_gives_a_helpful_line_and_typed_columns(type_):
     code, out, err = type_("elo")
     assert (code, out) == (0, "")
-    assert err.startswith("nothing to show yet; chessreg run play makes what this table shows\n")
+    assert err.startswith("no runs yet; chessreg run play makes what this table shows\ncolumns: checkpoint, ")
     code, out, _ = type_("elo", "--format", "csv")
     assert (code, out.count("\n")) == (0, 1)
 
