@@ -19,7 +19,7 @@ from chessreg.scheduling.presence import Presence
 from store import Store
 
 GATED = Path(__file__).parent.parent / "kinds" / "gated_kind.py"
-PATIENCE = 180.0
+PATIENCE = 300.0
 
 
 @pytest.fixture

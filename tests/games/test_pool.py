@@ -25,7 +25,7 @@ MATE_IN_ONE = "6k1/5ppp/8/8/8/8/8/K2R4 w - - 0 1"
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def gone(pids: list[int], seconds: float = 10.0) -> bool:
+def gone(pids: list[int], seconds: float = 60.0) -> bool:
     """Whether all these processes end within the time (a zombie waiting for a reaper has ended)."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -194,7 +194,7 @@ def test_leaving_the_pool_by_an_exception_ends_engines_in_mid_search(stockfish: 
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         use()
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
     assert gone(pids)
     for future in futures:
         with pytest.raises(CancelledError):

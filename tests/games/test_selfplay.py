@@ -101,7 +101,7 @@ def descendants(pid: int) -> list[psutil.Process]:
     return psutil.Process(pid).children(recursive=True)
 
 
-def ended(processes: list[psutil.Process], seconds: float = 10.0) -> bool:
+def ended(processes: list[psutil.Process], seconds: float = 60.0) -> bool:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in processes):

@@ -65,7 +65,7 @@ def test_a_kind_is_helped_planned_killed_resumed_queried_and_drawn(name, world, 
     assert planned["settings"]["seed"]["source"] == "default"
 
     process = spawn(command_line(world, "run", name, *example))
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 300
     while process.is_alive() and not units_done(session, run_id):
         assert time.monotonic() < deadline, "no unit was completed"
         time.sleep(0.02)

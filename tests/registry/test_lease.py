@@ -57,7 +57,7 @@ def holder(network: None, sqlite_path: Path) -> Iterator[subprocess.Popen[str]]:
     assert process.stdout.readline() == "holds\n"
     yield process
     if process.poll() is None:
-        process.communicate("\n", timeout=60)
+        process.communicate("\n", timeout=300)
 
 
 def write_run(path: Path, rows: Any, seed: int = 0) -> None:
@@ -77,7 +77,7 @@ def test_who_does_not_hold_it_reads_and_is_told_who_does(
     who = rf"network file system and is being written by process {holder.pid} on {socket.gethostname()} since 20"
     with pytest.raises(RegistryError, match=who):
         write_run(sqlite_path, rows)
-    holder.communicate("\n", timeout=60)
+    holder.communicate("\n", timeout=300)
     write_run(sqlite_path, rows)
     assert count(sqlite_path, tables.Run) == 1
     assert [path.name for path in sqlite_path.parent.iterdir() if "lease" in path.name] == []

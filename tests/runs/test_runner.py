@@ -121,7 +121,7 @@ def test_a_killed_run_goes_on_where_it_stopped(session, run_toy, tmp_path, numbe
     process = spawn(tmp_path, "--positions", "40", "--pause", "0.1")
     wait_for_units(session, 3)
     os.kill(process.pid, number)
-    _, error = process.communicate(timeout=30)
+    _, error = process.communicate(timeout=300)
     done = count(session, tables.UnitRange)
     assert 3 <= done < 40
     assert count(session, tables.Score) == done

@@ -75,7 +75,7 @@ class Desk:
             sql.expunge_all()
         return found
 
-    def until(self, true: Callable[[], Any], seconds: float = 180.0) -> float:
+    def until(self, true: Callable[[], Any], seconds: float = 300.0) -> float:
         """Go round until something is true; returns how long it took."""
         began = time.monotonic()
         while not true():

@@ -31,7 +31,7 @@ from .worlds import studied as studied
 from .worlds import study as study
 from .worlds import world as world
 
-PATIENCE = 60.0  # seconds after which what does not come has failed
+PATIENCE = 300.0  # seconds after which what does not come has failed
 CALM = 4
 
 

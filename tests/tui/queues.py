@@ -60,7 +60,7 @@ class Queue:
     def job(self, name: str, shard: int = 0) -> Job:
         return next(job for job in self.jobs() if job.detail["name"] == name and job.shard == shard)
 
-    def until(self, true: Callable[[], Any], seconds: float = 180.0) -> None:
+    def until(self, true: Callable[[], Any], seconds: float = 300.0) -> None:
         deadline = time.monotonic() + seconds
         while not true():
             assert time.monotonic() < deadline, [(job.detail["name"], job.state, job.message) for job in self.jobs()]

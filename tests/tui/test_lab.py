@@ -196,7 +196,7 @@ async def test_moves_are_typed_taken_back_and_played_and_no_key_waits_for_the_mo
         os.kill(process.pid, signal.SIGSTOP)  # stopped: it answers nothing
         for key in ("plus", "plus", "plus", "f", "space", "question_mark"):
             await driver.pilot.press(key)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while "Here" not in driver.text:
                 await driver.pilot.pause(0.02)
         await driver.pilot.press("escape")

@@ -24,7 +24,7 @@ class Terminal:
         self.socket, self.folder, self.state = f"chessreg-{uuid4().hex[:8]}", folder, state
 
     def tmux(self, *words: str) -> str:
-        done = subprocess.run(["tmux", "-u", "-L", self.socket, *words], capture_output=True, text=True, timeout=30)
+        done = subprocess.run(["tmux", "-u", "-L", self.socket, *words], capture_output=True, text=True, timeout=300)
         return done.stdout
 
     def start(self, *words: str, size: tuple[int, int] = (80, 24)) -> None:
@@ -41,7 +41,7 @@ class Terminal:
     def text(self) -> str:
         return self.tmux("capture-pane", "-p")
 
-    def until(self, *words: str, seconds: float = 60.0) -> str:
+    def until(self, *words: str, seconds: float = 300.0) -> str:
         """The screen, once it has all these words."""
         deadline = time.monotonic() + seconds
         while not all(word in (text := self.text) for word in words):
@@ -99,7 +99,7 @@ def test_a_wrong_registry_is_one_line_and_an_exit_status(terminal: Terminal, tmp
 
 def test_without_a_terminal_the_command_says_what_else_to_type(world: Path) -> None:
     command = [sys.executable, "-m", "chessreg.cli", "tui", "--registry", str(world / "registry.db")]
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300)
     assert done.returncode == 4
     assert done.stderr.startswith("error: chessreg tui needs a terminal")
     assert "chessreg runs list" in done.stderr

@@ -57,7 +57,7 @@ async def until(ws: aiohttp.ClientWebSocketResponse, *words: str) -> None:
     """Read what the app draws until all these words were in it."""
     seen = ""
     while not all(word in seen for word in words):
-        message = await asyncio.wait_for(ws.receive(), 90)
+        message = await asyncio.wait_for(ws.receive(), 300)
         assert message.type in (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT), seen[-2000:]
         if message.type == aiohttp.WSMsgType.BINARY:
             seen += re.sub(r"\x1b\[[0-9;?<>]*[A-Za-z]", "", message.data.decode(errors="replace"))
@@ -93,7 +93,7 @@ class Tab:
         self.number += 1
         await self.socket.send_json({"id": self.number, "method": method, "params": parameters})
         while True:
-            said = await asyncio.wait_for(self.socket.receive_json(), 60)
+            said = await asyncio.wait_for(self.socket.receive_json(), 300)
             if said.get("id") == self.number:
                 return said.get("result", {})  # nothing while it goes from page to page
 
@@ -126,7 +126,7 @@ async def browsing(url: str, profile: Path) -> AsyncIterator[Tab]:
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         told = profile / "DevToolsActivePort"
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while not told.exists() or "\n" not in told.read_text():
                 await asyncio.sleep(0.05)
         port = told.read_text().split()[0]
@@ -143,7 +143,7 @@ async def browsing(url: str, profile: Path) -> AsyncIterator[Tab]:
         process.wait(20)
 
 
-async def once(tab: Tab, true: Any, what: str, seconds: float = 60.0) -> Any:
+async def once(tab: Tab, true: Any, what: str, seconds: float = 300.0) -> Any:
     """The picture, once this is true of it."""
     deadline = time.monotonic() + seconds
     while (picture := await tab.picture()) is None or not true(picture):
@@ -164,7 +164,7 @@ async def test_a_browser_draws_the_app_and_sends_it_keys(address: str, tmp_path:
     async with aiohttp.ClientSession() as client:
         await page(client, address)
     async with browsing(f"http://{address}/", tmp_path / "profile") as tab:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while "-first-byte" not in (await tab.value("document.body.className") or ""):
                 await asyncio.sleep(0.1)
         seen: list[Any] = []

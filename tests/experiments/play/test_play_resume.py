@@ -76,7 +76,7 @@ def test_an_interrupted_match_keeps_what_is_finished_and_ends_its_engines(sessio
     process.join(60)
     assert process.exitcode == 130
     assert "--resume" in (tmp_path / "said").read_text()
-    _, alive = psutil.wait_procs(engines, timeout=20)
+    _, alive = psutil.wait_procs(engines, timeout=120)
     assert not alive, "an engine outlived the match"
     done = count(session, tables.UnitRange)
     assert 3 <= done < games
@@ -95,7 +95,7 @@ def kill_again_and_again(session, play, match, opponent, games, kills):
         time.sleep(uniform("kill", number) * 0.5)  # anywhere between two games, in a flush or in an ingest
         process.kill()
         process.join(60)
-        _, alive = psutil.wait_procs(engines, timeout=20)
+        _, alive = psutil.wait_procs(engines, timeout=120)
         assert not alive, "an engine outlived the match"
     report = play(**settings)
     assert (report.state, report.units) == ("complete", games)

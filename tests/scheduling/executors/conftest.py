@@ -71,7 +71,7 @@ def die_with_parent() -> None:
 
 
 def slurm(*argv: str) -> str:
-    return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=30).stdout
+    return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=300).stdout
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def wait_for_idle(folder: Path, daemons: list[subprocess.Popen[bytes]]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while True:
         listed = subprocess.run(["sinfo", "-h", "-o", "%t"], capture_output=True, text=True)
         if listed.stdout.split()[:1] == ["idle"]:

@@ -32,7 +32,7 @@ def work(folder: Path, code: str = SLEEP, **needs: object) -> Work:
 
 
 def until(executor, handle: str, state: str = "ended") -> Seen:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 300
     while (seen := executor.poll([handle]).get(handle)) is None or seen.state != state:
         assert time.monotonic() < deadline, f"still {seen}"
         time.sleep(0.05)
@@ -73,7 +73,7 @@ def test_an_actor_that_dies_is_lost_and_its_process_ends(ray_executors, tmp_path
     executor = ray_executors()
     each = work(tmp_path, "import os; print('pid', os.getpid(), flush=True); import time; time.sleep(600)")
     handle = executor.submit([each])[each.job_id]
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while "pid" not in (said := path.read_text() if (path := executor.logs(handle)) else ""):
         assert time.monotonic() < deadline
         executor.poll([handle])

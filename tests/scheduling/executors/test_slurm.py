@@ -34,10 +34,10 @@ def work(folder: Path, code: str = SLEEP, group=None, name: str = "probe 3f2a1c 
 
 
 def slurm(*argv: str) -> str:
-    return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=30).stdout
+    return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=300).stdout
 
 
-def until(executor: SlurmExecutor, handle: str, state: str = "ended", seconds: float = 90) -> Seen:
+def until(executor: SlurmExecutor, handle: str, state: str = "ended", seconds: float = 300) -> Seen:
     deadline = time.monotonic() + seconds
     while (seen := executor.poll([handle]).get(handle)) is None or seen.state != state:
         assert time.monotonic() < deadline, f"still {seen}"
@@ -168,7 +168,7 @@ signal.signal(signal.SIGTERM, end); print('begun', flush=True); time.sleep(600)"
     (each.cwd / ".chessreg").mkdir()
     (each.cwd / ".chessreg" / "profiles.toml").write_text('[default]\npartition = "steady"\n')
     handle = SlurmExecutor().submit([each])[each.job_id]
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     job = json.loads(handle)["job"]
     while "begun" not in (each.log.read_text() if each.log.exists() else ""):
         assert time.monotonic() < deadline
