@@ -151,6 +151,9 @@ class PositionSource:
                     yield first, rows
                     rows, first = [], reader.line_num + 1
                 line = reader.line_num
+        except BrokenStreamError:
+            yield first, rows  # the whole rows before the break
+            raise
         except csv.Error as error:
             raise BadInputError(f"{self.path}, line {line}: {error}", "is it a CSV?") from error
         self.bytes_done = source.bytes_done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -126,11 +127,11 @@ def test_bad_rows_are_listed_with_their_line_and_good_ones_kept(tmp_path: Path) 
 def test_untidy_files_are_read(tmp_path: Path) -> None:
     """Byte order mark, CRLF, blank lines, quotes, upper case, missing counters, castling written as in Chess960."""
     castling = "r3k2r/8/8/8/8/8/8/R3K2R w KQkq - 0 1"
-    text = f'\ufeffFEN,Best_Move,Ply\r\n"{castling}",e1h1,\r\n\r\n{castling[:-4]},e1c1,7\r\n'
+    text = f'\ufeffFEN,Best_Move,Ply\r\n"{castling}",e1h1,\r\n\r\n{castling[:-4]},e1c1,8\r\n'
     report = build([write(tmp_path, text)], tmp_path / "made")
     assert [(row["fen"], row["best"], row["ply"]) for row in rows(tmp_path / "made")] == [
         (castling, "e1g1", 0),
-        (castling, "e1c1", 7),
+        (castling, "e1c1", 8),
     ]
     assert (report.noncanonical, report.duplicates) == (1, 1)
 
@@ -198,6 +199,25 @@ def test_damaged_and_foreign_parquets_are_refused_in_one_line(tmp_path: Path) ->
     (tmp_path / "damaged.parquet").write_bytes(damaged)
     with pytest.raises(BadInputError, match="cannot be read to its end"):
         build([tmp_path / "damaged.parquet"], tmp_path / "made")
+
+
+def test_the_whole_rows_before_a_break_are_kept_where_that_is_asked_for(tmp_path: Path) -> None:
+    board, text = chess.Board(), HEADER
+    for number in range(3000):
+        text += f"{board.fen()},,,g{number},\n"
+        board.push(next(iter(board.legal_moves)))
+        board = board if any(board.legal_moves) else chess.Board()
+    data = gzip.compress(text.encode())
+    (tmp_path / "cut.csv.gz").write_bytes(data[: len(data) * 2 // 3])
+    with pytest.raises(BadInputError, match="--salvage"):
+        build([tmp_path / "cut.csv.gz"], tmp_path / "made")
+    report = build([tmp_path / "cut.csv.gz"], tmp_path / "made", salvage=True)
+    assert 1000 < report.plies < 3000
+    assert report.rejected == {}
+    assert "cut off" in (report.salvaged or "")
+    assert [row["fen"] for row in rows(tmp_path / "made")] == [
+        line.split(",")[0] for line in text.splitlines()[1 : report.plies + 1]
+    ]
 
 
 def test_what_holds_games_is_no_source_of_positions(tmp_path: Path) -> None:
