@@ -139,7 +139,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("lineage", "way", "tab", "Made from, went into, or both", "up/down", "chessreg lineage RUN --up"),
     Action("lineage", "fold", "space", "Fold the branch, or unfold it", "fold"),
     Action("lineage", "root", "L", "The lineage of this one", "from here", "chessreg lineage RUN"),
-    Action("data", "noun", "tab,right_square_bracket", "Datasets, checkpoints, caches, probes, vectors, SAEs", "next",
+    Action("data", "noun", "tab,right_square_bracket", "The next noun: datasets, checkpoints, caches, …", "next",
            "chessreg dataset list", "1"),
     Action("data", "noun", "shift+tab,left_square_bracket", "The ones before", parameter="-1"),
     Action("data", "lineage", "L", "What it was made from, and what was made from it", "lineage",

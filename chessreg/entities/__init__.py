@@ -10,7 +10,7 @@ import importlib
 import inspect
 import pkgutil
 import re
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,7 +43,7 @@ def nouns() -> dict[str, str]:
 
 def entities() -> dict[str, Entity]:
     """Every noun that is declared, in the order in which a user meets them. Raises ChessregError when two share one."""
-    classes = [_declared_in(name) for name in modules()] + [point.load() for point in entry_points(group=GROUP)]
+    classes = [_declared_in(name) for name in modules()] + [_brought(point) for point in entry_points(group=GROUP)]
     found: dict[str, Entity] = {}
     for cls in classes:
         made: Entity = cls()
@@ -62,6 +62,21 @@ def entity(noun: str) -> Entity:
     if noun not in known:
         raise NotFoundError(f"there is no noun {noun!r}", f"nouns are {', '.join(known)}")
     return known[noun]
+
+
+def _brought(point: EntryPoint) -> type[Entity]:
+    """The subclass of Entity behind an entry point."""
+    from chessreg.entities.base import Entity
+
+    package = point.dist.name if point.dist else point.value
+    try:
+        declared = point.load()
+    except Exception as error:  # a package of others may fail in any way
+        raise ChessregError(f"the noun {point.name} of {package} cannot be loaded: {error!r}",
+                            f"mend or remove {package}") from error  # fmt: skip
+    if not (inspect.isclass(declared) and issubclass(declared, Entity)):
+        raise ChessregError(f"{point.value} of {package} is no subclass of chessreg.entities.base.Entity")
+    return declared
 
 
 def _declared_in(module: str) -> type[Entity]:

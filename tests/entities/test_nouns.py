@@ -46,6 +46,18 @@ def test_two_nouns_of_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
         entities()
 
 
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [("no_such_package:Lenses", "the noun lens of no_such_package:Lenses cannot be loaded: ModuleNotFoundError"),
+     ("pathlib:Path", "pathlib:Path of pathlib:Path is no subclass of chessreg.entities.base.Entity")],
+)  # fmt: skip
+def test_a_package_whose_noun_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPatch, value: str, why: str) -> None:
+    point = EntryPoint("lens", value, chessreg.entities.GROUP)
+    monkeypatch.setattr(chessreg.entities, "entry_points", lambda group: [point])
+    with pytest.raises(ChessregError, match=re.escape(why)):
+        entities()
+
+
 def test_a_noun_that_is_none_lists_those_that_are() -> None:
     with pytest.raises(NotFoundError, match="there is no noun 'sea'") as error:
         entity("sea")
@@ -62,7 +74,6 @@ def test_nothing_but_its_module_and_its_table_names_a_noun_that_has_no_commands_
     assert named - {"chessreg/registry/tables/__init__.py"} == {
         "chessreg/entities/sae.py",
         "chessreg/registry/tables/arrays.py",
-        "tui/actions.py",
     }
     assert "sae" not in COMMANDS
 
