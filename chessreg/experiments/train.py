@@ -1,4 +1,4 @@
-"""`train`: a PGN-character GPT from scratch, resumable to the exact next batch."""
+"""`train`: a model from scratch, resumable to the exact next batch."""
 
 from __future__ import annotations
 
@@ -10,28 +10,53 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
+from chessreg.encodings import encoding
+from chessreg.encodings.fen77 import Fen77
 from chessreg.errors import BadInputError
+from chessreg.games.dataset import holds_positions, numbers
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
-from chessreg.runs.spec import How, Ref, Spec
+from chessreg.runs.spec import Added, How, Ref, Spec, Stored
 
 if TYPE_CHECKING:
-    from chessreg.models.training import Corpus, TrainConfig, TrainHow, TrainPoint
+    from chessreg.games.dataset import Games
+    from chessreg.models.training import Corpus, PositionCorpus, TrainConfig, TrainHow, TrainPoint
     from chessreg.runs.task import Task
 
+GPT2_ONLY = ("activation", "biases", "rows")
+FEN_ONLY = ("attention", "embedding", "target")
 DatasetRefs = Annotated[tuple[str, ...], Ref("dataset")]
 
 
 class TrainSpec(Spec):
     datasets: DatasetRefs = Field(description="games to train on, datasets or parts (NAME:PART), comma-separated")
     heldout: Annotated[str | None, Ref("dataset")] = Field(None, description="games for the held-out loss")
-    tokenizer: str = Field("pgn-char-32", description="how games are written")
+    encoding: Annotated[str, Stored("tokenizer")] = Field("pgn-char-32", description="how chess is written")
+    architecture: Annotated[Literal["gpt2", "fen-encoder"], Added()] = Field(
+        "gpt2", description="gpt2: the next token, of games; fen-encoder: the move of a position (encoding fen-77)"
+    )
     min_characters: int = Field(60, ge=2, description="leave out shorter game texts")
     n_layer: int = Field(8, ge=1, description="layers (Karvonen Table 5: 8 and 16)")
     n_head: int = Field(8, ge=1, description="attention heads (Table 5)")
     n_embd: int = Field(512, ge=8, description="d_model (Table 5)")
     block_size: int = Field(1023, ge=8, description="context, in characters (Table 5)")
-    rows: Literal["blocks", "games"] = Field("blocks", description="blocks of 1,024 characters, or one game a row")
+    activation: Annotated[Literal["gelu", "gelu_new"], Added()] = Field(
+        "gelu", description="of a GPT-2's MLP: exact, or GPT-2's own (Davis)"
+    )
+    biases: Annotated[bool, Added()] = Field(False, description="a GPT-2 with biases (Davis)")
+    dropout: Annotated[float, Added()] = Field(0.0, ge=0, lt=1, description="of embedding, attention and residual")
+    attention: Annotated[Literal["causal", "bidirectional"], Added()] = Field(
+        "causal", description="of a FEN encoder: what a character of the position sees"
+    )
+    embedding: Annotated[Literal["own", "tied"], Added()] = Field(
+        "own", description="of a FEN encoder: rows of its own, or the author's one table for characters and actions"
+    )
+    target: Annotated[Literal["best", "played"], Added()] = Field(
+        "best", description="of a FEN encoder: the move to predict"
+    )
+    rows: Literal["blocks", "games", "stream"] = Field(
+        "blocks", description="blocks that begin with a game, one game a row, or a stream cut anywhere (Davis)"
+    )
     steps: int = Field(600_000, ge=1, description="updates (Table 5)")
     batch_tokens: int = Field(102_300, ge=64, description="characters in one update (Table 5: 100 rows)")
     optimizer: Literal["adamw", "muon"] = Field("adamw", description="muon: for the blocks' matrices, AdamW elsewhere")
@@ -58,7 +83,8 @@ class TrainHowSettings(How):
 
 
 class Train(Kind):
-    """Train a PGN-character GPT from scratch: Karvonen 2024, section 3 and Table 5, any size.
+    """Train a model from scratch, of any size: a GPT-2 on games (Karvonen 2024, section 3 and Table 5; Davis 1.5, 2),
+    or a FEN encoder, causal or bidirectional, on positions (Junkin 2.1).
 
     The whole training is one unit; its state is saved every few minutes in the run's folder, and an interrupted run
     goes on with the exact next batch. The checkpoint is the output `checkpoint`, in Hugging Face format.
@@ -77,8 +103,13 @@ class Train(Kind):
     def units(self, spec: TrainSpec, inputs: Inputs) -> int:
         if spec.n_embd % spec.n_head:
             raise BadInputError(f"--n-embd {spec.n_embd} is no multiple of --n-head {spec.n_head}")
+        check_fit(spec)
         for recipe in (*spec.datasets, *([spec.heldout] if spec.heldout else [])):
-            inputs.dataset(recipe)
+            if spec.architecture == "gpt2":
+                inputs.dataset(recipe)
+            elif spec.target == "best" and not holds_positions(inputs.items(recipe)[0]):
+                hint = "--target played, or a dataset of positions"
+                raise BadInputError("a dataset of games knows no best moves", hint)
         return 1
 
     def estimate(self, spec: TrainSpec, inputs: Inputs) -> Estimate:
@@ -92,7 +123,8 @@ class Train(Kind):
 
         spec = task.spec
         config, how = settings(task)
-        trainer = Trainer(config, corpus(spec, spec.datasets, task.inputs), task.folder, how)
+        made = corpus(spec, spec.datasets, task.inputs, stream=spec.rows == "stream")
+        trainer = Trainer(config, made, task.folder, how)
         heldout = corpus(spec, (spec.heldout,), task.inputs) if spec.heldout else None
         curve: list[TrainPoint] = read_curve(task)
 
@@ -110,8 +142,19 @@ class Train(Kind):
         task.done(0)
 
 
+def check_fit(spec: TrainSpec) -> None:
+    """BadInputError where architecture, encoding and options do not go together."""
+    if spec.architecture == "gpt2" and encoding(spec.encoding).content != "history":
+        raise BadInputError(f"{spec.encoding} writes positions", "give --architecture fen-encoder")
+    if spec.architecture == "fen-encoder" and spec.encoding != Fen77.name:
+        raise BadInputError(f"a FEN encoder does not read {spec.encoding}", f"give --encoding {Fen77.name}")
+    fields = FEN_ONLY if spec.architecture == "gpt2" else GPT2_ONLY
+    for name in fields:
+        if getattr(spec, name) != TrainSpec.model_fields[name].default:
+            raise BadInputError(f"--{name} is no setting of a {spec.architecture}", "leave it out")
+
+
 def settings(task: Task[TrainSpec, TrainHowSettings]) -> tuple[TrainConfig, TrainHow]:
-    from chessreg.encodings.tokenizers import tokenizer
     from chessreg.models.devices import prepare
     from chessreg.models.training import TrainConfig, TrainHow
 
@@ -119,32 +162,90 @@ def settings(task: Task[TrainSpec, TrainHowSettings]) -> tuple[TrainConfig, Trai
     shared = set(TrainConfig.__dataclass_fields__) & set(TrainSpec.model_fields)
     values = {name: getattr(spec, name) for name in shared}
     values["seed"] = spec.seed + spec.replicate
-    config = TrainConfig(vocab_size=tokenizer(spec.tokenizer).size, **values)
+    if spec.architecture == "fen-encoder":
+        values["block_size"] = Fen77.length
+    config = TrainConfig(
+        vocab_size=encoding(spec.encoding).size,
+        explicit_attention=spec.encoding != "pgn-char-32",  # whose runs keep the kernel, and so the digits, they had
+        **values,
+    )
     device = prepare(how.device, how.threads)
     return config, TrainHow(device, how.micro_tokens, how.autocast, how.compile, how.log_steps, how.checkpoint_seconds)
 
 
-def corpus(spec: TrainSpec, recipes: tuple[str, ...], inputs: Inputs) -> Corpus:
-    """The texts of these datasets as token ids, in their order; short ones and copies left out."""
-    from chessreg.encodings.tokenizers import tokenizer
+def corpus(spec: TrainSpec, recipes: tuple[str, ...], inputs: Inputs, stream: bool = False) -> Corpus | PositionCorpus:
+    """These datasets as token ids, in their order; short games and copies left out."""
     from chessreg.models.training import Corpus
 
-    encode = tokenizer(spec.tokenizer)
+    if spec.architecture == "fen-encoder":
+        return position_corpus(spec, recipes, inputs)
     tokens, lengths = [], []
     for recipe in recipes:
-        games, part = inputs.dataset(recipe)
-        places = games.rows(part)
-        places = places[~games.table(["duplicate"]).column("duplicate").to_numpy(zero_copy_only=False)[places]]
+        games, places = chosen_games(spec, recipe, inputs)
         for start in range(0, len(places), 10_000):
-            texts = [t for t in games.texts(places[start : start + 10_000]) if len(t) >= spec.min_characters]
-            if texts:
-                ids, offsets = encode.encode_many(texts)
-                tokens.append(ids)
-                lengths.append(np.diff(offsets))
+            written = encoding(spec.encoding).games(games, places[start : start + 10_000])
+            tokens.append(written.ids)
+            lengths.append(np.diff(written.offsets))
     if not tokens:
         raise BadInputError(f"no game text has {spec.min_characters} characters")
     offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
-    return Corpus(np.concatenate(tokens), offsets)
+    made = Corpus(np.concatenate(tokens), offsets)
+    return made.stream(spec.block_size) if stream else made
+
+
+def chosen_games(spec: TrainSpec, recipe: str, inputs: Inputs) -> tuple[Games, np.ndarray]:
+    """The games of a dataset and the rows of those that are trained on."""
+    games, part = inputs.dataset(recipe)
+    places = games.rows(part)
+    places = places[~numbers(games.table(["duplicate"]).column("duplicate"))[places]]
+    keep = [
+        np.array([len(text) >= spec.min_characters for text in games.texts(places[start : start + 10_000])], bool)
+        for start in range(0, len(places), 10_000)
+    ]
+    return games, places[np.concatenate(keep)] if keep else places
+
+
+def position_corpus(spec: TrainSpec, recipes: tuple[str, ...], inputs: Inputs) -> PositionCorpus:
+    """Every position of these datasets, with the action to predict: the best move, or the one that was played. Of
+    datasets of positions a copy of an earlier position is left out."""
+    from chessreg.models.training import PositionCorpus
+
+    fen = Fen77()
+    tokens, actions = [np.zeros((0, fen.length), np.uint8)], [np.zeros(0, np.int16)]
+    seen = np.zeros(0, np.uint64)
+    for recipe in recipes:
+        items, part = inputs.items(recipe)
+        if not holds_positions(items):
+            games, places = chosen_games(spec, recipe, inputs)
+            for start in range(0, len(places), 2_000):
+                some = places[start : start + 2_000]
+                written = fen.games(games, some)
+                played = [np.frombuffer(packed, "<u2") for packed in games.moves(some)]
+                followed = written.ply < np.array([len(codes) for codes in played])[written.source]
+                tokens.append(written.ids.reshape(-1, fen.length)[followed])
+                actions.append(fen.actions_of(np.concatenate(played)))
+            continue
+        places = items.rows(part)
+        hashes = items.position_hashes[places]
+        first = np.zeros(len(places), bool)
+        first[np.unique(hashes, return_index=True)[1]] = True
+        places = places[first & ~np.isin(hashes, seen)]
+        seen = np.concatenate([seen, hashes])
+        table = items.take(places, ["fen", spec.target]).to_pydict()
+        asked = [(text, move) for text, move in zip(table["fen"], table[spec.target], strict=True) if move]
+        tokens.append(fen.boards([text for text, _ in asked]).ids.reshape(-1, fen.length))
+        actions.append(np.array([action(fen, move) for _, move in asked], np.int16))
+    made = PositionCorpus(np.concatenate(tokens), np.concatenate(actions))
+    if not len(made.actions):
+        raise BadInputError(f"no position has a {spec.target} move", "chessreg dataset show NAME")
+    return made
+
+
+def action(fen: Fen77, uci: str) -> int:
+    """The action of a move in UCI. BadInputError for one that is none."""
+    if uci not in fen.action_ids:
+        raise BadInputError(f"{uci} is none of the {fen.answer_size:,} actions of {fen.name}")
+    return fen.action_ids[uci]
 
 
 def curve_path(task: Task[TrainSpec, TrainHowSettings]) -> Any:
@@ -178,6 +279,7 @@ def emit_point(task: Task[TrainSpec, TrainHowSettings], point: TrainPoint) -> No
     values = {
         "loss": point.loss,
         "heldout_loss": point.heldout_loss,
+        "heldout_accuracy": point.heldout_accuracy,
         "tokens_seen": float(point.tokens_seen),
         "tokens_per_second": point.tokens_per_second,
     }
@@ -194,11 +296,11 @@ def publish(task: Task[TrainSpec, TrainHowSettings], trainer: Any) -> None:
     spec = task.spec
     model = trainer.trained()
     source = {"format": "chessreg-train", "spec_hash": task.resolved.spec_hash, "finished": time.strftime("%Y-%m-%d")}
-    info = CheckpointInfo.of(model, spec.tokenizer, tokens_seen=trainer.tokens_seen, source=source)
+    info = CheckpointInfo.of(model, spec.encoding, tokens_seen=trainer.tokens_seen, source=source)
     with task.output("checkpoint", 0, "checkpoint") as folder:
         save_checkpoint(model, folder, info)
         info = read_info(folder)
-    task.record("tokenizer", **tokenizer_row(spec.tokenizer))
+    task.record("tokenizer", **tokenizer_row(spec.encoding))
     task.record(
         "checkpoint",
         **checkpoint_row(info, task.last_output.digest, training_datasets=list(spec.datasets), run_id=task.run_id),

@@ -7,12 +7,13 @@ that an uninterrupted one would.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.adapters.gpt2 import GPT2, GPT2Config, fused
 
 IGNORED = -100  # the label of padding: cross_entropy skips it
@@ -32,7 +34,8 @@ class TrainConfig:
 
     rows "blocks" packs games into rows of block_size + 1 characters, each beginning with a game, as the paper does;
     "games" gives every game its own row, so that a character's position is its place in its game, and batches rows of
-    similar length.
+    similar length; "stream" takes the items of the corpus as they are (`Corpus.stream`). attention and embedding are a
+    FEN encoder's, activation and biases a GPT-2's.
     """
 
     n_layer: int = 8
@@ -40,7 +43,14 @@ class TrainConfig:
     n_embd: int = 512
     block_size: int = 1023
     vocab_size: int = 32
-    rows: Literal["blocks", "games"] = "blocks"
+    architecture: Literal["gpt2", "fen-encoder"] = "gpt2"
+    attention: Literal["causal", "bidirectional"] = "causal"
+    embedding: Literal["own", "tied"] = "own"
+    activation: str = "gelu"
+    biases: bool = False
+    dropout: float = 0.0
+    explicit_attention: bool = False  # below 256 tokens on a CPU: faster than the fused kernel, in other last digits
+    rows: Literal["blocks", "games", "stream"] = "blocks"
     steps: int = 600_000
     batch_tokens: int = 102_300
     optimizer: Literal["adamw", "muon"] = "adamw"
@@ -56,8 +66,27 @@ class TrainConfig:
     grad_clip: float = 1.0
     seed: int = 1337
 
-    def shape(self) -> GPT2Config:
-        return GPT2Config(self.n_layer, self.n_head, self.n_embd, self.block_size, self.vocab_size, bias=False)
+    def model(self) -> GPT2 | FenEncoder:
+        """The model with its initial weights, drawn from torch's generator."""
+        shape = self.n_layer, self.n_head, self.n_embd
+        if self.architecture == "fen-encoder":
+            kernel = functools.partial(attend, causal=self.attention == "causal", explicit=self.explicit_attention)
+            model: GPT2 | FenEncoder = FenEncoder(
+                FenConfig(*shape, self.attention, self.embedding, self.dropout), kernel
+            )
+        else:
+            kernel = functools.partial(attend, explicit=self.explicit_attention)
+            config = GPT2Config(
+                *shape,
+                self.block_size,
+                self.vocab_size,
+                activation=self.activation,
+                bias=self.biases,
+                dropout=self.dropout,
+            )
+            model = GPT2(config, kernel)
+        model.initialise()
+        return model
 
     def rate(self, step: int) -> float:
         """The factor on the learning rates at this step (0-based)."""
@@ -84,7 +113,8 @@ class TrainHow:
 
 @dataclass(frozen=True)
 class TrainPoint:
-    """One point of the loss curve. Losses are nats per character."""
+    """One point of the loss curve. Losses are nats per token, or per move of a FEN encoder; heldout_accuracy is the
+    share of moves that its most probable action is."""
 
     step: int
     tokens_seen: int
@@ -92,6 +122,7 @@ class TrainPoint:
     heldout_loss: float | None
     learning_rate_factor: float
     tokens_per_second: float
+    heldout_accuracy: float | None = None
 
 
 class Corpus:
@@ -106,12 +137,34 @@ class Corpus:
         pieces = [self.tokens[self.offsets[g] : self.offsets[g + 1]] for g in games]
         return np.concatenate(pieces)[:limit]
 
+    def stream(self, length: int, games: int = 1000) -> Corpus:
+        """The games one after the other, cut into items of `length` tokens wherever that falls; of every `games` games
+        the remainder is left out (Davis specification 1.5)."""
+        pieces = []
+        for start in range(0, len(self.lengths), games):
+            end = min(start + games, len(self.lengths))
+            first, last = int(self.offsets[start]), int(self.offsets[end])
+            pieces.append(self.tokens[first : last - (last - first) % length])
+        tokens = np.concatenate(pieces)
+        return Corpus(tokens, np.arange(0, len(tokens) + 1, length))
 
-def epoch_rows(corpus: Corpus, config: TrainConfig, epoch: int) -> list[list[list[int]]]:
+
+class PositionCorpus:
+    """Positions as token ids, uint8 [n, 77], and the action to predict for each, int16 [n]."""
+
+    def __init__(self, tokens: np.ndarray, actions: np.ndarray) -> None:
+        self.tokens, self.actions = tokens, actions
+        self.lengths = np.full(len(tokens), tokens.shape[1])
+
+
+def epoch_rows(corpus: Corpus | PositionCorpus, config: TrainConfig, epoch: int) -> list[list[list[int]]]:
     """The batches of one epoch: batch → rows → the games of a row. A pure function of (corpus, config, epoch)."""
     rng = np.random.default_rng([config.seed, epoch])
     order = rng.permutation(len(corpus.lengths))
     limit = config.block_size + 1
+    if config.rows == "stream" or isinstance(corpus, PositionCorpus):
+        size = max(1, config.batch_tokens // config.block_size)
+        return [order[i : i + size, None].tolist() for i in range(0, len(order), size)]
     if config.rows == "blocks":
         rows: list[list[int]] = [[]]
         filled = 0
@@ -137,8 +190,13 @@ def epoch_rows(corpus: Corpus, config: TrainConfig, epoch: int) -> list[list[lis
     return [batches[i] for i in rng.permutation(len(batches))]
 
 
-def collate(corpus: Corpus, rows: list[list[int]], limit: int) -> tuple[Tensor, Tensor]:
-    """Inputs and labels, int64 [row, length - 1], right-padded; the label of padding is IGNORED."""
+def collate(corpus: Corpus | PositionCorpus, rows: list[list[int]], limit: int) -> tuple[Tensor, Tensor]:
+    """Inputs and labels, int64 [row, length - 1], right-padded; the label of padding is IGNORED. Of positions inputs
+    [row, 77] and labels [row, 1]."""
+    if isinstance(corpus, PositionCorpus):
+        places = np.array(rows)[:, 0]
+        chosen = corpus.tokens[places].astype(np.int64), corpus.actions[places, None].astype(np.int64)
+        return torch.from_numpy(chosen[0]), torch.from_numpy(chosen[1])
     cut = [corpus.row(games, limit) for games in rows]
     width = max(map(len, cut))
     inputs = torch.zeros(len(cut), width - 1, dtype=torch.int64)
@@ -149,26 +207,40 @@ def collate(corpus: Corpus, rows: list[list[int]], limit: int) -> tuple[Tensor, 
     return inputs, labels
 
 
-def sliced(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
-    """Causal attention of q, k, v [batch, head, length, d_head]; the same shape comes back.
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    causal: bool = True,
+    explicit: bool = False,
+) -> Tensor:
+    """Attention of q, k, v [batch, head, length, d_head]; the same shape comes back.
 
-    On a CPU the fused kernel's backward pass is slow for small heads; slices of 128 queries, each over the keys it can
-    see, take half its time (2 cores, d_head 32, length 416). Elsewhere the fused kernel is used.
+    On a CPU the fused kernel's backward pass is slow for small heads. From 256 tokens on slices of 128 queries, each
+    over the keys it can see, take half its time (2 cores, d_head 32, length 416); below, `explicit` scores take from
+    0.4 (78 tokens) to 0.7 of it (220). Elsewhere the fused kernel is used.
     """
     batch, heads, length, d_head = q.shape
-    if q.device.type != "cpu" or length < 256:
-        return fused(q, k, v, mask, dropout)
+    if q.device.type != "cpu" or (length < 256 and not explicit) or (length >= 256 and not causal):
+        return fused(q, k, v, mask, dropout, causal)
+    if length < 256:
+        scores = (q @ k.transpose(-1, -2)) * d_head**-0.5
+        if causal:
+            scores = scores + torch.full((length, length), -torch.inf, dtype=scores.dtype).triu(1)
+        return F.dropout(torch.softmax(scores, -1), dropout) @ v
     q, k, v = (x.reshape(batch * heads, length, d_head) for x in (q, k, v))
     slices = []
     for start in range(0, length, 128):
         end = min(start + 128, length)
-        causal = torch.full((end - start, end), -torch.inf, dtype=q.dtype).triu(start + 1)
-        scores = torch.baddbmm(causal, q[:, start:end], k[:, :end].transpose(1, 2), alpha=d_head**-0.5)
+        hidden = torch.full((end - start, end), -torch.inf, dtype=q.dtype).triu(start + 1)
+        scores = torch.baddbmm(hidden, q[:, start:end], k[:, :end].transpose(1, 2), alpha=d_head**-0.5)
         slices.append(F.dropout(torch.softmax(scores, -1), dropout) @ v[:, :end])
     return torch.cat(slices, 1).view(batch, heads, length, d_head)
 
 
-def optimizers(model: GPT2, config: TrainConfig) -> list[torch.optim.Optimizer]:
+def optimizers(model: GPT2 | FenEncoder, config: TrainConfig) -> list[torch.optim.Optimizer]:
     """AdamW on everything, or Muon on the blocks' matrices and AdamW on the rest. Decay only on matrices."""
     matrices = {id(p) for p in model.matrices()} if config.optimizer == "muon" else set()
     rest = [p for p in model.parameters() if id(p) not in matrices]
@@ -200,16 +272,29 @@ def total_loss(forward: Callable[[Tensor], Tensor], inputs: Tensor, labels: Tens
 
 
 @torch.no_grad()
-def mean_loss(model: GPT2, corpus: Corpus, how: TrainHow, games: int = 500) -> float:
-    """Nats per character over the first `games` games, each in its own row."""
-    limit = model.config.block_size + 1
-    order = sorted(range(min(games, len(corpus.lengths))), key=lambda g: int(corpus.lengths[g]))
-    summed, count = 0.0, 0
-    for start in range(0, len(order), 16):
-        inputs, labels = collate(corpus, [[g] for g in order[start : start + 16]], limit)
-        summed += float(total_loss(model, inputs, labels, how))
+def mean_loss(
+    model: GPT2 | FenEncoder, corpus: Corpus | PositionCorpus, how: TrainHow, games: int = 500
+) -> tuple[float, float | None]:
+    """Nats per token over the first `games` games, each in its own row; of positions, of which there are 16 times as
+    many, nats per move and the share of moves that are the most probable action."""
+    positions = isinstance(corpus, PositionCorpus)
+    limit, at_once = model.block_size + 1, 256 if positions else 16
+    most = min(16 * games if positions else games, len(corpus.lengths))
+    order = sorted(range(most), key=lambda g: int(corpus.lengths[g]))
+    summed, count, right = 0.0, 0, 0
+    model.eval()
+    for start in range(0, len(order), at_once):
+        inputs, labels = collate(corpus, [[g] for g in order[start : start + at_once]], limit)
+        if positions:
+            with autocast(how):
+                logits = model(inputs.to(how.device)).float()[:, 0].cpu()
+            summed += float(F.cross_entropy(logits, labels[:, 0], reduction="sum"))
+            right += int((logits.argmax(-1) == labels[:, 0]).sum())
+        else:
+            summed += float(total_loss(model, inputs, labels, how))
         count += int((labels != IGNORED).sum())
-    return summed / count
+    model.train()
+    return summed / count, right / count if positions else None
 
 
 def micro_batches(inputs: Tensor, labels: Tensor, how: TrainHow) -> Iterator[tuple[Tensor, Tensor]]:
@@ -233,13 +318,13 @@ class Trainer:
     comes next. The config may differ from the saved one only in `steps` (a longer or shorter run of the same recipe).
     """
 
-    def __init__(self, config: TrainConfig, corpus: Corpus, folder: Path, how: TrainHow | None = None) -> None:
+    def __init__(
+        self, config: TrainConfig, corpus: Corpus | PositionCorpus, folder: Path, how: TrainHow | None = None
+    ) -> None:
         self.config, self.corpus, self.folder = config, corpus, folder
         self.how = how or TrainHow()
         torch.manual_seed(config.seed)
-        self.model = GPT2(config.shape(), kernel=sliced)
-        self.model.initialise()
-        self.model.to(self.how.device)
+        self.model = config.model().to(self.how.device)
         self.optimizers = optimizers(self.model, config)
         self.step = self.tokens_seen = self.epoch = self.position = 0
         self.batches = epoch_rows(corpus, config, 0)
@@ -274,10 +359,9 @@ class Trainer:
         self.step, self.tokens_seen, self.epoch, self.position = state["place"]
         self.batches = epoch_rows(self.corpus, self.config, self.epoch)
 
-    def trained(self) -> GPT2:
+    def trained(self) -> GPT2 | FenEncoder:
         """The model as it is now, float32 on the CPU, in eval mode; a copy."""
-        shape = replace(self.model.config, bias=True, dropout=0.0)
-        return GPT2.of_weights(shape, {name: tensor.float().clone() for name, tensor in self.model.weights().items()})
+        return self.model.trained()
 
     def next_batch(self) -> tuple[Tensor, Tensor]:
         if self.position == len(self.batches):
@@ -290,6 +374,8 @@ class Trainer:
     def train_step(self, forward: Callable[[Tensor], Tensor]) -> Tensor:
         """One update; returns the batch's mean loss as a tensor, so that nothing waits for the device."""
         inputs, labels = self.next_batch()
+        if self.config.dropout:  # the same draws when a run is taken up again
+            torch.manual_seed(self.config.seed << 32 | self.step)
         count = int((labels != IGNORED).sum())
         summed = torch.zeros((), device=self.how.device)
         for part in micro_batches(inputs, labels, self.how):
@@ -310,7 +396,7 @@ class Trainer:
     def run(
         self,
         on_point: Callable[[TrainPoint], None],
-        heldout: Corpus | None = None,
+        heldout: Corpus | PositionCorpus | None = None,
         heldout_steps: int = 500,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -328,14 +414,12 @@ class Trainer:
                 loss, now = float(torch.stack(since).mean()), time.monotonic()
                 if not math.isfinite(loss):
                     raise FloatingPointError(f"the loss is {loss} at step {self.step}")
-                measured = (
-                    mean_loss(self.model, heldout, self.how)
-                    if heldout is not None and (self.step % heldout_steps == 0 or last)
-                    else None
-                )
+                measured: tuple[float | None, float | None] = (None, None)
+                if heldout is not None and (self.step % heldout_steps == 0 or last):
+                    measured = mean_loss(self.model, heldout, self.how)
                 rate = (self.tokens_seen - tokens) / (now - clock)
                 factor = self.config.rate(self.step - 1)
-                on_point(TrainPoint(self.step, self.tokens_seen, loss, measured, factor, rate))
+                on_point(TrainPoint(self.step, self.tokens_seen, loss, measured[0], factor, rate, measured[1]))
                 since, tokens, clock = [], self.tokens_seen, time.monotonic()
             if time.monotonic() - saved > self.how.checkpoint_seconds:
                 self.save()

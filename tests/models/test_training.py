@@ -20,9 +20,9 @@ from chessreg.models.training import (
     Trainer,
     TrainHow,
     TrainPoint,
+    attend,
     collate,
     epoch_rows,
-    sliced,
 )
 
 CONFIG = TrainConfig(
@@ -130,7 +130,7 @@ def test_rows_begin_with_a_game_and_padding_is_ignored() -> None:
 def test_sliced_attention_equals_the_fused_kernel(length: int) -> None:
     generator = torch.Generator().manual_seed(length)
     q, k, v = (torch.randn(2, 3, length, 8, generator=generator, requires_grad=True) for _ in range(3))
-    ours, fused = sliced(q, k, v, None, 0.0), F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    ours, fused = attend(q, k, v, None, 0.0), F.scaled_dot_product_attention(q, k, v, is_causal=True)
     torch.testing.assert_close(ours, fused, atol=1e-5, rtol=1e-4)
     weight = torch.randn(ours.shape, generator=generator)
     for one, other in zip(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -250,6 +250,11 @@ class GPT2(Network):
         d_mlp = read_config(folder)["n_inner"]  # None, which means four times n_embd, is written back as None
         config = GPT2Config(**{n: shape[n] for n in names}, d_mlp=d_mlp, tied_head=shape.get("tied_head", True))
         return cls.of_weights(config, read_weights(folder, dtype))
+
+    def trained(self) -> GPT2:
+        """A copy, float32 on the CPU, in eval mode."""
+        shape = replace(self.config, bias=True, dropout=0.0)
+        return GPT2.of_weights(shape, {name: tensor.float().clone() for name, tensor in self.weights().items()})
 
     def untrained(self, seed: int) -> GPT2:
         """Initial weights as `initialise` draws them, from a generator of their own; biases 0 and frozen."""

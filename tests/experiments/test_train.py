@@ -1,0 +1,138 @@
+"""Training every model that the house has: GPT-2 on two ways of writing games, FEN encoders on positions and games."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import chess
+import numpy as np
+import pytest
+
+from chessreg.encodings import encoding
+from chessreg.entities.adding import add_dataset
+from chessreg.errors import BadInputError
+from chessreg.experiments.train import TrainHowSettings, TrainSpec, corpus
+from chessreg.games.moves import replay, unpack
+from chessreg.registry import tables
+from chessreg.runs.spec import hashed
+
+SHAPE: dict[str, Any] = {"n_layer": 2, "n_head": 2, "n_embd": 32, "warmup_steps": 3, "learning_rate": 5e-3, "seed": 3}
+UCI = {"encoding": "uci-square-72", "block_size": 128, "batch_tokens": 1500, "steps": 25}
+FEN = {"architecture": "fen-encoder", "encoding": "fen-77", "batch_tokens": 4000, "steps": 40}
+HOW = TrainHowSettings(threads=1, log_steps=5, autocast=False)
+
+
+@pytest.fixture(scope="module")
+def positions(world: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A dataset of every position of twelve games; best is the move of the lowest UCI, played the one of the game."""
+    from chessreg.session import open_session
+
+    lines = ["fen,best,played"]
+    with open_session(str(world / "registry.db"), world / "store") as session:
+        games, part = session.inputs.dataset(session.inputs.recipe("dataset", "sample:fit"))
+        for packed in games.moves(games.rows(part)[:12]):
+            for code, board in zip(unpack(packed), replay(packed), strict=False):
+                best, played = min(move.uci() for move in board.legal_moves), code.uci()
+                lines.append(f"{board.fen()},{best},{played}")
+        path = tmp_path_factory.mktemp("positions") / "positions.csv"
+        path.write_text("\n".join(lines) + "\n")
+        add_dataset(session.database, session.store, [path], name="positions")
+    return "positions"
+
+
+def trained(session: Any, **settings: Any) -> tuple[Any, dict[str, list[float]], Any]:
+    """The model of a training, its curves by name, and its checkpoint's row."""
+    report = session.run(TrainSpec(**{**SHAPE, **settings}), HOW)
+    with session.database.read() as sql:
+        points = sql.query(tables.MetricPoint).filter_by(run_id=report.run_id).all()
+        row = sql.query(tables.Checkpoint).filter_by(run_id=report.run_id).one()
+        sql.expunge_all()
+    curves: dict[str, list[float]] = {}
+    for point in sorted(points, key=lambda point: point.step):
+        curves.setdefault(point.name, []).append(point.value)
+    return session.model(row.id.hex), curves, row
+
+
+@pytest.mark.parametrize(
+    "settings", [{"rows": "games"}, {"rows": "stream", "biases": True, "activation": "gelu_new", "dropout": 0.1}]
+)
+def test_a_gpt2_learns_games_in_uci(world_session: Any, settings: dict[str, Any]) -> None:
+    model, curves, row = trained(
+        world_session, datasets=("sample:fit",), heldout="sample:test", heldout_steps=25, **UCI, **settings
+    )
+    assert curves["loss"][-1] < 0.95 * curves["loss"][0]
+    assert curves["heldout_loss"][-1] < np.log(72)
+    assert (model.encoding.name, model.adapter, model.attention, model.head) == (
+        "uci-square-72", "gpt2", "causal", "next-token"
+    )  # fmt: skip
+    assert (row.tokenizer, row.detail["shape"]["bias"]) == ("uci-square-72", settings.get("biases", False))
+    assert row.detail["shape"]["activation"] == settings.get("activation", "gelu")
+
+
+def test_a_stream_is_cut_anywhere_and_loses_the_rest_of_a_thousand_games(world_session: Any) -> None:
+    spec = TrainSpec(**SHAPE, **UCI, datasets=("sample:fit",), rows="stream")
+    recipes = (world_session.inputs.recipe("dataset", "sample:fit"),)
+    whole, cut = (corpus(spec, recipes, world_session.inputs, stream=stream) for stream in (False, True))
+    assert len(cut.tokens) == len(whole.tokens) // 128 * 128
+    np.testing.assert_array_equal(cut.tokens, whole.tokens[: len(cut.tokens)])
+    assert (np.diff(cut.offsets) == 128).all()
+    games, part = world_session.inputs.dataset(recipes[0])
+    pgn = corpus(TrainSpec(datasets=("sample:fit",)), recipes, world_session.inputs)
+    texts = [encoding("pgn-char-32").encode(text) for text in games.texts(games.rows(part)) if len(text) >= 60]
+    np.testing.assert_array_equal(pgn.tokens, np.concatenate(texts))
+
+
+@pytest.mark.parametrize(("attention", "embedding"), [("bidirectional", "own"), ("causal", "tied")])
+def test_a_fen_encoder_learns_the_moves_of_positions(
+    world_session: Any, positions: str, attention: str, embedding: str
+) -> None:
+    model, curves, row = trained(
+        world_session, datasets=(positions,), heldout=positions, attention=attention, embedding=embedding, **FEN
+    )
+    assert abs(curves["loss"][0] - np.log(1968)) < 1.5
+    assert curves["loss"][-1] < 0.8 * curves["loss"][0]
+    assert 0 <= curves["heldout_accuracy"][-1] <= 1
+    assert (model.encoding.name, model.adapter, model.attention, model.head) == (
+        "fen-77", "fen-encoder", attention, "action"
+    )  # fmt: skip
+    assert (row.architecture, row.tokenizer, row.block_size) == ("fen-encoder", "fen-77", 77)
+    board = chess.Board()
+    logprobs = model.session(1).feed([model.encoding.prompt(board)])[0]
+    legal = [model.encoding.answer(board, move)[0] for move in board.legal_moves]
+    assert float(logprobs[legal].exp().sum()) > 2 * 20 / 1968  # what it learns first: which squares hold its pieces
+
+
+def test_games_train_a_fen_encoder_with_the_moves_that_were_played(world_session: Any, positions: str) -> None:
+    spec = TrainSpec(**SHAPE, **FEN, datasets=("sample:fit",), target="played", min_characters=2)
+    of_games = corpus(spec, (world_session.inputs.recipe("dataset", "sample:fit"),), world_session.inputs)
+    of_positions = corpus(spec, (world_session.inputs.recipe("dataset", positions),), world_session.inputs)
+    asked, told = (
+        [(row.tobytes(), int(action)) for row, action in zip(made.tokens, made.actions, strict=True)]
+        for made in (of_games, of_positions)
+    )
+    assert len(told) > 100
+    assert len({row for row, _ in told}) == len(told)  # a position once
+    assert set(told) <= set(asked)
+
+
+def test_what_does_not_go_together_is_refused(world_session: Any, positions: str) -> None:
+    for settings, message in (
+        ({"encoding": "fen-77"}, "writes positions"),
+        ({"architecture": "fen-encoder"}, "does not read pgn-char-32"),
+        ({**FEN, "biases": True}, "--biases is no setting of a fen-encoder"),
+        ({"attention": "bidirectional"}, "--attention is no setting of a gpt2"),
+        (FEN, "knows no best moves"),
+    ):
+        with pytest.raises(BadInputError, match=message) as caught:
+            world_session.run(TrainSpec(**{**SHAPE, "datasets": ("sample:fit",), **settings}))
+        assert "\n" not in str(caught.value)
+    with pytest.raises(BadInputError, match="games are needed"):
+        world_session.run(TrainSpec(**SHAPE, datasets=(positions,)))
+
+
+def test_settings_that_came_later_leave_old_specs_as_they_were() -> None:
+    content = hashed(TrainSpec(datasets=("sample",)))
+    assert content["tokenizer"] == "pgn-char-32"
+    assert not {"encoding", "architecture", "activation", "biases", "dropout", "attention", "target"} & content.keys()
+    assert hashed(TrainSpec(datasets=("sample",), tokenizer="uci-square-72"))["tokenizer"] == "uci-square-72"  # type: ignore[call-arg]
