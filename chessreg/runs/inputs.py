@@ -226,7 +226,9 @@ class Inputs:
         from chessreg.games.report import POSITIONS_FILE
 
         folder, _ = self._dataset(reference, field)
-        return (self.positions if (folder / POSITIONS_FILE).is_file() else self.dataset)(reference, field)
+        if (folder / POSITIONS_FILE).is_file():
+            return self.positions(reference, field)
+        return self.dataset(reference, field)
 
     def _dataset(self, reference: str, field: str) -> tuple[Path, Part | None]:
         """The folder of a dataset reference, and the part it names."""

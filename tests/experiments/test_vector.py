@@ -12,7 +12,7 @@ from chessreg.experiments.settings.skill import SkillSettings
 from chessreg.experiments.vector import Vector, VectorSpec
 from chessreg.runs.spec import hashed
 
-from .vectors.runs import STREAM, made, recipe
+from .vector.runs import STREAM, made, recipe
 
 
 def test_a_vector_is_the_mean_of_the_high_minus_that_of_the_low(world_session):
