@@ -77,8 +77,8 @@ class Sites:
     def __len__(self) -> int:
         return len(self.item)
 
-    def take(self, keep: np.ndarray) -> Sites:
-        """Those that a mask bool [s] or an index array chooses."""
+    def take(self, keep: np.ndarray | slice) -> Sites:
+        """Those that a mask bool [s], an index array or a slice chooses."""
         return Sites(self.item[keep], self.token[keep], self.ply[keep], self.phase[keep])
 
 

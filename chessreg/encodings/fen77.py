@@ -223,10 +223,10 @@ class Fen77:
         """uint8 [fens, 77]. FenError for the first that is none."""
         text = np.frombuffer(("\n".join(fens) + "\n").encode("latin-1", "replace"), np.uint8)
         ends = np.flatnonzero(text == ord("\n"))
-        spaces = np.flatnonzero(text == ord(" "))
-        if len(ends) != len(fens) or len(spaces) != 5 * len(fens):
+        blanks = np.flatnonzero(text == ord(" "))
+        if len(ends) != len(fens) or len(blanks) != 5 * len(fens):
             raise self._refusal(fens)
-        spaces = spaces.reshape(-1, 5)
+        spaces = blanks.reshape(-1, 5)
         starts = np.concatenate([[0], ends[:-1] + 1])
         if (spaces[:, 0] <= starts).any() or (spaces[:, 4] > ends).any():
             raise self._refusal(fens)

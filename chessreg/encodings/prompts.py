@@ -134,11 +134,15 @@ class PretrainedTokenizer:
         except Exception as error:  # the library raises nothing narrower
             raise BadInputError(f"{path} is no tokenizer: {error}", "give a Hugging Face tokenizer.json") from error
         self.size = int(self._tokenizer.get_vocab_size())
-        special = {text: self._tokenizer.token_to_id(text) for text in (bos, end, pad) if text is not None}
-        if missing := [text for text, number in special.items() if number is None]:
-            raise BadInputError(f"{path} has no token {missing[0]!r}", "name the special tokens that it has")
-        self.end = int(special[end])
-        self.bos, self.pad = (None if text is None else int(special[text]) for text in (bos, pad))
+        special: dict[str, int] = {}
+        for text in (bos, end, pad):
+            number = None if text is None else self._tokenizer.token_to_id(text)
+            if text is not None and number is None:
+                raise BadInputError(f"{path} has no token {text!r}", "name the special tokens that it has")
+            if text is not None and number is not None:
+                special[text] = number
+        self.end = special[end]
+        self.bos, self.pad = (None if text is None else special[text] for text in (bos, pad))
 
     def encode(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
@@ -284,11 +288,11 @@ class PromptEncoding:
             fen = self._fen.decode(np.array(position))
             return fen if self.settings.counters == "kept" else " ".join([*fen.split(" ")[:4], "0", "1"])
         written = {number: character for character, number in self._characters.items()}
-        found = _EXPANDED.match("".join(written.get(number, "?") for number in array[start:].tolist()))
-        if found is None:
+        whole = _EXPANDED.match("".join(written.get(number, "?") for number in array[start:].tolist()))
+        if whole is None:
             raise BadInputError(f"these ids are no prompt of {self.name}", "encode a FEN")
-        pieces = re.sub(r"\.+", lambda run: str(len(run[0])), found[1])
-        return f"{pieces} {found[2]} {found[3] or '0 1'}"
+        pieces = re.sub(r"\.+", lambda run: str(len(run[0])), whole[1])
+        return f"{pieces} {whole[2]} {whole[3] or '0 1'}"
 
     def games(self, games: Games, places: Sequence[int] | np.ndarray) -> Tokens:
         """Every position of these games, as `Fen77.games`."""

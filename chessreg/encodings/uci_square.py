@@ -249,8 +249,8 @@ class UciSquare:
 
     def complete(self, ids: Ids, board: chess.Board) -> bool:
         """After the destination, unless a pawn of the side to move stands on its last rank there."""
-        squares = [self._square_of.get(int(number)) for number in ids[:2]]
-        if None in squares or len(ids) > 2:
+        squares = [self._square_of[int(number)] for number in ids[:2] if int(number) in self._square_of]
+        if len(squares) < min(len(ids), 2) or len(ids) > 2:
             return True
         return len(squares) == 2 and not _promotes(board, *squares)
 

@@ -110,7 +110,7 @@ def _build(
                 writer.write_batch(batch.cast(rows.schema()))
                 hash_file.write(block.hashes.tobytes())
                 for reject in block.rejects:
-                    write_reject(rejects, reject, row, source)
+                    write_reject(rejects, reject, row, source.path.name)
                 tally.add(block.tally)
                 row += block.found
                 if on_progress:
@@ -124,7 +124,7 @@ def _build(
                 broken = f"{source.path.name}: {stream.broken}"
                 if stream.cut_off:
                     reject = Reject(0, stream.line, 0, "the stream ends inside the game")
-                    write_reject(rejects, reject, row, source)
+                    write_reject(rejects, reject, row, source.path.name)
                     tally.reject(reject.reason)
                     row += 1
             if tally.games == legal:
@@ -186,9 +186,9 @@ class _Stream:
             yield future.result()
 
 
-def write_reject(file: IO[str], reject: Reject, row: int, source: Source) -> None:
+def write_reject(file: IO[str], reject: Reject, row: int, name: str) -> None:
     reason = re.sub(r"[\s\x00-\x1f]+", " ", reject.reason)
-    file.write(f"{row + reject.row}\t{source.path.name}\t{reject.line}\t{reject.ply}\t{reason}\n")
+    file.write(f"{row + reject.row}\t{name}\t{reject.line}\t{reject.ply}\t{reason}\n")
 
 
 def _no_game(source: Source, found: int, tally: Tally, before: dict[str, int]) -> BadInputError:

@@ -264,7 +264,7 @@ def _build(sources: list[PositionSource], aside: Path, salvage: bool, on_progres
                             kept.append({"row": row + number, **_row(values, tally)})
                         except _BadRowError as bad:
                             tally.reject(str(bad))
-                            write_reject(rejects, Reject(number, line + number, 0, str(bad)), row, source)
+                            write_reject(rejects, Reject(number, line + number, 0, str(bad)), row, source.path.name)
                     batch = pa.RecordBatch.from_pylist(kept, schema=target)
                     writer.write_batch(batch)
                     for name, file in (("game_hash", games), ("position_hash", positions)):

@@ -285,7 +285,8 @@ def describe(session: Session, which: Iterable[Node]) -> dict[Node, dict[str, An
 
 def runs_of(session: Session, ids: Sequence[UUID]) -> dict[str, tuple[str, str]]:
     """Kind and state of these runs, by their ids' hex digits."""
-    run, found = tables.Run, {}
+    run = tables.Run
+    found: dict[str, tuple[str, str]] = {}
     for start in range(0, len(ids), AT_ONCE):
         rows = session.execute(select(run.id, run.kind, STATE).where(run.id.in_(ids[start : start + AT_ONCE])))
         found |= {id.hex: (kind, state) for id, kind, state in rows}

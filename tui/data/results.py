@@ -59,7 +59,9 @@ def results(session: Session, family: str, run_id: UUID | None = None) -> Pages:
         return of_run(run_id)
     run = tables.Run
     with session.database.read() as sql:
-        counts = dict(sql.execute(select(table.run_id, func.count()).group_by(table.run_id)).tuples().all())
+        counts: dict[UUID, int] = dict(
+            sql.execute(select(table.run_id, func.count()).group_by(table.run_id)).tuples().all()
+        )
         oldest_first = sql.scalars(select(run.id).order_by(run.created_at, run.id)).all()
     return JoinedPages([of_run(id, counts[id]) for id in oldest_first if id in counts])
 

@@ -29,6 +29,7 @@ from chessreg.experiments.play.policies import make_policy
 from chessreg.experiments.settings import interventions
 from chessreg.experiments.settings.interventions import InterventionSettings, rows_used
 from chessreg.experiments.settings.overlap import OPENING_PLIES, trained_on
+from chessreg.games.dataset import Games
 from chessreg.games.engines import find_stockfish, parse_engine, parse_limit
 from chessreg.games.moves import move_hash, move_hashes
 from chessreg.games.pool import EnginePool, free_cores
@@ -338,10 +339,11 @@ class TrainingGames:
     def of(cls, inputs: Inputs, checkpoint: str) -> TrainingGames | None:
         """The training games of a checkpoint (a recipe); None where they are unknown or not in this registry."""
         found, _ = trained_on(inputs, checkpoint)
-        if found is None:
+        if found is None or not all(isinstance(games, Games) for games, _ in found):
             return None
         openings, whole = [np.zeros(0, np.uint64)], [np.zeros(0, np.uint64)]
         for games, places in found:
+            assert isinstance(games, Games)
             whole.append(games.hashes[places])
             for start in range(0, len(places), 100_000):
                 packed = games.moves(places[start : start + 100_000])

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -87,7 +87,8 @@ def from_model(
         tokens = encoded.padded(items, int(width[items].max()))
         residual = model.residuals(torch.from_numpy(tokens), layers, torch.from_numpy(at), edits=edits)
         mask = torch.from_numpy(real.astype(bool)).to(residual.device)[None, :, :, None]
-        np.add.at(out, (slice(None), encoded.tokens.source[items]), (residual.float() * mask).sum(2).cpu().numpy())
+        whose: Any = (slice(None), encoded.tokens.source[items])
+        np.add.at(out, whose, (residual.float() * mask).sum(2).cpu().numpy())
         done += len(items)
         on_progress(encoded.games * done // len(order))
     return out
