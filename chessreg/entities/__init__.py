@@ -6,6 +6,7 @@ entry point of the group `chessreg.entities`. Lists, the data room, names, linea
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import pkgutil
@@ -23,6 +24,7 @@ GROUP = "chessreg.entities"
 DECLARES = re.compile(r'^class \w+\(Entity\):\n    """([^"\n]+)', re.MULTILINE)
 
 
+@functools.cache
 def modules() -> dict[str, str]:
     """The modules of this package that declare a noun, each named as it, and what they say it is. Imports none."""
     found = {}

@@ -212,7 +212,7 @@ def not_of_runs() -> set[str]:
 def take_facts(session: Session, table: Table, rows: list[dict[str, Any]], report: MergeReport) -> None:
     """Insert the rows whose key is not here; compare what two machines may have made differently."""
     key = [column.name for column in table.primary_key]
-    here = existing(session, table, rows)
+    here, checked = existing(session, table, rows), compared(table)
     fresh = []
     for row in rows:
         place = tuple(row[name] for name in key)
@@ -222,7 +222,7 @@ def take_facts(session: Session, table: Table, rows: list[dict[str, Any]], repor
         elif better(table, mine, row):
             values = {name: value for name, value in row.items() if name != "completed_at"}
             session.execute(update(table).where(*matches(table, key, row)).values(**values))
-        elif any(mine[name] != row[name] for name in compared(table)):
+        elif any(mine[name] != row[name] for name in checked):
             report.conflicts += note_conflict(session, table, key, row)
     insert_rows(session, table, fresh)
     if fresh:

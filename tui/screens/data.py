@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from textual.app import ComposeResult
@@ -16,6 +16,9 @@ from tui.screens.saying import SaysWords
 from tui.widgets.columns import Column
 from tui.widgets.strip import PaneStrip
 from tui.widgets.table import PageTable
+
+if TYPE_CHECKING:
+    from chessreg.entities.base import Entity
 
 NOUN = "data.noun"  # under which it is remembered what was looked at
 
@@ -37,7 +40,7 @@ class DataScreen(SaysWords):
     crumb = "data"
     BINDINGS = bindings("data")
 
-    noun = ""
+    noun = "dataset"
     rows: Mapping[str, list[Row]] | None = None
     _drawn = ""
 
@@ -46,14 +49,15 @@ class DataScreen(SaysWords):
         yield PageTable(id="things")
 
     def on_mount(self) -> None:
-        self.entities = things.nouns()
-        kept = self.desk_app.remembered.get(NOUN, self.noun)
-        self.noun = kept if kept in self.entities else next(iter(self.entities))
+        self.entities: dict[str, Entity] = {}
+        self.noun = self.desk_app.remembered.get(NOUN, self.noun)
 
     async def fill(self) -> None:
-        found = await self.ask("reading what there is", things.listed)
+        found = await self.ask("reading what there is", lambda session: (things.nouns(), things.listed(session)))
         if found is not None:
-            self.rows = found
+            self.entities, self.rows = found
+            if self.noun not in self.entities:  # of a package that is gone
+                self.noun = next(iter(self.entities))
             self.draw()
 
     def draw(self) -> None:
@@ -79,15 +83,16 @@ class DataScreen(SaysWords):
         self.draw()
 
     def action_noun(self, way: str) -> None:
-        self.choose(list(self.entities).index(self.noun) + int(way))
+        if self.entities:  # not while they are read
+            self.choose(list(self.entities).index(self.noun) + int(way))
 
     def on_pane_strip_chosen(self, event: PaneStrip.Chosen) -> None:
         self.choose(event.place)
 
     def chosen(self) -> tuple[str, dict[UUID, str]]:
-        row = self.query_one(PageTable).current
-        noun = "run" if self.entities[self.noun].of_run else self.noun
-        return noun, {} if row is None else {row["thing"]: label(row)}
+        if (row := self.query_one(PageTable).current) is None:
+            return self.noun, {}
+        return "run" if self.entities[self.noun].of_run else self.noun, {row["thing"]: label(row)}
 
     def action_lineage(self) -> None:
         from tui.screens.lineage import LineageScreen
