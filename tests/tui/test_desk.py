@@ -129,3 +129,14 @@ async def test_no_handler_of_a_session_through_all_rooms_asks_on_the_event_loop(
         await driver.press("r")
         assert isinstance(await driver.app.desk.ask("kind", lambda session: session.database), OffLoopDatabase)
         assert driver.app.is_running
+
+
+async def test_a_worker_ends_with_the_screen_that_it_reads_for(drive) -> None:
+    async with drive() as driver:
+        await driver.press("enter")
+        left = driver.room
+        await driver.press("escape")
+        assert driver.room is not left
+        with pytest.raises(asyncio.CancelledError):
+            await left.ask("counting runs", lambda session: 7)
+        assert await driver.room.ask("counting runs", lambda session: 7) == 7

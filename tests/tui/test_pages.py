@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from contextlib import ExitStack
 from datetime import timedelta
@@ -15,6 +16,7 @@ from chessreg.registry import names, tables
 from chessreg.registry.identity import digest_of, uuid_of
 from chessreg.registry.tables.types import utc_now
 from chessreg.session import Session, open_session
+from tui.data.keyset import JoinedPages
 from tui.data.pages import PAGE, Listed
 from tui.data.results import find_row, results
 from tui.data.runs import runs
@@ -162,3 +164,13 @@ def test_results_come_with_their_own_columns_and_are_found_again_by_part_of_thei
     assert found is not None
     assert found["fen"] == rows[5]["fen"]
     assert find_row(session, {"run_id": toy["id"], "unit": 99}, ["score"]) is None
+
+
+def test_joined_pages_go_on_from_one_source_to_the_next() -> None:
+    rows = [{"n": n} for n in range(3 * PAGE + 7)]
+    cuts = (0, 3, PAGE + 5, PAGE + 6, len(rows))
+    joined = JoinedPages([Listed(rows[start:stop]) for start, stop in itertools.pairwise(cuts)])
+    assert joined.count == len(rows)
+    assert [row for number in range(4) for row in joined.page(number)] == rows
+    assert list(joined.page(4)) == list(joined.page(-1)) == []
+    assert JoinedPages([]).count == 0
