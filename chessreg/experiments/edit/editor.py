@@ -60,8 +60,10 @@ class Editor:
         session.feed(prompts)
         trees = TokenTree(session)
         # the canonical moves of the original board first: most texts, the greedy one among them, are then there
-        trees.grow([[ids[:-1] for ids in self.encoding.answers(state.board).values()] for state in states])
+        # (in the order of a set of token ids, which is always the same: another order of nodes has other last bits)
         boards = [state.board for state in states]
+        canonical = [frozenset(self.encoding.answers(board).values()) for board in boards]
+        trees.grow([[ids[:-1] for ids in own] for own in canonical])
         greedy = self.write(trees, boards, [[(0,)]] * len(states), [0.0])
         removals, rows = [], []
         for row, (state, [sampled]) in enumerate(zip(states, greedy, strict=True)):
