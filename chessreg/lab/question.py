@@ -70,7 +70,7 @@ class Position(BaseModel):
             moves=self.moves,
             layers=self.layers,
             scale=self.scale,
-            positions=self.positions,
+            token_mask=self.positions,
             king="include",
         )
 
@@ -80,7 +80,7 @@ class Position(BaseModel):
         spec = self.spec()
         words = ["run", "edit", "--checkpoint", spec.checkpoint, "--probe", spec.probe, "--moves", spec.moves]
         words += ["--layers", ",".join(map(str, spec.layers))] if spec.layers else []
-        return [*words, "--scale", f"{spec.scale:g}", "--positions", spec.positions, "--king", spec.king]
+        return [*words, "--scale", f"{spec.scale:g}", "--token-mask", spec.token_mask, "--king", spec.king]
 
     @property
     def command(self) -> list[str]:

@@ -88,7 +88,7 @@ def plain_way(editor: Editor, chosen: list[State]) -> dict[tuple[int, str, int],
         for name in ("clean", "edit"):
             for sample in range(-1, spec.samples):
                 key = None if sample < 0 else (spec.seed, "edit", state.unit, sample)
-                ids = plain_text(model, encoding.stop_ids, prompt, edits, key, spec.max_characters)
+                ids = plain_text(model, encoding.stop_ids, prompt, edits, key, spec.max_tokens)
                 found[state.unit, name, sample] = encoding.decode(ids)
                 if name == "clean" and sample < 0:
                     move = encoding.parse(found[state.unit, name, sample], state.board)
@@ -130,7 +130,7 @@ def bench(session: Session, arguments: argparse.Namespace) -> dict[str, Any]:
         per_game=1,
         layers=LAYERS,
         scale=SCALE,
-        positions=arguments.positions,
+        token_mask=arguments.positions,
         controls=0,
         shuffled=0,
         spellings=arguments.spellings,

@@ -148,7 +148,7 @@ def test_legality_is_that_of_the_most_probable_answer_and_its_mass_is_exact(sess
 def test_a_piece_is_taken_off_at_the_sites_of_the_encoding(session, name, tokens):
     called = f"{NAMES[name]}-moves"
     spec = EditSpec(checkpoint=called, probe=f"{called}-board", dataset="sample:test", games=8, per_game=2,
-                    last_move=4, scale=4.0, positions=tokens, samples=2)  # fmt: skip
+                    last_move=4, scale=4.0, token_mask=tokens, samples=2)  # fmt: skip
     report = session.run(spec)
     rows = {(row.unit, row.condition, row.sample): row for row in rows_of(session, tables.Trial, report)}
     with session.database.read() as sql:
@@ -202,7 +202,7 @@ def test_the_lab_asks_any_model(session, name):
 @pytest.mark.parametrize("name", NAMES)
 def test_what_the_encoding_does_not_have_is_refused_by_name(session, name):
     called = f"{NAMES[name]}-moves"
-    spec = EditSpec(checkpoint=called, probe=f"{called}-board", dataset="sample:test", positions="white-segments")
+    spec = EditSpec(checkpoint=called, probe=f"{called}-board", dataset="sample:test", token_mask="white-segments")
     with pytest.raises(BadInputError, match=f"{name} has no tokens called white-segments"):
         session.run(spec)
     both = EditSpec(checkpoint=called, probe=f"{called}-board", dataset="sample:test", black_probe=f"{called}-board")

@@ -48,7 +48,7 @@ class Editor:
         """All rows of these states."""
         prompts = [state.prompt for state in states]
         history = self.encoding.content == "history"
-        room = self.model.block_size - (self.spec.max_characters if history else self.encoding.max_move_tokens - 1)
+        room = self.model.block_size - (self.spec.max_tokens if history else self.encoding.max_move_tokens - 1)
         for state, prompt in zip(states, prompts, strict=True):
             if len(prompt) > room:
                 self.skipped(state, None, None, "too long")
@@ -101,7 +101,7 @@ class Editor:
         keys: Sequence[Sequence[Key]],
         temperature: Sequence[float],
     ) -> list[list[SampledText]]:
-        limit = self.spec.max_characters
+        limit = self.spec.max_tokens
         return sample_trees(trees, self.encoding, boards, keys, temperature=temperature, max_tokens=limit)
 
     def condition(
@@ -119,7 +119,7 @@ class Editor:
         every: list[list[Mass]] = [[]] * len(removals)
         if spec.spellings:
             tries = [own.accepted for own in answers]
-            every = accepted_mass(trees, tries, self.encoding, spec.max_characters, sets=2)
+            every = accepted_mass(trees, tries, self.encoding, spec.max_tokens, sets=2)
         keys = [
             [(0,), *((spec.seed, "edit", removed.state.unit, sample) for sample in range(spec.samples))]
             for removed in removals

@@ -49,7 +49,7 @@ class BoardEdit(Kind):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper-8": {**PAPER, "layers": (3, 4, 5, 6), "layers_label": "4-7", "scale": 1.5},
         "paper-16": {**PAPER, "layers": (5, 7, 9, 11, 13), "layers_label": "range(5,15,2)", "scale": 2.0},
-        "author-2024": {**PAPER, "positions": "all", "layers": (5,), "scale": 1.5},
+        "author-2024": {**PAPER, "token_mask": "all", "layers": (5,), "scale": 1.5},
     }
 
     def units(self, spec: EditSpec, inputs: Inputs) -> int:
@@ -98,8 +98,8 @@ def check(spec: EditSpec, inputs: Inputs) -> None:
 
     checkpoint, _ = inputs.checkpoint(spec.checkpoint)
     encoding = encoding_named(checkpoint.tokenizer)
-    if spec.positions not in ("all", "last") and spec.positions not in encoding.site_names:
-        raise BadInputError(f"{encoding.name} has no tokens called {spec.positions}", "--positions all, or last")
+    if spec.token_mask not in ("all", "last") and spec.token_mask not in encoding.site_names:
+        raise BadInputError(f"{encoding.name} has no tokens called {spec.token_mask}", "--token-mask all, or last")
     if spec.black_probe is not None and BLACK not in encoding.site_names:
         raise BadInputError(f"--black-probe edits the tokens of {BLACK}, which {encoding.name} does not have")
     named = {"--probe": spec.probe, "--black-probe": spec.black_probe, "--shuffled-probe": spec.shuffled_probe}

@@ -80,7 +80,7 @@ class EditedModel:
         labels = [removed.label for removed in removals]
         made = []
         for layer in setting.layers:
-            for mask in (WHITE, BLACK) if self.black else (self.spec.positions,):
+            for mask in (WHITE, BLACK) if self.black else (self.spec.token_mask,):
                 vectors = directions.piece(self.spec, self.probe(layer, mask).weight, removals, labels)
                 made.append(self._edit(layer, vectors, mask))
         readings = [self.reading(layer, removals) if self.rule.target else None for layer in setting.layers]
@@ -157,7 +157,7 @@ def intervention_row(edited: EditedModel, condition: Condition) -> dict[str, Any
         "layers": list(setting.layers),
         "scale": setting.value,
         "scale_rule": spec.scale_rule,
-        "positions": spec.positions if spec.black_probe is None else BY_SIDE,
+        "positions": spec.token_mask if spec.black_probe is None else BY_SIDE,
         "detail": detail,
     }
     key: UUID = uuid_of(digest_of(row))

@@ -15,7 +15,7 @@ from chessreg.experiments.settings.games import GameSelection
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.games.typed import typed_moves
 from chessreg.registry import tables
-from chessreg.runs.spec import Added, CheckpointRef, How, Ref
+from chessreg.runs.spec import Added, CheckpointRef, How, Ref, Stored
 
 if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
@@ -30,11 +30,11 @@ PAPER = {
     "per_game": 30,
     "last_move": 30,
     "scale_rule": "single_scale",
-    "positions": "last",
+    "token_mask": "last",
     "king": "skip",
     "guard": "author",
     "samples": 5,
-    "max_characters": 7,
+    "max_tokens": 7,
 }
 
 
@@ -61,7 +61,9 @@ class EditSpec(GameSelection):
     scale_rule: str = Field("single_scale", description="or single_target, average_target: --scale is a logit, offset")
     piece: float = Field(1.0, description="coefficient of the piece's direction, before the sum is normalised")
     blank: float = Field(0.0, description="coefficient of the empty-square direction, taken off the piece's")
-    positions: Literal["all", "last", "white-segments"] = Field("all", description="tokens that are edited")
+    token_mask: Annotated[Literal["all", "last", "white-segments"], Stored("positions")] = Field(
+        "all", description="tokens that are edited"
+    )
     king: Literal["skip", "include"] = Field("skip", description="states in which the king is about to move")
     guard: Literal["author", "fixed"] = Field("author", description="fixed: leave out modified boards without a move")
     controls: int = Field(1, ge=0, description="random directions of the same length, per state")
@@ -71,14 +73,16 @@ class EditSpec(GameSelection):
     )
     samples: int = Field(5, ge=0, description="texts drawn per condition (Karvonen: 5)")
     temperature: float = Field(1.0, gt=0, description="of the drawn texts")
-    max_characters: int = Field(10, ge=2, description="tokens after which a longer text is cut (Karvonen: 7)")
+    max_tokens: Annotated[int, Stored("max_characters")] = Field(
+        10, ge=2, description="tokens after which a longer text is cut (Karvonen: 7)"
+    )
     spellings: bool = Field(True, description="also the exact probability of every way to write a legal move")
     allow_overlap: AllowOverlap = ALLOW_OVERLAP
 
-    @field_validator("positions", mode="before")
+    @field_validator("token_mask", mode="before")
     @classmethod
-    def _hyphens(cls, positions: Any) -> Any:
-        return positions.replace("_", "-") if isinstance(positions, str) else positions
+    def _hyphens(cls, mask: Any) -> Any:
+        return mask.replace("_", "-") if isinstance(mask, str) else mask
 
     @field_validator("moves")
     @classmethod
@@ -100,10 +104,10 @@ class EditSpec(GameSelection):
             raise BadInputError("--shuffled-probe is given, but --shuffled 0 leaves that control out")
         if self.shuffled_probe is not None and self.shuffled > 1:
             raise BadInputError(f"one shuffled probe gives one direction, --shuffled asks for {self.shuffled}")
-        if self.black_probe is not None and (self.positions != "all" or self.scale_rule != "single_scale"):
+        if self.black_probe is not None and (self.token_mask != "all" or self.scale_rule != "single_scale"):
             raise BadInputError(
                 "with --black-probe all tokens are edited, by a length",
-                "leave out --positions, and --scale-rule or say single_scale",
+                "leave out --token-mask, and --scale-rule or say single_scale",
             )
         if not (self.piece or self.blank):
             raise BadInputError("--piece 0 and --blank 0 leave no direction")

@@ -56,7 +56,7 @@ def edits(request: Request, size: Size) -> Iterator[Step]:
             return {
                 **common, "probe": made.recipes["model-board-0"],
                 "dataset": f"{request.test}:test", "games": size.edit_games, "per_game": size.edit_states,
-                "positions": positions, "controls": 1, "shuffled": 1, **best_edit(made),
+                "token_mask": positions, "controls": 1, "shuffled": 1, **best_edit(made),
             }  # fmt: skip
 
         yield Step(

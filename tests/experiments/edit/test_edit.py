@@ -216,8 +216,8 @@ def test_edited_texts_are_those_of_a_full_recompute(edited, world_session, posit
     """Specification 6.1 and 6.3: greedy texts, each character by a full pass with the edit at these positions."""
     import torch
 
-    settings = {"positions": positions, "scale_rule": "single_target", "scale": -3.0, "samples": 0, "controls": 0}
-    spec, by_unit = edited(**settings, shuffled=0, games=3, per_game=2, max_characters=7)
+    settings = {"token_mask": positions, "scale_rule": "single_target", "scale": -3.0, "samples": 0, "controls": 0}
+    spec, by_unit = edited(**settings, shuffled=0, games=3, per_game=2, max_tokens=7)
     model, pgn = world_session.model("bigram"), encoding("pgn-char-32")
     probe = world_session.probe("bigram-board", 0)
     games, places = select_games(spec, world_session.inputs)
