@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from chessreg.cli import chessreg
 from chessreg.encodings import encoding
+from chessreg.entities import checkpoint
 from chessreg.entities.cache import load_cache
-from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.entities.probe import load_probe
 from chessreg.entities.vector import load_vector
 from chessreg.errors import BadInputError, NotFoundError
@@ -21,24 +21,30 @@ from chessreg.experiments.settings.skill import SkillSettings
 from chessreg.experiments.vector import VectorSpec
 from chessreg.games.moves import replay
 from chessreg.games.reader import boards_of
+from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
+from chessreg.session import open_session
 
 NAMES = {"uci-square-72": "uci", "fen-77": "fen"}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def models(world, tmp_path_factory):
-    """A tiny model of random weights for each encoding, in the world's registry."""
-    from chessreg.session import open_session
-
+def models(world):
+    """Tiny models of random weights in the world's registry: a GPT-2 of UCI squares, a bidirectional FEN encoder."""
+    networks = {
+        "uci-square-72": random_gpt2(GPT2Config(2, 2, 32, block_size=160, vocab_size=72), seed=3),
+        "fen-77": FenEncoder(FenConfig(2, 4, 32)).untrained(3),
+    }
     with open_session(str(world / "registry.db"), world / "store") as session:
-        for name, called in NAMES.items():
-            size = encoding(name).size
-            twin = random_gpt2(GPT2Config(n_layer=2, n_head=2, n_embd=32, block_size=160, vocab_size=size), seed=3)
-            folder = tmp_path_factory.mktemp("model") / called
-            save_checkpoint(twin, folder, CheckpointInfo.of(twin, name))
-            import_checkpoint(session.database, session.store, folder, name=called, encoding=name)
+        for name, network in networks.items():
+            info = CheckpointInfo.of(network, name)
+            with session.store.stage("checkpoint") as folder:
+                save_checkpoint(network, folder, info)
+                artefact = checkpoint.publish(session.store, folder, None)
+            with session.database.write() as sql:
+                row = checkpoint.checkpoint_row(info, artefact.digest, training_datasets=None)
+                checkpoint.record(sql, artefact, row, NAMES[name])
 
 
 def run(session, spec) -> str:
@@ -121,7 +127,6 @@ def test_the_earlier_option_is_accepted_with_a_note_and_names_the_same_run(world
 def positions(world, models, tmp_path_factory):
     """Names of two datasets of positions, with no game in both."""
     from chessreg.entities.adding import add_dataset
-    from chessreg.session import open_session
 
     folder = tmp_path_factory.mktemp("positions")
     with open_session(str(world / "registry.db"), world / "store") as session:
