@@ -55,9 +55,10 @@ SELECT protocol, source, goal, intervention_id, tried,
 FROM (
     SELECT *, count(*) OVER (PARTITION BY protocol, source, goal) AS tried,
            row_number() OVER (PARTITION BY protocol, source, goal
-                              ORDER BY CASE goal WHEN 'positive' THEN -score ELSE score END, intervention_id) AS place
+                              ORDER BY CASE goal WHEN 'positive' THEN -score ELSE score END,
+                                       intervention, intervention_id) AS place
     FROM (
-        SELECT protocol, source, goal, intervention_id, avg(score) AS score
+        SELECT protocol, source, goal, intervention, intervention_id, avg(score) AS score
         FROM played
         WHERE intervention_id IS NOT NULL AND opening_number % 2 = 0 AND score IS NOT NULL
         GROUP BY ALL
