@@ -23,7 +23,7 @@ from tui.rooms import ROOMS, modes
 from tui.screens.room import Room
 from tui.themes import BOARD_DARK, THEMES
 from tui.warm import sweep, warm_up
-from tui.widgets.banner import Banner
+from tui.widgets.bars import Banner
 
 if TYPE_CHECKING:
     from textual.theme import Theme
@@ -261,7 +261,7 @@ class ChessregApp(App[Exception | None]):
         self.notify(f"{told}\nalso in {show.place(str(path))}" if path else told, title="copied")
 
     def action_jump(self) -> None:
-        from tui.screens.jump import Jump, targets
+        from tui.screens.help import Jump, targets
 
         room = self.room
         if room is None or self.screen is not room:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import time
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from chessreg.registry.database import Database
     from chessreg.registry.urls import Place
     from chessreg.session import Session
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -177,3 +179,20 @@ class LazyGroup(click.Group):
         if rows:
             with formatter.section("Commands"):
                 formatter.write_dl(rows)
+
+
+def fresh(home: Home) -> Database:
+    """The registry with every waiting fragment taken in. One that cannot be written is listed as it is."""
+    from chessreg.errors import ChessregError
+    from chessreg.runs.ingest import ingest
+    from chessreg.runs.watch import Watcher
+
+    session, began = home.session(), time.monotonic()
+    watcher = Watcher(session.store)
+    try:
+        ingest(session.database, session.store)
+        watcher.look(session.database, began)
+    except ChessregError as error:
+        watcher.forget()
+        click.echo(f"not up to date: {error.message}", err=True)
+    return session.database

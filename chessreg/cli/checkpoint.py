@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from chessreg.cli.base import Home, emit, json_option, pass_home
-from chessreg.cli.export import checkpoint as export_command
 from chessreg.cli.noun import group_of, headings
+from chessreg.cli.transfer import checkpoint as export_command
 from chessreg.entities import entity
 from chessreg.entities.checkpoint import described
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chessreg.cli.base import Home, emit, json_option, pass_home
-from chessreg.cli.fresh import fresh
+from chessreg.cli.base import Home, emit, fresh, json_option, pass_home
 
 if TYPE_CHECKING:
     from chessreg.queries.stats import Estimate

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
-from chessreg.cli.base import Home, emit, json_option, pass_home
+from chessreg.cli.base import Home, emit, fresh, json_option, pass_home
 
 
 @click.group()
@@ -74,3 +77,101 @@ def _status(home: Home) -> tuple[str | None, str]:
             raise
         return None, "empty"
     return found.current, found.state
+
+
+@click.command()
+@json_option
+@pass_home
+def init(home: Home) -> None:
+    """Make the registry and the store of this folder; what is there already stays as it is.
+
+    Without --registry and --store they lie in ./.chessreg/; with --registry alone the store lies beside its file.
+    The first command that needs one makes it too.
+    """
+    from store import Store
+
+    own = home.place.path is not None and home.place.path.parent.name == ".chessreg"
+    new = own and home.place.path is not None and not home.place.path.parent.exists()
+    database = home.database(create=True)
+    if new and home.place.path is not None:
+        (home.place.path.parent / ".gitignore").write_text("*\n")  # results are no source code
+    store = Store.create(home.store_path)
+    emit(home, {"registry": home.place.shown, "store": str(store.root), "data_version": database.data_version()})
+
+
+DAYS = 7.0
+
+
+@click.command()
+@click.option("--remove", is_flag=True, help="Move them into the store's bin; without it they are only listed.")
+@click.option("--restore", is_flag=True, help="Take back what is in the bin.")
+@click.option("--empty", is_flag=True, help="Remove for good what has been in the bin for --days.")
+@click.option("--days", default=DAYS, show_default=True, help="How long the bin keeps things.")
+@json_option
+@pass_home
+def gc(home: Home, remove: bool, restore: bool, empty: bool, days: float) -> None:
+    """List bytes that nothing registered needs: leftovers, and what only archived things refer to. Never rows.
+
+    What is removed goes into a bin, from which `--restore` takes it back; `--empty` ends that.
+
+    \b
+    Example: chessreg gc --remove
+    """
+    from chessreg.entities import gc as collector
+    from chessreg.errors import BadInputError
+
+    if remove + restore + empty > 1:
+        raise BadInputError("--remove, --restore and --empty exclude each other", "give one of them")
+    database = fresh(home)
+    store = home.session().store
+    if empty:
+        click.echo(f"{collector.empty(store, days * collector.DAY):,} bytes are gone for good", err=True)
+        return
+    if restore:
+        rows = collector.restore(store)
+        done = "are back"
+    else:
+        rows = collector.find(database, store)
+        if remove:
+            collector.remove(store, rows)
+        done = f"are in the bin; it keeps them {days:g} days or more" if remove else "could go: chessreg gc --remove"
+    emit(home, [asdict(row) for row in rows], ["what", "why", "bytes", "path"])
+    click.echo(f"{len(rows)} things, {sum(row.bytes for row in rows):,} bytes, {done}", err=True)
+
+
+@click.command()
+@click.option("--list", "only_list", is_flag=True, help="List what waits or was set aside, and take nothing in.")
+@click.option("--again", is_flag=True, help="Also try those again that were set aside as damaged or not understood.")
+@json_option
+@pass_home
+def recover(home: Home, only_list: bool, again: bool) -> None:
+    """Take in the results that wait in the store: each once, also after an outage or a crash.
+
+    Every other command does this by itself when the registry answers; this one says what is left, and why. Exit status
+    1 while something waits or is set aside.
+
+    \b
+    Example: chessreg recover --list
+    """
+    from chessreg.runs import ingest
+
+    session = home.session()
+    taken: dict[str, Any] = {}
+    if not only_list:
+        if again:
+            ingest.put_back(session.store)
+        taken = ingest.take_in_waiting(session.database, session.store)
+    left = ingest.waiting(session.database, session.store)
+    now = time.time()
+    if home.json:
+        emit(home, {**taken, "left": left})
+    else:
+        if taken:
+            click.echo(f"{taken['fragments']} fragments taken in, {taken['rows']} rows", err=True)
+        if left:
+            shown = [{**row, "age": f"{max(now - row['created'], 0):.0f} s" if row["created"] else ""} for row in left]
+            emit(home, shown, ["fragment", "state", "run", "rows", "age", "why"])
+        else:
+            click.echo("nothing waits", err=True)
+    if left and not only_list:
+        click.get_current_context().exit(1)

@@ -24,7 +24,7 @@ def list_(home: Home) -> None:
     \b
     Example: chessreg engine list
     """
-    from chessreg.cli.fresh import fresh
+    from chessreg.cli.base import fresh
     from chessreg.registry import read as listing
     from chessreg.registry import tables
 

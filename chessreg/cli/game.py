@@ -8,8 +8,7 @@ from uuid import UUID
 
 import click
 
-from chessreg.cli.base import Home, emit, json_option, pass_home
-from chessreg.cli.fresh import fresh
+from chessreg.cli.base import Home, emit, fresh, json_option, pass_home
 
 if TYPE_CHECKING:
     from chessreg.registry.database import Database

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chessreg.cli.base import Home, emit, json_option, pass_home
-from chessreg.cli.fresh import fresh
-from chessreg.cli.spec_options import Numbers
+from chessreg.cli.base import Home, emit, fresh, json_option, pass_home
+from chessreg.cli.run import Numbers
 from chessreg.errors import BadInputError
 
 if TYPE_CHECKING:

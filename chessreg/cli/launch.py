@@ -22,7 +22,7 @@ LISTED = {"kind": "kind", "run": "run", "name": "name", "status": "", "units": "
 
 def placing() -> list[click.Option]:
     """The options that say where and how; without defaults, so that a job file's stand where none is given."""
-    from chessreg.cli.spec_options import option
+    from chessreg.cli.run import option
     from chessreg.runs.settings import settings_of
     from chessreg.scheduling.launch import LaunchOptions
 
@@ -130,7 +130,7 @@ def order_of(kind: Kind, spec: Any, how: Any, given: tuple[str, ...], name: str 
 
 def sweep_orders(kind: Kind, params: dict[str, Any]) -> list[Order]:
     """The cells of a sweep file, each over the settings of the command line."""
-    from chessreg.cli.spec_options import given_values
+    from chessreg.cli.run import given_values
     from chessreg.runs.settings import merged
 
     path = Path(params["sweep"])

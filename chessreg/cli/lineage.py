@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chessreg.cli.base import Home, emit, json_option, pass_home
-from chessreg.cli.fresh import fresh
+from chessreg.cli.base import Home, emit, fresh, json_option, pass_home
 
 if TYPE_CHECKING:
     from rich.tree import Tree

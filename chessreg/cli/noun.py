@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from chessreg.cli.base import Home, emit, json_option, pass_home
-from chessreg.cli.fresh import fresh
+from chessreg.cli.base import Home, emit, fresh, json_option, pass_home
 from chessreg.cli.words import add_words
 from chessreg.entities import entity
 from chessreg.entities.base import Entity

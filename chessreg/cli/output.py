@@ -6,7 +6,9 @@ import enum
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +16,7 @@ from uuid import UUID
 
 if TYPE_CHECKING:
     from rich.console import Console
+
 
 Columns = list[str] | Mapping[str, str] | None
 
@@ -105,3 +108,28 @@ def console() -> Console:
     from rich.console import Console
 
     return Console(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 10_000)
+
+
+@contextmanager
+def progress_line(title: str, quiet: bool = False) -> Iterator[Callable[[float, str], None]]:
+    """Yields a function (fraction 0 to 1, text). Silent when stderr is no terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda fraction, text: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
+    console = Console(stderr=True)
+    with Progress(*columns, TextColumn("{task.fields[note]}"), console=console, transient=True) as progress:
+        task = progress.add_task(title, total=1.0, note="")
+        last = 0.0
+
+        def report(fraction: float, text: str) -> None:
+            nonlocal last
+            now = time.monotonic()
+            if now - last > 0.1 or fraction >= 1:
+                last = now
+                progress.update(task, completed=fraction, note=text)
+
+        yield report

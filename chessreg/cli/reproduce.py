@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chessreg.cli.base import Home, emit, json_option, pass_home
-from chessreg.cli.fresh import fresh
+from chessreg.cli.base import Home, emit, fresh, json_option, pass_home
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -74,7 +73,7 @@ def determinism(home: Home, row: dict[str, Any]) -> str:
 
 def exact(home: Home, run_id: UUID) -> bool:
     """Do it again apart, and say whether every row is the same."""
-    from chessreg.cli.progress import progress_line
+    from chessreg.cli.output import progress_line
     from chessreg.entities.reproduce import again
 
     session = home.session()
@@ -95,7 +94,7 @@ def exact(home: Home, run_id: UUID) -> bool:
 
 def statistical(home: Home, row: dict[str, Any]) -> bool:
     """Do the next replicate, and compare the two: they agree when no difference's interval leaves 0 out."""
-    from chessreg.cli.progress import progress_line
+    from chessreg.cli.output import progress_line
     from chessreg.queries.compare import compare
     from chessreg.registry import tables
     from chessreg.runs.kind import kind as find

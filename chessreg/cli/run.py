@@ -6,13 +6,16 @@ import inspect
 import sys
 import tomllib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from pydantic import BaseModel
 
 from chessreg.cli.base import Home, emit
 from chessreg.errors import BadInputError, NotFoundError
+from chessreg.runs.settings import Setting, nested, settings_of, several
 
 if TYPE_CHECKING:
     from chessreg.runs.kind import Kind
@@ -55,7 +58,6 @@ def command(
     kind: Kind, name: str, made: type[KindCommand] | None = None, more: Sequence[click.Option] = ()
 ) -> click.Command:
     """The command of one kind: its settings, its execution options, and `more` options of one's own."""
-    from chessreg.cli.spec_options import options
 
     what, how = options(kind.spec), options(kind.options)
     preset = click.Option(
@@ -131,7 +133,6 @@ def show_plan(planned: dict[str, Any], as_json: bool) -> None:
 
 def settings(kind: Kind, params: dict[str, Any]) -> tuple[Any, Any, dict[str, str]]:
     """The spec, the how, and where each value that is not a default came from."""
-    from chessreg.cli.spec_options import given_values
     from chessreg.runs.settings import build, merged
     from chessreg.runs.spec import by_present_names
 
@@ -214,7 +215,7 @@ def execute(
     home: Home, kind: Kind, spec: Any, how: Any, given: tuple[str, ...], name: str | None, as_json: bool
 ) -> None:
     """Run it with a progress line, and say how it stands."""
-    from chessreg.cli.progress import progress_line
+    from chessreg.cli.output import progress_line
 
     session = home.session()
     with progress_line(kind.name, quiet=as_json) as on_progress:
@@ -257,3 +258,76 @@ def titles_of(kind: Kind) -> list[str]:
 
     beside = () if importable(type(kind).__module__) else (Path(inspect.getfile(type(kind))),)
     return [entry.title for entry in entries(beside) if kind.name in entry.kinds]
+
+
+class Numbers(click.ParamType):
+    """Several values in one option: `0,2,5-7`, or words `a,b`."""
+
+    def __init__(self, item: type) -> None:
+        self.item, self.name = item, f"{item.__name__},…"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return several(str(value), self.item)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def options(model: type[BaseModel]) -> list[click.Option]:
+    """An option for every setting, without a click default, so that given and defaulted stay apart."""
+    made = []
+    for setting in settings_of(model):
+        made.append(option(setting))
+        if setting.earlier:
+            made.append(earlier_option(setting))
+    return made
+
+
+def earlier_option(setting: Setting) -> click.Option:
+    """The hidden option of a renamed setting's earlier name, which says what it is called now."""
+    earlier = replace(setting, path=setting.earlier)
+
+    def say(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+        if value is not None:
+            click.echo(f"{earlier.flag} is called {setting.flag} now", err=True)
+        return value
+
+    made = option(earlier)
+    made.hidden, made.callback = True, say
+    return made
+
+
+def option(setting: Setting) -> click.Option:
+    default = "required" if setting.needed else f"default: {shown_default(setting)}"
+    names, text = [setting.flag, parameter(setting.path)], f"{setting.text}  [{default}]"
+    if setting.form == "yes or no":
+        names[0] = f"{setting.flag}/--no-{setting.flag[2:]}"
+        return click.Option(names, default=None, help=text)
+    kind: Any = setting.type
+    if setting.form == "choice":
+        kind = click.Choice(setting.choices)
+    elif setting.several:
+        kind = Numbers(setting.type)
+    metavar = setting.noun.removeprefix("run:").upper() or None
+    return click.Option(names, type=kind, default=None, help=text, metavar=metavar)
+
+
+def shown_default(setting: Setting) -> str:
+    return str(setting.default) if isinstance(setting.default, bool) else setting.shown_default
+
+
+def parameter(path: str) -> str:
+    """The name that click gives the option of a setting's path."""
+    return path.replace(".", "_").replace("-", "_").lower()
+
+
+def given_values(model: type[BaseModel], params: dict[str, Any]) -> dict[str, Any]:
+    """The values given on the command line, nested as the model is."""
+    found = {}
+    for setting in settings_of(model):
+        for path in filter(None, (setting.earlier, setting.path)):
+            if (value := params.get(parameter(path))) is not None:
+                found[setting.path] = value
+    return nested(found)

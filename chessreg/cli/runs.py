@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from chessreg.cli.base import Home, emit, json_option, pass_home
-from chessreg.cli.fresh import fresh
+from chessreg.cli.base import Home, emit, fresh, json_option, pass_home
 from chessreg.cli.noun import group_of, headings
 from chessreg.entities import entity
 from chessreg.entities.run import progress

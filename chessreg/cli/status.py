@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import sys
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
-from chessreg.cli.base import Home, emit, json_option, pass_home
-from chessreg.cli.fresh import fresh
-from chessreg.cli.jobs import duration, shown
+from chessreg.cli.base import Home, emit, fresh, json_option, pass_home
+from chessreg.cli.jobs import POLL_SECONDS, duration, is_over, job_status, shown, warn_once
 
 GOING = {"title": "what", "name": "name", "status": "state", "done": "done", "units": "units", "pace": "pace",
          "executor": "on", "host": "host", "why": ""}  # fmt: skip
@@ -26,7 +29,6 @@ def status(home: Home, since: str) -> None:
     \b
     Example: chessreg status --since 12h
     """
-    from chessreg.cli.machines import busy
     from chessreg.registry import read as listing
     from chessreg.registry.moment import moment
     from chessreg.scheduling import status as job_status
@@ -56,3 +58,138 @@ def told(row: dict[str, Any]) -> dict[str, Any]:
     """A row for people."""
     took = "" if row["seconds"] is None else duration(row["seconds"])
     return {**row, "took": took, "message": (row["message"] or "").splitlines()[0][:80] if row["message"] else ""}
+
+
+@click.command()
+@json_option
+@pass_home
+def machines(home: Home) -> None:
+    """List the machines that ran something: host, processor, GPUs, driver, versions, and when they were last seen.
+
+    A host that got another GPU or PyTorch since is listed once for each. Where something runs, it tells the load.
+
+    \b
+    Example: chessreg machines
+    """
+    from chessreg.registry import read as listing
+
+    with fresh(home).read() as session:
+        rows = listing.machines(session)
+    if not home.json:
+        rows = [
+            {
+                **row,
+                "memory": f"{row['memory_bytes'] / 2**30:.0f} GiB",
+                "gpus": gpus(row["gpus"]),
+                "busy": busy(row["load"]),
+            }
+            for row in rows
+        ]
+    emit(home, rows, {"host": "host", "cpu": "processor", "cores": "cores", "memory": "memory", "gpus": "GPUs",
+                      "driver": "driver", "torch": "torch", "runs": "runs", "running": "running", "busy": "load",
+                      "last_seen": "last seen"})  # fmt: skip
+
+
+def busy(load: dict[str, Any] | None) -> str:
+    """What runs there has told: load of the cores, then each GPU's own and its memory."""
+    if not load:
+        return ""
+    told = [f"{load['cpu']:.1f} of {load['cores']} cores"]
+    for gpu in load["gpus"]:
+        work = "" if gpu["busy"] is None else f"{100 * gpu['busy']:.0f} %, "
+        used, total = gpu["memory_used_bytes"], gpu["memory_bytes"]
+        taken = "" if used is None or total is None else f"{used / 2**30:.0f}/{total / 2**30:.0f} GiB"
+        told.append(f"GPU {gpu['index']} {work}{taken}".rstrip(", "))
+    return "; ".join(told)
+
+
+def gpus(names: list[Any]) -> str:
+    """GPUs of one name together: 4 × NVIDIA A100."""
+    counted = {str(name): names.count(name) for name in names}
+    return ", ".join(f"{count} × {name}" if count > 1 else name for name, count in counted.items())
+
+
+@click.command()
+@click.argument("references", nargs=-1, metavar="[JOB]…")
+@json_option
+@pass_home
+def attach(home: Home, references: tuple[str, ...]) -> None:
+    """Follow jobs live: progress, rate, time left. Ctrl-C stops only the looking; the jobs go on.
+
+    --json prints one document a line, whenever something changed. Without a JOB: all that are not over.
+
+    \b
+    Example: chessreg attach 3f2a1c
+    """
+    if not references:
+        references = tuple(row["id"].hex for row in job_status(home, ()) if not is_over([row]))
+        if not references:
+            click.echo("no job waits or runs", err=True)
+            return
+    job_status(home, references)  # says so before anything is drawn when there is no such job
+    try:
+        rows = lines(home, references) if home.json or not sys.stderr.isatty() else bars(home, references)
+    except KeyboardInterrupt:
+        click.echo("the jobs go on; chessreg attach follows them again", err=True)
+        return
+    if any(row["state"] != "finished" for row in rows):
+        sys.exit(1)
+
+
+def changes(home: Home, references: tuple[str, ...]) -> Iterator[list[dict[str, Any]]]:
+    """The rows again and again, until all is over."""
+    while True:
+        rows = job_status(home, references)
+        yield rows
+        if is_over(rows):
+            return
+        warn_once(home, rows)
+        time.sleep(POLL_SECONDS)
+
+
+def lines(home: Home, references: tuple[str, ...]) -> list[dict[str, Any]]:
+    """A line for each job that changed."""
+    from chessreg.cli.output import plain
+
+    last: dict[Any, Any] = {}
+    rows: list[dict[str, Any]] = []
+    for rows in changes(home, references):
+        for row in rows:
+            seen = row["state"], row["done"], row["progress"], row["message"]
+            if last.get(row["id"]) == seen:
+                continue
+            last[row["id"]] = seen
+            if home.json:
+                print(json.dumps(plain(row), ensure_ascii=False), flush=True)
+            else:
+                people = shown(row)
+                of = f"{row['done']:,}/{row['units']:,}" if row["units"] else ""
+                print(
+                    " ".join(filter(None, (row["title"], row["state"], of, people["pace"], people["why"]))), flush=True
+                )
+    return rows
+
+
+def bars(home: Home, references: tuple[str, ...]) -> list[dict[str, Any]]:
+    """A bar for each job, on a screen."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[state]}"),
+        TextColumn("{task.fields[pace]}"),
+        TextColumn("[dim]{task.fields[why]}"),
+    )
+    rows: list[dict[str, Any]] = []
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        tasks: dict[Any, Any] = {}
+        for rows in changes(home, references):
+            for row in map(shown, rows):
+                fields = {"state": row["state"], "pace": row["pace"], "why": row["why"]}
+                if row["id"] not in tasks:
+                    tasks[row["id"]] = progress.add_task(row["title"], total=1.0, **fields)
+                progress.update(tasks[row["id"]], completed=row["progress"] or 0.0, **fields)
+    return rows

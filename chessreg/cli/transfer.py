@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from chessreg.cli.base import Home, emit, json_option, pass_home
-from chessreg.cli.fresh import fresh
+from chessreg.cli.base import Home, emit, fresh, json_option, pass_home
 
 if TYPE_CHECKING:
     from chessreg.runs.transfer import Transfer
@@ -82,3 +82,57 @@ def tell(home: Home, done: Transfer, where: str) -> None:
         click.echo(f"  {item.what}  {item.bytes:,} bytes", err=True)
     before = f"; {len(done.there)} were {where} before" if done.there else ""
     click.echo(f"{len(done.moved)} now {where}, {done.bytes:,} bytes{before}", err=True)
+
+
+@click.command()
+@click.argument("other")
+@json_option
+@pass_home
+def merge(home: Home, other: str) -> None:
+    """Take in the runs, results and words of another registry. A second time does nothing; nothing is counted twice.
+
+    OTHER is a registry (a file or a URL), a folder with one (`.chessreg`, or what `chessreg push --rows` wrote), or a
+    folder of fragments. Results that differ from those here are kept aside: `chessreg runs conflicts`. Bytes stay
+    where they are; `chessreg pull` fetches them.
+
+    \b
+    Example: chessreg merge /mnt/gpubox/.chessreg
+    """
+    from chessreg.entities.merge import merge as merged
+
+    session = home.session()
+    report = merged(session.database, session.store, other)
+    if home.json:
+        emit(home, report.as_dict())
+        return
+    if not report.facts and not report.results:
+        click.echo("nothing new", err=True)
+    for name, count in report.facts.items():
+        click.echo(f"  {count:,} {name}", err=True)
+    click.echo(f"{report.results:,} new results of {report.runs:,} runs; {report.repeated:,} were here", err=True)
+    if report.conflicts:
+        click.echo(f"{report.conflicts:,} differ from what is here: chessreg runs conflicts", err=True)
+
+
+@click.group()
+def export() -> None:
+    """Write a checkpoint for other tools."""
+
+
+@export.command()
+@click.argument("reference", metavar="CHECKPOINT")
+@click.argument("folder", type=click.Path(path_type=Path))
+@json_option
+@pass_home
+def checkpoint(home: Home, reference: str, folder: Path) -> None:
+    """Write a checkpoint as a new Hugging Face folder: config.json and model.safetensors.
+
+    \b
+    Example: chessreg export checkpoint reference ./reference-hf
+    """
+    from chessreg.entities.checkpoint import export_checkpoint
+
+    session = home.session()
+    made = export_checkpoint(session.database, session.store, reference, folder)
+    files = {file.name: file.stat().st_size for file in sorted(made.iterdir())}
+    emit(home, {"folder": str(made.resolve()), "files": files, "bytes": sum(files.values())}, ["folder", "bytes"])

@@ -9,7 +9,7 @@ import pytest
 
 from tui.palette import Actions, told
 from tui.rooms import ROOMS, Door
-from tui.screens.jump import targets
+from tui.screens.help import targets
 from tui.widgets.table import PageTable
 
 from .commands import command_of

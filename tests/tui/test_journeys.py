@@ -18,7 +18,7 @@ from tui.data.boards import boards
 from tui.data.results import results
 from tui.palette import Actions, told
 from tui.screens.board import BoardScreen
-from tui.widgets.filterbar import FilterBar
+from tui.widgets.bars import FilterBar
 from tui.widgets.table import PageTable
 
 

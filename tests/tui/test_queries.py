@@ -14,9 +14,9 @@ from chessreg.queries.catalogue import find_plot
 from chessreg.session import Session
 from tui.screens.board import BoardScreen
 from tui.screens.run import RunScreen
+from tui.widgets.bars import ScopeBar
 from tui.widgets.chart import ChartView
 from tui.widgets.editor import SqlEditor
-from tui.widgets.scopebar import ScopeBar
 from tui.widgets.table import PageTable
 
 TITLE = "games by termination"

@@ -12,7 +12,7 @@ from chessreg.cli.root import run_command_line
 from chessreg.registry import read as listing
 from chessreg.registry import run_filter as finding
 from chessreg.session import Session, open_session
-from tui.screens.prompt import Prompt
+from tui.screens.dialogs import Prompt
 from tui.screens.run_columns import ColumnsScreen
 from tui.widgets.table import PageTable
 

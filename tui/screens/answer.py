@@ -11,9 +11,9 @@ from tui import show
 from tui.actions import Action, bindings
 from tui.data.pages import Row
 from tui.data.queries import Answer, Question, answer, behind, columns, plots_of
+from tui.screens.queries import Scoped
 from tui.screens.result import ResultRoom, table_columns
-from tui.screens.scoped import Scoped
-from tui.widgets.scopebar import ScopeBar
+from tui.widgets.bars import ScopeBar
 from tui.widgets.table import PageTable
 
 

@@ -12,8 +12,8 @@ from tui.data.datasetgames import FAMILY
 from tui.data.pages import PAGE, Pages, Row
 from tui.screens import families
 from tui.screens.room import Room
+from tui.widgets.bars import PaneStrip
 from tui.widgets.columns import Column
-from tui.widgets.strip import PaneStrip
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:

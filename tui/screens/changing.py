@@ -11,7 +11,7 @@ from textual import work
 
 from tui import show
 from tui.actions import Action
-from tui.screens.confirm import Confirm
+from tui.screens.dialogs import Confirm
 from tui.screens.room import Room
 
 

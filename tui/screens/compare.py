@@ -16,9 +16,9 @@ from tui.actions import bindings
 from tui.data import compare, words
 from tui.data.pages import Listed, Row
 from tui.screens.room import Room
+from tui.widgets.bars import PaneStrip
 from tui.widgets.chart import ChartView
 from tui.widgets.columns import Column
-from tui.widgets.strip import PaneStrip
 from tui.widgets.table import PageTable
 
 HIGH = 36  # lines of a screen that has room for a curve below the tables

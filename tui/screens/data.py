@@ -13,8 +13,8 @@ from tui.actions import bindings
 from tui.data import things
 from tui.data.pages import Listed, Row
 from tui.screens.saying import SaysWords
+from tui.widgets.bars import PaneStrip
 from tui.widgets.columns import Column
-from tui.widgets.strip import PaneStrip
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:

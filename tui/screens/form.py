@@ -15,9 +15,8 @@ from tui.actions import EVERYWHERE, FILTER, Action, bindings, of
 from tui.data.form import Checked, Field, Form
 from tui.screens.planned import about, plan_text
 from tui.screens.room import Room
+from tui.widgets.bars import FilterBar, PaneStrip
 from tui.widgets.fieldrow import FieldInput, FieldList, FieldRow, Seen
-from tui.widgets.filterbar import FilterBar
-from tui.widgets.strip import PaneStrip
 
 if TYPE_CHECKING:
     from tui.data.launching import Outlook
@@ -251,7 +250,7 @@ class FormScreen(Room):
             self.give(row.field.key, None)
 
     def pick(self, field: Field) -> None:
-        from tui.screens.picker import PickerScreen
+        from tui.screens.dialogs import PickerScreen
 
         several = field.form == "references"
         now = self.form.given.get(field.key, "")

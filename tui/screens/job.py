@@ -18,9 +18,8 @@ from tui.data.pages import Listed
 from tui.screens.changing import ChangesJobs
 from tui.screens.jobs import HOST, ID, PACE, PRIORITY, PROGRESS, SHARD, STATE, TRIES, UNITS, WHY, part, why
 from tui.screens.run import ATTEMPTS, SETTINGS
-from tui.widgets.filterbar import FilterBar
+from tui.widgets.bars import FilterBar, PaneStrip
 from tui.widgets.logview import LogView
-from tui.widgets.strip import PaneStrip
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from tui import gauge, show
 from tui.actions import bindings
 from tui.data.pages import PAGE, Pages, Row
 from tui.screens.changing import ChangesJobs
+from tui.widgets.bars import FilterBar
 from tui.widgets.columns import Column
-from tui.widgets.filterbar import FilterBar
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from textual.app import ComposeResult
 from chessreg.errors import BadInputError, ChessregError
 from tui.actions import Action, bindings
 from tui.screens.quartet import Quartet
-from tui.widgets.filterbar import FilterBar
+from tui.widgets.bars import FilterBar
 
 if TYPE_CHECKING:
     from chessreg.games.boardframe import BoardFrame

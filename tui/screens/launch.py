@@ -8,8 +8,8 @@ from textual.app import ComposeResult
 from tui.actions import bindings
 from tui.data.pages import Listed
 from tui.screens.room import Room
+from tui.widgets.bars import FilterBar
 from tui.widgets.columns import Column
-from tui.widgets.filterbar import FilterBar
 from tui.widgets.table import PageTable
 
 COLUMNS = (
@@ -51,7 +51,7 @@ class LaunchScreen(Room):
         self.query_one(FilterBar).open()
 
     def action_file(self) -> None:
-        from tui.screens.prompt import Prompt
+        from tui.screens.dialogs import Prompt
 
         self.app.push_screen(
             Prompt("A kind of your own: the file that defines it", hint="./my_kind.py, or ./my_kind.py:CLASS"),

@@ -15,11 +15,10 @@ from tui import show
 from tui.actions import Action, bindings
 from tui.data.chart import chart_of
 from tui.data.queries import Question, plots_of, plotted
+from tui.screens.queries import Scoped
 from tui.screens.result import ResultRoom
-from tui.screens.scoped import Scoped
+from tui.widgets.bars import PaneStrip, ScopeBar
 from tui.widgets.chart import ChartView
-from tui.widgets.scopebar import ScopeBar
-from tui.widgets.strip import PaneStrip
 
 if TYPE_CHECKING:
     from chessreg.queries.result import QueryResult

@@ -47,7 +47,7 @@ class ResultRoom(Room):
         return " ".join(SUFFIXES)
 
     def action_export(self) -> None:
-        from tui.screens.prompt import Prompt
+        from tui.screens.dialogs import Prompt
 
         if self.result is None:
             self.notify("there is nothing to write yet", severity="warning")

@@ -15,11 +15,8 @@ from textual.worker import Worker
 
 from tui.actions import EVERYWHERE, FILTER, TABLE, Action, of
 from tui.data.pages import Pages
-from tui.widgets.banner import Banner
-from tui.widgets.filterbar import FilterBar
-from tui.widgets.keybar import KeyBar, footer
+from tui.widgets.bars import Banner, FilterBar, KeyBar, TopBar, footer
 from tui.widgets.table import PageTable
-from tui.widgets.topbar import TopBar
 
 if TYPE_CHECKING:
     from chessreg.session import Session

@@ -17,8 +17,8 @@ from tui.data.results import WITH_BOARDS
 from tui.screens.families import TITLES, columns_of
 from tui.screens.room import Room
 from tui.screens.run_columns import state, units
+from tui.widgets.bars import PaneStrip
 from tui.widgets.columns import Column
-from tui.widgets.strip import PaneStrip
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:

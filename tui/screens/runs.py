@@ -17,8 +17,8 @@ from tui.actions import bindings
 from tui.data.pages import PAGE, Pages, Row
 from tui.screens import run_columns
 from tui.screens.saying import SaysWords
+from tui.widgets.bars import FilterBar
 from tui.widgets.columns import Column
-from tui.widgets.filterbar import FilterBar
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from textual import work
 from tui import show
 from tui.actions import bindings
 from tui.data import words
-from tui.screens.prompt import Prompt
+from tui.screens.dialogs import Prompt
 from tui.screens.room import Room
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from tui.actions import Action, bindings
 from tui.data import things
 from tui.data.pages import Listed
 from tui.screens.room import Room
+from tui.widgets.bars import PaneStrip
 from tui.widgets.chart import ChartView
-from tui.widgets.strip import PaneStrip
 from tui.widgets.table import PageTable
 
 

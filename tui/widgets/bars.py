@@ -1,0 +1,267 @@
+"""The line on top: where one is, and in which registry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from textual import events
+from textual.message import Message
+from textual.reactive import reactive
+from textual.strip import Strip
+from textual.suggester import Suggester
+from textual.timer import Timer
+from textual.widget import Widget
+from textual.widgets import Input, Static
+
+from tui.actions import FILTER, Action, bindings
+from tui.data.scopes import GRAMMAR, completed
+from tui.widgets.columns import fitted
+
+
+class TopBar(Widget):
+    """Breadcrumbs at the left, the registry at the right; where both do not fit, the registry gives way."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"top-bar--crumb", "top-bar--here", "top-bar--registry"}
+    DEFAULT_CSS = """
+    TopBar { dock: top; height: 1; background: $panel; color: $foreground; }
+    TopBar > .top-bar--crumb { color: $text-muted; }
+    TopBar > .top-bar--here { color: $text-accent; text-style: bold; }
+    TopBar > .top-bar--registry { color: $text-muted; }
+    """
+
+    crumbs: reactive[tuple[str, ...]] = reactive(())
+    registry: reactive[str] = reactive("")
+
+    def render_line(self, y: int) -> Strip:
+        style = self.get_component_rich_style
+        space = self.size.width
+        before = "".join(f"{crumb} › " for crumb in self.crumbs[:-1])
+        here = self.crumbs[-1] if self.crumbs else ""
+        if cell_len(before) + cell_len(here) + 2 > space:
+            before = "… › "
+        left = 1 + cell_len(before) + cell_len(here)
+        right = self.registry if left + cell_len(self.registry) + 3 <= space else ""
+        here = fitted(here, max(0, space - 1 - cell_len(before) - cell_len(right) - 1))
+        line = [
+            Segment(" " + before, style("top-bar--crumb")),
+            Segment(here, style("top-bar--here")),
+            Segment(right + " ", style("top-bar--registry")),
+        ]
+        return Strip(line).adjust_cell_length(space, self.rich_style)
+
+
+class Banner(Static):
+    """`say` shows a line, `hush` takes it away."""
+
+    DEFAULT_CSS = """
+    Banner { height: auto; max-height: 3; padding: 0 1; display: none; color: $foreground; }
+    Banner.-said { display: block; }
+    Banner.-busy { background: $warning-muted; color: $text-warning; }
+    Banner.-wrong { background: $error-muted; color: $text-error; text-style: bold; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__("", markup=False)
+        self.words = ""
+
+    def say(self, words: str, wrong: bool = False) -> None:
+        if words != self.words:
+            self.words = words
+            self.update(("! " if wrong else "") + words)
+        self.set_class(True, "-said")
+        self.set_class(wrong, "-wrong")
+        self.set_class(not wrong, "-busy")
+
+    def hush(self) -> None:
+        self.words = ""
+        self.remove_class("-said", "-wrong", "-busy")
+
+
+class KeyBar(Widget):
+    """Key and word of each action that has one; those that do not fit are left to the help."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"key-bar--key", "key-bar--word"}
+    DEFAULT_CSS = """
+    KeyBar { height: 1; background: $panel; color: $foreground; }
+    KeyBar > .key-bar--key { color: $text-accent; text-style: bold; }
+    KeyBar > .key-bar--word { color: $text-muted; }
+    """
+
+    actions: reactive[tuple[Action, ...]] = reactive(())
+
+    def shown(self) -> list[tuple[int, int, Action]]:
+        """(first cell, last cell + 1, action) of what fits."""
+        at, found = 1, []
+        for action in self.actions:
+            wide = cell_len(action.shown_key) + 1 + cell_len(action.short)
+            if at + wide > self.size.width:
+                break
+            found.append((at, at + wide, action))
+            at += wide + 2
+        return found
+
+    def render_line(self, y: int) -> Strip:
+        key, word = self.get_component_rich_style("key-bar--key"), self.get_component_rich_style("key-bar--word")
+        line = [Segment(" ", word)]
+        for _, _, action in self.shown():
+            line += [Segment(action.shown_key, key), Segment(f" {action.short}  ", word)]
+        return Strip(line).crop_extend(0, self.size.width, self.rich_style)
+
+    def on_click(self, event: events.Click) -> None:
+        for begin, end, action in self.shown():
+            if begin <= event.x < end:
+                self.app.simulate_key(action.keys.split(",")[0])
+
+
+FIRST = ("help", "quit", "back", "open")  # in this order, whatever else there is
+
+
+def footer(actions: Sequence[Action]) -> tuple[Action, ...]:
+    """The actions of a footer: those with a word, those that one needs everywhere first so that a narrow one has
+    them."""
+    shown = [action for action in actions if action.short]
+    everywhere = [action for action in shown if action.place in ("everywhere", "table") and action.method in FIRST]
+    first = sorted(everywhere, key=lambda action: FIRST.index(action.method))
+    return (*first, *(action for action in shown if action not in first))
+
+
+class PaneStrip(Widget):
+    """Names of parts; the current one is in brackets too, so that it is told without colour."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"pane-strip--name", "pane-strip--here"}
+    DEFAULT_CSS = """
+    PaneStrip { height: 1; background: $surface; }
+    PaneStrip > .pane-strip--name { color: $text-muted; }
+    PaneStrip > .pane-strip--here { color: $text-accent; text-style: bold; }
+    """
+
+    names: reactive[tuple[str, ...]] = reactive(())
+    place: reactive[int] = reactive(0)
+
+    class Chosen(Message):
+        def __init__(self, place: int) -> None:
+            super().__init__()
+            self.place = place
+
+    def cells(self) -> list[str]:
+        return [f"[{name}]" if n == self.place else f" {name} " for n, name in enumerate(self.names)]
+
+    def render_line(self, y: int) -> Strip:
+        line = [Segment(" ", self.rich_style)]
+        for n, cell in enumerate(self.cells()):
+            style = self.get_component_rich_style(f"pane-strip--{'here' if n == self.place else 'name'}")
+            line.append(Segment(cell + " ", style))
+        return Strip(line).crop_extend(0, self.size.width, self.rich_style)
+
+    def on_click(self, event: events.Click) -> None:
+        at = 1
+        for n, cell in enumerate(self.cells()):
+            if at <= event.x < at + len(cell):
+                self.post_message(self.Chosen(n))
+            at += len(cell) + 1
+
+
+PAUSE = 0.12  # seconds without a key before it is acted on
+
+
+class FilterBar(Input):
+    """Enter and ↓ go back to the list, Esc clears and goes back."""
+
+    BINDINGS = bindings(FILTER)
+
+    DEFAULT_CSS = """
+    FilterBar { height: 1; border: none; padding: 0 1; background: $surface; color: $foreground; }
+    FilterBar:focus { border: none; background: $surface-lighten-1; }
+    """
+
+    class Typed(Message):
+        """The words are these now."""
+
+        def __init__(self, words: str, bar: FilterBar) -> None:
+            super().__init__()
+            self.words, self.bar = words, bar
+
+    class Left(Message):
+        """Back to the list."""
+
+    def __init__(self, placeholder: str, id: str | None = None) -> None:
+        super().__init__(placeholder=placeholder, id=id, select_on_focus=False)
+        self.display = False
+        self._timer: Timer | None = None
+        self._said = ""
+
+    def open(self) -> None:
+        self.display = True
+        self.screen.set_focus(self)  # at once: what is typed next is for this line
+
+    def set_words(self, words: str) -> None:
+        """Have these words, as if they had been typed and acted on."""
+        self.value = self._said = words
+        self.display = bool(words) or self.has_focus
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        if self._timer is not None:
+            self._timer.stop()
+        self._timer = self.set_timer(PAUSE, self._tell)
+
+    def _tell(self) -> None:
+        if self._timer is not None:
+            self._timer.stop()
+            self._timer = None
+        if self.value != self._said:
+            self._said = self.value
+            self.post_message(self.Typed(self.value, self))
+
+    def action_leave(self) -> None:
+        self._tell()
+        self.display = bool(self.value)
+        self.post_message(self.Left())
+
+    def action_clear_words(self) -> None:
+        self.value = ""
+        self._tell()
+        self.display = False
+        self.post_message(self.Left())
+
+
+class ScopeSuggester(Suggester):
+    """Offers the names that there are, for the last word."""
+
+    def __init__(self) -> None:
+        super().__init__(use_cache=False, case_sensitive=True)
+        self.known: list[str] = []
+
+    async def get_suggestion(self, value: str) -> str | None:
+        return completed(value, self.known)
+
+
+class ScopeBar(FilterBar):
+    """A FilterBar that acts on Enter, not while one types: a query may take a while. → takes what is offered."""
+
+    def __init__(self, id: str | None = "scope") -> None:
+        super().__init__(GRAMMAR, id=id)
+        self.words_offered = ScopeSuggester()
+        self.suggester = self.words_offered
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        self.set_class(not self.fits(event.value), "-wrong")
+
+    @staticmethod
+    def fits(words: str) -> bool:
+        from chessreg.errors import BadInputError
+        from tui.data.scopes import options
+
+        try:
+            options(words)
+        except BadInputError:
+            return False
+        return True
+
+    DEFAULT_CSS = """
+    ScopeBar.-wrong { color: $text-error; }
+    """
