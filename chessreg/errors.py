@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import traceback
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class ChessregError(Exception):
@@ -37,8 +37,9 @@ def told(error: BaseException) -> tuple[str, str, int]:
     """What to say of any error: message, hint, exit status. Those of chessreg and of the store have their own words."""
     if hasattr(error, "message") and hasattr(error, "hint"):
         return error.message, error.hint or "", getattr(error, "exit_code", 1)
-    if (raised := of_own_kind(error)) is not None:
-        return *raised, 1
+    if (own := of_own_kind(error)) is not None:
+        message = f"your kind {own.name} raised {type(error).__name__}: {first_line(error)}"
+        return message, f"{own.file}, line {own.line}; --debug shows more", 1
     if isinstance(error, OSError):
         where = f": {error.filename}" if error.filename else ""
         hint = "free some space and try again" if error.errno == errno.ENOSPC else ""
@@ -52,8 +53,16 @@ def told(error: BaseException) -> tuple[str, str, int]:
     )
 
 
-def of_own_kind(error: BaseException) -> tuple[str, str] | None:
-    """Message and hint of an error that a user's own kind of experiment raised, with the line; None for any other."""
+class Raised(NamedTuple):
+    """Where a user's own kind of experiment raised an error."""
+
+    name: str  # of the kind
+    file: str
+    line: int
+
+
+def of_own_kind(error: BaseException) -> Raised | None:
+    """Where a user's own kind raised this error; None for any other error."""
     file, name, line = "", "", 0
     kind: Any
     for frame, number in traceback.walk_tb(error.__traceback__):
@@ -62,12 +71,7 @@ def of_own_kind(error: BaseException) -> tuple[str, str] | None:
             file, name = frame.f_code.co_filename, kind.name
         if file and frame.f_code.co_filename == file:
             line = number
-    if not file:
-        return None
-    return (
-        f"your kind {name} raised {type(error).__name__}: {first_line(error)}",
-        f"{file}, line {line}; --debug shows more",
-    )
+    return Raised(name, file, line) if file else None
 
 
 def first_line(error: BaseException) -> str:

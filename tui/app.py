@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
+from uuid import UUID
 
 from textual import work
 from textual.app import App
@@ -219,6 +220,25 @@ class ChessregApp(App[Exception | None]):
             banner.hush()
 
     # -- actions --------------------------------------------------------------------------------------------------
+
+    def open(self, noun: str, id: UUID, called: str) -> None:
+        """The screen of a run, a job, or any other thing of the registry."""
+        from tui.screens.job import JobScreen
+        from tui.screens.run import RunScreen
+        from tui.screens.thing import ThingScreen
+
+        if noun == "run":
+            self.push_screen(RunScreen(id, called))
+        elif noun == "job":
+            self.push_screen(JobScreen(id, called))
+        else:
+            self.push_screen(ThingScreen(noun, id, called))
+
+    def open_lineage(self, noun: str, id: str, called: str) -> None:
+        """The lineage of a thing."""
+        from tui.screens.lineage import LineageScreen
+
+        self.push_screen(LineageScreen(noun, id, called))
 
     def action_room(self, name: str) -> None:
         self.switch_mode(name)

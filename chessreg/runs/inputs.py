@@ -22,6 +22,7 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import uuid_of
+from chessreg.runs import transfer
 
 if TYPE_CHECKING:
     from chessreg.games.dataset import Games
@@ -148,8 +149,6 @@ class Inputs:
         One whose bytes are not here is pulled from a place that is known to have them. Raises NotFoundError naming the
         machines that do, when this one reaches none of these places.
         """
-        from chessreg.runs import transfer
-
         what = f"{field} of run {run_id.hex[-6:]}" if run_id else f"{field} {digest[:8]}"
         item = transfer.Item(digest, what, 0, array)
         if not item.here(self.store):

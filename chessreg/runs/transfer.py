@@ -232,22 +232,22 @@ def finished(session: Session, reference: str) -> bool:
     return bool(made) or run.completed_at is not None
 
 
-def require(inputs: Inputs, field: str, reference: str) -> None:
+def require(database: Database, store: Store, field: str, reference: str) -> None:
     """See that the bytes behind a finished reference are here, fetching them from a place within reach if need be.
 
     Raises NotFoundError that says which machine has them, and the command that helps.
     """
-    missing = [item for item in items_behind(inputs, reference) if not item.here(inputs.store)]
+    missing = [item for item in items_behind(database, reference) if not item.here(store)]
     try:
-        pull(inputs.database, inputs.store, missing)
+        pull(database, store, missing)
     except NotFoundError as error:
         raise NotFoundError(f"{field}: {error.message}", error.hint) from error
 
 
-def items_behind(inputs: Inputs, reference: str) -> list[Item]:
+def items_behind(database: Database, reference: str) -> list[Item]:
     """The bytes behind a reference: artefacts, and groups of activations."""
     found = []
-    with inputs.database.read() as session:
+    with database.read() as session:
         for digest, what in digests(session, reference):
             row = session.get(tables.Artefact, digest)
             found.append(Item(digest, what, row.bytes if row else 0))

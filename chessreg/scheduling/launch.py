@@ -163,7 +163,7 @@ def plan_one(order: Order, inputs: Expected, planned: dict[str, Planned]) -> Pla
             run = session.get(tables.Run, uuid_of(needed)) if not is_made else None
             tried = session.scalars(select(Job.id).where(Job.run_id == uuid_of(needed))).first() if run else None
         if is_made:
-            transfer.require(inputs, name, reference)
+            transfer.require(inputs.database, inputs.store, name, reference)
         elif comes:
             after.append(needed)
         elif run is not None:

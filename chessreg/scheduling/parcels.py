@@ -104,15 +104,13 @@ def needed(database: Database, store: Store, order: dict[str, Any]) -> list[Item
     """The bytes that an order's work may read: of its inputs, and (without activations) of what these come from."""
     from chessreg.registry import lineage, tables
     from chessreg.runs import transfer
-    from chessreg.runs.inputs import Inputs
     from chessreg.runs.kind import kind
     from chessreg.runs.resolve import references
     from chessreg.runs.transfer import items_of
 
-    inputs = Inputs(database, store)
     found: dict[str, Item] = {}
     for reference in references(kind(order["source"]).spec(**order["spec"])).values():
-        found |= {item.digest: item for item in transfer.items_behind(inputs, reference)}
+        found |= {item.digest: item for item in transfer.items_behind(database, reference)}
         with database.read() as session:
             if reference.startswith("run:"):
                 runs = [lineage.Node("run", uuid_of(reference.removeprefix("run:").partition("/")[0]).hex)]

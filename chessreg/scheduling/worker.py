@@ -70,9 +70,9 @@ def done(order: dict[str, Any], folder: Path, here: dict[str, Any]) -> dict[str,
         cause, message, code = "killed", "interrupted", 130
     except BaseException as error:
         traceback.print_exc()
-        where = of_own_kind(error)
-        message = f"{where[0]} ({where[1]})" if where else f"{type(error).__name__}: {first_line(error)}"
-        cause, code = "failed", 1
+        own = of_own_kind(error)
+        where = f" (your kind {own.name} raised it: {own.file}, line {own.line})" if own else ""
+        cause, message, code = "failed", f"{type(error).__name__}: {first_line(error)}{where}", 1
     if attempt and cause == "failed" and attempt[0].cause:
         cause = attempt[0].cause  # oom, diverged, engine_died
     return {

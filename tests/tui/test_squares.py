@@ -7,9 +7,9 @@ import pytest
 
 from chessreg.games.boardframe import MARKS, BoardFrame, game_frames
 from tui.app import ChessregApp
+from tui.columns import GAP, KEPT, Column, fitted, widths
 from tui.screens.families import columns_of
 from tui.widgets import squares
-from tui.widgets.columns import GAP, KEPT, Column, fitted, widths
 from tui.widgets.moves import line_of, tries, with_tries
 from tui.widgets.squares import SIZES, SQUARE, draw, extent, legend, text
 

@@ -9,8 +9,8 @@ from uuid import UUID
 from chessreg.entities import entities, entity
 from chessreg.entities.display import FACTS, Thing, written
 from tui import show
+from tui.columns import Column
 from tui.data.pages import Row
-from tui.widgets.columns import Column
 
 if TYPE_CHECKING:
     from chessreg.entities import display

@@ -11,8 +11,8 @@ from tui import show
 from tui.actions import Action, bindings
 from tui.data.pages import Row
 from tui.data.queries import Answer, Question, answer, behind, columns, plots_of
-from tui.screens.queries import Scoped
 from tui.screens.result import ResultRoom, table_columns
+from tui.screens.room import Scoped
 from tui.widgets.bars import ScopeBar
 from tui.widgets.table import PageTable
 
@@ -83,7 +83,7 @@ class AnswerScreen(Scoped, ResultRoom):
         self.load()
 
     def action_meaning(self) -> None:
-        from tui.screens.details import Details
+        from tui.screens.room import Details
 
         told = columns(self.question.title)
         fields = {f"{row['name']} [{row['unit']}]" if row["unit"] else row["name"]: row["text"] for row in told}

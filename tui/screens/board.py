@@ -215,7 +215,7 @@ class BoardScreen(BoardRoom):
             self.load()
 
     def action_inspect(self) -> None:
-        from tui.screens.details import Details
+        from tui.screens.room import Details
 
         self.app.push_screen(Details(dict(self.boards.row if self.boards else self.row)))
 

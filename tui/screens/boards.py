@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from textual.app import ComposeResult
 
 from tui.actions import bindings
+from tui.columns import Column
 from tui.data.datasetgames import FAMILY
 from tui.data.pages import PAGE, Pages, Row
 from tui.screens import families
 from tui.screens.room import Room
 from tui.widgets.bars import PaneStrip
-from tui.widgets.columns import Column
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from textual.widgets import Static
 
 from tui import show
 from tui.actions import bindings
+from tui.columns import Column
 from tui.data import compare, words
 from tui.data.pages import Listed, Row
 from tui.screens.room import Room
 from tui.widgets.bars import PaneStrip
 from tui.widgets.chart import ChartView
-from tui.widgets.columns import Column
 from tui.widgets.table import PageTable
 
 HIGH = 36  # lines of a screen that has room for a curve below the tables

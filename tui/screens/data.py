@@ -10,11 +10,11 @@ from textual.app import ComposeResult
 
 from tui import show
 from tui.actions import bindings
+from tui.columns import Column
 from tui.data import things
 from tui.data.pages import Listed, Row
 from tui.screens.saying import SaysWords
 from tui.widgets.bars import PaneStrip
-from tui.widgets.columns import Column
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:

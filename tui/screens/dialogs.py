@@ -12,10 +12,10 @@ from textual.widgets import Input, Static
 
 from tui import show
 from tui.actions import bindings
+from tui.columns import Column
 from tui.data.pages import Listed
 from tui.screens.room import Room
 from tui.widgets.bars import FilterBar
-from tui.widgets.columns import Column
 from tui.widgets.table import PageTable
 
 

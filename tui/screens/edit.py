@@ -111,7 +111,7 @@ class EditScreen(Quartet):
             place -= int(way)
 
     def action_inspect(self) -> None:
-        from tui.screens.details import Details
+        from tui.screens.room import Details
 
         self.app.push_screen(Details(dict(self.state.row if self.state else self.row)))
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tui import show
-from tui.widgets.columns import Column
+from tui.columns import Column
 
 Row = Mapping[str, Any]
 TITLES = {

@@ -16,7 +16,7 @@ from textual.widget import Widget
 from textual.widgets import Label
 
 from tui.actions import EVERYWHERE, Action, bindings
-from tui.screens.page import PageScreen
+from tui.screens.room import PageScreen
 
 SECTIONS = {
     "table": "In a table", "filter": "In this line", "editor": "In the editor", "log": "In the log",

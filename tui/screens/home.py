@@ -11,10 +11,10 @@ from textual.widgets import Static
 
 from tui import gauge, show
 from tui.actions import Action, bindings
+from tui.columns import Column
 from tui.data.pages import PAGE, Listed, Row
 from tui.screens.changing import ChangesJobs
 from tui.screens.jobs import HOST, ON, PACE, PROGRESS, SHARD, STATE, UNITS, WHY
-from tui.widgets.columns import Column
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from textual.widgets import Static
 
 from tui import gauge, show
 from tui.actions import bindings
+from tui.columns import Column
 from tui.data.pages import PAGE, Pages, Row
 from tui.screens.changing import ChangesJobs
 from tui.widgets.bars import FilterBar
-from tui.widgets.columns import Column
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:
@@ -119,9 +119,7 @@ class JobsScreen(ChangesJobs):
         self.set_focus(self.query_one(PageTable))
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
-        from tui.screens.job import JobScreen
-
-        self.app.push_screen(JobScreen(event.row["id"], event.row["title"]))
+        self.desk_app.open("job", event.row["id"], event.row["title"])
 
 
 NOTHING = """\

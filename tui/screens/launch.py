@@ -6,10 +6,10 @@ from textual import work
 from textual.app import ComposeResult
 
 from tui.actions import bindings
+from tui.columns import Column
 from tui.data.pages import Listed
 from tui.screens.room import Room
 from tui.widgets.bars import FilterBar
-from tui.widgets.columns import Column
 from tui.widgets.table import PageTable
 
 COLUMNS = (

@@ -11,10 +11,10 @@ from textual.widgets import Static
 
 from tui import show
 from tui.actions import bindings
+from tui.columns import Column
 from tui.data import lineage
 from tui.data.pages import Listed
 from tui.screens.room import Room
-from tui.widgets.columns import Column
 from tui.widgets.table import PageTable
 
 Row = Mapping[str, Any]
@@ -106,14 +106,7 @@ class LineageScreen(Room):
         if row["noun"] == "file" or row["state"] == "missing":
             self.on_page_table_inspected(PageTable.Inspected(event.table, event.place, row))
             return
-        if row["noun"] == "run":
-            from tui.screens.run import RunScreen
-
-            self.app.push_screen(RunScreen(UUID(row["id"]), label(row)))
-        else:
-            from tui.screens.thing import ThingScreen
-
-            self.app.push_screen(ThingScreen(row["noun"], UUID(row["id"]), label(row)))
+        self.desk_app.open(row["noun"], UUID(row["id"]), label(row))
 
 
 def label(row: Row) -> str:

@@ -15,8 +15,8 @@ from tui import show
 from tui.actions import Action, bindings
 from tui.data.chart import chart_of
 from tui.data.queries import Question, plots_of, plotted
-from tui.screens.queries import Scoped
 from tui.screens.result import ResultRoom
+from tui.screens.room import Scoped
 from tui.widgets.bars import PaneStrip, ScopeBar
 from tui.widgets.chart import ChartView
 

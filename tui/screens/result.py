@@ -11,9 +11,9 @@ from textual import work
 
 from tui import show
 from tui.actions import bindings
+from tui.columns import Column
 from tui.data.queries import Answer
 from tui.screens.room import Room
-from tui.widgets.columns import Column
 
 if TYPE_CHECKING:
     from chessreg.queries.result import QueryResult

@@ -6,21 +6,28 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
 from textual import work
 from textual.app import ComposeResult
-from textual.containers import Vertical
+from textual.containers import Vertical, VerticalScroll
 from textual.screen import Screen
 from textual.widget import Widget
+from textual.widgets import Static
 from textual.worker import Worker
 
-from tui.actions import EVERYWHERE, FILTER, TABLE, Action, of
+from tui import show
+from tui.actions import EVERYWHERE, FILTER, TABLE, Action, bindings, of
+from tui.data import scopes
 from tui.data.pages import Pages
-from tui.widgets.bars import Banner, FilterBar, KeyBar, TopBar, footer
+from tui.widgets.bars import Banner, FilterBar, KeyBar, ScopeBar, TopBar, footer
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:
     from chessreg.session import Session
     from tui.app import ChessregApp
+
 
 T = TypeVar("T")
 
@@ -162,8 +169,6 @@ class Room(Screen[None]):
             event.table.give(pages, event.number, rows)
 
     def on_page_table_inspected(self, event: PageTable.Inspected) -> None:
-        from tui.screens.details import Details
-
         self.app.push_screen(Details(fields_of(event.table, event.row)))
 
 
@@ -174,3 +179,91 @@ def fields_of(table: PageTable, row: Mapping[str, Any]) -> dict[str, Any]:
     named = {name.replace("_", " ") for name in values}
     shown = {heading: text for heading, text in cells.items() if heading not in named}
     return shown | values if "c0" in row else values
+
+
+class PageScreen(Room):
+    """Text on a screen of its own. Subclasses say it with `content`."""
+
+    place = "page"
+    follows = False
+    AUTO_FOCUS = "VerticalScroll"
+    BINDINGS = bindings("page")
+    DEFAULT_CSS = """
+    PageScreen VerticalScroll { padding: 1 2; scrollbar-size-vertical: 1; }
+    PageScreen VerticalScroll > Static { height: auto; }
+    """
+
+    def body(self) -> ComposeResult:
+        with VerticalScroll():
+            yield Static(self.content())
+
+    def content(self) -> RenderableType:
+        raise NotImplementedError
+
+    def action_scroll_text(self, way: str) -> None:
+        scroll = self.query_one(VerticalScroll)
+        step = scroll.size.height - 1 if "page" in way else 1
+        scroll.scroll_relative(y=-step if way.startswith("-") else step, animate=False)
+
+
+class Details(PageScreen):
+    """Field and value, nothing shortened."""
+
+    def __init__(self, fields: Mapping[str, Any], crumb: str = "fields") -> None:
+        super().__init__()
+        self.fields, self.crumb = fields, crumb
+
+    def content(self) -> RenderableType:
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column(overflow="fold")
+        for name, value in self.fields.items():
+            table.add_row(Text(name.replace("_", " ")), Text(show.full(value)))
+        return table
+
+
+SCOPE = "queries.scope"  # under which it is remembered
+
+
+class Scoped(Room):
+    """A screen with a ScopeBar. What it says narrows every query of the registry until it is changed."""
+
+    BINDINGS = bindings("scoped")
+
+    @property
+    def scope(self) -> str:
+        words: str = self.desk_app.remembered.get(SCOPE, "")
+        return words
+
+    _scope_shown = ""
+
+    def on_screen_resume(self) -> None:
+        """Another screen may have changed the scope meanwhile."""
+        if self.is_mounted and self._scope_shown != self.scope:
+            self.load()
+
+    async def offer_words(self) -> None:
+        """Show the scope that is set, and have the names ready that it may be completed with."""
+        bar, self._scope_shown = self.query_one(ScopeBar), self.scope
+        if not bar.has_focus:
+            bar.set_words(self.scope)
+        if not bar.words_offered.known:
+            bar.words_offered.known = await self.ask("reading the names", scopes.offered) or []
+
+    def action_scope(self) -> None:
+        self.query_one(ScopeBar).open()
+
+    def on_filter_bar_typed(self, event: FilterBar.Typed) -> None:
+        from chessreg.errors import BadInputError
+
+        try:
+            scopes.options(event.words)
+        except BadInputError as error:
+            self.desk_app.trouble(self, error)
+            return
+        self.desk_app.remembered.set(SCOPE, event.words or None)
+        self.load()
+
+    def on_filter_bar_left(self) -> None:
+        tables = self.query(PageTable)
+        self.set_focus(tables.first() if tables else None)

@@ -12,13 +12,13 @@ from textual.widgets import Static
 
 from tui import show
 from tui.actions import bindings
+from tui.columns import Column
 from tui.data.pages import Listed, Pages, Row
 from tui.data.results import WITH_BOARDS
 from tui.screens.families import TITLES, columns_of
 from tui.screens.room import Room
 from tui.screens.run_columns import state, units
 from tui.widgets.bars import PaneStrip
-from tui.widgets.columns import Column
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:
@@ -126,9 +126,7 @@ class RunScreen(Room):
             self.show_pane()
 
     def action_lineage(self) -> None:
-        from tui.screens.lineage import LineageScreen
-
-        self.app.push_screen(LineageScreen("run", self.run_id.hex, self.crumb))
+        self.desk_app.open_lineage("run", self.run_id.hex, self.crumb)
 
     def on_pane_strip_chosen(self, event: PaneStrip.Chosen) -> None:
         self.query_one(PaneStrip).place = event.place

@@ -9,9 +9,9 @@ from textual.app import ComposeResult
 
 from tui import show
 from tui.actions import bindings
+from tui.columns import Column
 from tui.data.pages import Listed
 from tui.screens.room import Room
-from tui.widgets.columns import Column
 from tui.widgets.table import PageTable
 
 Row = Mapping[str, Any]

@@ -14,11 +14,11 @@ from textual.widgets import Static
 from chessreg.registry.run_filter import NEWEST_FIRST, SORTS
 from tui import show
 from tui.actions import bindings
+from tui.columns import Column
 from tui.data.pages import PAGE, Pages, Row
 from tui.screens import run_columns
 from tui.screens.saying import SaysWords
 from tui.widgets.bars import FilterBar
-from tui.widgets.columns import Column
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:

@@ -95,10 +95,8 @@ class ThingScreen(Room):
         self.show_part()
 
     def action_lineage(self) -> None:
-        from tui.screens.lineage import LineageScreen
-
         noun = "run" if self.entity.of_run else self.noun
-        self.app.push_screen(LineageScreen(noun, self.thing_id.hex, self.called))
+        self.desk_app.open_lineage(noun, self.thing_id.hex, self.called)
 
     def action_verify(self) -> None:
         if not self.entity.of_run and self.desk_app.read_only:  # it is noted when the bytes were verified last

@@ -17,8 +17,8 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from tui.actions import FILTER, Action, bindings
+from tui.columns import fitted
 from tui.data.scopes import GRAMMAR, completed
-from tui.widgets.columns import fitted
 
 
 class TopBar(Widget):

@@ -12,8 +12,8 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from chessreg.entities.display import Chart, Panel, Point
+from tui.columns import fitted
 from tui.data.chart import TICKS, extent, ticks, words
-from tui.widgets.columns import fitted
 
 MARKS = "●■▲◆○□△◇"
 COLOURS = 6

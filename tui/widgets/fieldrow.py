@@ -15,8 +15,8 @@ from textual.reactive import reactive
 from textual.widgets import Input
 
 from tui.actions import bindings
+from tui.columns import fitted
 from tui.data.form import Field
-from tui.widgets.columns import fitted
 
 GUTTER = 2
 SOURCE = 8  # cells for given, default, preset, needed

@@ -14,7 +14,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from chessreg.games.boardframe import BoardFrame
-from tui.widgets.columns import fitted
+from tui.columns import fitted
 
 
 class MoveList(Widget):

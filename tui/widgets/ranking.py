@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.widgets import Static
 
-from tui.widgets.columns import fitted
+from tui.columns import fitted
 
 if TYPE_CHECKING:
     from chessreg.lab.answer import Answer, Ranked, Side

@@ -15,8 +15,8 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from tui.actions import TABLE, bindings
+from tui.columns import GAP, Column, fitted, widths
 from tui.data.pages import PAGE, Pages
-from tui.widgets.columns import GAP, Column, fitted, widths
 
 KEPT = 16  # pages in memory
 GUTTER = 2
