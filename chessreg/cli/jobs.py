@@ -271,12 +271,12 @@ def priority(home: Home, references: tuple[str, ...], to: int | None, by: int) -
 
 @click.command()
 @click.argument("references", nargs=-1, required=True, metavar="JOB…")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the jobs end; Ctrl-C stops only the looking.")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the jobs end; Ctrl-C detaches; the jobs go on.")
 @click.option("-n", "--lines", type=int, help="Only the last so many lines of each.")
 @json_option
 @pass_home
 def logs(home: Home, references: tuple[str, ...], follow: bool, lines: int | None) -> None:
-    """Print what jobs have said, over all their tries. --json prints one object a line when it follows.
+    """Show the log of jobs, over all their tries. --json prints one object a line when it follows.
 
     \b
     Example: chessreg logs -f 3f2a1c

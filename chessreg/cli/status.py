@@ -24,7 +24,7 @@ ENDED = {"ended_at": "ended", "title": "what", "name": "name", "cause": "how", "
 @json_option
 @pass_home
 def status(home: Home, since: str) -> None:
-    """Say what runs now, here and elsewhere, how busy the machines are, and what finished or broke since.
+    """Say what runs now, here and elsewhere, how busy the machines are, and what has ended since.
 
     \b
     Example: chessreg status --since 12h
@@ -114,7 +114,7 @@ def gpus(names: list[Any]) -> str:
 @json_option
 @pass_home
 def attach(home: Home, references: tuple[str, ...]) -> None:
-    """Follow jobs live: progress, rate, time left. Ctrl-C stops only the looking; the jobs go on.
+    """Follow jobs live: progress, rate, time left. Ctrl-C detaches; the jobs go on.
 
     --json prints one document a line, whenever something changed. Without a JOB: all that are not over.
 

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 
 Row = dict[str, Any]
-OVER = frozenset({*map(str, tables.Cause), "blocked"})  # states after which nothing more will come by itself
+OVER = frozenset(
+    {*map(str, tables.Cause), "cancelled", "blocked"}
+)  # states after which nothing more will come by itself
 
 
 def rows(session: Session, jobs: Iterable[Job]) -> list[Row]:
@@ -85,9 +87,10 @@ def _row(session: Session, job: Job, run: tables.Run | None, attempt: tables.Att
 
 
 def state_of(session: Session, job: Job) -> tuple[str, list[str]]:
-    """queued, waiting (for other jobs), blocked (they will not come), running, cancelling, or the cause of its end."""
+    """queued, waiting (for other jobs), blocked (they will not come), running, cancelling, or how it ended, and what it
+    waits for."""
     if job.state is JobState.ENDED:
-        return str(job.cause), []
+        return ending(job, job.cause), []
     if job.state is JobState.RUNNING:
         return ("cancelling" if job.cancel else "running"), []
     waits = queue.waits_for(session, job)
@@ -118,6 +121,11 @@ def pace_of(attempt: tables.Attempt | None, done: int, units: int) -> tuple[floa
     progress = attempt.progress or 0.0
     left = seconds * (1 - progress) / progress if progress > 0 else (units - done) / rate if rate else None
     return rate, left
+
+
+def ending(job: Job | None, cause: tables.Cause | None) -> str:
+    """How a job, or an attempt of it, ended, in a word: what a person ended is cancelled, in every place."""
+    return "cancelled" if job is not None and job.cancel and cause is tables.Cause.KILLED else str(cause)
 
 
 def detail(session: Session, job: Job) -> Row:
@@ -203,10 +211,10 @@ def foreground(session: Session) -> list[Row]:
 
 
 def ended(session: Session, since: datetime) -> list[Row]:
-    """What finished or broke after `since`, newest first: the last attempt of each job that has ended and of each run
-    in the foreground, and jobs that ended before they were tried.
+    """What finished, failed or was cancelled after `since`, newest first: the last attempt of each job that has ended
+    and of each run in the foreground, and jobs that ended before they were tried.
 
-    Rows: id (of the job; None: foreground), run_id, kind, name, title, cause (a Cause), message, done and units of the
+    Rows: id (of the job; None: foreground), run_id, kind, name, title, cause (in a word), message, done and units of the
     run, seconds that the attempt took, host, ended_at.
     """
     query = (
@@ -233,7 +241,7 @@ def ended(session: Session, since: datetime) -> list[Row]:
             "kind": run.kind,
             "name": called.get(run.id),
             "title": queue.title(job) if job is not None else f"{run.kind} {run.id.hex[-6:]}",
-            "cause": attempt.cause or Cause.LOST,
+            "cause": ending(job, attempt.cause or Cause.LOST),
             "message": attempt.message,
             "done": done_of(session, run.id),
             "units": run.units,
@@ -251,7 +259,7 @@ def ended(session: Session, since: datetime) -> list[Row]:
                 "kind": job.kind,
                 "name": called.get(job.run_id),
                 "title": queue.title(job),
-                "cause": job.cause or Cause.KILLED,
+                "cause": ending(job, job.cause or Cause.KILLED),
                 "message": job.message,
                 "done": done_of(session, job.run_id),
                 "units": begun.units if begun else None,

@@ -105,7 +105,7 @@ def test_jobs_are_followed_cancelled_and_retried(here, presence, gated):
     assert here("cancel", "five") == 0
     assert here("wait", "five") == 1
     (row,) = here.json("jobs", "five")
-    assert (row["state"], row["message"], row["done"]) == ("killed", "cancelled", 2)
+    assert (row["state"], row["message"], row["done"]) == ("cancelled", "cancelled", 2)
 
     (here.folder / "gate").touch()
     assert here("retry", "five") == 0

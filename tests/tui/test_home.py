@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from chessreg.cli.root import run_command_line
-from chessreg.registry.tables import Cause
 from chessreg.scheduling import status as job_status
 from chessreg.session import Session
 from tui.screens.home import HomeScreen, machines_text
@@ -44,11 +43,11 @@ async def test_what_runs_and_what_has_ended_is_what_the_command_says(drive, queu
             (row["id"], row["cause"]) for row in told["ended"]
         ]
         assert {row["name"]: row["cause"] for row in told["ended"]}["checks"] == "finished"
-        assert "2 running · 1 waiting · 1 finished · 1 broke" in driver.text
+        assert "2 running · 1 waiting · 1 finished · 1 failed" in driver.text
         assert "✗ engine died" in driver.text
         assert "RuntimeError: the engine does not answer" in driver.text
         assert "at the gate" in driver.text
-        assert "Finished or broke in the last day" in driver.text
+        assert "Ended in the last day" in driver.text
         (machine,) = [row for row in told["machines"] if row["running"]]
         assert f"{machine['running']} running" in driver.text
         assert f"/{machine['load']['cores']} " in driver.text
@@ -63,7 +62,7 @@ async def test_enter_opens_the_job_tab_goes_to_what_ended_and_keys_suit_the_row(
         await driver.press("escape", "tab")
         assert "x cancel" not in driver.lines[-1]
         ended = driver.room.query_one("#ended", PageTable)
-        place = next(n for n, row in enumerate(rows(driver, "ended")) if row["cause"] is not Cause.FINISHED)
+        place = next(n for n, row in enumerate(rows(driver, "ended")) if row["cause"] != "finished")
         ended.move(place)
         await driver.settle()
         assert "t try again" in driver.lines[-1]
@@ -80,7 +79,7 @@ async def test_news_are_what_ended_after_one_looked_last(drive, world: Path, ses
         names = {row["name"] for row in rows(driver, "ended")}
         assert {"board", "edits", "plain", "sure", "toy", "cut"} <= names
         cut = next(row for row in rows(driver, "ended") if row["name"] == "cut")
-        assert cut["cause"] is not Cause.FINISHED
+        assert cut["cause"] != "finished"
         assert (cut["done"], cut["units"]) == (4, 9)
         await driver.press("enter")
         assert isinstance(driver.room, RunScreen)
@@ -107,7 +106,7 @@ def test_a_foreground_run_goes_on_and_its_end_is_news(tmp_path: Path) -> None:
             assert job_status.going(sql) == []
             (row,) = job_status.ended(sql, before)
             assert job_status.ended(sql, datetime.now(UTC)) == []
-    assert (row["name"], row["cause"], row["done"], row["units"]) == ("by-hand", Cause.FINISHED, 5, 5)
+    assert (row["name"], row["cause"], row["done"], row["units"]) == ("by-hand", "finished", 5, 5)
     during = [rows[0] for rows in seen if rows]
     assert during
     assert {(row["kind"], row["id"], row["units"], row["state"]) for row in during} == {("toy", None, 5, "running")}

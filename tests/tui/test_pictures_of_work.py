@@ -38,7 +38,7 @@ def test_home(picture: Any, queue: Any) -> None:
     async def steps(driver: Any) -> None:
         await driver.press("tab")
 
-    words = "2 running · 1 waiting · 1 finished · 1 broke · 3 runs in all", "6.0/16", "24/64 GiB", "87 %", "✗", "12/12"
+    words = "2 running · 1 waiting · 1 finished · 1 failed · 3 runs in all", "6.0/16", "24/64 GiB", "87 %", "✗", "12/12"
     picture(steps, *words, folder=queue.folder, start="home")
 
 

@@ -1,4 +1,4 @@
-"""Home: what runs here and elsewhere, how busy the machines are, and what finished or broke since one last looked."""
+"""Home: what runs here and elsewhere, how busy the machines are, and what has ended since one last looked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from tui.screens.jobs import HOST, ON, PACE, PROGRESS, SHARD, STATE, UNITS, WHY
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:
-    from chessreg.registry.tables import Cause
     from tui.data.home import AtHome
 
 MACHINES, MACHINES_HIGH = 3, 8  # that are told of, in a low and in a high terminal
@@ -30,8 +29,7 @@ def called(row: Mapping[str, Any]) -> str:
 
 def how(row: Mapping[str, Any]) -> str:
     """How it ended, told by a mark too."""
-    cause: Cause = row["cause"]
-    return f"{'✓' if cause.value == 'finished' else '✗'} {cause.value.replace('_', ' ')}"
+    return f"{'✓' if row['cause'] == 'finished' else '✗'} {row['cause'].replace('_', ' ')}"
 
 
 NAME = Column("name", "what", text=called, widest=28, least=12)
@@ -96,7 +94,7 @@ class HomeScreen(ChangesJobs):
         for name, columns, rows in (("#going", GOING, found.going), ("#ended", ENDED, found.ended)):
             table = self.query_one(name, PageTable)
             table.show(Listed(rows), rows[:PAGE], columns=columns, keep=table.loaded)
-        self.query_one("#ended-title", Static).update(f"Finished or broke {self.desk_app.since_told}")
+        self.query_one("#ended-title", Static).update(f"Ended {self.desk_app.since_told}")
         self.share_out()
         if first_time and not found.going and found.ended:
             self.set_focus(self.query_one("#ended"))
@@ -138,7 +136,7 @@ class HomeScreen(ChangesJobs):
             row = self.chosen
             if row is None or ended is not (action.method == "retry"):
                 return False
-            return (not ended or row["cause"].value != "finished") and super().offers(action)
+            return (not ended or row["cause"] != "finished") and super().offers(action)
         return super().offers(action)
 
     def action_other(self) -> None:
@@ -166,12 +164,14 @@ class HomeScreen(ChangesJobs):
 def overview_line(found: AtHome) -> str:
     states = [row["state"] for row in found.going]
     running = sum(state in ("running", "cancelling") for state in states)
-    broke = sum(row["cause"].value != "finished" for row in found.ended)
+    ended = [row["cause"] for row in found.ended]
+    finished, cancelled = ended.count("finished"), ended.count("cancelled")
     told = [
         f"{running} running",
         f"{len(states) - running} waiting",
-        f"{len(found.ended) - broke} finished",
-        f"{broke} broke",
+        f"{finished} finished",
+        f"{len(ended) - finished - cancelled} failed",
+        *([f"{cancelled} cancelled"] if cancelled else []),
         f"{show.counted(found.counts['run'], 'run')} in all",
     ]
     return " · ".join(told)

@@ -28,7 +28,7 @@ class Found(NamedTuple):
 
 
 def why(row: Mapping[str, Any]) -> str:
-    """What it does, waits for, or broke on."""
+    """What it does, waits for, or failed on."""
     if row["waits_for"]:
         return f"waits for {', '.join(row['waits_for'])}"
     return (row["doing"] if row["state"] == "running" else row["message"]) or ""
