@@ -19,7 +19,6 @@ from chessreg.registry.tables.types import utc_now
 from store.errors import StoreError
 
 if TYPE_CHECKING:
-    from chessreg.runs.inputs import Inputs
     from store import Store
     from store.places import Place
 

@@ -214,7 +214,7 @@ def ended(session: Session, since: datetime) -> list[Row]:
     """What finished, failed or was cancelled after `since`, newest first: the last attempt of each job that has ended
     and of each run in the foreground, and jobs that ended before they were tried.
 
-    Rows: id (of the job; None: foreground), run_id, kind, name, title, cause (in a word), message, done and units of the
+    Rows: id (of the job; None: foreground), run_id, kind, name, title, cause (in a word), message, done, units of the
     run, seconds that the attempt took, host, ended_at.
     """
     query = (
