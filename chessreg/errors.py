@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import traceback
 from typing import Any, NamedTuple
 
 
@@ -65,7 +64,9 @@ def of_own_kind(error: BaseException) -> Raised | None:
     """Where a user's own kind raised this error; None for any other error."""
     file, name, line = "", "", 0
     kind: Any
-    for frame, number in traceback.walk_tb(error.__traceback__):
+    step = error.__traceback__
+    while step is not None:
+        frame, number, step = step.tb_frame, step.tb_lineno, step.tb_next
         kind = frame.f_locals.get("self")
         if not file and hasattr(kind, "board_views") and not type(kind).__module__.startswith("chessreg."):
             file, name = frame.f_code.co_filename, kind.name
