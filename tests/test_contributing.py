@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from chessreg.queries import catalogue
 from chessreg.registry import tables
 from chessreg.runs.kind import kind
 
@@ -20,7 +19,7 @@ EXAMPLES = dict(re.findall(r"<!-- (\S+) -->\n```\w+\n(.*?)```", TEXT, re.DOTALL)
 
 def test_there_is_an_example_of_each():
     assert list(EXAMPLES) == [
-        "centre_kind.py", "pawns_in_the_centre.sql", "encoding.py", "adapter.py", "tests/entities/toy_entity.py",
+        "centre_kind.py", "centre_kind.sql", "encoding.py", "adapter.py", "tests/entities/toy_entity.py",
     ]  # fmt: skip
 
 
@@ -40,15 +39,11 @@ def test_the_kind_runs_resumes_and_draws(session, centre):
     assert view.squares is not None
 
 
-def test_the_query_shows_what_the_kind_made(session, centre, monkeypatch, tmp_path):
-    path = tmp_path / "pawns_in_the_centre.sql"
-    path.write_text(EXAMPLES["pawns_in_the_centre.sql"])
-    entry = catalogue.parse(path.read_text(), path)
-    known = (*catalogue.entries(), entry)
-    monkeypatch.setattr(catalogue, "entries", lambda: known)
+def test_the_query_shows_what_the_kind_made(session, centre):
+    Path(centre).with_suffix(".sql").write_text(EXAMPLES["centre_kind.sql"])
     found = kind(centre)
     session.run(found.spec(games=30, plies=6), kind=centre, name="thirty")
-    (row,) = session.query("pawns in the centre").table.to_pylist()
+    (row,) = session.query("pawns in the centre").rows
     with session.database.read() as sql:
         scores = sql.query(tables.Score).all()
     assert (row["run"], row["n"]) == ("thirty", 30)
