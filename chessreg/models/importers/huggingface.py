@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chessreg.errors import BadInputError
-from chessreg.models.checkpoint import INFO, read_info
+from chessreg.models.checkpoint import INFO, load_model, read_info
 from chessreg.models.importers.nanogpt import gpt2_logits
 from chessreg.models.importers.registry import Imported
 from chessreg.models.importers.source import Source, read_torch_file
@@ -22,7 +22,7 @@ from chessreg.models.importers.source import Source, read_torch_file
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from chessreg.models.adapters import GPT2, Bridged
+    from chessreg.models.adapters import GPT2, Bridged, Network
 
 # Options of GPT-2 that change its function; a folder that sets one otherwise is refused rather than misread.
 PLAIN = {
@@ -45,7 +45,7 @@ class HuggingFaceFolder:
             raise BadInputError(f"{source.path.name} is no Hugging Face folder: it has no config.json")
         ours = read_info(source.path) if (source.path / INFO).is_file() else None  # one of our own comes home
         config = read_config(source.path)
-        read = read_gpt2 if config["model_type"] == "gpt2" else read_other
+        read = {"gpt2": read_gpt2, "fen-encoder": read_own}.get(config["model_type"], read_other)
         model, reference = read(source.path, config)
         return Imported(
             model=model,
@@ -65,6 +65,12 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise BadInputError(f"{folder.name}/config.json names no model_type")
     return config
+
+
+def read_own(folder: Path, config: dict[str, Any]) -> tuple[Network, Callable[[Tensor], Tensor]]:
+    """An architecture of chessreg's own, which nothing else writes: compared with itself, read a second time."""
+    whole = load_model(folder).double()
+    return load_model(folder), whole
 
 
 def read_other(folder: Path, config: dict[str, Any]) -> tuple[Bridged, Callable[[Tensor], Tensor]]:
