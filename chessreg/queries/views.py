@@ -37,6 +37,9 @@ MACROS = (
     list_sort(list_filter(json_keys(spec), lambda name: NOT list_contains(without, name))),
     lambda name: name || '=' || coalesce(json_extract(spec, '$."' || name || '"')::VARCHAR, 'null')),
     'string_agg', '; ')""",
+    # A side of a match that a rating counts: the run, and which of its matches.
+    "CREATE MACRO side_run(side) AS json_extract_string(side, '$[0]')::UUID",
+    "CREATE MACRO side_match(side) AS json_extract_string(side, '$[1]')::BIGINT",
     # Number `place` of little-endian int32s that are given as hexadecimal digits.
     """CREATE MACRO int32_of(digits, place) AS (
     '0x' || substr(digits, 8 * place + 7, 2) || substr(digits, 8 * place + 5, 2)

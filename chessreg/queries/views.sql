@@ -73,6 +73,7 @@ FROM called AS c JOIN split AS s ON s.dataset_id = c.id
 -- view: interventions
 -- An intervention in one line, as tables show it: probe:piece L3-6 x1.5 (last token).
 SELECT i.id AS intervention_id, i.checkpoint_id, i.source, i.scale, i.scale_rule, i.positions, i.layers, i.recipes,
+       json_extract_string(i.detail, '$.layers_label') AS layers_label,
        i.source || ' L' || layers_text(i.layers::BIGINT[]) || ' x' || scale_text(i.scale)
        || CASE WHEN i.scale_rule IN ('constant', 'none', 'single_scale', 'times-mean') THEN '' ELSE ' ' || i.scale_rule END
        || CASE i.positions WHEN 'all' THEN '' WHEN 'last' THEN ' (last token)' ELSE ' (' || i.positions || ')' END AS intervention
@@ -95,6 +96,32 @@ FROM "match" AS m
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = m.checkpoint_id
 LEFT JOIN interventions AS i ON i.intervention_id = m.intervention_id
 LEFT JOIN engine AS e ON e.id = m.engine_id
+
+-- view: imported_arms
+-- What somebody else's table says of its rows (kind imported-aggregates).
+SELECT run_id, number AS match, json_extract_string(detail, '$.metric') AS metric,
+       json_extract_string(detail, '$.cell') AS "table", json_extract_string(detail, '$.levels') AS bins,
+       json_extract_string(detail, '$.name') AS author_name,
+       json_extract_string(detail, '$.truncated_name')::BOOLEAN AS truncated
+FROM "match"
+
+-- view: imported_training
+-- What a training script left in an imported checkpoint.
+SELECT c.id AS checkpoint_id, s.config IS NOT NULL AS script_told,
+       json_extract_string(s.config, '$.decay_lr') = 'true' AS script_decays,
+       json_extract_string(s.config, '$.learning_rate')::DOUBLE AS script_learning_rate,
+       json_extract_string(s.config, '$.min_lr')::DOUBLE AS script_final_learning_rate,
+       json_extract_string(s.config, '$.warmup_iters')::BIGINT AS script_warmup_steps,
+       json_extract_string(s.config, '$.weight_decay')::DOUBLE AS script_weight_decay,
+       json_extract_string(s.config, '$.beta1')::DOUBLE AS script_beta1,
+       json_extract_string(s.config, '$.beta2')::DOUBLE AS script_beta2,
+       json_extract_string(s.config, '$.grad_clip')::DOUBLE AS script_grad_clip,
+       json_extract_string(s.config, '$.batch_size')::BIGINT
+           * coalesce(json_extract_string(s.config, '$.gradient_accumulation_steps')::BIGINT, 1) AS script_batch_rows,
+       coalesce(json_extract_string(c.detail, '$.source.iter_num'), json_extract_string(s.config, '$.max_iters'))::BIGINT
+           AS script_steps,
+       json_extract_string(s.config, '$.dropout')::DOUBLE AS script_dropout
+FROM checkpoint AS c JOIN (SELECT id, json_extract(detail, '$.source.config') AS config FROM checkpoint) AS s ON s.id = c.id
 
 -- view: games
 -- Every game with its arm, and the model's score under both scoring policies.

@@ -44,13 +44,13 @@ FROM (SELECT DISTINCT run_id, condition, intervention_id FROM trial
 -- statement: counted
 -- One row per state and condition: counts of sampled texts, and which half of the games the state is in.
 SELECT t.run_id, t.unit, t.condition, any_value(t.item) AS item, any_value(t.attempt_id) AS attempt_id,
-       max(json_extract_string(t.detail, '$.half')) AS half,
+       max(t.half) AS half,
        count(*) FILTER (sample >= 0) AS samples,
        count(*) FILTER (sample >= 0 AND legal_original) AS original,
        count(*) FILTER (sample >= 0 AND legal_modified) AS modified,
        count(*) FILTER (sample < 0 AND legal_modified) AS greedy_modified,
        max(mass_modified) AS mass_modified
-FROM trial AS t
+FROM edit_trial AS t
 WHERE (t.condition = 'clean' OR regexp_matches(t.condition, '^edit-[0-9]+$'))
     AND t.run_id IN (SELECT run_id FROM edits WHERE tried > 1)
 GROUP BY t.run_id, t.unit, t.condition
@@ -96,7 +96,7 @@ WHERE c.half = 'report'
 -- statement: table
 SELECT k.cell, any_value(k.checkpoint) AS checkpoint, any_value(k.run) AS run, any_value(k.choice) AS choice,
        any_value(i.intervention) AS intervention, any_value(i.layers)::BIGINT[] AS layers,
-       any_value(json_extract_string(n.detail, '$.layers_label')) AS layers_label, any_value(i.scale) AS scale,
+       any_value(i.layers_label) AS layers_label, any_value(i.scale) AS scale,
        any_value(e.tried) AS tried,
        CASE WHEN any_value(k.condition) IS NULL THEN 'the same states' ELSE 'half of the games' END AS selected_on,
        CASE WHEN any_value(k.condition) IS NULL THEN 'all games' ELSE 'the other half' END AS reported_on,
@@ -106,7 +106,6 @@ FROM cells AS k
 LEFT JOIN base AS b ON b.cell = k.cell
 LEFT JOIN edits AS e ON e.run_id = k.run_id AND e.condition = coalesce(k.condition, e.condition)
 LEFT JOIN interventions AS i ON i.intervention_id = e.intervention_id AND k.condition IS NOT NULL
-LEFT JOIN intervention AS n ON n.id = i.intervention_id
 GROUP BY k.cell
 ORDER BY k.cell
 

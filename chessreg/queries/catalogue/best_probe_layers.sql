@@ -85,17 +85,17 @@ WHERE place = 1
 -- statement: base
 SELECT h.cell, h.pool, h.weights, h.selected_on, s.run_id, s.unit, s.attempt_id, s.split, s.item, s.layer, s.n,
        s.correct,
-       coalesce(json_extract_string(s.detail, '$.majority')::BIGINT,
-                s.n * (json_extract_string(s.detail, '$.majority_class')
-                       = json_extract_string(s.detail, '$.game_class'))::BIGINT) AS majority,
-       s.n * (json_extract_string(s.detail, '$.source_class')
-              = json_extract_string(s.detail, '$.game_class'))::BIGINT AS by_source,
-       s.n * (json_extract_string(s.detail, '$.length_class')
-              = json_extract_string(s.detail, '$.game_class'))::BIGINT AS by_length, k.run, k.checkpoint_id, k.checkpoint,
+       coalesce(s.majority,
+                s.n * (s.majority_class
+                       = s.game_class)::BIGINT) AS majority,
+       s.n * (s.source_class
+              = s.game_class)::BIGINT AS by_source,
+       s.n * (s.length_class
+              = s.game_class)::BIGINT AS by_length, k.run, k.checkpoint_id, k.checkpoint,
        k.label
 FROM chosen AS h
 JOIN pools AS k ON k.pool = h.pool AND k.weights = h.weights AND k.layer = h.layer
-JOIN score AS s ON s.run_id = k.run_id AND s.unit = k.unit AND s.split = 'test' AND s.item >= 0
+JOIN probe_score AS s ON s.run_id = k.run_id AND s.unit = k.unit AND s.split = 'test' AND s.item >= 0
 
 -- statement: table
 WITH scored AS (

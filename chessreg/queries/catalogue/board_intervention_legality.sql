@@ -94,17 +94,17 @@ LEFT JOIN checkpoints AS c ON c.checkpoint_id = k.checkpoint_id
 
 -- statement: base
 SELECT k.cell, t.run_id, t.unit, t.condition, t.sample, t.attempt_id, t.item, t.ply, t.text, t.legal_original,
-       t.legal_modified, t.mass_original, t.mass_modified, t.detail, k.kind, k.run, k.checkpoint_id, k.checkpoint,
+       t.legal_modified, t.mass_original, t.mass_modified, t.spelled_original, t.spelled_modified, k.kind, k.run, k.checkpoint_id, k.checkpoint,
        k.intervention
-FROM trial AS t
+FROM edit_trial AS t
 JOIN cells AS k ON k.run_id = t.run_id AND k.condition = t.condition
     AND k.intervention_id IS NOT DISTINCT FROM t.intervention_id
 
 -- statement: positions
 -- Every state with what its position is, and whether it is the first of the run there.
 SELECT run_id, unit, position, position IS NULL OR unit = min(unit) OVER (PARTITION BY run_id, position) AS is_first
-FROM (SELECT run_id, unit, coalesce(max(json_extract_string(detail, '$.position')), max(fen)) AS position
-      FROM trial WHERE sample < 0 AND condition <> 'skipped' GROUP BY ALL)
+FROM (SELECT run_id, unit, coalesce(max(position), max(fen)) AS position
+      FROM edit_trial WHERE sample < 0 AND condition <> 'skipped' GROUP BY ALL)
 
 -- statement: table
 WITH counted AS (
@@ -144,11 +144,11 @@ WITH played AS (
            sum(mass_original::DECIMAL(18, 15))::DOUBLE AS mass_original,
            sum(mass_modified::DECIMAL(18, 15))::DOUBLE AS mass_modified,
            count(mass_modified) AS states,
-           sum(json_extract_string(detail, '$.spelled_original')::DECIMAL(18, 15)) FILTER (sample < 0)::DOUBLE
+           sum(spelled_original::VARCHAR::DECIMAL(18, 15)) FILTER (sample < 0)::DOUBLE
                AS spelled_original,
-           sum(json_extract_string(detail, '$.spelled_modified')::DECIMAL(18, 15)) FILTER (sample < 0)::DOUBLE
+           sum(spelled_modified::VARCHAR::DECIMAL(18, 15)) FILTER (sample < 0)::DOUBLE
                AS spelled_modified,
-           count(json_extract_string(detail, '$.spelled_modified')) FILTER (sample < 0) AS spelled,
+           count(spelled_modified) FILTER (sample < 0) AS spelled,
            count(*) FILTER (sample < 0 AND legal_original) AS greedy_original,
            count(*) FILTER (sample < 0 AND legal_modified) AS greedy_modified,
            count(*) FILTER (sample < 0) AS greedy

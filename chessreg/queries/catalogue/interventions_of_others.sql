@@ -23,17 +23,15 @@
 --   intervention_id [hidden]: its id
 
 -- statement: cells
-SELECT a.*, m.detail, s.run, s.created_at
+SELECT a.*, m.* EXCLUDE (run_id, match), s.run, s.created_at
 FROM arms AS a
 JOIN scoped AS s ON s.run_id = a.run_id AND s.kind = 'imported-aggregates'
-JOIN "match" AS m ON m.run_id = a.run_id AND m.number = a.match
+JOIN imported_arms AS m ON m.run_id = a.run_id AND m.match = a.match
 
 -- statement: base
 SELECT row_number() OVER (ORDER BY c.own_name, c.checkpoint_place, p.name, "table", c.opening, p.value DESC,
-                                   c.created_at, p.run_id, p.unit) AS cell, p.*, c.* EXCLUDE (run_id, detail, "match")
-FROM (SELECT *, json_extract_string(detail, '$.metric') AS metric, json_extract_string(detail, '$.cell') AS "table",
-             json_extract_string(detail, '$.levels') AS bins, json_extract_string(detail, '$.name') AS author_name,
-             json_extract_string(detail, '$.truncated_name')::BOOLEAN AS truncated FROM cells) AS c
+                                   c.created_at, p.run_id, p.unit) AS cell, p.*, c.* EXCLUDE (run_id, "match")
+FROM cells AS c
 JOIN metric_point AS p ON p.run_id = c.run_id AND p.unit = c.match AND p.name = c.metric
 
 -- statement: table

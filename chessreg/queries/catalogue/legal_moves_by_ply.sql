@@ -27,7 +27,7 @@
 
 -- statement: base
 SELECT dense_rank() OVER (ORDER BY c.place, r.created_at, t.run_id, m.number) AS cell, t.run_id,
-       t.unit, t.condition, t.sample, t.attempt_id, t.item, t.ply, t.text, t.legal_original, t.mass_original, t.detail,
+       t.unit, t.condition, t.sample, t.attempt_id, t.item, t.ply, t.text, t.legal_original, t.mass_original,
        m.moves, r.run, r.done, r.planned, k.checkpoint_id, c.checkpoint
 FROM trial AS t
 JOIN scoped AS r ON r.run_id = t.run_id AND r.kind = 'legality'

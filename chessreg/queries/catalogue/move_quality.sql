@@ -47,15 +47,15 @@
 
 -- statement: judged_runs
 -- One row per run with what all of its games share; the match of a play run, or the dataset of first tries.
-SELECT r.run_id, r.run, r.done, r.planned, json_extract_string(r.spec, '$.limit') AS "limit",
-       json_extract_string(r.spec, '$.cap')::BIGINT AS cap, p.run_id AS play_id, a.opening, a.opening_seed,
+SELECT r.run_id, r.run, r.done, r.planned, q."limit",
+       q.cap, p.run_id AS play_id, a.opening, a.opening_seed,
        coalesce(a.opponent || ', ' || a.opening || ', ' || a.policy, s.dataset,
-                json_extract_string(r.spec, '$.dataset')) AS games_of
+                q.dataset) AS games_of
 FROM scoped AS r
-LEFT JOIN runs AS p ON 'run:' || p.spec_hash = json_extract_string(r.spec, '$.play')
+JOIN move_quality_run AS q ON q.run_id = r.run_id
+LEFT JOIN runs AS p ON 'run:' || p.spec_hash = q.play
 LEFT JOIN arms AS a ON a.run_id = p.run_id AND a.match = 0
-LEFT JOIN datasets AS s ON s.recipe = json_extract_string(r.spec, '$.dataset')
-WHERE r.kind = 'move-quality'
+LEFT JOIN datasets AS s ON s.recipe = q.dataset
 
 -- statement: cells
 -- One row per judged game, with its arm. Arms of one protocol differ in their intervention alone.
@@ -67,12 +67,12 @@ SELECT g.*, c.checkpoint, coalesce(i.intervention, 'none') AS intervention,
                                    g."limit", g.cap, g.intervention_id IS NOT NULL, i.intervention,
                                    g.intervention_id) AS arm
 FROM (
-    SELECT j.*, p.unit, p.attempt_id, json_extract_string(p.detail, '$.color') AS color,
-           json_extract_string(p.detail, '$.game')::BIGINT AS game,
-           json_extract_string(p.detail, '$.checkpoint_id')::UUID AS checkpoint_id,
-           json_extract_string(p.detail, '$.intervention_id')::UUID AS intervention_id,
-           json_extract_string(p.detail, '$.engine_id')::UUID AS engine_id
-    FROM prediction AS p JOIN judged_runs AS j ON j.run_id = p.run_id
+    SELECT j.*, p.unit, p.attempt_id, p.color,
+           p.game,
+           p.checkpoint_id::UUID AS checkpoint_id,
+           p.intervention_id::UUID AS intervention_id,
+           p.engine_id::UUID AS engine_id
+    FROM move_quality_prediction AS p JOIN judged_runs AS j ON j.run_id = p.run_id
     WHERE p.name = 'game'
 ) AS g
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = g.checkpoint_id
@@ -83,9 +83,9 @@ LEFT JOIN engine AS e ON e.id = g.engine_id
 -- One row per move and table row: every move is in the row `all`, and in that of its ten moves.
 SELECT 1000 * k.arm + m.number AS cell, k.arm, k.protocol, m.number, m.moves, k.opening_seed,
        CASE WHEN k.opening = 'standard' OR k.play_id IS NULL THEN k.game ELSE g.opening_number END AS opening_number,
-       p.run_id, p.unit, p.item AS ply, p.attempt_id, p.value AS loss, p.text, p.detail, k.game, k.run, k.checkpoint_id,
+       p.run_id, p.unit, p.item AS ply, p.attempt_id, p.value AS loss, p.text, p.best, p.best_cp, p.move_cp, k.game, k.run, k.checkpoint_id,
        k.checkpoint, k.intervention
-FROM prediction AS p
+FROM move_quality_prediction AS p
 JOIN cells AS k ON k.run_id = p.run_id AND k.unit = p.unit
 LEFT JOIN game AS g ON g.run_id = k.play_id AND g.unit = k.game
 CROSS JOIN LATERAL (
@@ -136,7 +136,6 @@ ORDER BY ALL
 
 -- statement: rows
 SELECT run || ':' || unit AS board, run, unit, game, ply, text AS move, loss,
-       json_extract_string(detail, '$.best') AS best, json_extract_string(detail, '$.best_cp')::BIGINT AS best_cp,
-       json_extract_string(detail, '$.move_cp')::BIGINT AS move_cp, intervention, run_id
+       best, best_cp, move_cp, intervention, run_id
 FROM base
 ORDER BY run_place(run_id), unit, ply

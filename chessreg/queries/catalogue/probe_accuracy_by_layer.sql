@@ -78,21 +78,21 @@ FROM cells
 
 -- statement: base
 SELECT k.cell, s.run_id, s.unit, s.attempt_id, s.split, s.item, s.layer, s.n, s.correct,
-       coalesce(json_extract_string(s.detail, '$.majority')::BIGINT,
-                s.n * (json_extract_string(s.detail, '$.majority_class')
-                       = json_extract_string(s.detail, '$.game_class'))::BIGINT) AS majority,
-       json_extract_string(s.detail, '$.unseen_correct')::BIGINT AS unseen_correct,
-       json_extract_string(s.detail, '$.unseen')::BIGINT * s.n
-           // json_extract_string(s.detail, '$.positions')::BIGINT AS unseen_n,
-       (json_extract_string(s.detail, '$.vote_class') = json_extract_string(s.detail, '$.game_class'))::BIGINT AS by_vote,
-       s.n * (json_extract_string(s.detail, '$.source_class')
-              = json_extract_string(s.detail, '$.game_class'))::BIGINT AS by_source,
-       s.n * (json_extract_string(s.detail, '$.length_class')
-              = json_extract_string(s.detail, '$.game_class'))::BIGINT AS by_length,
-       json_extract_string(s.detail, '$.exact')::BIGINT AS exact,
-       json_extract_string(s.detail, '$.positions')::BIGINT AS positions,
+       coalesce(s.majority,
+                s.n * (s.majority_class
+                       = s.game_class)::BIGINT) AS majority,
+       s.unseen_correct AS unseen_correct,
+       s.unseen * s.n
+           // s.positions AS unseen_n,
+       (s.vote_class = s.game_class)::BIGINT AS by_vote,
+       s.n * (s.source_class
+              = s.game_class)::BIGINT AS by_source,
+       s.n * (s.length_class
+              = s.game_class)::BIGINT AS by_length,
+       s.exact AS exact,
+       s.positions AS positions,
        k.run, k.checkpoint_id, k.checkpoint, k.label, k.hook_point
-FROM score AS s JOIN numbered AS k ON k.run_id = s.run_id AND k.unit = s.unit AND k.split = s.split
+FROM probe_score AS s JOIN numbered AS k ON k.run_id = s.run_id AND k.unit = s.unit AND k.split = s.split
 WHERE s.item >= 0
 
 -- statement: table

@@ -23,13 +23,14 @@
 -- statement: cells
 SELECT p.run_id, p.unit, p.checkpoint_id, c.checkpoint, c.place AS checkpoint_place, p.label, p.positions,
        p.train_games, p.epochs,
-       json_extract_string(r.spec, '$.learning_rate')::DOUBLE AS learning_rate,
-       json_extract_string(r.spec, '$.weight_decay')::DOUBLE AS weight_decay,
-       json_extract_string(r.spec, '$.beta1')::DOUBLE AS beta1, json_extract_string(r.spec, '$.beta2')::DOUBLE AS beta2,
-       json_extract_string(r.spec, '$.batch_positions')::BIGINT AS batch_positions,
-       json_extract_string(r.spec, '$.seed')::BIGINT AS seed, r.run, r.kind
+       r.learning_rate,
+       r.weight_decay,
+       r.beta1, r.beta2,
+       r.batch_positions,
+       r.seed, r.run, r.kind
 FROM probe AS p
-JOIN scoped AS r ON r.run_id = p.run_id AND r.kind = 'probe'
+JOIN scoped AS s ON s.run_id = p.run_id
+JOIN probe_run AS r ON r.run_id = p.run_id
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = p.checkpoint_id
 
 -- statement: base

@@ -49,13 +49,13 @@ WHERE p.label = 'rating'
 -- statement: read
 -- One row per game and layer: the sum of absolute errors over its positions, and what the baselines would have missed.
 SELECT k.*, p.item, p.attempt_id, p.value, string_split(p.name, ':')[1] AS split, string_split(p.name, ':')[2] AS rating,
-       json_extract_string(p.detail, '$.positions')::BIGINT AS positions,
-       json_extract_string(p.detail, '$.elo')::DOUBLE AS elo,
-       json_extract_string(p.detail, '$.absolute_error')::DOUBLE AS absolute,
-       json_extract_string(p.detail, '$.majority_error')::DOUBLE AS majority,
-       json_extract_string(p.detail, '$.length_error')::DOUBLE AS length,
-       json_extract_string(p.detail, '$.source_error')::DOUBLE AS source
-FROM cells AS k JOIN prediction AS p ON p.run_id = k.run_id AND p.unit = k.unit
+       p.positions,
+       p.elo,
+       p.absolute_error AS absolute,
+       p.majority_error AS majority,
+       p.length_error AS length,
+       p.source_error AS source
+FROM cells AS k JOIN probe_prediction AS p ON p.run_id = k.run_id AND p.unit = k.unit
 
 -- statement: base
 SELECT dense_rank() OVER (ORDER BY family, twin_of IS NOT NULL, checkpoint_place, created_at, run_id, rating,

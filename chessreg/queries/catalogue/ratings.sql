@@ -28,20 +28,20 @@
 
 -- statement: cells
 SELECT t.run_id, t.unit, t.attempt_id, r.run, t.estimator, t.player, t.rating, t.low AS rating_low, t.high AS rating_high,
-       t.games, json_extract_string(t.detail, '$.anchor') AS anchor,
-       json_extract_string(t.detail, '$.wins')::BIGINT AS w, json_extract_string(t.detail, '$.draws')::BIGINT AS d,
-       json_extract_string(t.detail, '$.losses')::BIGINT AS l, json_extract_string(t.detail, '$.score')::DOUBLE AS score,
-       json_extract_string(t.detail, '$.unscored')::BIGINT AS unscored,
-       json_extract_string(t.detail, '$.opponents')::BIGINT AS opponents,
-       json_extract_string(t.detail, '$.anchored_games')::BIGINT AS anchored_games,
-       json_extract_string(t.detail, '$.systematic')::DOUBLE AS systematic,
-       json_extract_string(t.detail, '$.scoring') AS scoring, json_extract_string(t.detail, '$.policy') AS policy,
-       json_extract_string(t.detail, '$.opening') AS opening,
-       json_extract_string(t.detail, '$.checkpoint_id')::UUID AS checkpoint_id,
-       json_extract_string(t.detail, '$.intervention_id')::UUID AS intervention_id,
-       json_extract(t.detail, '$.sides') AS sides,
+       t.games, t.anchor,
+       t.wins AS w, t.draws AS d,
+       t.losses AS l, t.score,
+       t.unscored,
+       t.opponents,
+       t.anchored_games,
+       t.systematic,
+       t.scoring, t.policy,
+       t.opening,
+       t.checkpoint_id::UUID AS checkpoint_id,
+       t.intervention_id::UUID AS intervention_id,
+       t.sides,
        row_number() OVER (ORDER BY r.created_at, t.run_id, coalesce(t.rating, t.low, t.high) DESC NULLS LAST, t.player) AS cell
-FROM rating AS t JOIN scoped AS r ON r.run_id = t.run_id
+FROM rating_rating AS t JOIN scoped AS r ON r.run_id = t.run_id
 
 -- statement: base
 SELECT * FROM cells
@@ -55,7 +55,7 @@ ORDER BY cell
 -- statement: rows
 SELECT right(replace(g.run_id::VARCHAR, '-', ''), 6) || ':' || g.unit AS board, runs.run, g.unit, g.result, g.termination,
        g.plies, m.player, m.opponent, m.color, g.run_id
-FROM (SELECT DISTINCT json_extract_string(s.side, '$[0]')::UUID AS run_id, json_extract_string(s.side, '$[1]')::BIGINT AS match
+FROM (SELECT DISTINCT side_run(s.side) AS run_id, side_match(s.side) AS match
       FROM (SELECT unnest(sides::JSON[]) AS side FROM base) AS s) AS played
 JOIN game AS g ON g.run_id = played.run_id AND g.match = played.match
 JOIN "match" AS m ON m.run_id = g.run_id AND m.number = g.match

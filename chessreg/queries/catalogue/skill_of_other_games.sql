@@ -34,30 +34,30 @@
 -- statement: asked
 -- The runs that asked a skill probe, with the run that fitted it and the layer that its validation games choose.
 SELECT r.run_id, r.run, r.done, r.planned, r.created_at, coalesce(f.run, 'unknown') AS probe, b.layer AS best_layer,
-       coalesce(d.dataset, json_extract_string(k.spec, '$.dataset')) AS games_of
+       coalesce(d.dataset, k.dataset) AS games_of
 FROM scoped AS r
-LEFT JOIN runs AS f ON 'run:' || f.spec_hash = json_extract_string(r.spec, '$.probe')
-LEFT JOIN runs AS k ON 'run:' || k.spec_hash = json_extract_string(r.spec, '$.cache')
-LEFT JOIN datasets AS d ON d.recipe = json_extract_string(k.spec, '$.dataset')
+JOIN probe_apply_run AS q ON q.run_id = r.run_id
+LEFT JOIN runs AS f ON 'run:' || f.spec_hash = q.probe
+LEFT JOIN cache_run AS k ON 'run:' || k.spec_hash = q.cache
+LEFT JOIN datasets AS d ON d.recipe = k.dataset
 LEFT JOIN (
     SELECT run_id, arg_max(layer, (right_share, -layer)) AS layer
     FROM (SELECT run_id, layer, sum(correct)::DOUBLE / sum(n)::DOUBLE AS right_share
           FROM score WHERE split = 'validation' AND item >= 0 GROUP BY ALL)
     GROUP BY run_id
 ) AS b ON b.run_id = f.run_id
-WHERE r.kind = 'probe-apply'
 
 -- statement: cells
 SELECT p.run_id, p.unit, p.item, p.attempt_id, p.value,
-       json_extract_string(p.detail, '$.layer')::BIGINT AS layer,
-       json_extract_string(p.detail, '$.positions')::BIGINT AS positions,
-       json_extract_string(p.detail, '$.lowest')::BIGINT AS lowest,
-       json_extract_string(p.detail, '$.highest')::BIGINT AS highest,
-       json_extract_string(p.detail, '$.vote_class')::BIGINT AS vote_class,
-       json_extract_string(p.detail, '$.mean_class')::BIGINT AS mean_class,
+       p.layer,
+       p.positions,
+       p.lowest,
+       p.highest,
+       p.vote_class,
+       p.mean_class,
        a.run, a.done, a.planned, a.created_at, a.probe, a.best_layer, a.games_of, k.checkpoint_id, c.checkpoint,
        c.place AS checkpoint_place
-FROM prediction AS p
+FROM probe_apply_prediction AS p
 JOIN asked AS a ON a.run_id = p.run_id
 LEFT JOIN run_checkpoint AS k ON k.run_id = p.run_id
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = k.checkpoint_id

@@ -65,12 +65,8 @@ SELECT 10000 * k.place + m.ply AS cell, s.run_id, s.unit, s.attempt_id, s.split,
        k.checkpoint_id, k.checkpoint
 FROM (
     SELECT *, unnest(range(length(right_at) // 2)) AS i
-    FROM (SELECT run_id, unit, split, item, attempt_id, n, json_extract_string(detail, '$.positions')::BIGINT AS positions,
-                 json_extract_string(detail, '$.right_at') AS right_at,
-                 json_extract_string(detail, '$.ply_first')::BIGINT AS ply_first,
-                 json_extract_string(detail, '$.ply_step')::BIGINT AS ply_step,
-                 json_extract_string(detail, '$.ply_at') AS ply_at
-          FROM score WHERE split = 'test' AND item >= 0)
+    FROM (SELECT run_id, unit, split, item, attempt_id, n, positions, right_at, ply_first, ply_step, ply_at
+          FROM probe_score WHERE split = 'test' AND item >= 0)
 ) AS s
 JOIN numbered AS k ON k.run_id = s.run_id AND k.unit = s.unit
 CROSS JOIN LATERAL (

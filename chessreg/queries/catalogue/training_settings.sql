@@ -33,41 +33,25 @@
 SELECT c.checkpoint_id, c.checkpoint, c.place AS checkpoint_place, c.source_format AS source,
        c.d_model, c.heads, c.layers, c.parameters,
        c.parameters_without_embeddings AS without_embeddings, c.tokens_seen, k.block_size, k.run_id,
-       r.spec AS spec, json_extract(k.detail, '$.source.config') AS config, json_extract(k.detail, '$.source') AS origin
+       r.run_id IS NOT NULL AS here, r.* EXCLUDE (run_id, block_size), o.* EXCLUDE (checkpoint_id)
 FROM checkpoints AS c
 JOIN checkpoint AS k ON k.id = c.checkpoint_id
-LEFT JOIN runs AS r ON r.run_id = k.run_id
+LEFT JOIN train_run AS r ON r.run_id = k.run_id
+LEFT JOIN imported_training AS o ON o.checkpoint_id = c.checkpoint_id
 WHERE NOT c.random_init AND c.source_format <> 'external' AND (k.run_id IS NULL OR k.run_id IN (SELECT run_id FROM scoped))
 
 -- statement: cells
 SELECT t.checkpoint_id, t.checkpoint, t.checkpoint_place, t.source, t.run_id,
-       CASE WHEN t.spec IS NOT NULL THEN json_extract_string(t.spec, '$.optimizer')
-            WHEN t.config IS NOT NULL THEN 'adamw' END AS optimizer,
-       CASE WHEN t.spec IS NOT NULL THEN json_extract_string(t.spec, '$.schedule')
-            WHEN json_extract_string(t.config, '$.decay_lr') = 'true' THEN 'cosine' END AS schedule,
-       coalesce(json_extract_string(t.spec, '$.learning_rate'), json_extract_string(t.config, '$.learning_rate'))::DOUBLE
-           AS learning_rate,
-       coalesce(round(json_extract_string(t.spec, '$.learning_rate')::DOUBLE
-                      * json_extract_string(t.spec, '$.final_fraction')::DOUBLE, 12),
-                json_extract_string(t.config, '$.min_lr')::DOUBLE) AS final_learning_rate,
-       coalesce(json_extract_string(t.spec, '$.warmup_steps'), json_extract_string(t.config, '$.warmup_iters'))::BIGINT
-           AS warmup_steps,
-       coalesce(json_extract_string(t.spec, '$.weight_decay'), json_extract_string(t.config, '$.weight_decay'))::DOUBLE
-           AS weight_decay,
-       coalesce(json_extract_string(t.spec, '$.beta1'), json_extract_string(t.config, '$.beta1'))::DOUBLE AS beta1,
-       coalesce(json_extract_string(t.spec, '$.beta2'), json_extract_string(t.config, '$.beta2'))::DOUBLE AS beta2,
-       coalesce(json_extract_string(t.spec, '$.grad_clip'), json_extract_string(t.config, '$.grad_clip'))::DOUBLE
-           AS grad_clip,
-       coalesce(json_extract_string(t.spec, '$.batch_tokens')::BIGINT,
-                json_extract_string(t.config, '$.batch_size')::BIGINT * t.block_size
-                    * coalesce(json_extract_string(t.config, '$.gradient_accumulation_steps')::BIGINT, 1))
-           AS batch_tokens,
-       t.block_size,
-       coalesce(json_extract_string(t.spec, '$.steps'), json_extract_string(t.origin, '$.iter_num'),
-                json_extract_string(t.config, '$.max_iters'))::BIGINT AS steps,
-       t.tokens_seen,
-       CASE WHEN t.spec IS NOT NULL THEN 0.0
-            ELSE json_extract_string(t.config, '$.dropout')::DOUBLE END AS dropout,
+       CASE WHEN t.here THEN t.optimizer WHEN t.script_told THEN 'adamw' END AS optimizer,
+       CASE WHEN t.here THEN t.schedule WHEN t.script_decays THEN 'cosine' END AS schedule,
+       coalesce(t.learning_rate, t.script_learning_rate) AS learning_rate,
+       coalesce(round(t.learning_rate * t.final_fraction, 12), t.script_final_learning_rate) AS final_learning_rate,
+       coalesce(t.warmup_steps, t.script_warmup_steps) AS warmup_steps,
+       coalesce(t.weight_decay, t.script_weight_decay) AS weight_decay, coalesce(t.beta1, t.script_beta1) AS beta1,
+       coalesce(t.beta2, t.script_beta2) AS beta2, coalesce(t.grad_clip, t.script_grad_clip) AS grad_clip,
+       coalesce(t.batch_tokens, t.script_batch_rows * t.block_size) AS batch_tokens, t.block_size,
+       coalesce(t.steps, t.script_steps) AS steps, t.tokens_seen,
+       CASE WHEN t.here THEN 0.0 ELSE t.script_dropout END AS dropout,
        t.d_model, t.heads, t.layers, t.parameters, t.without_embeddings
 FROM trained AS t
 

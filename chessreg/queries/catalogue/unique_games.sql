@@ -40,9 +40,10 @@ WHERE checkpoint_id IS NOT NULL
 -- A game shorter than 20 plies is compared as it is.
 SELECT c.cell, c.run, g.run_id, g.unit, g.match, g.attempt_id, g.plies, g.result, g.termination, g.move_hash,
        CASE WHEN g.first_try_legal IS NOT NULL THEN g.turns END AS turns, g.first_try_legal AS legal,
-       json_extract_string(g.detail, '$.training_openings')::BIGINT AS training_openings,
-       json_extract_string(g.detail, '$.training_games')::BIGINT AS training_games
+       p.training_openings,
+       p.training_games
 FROM game AS g JOIN cells AS c ON c.run_id = g.run_id AND c.match = g.match
+LEFT JOIN play_game AS p ON p.run_id = g.run_id AND p.unit = g.unit
 
 -- statement: table
 WITH played AS (
