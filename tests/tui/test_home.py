@@ -39,7 +39,7 @@ async def test_what_runs_and_what_has_ended_is_what_the_command_says(drive, queu
         told = status(queue.folder, "--since", "1d")
         assert [row["id"].hex for row in rows(driver, "going")] == [row["id"] for row in told["going"]]
         assert [row["state"] for row in told["going"]] == ["running", "running", "waiting"]
-        assert [(row["id"].hex, row["cause"].value) for row in rows(driver, "ended")] == [
+        assert [(row["id"].hex, row["cause"]) for row in rows(driver, "ended")] == [
             (row["id"], row["cause"]) for row in told["ended"]
         ]
         assert {row["name"]: row["cause"] for row in told["ended"]}["checks"] == "finished"
