@@ -72,10 +72,6 @@ class CheckpointInfo:
             head=network.head,
         )
 
-    @property
-    def tokenizer(self) -> str:
-        return self.encoding
-
     def as_json(self) -> dict[str, Any]:
         """What is written: `encoding` under its first name, and no attention or head that GPT-2 had before there were
         others. So the bytes of those checkpoints, and with them the digests that specs name, stay as they were."""

@@ -71,10 +71,6 @@ class LanguageModel:
         return self.network.architecture
 
     @property
-    def tokenizer(self) -> str:
-        return self.info.encoding
-
-    @property
     def residual(self) -> Literal["raw", "centred"]:
         return self.info.residual
 

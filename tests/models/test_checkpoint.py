@@ -28,7 +28,7 @@ def test_a_saved_checkpoint_comes_back_bit_for_bit(tiny: LanguageModel, tmp_path
     folder = saved(tiny, tmp_path / "one")
     assert torch.equal(load_model(folder)(TOKENS), tiny.network(TOKENS))
     info = read_info(folder)
-    assert (info.tokenizer, info.residual, info.tokens_seen, info.block_size) == ("pgn-char-32", "raw", 123, 96)
+    assert (info.encoding, info.residual, info.tokens_seen, info.block_size) == ("pgn-char-32", "raw", 123, 96)
     assert info.architecture["bias"] is False
     assert info.source == {"format": "test"}
     model = LanguageModel.load(folder)

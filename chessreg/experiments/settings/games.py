@@ -77,7 +77,7 @@ def turn_prompts(encoding: Encoding, games: Games, places: np.ndarray, side: str
     """
     tokens = encoding.games(games, places)
     sites = encoding.sites(f"{side}-turns", tokens)
-    plies = games.take(places, ["plies"])["plies"].to_numpy()
+    plies = numbers(games.take(places, ["plies"])["plies"])
     found: list[dict[int, tuple[int, ...]]] = [{} for _ in places]
     for item, token, ply in zip(sites.item.tolist(), sites.token.tolist(), sites.ply.tolist(), strict=True):
         game = int(tokens.source[item])
