@@ -41,7 +41,8 @@ class Place:
 
 def place_of(reference: str | Path | None = None) -> Place:
     """A registry's place: as given, or CHESSREG_REGISTRY, or ./.chessreg/registry.db. A bare path means SQLite; that of
-    a folder means the registry.db in it, or in its .chessreg.
+    a folder, also of one that is not there yet (a name without a suffix), means the registry.db in it, or in its
+    .chessreg.
 
     Raises BadInputError for a URL of another database system, and for SQLite in memory (readers have their own
     connection, so there is nothing that they could share).
@@ -71,7 +72,7 @@ def store_path_of(given: str | Path | None, registry: Place) -> Path:
 
 def _file(path: Path) -> Place:
     path = path.expanduser().absolute()
-    if path.is_dir():
+    if path.is_dir() or not (path.suffix or path.exists()):
         within = path / HOME / FILE
         path = within if within.is_file() and not (path / FILE).is_file() else path / FILE
     return Place(f"sqlite:///{path}", path)

@@ -194,6 +194,8 @@ def test_a_place_is_given_by_path_url_or_environment(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CHESSREG_REGISTRY", raising=False)
     assert place_of().path == tmp_path / ".chessreg" / "registry.db"
+    assert place_of("new").path == tmp_path / "new" / "registry.db", "a folder that is not there yet"
+    assert place_of("new.db").path == tmp_path / "new.db"
     assert place_of("a.db").path == place_of("sqlite:///a.db").path == place_of(f"sqlite:///{tmp_path}/a.db").path
     monkeypatch.setenv("CHESSREG_REGISTRY", "postgres://box/x")
     assert place_of().url == "postgresql+psycopg://box/x"
