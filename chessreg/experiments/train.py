@@ -39,7 +39,7 @@ class TrainSpec(Spec):
     n_layer: int = Field(8, ge=1, description="layers (Karvonen Table 5: 8 and 16)")
     n_head: int = Field(8, ge=1, description="attention heads (Table 5)")
     n_embd: int = Field(512, ge=8, description="d_model (Table 5)")
-    block_size: int = Field(1023, ge=8, description="context, in characters (Table 5)")
+    block_size: int = Field(1023, ge=8, description="context, in tokens (Table 5)")
     activation: Annotated[Literal["gelu", "gelu_new"], Added()] = Field(
         "gelu", description="of a GPT-2's MLP: exact, or GPT-2's own (Davis)"
     )
@@ -58,7 +58,7 @@ class TrainSpec(Spec):
         "blocks", description="blocks that begin with a game, one game a row, or a stream cut anywhere (Davis)"
     )
     steps: int = Field(600_000, ge=1, description="updates (Table 5)")
-    batch_tokens: int = Field(102_300, ge=64, description="characters in one update (Table 5: 100 rows)")
+    batch_tokens: int = Field(102_300, ge=64, description="tokens in one update (Table 5: 100 rows)")
     optimizer: Literal["adamw", "muon"] = Field("adamw", description="muon: for the blocks' matrices, AdamW elsewhere")
     learning_rate: float = Field(3e-4, gt=0, description="AdamW's (Table 5)")
     muon_learning_rate: float = Field(0.02, gt=0, description="Muon's")

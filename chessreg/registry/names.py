@@ -177,7 +177,8 @@ def name_of(session: Session, noun: str, id: UUID) -> str | None:
 
 
 def resolve(session: Session, noun: str, reference: str) -> UUID:
-    """The id of the thing that a user means by a name, name@host, a full id, the end of one, or a digest's beginning.
+    """The id of the thing that a user means by a name, name@host, a full id, the end of one, or a digest's beginning;
+    of a checkpoint also by the name of the run that trained it.
 
     The first of these that fits at all decides. Raises BadInputError when several things fit, NotFoundError with the
     names that come near when none does.
@@ -188,6 +189,7 @@ def resolve(session: Session, noun: str, reference: str) -> UUID:
         lambda: _by_name(session, noun, reference),
         lambda: _by_id(session, table, reference),
         lambda: _by_digest(session, table, reference),
+        lambda: _of_run(session, noun, reference),
     )
     for way in ways:
         found = list(dict.fromkeys(way()))
@@ -233,6 +235,14 @@ def _holders(session: Session, noun: str, name: str) -> list[tuple[str, str]]:
 def _by_id(session: Session, table: Any, reference: str) -> list[UUID]:
     lowered = reference.lower()
     return find_by_suffix(session, id_of(table), lowered) if HEX.fullmatch(lowered) else []
+
+
+def _of_run(session: Session, noun: str, reference: str) -> list[UUID]:
+    """Checkpoints that a run of this name made."""
+    if noun != "checkpoint":
+        return []
+    made = select(tables.Checkpoint.id).where(tables.Checkpoint.run_id.in_(_by_name(session, "run", reference)))
+    return list(session.scalars(made))
 
 
 def _by_digest(session: Session, table: Any, reference: str) -> list[UUID]:

@@ -136,3 +136,8 @@ def test_settings_that_came_later_leave_old_specs_as_they_were() -> None:
     assert content["tokenizer"] == "pgn-char-32"
     assert not {"encoding", "architecture", "activation", "biases", "dropout", "attention", "target"} & content.keys()
     assert hashed(TrainSpec(datasets=("sample",), tokenizer="uci-square-72"))["tokenizer"] == "uci-square-72"  # type: ignore[call-arg]
+
+
+def test_a_checkpoint_goes_by_the_name_of_the_run_that_trained_it(world_session: Any) -> None:
+    world_session.run(TrainSpec(**{**SHAPE, "steps": 2}, datasets=("sample:fit",)), HOW, name="mine")
+    assert world_session.model("mine").n_layers == SHAPE["n_layer"]
