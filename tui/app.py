@@ -203,7 +203,7 @@ class ChessregApp(App[Exception | None]):
 
     def trouble(self, room: Room, error: Exception) -> None:
         """Say in the banner what went wrong. A registry that cannot be opened at all ends the program."""
-        from chessreg.registry.failures import RegistryError
+        from chessreg.registry.engines import RegistryError
 
         if not self.desk.opened and not isinstance(error, RegistryError):
             self.exit(error)

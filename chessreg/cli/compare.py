@@ -53,18 +53,17 @@ def compare(home: Home, references: tuple[str, ...], only: str | None) -> None:
 
 def beside(home: Home, references: tuple[str, ...], what: str) -> None:
     """The curves or the machines of runs, side by side."""
-    from chessreg.queries import side_by_side
-    from chessreg.queries.compare import subjects_of
+    from chessreg.queries import compare
 
     with fresh(home).read() as session:
-        subjects = subjects_of(session, list(references))
+        subjects = compare.subjects_of(session, list(references))
         labels = [subject.label for subject in subjects]
         if what == "machines":
-            rows = side_by_side.machines(session, subjects)
+            rows = compare.machines(session, subjects)
             columns = ["label", "hosts", "cpu", "cores", "gpus", "torch", "python", "seconds", "units", "units_an_hour"]
             emit(home, rows if home.json else [{k: shown(v) for k, v in row.items()} for row in rows], columns)
             return
-        curves = side_by_side.curves(session, subjects)
+        curves = compare.curves(session, subjects)
     points = []
     for metric, parts in curves.items():
         values = [dict(part) for part in parts]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.queries.files import written_whole
+from chessreg.queries.render import written_whole
 from chessreg.queries.scope import Scope
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from chessreg.errors import BadInputError
 from chessreg.queries.catalogue import Plot
-from chessreg.queries.files import written_whole
-from chessreg.queries.render import heading, number
+from chessreg.queries.render import heading, number, written_whole
 from chessreg.queries.result import QueryResult
 
 if TYPE_CHECKING:

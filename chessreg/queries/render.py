@@ -1,18 +1,42 @@
-"""A query's answer as text or bytes: table, markdown, LaTeX, CSV, JSON, Parquet. The same bytes every time."""
+"""A query's answer as text or bytes: table, markdown, LaTeX, CSV, JSON, Parquet; files written whole or not at all."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+import os
+import tempfile
 from collections.abc import Callable
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
 from chessreg.errors import BadInputError
-from chessreg.queries.files import written_whole
 from chessreg.queries.result import QueryResult
+
+
+def written_whole(path: Path, data: bytes) -> None:
+    """Write beside, then rename. Raises BadInputError when the place cannot be written."""
+    try:
+        handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            os.chmod(aside, 0o666 & ~_umask())
+            os.replace(aside, path)
+        except BaseException:
+            os.unlink(aside)
+            raise
+    except OSError as error:
+        raise BadInputError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
 
 DECIMALS = {"%": 1, "Elo": 0, "plies": 1, "cp": 1}
 DASH = ""

@@ -13,10 +13,8 @@ from sqlalchemy import Engine, func, select, update
 from sqlalchemy.orm import Session
 
 from chessreg.registry import migrations
-from chessreg.registry.engines import reader_engine, require_sqlite, writer_engine
-from chessreg.registry.failures import RegistryError, explained
-from chessreg.registry.filesystem import network_file_system
-from chessreg.registry.lease import Lease
+from chessreg.registry.engines import RegistryError, explained, reader_engine, require_sqlite, writer_engine
+from chessreg.registry.lease import Lease, network_file_system
 from chessreg.registry.tables import RegistryState
 from chessreg.registry.turns import turns_at
 from chessreg.registry.urls import Place, mask, place_of

@@ -22,10 +22,15 @@ from sqlalchemy import Engine, inspect, text
 from sqlalchemy.engine import make_url
 
 from chessreg.errors import ChessregError, NotFoundError
-from chessreg.registry.engines import reader_engine, require_sqlite, writer_engine
-from chessreg.registry.failures import RegistryError, SchemaError, explained
-from chessreg.registry.filesystem import network_file_system
-from chessreg.registry.lease import Lease
+from chessreg.registry.engines import (
+    RegistryError,
+    SchemaError,
+    explained,
+    reader_engine,
+    require_sqlite,
+    writer_engine,
+)
+from chessreg.registry.lease import Lease, network_file_system
 from chessreg.registry.urls import Place, mask, place_of
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 from chessreg.errors import ChessregError
 from chessreg.registry import tables
 from chessreg.registry.database import Database
-from chessreg.registry.failures import RegistryError, SchemaError
+from chessreg.registry.engines import RegistryError, SchemaError
 from chessreg.registry.identity import new_id
 from chessreg.registry.run_state import complete_units, done_of
 from chessreg.registry.tables.types import UtcDateTime, utc_now

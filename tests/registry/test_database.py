@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from chessreg.errors import BadInputError
 from chessreg.registry import tables
 from chessreg.registry.database import Database
-from chessreg.registry.failures import RegistryError
+from chessreg.registry.engines import RegistryError
 from chessreg.registry.identity import find_by_suffix, new_id
 
 

@@ -16,8 +16,7 @@ from sqlalchemy import func, select, text
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.registry import migrations, names, tables
 from chessreg.registry.database import Database
-from chessreg.registry.engines import BUSY_SECONDS
-from chessreg.registry.failures import RegistryError
+from chessreg.registry.engines import BUSY_SECONDS, RegistryError
 from chessreg.registry.identity import new_id
 from chessreg.registry.urls import mask, place_of
 

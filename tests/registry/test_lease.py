@@ -18,9 +18,8 @@ from sqlalchemy import func, select
 
 from chessreg.registry import tables
 from chessreg.registry.database import Database
-from chessreg.registry.failures import RegistryError
-from chessreg.registry.filesystem import network_file_system
-from chessreg.registry.lease import Lease
+from chessreg.registry.engines import RegistryError
+from chessreg.registry.lease import Lease, network_file_system
 from chessreg.registry.process import boot_id, pid_start
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -158,7 +157,7 @@ def test_four_processes_that_want_it_at_once_never_hold_it_together(
     script = """
 import sys, time
 from pathlib import Path
-from chessreg.registry.failures import RegistryError
+from chessreg.registry.engines import RegistryError
 from chessreg.registry.lease import Lease
 path = Path(sys.argv[1])
 inside = path.with_name("inside")

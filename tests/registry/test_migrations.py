@@ -17,7 +17,7 @@ from sqlalchemy import create_engine, inspect, select, text
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.registry import migrations, tables
 from chessreg.registry.database import Database
-from chessreg.registry.failures import SchemaError
+from chessreg.registry.engines import SchemaError
 from chessreg.registry.urls import place_of
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "registry"

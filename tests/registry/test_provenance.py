@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from chessreg.registry import provenance, tables
-from chessreg.registry.code import UNTRACKED_BYTES, repository_state
 from chessreg.registry.database import Database
+from chessreg.registry.provenance import UNTRACKED_BYTES, repository_state
 
 
 def git(folder: Path, *arguments: str) -> None:

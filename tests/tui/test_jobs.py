@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from chessreg.scheduling.presence import Presence
-from tui.data.jobs import jobs
-from tui.data.logtail import LogTail
+from tui.data.jobs import LogTail, jobs
 from tui.screens.job import JobScreen
 from tui.widgets.logview import LogView
 from tui.widgets.table import PageTable
@@ -135,7 +134,7 @@ async def test_words_are_found_in_a_log_and_its_end_is_followed(drive, queue: An
 
 
 def test_a_log_is_read_from_its_end_whole_lines_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tui.data.logtail.FIRST_BYTES", 25)
+    monkeypatch.setattr("tui.data.jobs.FIRST_BYTES", 25)
     path = tmp_path / "log.txt"
     tail = LogTail(path)
     assert tail.read() == ([], "", False)

@@ -13,8 +13,8 @@ from chessreg.registry import tables
 from chessreg.runs.kind import kind, kinds
 from chessreg.scheduling.presence import Presence
 from chessreg.session import open_session
-from tui.data.candidates import candidates
 from tui.data.form import Form
+from tui.data.launching import candidates
 from tui.screens.form import FormScreen
 from tui.screens.job import JobScreen
 from tui.widgets.fieldrow import FieldInput

@@ -15,8 +15,7 @@ from chessreg.registry import names, tables
 from chessreg.registry.identity import digest_of, uuid_of
 from chessreg.registry.tables.types import utc_now
 from chessreg.session import Session, open_session
-from tui.data.keyset import JoinedPages
-from tui.data.pages import PAGE, Listed
+from tui.data.pages import PAGE, JoinedPages, Listed
 from tui.data.results import find_row, results
 from tui.data.runs import runs
 

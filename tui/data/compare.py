@@ -56,15 +56,14 @@ def compared(session: Session, ids: Sequence[UUID], baseline: UUID | None = None
 
     Raises BadInputError when one run of one attempt is to be compared with nothing.
     """
-    from chessreg.queries import side_by_side
-    from chessreg.queries.compare import compare
+    from chessreg.queries import compare
     from tui.data.words import said
 
     ordered = sorted(ids, key=lambda id: id != baseline)
-    found = compare(session.database, [id.hex for id in ordered])
+    found = compare.compare(session.database, [id.hex for id in ordered])
     with session.database.read() as sql:
-        curves = side_by_side.curves(sql, found.subjects)
-        machines = side_by_side.machines(sql, found.subjects)
+        curves = compare.curves(sql, found.subjects)
+        machines = compare.machines(sql, found.subjects)
         pinned = found.subjects[0].run_id in said(sql, "run", "pin", ids)
     labels = [subject.label for subject in found.subjects]
     differing: list[Row] = [

@@ -1,4 +1,4 @@
-"""What the home room shows: what runs, how busy the machines are, what has ended since one last looked."""
+"""What the home room shows: what runs, how busy the machines are, what has ended; how much of everything there is."""
 
 from __future__ import annotations
 
@@ -6,13 +6,50 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
+from sqlalchemy import func, select
+
 from chessreg.registry import read as listing
+from chessreg.registry import tables
 from chessreg.scheduling import status
-from tui.data.overview import overview
 from tui.data.pages import Row
 
 if TYPE_CHECKING:
     from chessreg.session import Session
+
+
+COUNTED = {
+    "run": tables.Run,
+    "dataset": tables.Dataset,
+    "checkpoint": tables.Checkpoint,
+}
+
+
+def overview(session: Session) -> dict[str, int]:
+    """Rows by noun, and how many runs are not complete."""
+    with session.database.read() as sql:
+        counts = {noun: sql.scalar(select(func.count()).select_from(table)) or 0 for noun, table in COUNTED.items()}
+        unfinished = select(func.count()).select_from(tables.Run).where(tables.Run.completed_at.is_(None))
+        return counts | {"unfinished": sql.scalar(unfinished) or 0}
+
+
+def next_steps(counts: dict[str, int]) -> tuple[str, list[str]]:
+    """What is missing first, and the commands that make it."""
+    if not counts["dataset"]:
+        return "There are no games yet.", [
+            "chessreg demo",
+            "chessreg dataset add FILE.pgn --name games",
+            "chessreg dataset add --sample --name sample",
+        ]
+    if not counts["checkpoint"]:
+        return "There are games, but no model yet.", [
+            "chessreg import checkpoint FILE --name model",
+            "chessreg import checkpoint --reference --name reference",
+        ]
+    return "There are games and a model, but nothing was run yet.", [
+        "chessreg run --help",
+        "chessreg run cache --checkpoint MODEL --dataset GAMES --name cache",
+        "chessreg run play --checkpoint MODEL --opponent random --games 20 --name games",
+    ]
 
 
 class AtHome(NamedTuple):

@@ -9,8 +9,7 @@ from uuid import UUID
 from sqlalchemy import func, select
 
 from chessreg.registry import names, tables
-from tui.data.keyset import JoinedPages, KeysetPages
-from tui.data.pages import Pages, Row
+from tui.data.pages import JoinedPages, KeysetPages, Pages, Row
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession

@@ -11,8 +11,7 @@ from sqlalchemy import select
 from chessreg.registry import identity, lineage, tables
 from chessreg.registry import read as listing
 from chessreg.registry import run_filter as finding
-from tui.data.keyset import ChosenPages, KeysetPages
-from tui.data.pages import Pages, Row
+from tui.data.pages import ChosenPages, KeysetPages, Pages, Row
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession

@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 
 from tui.actions import bindings
 from tui.columns import Column
-from tui.data.datasetgames import FAMILY
+from tui.data.boards import FAMILY
 from tui.data.pages import PAGE, Pages, Row
 from tui.screens import families
 from tui.screens.room import Room
@@ -100,7 +100,7 @@ class BoardsScreen(Room):
 
 
 def read(session: Session, family: str, number: int) -> Found:
-    from tui.data.datasetgames import any_dataset, dataset_games
+    from tui.data.boards import any_dataset, dataset_games
     from tui.data.results import families_with_boards, results
 
     there = families_with_boards(session) + ([FAMILY] if any_dataset(session) else [])

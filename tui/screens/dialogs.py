@@ -105,7 +105,7 @@ class PickerScreen(Room):
         yield PageTable(self.columns, id="candidates", empty=f"nothing fits; {self.command()} shows what there is")
 
     async def fill(self) -> None:
-        from tui.data.candidates import candidates
+        from tui.data.launching import candidates
 
         noun, words, table = self.noun, self.words, self.query_one(PageTable)
         rows = await self.ask("reading what there is", lambda session: candidates(session, noun, words))

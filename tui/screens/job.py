@@ -13,7 +13,7 @@ from textual.widgets import Static
 
 from tui import gauge, show
 from tui.actions import FILTER, TABLE, Action, bindings, of
-from tui.data.logtail import LogTail
+from tui.data.jobs import LogTail
 from tui.data.pages import Listed
 from tui.screens.changing import ChangesJobs
 from tui.screens.jobs import HOST, ID, PACE, PRIORITY, PROGRESS, SHARD, STATE, TRIES, UNITS, WHY, part, why

@@ -216,7 +216,7 @@ def settings(spec: Mapping[str, Any], under: str = "") -> list[str]:
 
 
 def read(session: Session, words: str, sort: str, metrics: Sequence[str], number: int) -> Found:
-    from tui.data.overview import overview
+    from tui.data.home import overview
     from tui.data.runs import runs
 
     pages = runs(session, words, sort, metrics)
@@ -242,7 +242,7 @@ def overview_line(found: Found) -> str:
 
 
 def nothing_yet(counts: Mapping[str, int]) -> str:
-    from tui.data.overview import next_steps
+    from tui.data.home import next_steps
 
     missing, commands = next_steps(dict(counts))
     lines = "\n".join(f"    $ {command}" for command in commands)

@@ -10,7 +10,7 @@ from textual.widgets import OptionList, Static
 
 from tui import show
 from tui.actions import EVERYWHERE, Action, bindings, of
-from tui.data import sql
+from tui.data import queries
 from tui.data.pages import Listed
 from tui.screens.answer import first_page
 from tui.screens.result import ResultRoom, table_columns
@@ -52,7 +52,7 @@ class SqlScreen(ResultRoom):
         if not table.loaded:
             table.show(Listed([]), [])
         if not editor.names:
-            editor.names = await self.ask("reading the names of tables", sql.names) or {}
+            editor.names = await self.ask("reading the names of tables", queries.names) or {}
         if self.asked:
             await self.question()
 
@@ -70,7 +70,7 @@ class SqlScreen(ResultRoom):
     async def question(self) -> None:
         text = self.asked
         self.query_one(".below", Static).update("asking …")
-        found = await self.ask("asking the SQL", lambda session: first_page(sql.ask(session, text)))
+        found = await self.ask("asking the SQL", lambda session: first_page(queries.ask(session, text)))
         if found is None:
             self.query_one(".below", Static).update("not answered; Esc goes to the rows of before")
             return

@@ -8,7 +8,7 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from tui.actions import bindings
-from tui.data.sql import WORD, Names, completions
+from tui.data.queries import WORD, Names, completions
 
 OFFERED = 60  # at most
 
