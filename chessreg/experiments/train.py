@@ -83,8 +83,10 @@ class TrainHowSettings(How):
 
 
 class Train(Kind):
-    """Train a model from scratch, of any size: a GPT-2 on games (Karvonen 2024, section 3 and Table 5; Davis 1.5, 2),
-    or a FEN encoder, causal or bidirectional, on positions (Junkin 2.1).
+    """Train a model from scratch, of any size.
+
+    A GPT-2 on games (Karvonen 2024, section 3 and Table 5; Davis 1.5, 2), or a FEN encoder, causal or bidirectional, on
+    positions (Junkin 2.1).
 
     The whole training is one unit; its state is saved every few minutes in the run's folder, and an interrupted run
     goes on with the exact next batch. The checkpoint is the output `checkpoint`, in Hugging Face format.
