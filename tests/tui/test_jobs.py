@@ -63,7 +63,7 @@ async def test_the_list_shows_state_progress_and_why(drive, queue: Any) -> None:
         running = [line for line in driver.lines if "at the gate" in line]
         assert ["━━━━━┄┄┄┄┄" in line and " 2/4 " in line for line in running] == [True, True]
         (broken,) = [line for line in driver.lines if " broken " in line]
-        assert "your kind gated raised RuntimeError: the engine" in broken
+        assert "RuntimeError: the engine does not answer (your kind gated" in broken
 
 
 async def test_typing_narrows_the_list(drive, queue: Any) -> None:
