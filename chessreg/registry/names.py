@@ -51,6 +51,11 @@ def of_run(table: Any) -> bool:
     return "run_id" in table.__table__.primary_key.columns
 
 
+def made_by_runs(table: Any) -> bool:
+    """Whether runs make rows of this table, so that a run's name finds them too."""
+    return "run_id" in table.__table__.columns
+
+
 def with_arrays() -> list[Any]:
     """Tables of what runs make that own groups of arrays: units, path below the store, digest, bytes."""
     return [table for table in nouns().values() if of_run(table) and "path" in table.__table__.columns]
@@ -178,7 +183,7 @@ def name_of(session: Session, noun: str, id: UUID) -> str | None:
 
 def resolve(session: Session, noun: str, reference: str) -> UUID:
     """The id of the thing that a user means by a name, name@host, a full id, the end of one, or a digest's beginning;
-    of a checkpoint also by the name of the run that trained it.
+    of what a run made also by the run's name.
 
     The first of these that fits at all decides. Raises BadInputError when several things fit, NotFoundError with the
     names that come near when none does.
@@ -189,7 +194,6 @@ def resolve(session: Session, noun: str, reference: str) -> UUID:
         lambda: _by_name(session, noun, reference),
         lambda: _by_id(session, table, reference),
         lambda: _by_digest(session, table, reference),
-        lambda: _of_run(session, noun, reference),
     )
     for way in ways:
         found = list(dict.fromkeys(way()))
@@ -207,7 +211,7 @@ def resolve(session: Session, noun: str, reference: str) -> UUID:
 def near_misses(session: Session, noun: str, reference: str) -> list[str]:
     """Up to three names of this noun that are spelled like `reference`."""
     called = set(names(session, noun).values())
-    if of_run(table_of(noun)):
+    if made_by_runs(table_of(noun)):
         called |= set(names(session, "run").values())
     return difflib.get_close_matches(reference, sorted(called), n=3, cutoff=0.5)
 
@@ -218,9 +222,9 @@ def _by_name(session: Session, noun: str, reference: str) -> list[UUID]:
         name, _, host = reference.rpartition("@")
         found = [(target, where) for target, where in _holders(session, noun, name) if where == host]
     table = table_of(noun)
-    if not found and of_run(table):
-        here = set(session.scalars(select(table.run_id).distinct()))
-        return [id for id in _by_name(session, "run", reference) if id in here]
+    if not found and made_by_runs(table):
+        runs = _by_name(session, "run", reference)
+        return list(session.scalars(select(id_of(table)).where(table.run_id.in_(runs)).distinct()))
     return [UUID(hex=target) for target, _ in found]
 
 
@@ -235,14 +239,6 @@ def _holders(session: Session, noun: str, name: str) -> list[tuple[str, str]]:
 def _by_id(session: Session, table: Any, reference: str) -> list[UUID]:
     lowered = reference.lower()
     return find_by_suffix(session, id_of(table), lowered) if HEX.fullmatch(lowered) else []
-
-
-def _of_run(session: Session, noun: str, reference: str) -> list[UUID]:
-    """Checkpoints that a run of this name made."""
-    if noun != "checkpoint":
-        return []
-    made = select(tables.Checkpoint.id).where(tables.Checkpoint.run_id.in_(_by_name(session, "run", reference)))
-    return list(session.scalars(made))
 
 
 def _by_digest(session: Session, table: Any, reference: str) -> list[UUID]:
