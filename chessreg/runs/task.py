@@ -22,6 +22,7 @@ from chessreg.runs.spec import ExecutionOptions, Spec
 
 if TYPE_CHECKING:
     from store import Store
+    from store.artefacts import Artefact
     from store.fragments import FragmentWriter
 
 S = TypeVar("S", bound=Spec)
@@ -126,6 +127,12 @@ class Task(Generic[S, Options]):
         with self.store.stage(kind) as folder:
             yield folder
             artefact = self.store.publish(folder)
+        self.record_artefact(artefact, kind)
+        self.record("output", run_id=self.run_id, name=name, unit=unit, digest=artefact.digest)
+        self.last_output = artefact
+
+    def record_artefact(self, artefact: Artefact, kind: str) -> None:
+        """The rows of an artefact that is in the store: what it is, and that it is on this machine."""
         self.record(
             "artefact",
             digest=artefact.digest,
@@ -142,8 +149,6 @@ class Task(Generic[S, Options]):
             machine_id=machine,
             verified_at=utc_now(),
         )
-        self.record("output", run_id=self.run_id, name=name, unit=unit, digest=artefact.digest)
-        self.last_output = artefact
 
 
 def plain(row: dict[str, Any]) -> dict[str, Any]:

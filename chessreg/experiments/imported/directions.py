@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
+from chessreg.entities.base import publish_layer
 from chessreg.entities.vector import Direction, cosine
 from chessreg.errors import NotFoundError
 from chessreg.experiments.imported.file import SAMPLE, record_file, sample_file
@@ -103,8 +103,6 @@ class ImportedProbe(_ImportedDirections):
         read_probes(spec, inputs)
 
     def run(self, task: Task[ImportedProbeSpec, ImportedHow]) -> None:
-        from safetensors.numpy import save_file
-
         spec, found = task.spec, read_probes(task.spec, task.inputs)
         checkpoint = checkpoint_of(spec, task.inputs, found)
         for unit in task.units:
@@ -113,18 +111,14 @@ class ImportedProbe(_ImportedDirections):
             label = spec.label or file.origin.label
             meta = {**detail, "label": label, "file": spec.files[unit]}
             record_file(task, spec.files[unit], "probe-file")
-            with task.output(f"layer-{detail['layer']}", unit, "probe") as folder:
-                save_file({"weight": np.ascontiguousarray(file.weight)}, folder / "probe.safetensors")
-                (folder / "meta.json").write_text(json.dumps(meta, sort_keys=True))
             games, each = file.train_games, file.origin.positions_per_game
-            task.record(
+            publish_layer(
+                task,
                 "probe",
-                run_id=task.run_id,
-                unit=unit,
-                artefact=task.last_output.digest,
+                unit,
+                {"weight": np.ascontiguousarray(file.weight)},
+                meta,
                 checkpoint_id=None if checkpoint is None else checkpoint.id,
-                hook_point=detail["hook_point"],
-                layer=detail["layer"],
                 label=label,
                 positions=(file.origin.positions or "unknown")[:32],
                 classes=file.weight.shape[-1],
@@ -132,7 +126,6 @@ class ImportedProbe(_ImportedDirections):
                 train_positions=None if games is None or each is None else games * each,
                 epochs=None if file.epochs is None else float(file.epochs),
                 norm=float(np.linalg.norm(file.weight)),
-                detail=meta,
             )
             measured = {"norm": float(np.linalg.norm(file.weight)), **two_sides(file.weight)}
             logged = {
@@ -157,8 +150,6 @@ class ImportedVector(_ImportedDirections):
         read_vectors(spec, inputs)
 
     def run(self, task: Task[ImportedVectorSpec, ImportedHow]) -> None:
-        from safetensors.numpy import save_file
-
         spec, found = task.spec, read_vectors(task.spec, task.inputs)
         checkpoint = checkpoint_of(spec, task.inputs, found)
         for unit in task.units:
@@ -181,21 +172,16 @@ class ImportedVector(_ImportedDirections):
                 **direction.norms(),
             }
             record_file(task, spec.files[unit], "vector-file")
-            with task.output(f"layer-{detail['layer']}", unit, "vector") as folder:
-                save_file(direction.tensors(), folder / "vector.safetensors")
-                (folder / "meta.json").write_text(json.dumps(meta, sort_keys=True))
-            task.record(
+            publish_layer(
+                task,
                 "vector",
-                run_id=task.run_id,
-                unit=unit,
-                artefact=task.last_output.digest,
+                unit,
+                direction.tensors(),
+                meta,
                 checkpoint_id=None if checkpoint is None else checkpoint.id,
-                hook_point=detail["hook_point"],
-                layer=detail["layer"],
                 source=source,
                 positions=(file.origin.positions or "unknown")[:32],
                 norm=direction.norm,
-                detail=meta,
             )
             sides = {} if file.high is None or file.low is None else {"cosine_sides": cosine(file.high, file.low)}
             emit(task, unit, {"norm": direction.norm, **direction.norms(), **sides})

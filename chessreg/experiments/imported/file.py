@@ -14,7 +14,6 @@ from sqlalchemy import select
 from chessreg.errors import BadInputError
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
-from chessreg.registry.tables.types import utc_now
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.spec import ExecutionOptions
 from chessreg.runs.task import Task
@@ -36,16 +35,7 @@ def sample_file(name: str) -> Path:
 
 def record_file(task: Task[Any, Any], reference: str, kind: str) -> None:
     """The imported file as an artefact row."""
-    artefact = task.store.artefact(reference.removeprefix("sha256:"))
-    task.record(
-        "artefact",
-        digest=artefact.digest,
-        kind=kind,
-        bytes=artefact.bytes,
-        state="complete",
-        created_at=utc_now(),
-    )
-    task.record("artefact_location", digest=artefact.digest, uri=str(artefact.path), verified_at=utc_now())
+    task.record_artefact(task.store.artefact(reference.removeprefix("sha256:")), kind)
 
 
 def refuse_again(database: Database, kind: str, run_id: UUID | None, spec: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors.numpy import save_file
 
+from chessreg.entities.base import publish_layer
 from chessreg.entities.cache import CachedActivations, hook_point
 from chessreg.experiments.probe.data import ProbeData, allocator, guesses, keys, length_edges
 from chessreg.experiments.probe.reading import Baselines, rating_rows, score, score_columns
@@ -257,17 +256,13 @@ def publish(
         "centred": cache.centred,
         **row["detail"],
     }
-    with task.output(f"layer-{layer}", unit, "probe") as folder:
-        save_file({"weight": np.ascontiguousarray(weight)}, folder / "probe.safetensors")
-        (folder / "meta.json").write_text(json.dumps(meta, sort_keys=True))
-    task.record(
+    publish_layer(
+        task,
         "probe",
-        run_id=task.run_id,
-        unit=unit,
-        artefact=task.last_output.digest,
+        unit,
+        {"weight": np.ascontiguousarray(weight)},
+        meta,
         checkpoint_id=cache.checkpoint_id,
-        hook_point=hook_point(layer),
-        layer=layer,
         label=spec.label,
         positions=cache.sites,
         classes=weight.shape[-1],
@@ -275,5 +270,4 @@ def publish(
         train_positions=row["train_positions"],
         epochs=float(spec.epochs),
         norm=float(np.linalg.norm(weight)),
-        detail=meta,
     )

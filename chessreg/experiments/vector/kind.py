@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from chessreg.entities.base import publish_layer
 from chessreg.entities.cache import hook_point
 from chessreg.entities.vector import Direction
 from chessreg.experiments.settings import overlap
@@ -106,19 +106,14 @@ def publish(
         assert origin.games is not None
         with task.output(f"sums-{layer}", unit, "sums") as folder:
             save_file({"sums": direction.sums, "places": origin.games.places}, folder / "sums.safetensors")
-    with task.output(f"layer-{layer}", unit, "vector") as folder:
-        save_file(direction.tensors(), folder / "vector.safetensors")
-        (folder / "meta.json").write_text(json.dumps(meta, sort_keys=True))
-    task.record(
+    publish_layer(
+        task,
         "vector",
-        run_id=task.run_id,
-        unit=unit,
-        artefact=task.last_output.digest,
+        unit,
+        direction.tensors(),
+        meta,
         checkpoint_id=origin.checkpoint_id,
-        hook_point=hook_point(layer),
-        layer=layer,
         source=origin.source,
         positions=origin.sites,
         norm=direction.norm,
-        detail=meta,
     )
