@@ -129,7 +129,7 @@ class Session:
 
     def dataset(self, reference: str) -> Games:
         """The games of a dataset, or of one part: `reg.dataset("lichess:test")`."""
-        games, part = self.inputs.dataset(self.inputs.recipe("dataset", reference))
+        games, part = self.inputs.dataset(self.inputs.reference("dataset", reference))
         return games if part is None else games.part(part)
 
     def model(self, reference: str, device: str = "cpu") -> LanguageModel:
@@ -137,26 +137,26 @@ class Session:
         from chessreg.models.language_model import LanguageModel
 
         inputs = self.inputs
-        _, folder = inputs.checkpoint(inputs.recipe("checkpoint", reference))
+        _, folder = inputs.checkpoint(inputs.reference("checkpoint", reference))
         return LanguageModel.load(folder, device=device)
 
     def probe(self, reference: str, layer: int | None = None) -> Any:
         """A fitted probe of a probe run: `.weight` float32 [d_model, 64 or 1, classes]."""
         from chessreg.entities.probe import load_probe
 
-        return load_probe(self.inputs, self.inputs.recipe("run:probe", reference), layer)
+        return load_probe(self.inputs, self.inputs.reference("run:probe", reference), layer)
 
     def vector(self, reference: str, layer: int) -> Any:
         """A direction of a vector run, float32 [d_model]."""
         from chessreg.entities.vector import load_vector
 
-        return load_vector(self.inputs, self.inputs.recipe("run:vector", reference), layer)
+        return load_vector(self.inputs, self.inputs.reference("run:vector", reference), layer)
 
     def cache(self, reference: str) -> Any:
         """The activations of a cache run: `.batches(layer=5)`, `.read(layer=5)`."""
         from chessreg.entities.cache import load_cache
 
-        return load_cache(self.inputs, self.inputs.recipe("run:cache", reference))
+        return load_cache(self.inputs, self.inputs.reference("run:cache", reference))
 
 
 def open_session(registry: str | None = None, store: str | Path | None = None, create: bool = True) -> Session:

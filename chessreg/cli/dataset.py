@@ -118,11 +118,11 @@ def split(home: Home, reference: str, parts: str, seed: int) -> None:
     Example: chessreg dataset split sample --parts fit=0.6,test=0.4 --seed 0
     """
     from chessreg.entities.dataset import split_dataset
-    from chessreg.registry import read as listing
+    from chessreg.registry import read
 
     session = home.session()
     made = split_dataset(session.database, session.store, reference, parts, seed)
-    emit(home, [listing.columns(part) for part in made.parts], ["name", "games", "seed", "low", "high"])
+    emit(home, [read.columns(part) for part in made.parts], ["name", "games", "seed", "low", "high"])
     if not made.created:
         click.echo("these parts were there already; nothing has changed", err=True)
     for overlap in made.overlaps:

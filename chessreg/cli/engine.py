@@ -25,14 +25,13 @@ def list_(home: Home) -> None:
     Example: chessreg engine list
     """
     from chessreg.cli.base import fresh
-    from chessreg.registry import read as listing
-    from chessreg.registry import tables
+    from chessreg.registry import read, tables
 
     here = installed()
     with fresh(home).read() as session:
         rows = [
             {
-                **listing.columns(row),
+                **read.columns(row),
                 "here": row.binary_sha256 is None or bool(here and row.binary_sha256 == here["binary_sha256"]),
             }
             for row in session.query(tables.Engine).order_by(

@@ -30,11 +30,11 @@ def reproduce(home: Home, reference: str, do: bool) -> None:
     Example: chessreg reproduce reference-board
     """
     from chessreg.entities.reproduce import steps
-    from chessreg.registry import read as listing
+    from chessreg.registry import read
 
     database = fresh(home)
     with database.read() as session:
-        row = listing.run(session, reference)
+        row = read.run(session, reference)
         made = steps(session, row["id"])
     if not do:
         show(home, row, made)

@@ -32,14 +32,13 @@ def list_(home: Home, words: tuple[str, ...], kind: str | None, everything: bool
     \b
     Example: chessreg runs list kind:probe since:7d '!stale' --sort -spec.epochs
     """
-    from chessreg.registry import read as listing
-    from chessreg.registry import run_filter as finding
+    from chessreg.registry import read, run_filter
 
     with fresh(home).read() as session:
-        rows = listing.runs(session, kind=kind, archived=everything or "archived" in words)
+        rows = read.runs(session, kind=kind, archived=everything or "archived" in words)
         if words or sort:
             by_id = {row["id"]: row for row in rows}
-            fitting = finding.find(session, " ".join(words), sort or "created", archived=everything)
+            fitting = run_filter.find(session, " ".join(words), sort or "created", archived=everything)
             rows = [by_id[id] for id in fitting if id in by_id]
     shown = rows if home.json else [{**row, "progress": progress(row), "tags": " ".join(row["tags"])} for row in rows]
     emit(home, shown, headings(RUN))
@@ -55,10 +54,10 @@ def conflicts(home: Home, reference: str | None) -> None:
     \b
     Example: chessreg runs conflicts plain
     """
-    from chessreg.registry import read as listing
+    from chessreg.registry import read
 
     with fresh(home).read() as session:
-        rows = listing.conflicts(session, reference)
+        rows = read.conflicts(session, reference)
     if not home.json:
         said = {"attempt_id", "run_id"}
         for row in rows:

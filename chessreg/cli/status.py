@@ -29,14 +29,14 @@ def status(home: Home, since: str) -> None:
     \b
     Example: chessreg status --since 12h
     """
-    from chessreg.registry import read as listing
+    from chessreg.registry import read
     from chessreg.registry.moment import moment
     from chessreg.scheduling import status as job_status
 
     after = moment(since)
     with fresh(home).read() as session:
         going, ended = job_status.going(session), job_status.ended(session, after)
-        machines = listing.machines(session)
+        machines = read.machines(session)
     if home.json:
         emit(home, {"going": going, "machines": machines, "since": after, "ended": ended})
         return
@@ -71,10 +71,10 @@ def machines(home: Home) -> None:
     \b
     Example: chessreg machines
     """
-    from chessreg.registry import read as listing
+    from chessreg.registry import read
 
     with fresh(home).read() as session:
-        rows = listing.machines(session)
+        rows = read.machines(session)
     if not home.json:
         rows = [
             {

@@ -218,7 +218,7 @@ def import_checkpoint(
     if not source.exists():
         raise NotFoundError(f"no file or folder {source}")
     inputs = Inputs(database, store)
-    recipes = None if trained_on is None else [inputs.recipe("dataset", reference) for reference in trained_on]
+    recipes = None if trained_on is None else [inputs.reference("dataset", reference) for reference in trained_on]
     register.prepare(database, name)
     with store.stage(NOUN) as folder:
         report = importers.import_checkpoint(source, folder, encoding=encoding)
@@ -359,7 +359,7 @@ def random_twin(
 
     register.prepare(database, name)
     inputs = Inputs(database, store)
-    parent, original = inputs.checkpoint(inputs.recipe(NOUN, reference))
+    parent, original = inputs.checkpoint(inputs.reference(NOUN, reference))
     with store.stage(NOUN) as folder:
         model = load_model(original).untrained(seed)
         source = {"format": "random-init", "seed": seed, "shape_of": parent.artefact}

@@ -115,7 +115,7 @@ class Lab:
         return replace(self._answer(scene, found.edits, found.condition.name), sans=moves)
 
     def _given(self, question: Position) -> Answer:
-        recipe = self.inputs.recipe("checkpoint", question.checkpoint)
+        recipe = self.inputs.reference("checkpoint", question.checkpoint)
         _, folder = self.inputs.checkpoint(recipe)
         model = self.model(folder)
         state = after_moves(question.moves, model.encoding)
@@ -123,7 +123,7 @@ class Lab:
             raise BadInputError(f"{state.ply} plies are more than this model's context holds", "take moves back")
         if state.board.is_game_over():
             raise BadInputError("the game is over there: no move to look at", "take a move back")
-        probes = () if question.probe is None else self.probes(self.inputs.recipe("run:probe", question.probe))
+        probes = () if question.probe is None else self.probes(self.inputs.reference("run:probe", question.probe))
         scene = Scene(model, state.board, state.prompt, probes)
         if not question.moves and question.vector is None:
             answer = self._answer(scene, [], why_not="make a move first: an edit is named by its moves")
@@ -143,7 +143,7 @@ class Lab:
         if move is None:
             why_not = f"the model writes {written.text.strip()!r}, which is no legal move: no piece to take off"
             return self._answer(scene, [], why_not=why_not)
-        probe = self.inputs.recipe("run:probe", question.probe or "")
+        probe = self.inputs.reference("run:probe", question.probe or "")
         spec = question.spec().model_copy(update={"checkpoint": recipe, "probe": probe})
         check_edit(spec, self.inputs)
         edited, removed = EditedModel(spec, self.inputs, "cpu", scene.model), removal(state, move)
@@ -156,7 +156,7 @@ class Lab:
         checkpoint, _ = self.inputs.checkpoint(recipe)
         if question.scale == 0:
             return self._answer(scene, [], why_not="scale 0 changes nothing")
-        vector = self.inputs.recipe("run:vector", question.vector or "")
+        vector = self.inputs.reference("run:vector", question.vector or "")
         settings = InterventionSettings(
             vector=vector, layers=question.layers, scale=question.scale, token_mask=question.positions
         )

@@ -211,14 +211,14 @@ def request(
 ) -> Request:
     """The request, after a look at what it names. Raises NotFoundError or BadInputError for what is not there."""
     inputs = session.inputs
-    row, _ = inputs.checkpoint(inputs.recipe("checkpoint", checkpoint))
+    row, _ = inputs.checkpoint(inputs.reference("checkpoint", checkpoint))
     for name, reference in (("--dataset", dataset), ("--test", test)):
         if reference is None:
             continue
         if ":" in reference:
             raise BadInputError(f"{name} {reference} is a part", "name a whole dataset; the paper cuts its own parts")
         try:
-            inputs.recipe("dataset", reference)
+            inputs.reference("dataset", reference)
         except NotFoundError as error:
             raise NotFoundError(error.message, error.hint or "chessreg dataset add FILE --name NAME") from error
     return Request(checkpoint, dataset, test or dataset, row.layers, row.d_model, size)
@@ -228,8 +228,8 @@ def short_digest(session: Session, asked: Request) -> str:
     """Six hex digits of what model and data are, whatever they are called."""
     inputs = session.inputs
     recipes = [
-        inputs.recipe("checkpoint", asked.checkpoint),
-        *(inputs.recipe("dataset", d) for d in (asked.fit, asked.test)),
+        inputs.reference("checkpoint", asked.checkpoint),
+        *(inputs.reference("dataset", d) for d in (asked.fit, asked.test)),
     ]
     return digest_of(recipes)[:6]
 

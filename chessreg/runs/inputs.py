@@ -84,8 +84,6 @@ class Inputs:
             return self._content_reference(noun, name)
         return self._run_reference(noun.removeprefix("run:"), name)
 
-    recipe = reference  # its earlier name
-
     def _dataset_reference(self, name: str) -> str:
         name, _, part = name.partition(":")
         with self.database.read() as session:

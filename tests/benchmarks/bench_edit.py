@@ -123,9 +123,9 @@ def forward_clock(model: LanguageModel) -> Iterator[SimpleNamespace]:
 def bench(session: Session, arguments: argparse.Namespace) -> dict[str, Any]:
     inputs = session.inputs
     spec = EditSpec(
-        checkpoint=inputs.recipe("checkpoint", "reference"),
-        probe=inputs.recipe("run:probe", "board"),
-        dataset=inputs.recipe("dataset", "sample:test"),
+        checkpoint=inputs.reference("checkpoint", "reference"),
+        probe=inputs.reference("run:probe", "board"),
+        dataset=inputs.reference("dataset", "sample:test"),
         games=4 * arguments.states,
         per_game=1,
         layers=LAYERS,

@@ -133,7 +133,7 @@ def main() -> None:
             runs.append(session.run(spec).run_id)
         fitted = (time.perf_counter() - began) / given.seeds
         step = plain_step_seconds(session, session.dataset("sample:fit").texts(np.arange(100)), given.steps)
-        layers = load_cache(session.inputs, session.inputs.recipe("run:cache", "fit")).layers
+        layers = load_cache(session.inputs, session.inputs.reference("run:cache", "fit")).layers
         plain = step * EPOCHS * given.games / 2 * len(layers)
         print(f"plain way {plain:,.0f} s for {len(layers)} layers ({step * 1000:.0f} ms a step, scaled)")
         print(
@@ -141,7 +141,8 @@ def main() -> None:
         )
         print("faster (goal at least 10)")
         fit, test = (
-            ProbeData.load(session.inputs, session.inputs.recipe("run:cache", c), "piece", c) for c in ("fit", "test")
+            ProbeData.load(session.inputs, session.inputs.reference("run:cache", c), "piece", c)
+            for c in ("fit", "test")
         )
         for layer in layers:
             ours = [accuracy(session, run_id, layer) for run_id in runs]

@@ -148,7 +148,7 @@ def test_edits_and_games_take_imported_directions(world: Path, tmp_path: Path, c
     assert chessreg(*play.split(), "--intervention.vector", "caa", "--intervention.scale", "0.1") == 0
     with open_session(str(world / "registry.db"), world / "store") as session, session.database.read() as sql:
         run = sql.get_one(tables.Run, session.id("run", "their-board"))
-        assert run.spec["checkpoint"] == session.inputs.recipe("checkpoint", "reference")  # not its name here
+        assert run.spec["checkpoint"] == session.inputs.reference("checkpoint", "reference")  # not its name here
     strange = probe_file(tmp_path, 1)
     assert chessreg("import", "probe", strange, "--name", "of-nobody") == 0
     capsys.readouterr()

@@ -136,7 +136,7 @@ def test_training_datasets_are_recipes_and_never_change(place: Any, tmp_path: Pa
     assert known.id == unknown.id
     with database.read() as session:
         recorded = session.get_one(tables.Checkpoint, known.id).training_datasets
-    assert recorded == [Inputs(database, store).recipe("dataset", "mine:train")]
+    assert recorded == [Inputs(database, store).reference("dataset", "mine:train")]
     with pytest.raises(BadInputError, match="other datasets"):
         import_checkpoint(database, store, source, trained_on=["mine"])
     with pytest.raises(NotFoundError):

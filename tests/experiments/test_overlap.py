@@ -49,7 +49,7 @@ def trained(session, *recipes: str) -> str:
     """The reference checkpoint's recipe, after saying what it was trained on."""
     with session.database.write() as sql:
         sql.execute(update(tables.Checkpoint).values(training_datasets=list(recipes)))
-    return session.inputs.recipe("checkpoint", "reference")
+    return session.inputs.reference("checkpoint", "reference")
 
 
 @pytest.fixture
@@ -63,8 +63,8 @@ def forget(world_session):
 @pytest.mark.usefixtures("forget")
 def test_counts_equal_those_of_sets_of_fens(world_session):
     inputs = world_session.inputs
-    recipe = trained(world_session, inputs.recipe("dataset", "sample:fit"))
-    games, part = inputs.dataset(inputs.recipe("dataset", "sample:fit"))
+    recipe = trained(world_session, inputs.reference("dataset", "sample:fit"))
+    games, part = inputs.dataset(inputs.reference("dataset", "sample:fit"))
     fit = games.rows(part)
     other = np.setdiff1d(np.arange(len(games)), fit)
     places = np.concatenate([fit[:3], other[:10]])
@@ -84,8 +84,8 @@ def test_counts_equal_those_of_sets_of_fens(world_session):
 @pytest.mark.usefixtures("forget")
 def test_only_positions_looked_at_are_compared(world_session):
     inputs = world_session.inputs
-    recipe = trained(world_session, inputs.recipe("dataset", "sample:fit"))
-    games, part = inputs.dataset(inputs.recipe("dataset", "sample:test"))
+    recipe = trained(world_session, inputs.reference("dataset", "sample:fit"))
+    games, part = inputs.dataset(inputs.reference("dataset", "sample:test"))
     places = games.rows(part)[:4]
     item, ply = np.repeat(places, 2), np.tile([0, 30], 4)
     found = overlap.measure(inputs, recipe, Evaluated.of(games, places, item, ply))
@@ -96,7 +96,7 @@ def test_what_is_not_known_is_said_to_be_unknown(world_session):
     inputs = world_session.inputs
     games = world_session.dataset("sample")
     mine = Evaluated.of(games, np.arange(3))
-    found = overlap.measure(inputs, inputs.recipe("checkpoint", "reference"), mine)
+    found = overlap.measure(inputs, inputs.reference("checkpoint", "reference"), mine)
     assert (found.games, found.positions, found.of_games) == (None, None, 3)
     assert "unknown" in str(found)
 
@@ -113,12 +113,12 @@ def test_training_games_that_are_elsewhere_are_unknown(world_session):
 def test_a_probe_and_a_cache_lead_to_the_same_games(world_session):
     inputs = world_session.inputs
     games = world_session.dataset("sample")
-    cached, _ = overlap.trained_on(inputs, inputs.recipe("run:cache", "reference-fit"))
-    probed, _ = overlap.trained_on(inputs, inputs.recipe("run:probe", "reference-board"))
+    cached, _ = overlap.trained_on(inputs, inputs.reference("run:cache", "reference-fit"))
+    probed, _ = overlap.trained_on(inputs, inputs.reference("run:probe", "reference-board"))
     assert cached is not None
     assert probed is not None
     assert cached[0][1].tolist() == probed[0][1].tolist()
     found = overlap.measure(
-        inputs, inputs.recipe("run:vector", "skill"), Evaluated.of_moves(games.moves(cached[0][1][:2]))
+        inputs, inputs.reference("run:vector", "skill"), Evaluated.of_moves(games.moves(cached[0][1][:2]))
     )
     assert (found.games, found.of_games) == (2, 2)

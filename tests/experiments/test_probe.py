@@ -69,7 +69,7 @@ def test_regression_learns_a_linear_rule():
 
 def test_scores_follow_from_the_stored_probe(world_session):
     inputs = world_session.inputs
-    recipe = inputs.recipe("run:probe", "reference-board")
+    recipe = inputs.reference("run:probe", "reference-board")
     run = inputs.run(recipe)
     spec = ProbeSpec(**run.spec)
     data = ProbeData.load(inputs, spec.cache, "piece", "cache")
@@ -92,7 +92,7 @@ def test_scores_follow_from_the_stored_probe(world_session):
 
 def test_the_best_layer_is_chosen_on_validation(world_session):
     inputs = world_session.inputs
-    recipe = inputs.recipe("run:probe", "reference-board")
+    recipe = inputs.reference("run:probe", "reference-board")
     with world_session.database.read() as sql:
         rows = sql.scalars(select(tables.Score).where(tables.Score.run_id == inputs.run(recipe).id)).all()
     accuracy = {
@@ -107,7 +107,7 @@ def test_labels_are_the_boards_of_python_chess(world_session):
     import chess
 
     inputs = world_session.inputs
-    data = ProbeData.load(inputs, inputs.recipe("run:cache", "reference-fit"), "piece", "cache")
+    data = ProbeData.load(inputs, inputs.reference("run:cache", "reference-fit"), "piece", "cache")
     games, _ = inputs.dataset(data.cache.dataset)
     item = int(data.item[0])
     board, boards = chess.Board(), []

@@ -49,7 +49,7 @@ def loaded(session, run, field="cache", fitted=None):
 
 
 def test_scratch_files_in_place_of_memory_change_nothing(world_session, tmp_path):
-    recipe = world_session.inputs.recipe("run:cache", "reference-fit")
+    recipe = world_session.inputs.reference("run:cache", "reference-fit")
     spec = ProbeSpec(cache=recipe, epochs=1)
     weights = []
     for allocate in (np.empty, allocator(tmp_path, memory_mib=0)):
@@ -264,7 +264,7 @@ def test_a_probe_of_centred_residuals_reads_raw_ones_centred(world_session):
     from chessreg.experiments.probe.reading import logits_by_game
 
     data = ProbeData.load(
-        world_session.inputs, world_session.inputs.recipe("run:cache", "reference-test"), "piece", "cache"
+        world_session.inputs, world_session.inputs.reference("run:cache", "reference-test"), "piece", "cache"
     )
     weight = np.random.default_rng(0).standard_normal((32, 64, 13)).astype(np.float32)
     residual = data.cache.read(1)

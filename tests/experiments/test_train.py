@@ -30,7 +30,7 @@ def positions(world: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
 
     lines = ["fen,best,played"]
     with open_session(str(world / "registry.db"), world / "store") as session:
-        games, part = session.inputs.dataset(session.inputs.recipe("dataset", "sample:fit"))
+        games, part = session.inputs.dataset(session.inputs.reference("dataset", "sample:fit"))
         for packed in games.moves(games.rows(part)[:12]):
             for code, board in zip(unpack(packed), replay(packed), strict=False):
                 best, played = min(move.uci() for move in board.legal_moves), code.uci()
@@ -72,7 +72,7 @@ def test_a_gpt2_learns_games_in_uci(world_session: Any, settings: dict[str, Any]
 
 def test_a_stream_is_cut_anywhere_and_loses_the_rest_of_a_thousand_games(world_session: Any) -> None:
     spec = TrainSpec(**SHAPE, **UCI, datasets=("sample:fit",), rows="stream")
-    recipes = (world_session.inputs.recipe("dataset", "sample:fit"),)
+    recipes = (world_session.inputs.reference("dataset", "sample:fit"),)
     whole, cut = (corpus(spec, recipes, world_session.inputs, stream=stream) for stream in (False, True))
     assert len(cut.tokens) == len(whole.tokens) // 128 * 128
     np.testing.assert_array_equal(cut.tokens, whole.tokens[: len(cut.tokens)])
@@ -105,8 +105,8 @@ def test_a_fen_encoder_learns_the_moves_of_positions(
 
 def test_games_train_a_fen_encoder_with_the_moves_that_were_played(world_session: Any, positions: str) -> None:
     spec = TrainSpec(**SHAPE, **FEN, datasets=("sample:fit",), target="played", min_characters=2)
-    of_games = corpus(spec, (world_session.inputs.recipe("dataset", "sample:fit"),), world_session.inputs)
-    of_positions = corpus(spec, (world_session.inputs.recipe("dataset", positions),), world_session.inputs)
+    of_games = corpus(spec, (world_session.inputs.reference("dataset", "sample:fit"),), world_session.inputs)
+    of_positions = corpus(spec, (world_session.inputs.reference("dataset", positions),), world_session.inputs)
     asked, told = (
         [(row.tobytes(), int(action)) for row, action in zip(made.tokens, made.actions, strict=True)]
         for made in (of_games, of_positions)

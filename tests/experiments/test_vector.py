@@ -17,7 +17,7 @@ from .vector.runs import STREAM, made, recipe
 
 def test_a_vector_is_the_mean_of_the_high_minus_that_of_the_low(world_session):
     inputs = world_session.inputs
-    cache = load_cache(inputs, inputs.recipe("run:cache", "reference-fit"))
+    cache = load_cache(inputs, inputs.reference("run:cache", "reference-fit"))
     games, _ = inputs.dataset(cache.dataset)
     elo = games.table(["white_elo"]).column("white_elo").to_numpy()[cache.array.game]
     rated = np.unique(cache.array.game, return_index=True)[1]
@@ -134,7 +134,7 @@ def test_each_layer_of_a_cascade_sees_the_earlier_vectors_added(world_session):
     first = load_vector(inputs, run, 0)
     np.testing.assert_allclose(first, load_vector(inputs, plain, 0), atol=1e-6)
 
-    frozen = spec.model_copy(update={n: inputs.recipe(n, getattr(spec, n)) for n in ("checkpoint", "dataset")})
+    frozen = spec.model_copy(update={n: inputs.reference(n, getattr(spec, n)) for n in ("checkpoint", "dataset")})
     games, model = gather(frozen, inputs), world_session.model("reference")
     sides = {0: [], 1: []}
     for text, k in zip(games.games.texts(games.places), games.classes, strict=True):
@@ -225,7 +225,7 @@ def test_the_games_behind_a_vector_are_known_also_without_a_cache(world_session)
     inputs = world_session.inputs
     run = made(world_session, VectorSpec(**STREAM), "from-model")
     control = made(world_session, VectorSpec(source="random", of="from-model", seed=1), "its-control")
-    games, part = inputs.dataset(inputs.recipe("dataset", "sample:fit"))
+    games, part = inputs.dataset(inputs.reference("dataset", "sample:fit"))
     for reference in (run, control):
         ((_, places),), _ = trained_on(inputs, reference)
         np.testing.assert_array_equal(places, games.rows(part))
@@ -234,7 +234,7 @@ def test_the_games_behind_a_vector_are_known_also_without_a_cache(world_session)
 def test_games_that_the_model_was_trained_on_are_refused(world_session, monkeypatch):
     from chessreg.experiments.settings import overlap
 
-    games, _ = world_session.inputs.dataset(world_session.inputs.recipe("dataset", "sample"))
+    games, _ = world_session.inputs.dataset(world_session.inputs.reference("dataset", "sample"))
     monkeypatch.setattr(overlap, "trained_on", lambda inputs, recipe: ([(games, np.arange(20))], None))
     spec = VectorSpec(**STREAM, replicate=2)
     with pytest.raises(BadInputError, match="--allow-overlap"):

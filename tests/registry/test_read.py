@@ -14,9 +14,7 @@ from sqlalchemy import insert, select
 
 from chessreg.cli.root import run_command_line
 from chessreg.errors import BadInputError
-from chessreg.registry import names, tables
-from chessreg.registry import read as listing
-from chessreg.registry import run_filter as finding
+from chessreg.registry import names, read, run_filter, tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import digest_of, uuid_of
 from chessreg.registry.tables.types import utc_now
@@ -62,7 +60,7 @@ def registry(tmp_path: Path) -> Any:
 def found(registry: Any, text: str, sort: str = "created") -> list[int]:
     database, ids, _ = registry
     with database.read() as session:
-        return [ids.index(id) for id in finding.find(session, text, sort)]
+        return [ids.index(id) for id in run_filter.find(session, text, sort)]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +136,7 @@ def test_the_command_finds_and_sorts_the_same(registry: Any, capsys: pytest.Capt
 def test_last_values_of_metrics(registry: Any) -> None:
     database, ids, _ = registry
     with database.read() as session:
-        last = finding.metrics(session, ids, ["loss", "accuracy"])
+        last = run_filter.metrics(session, ids, ["loss", "accuracy"])
     assert last[ids[1]] == {"loss": 0.25, "accuracy": None}
     assert last[ids[0]] == {"loss": None, "accuracy": None}
 
@@ -152,10 +150,10 @@ def test_twelve_thousand_names_of_metrics_slow_no_list(session: Any, run_toy: An
         sql.execute(insert(tables.MetricPoint), points)
 
     def by_metric(sql: Any) -> list[UUID]:
-        return finding.find(sql, "kind:toy", "metric.metric 7")
+        return run_filter.find(sql, "kind:toy", "metric.metric 7")
 
     with session.database.read() as sql:
-        for look in (listing.runs, finding.find, lambda sql: listing.run(sql, run_id.hex), by_metric):
+        for look in (read.runs, run_filter.find, lambda sql: read.run(sql, run_id.hex), by_metric):
             began = time.process_time()
             assert look(sql)
             assert time.process_time() - began < 0.5

@@ -336,6 +336,6 @@ def test_a_cache_may_name_the_checkpoint_of_a_training_that_has_not_begun(small_
     assert waits.spec.checkpoint == f"run:{made.spec_hash}/checkpoint"
     assert waits.after == (made.spec_hash,)
     with pytest.raises(NotFoundError, match="not begun"):
-        desk.session.inputs.recipe("run:train", "tiny")
+        desk.session.inputs.reference("run:train", "tiny")
     with pytest.raises(BadInputError, match="train run, not a cache run"):
         desk.launch(Order(Vector(), VectorSpec(cache="tiny"), Vector.how()))

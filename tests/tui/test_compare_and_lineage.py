@@ -11,7 +11,7 @@ from textual.widget import Widget
 
 from chessreg.cli.root import run_command_line
 from chessreg.queries.stats import Estimate
-from chessreg.registry import read as listing
+from chessreg.registry import read
 from chessreg.session import Session
 from tui.data import compare
 from tui.data.chart import extent
@@ -174,7 +174,7 @@ async def test_a_stale_branch_is_told(drive, studied: Path, tmp_path: Path) -> N
 
 async def test_a_run_opens_its_lineage(drive, study: Session, studied: Path) -> None:
     with study.database.read() as sql:
-        assert listing.run(sql, "board")["kind"] == "probe"
+        assert read.run(sql, "board")["kind"] == "probe"
     async with drive(studied) as driver:
         await driver.stand_on("deep-board")
         await driver.press("enter", "L")

@@ -36,7 +36,7 @@ async def test_the_registry_refuses_the_thread_of_the_event_loop(tmp_path: Path)
     with pytest.raises(OnEventLoopError):
         session.query("elo by intervention")
     with pytest.raises(OnEventLoopError):
-        session.inputs.recipe("dataset", "games")
+        session.inputs.reference("dataset", "games")
     assert await asyncio.to_thread(session.database.data_version)
     session.close()
 

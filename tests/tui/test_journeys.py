@@ -12,7 +12,7 @@ import pytest
 
 from chessreg.cli.root import run_command_line
 from chessreg.queries import render, run_query
-from chessreg.registry import read as listing
+from chessreg.registry import read
 from chessreg.session import Session, open_session
 from tui.data.boards import boards
 from tui.data.results import results
@@ -24,13 +24,13 @@ from tui.widgets.table import PageTable
 
 def run_of(session: Session, name: str) -> dict:
     with session.database.read() as sql:
-        return listing.run(sql, name)
+        return read.run(sql, name)
 
 
 async def test_the_runs_are_listed_with_state_and_units(drive, session: Session) -> None:
     async with drive() as driver:
         with session.database.read() as sql:
-            told = listing.runs(sql)
+            told = read.runs(sql)
         assert f"{len(told)} runs (1 not complete) · 1 dataset · 1 checkpoint" in driver.text
         for run in told:
             (line,) = [line for line in driver.lines if f"a1b2c3  {run['name']} " in line]

@@ -20,7 +20,7 @@ from sqlalchemy import select
 from chessreg.cli.root import run_command_line
 from chessreg.lab import answer as text
 from chessreg.lab.answer import Answer
-from chessreg.registry import read as listing
+from chessreg.registry import read
 from chessreg.registry.database import Database
 from chessreg.registry.tables import Trial
 from chessreg.session import Session
@@ -34,7 +34,7 @@ from tui.widgets.table import PageTable
 
 def run_of(session: Session, name: str) -> dict[str, Any]:
     with session.database.read() as sql:
-        return listing.run(sql, name)
+        return read.run(sql, name)
 
 
 def command(world: Path, *words: str) -> Any:

@@ -86,11 +86,11 @@ def test_every_run_is_on_one_page_in_order_whichever_page_is_read_first(filled, 
 
 
 def test_a_page_says_what_the_command_line_says_of_its_runs(filled) -> None:
-    from chessreg.registry import read as listing
+    from chessreg.registry import read
 
     session, _ = filled
     with session.database.read() as sql:
-        told = {row["id"]: row for row in listing.runs(sql)}
+        told = {row["id"]: row for row in read.runs(sql)}
     for number in (0, 5):
         for row in runs(session).page(number):
             assert {key: row[key] for key in told[row["id"]]} == told[row["id"]]

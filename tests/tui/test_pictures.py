@@ -11,7 +11,7 @@ import pytest
 from chessreg.queries import render, run_query, run_sql
 from chessreg.queries.ask import plotted
 from chessreg.queries.catalogue import find_plot
-from chessreg.registry import read as listing
+from chessreg.registry import read
 from chessreg.session import Session
 from tui.data.boards import boards
 from tui.data.edits import edited_state
@@ -26,7 +26,7 @@ def subject(world: Path) -> Path:
 
 def run_of(session: Session, name: str) -> dict[str, Any]:
     with session.database.read() as sql:
-        return listing.run(sql, name)
+        return read.run(sql, name)
 
 
 def first_row(session: Session, name: str, family: str, place: int = 0) -> Any:

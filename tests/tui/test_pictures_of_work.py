@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chessreg.registry import read as listing
+from chessreg.registry import read
 from chessreg.runs.kind import kinds
 from chessreg.scheduling.presence import Presence
 from chessreg.session import Session
@@ -28,8 +28,8 @@ def subject(world: Path) -> Path:
 @pytest.fixture(autouse=True)
 def same_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs go as fast everywhere, on a machine as busy; no supervisor is started for a picture."""
-    machines = listing.machines
-    monkeypatch.setattr(listing, "machines", lambda sql: [{**row, "load": LOAD} for row in machines(sql)])
+    machines = read.machines
+    monkeypatch.setattr(read, "machines", lambda sql: [{**row, "load": LOAD} for row in machines(sql)])
     monkeypatch.setattr(gauge, "rate", lambda a_second: "2.0/s" if a_second else "")
     monkeypatch.setattr(Presence, "start", lambda self, url: None)
 
@@ -47,7 +47,7 @@ def test_home_where_nothing_runs(picture: Any, session: Session) -> None:
         await driver.press("j")
 
     with session.database.read() as sql:
-        rows = listing.runs(sql)
+        rows = read.runs(sql)
     ended = [row["name"] for row in rows if row["state"] == "complete"]
     words = f"0 running · 0 waiting · {len(ended)} finished", "nothing runs: n launches an experiment", "idle"
     picture(steps, *words, *ended, start="home")

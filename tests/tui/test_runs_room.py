@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from chessreg.cli.root import run_command_line
-from chessreg.registry import read as listing
-from chessreg.registry import run_filter as finding
+from chessreg.registry import read, run_filter
 from chessreg.session import Session, open_session
 from tui.screens.dialogs import Prompt
 from tui.screens.run_columns import ColumnsScreen
@@ -22,9 +21,9 @@ def shown(driver: Any) -> list[Any]:
     return [row["id"] for place in range(table.count) if (row := table.row(place)) is not None]
 
 
-def found(session: Session, words: str, sort: str = finding.NEWEST_FIRST) -> list[Any]:
+def found(session: Session, words: str, sort: str = run_filter.NEWEST_FIRST) -> list[Any]:
     with session.database.read() as sql:
-        return finding.find(sql, words, sort)
+        return run_filter.find(sql, words, sort)
 
 
 async def type_words(driver: Any, words: str) -> None:
@@ -79,8 +78,8 @@ async def test_settings_and_metrics_become_columns(drive, study: Session, studie
         assert {"learning_rate", "loss"} <= set(head)
         assert "machine" not in head
         with study.database.read() as sql:
-            rows = {row["name"]: row for row in listing.runs(sql)}
-            loss = finding.metrics(sql, [rows["train-1"]["id"]], ["loss"])[rows["train-1"]["id"]]["loss"]
+            rows = {row["name"]: row for row in read.runs(sql)}
+            loss = run_filter.metrics(sql, [rows["train-1"]["id"]], ["loss"])[rows["train-1"]["id"]]["loss"]
         line = next(line for line in driver.lines if " train-1 " in line)
         assert f"{loss:.4g}" in line.split()
         assert str(rows["train-1"]["spec"]["learning_rate"]) in line.split()
@@ -124,7 +123,7 @@ def own(world: Path, tmp_path: Path) -> Path:
 
 def said(folder: Path, name: str) -> dict[str, Any]:
     with open_session(str(folder / "registry.db"), folder / "store") as session, session.database.read() as sql:
-        return listing.run(sql, name)
+        return read.run(sql, name)
 
 
 async def test_stars_tags_notes_and_pins_are_what_the_command_line_says(drive, own: Path) -> None:

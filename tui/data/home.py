@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import func, select
 
-from chessreg.registry import read as listing
-from chessreg.registry import tables
+from chessreg.registry import read, tables
 from chessreg.scheduling import status
 from tui.data.pages import Row
 
@@ -64,6 +63,6 @@ class AtHome(NamedTuple):
 def at_home(session: Session, since: datetime) -> AtHome:
     counts = overview(session)
     with session.database.read() as sql:
-        machines = {row["host"]: row for row in reversed(listing.machines(sql))}  # of each host the one seen last
+        machines = {row["host"]: row for row in reversed(read.machines(sql))}  # of each host the one seen last
         newest = sorted(machines.values(), key=lambda row: (row["running"] > 0, row["last_seen"]), reverse=True)
         return AtHome(counts, status.going(sql), newest, status.ended(sql, since))

@@ -143,7 +143,7 @@ def unknown(session: Session, form: Form) -> dict[str, str]:
                 if reference is not None and one.noun in FILES:
                     require_file(reference)
                 elif reference is not None:
-                    inputs.recipe(one.noun, reference)
+                    inputs.reference(one.noun, reference)
             except ChessregError as error:
                 found[one.key] = error.message + (f" ({error.hint})" if error.hint else "")
     return found

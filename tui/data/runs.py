@@ -8,9 +8,7 @@ from uuid import UUID
 
 from sqlalchemy import select
 
-from chessreg.registry import identity, lineage, tables
-from chessreg.registry import read as listing
-from chessreg.registry import run_filter as finding
+from chessreg.registry import identity, lineage, read, run_filter, tables
 from tui.data.pages import ChosenPages, KeysetPages, Pages, Row
 
 if TYPE_CHECKING:
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
     from chessreg.session import Session
 
 
-def runs(session: Session, text: str = "", sort: str = finding.NEWEST_FIRST, metrics: Sequence[str] = ()) -> Pages:
+def runs(session: Session, text: str = "", sort: str = run_filter.NEWEST_FIRST, metrics: Sequence[str] = ()) -> Pages:
     """The runs that fit the words (registry.run_filter says which), in this order; of `metrics` the last values.
 
     Raises BadInputError for a field or an order that there is not.
@@ -31,9 +29,9 @@ def runs(session: Session, text: str = "", sort: str = finding.NEWEST_FIRST, met
         def rows(sql: SqlSession, records: Sequence[tables.Run]) -> list[Row]:
             return summaries(sql, records, stale, metrics)
 
-        if text.split() or sort != finding.NEWEST_FIRST:
-            return ChosenPages(session, run, sql.scalars(finding.ids(sql, text, sort)).all(), rows)
-        where = finding.conditions(sql, text)
+        if text.split() or sort != run_filter.NEWEST_FIRST:
+            return ChosenPages(session, run, sql.scalars(run_filter.ids(sql, text, sort)).all(), rows)
+        where = run_filter.conditions(sql, text)
     return KeysetPages(session, run, (run.created_at, run.id), where=where, descending=True, rows=rows)
 
 
@@ -49,8 +47,8 @@ def summaries(
 ) -> list[Row]:
     """What `chessreg runs list` says of these runs, and no other run is looked at."""
     ids = [record.id for record in records]
-    shown, last = identity.shorts(ids), finding.metrics(sql, ids, metrics) if metrics else {}
+    shown, last = identity.shorts(ids), run_filter.metrics(sql, ids, metrics) if metrics else {}
     return [
         {**row, "short": shown[row["id"].hex], "metrics": last.get(row["id"], {})}
-        for row in listing.run_rows(sql, ids, stale=stale)
+        for row in read.run_rows(sql, ids, stale=stale)
     ]

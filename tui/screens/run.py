@@ -151,12 +151,11 @@ def read(session: Session, run_id: UUID) -> Shown:
     """Everything that the screen shows, in one go."""
     from sqlalchemy import select
 
-    from chessreg.registry import read as listing
-    from chessreg.registry import tables
+    from chessreg.registry import read, tables
     from tui.data.results import families_of, results
 
     with session.database.read() as sql:
-        run = listing.run(sql, run_id.hex)
+        run = read.run(sql, run_id.hex)
         families = sql.scalar(
             select(tables.KindRecord.families).where(
                 tables.KindRecord.name == run["kind"], tables.KindRecord.version == run["version"]

@@ -88,7 +88,7 @@ def test_an_external_model_has_a_name_and_no_weights(session):
     name_externals(session.database, report.run_id)
     assert session.query("elo by intervention").rows[0]["checkpoint"] == plain_name("org/model:abc") == "org-model"
     with pytest.raises(BadInputError, match="external model: its games are here, its weights are not"):
-        session.inputs.recipe("checkpoint", "org-model")
+        session.inputs.reference("checkpoint", "org-model")
 
 
 def test_external_models_are_passed_over_where_weights_are_compared(session):

@@ -16,14 +16,14 @@ from chessreg.registry import tables
 def load(session, **settings):
     """The intervention of these settings on the bigram model."""
     inputs = session.inputs
-    checkpoint, _ = inputs.checkpoint(inputs.recipe("checkpoint", "bigram"))
-    recipe = inputs.recipe("run:vector", settings.pop("vector"))
+    checkpoint, _ = inputs.checkpoint(inputs.reference("checkpoint", "bigram"))
+    recipe = inputs.reference("run:vector", settings.pop("vector"))
     return interventions.load(InterventionSettings(vector=recipe, **settings), checkpoint, inputs)
 
 
 def test_without_a_vector_there_is_no_intervention(session):
     inputs = session.inputs
-    checkpoint, _ = inputs.checkpoint(inputs.recipe("checkpoint", "bigram"))
+    checkpoint, _ = inputs.checkpoint(inputs.reference("checkpoint", "bigram"))
     assert interventions.load(InterventionSettings(), checkpoint, inputs) is None
 
 
@@ -71,7 +71,7 @@ def test_the_row_says_what_was_done(session, make_vectors):
     row = load(session, vector=vectors, scale=0.8, layers=(1,)).row
     assert row["source"] == "contrastive:white_elo"
     assert (row["layers"], row["scale"], row["positions"]) == ([1], 0.8, "all")
-    assert row["recipes"] == [session.inputs.recipe("run:vector", vectors)]
+    assert row["recipes"] == [session.inputs.reference("run:vector", vectors)]
     control = load(session, vector=vectors, control="random", control_seed=3).row
     assert (control["source"], control["detail"]["control_seed"]) == ("random", 3)
     assert describe_intervention(tables.Intervention(**row)) == "contrastive:white_elo x 0.8 at layers 1"

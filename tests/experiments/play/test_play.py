@@ -112,7 +112,9 @@ def test_legal_games_are_legal_and_know_the_legal_mass(session, play, color):
 
 def test_a_dry_run_plans_games_and_records_nothing(session):
     inputs = session.inputs
-    spec = PlaySpec(checkpoint=inputs.recipe("checkpoint", "bigram"), opponent="random", adjudication="none", games=7)
+    spec = PlaySpec(
+        checkpoint=inputs.reference("checkpoint", "bigram"), opponent="random", adjudication="none", games=7
+    )
     found = kind("play")
     assert found.units(spec, inputs) == 7
     estimate = found.estimate(spec, inputs)

@@ -206,7 +206,7 @@ def test_games_are_compared_with_the_training_games(session, play, tmp_path, mon
     from chessreg.experiments.play.kind import TrainingGames
     from chessreg.games.moves import move_hashes
 
-    assert TrainingGames.of(session.inputs, session.inputs.recipe("checkpoint", "bigram")) is None
+    assert TrainingGames.of(session.inputs, session.inputs.reference("checkpoint", "bigram")) is None
     play(games=4, policy="legal", move_limit=12)
     assert {game.detail["training_openings"] for game in rows(session, tables.Game)} == {None}
     played = {game.unit: game.moves for game in rows(session, tables.Game)}
@@ -227,10 +227,10 @@ def test_the_training_games_are_those_of_the_datasets_that_the_checkpoint_names(
 
     (tmp_path / "g.pgn").write_text('[Event "a"]\n\n1. e4 e5 *\n\n[Event "b"]\n\n1. d4 d5 2. c4 e6 *\n')
     add_dataset(session.database, session.store, [tmp_path / "g.pgn"], name="lm")
-    recipe = session.inputs.recipe("dataset", "lm")
+    recipe = session.inputs.reference("dataset", "lm")
     with session.database.write() as sql:
         sql.scalars(select(tables.Checkpoint)).one().training_datasets = [recipe]
-    known = TrainingGames.of(session.inputs, session.inputs.recipe("checkpoint", "bigram"))
+    known = TrainingGames.of(session.inputs, session.inputs.reference("checkpoint", "bigram"))
     board = chess.Board()
     for san in ("d4", "d5", "c4", "e6"):
         board.push_san(san)

@@ -8,7 +8,7 @@ STREAM = {"checkpoint": "reference", "dataset": "sample:fit", "first_ply": 6, "l
 
 
 def recipe(session, name):
-    return session.inputs.recipe("run:vector", name)
+    return session.inputs.reference("run:vector", name)
 
 
 def made(session, spec, name, **how):

@@ -83,7 +83,7 @@ def test_a_control_stands_in_a_vectors_place_in_an_intervention(world_session):
 
     run = made(world_session, VectorSpec(source="shuffled", of="skill", seed=2), "shuffled-2")
     inputs = world_session.inputs
-    checkpoint, _ = inputs.checkpoint(inputs.recipe("checkpoint", "reference"))
+    checkpoint, _ = inputs.checkpoint(inputs.reference("checkpoint", "reference"))
     found = load(InterventionSettings(vector=run, layers=(1,), scale=-2.0), checkpoint, inputs)
     assert found.row["source"] == "shuffled:white_elo"
     np.testing.assert_array_equal(found.directions[1], load_vector(inputs, run, 1))
@@ -95,7 +95,7 @@ def test_an_imported_vector_has_random_controls_but_no_labels_to_shuffle(world_s
 
     inputs = world_session.inputs
     files = ImportedVectorSpec(files=("sample",)).files
-    recipes = tuple(inputs.recipe("vector-file", file) for file in files)
+    recipes = tuple(inputs.reference("vector-file", file) for file in files)
     world_session.run(ImportedVectorSpec(files=recipes), name="imported")
     theirs = recipe(world_session, "imported")
     run = made(world_session, VectorSpec(source="random", of="imported", seed=1), "its-random")

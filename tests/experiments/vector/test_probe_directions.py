@@ -37,7 +37,7 @@ def test_the_vector_of_a_probe_run_has_unit_norm_unless_asked_otherwise(world_se
     unit = made(world_session, VectorSpec(source="probe", probe=f"{label}-probe"), f"{label}-unit")
     kept = made(world_session, VectorSpec(source="probe", probe=f"{label}-probe", normalise="none"), f"{label}-kept")
     for layer in (0, 1):
-        weight = load_probe(inputs, inputs.recipe("run:probe", f"{label}-probe"), layer).weight
+        weight = load_probe(inputs, inputs.reference("run:probe", f"{label}-probe"), layer).weight
         expected = weight[:, 0, -1] - (weight[:, 0, 0] if label == "skill" else 0)
         np.testing.assert_allclose(load_vector(inputs, kept, layer), expected, rtol=1e-5)
         found = load_vector(inputs, unit, layer)
@@ -55,7 +55,7 @@ def test_one_side_of_a_skill_probe_is_a_direction_of_its_own(world_session):
 
     world_session.run(ProbeSpec(cache="reference-fit", label="skill", epochs=1, first=2), name="sided")
     inputs = world_session.inputs
-    weight = load_probe(inputs, inputs.recipe("run:probe", "sided"), 1).weight
+    weight = load_probe(inputs, inputs.reference("run:probe", "sided"), 1).weight
     for side, expected in (("high", weight[:, 0, -1]), ("low", -weight[:, 0, 0])):
         spec = VectorSpec(source="probe", probe="sided", normalise="none", side=side)
         found = made(world_session, spec, f"sided-{side}")
