@@ -1,7 +1,8 @@
 """What can be wrong with work and its results, and what may be mended without asking anybody.
 
-Mending never removes a result: it tells the truth about attempts and jobs, takes in what waits, clears what crashed
-writers left in `tmp/`, and fetches or forgets the places of bytes.
+Mending never removes a result: it tells the truth about attempts, jobs and units, takes in what waits, clears what
+crashed writers left in `tmp/`, and fetches or forgets the places of bytes. Bytes that are not what was published, and
+groups of arrays that stand in each other's way, go into the bin; their units then count as not done.
 """
 
 from __future__ import annotations
@@ -10,22 +11,29 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from sqlalchemy import delete, select
 
-from chessreg.entities import gc
+from chessreg.entities import gc, groups
 from chessreg.errors import ChessregError
-from chessreg.registry import names, provenance, tables
+from chessreg.registry import names, tables
 from chessreg.registry.database import Database
+from chessreg.registry.machine import boot_id, pid_start
+from chessreg.registry.run_state import complete_units
 from chessreg.registry.tables import Cause, JobState
 from chessreg.runs import ingest, transfer, watch
+from chessreg.runs.kind import RESULT_TABLES
+from chessreg.runs.task import ranges
 from chessreg.scheduling import queue, worker
-from chessreg.scheduling.parcels import place_of
 from chessreg.scheduling.presence import Presence
-from store.errors import CorruptError, StoreError
+from store.errors import CorruptError, NotInStoreError, StoreError
 
 if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
     from store import Store
 
 
@@ -40,7 +48,7 @@ class Finding:
 
 
 def findings(database: Database, store: Store, registry: str, *, digests: bool = False) -> Iterator[Finding]:
-    """Everything that is wrong now; with `digests` every byte of every artefact is read again."""
+    """Everything that is wrong now; with `digests` every byte of every artefact and array is read again."""
     yield from waiting(database, store)  # first what tells of attempts, then what became of these
     yield from forgotten(database, store)
     yield from orphans(database)
@@ -49,6 +57,9 @@ def findings(database: Database, store: Store, registry: str, *, digests: bool =
     yield from leftovers(store)
     yield from unfinished_artefacts(database, store)
     yield from missing_files(database, store)
+    yield from torn_groups(database, store)
+    yield from damaged_groups(database, store, digests)
+    yield from beyond_units(database)
     if digests:
         yield from wrong_digests(database, store)
 
@@ -98,7 +109,7 @@ def unattended(database: Database, store: Store, registry: str) -> Iterator[Find
         found = worker.read(path)
         if found is None or path.parent.name in running or found.get("host") != socket.gethostname():
             continue
-        if found["boot_id"] == provenance.boot_id() and provenance.pid_start(found["pid"]) == found["started"]:
+        if found["boot_id"] == boot_id() and pid_start(found["pid"]) == found["started"]:
             if presence.who():
                 continue  # just started, and about to be noted
             yield Finding(
@@ -222,7 +233,7 @@ def written_here(database: Database, item: transfer.Item) -> bool:
 
 
 def missing(database: Database, store: Store, item: transfer.Item, uri: str | None) -> Finding:
-    path = place_of(item)
+    path = item.key
     if any(gc.was_at(binned, store) == path for binned in gc.in_bin(store)):
         detail = f"{item.what} is needed again, and lies in the bin of {store.root}"
         return Finding("files", detail, "chessreg gc --restore", lambda: gc.restore(store, path))
@@ -237,6 +248,84 @@ def missing(database: Database, store: Store, item: transfer.Item, uri: str | No
     return Finding(
         "files", f"{item.what} is not in {store.root}", "chessreg doctor --fix, else make it again", fetch_or_forget
     )
+
+
+def torn_groups(database: Database, store: Store) -> Iterator[Finding]:
+    """Runs whose groups of arrays do not hold, once each, the units that are said to be done."""
+    for run in groups.torn(database):
+        again = f"chessreg doctor --fix, then chessreg run --resume {run.run_id.hex[-6:]}"
+        yield Finding("units", run.wrong, again, partial(groups.mend, database, store, run))
+
+
+def damaged_groups(database: Database, store: Store, digests: bool) -> Iterator[Finding]:
+    """Groups of arrays here that lack a chunk; with `digests`, those of which any byte is not what was published."""
+    from store.arrays import Group
+
+    with database.read() as session:
+        known = [(table, row) for table in names.with_arrays() for row in session.scalars(select(table))]
+        session.expunge_all()
+    for table, row in known:
+        array = row.path.removeprefix("arrays/")
+        try:
+            found = Group(store.array(array))
+            if digests:
+                found.verify()
+            if found.digest != row.digest:
+                raise CorruptError(f"{row.path} is not the group that the registry knows")
+        except NotInStoreError:
+            continue  # another check says so, where it should be here
+        except CorruptError as error:
+            torn = groups.Torn(row.run_id, table, error.message)
+            item = transfer.Item(row.digest, error.message, row.bytes, array=array)
+            yield Finding(
+                "arrays", f"{error.message}, of run {row.run_id.hex[-6:]}",
+                f"chessreg doctor --digests --fix, then chessreg run --resume {row.run_id.hex[-6:]}",
+                partial(fetch_or_make_again, database, store, torn, item),
+            )  # fmt: skip
+        except StoreError as error:  # it cannot be read, or no group can have its name
+            yield Finding("arrays", f"{error.message}, of run {row.run_id.hex[-6:]}", error.hint or "chessreg pull")
+
+
+def fetch_or_make_again(database: Database, store: Store, of: groups.Torn, item: transfer.Item) -> str:
+    """Put a damaged group into the bin and pull it from where it is whole; else let its units be made again."""
+    assert item.array is not None
+    groups.into_bin(store, item.array)
+    try:
+        transfer.pull(database, store, [item])
+    except (ChessregError, StoreError):
+        return groups.mend(database, store, of, damaged=[f"arrays/{item.array}"])
+    return "fetched again"
+
+
+def beyond_units(database: Database) -> Iterator[Finding]:
+    """Rows of units that no attempt said it had done."""
+    with database.read() as session:
+        runs = session.scalars(select(tables.Run.id).where(tables.Run.completed_at.is_(None)).order_by(tables.Run.id))
+        for run_id in runs.all():
+            for family in RESULT_TABLES:
+                if units := units_beyond(session, family, run_id):
+                    yield Finding(
+                        "units",
+                        f"run {run_id.hex[-6:]} has {family} rows of {len(units)} units that are not done",
+                        "chessreg doctor --fix",
+                        partial(remove_rows, database, family, run_id),
+                    )
+
+
+def units_beyond(session: Session, family: str, run_id: UUID) -> set[int]:
+    """Units of a run that have rows in this result table and are not done."""
+    table = tables.Base.metadata.tables[family]
+    there = set(session.scalars(select(table.c.unit).where(table.c.run_id == run_id).distinct()))
+    return there - complete_units(session, run_id) if there else there
+
+
+def remove_rows(database: Database, family: str, run_id: UUID) -> None:
+    """Remove the rows of a run's units that are not done: whoever does them writes them again."""
+    table = tables.Base.metadata.tables[family]
+    with database.write() as session:
+        for start, stop in ranges(units_beyond(session, family, run_id)):
+            within = table.c.run_id == run_id, table.c.unit >= start, table.c.unit < stop
+            session.execute(delete(table).where(*within))
 
 
 def wrong_digests(database: Database, store: Store) -> Iterator[Finding]:
@@ -256,7 +345,7 @@ def mend(finding: Finding) -> str:
         return "not by itself"
     began = time.monotonic()
     try:
-        finding.fix()
+        came = finding.fix()
     except (ChessregError, StoreError) as error:
         return error.message
-    return f"mended in {time.monotonic() - began:.1f} s"
+    return f"mended in {time.monotonic() - began:.1f} s" + (f"; {came}" if came and isinstance(came, str) else "")

@@ -32,6 +32,18 @@ class BadInputError(ChessregError):
     exit_code = 4
 
 
+DAMAGE: tuple[type[Exception], ...] = (
+    *(ArithmeticError, AssertionError, AttributeError, EOFError, LookupError),
+    *(NotImplementedError, RuntimeError, TypeError, ValueError),
+)
+"""What reading raises at a file that is damaged, or says what cannot be: anything but our own errors, those of the
+operating system and too little memory."""
+
+
+class DivergedError(ChessregError, FloatingPointError):
+    """Numbers that are no numbers: NaN or infinite activations, logits or weights. The attempt ends as `diverged`."""
+
+
 def told(error: BaseException) -> tuple[str, str, int]:
     """What to say of any error: message, hint, exit status. Those of chessreg and of the store have their own words."""
     if hasattr(error, "message") and hasattr(error, "hint"):
@@ -45,6 +57,8 @@ def told(error: BaseException) -> tuple[str, str, int]:
         return f"{error.strerror or error}{where}", hint, 1
     if isinstance(error, MemoryError):
         return "out of memory", "", 1
+    if isinstance(error, FloatingPointError):  # of the trainer, which imports nothing of chessreg
+        return f"training diverged: {first_line(error)}", "a smaller --learning-rate or --grad-clip", 1
     return (
         f"unexpected {type(error).__name__}: {first_line(error)}",
         "this is a fault in chessreg; --debug shows where",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable
 from typing import Any, Never, TypeVar
 
-from chessreg.errors import NotFoundError
+from chessreg.errors import BadInputError, NotFoundError
 
+# The names that users give: of things, parts of datasets, outputs, kinds. They become parts of paths and commands.
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,3 +61,13 @@ class Registry(dict[str, T]):
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(self) or 'none'}"
         example = f"; for example {self.example}" if self.example else ""
         raise NotFoundError(f"there is no {self.noun} {name!r}", hint + example)
+
+
+def checked_name(what: str, name: str) -> str:
+    """The name itself. Raises BadInputError, with `what` it would be of, for what cannot be one."""
+    if not NAME.fullmatch(name):
+        shown = name if len(name) <= 80 else f"{name[:77]}…"
+        raise BadInputError(
+            f"{shown!a} cannot be the name of {what}", "use up to 100 letters, digits and ._+-, a letter or digit first"
+        )
+    return name

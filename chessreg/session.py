@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from chessreg.registry.database import Database
-from chessreg.registry.urls import place_of, store_path_of
+from chessreg.registry.engines import place_of, store_path_of
 
 if TYPE_CHECKING:
     from chessreg.games.dataset import Games
     from chessreg.models.language_model import LanguageModel
     from chessreg.queries.result import QueryResult
+    from chessreg.runs.attempt import RunReport
     from chessreg.runs.inputs import Inputs
-    from chessreg.runs.runner import RunReport
+    from chessreg.runs.kind import Kind
     from chessreg.runs.spec import ExecutionOptions, Spec
     from store import Store
 
@@ -35,6 +36,7 @@ class Session:
 
     def close(self) -> None:
         self.database.close()
+        self.store.release()
 
     @property
     def inputs(self) -> Inputs:
@@ -49,17 +51,18 @@ class Session:
         spec: Spec,
         options: ExecutionOptions | None = None,
         *,
-        kind: str | None = None,
+        kind: str | Kind | None = None,
         name: str | None = None,
         given: tuple[str, ...] | None = None,
         on_progress: Callable[[float, str], None] = lambda fraction, text: None,
     ) -> RunReport:
         """Do what is missing of a spec's run; a finished spec does nothing. `name` names the run.
 
-        The kind follows from the spec's class; `kind` is needed only for a kind of one's own file.
+        The kind follows from the spec's class; `kind` is needed only for a kind of one's own file: its path, which
+        is then trusted (`runs.trust`), or the kind itself.
         """
         from chessreg.registry import names
-        from chessreg.runs import runner
+        from chessreg.runs import attempt
         from chessreg.runs.kind import of_spec
 
         found = of_spec(spec, kind)
@@ -74,7 +77,7 @@ class Session:
                 with self.database.write() as session:
                     names.say(session, "run", run_id, "name", name)
 
-        report = runner.run(
+        report = attempt.run(
             found,
             spec,
             options or found.options(),
@@ -94,7 +97,7 @@ class Session:
         spec: Spec,
         options: ExecutionOptions | None = None,
         *,
-        kind: str | None = None,
+        kind: str | Kind | None = None,
         name: str | None = None,
         **asked: Any,
     ) -> UUID | None:
@@ -103,12 +106,12 @@ class Session:
         Returns the launch's id (what `chessreg wait` takes), None when there is nothing to do.
         """
         from chessreg.runs.kind import of_spec
-        from chessreg.scheduling.launch import Order, enqueue, plan
+        from chessreg.scheduling.launch import Order, launch
         from chessreg.scheduling.presence import Presence
 
         found = of_spec(spec, kind)
         order = Order(found, spec, options or found.options(), tuple(sorted(spec.model_fields_set)), name, **asked)
-        group = enqueue(plan([order], self.database, self.store), self.database, self.store)
+        group, _ = launch([order], self.database, self.store)
         if group is not None:
             Presence(self.store).start(self.database.url)
         return group
@@ -152,11 +155,13 @@ class Session:
 
         return load_vector(self.inputs, self.inputs.reference("run:vector", reference), layer)
 
-    def cache(self, reference: str) -> Any:
-        """The activations of a cache run: `.batches(layer=5)`, `.read(layer=5)`."""
+    def cache(self, reference: str, hook_point: str | None = None) -> Any:
+        """The activations of a cache run: `.batches(layer=5)`, `.read(layer=5)`; after each block, or at another hook
+        point of each layer, as `blocks.*.hook_resid_pre`."""
         from chessreg.entities.cache import load_cache
+        from chessreg.models.hook_points import RESID_POST
 
-        return load_cache(self.inputs, self.inputs.reference("run:cache", reference))
+        return load_cache(self.inputs, self.inputs.reference("run:cache", reference), pattern=hook_point or RESID_POST)
 
 
 def open_session(registry: str | None = None, store: str | Path | None = None, create: bool = True) -> Session:

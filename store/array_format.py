@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from store.errors import StoreError
+from store.errors import CorruptError, StoreError
 
 if TYPE_CHECKING:
     from store.store import Store
 
 FORMAT = 1
 CHUNK_BYTES = 4 << 20
+METADATA_BYTES = 64 << 20  # a file of metadata has at most; one digest a chunk is in it
 INDEX = ("game", "token", "ply")
 FLOAT_FILL = "NaN"
 _HOOK_POINT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
@@ -117,6 +118,29 @@ def groups(store: Store, spec: Mapping[str, Any]) -> list[Path]:
 def group_digest(attributes: Mapping[str, Any]) -> str:
     """The sha256 that stands for a whole group: over its attributes, which hold the digest of every chunk."""
     return hashlib.sha256(canonical({k: v for k, v in attributes.items() if k != "digest"})).hexdigest()
+
+
+def files_of(metadata: bytes, digest: str | None) -> dict[str, int]:
+    """The files of a group with this `zarr.json` from another store → bytes that each has at most.
+
+    Raises CorruptError unless the metadata is a group's and belongs to `digest` (None: to the one that it names).
+    """
+    try:
+        attributes = json.loads(metadata)["attributes"]
+        names = [*map(array_name, check_hook_points(attributes["hook_points"])), *INDEX]
+        rows, width, size = int(attributes["rows"]), int(attributes["d_model"]), TYPES[attributes["logical_dtype"]]
+        chunks = {name: len(attributes["chunks"][name]) for name in names}
+        found = group_digest(attributes)
+        if found != (attributes["digest"] if digest is None else digest):
+            raise CorruptError(f"the metadata of this array is of digest {found[:12]}, not as expected")
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError, AttributeError) as error:
+        raise CorruptError(f"the metadata of this array is damaged: {error}") from error
+    files = dict.fromkeys(["zarr.json", "layers/zarr.json", *(f"{name}/zarr.json" for name in names)], METADATA_BYTES)
+    for name in names:
+        bytes_of_row = width * size.storage.itemsize if name.startswith("layers/") else INDEX_TYPE.storage.itemsize
+        for chunk in range(chunks[name]):
+            files[chunk_file(name, chunk)] = max(rows, 1) * bytes_of_row
+    return files
 
 
 def to_bfloat16(values: np.ndarray) -> np.ndarray:

@@ -18,8 +18,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from store.errors import CorruptError, NotInStoreError, StoreError
-from store.files import explained, fsync_path, fsync_tree, sha256_file, write_synced
-from store.staging import discard, staged_kind, staging_path
+from store.files import (
+    discard,
+    explained,
+    fsync_path,
+    fsync_tree,
+    safe_name,
+    safe_path,
+    sha256_file,
+    staged_kind,
+    staging_path,
+    write_synced,
+)
 
 if TYPE_CHECKING:
     from store.store import Store
@@ -45,6 +55,33 @@ class Artefact:
         if len(files) != 1:
             raise StoreError(f"artefact {self.digest[:12]} has {len(files)} files, not one")
         return self.path / files[0]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a manifest says: the kind, and of each file its path, bytes and sha256."""
+
+    kind: str
+    files: tuple[tuple[str, int, str], ...]
+
+
+def parse_manifest(content: bytes, digest: str) -> Manifest:
+    """A manifest from another store. Raises CorruptError unless it is one and all that it lists belongs to `digest`,
+    StoreError when it lists what cannot be a file here."""
+    try:
+        record = json.loads(content)
+        kind = safe_name("kind", str(record["kind"]))
+        files = tuple((str(name), int(size), str(sha)) for name, size, sha in record["files"])
+        found = _digest(list(files))
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
+        raise CorruptError(f"the manifest of artefact {digest[:12]} is damaged") from error
+    if found != digest:
+        raise CorruptError(f"artefact {digest[:12]}: its manifest does not belong to it")
+    for name, size, sha in files:
+        safe_path(name)
+        if name == MANIFEST or size < 0 or not _DIGEST.match(sha):
+            raise CorruptError(f"the manifest of artefact {digest[:12]} is damaged")
+    return Manifest(kind, files)
 
 
 @contextlib.contextmanager
@@ -79,12 +116,16 @@ def publish(store: Store, folder: Path, expect: str | None = None) -> Artefact:
         if (folder / MANIFEST).exists():
             raise StoreError(f"{MANIFEST} is the store's own file: an artefact cannot bring one")
         files = _manifest(folder)
+        for name, _, _ in files:
+            safe_path(name)
         digest = _digest(files)
         if expect is not None and digest != expect:
             raise CorruptError(f"the content of this {kind} has digest {digest[:12]}, not {expect[:12]} as expected")
         target = _target(store, digest)
         if _intact(store, digest):
             discard(folder)
+            fsync_path(target.parent)  # whoever renamed it may have ended before this
+            fsync_path(store.artefacts)
             return describe(store, digest)
         fsync_tree(folder)
         if _manifest(folder, from_disk=True) != files:
@@ -123,8 +164,35 @@ def add(store: Store, source: Path, kind: str, expect: str | None = None) -> Art
         return publish(store, folder, expect)
 
 
+def lend(store: Store, source: Path, kind: str, name: str = "") -> str:
+    """Copy one file (`name`: what to call it) aside and return the digest that its artefact has, or would have.
+
+    This process finds it by that digest as if it were published; nobody else sees it.
+    """
+    import shutil
+
+    name = safe_path(name or source.name)
+    with stage(store, kind) as folder:
+        shutil.copyfile(source, folder / name)
+        files = _manifest(folder)
+        digest = _digest(files)
+        if digest in store.lent or _intact(store, digest):
+            discard(folder)
+        else:
+            store.lent[digest] = Artefact(digest, kind, sum(size for _, size, _ in files), folder)
+    return digest
+
+
+def release(lent: dict[str, Artefact]) -> None:
+    """Remove what was lent and not published."""
+    while lent:
+        discard(lent.popitem()[1].path)
+
+
 def path(store: Store, digest: str) -> Path:
     """The folder of an artefact's files. Raises NotInStoreError."""
+    if digest in store.lent:
+        return store.lent[digest].path
     target = _target(store, digest)
     if not (target / MANIFEST).is_file():
         raise NotInStoreError(f"artefact {digest[:12]} is not in the store {store.root}")
@@ -133,11 +201,13 @@ def path(store: Store, digest: str) -> Path:
 
 def exists(store: Store, digest: str) -> bool:
     """Whether the artefact is here; its bytes are not read."""
-    return (_target(store, digest) / MANIFEST).is_file()
+    return digest in store.lent or (_target(store, digest) / MANIFEST).is_file()
 
 
 def describe(store: Store, digest: str) -> Artefact:
     """What is recorded of an artefact. Raises NotInStoreError, CorruptError."""
+    if digest in store.lent:
+        return store.lent[digest]
     record = _record(path(store, digest))
     return Artefact(digest, record["kind"], record["bytes"], _target(store, digest))
 
@@ -145,6 +215,8 @@ def describe(store: Store, digest: str) -> Artefact:
 def verify(store: Store, digest: str) -> Artefact:
     """Read every byte again. Raises CorruptError naming the first file that differs, NotInStoreError."""
     folder = path(store, digest)
+    if digest in store.lent:
+        return store.lent[digest]
     record = _record(folder)
     with explained(f"read artefact {digest[:12]}"):
         expected = {name: (size, sha) for name, size, sha in record["files"]}
@@ -172,10 +244,15 @@ def list_all(store: Store, kind: str | None = None) -> list[Artefact]:
     return found
 
 
-def _target(store: Store, digest: str) -> Path:
+def key(digest: str) -> str:
+    """Where an artefact lies below the root of any store. Raises NotInStoreError for what is no digest."""
     if not _DIGEST.match(digest):
-        raise NotInStoreError(f"{digest!r} is not a digest: 64 hexadecimal digits")
-    return store.artefacts / digest[:2] / digest
+        raise NotInStoreError(f"{digest!a} is not a digest: 64 hexadecimal digits")
+    return f"artefacts/{digest[:2]}/{digest}"
+
+
+def _target(store: Store, digest: str) -> Path:
+    return store.root / key(digest)
 
 
 def _intact(store: Store, digest: str) -> bool:

@@ -1,4 +1,8 @@
-"""Files that survive a crash: fsync in the right order, digests, and OS errors told in one line."""
+"""Files that survive a crash: fsync in the right order, digests, and OS errors told in one line.
+
+Everything is written in `tmp/` before one rename makes it visible. A staging name is `<kind>~<host>~<pid>~<random>`, so
+that what a crashed writer left says whose it was.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,17 @@ import contextlib
 import errno
 import os
 import re
+import stat
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from store.errors import StoreError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_SHARED = stat.S_ISGID | stat.S_IWGRP
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
 
 
@@ -32,11 +40,67 @@ def explained(action: str) -> Iterator[None]:
         raise StoreError(f"cannot {action}: {reason}", hint) from error
 
 
+def keep_private(shared_by: Path | None = None) -> None:
+    """Let what this process makes from here on be its user's alone (0600, folders 0700), whatever the umask was; or
+    also its group's (0660, 0770), where the folder `shared_by` is shared. For a program's beginning, not for a library.
+    """
+    os.umask(0o007 if shared_by is not None and is_shared(shared_by) else 0o077)
+
+
+def is_shared(folder: Path) -> bool:
+    """Whether what is made in this folder is for its group too: it has the setgid bit and the group may write in it
+    (`chmod 2770`). Of a folder that is not there yet, what the folder above it says.
+    """
+    for place in (folder, *folder.parents):
+        with contextlib.suppress(OSError):
+            return place.stat().st_mode & _SHARED == _SHARED
+    return False
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it that are missing, for its user alone, or shared if the one above is.
+
+    Raises OSError.
+    """
+    for folder in reversed((path, *path.parents)):
+        if not folder.is_dir():
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir(mode=0o700)
+                folder.chmod(0o2770 if is_shared(folder.parent) else 0o700)
+    path.mkdir(exist_ok=True)  # raises for a file
+
+
+def make_file(path: Path) -> None:
+    """Make an empty file for its user alone, or shared if its folder is; one that is there stays as it is."""
+    with contextlib.suppress(FileExistsError):
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.fchmod(handle, 0o660 if is_shared(path.parent) else 0o600)
+        finally:
+            os.close(handle)
+
+
 def safe_name(what: str, name: str) -> str:
     """`name` itself if it can be part of a file name on any system, else StoreError."""
     if not _NAME.match(name) or len(name) > 120:
         raise StoreError(f"{what} {name!r} cannot be part of a file name", "use letters, digits, - and _")
     return name
+
+
+def safe_path(path: object) -> str:
+    """`path` itself if it can be a file's below some folder on any system, else StoreError.
+
+    Its parts are apart by `/`. None is empty, `.` or `..`, begins with a dash or is longer than 255 bytes; none has a
+    colon, a backslash, a control character, or anything that is not in NFC.
+    """
+    import unicodedata
+
+    parts = path.split("/") if isinstance(path, str) else [""]
+    for part in parts:
+        wrong = part in ("", ".", "..") or part.startswith("-") or not part.isprintable() or set(part) & set(":\\")
+        if wrong or len(part.encode(errors="replace")) > 255 or unicodedata.normalize("NFC", part) != part:
+            raise StoreError(f"{path!a} cannot be the path of a file in a store", "name it with letters, digits, . - _")
+    return "/".join(parts)
 
 
 def fsync_path(path: Path) -> None:
@@ -81,3 +145,136 @@ def write_synced(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+DAY = 86_400.0
+_ALIVE_FOR = 7 * DAY  # after this long without a write, a living process of that number is taken for a stranger
+
+
+@dataclass(frozen=True)
+class Staging:
+    """A file or folder in `tmp/`; `age` is seconds since its newest write."""
+
+    path: Path
+    kind: str
+    host: str
+    pid: int
+    age: float
+
+
+def hostname() -> str:
+    """This machine's name, with only characters that a file name can hold."""
+    return re.sub(r"[^A-Za-z0-9.-]", "-", os.uname().nodename) or "unnamed"
+
+
+def staging_path(tmp: Path, kind: str) -> Path:
+    """A fresh path in `tmp/` for this process; nothing is created."""
+    return tmp / f"{safe_name('kind', kind)}~{hostname()}~{os.getpid()}~{os.urandom(8).hex()}"
+
+
+def staged_kind(path: Path) -> str:
+    """The kind that a staging path was made for."""
+    parts = path.name.split("~")
+    if len(parts) != 4:
+        raise StoreError(f"{path} is not a staging folder of this store", "make one with store.stage(kind)")
+    return parts[0]
+
+
+def stale(tmp: Path, older_than: float = DAY) -> list[Staging]:
+    """What lies in `tmp/` unwritten for `older_than` seconds and has no living owner on this machine; oldest first."""
+    here, now, found = hostname(), time.time(), []
+    for path in tmp.iterdir():
+        parts = path.name.split("~")
+        if len(parts) != 4 or not parts[2].isdigit():
+            continue
+        kind, host, pid = parts[0], parts[1], int(parts[2])
+        age = now - _newest(path)
+        if age >= older_than and not (host == here and _alive(pid) and age < _ALIVE_FOR):
+            found.append(Staging(path, kind, host, pid, age))
+    return sorted(found, key=lambda staging: -staging.age)
+
+
+def clean(tmp: Path, older_than: float = DAY) -> list[Staging]:
+    """Remove what `stale` lists and return it."""
+    found = stale(tmp, older_than)
+    with explained("clean the staging folder"):
+        for staging in found:
+            discard(staging.path)
+    return found
+
+
+def discard(path: Path) -> None:
+    """Remove a staging file or folder; what somebody else removed meanwhile is no error."""
+    if path.is_dir() and not path.is_symlink():
+        import shutil
+
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+class WriterLock:
+    """An exclusive lock in `tmp/` that ends with its holder, however that dies. Refused at once, never waited for.
+
+    On file systems without locks nothing is held: the rename at publication still lets only the first writer win.
+    """
+
+    def __init__(self, tmp: Path, name: str) -> None:
+        self._path = tmp / f"{name}.lock"
+        self._handle = -1
+        with explained(f"lock {name}"):
+            while not self._acquire(name):
+                pass
+
+    def _acquire(self, name: str) -> bool:
+        import fcntl
+
+        handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(handle, 200, 0).decode(errors="replace").strip() or "another process"
+            os.close(handle)
+            raise StoreError(f"{name} is being written by {holder}", "wait for it, or stop that process") from None
+        except OSError:  # no locks here
+            os.close(handle)
+            return True
+        try:  # the last holder may have removed the file between our open and our lock: then we hold nothing
+            if not os.path.samestat(os.fstat(handle), os.stat(self._path)):
+                raise FileNotFoundError
+        except FileNotFoundError:
+            os.close(handle)
+            return False
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"process {os.getpid()} on {hostname()}\n".encode(), 0)
+        self._handle = handle
+        return True
+
+    def release(self) -> None:
+        """Give the lock back; more than once is fine."""
+        if self._handle >= 0:
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+            os.close(self._handle)
+            self._handle = -1
+
+
+def _newest(path: Path) -> float:
+    newest = 0.0
+    with contextlib.suppress(FileNotFoundError):
+        newest = path.lstat().st_mtime
+        for parent, folders, names in os.walk(path):
+            for name in (*folders, *names):
+                with contextlib.suppress(FileNotFoundError):
+                    newest = max(newest, (Path(parent) / name).lstat().st_mtime)
+    return newest
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

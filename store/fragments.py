@@ -24,8 +24,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from store.errors import CorruptError, NotInStoreError, StoreError
-from store.files import explained, fsync_path, safe_name, write_synced
-from store.staging import discard, hostname, staging_path
+from store.files import discard, explained, fsync_path, hostname, safe_name, staging_path, write_synced
 
 if TYPE_CHECKING:
     from store.store import Store
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 SUFFIX = ".jsonl.zst"
+LARGEST = 1 << 30  # bytes unpacked; writers begin another after 16 MiB, or when a unit is whole
 Rows = list[dict[str, Any]]
 
 
@@ -74,6 +74,8 @@ class Fragment:
         except OSError as error:
             raise StoreError(f"cannot read fragment {self.name}: {error.strerror}") from error
         try:
+            if zstandard.frame_content_size(packed) > LARGEST:
+                raise ValueError("it says that it is larger than a fragment can be")
             text = zstandard.ZstdDecompressor().decompress(packed, allow_extra_data=False)
             body, _, last = text[:-1].rpartition(b"\n")
             footer = json.loads(last)
@@ -90,9 +92,11 @@ class Fragment:
             lines = json.loads(
                 b"[" + body.replace(b"\n", b",") + b"]", object_hook=decode_bytes if HAS_BYTES in body else None
             )
+            if not all(isinstance(line["t"], str) and isinstance(line["row"], dict) for line in lines):
+                raise ValueError("a line of it is no row")
             if len(lines) != footer["end"] or header["run"] != self.run_id:
                 raise ValueError("it is not what its name and footer say")
-        except (zstandard.ZstdError, ValueError, KeyError, TypeError) as error:
+        except (zstandard.ZstdError, ValueError, LookupError, TypeError, RecursionError) as error:
             raise CorruptError(f"fragment {self.name} is damaged: {error}") from error
         return header, lines
 
@@ -230,6 +234,8 @@ def mark_ingested(store: Store, fragment: Fragment, *, keep: bool = True) -> Non
                 return
             folder = store.ingested / fragment.run_id
             folder.mkdir(exist_ok=True)
+            if not any(folder.iterdir()):  # new, or its maker ended before this: else what is kept in it is not kept
+                fsync_path(store.ingested)
             fragment.path.rename(folder / fragment.name)
             fsync_path(folder)
         except FileNotFoundError:

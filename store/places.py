@@ -6,34 +6,45 @@ visible here; what it is given is complete there, or not there.
 
 from __future__ import annotations
 
-import json
-import shutil
+import os
+import stat
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from store import artefacts
 from store.errors import CorruptError, NotInStoreError, StoreError
-from store.files import explained, fsync_path, fsync_tree
-from store.staging import discard, staging_path
+from store.files import discard, explained, fsync_path, fsync_tree, safe_name, staging_path
 from store.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
 ZARR = "zarr.json"  # of a group: written last, so that a group with one is whole
+PIECE = 16 << 20  # bytes read at once
+SMALL = 64 << 20  # bytes that a file of metadata has at most
 
 
-class Place(Protocol):
+def array_key(name: str) -> str:
+    return f"arrays/{safe_name('the name of an array', name)}"
+
+
+class Source(Protocol):
+    """Somewhere to pull from."""
+
+    def has_artefact(self, digest: str) -> bool: ...
+    def has_array(self, name: str) -> bool: ...
+    def get_artefact(self, store: Store, digest: str) -> None: ...
+    def get_array(self, store: Store, name: str, digest: str) -> None: ...
+
+
+class Place(Source, Protocol):
     """Somewhere to push to and pull from."""
 
     def artefact_uri(self, digest: str) -> str: ...
     def array_uri(self, name: str) -> str: ...
-    def has_artefact(self, digest: str) -> bool: ...
-    def has_array(self, name: str) -> bool: ...
     def put_artefact(self, store: Store, digest: str) -> None: ...
     def put_array(self, store: Store, name: str) -> None: ...
-    def get_artefact(self, store: Store, digest: str) -> None: ...
-    def get_array(self, store: Store, name: str, digest: str) -> None: ...
 
 
 def place(where: str, *, create: bool = False) -> Place:
@@ -44,38 +55,151 @@ def place(where: str, *, create: bool = False) -> Place:
     return Folder(Store.create(root) if create else Store(root))
 
 
-class Folder:
+class Objects(ABC):
+    """A source that is read object by object: the keys are the paths of a store's files, relative to its root.
+
+    What it gives is not trusted. Its names are checked before they are joined to a path of ours, only files that a
+    digest speaks for are asked for, no more bytes are read than there should be, and a file that is not listed, or is a
+    link, is refused. Raises NotInStoreError for what is not there, CorruptError for what is not as its digest says.
+    """
+
+    url: str  # for messages
+
+    @abstractmethod
+    def _exists(self, key: str) -> bool: ...
+
+    @abstractmethod
+    def _keys(self, prefix: str) -> Iterable[str]:
+        """The keys that begin with `prefix/`."""
+
+    @abstractmethod
+    def _read(self, key: str) -> Iterator[bytes]:
+        """An object in pieces. Raises NotInStoreError."""
+
+    def has_artefact(self, digest: str) -> bool:
+        return self._exists(f"{artefacts.key(digest)}/{artefacts.MANIFEST}")
+
+    def has_array(self, name: str) -> bool:
+        return self._exists(f"{array_key(name)}/{ZARR}")
+
+    def get_artefact(self, store: Store, digest: str) -> None:
+        key = artefacts.key(digest)
+        manifest = artefacts.parse_manifest(self._small(f"{key}/{artefacts.MANIFEST}"), digest)
+        self._only(key, {artefacts.MANIFEST, *(name for name, _, _ in manifest.files)})
+        with store.stage(manifest.kind) as folder:
+            for name, size, _ in manifest.files:
+                self._get(f"{key}/{name}", folder / name, size)
+            store.publish(folder, expect=digest)
+
+    def get_array(self, store: Store, name: str, digest: str | None = None) -> None:
+        """Read every chunk of the copy again before it is visible; `digest` is the group's, where it is known."""
+        from store.array_format import files_of
+        from store.arrays import ActivationArray
+
+        store.require_writable()
+        target, key = store.array(name), array_key(name)
+        if (target / ZARR).is_file():
+            fsync_path(store.arrays)  # whoever renamed it may have ended before this
+            return
+        listed = files_of(self._small(f"{key}/{ZARR}"), digest)
+        self._only(key, listed)
+        aside = staging_path(store.tmp, "array")
+        with explained(f"copy array {name}"):
+            try:
+                for file, size in listed.items():
+                    self._get(f"{key}/{file}", aside / file, size, exactly=False)
+                fsync_tree(aside)
+                (found,) = ActivationArray.open(aside).verify()
+                if digest is not None and found != digest:
+                    raise CorruptError(f"array {name} has digest {found[:12]}, not {digest[:12]} as expected")
+                try:
+                    aside.rename(target)
+                except OSError:
+                    if not (target / ZARR).is_file():  # else another process has just copied it
+                        raise
+                fsync_path(store.arrays)
+            finally:
+                discard(aside)
+
+    def _only(self, key: str, listed: Collection[str]) -> None:
+        """Raise CorruptError for a file that nothing lists."""
+        for found in self._keys(key):
+            if (name := found.removeprefix(f"{key}/")) not in listed:
+                raise CorruptError(f"{key} at {self.url} has a file that is not listed: {name!a}")
+
+    def _small(self, key: str) -> bytes:
+        """A file of metadata."""
+        content = b""
+        for piece in self._read(key):
+            content += piece
+            if len(content) > SMALL:
+                raise CorruptError(f"{key} at {self.url} is larger than metadata can be")
+        return content
+
+    def _get(self, key: str, target: Path, size: int, exactly: bool = True) -> None:
+        """Write an object of `size` bytes, or of no more than that. Raises CorruptError for another size."""
+        target.parent.mkdir(parents=True, exist_ok=True)
+        left = size
+        with explained(f"write {target}"), target.open("xb") as file:
+            for piece in self._read(key):
+                left -= len(piece)
+                if left < 0:
+                    break
+                file.write(piece)
+        if left < 0 or (exactly and left):
+            raise CorruptError(f"{key} at {self.url} is not {size} bytes long")
+
+
+class Folder(Objects):
     """A store in a folder that several machines mount, or a stick that is carried."""
 
     def __init__(self, store: Store) -> None:
-        self.store = store
+        self.store, self.url = store, str(store.root)
 
     def artefact_uri(self, digest: str) -> str:
-        return str(self.store.artefacts / digest[:2] / digest)
+        return str(self.store.root / artefacts.key(digest))
 
     def array_uri(self, name: str) -> str:
-        return str(self.store.arrays / name)
-
-    def has_artefact(self, digest: str) -> bool:
-        return self.store.exists(digest)
-
-    def has_array(self, name: str) -> bool:
-        return (self.store.arrays / name / ZARR).is_file()
+        return str(self.store.array(name))
 
     def put_artefact(self, store: Store, digest: str) -> None:
-        self.store.add(store.path(digest), store.artefact(digest).kind, expect=digest)
+        Folder(store).get_artefact(self.store, digest)
 
     def put_array(self, store: Store, name: str) -> None:
-        copy_array(store.arrays / name, self.store, name)
+        Folder(store).get_array(self.store, name)
 
-    def get_artefact(self, store: Store, digest: str) -> None:
-        store.add(self.store.path(digest), self.store.artefact(digest).kind, expect=digest)
+    def _exists(self, key: str) -> bool:
+        return (self.store.root / key).is_file()
 
-    def get_array(self, store: Store, name: str, digest: str) -> None:
-        copy_array(self.store.arrays / name, store, name, digest)
+    def _keys(self, prefix: str) -> Iterator[str]:
+        root = self.store.root
+        for parent, folders, files in os.walk(root / prefix):
+            for name in (*folders, *files):
+                path = Path(parent) / name
+                if not self._plain(path, stat.S_ISREG if name in files else stat.S_ISDIR):
+                    raise CorruptError(f"{path} is a link or a special file: a store holds plain files only")
+                if name in files:
+                    yield path.relative_to(root).as_posix()
+
+    def _read(self, key: str) -> Iterator[bytes]:
+        path = self.store.root / key
+        try:
+            if path.resolve() != self.store.root.resolve() / key or not self._plain(path, stat.S_ISREG):
+                raise CorruptError(f"{path} is a link or a special file: a store holds plain files only")
+            with path.open("rb") as file:
+                while piece := file.read(PIECE):
+                    yield piece
+        except FileNotFoundError:
+            raise NotInStoreError(f"{key} does not exist in {self.url}") from None
+        except OSError as error:
+            raise StoreError(f"cannot read {path}: {error.strerror}") from error
+
+    @staticmethod
+    def _plain(path: Path, is_such: Callable[[int], bool]) -> bool:
+        return is_such(path.lstat().st_mode)
 
 
-class Bucket:
+class Bucket(Objects):
     """An object store by URL, through obstore: `s3://bucket/prefix`, `gs://…`, `az://…`, credentials as usual there."""
 
     def __init__(self, url: str) -> None:
@@ -91,42 +215,16 @@ class Bucket:
             raise StoreError(f"cannot open {url}: {error}") from error
 
     def artefact_uri(self, digest: str) -> str:
-        return f"{self.url}/artefacts/{digest[:2]}/{digest}"
+        return f"{self.url}/{artefacts.key(digest)}"
 
     def array_uri(self, name: str) -> str:
-        return f"{self.url}/arrays/{name}"
-
-    def has_artefact(self, digest: str) -> bool:
-        return self._exists(f"artefacts/{digest[:2]}/{digest}/{artefacts.MANIFEST}")
-
-    def has_array(self, name: str) -> bool:
-        return self._exists(f"arrays/{name}/{ZARR}")
+        return f"{self.url}/{array_key(name)}"
 
     def put_artefact(self, store: Store, digest: str) -> None:
-        self._put(store.path(digest), f"artefacts/{digest[:2]}/{digest}", last=artefacts.MANIFEST)
+        self._put(store.path(digest), artefacts.key(digest), last=artefacts.MANIFEST)
 
     def put_array(self, store: Store, name: str) -> None:
-        self._put(store.arrays / name, f"arrays/{name}", last=ZARR)
-
-    def get_artefact(self, store: Store, digest: str) -> None:
-        key = f"artefacts/{digest[:2]}/{digest}"
-        try:
-            kind = str(json.loads(self._bytes(f"{key}/{artefacts.MANIFEST}"))["kind"])
-        except (ValueError, KeyError) as error:
-            raise CorruptError(f"the manifest of {digest[:12]} at {self.url} is damaged") from error
-        with store.stage(kind) as folder:
-            self._get(key, folder)
-            (folder / artefacts.MANIFEST).unlink(missing_ok=True)
-            store.publish(folder, expect=digest)
-
-    def get_array(self, store: Store, name: str, digest: str) -> None:
-        store.require_writable()
-        aside = staging_path(store.tmp, "array")
-        try:
-            self._get(f"arrays/{name}", aside)
-            copy_array(aside, store, name, digest)
-        finally:
-            discard(aside)
+        self._put(store.array(name), array_key(name), last=ZARR)
 
     # -- objects --------------------------------------------------------------------------------------------------
 
@@ -139,9 +237,9 @@ class Bucket:
             raise StoreError(f"cannot reach {self.url}: {error}") from error
         return True
 
-    def _bytes(self, key: str) -> bytes:
+    def _read(self, key: str) -> Iterator[bytes]:
         try:
-            return bytes(self.obstore.get(self.bucket, key).bytes())
+            yield bytes(self.obstore.get(self.bucket, key).bytes())
         except FileNotFoundError:
             raise NotInStoreError(f"{self.url}/{key} does not exist") from None
         except Exception as error:
@@ -159,36 +257,3 @@ class Bucket:
                 self.obstore.put(self.bucket, f"{key}/{path.relative_to(folder).as_posix()}", path)
             except Exception as error:
                 raise StoreError(f"cannot write to {self.url}: {error}") from error
-
-    def _get(self, key: str, folder: Path) -> None:
-        for found in self._keys(key):
-            target = folder / found.removeprefix(key + "/")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with explained(f"write {target}"):
-                target.write_bytes(self._bytes(found))
-
-
-def copy_array(source: Path, store: Store, name: str, digest: str | None = None) -> None:
-    """Copy a published group of activations into a store, read every chunk of the copy again, then rename it.
-
-    Raises NotInStoreError when the source is not there, CorruptError when the copy is not what was published.
-    """
-    from store.arrays import ActivationArray
-
-    store.require_writable()
-    if (store.arrays / name / ZARR).is_file():
-        return
-    if not (source / ZARR).is_file():
-        raise NotInStoreError(f"there is no activation array at {source}")
-    aside = staging_path(store.tmp, "array")
-    with explained(f"copy array {name}"):
-        try:
-            shutil.copytree(source, aside)
-            fsync_tree(aside)
-            (found,) = ActivationArray.open(aside).verify()
-            if digest is not None and found != digest:
-                raise CorruptError(f"array {name} has digest {found[:12]}, not {digest[:12]} as expected")
-            aside.rename(store.arrays / name)
-            fsync_path(store.arrays)
-        finally:
-            discard(aside)

@@ -16,14 +16,15 @@ Everything is written in `tmp/`, synced, and renamed into place: a crash at any 
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from store import artefacts, staging
+from store import artefacts, files
 from store.artefacts import Artefact
 from store.errors import StoreError
-from store.files import explained, fsync_path, safe_name, write_synced
+from store.files import explained, fsync_path, make_folder, safe_name, write_synced
 
 LAYOUT = 1
 
@@ -42,6 +43,8 @@ class Store:
         self.datasets = self.root / "datasets"
         self.runs = self.root / "runs"
         self.tmp = self.root / "tmp"
+        self.lent: dict[str, Artefact] = {}  # files of the user's that are not published, by digest
+        weakref.finalize(self, artefacts.release, self.lent)
         self._check()
 
     @classmethod
@@ -49,11 +52,11 @@ class Store:
         """The store at `root`, made if there is none. Two processes may do this at once."""
         root = Path(root).absolute()
         with explained(f"make a store at {root}"):
-            root.mkdir(parents=True, exist_ok=True)
+            make_folder(root)
             if not (root / "store.json").exists():
                 tmp = root / "tmp"
-                tmp.mkdir(exist_ok=True)
-                aside = staging.staging_path(tmp, "store")
+                make_folder(tmp)
+                aside = files.staging_path(tmp, "store")
                 write_synced(aside, json.dumps({"chessreg_store": LAYOUT}).encode() + b"\n")
                 aside.rename(root / "store.json")
                 fsync_path(root)
@@ -81,8 +84,8 @@ class Store:
         if not self.read_only:
             with explained(f"write to the store {self.root}"):
                 for folder in self.folders():
-                    folder.mkdir(parents=True, exist_ok=True)
-                probe = staging.staging_path(self.tmp, "probe")
+                    make_folder(folder)
+                probe = files.staging_path(self.tmp, "probe")
                 probe.touch()
                 probe.unlink()
 
@@ -103,8 +106,12 @@ class Store:
         self.require_writable()
         folder = self.runs / safe_name("run id", run_id)
         with explained(f"make the folder of run {run_id}"):
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
         return folder
+
+    def array(self, name: str) -> Path:
+        """Where the group of activations of this name is, or would be. Raises StoreError for what is no name of one."""
+        return self.arrays / safe_name("the name of an array", name)
 
     def stage(self, kind: str) -> AbstractContextManager[Path]:
         """A fresh folder to write an artefact of this kind into; see artefacts.stage."""
@@ -117,6 +124,19 @@ class Store:
     def add(self, source: Path, kind: str, expect: str | None = None) -> Artefact:
         """Copy a file or folder into the store as an artefact."""
         return artefacts.add(self, source, kind, expect)
+
+    def lend(self, source: Path, kind: str, name: str = "") -> str:
+        """Have a file of the user's here for this process alone, until `keep` or `release`; see artefacts.lend."""
+        return artefacts.lend(self, source, kind, name)
+
+    def keep(self, digest: str) -> None:
+        """Publish what was lent; anything else stays as it is."""
+        if (lent := self.lent.pop(digest, None)) is not None:
+            self.publish(lent.path, digest)
+
+    def release(self) -> None:
+        """Remove what was lent and not kept."""
+        artefacts.release(self.lent)
 
     def path(self, digest: str) -> Path:
         """The folder of an artefact's files. Raises NotInStoreError."""
@@ -138,11 +158,11 @@ class Store:
         """All artefacts, or those of one kind, ordered by digest."""
         return artefacts.list_all(self, kind)
 
-    def stale_staging(self, older_than: float = staging.DAY) -> Sequence[staging.Staging]:
+    def stale_staging(self, older_than: float = files.DAY) -> Sequence[files.Staging]:
         """What crashed writers left in `tmp/`, unwritten for `older_than` seconds."""
-        return staging.stale(self.tmp, older_than)
+        return files.stale(self.tmp, older_than)
 
-    def clean_staging(self, older_than: float = staging.DAY) -> Sequence[staging.Staging]:
+    def clean_staging(self, older_than: float = files.DAY) -> Sequence[files.Staging]:
         """Remove what `stale_staging` lists and return it."""
         self.require_writable()
-        return staging.clean(self.tmp, older_than)
+        return files.clean(self.tmp, older_than)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import shutil
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -15,12 +17,15 @@ import chess.pgn
 import pytest
 
 from chessreg.noise import generator
+from chessreg.runs.attempt import RunReport
 from chessreg.runs.kind import Kind, kind
-from chessreg.runs.runner import RunReport
 from chessreg.session import Session, open_session
 
 TOY = str(Path(__file__).parent / "kinds" / "toy_kind.py")
 
+# What a test trusts is no setting of whoever runs the tests; subprocesses see the same.
+os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="chessreg-config-")
+atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
 # Tiny matrices, and as many tests at once as there are cores: a second thread only waits, the longer the busier.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in a shell's background: commands would not hear Ctrl-C

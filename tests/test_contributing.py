@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from chessreg.cli import chessreg
 from chessreg.registry import tables
 from chessreg.runs.kind import kind
 
@@ -49,6 +52,10 @@ def test_the_query_shows_what_the_kind_made(session, centre):
     assert (row["run"], row["n"]) == ("thirty", 30)
     assert row["there"] == pytest.approx(100 * sum(score.correct for score in scores) / 30)
     assert row["there_low"] <= row["there"] <= row["there_high"]
+    listed = CliRunner().invoke(chessreg, ["--registry", session.database.url, "query", "--list"])
+    assert "pawns in the centre" in listed.output
+    asked = CliRunner().invoke(chessreg, ["--registry", session.database.url, "query", "pawns in the centre", "--json"])
+    assert json.loads(asked.output)["rows"][0]["run"] == "thirty"
 
 
 @pytest.mark.slow

@@ -8,8 +8,8 @@ from sqlalchemy import delete, func, select
 
 from chessreg import doctor as health
 from chessreg.registry import migrations, tables
+from chessreg.registry.engines import place_of
 from chessreg.registry.tables import ArtefactState
-from chessreg.registry.urls import place_of
 from chessreg.session import open_session
 
 

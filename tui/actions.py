@@ -13,7 +13,7 @@ from typing import Any
 
 from textual.binding import Binding
 
-from tui.rooms import ROOMS
+from tui.entries import ENTRIES
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,6 @@ SHOWN = {
     "left_parenthesis": "(", "ctrl+d": "^d", "ctrl+u": "^u", "exclamation_mark": "!", "backspace": "Bksp",
     "plus": "+", "minus": "-", "equals_sign": "=", "right_square_bracket": "]", "left_square_bracket": "[", "f1": "F1",
 }  # fmt: skip
-
 EVERYWHERE, TABLE, FILTER, CONFIRM = "everywhere", "table", "filter", "confirm"
 OWN_KEYS = (
     EVERYWHERE,
@@ -69,10 +68,9 @@ OWN_KEYS = (
     "editor",
     "sql",
 )  # keys of everywhere mean something else there
-
 ACTIONS: tuple[Action, ...] = (
     Action(EVERYWHERE, "help", "question_mark,f1", "Show every key that works here", "help", "chessreg tui --help"),
-    *(Action(EVERYWHERE, "room", door.key, door.text, twin=door.twin, parameter=door.name) for door in ROOMS),
+    *(Action(EVERYWHERE, "go", entry.key, entry.text, twin=entry.twin, parameter=entry.name) for entry in ENTRIES),
     Action(EVERYWHERE, "back", "escape,backspace", "Go back", "back"),
     Action(EVERYWHERE, "reload", "r", "Read everything here again", twin="chessreg runs list"),
     Action(EVERYWHERE, "palette", "ctrl+p,colon", "Find an action by name", "actions"),
@@ -113,17 +111,17 @@ ACTIONS: tuple[Action, ...] = (
     Action("runs", "sort", "less_than_sign", "Sort by the column before", parameter="-1"),
     Action("runs", "turn", "s", "Turn the order round", twin="chessreg runs list --sort -COLUMN"),
     Action("runs", "unmark", "u", "Unmark all"),
-    Action("words", "say", "asterisk", "Star, or take the star back", "star", "chessreg runs star RUN", "star",
-           writes=True),
-    Action("words", "tag", "t", "Tag", "tag", "chessreg runs tag RUN TAG", writes=True),
-    Action("words", "note", "n", "Note something", "note", "chessreg runs note RUN TEXT", writes=True),
-    Action("words", "name", "N", "Name", twin="chessreg runs name RUN NAME", writes=True),
-    Action("words", "say", "p", "Pin: the baseline of comparisons; or unpin", twin="chessreg runs pin RUN",
+    Action("annotate", "toggle_mark", "asterisk", "Star, or take the star back", "star", "chessreg runs star RUN",
+           "star", writes=True),
+    Action("annotate", "tag", "t", "Tag", "tag", "chessreg runs tag RUN TAG", writes=True),
+    Action("annotate", "note", "n", "Note something", "note", "chessreg runs note RUN TEXT", writes=True),
+    Action("annotate", "name", "N", "Name", twin="chessreg runs name RUN NAME", writes=True),
+    Action("annotate", "toggle_mark", "p", "Pin: the baseline of comparisons; or unpin", twin="chessreg runs pin RUN",
            parameter="pin", writes=True),
-    Action("words", "say", "x", "Archive, or take back out of the archive", twin="chessreg runs archive RUN",
+    Action("annotate", "toggle_mark", "x", "Archive, or take back out of the archive", twin="chessreg runs archive RUN",
            parameter="archive", writes=True),
-    Action("words", "invalidate", "I", "Say that it is wrong, and why", twin="chessreg runs invalidate RUN --why TEXT",
-           writes=True),
+    Action("annotate", "invalidate", "I", "Say that it is wrong, and why",
+           twin="chessreg runs invalidate RUN --why TEXT", writes=True),
     Action("columns", "shown", "space", "Show the column, or leave it out", "shown or not"),
     Action("columns", "shift", "K", "Put the column further up: to the left", "up", parameter="-1"),
     Action("columns", "shift", "J", "Put the column further down: to the right", "down", parameter="1"),
@@ -154,8 +152,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("run", "pane", "tab,right_square_bracket", "Next part of the run", "next part",
            "chessreg runs show RUN", "1"),
     Action("run", "pane", "shift+tab,left_square_bracket", "Previous part of the run", parameter="-1"),
-    Action("boards", "family", "tab", "Other rows with boards: games, trials, scores, games of datasets", "other rows",
-           'chessreg query --sql "SELECT * FROM trial"'),
+    Action("boards", "result_table", "tab", "Other rows with boards: games, trials, scores, games of datasets",
+           "other rows", 'chessreg query --sql "SELECT * FROM trial"'),
     Action("board", "step", "right,l", "Next position", "step", "chessreg board RUN:UNIT --ply N", "1"),
     Action("board", "step", "left,h", "Previous position", parameter="-1"),
     Action("board", "edge", "home,g", "First position", parameter="first"),
@@ -182,15 +180,15 @@ ACTIONS: tuple[Action, ...] = (
     Action("pair", "partner", "tab", "The next arm with this opening", "next arm", "chessreg game part RUN:UNIT"),
     Action("pair", "flip", "f", "Turn the boards round", "flip"),
     Action("pair", "size", "space", "Small, medium or large boards", "size"),
-    Action("quartet", "layer", "right,l", "What the probe of the next layer reads", "layer",
+    Action("four-boards", "layer", "right,l", "What the probe of the next layer reads", "layer",
            "chessreg lab RUN:UNIT --layer N", "1"),
-    Action("quartet", "layer", "left,h", "The layer before", parameter="-1"),
-    Action("quartet", "label", "c", "The next class as heat: k q r b n p, empty, P N B R Q K", "class",
+    Action("four-boards", "layer", "left,h", "The layer before", parameter="-1"),
+    Action("four-boards", "label", "c", "The next class as heat: k q r b n p, empty, P N B R Q K", "class",
            "chessreg heatmap RUN:UNIT --class LETTER", "1"),
-    Action("quartet", "label", "C", "The class before", parameter="-1"),
-    Action("quartet", "heat", "o", "Heat on or off"),
-    Action("quartet", "flip", "f", "Turn the boards round", "flip"),
-    Action("quartet", "size", "space", "Small, medium or large boards", "size"),
+    Action("four-boards", "label", "C", "The class before", parameter="-1"),
+    Action("four-boards", "heat", "o", "Heat on or off"),
+    Action("four-boards", "flip", "f", "Turn the boards round", "flip"),
+    Action("four-boards", "size", "space", "Small, medium or large boards", "size"),
     Action("edit", "row", "down,j", "Next state of the list", "next state", "chessreg board RUN:UNIT", "1"),
     Action("edit", "row", "up,k", "Previous state", parameter="-1"),
     Action("edit", "condition", "tab", "Next condition: edit, random-0, shuffled-0, …", "condition",

@@ -1,4 +1,4 @@
-"""The app: rooms, the desk, colours and the banner. What is shown, and what Enter opens, each screen knows itself."""
+"""The app: screens, database worker, colours and the banner. Each screen knows what it shows and what Enter opens."""
 
 from __future__ import annotations
 
@@ -9,21 +9,25 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
+from rich.cells import cell_len
+from rich.segment import Segment
 from textual import work
 from textual.app import App
+from textual.color import Color
 from textual.events import Event, Key
+from textual.filter import LineFilter
 
 from chessreg.errors import told
+from chessreg.terminal import shows
 from tui import show
 from tui.actions import EVERYWHERE, bindings
-from tui.bench import Bench
-from tui.desk import Desk
-from tui.palette import Actions
-from tui.remembered import Remembered
-from tui.rooms import ROOMS, modes
-from tui.screens.room import Room
+from tui.database_worker import DatabaseWorker
+from tui.entries import ENTRIES, modes, sweep, warm_up
+from tui.model_process import ModelProcess
+from tui.screens.base import AppScreen
+from tui.screens.help import Actions, HelpScreen, Jump, targets
+from tui.state import Remembered, kept
 from tui.themes import BOARD_DARK, THEMES
-from tui.warm import sweep, warm_up
 from tui.widgets.bars import Banner
 
 if TYPE_CHECKING:
@@ -31,7 +35,7 @@ if TYPE_CHECKING:
     from textual.widget import Widget
 
     from chessreg.session import Session
-    from tui.widgets.squares import Glyphs
+    from tui.widgets.board import Glyphs
 
 TICK = 0.5  # seconds between looks at what is waited for
 LOOK = 4  # ticks between looks for changes
@@ -46,14 +50,32 @@ FIRST_TIME = timedelta(days=1)  # so much is news to who never looked before
 def last_time(remembered: Remembered) -> tuple[datetime, str]:
     """When one looked last at this registry, and how to say it."""
     with suppress(TypeError, ValueError):
-        found = datetime.fromisoformat(remembered.get(LEFT))
-        return found, f"since you last looked, {show.when(found)}"
+        time = datetime.fromisoformat(remembered.get(LEFT))
+        return time, f"since you last looked, {show.when(time)}"
     return datetime.now(UTC) - FIRST_TIME, "in the last day"
 
 
+class Printable(LineFilter):
+    """Nothing of a registry drives the terminal: control and format characters are left out of every line drawn.
+
+    Most take no cell; for one that does stands a question mark, so that nothing moves.
+    """
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return [
+            segment
+            if segment.control or segment.text.isprintable()
+            else Segment("".join(c if shows(c) else "?" * cell_len(c) for c in segment.text), segment.style)
+            for segment in segments
+        ]
+
+
+PRINTABLE = Printable()
+
+
 class ChessregApp(App[Exception | None]):
-    """`opener` opens the registry, on a thread of the desk. `start` is the first room; without one it is the room that
-    was looked at last. `themes` are the user's own.
+    """`opener` opens the registry, on a thread of the database worker. `start` is the first screen; without one it is
+    the screen that was open last. `themes` are the user's own.
 
     Ends with the error when the registry cannot be opened at all.
     """
@@ -62,10 +84,10 @@ class ChessregApp(App[Exception | None]):
     BINDINGS = bindings(EVERYWHERE)
     COMMANDS: ClassVar[set[Any]] = {Actions}
     MODES: ClassVar[dict[str, Any]] = modes()
-    DEFAULT_MODE = ROOMS[0].name
+    DEFAULT_MODE = ENTRIES[0].name
     ENABLE_COMMAND_PALETTE = True
     CSS = """
-    Room { background: $background; }
+    AppScreen { background: $background; }
     """
 
     def __init__(
@@ -84,8 +106,8 @@ class ChessregApp(App[Exception | None]):
             self.DEFAULT_MODE = start  # type: ignore[misc]  # textual reads it of the instance
         super().__init__()
         self.themes = (*THEMES, *themes)
-        self.desk = Desk(opener, answered=self.tell_slow)
-        self.bench = Bench(self.desk)
+        self.database = DatabaseWorker(opener, answered=self.tell_slow)
+        self.model = ModelProcess(self.database)
         self.read_only = read_only
         self.glyphs: Glyphs = glyphs or ("outline" if self.no_color else "solid")
         self.place_shown = " · ".join(filter(None, [show.place(place), "read only" if read_only else ""]))
@@ -94,6 +116,9 @@ class ChessregApp(App[Exception | None]):
         self.lost = False
         self._ticks, self._sweep_at, self._keyed = 0, SWEEP, 0.0
         self._looking = self._taking_in = False
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        return [*super().get_line_filters(), PRINTABLE]
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return BOARD_DARK
@@ -114,13 +139,13 @@ class ChessregApp(App[Exception | None]):
 
     async def on_unmount(self) -> None:
         self.remembered.set(LEFT, datetime.now(UTC).isoformat())
-        await self.bench.close()
-        self.desk.close()
+        await self.model.close()
+        self.database.close()
 
     @property
-    def room(self) -> Room | None:
+    def top_screen(self) -> AppScreen | None:
         """The screen that is looked at, below a palette."""
-        return next((screen for screen in reversed(self.screen_stack) if isinstance(screen, Room)), None)
+        return next((screen for screen in reversed(self.screen_stack) if isinstance(screen, AppScreen)), None)
 
     # -- slow, lost, changed --------------------------------------------------------------------------------------
 
@@ -134,8 +159,8 @@ class ChessregApp(App[Exception | None]):
             sweep()
         self.tell_slow()
         if self._ticks % LOOK == 0:
-            if self.room is not None and self.room.stale:
-                self.room.catch_up()
+            if self.top_screen is not None and self.top_screen.stale:
+                self.top_screen.catch_up()
             if not self._looking:
                 self.look()
 
@@ -143,7 +168,7 @@ class ChessregApp(App[Exception | None]):
         """Say in the banner what has been waited for too long, and take it away when it has come."""
         if not self.is_running:
             return
-        banner, waiting = self.banner(), self.desk.waiting()
+        banner, waiting = self.banner(), self.database.waiting()
         if banner is None or banner.has_class("-wrong"):
             return
         if waiting and waiting.seconds > SLOW:
@@ -152,18 +177,18 @@ class ChessregApp(App[Exception | None]):
             banner.hush()
 
     def banner(self) -> Banner | None:
-        room = self.room
-        return room.query(Banner).first() if room is not None and room.query(Banner) else None
+        screen = self.top_screen
+        return screen.query(Banner).first() if screen is not None and screen.query(Banner) else None
 
     @work(group="look")
     async def look(self) -> None:
         """Has another process written? Then what is shown is read again."""
         self._looking = True
         try:
-            version = await self.desk.ask("looking for changes", lambda session: session.database.data_version())
+            version = await self.database.ask("looking for changes", lambda session: session.database.data_version())
         except Exception as error:
-            if self.room is not None:
-                self.trouble(self.room, error)
+            if self.top_screen is not None:
+                self.trouble(self.top_screen, error)
             return
         finally:
             self._looking = False
@@ -183,7 +208,7 @@ class ChessregApp(App[Exception | None]):
             return
         self._taking_in = True
         try:
-            why_not = await self.desk.ask("taking in results", take_in)
+            why_not = await self.database.ask("taking in results", take_in)
         except Exception as error:  # a registry that cannot be opened or read: the look for changes tells it
             self.log.warning(error)
             return
@@ -196,27 +221,27 @@ class ChessregApp(App[Exception | None]):
         """Every screen that follows the registry reads again: the one in sight now, the others when they are seen."""
         for stack in self._screen_stacks.values():
             for screen in stack:
-                if isinstance(screen, Room):
+                if isinstance(screen, AppScreen):
                     screen.catch_up()
-        if self.lost and self.room is not None:
-            self.all_well(self.room)
+        if self.lost and self.top_screen is not None:
+            self.all_well(self.top_screen)
 
-    def trouble(self, room: Room, error: Exception) -> None:
+    def trouble(self, screen: AppScreen, error: Exception) -> None:
         """Say in the banner what went wrong. A registry that cannot be opened at all ends the program."""
         from chessreg.registry.engines import RegistryError
 
-        if not self.desk.opened and not isinstance(error, RegistryError):
+        if not self.database.opened and not isinstance(error, RegistryError):
             self.exit(error)
             return
         message, hint, _ = told(error)
         self.lost = self.lost or isinstance(error, RegistryError)
         again = "; asked again every 2 s" if isinstance(error, RegistryError) else ""
-        for banner in room.query(Banner):
+        for banner in screen.query(Banner):
             banner.say(message + (f" ({hint}{again})" if hint else again), wrong=True)
 
-    def all_well(self, room: Room) -> None:
+    def all_well(self, screen: AppScreen) -> None:
         self.lost = False
-        for banner in room.query(Banner):
+        for banner in screen.query(Banner):
             banner.hush()
 
     # -- actions --------------------------------------------------------------------------------------------------
@@ -225,7 +250,7 @@ class ChessregApp(App[Exception | None]):
         """The screen of a run, a job, or any other thing of the registry."""
         from tui.screens.job import JobScreen
         from tui.screens.run import RunScreen
-        from tui.screens.thing import ThingScreen
+        from tui.screens.things import ThingScreen
 
         if noun == "run":
             self.push_screen(RunScreen(id, called))
@@ -240,7 +265,7 @@ class ChessregApp(App[Exception | None]):
 
         self.push_screen(LineageScreen(noun, id, called))
 
-    def action_room(self, name: str) -> None:
+    def action_go(self, name: str) -> None:
         self.switch_mode(name)
         self.remembered.set("room", name)
 
@@ -250,10 +275,8 @@ class ChessregApp(App[Exception | None]):
             self.pop_screen()
 
     def action_help(self) -> None:
-        from tui.screens.help import HelpScreen
-
-        if self.room is not None and not isinstance(self.room, HelpScreen):
-            self.push_screen(HelpScreen(self.room.actions()))
+        if self.top_screen is not None and not isinstance(self.top_screen, HelpScreen):
+            self.push_screen(HelpScreen(self.top_screen.actions()))
 
     def action_palette(self) -> None:
         self.action_command_palette()
@@ -261,36 +284,32 @@ class ChessregApp(App[Exception | None]):
     async def action_reload(self) -> None:
         if not self.read_only:
             self.take_in(tell=True)
-        if self.room is not None:
-            self.room.load()
+        if self.top_screen is not None:
+            self.top_screen.load()
 
     def action_copy_command(self) -> None:
-        if self.room is not None:
-            command = self.room.command()
+        if self.top_screen is not None:
+            command = self.top_screen.command()
             self.copy(command, command)
 
     @work(group="copy")
-    async def copy(self, text: str, told: str) -> None:
-        """Copy by the terminal (OSC 52), into a file, and into tmux. `told` says what, in a word or two."""
+    async def copy(self, text: str, what: str) -> None:
+        """Copy by the terminal (OSC 52), into a file, and into tmux. The notice says `what` was copied."""
         from asyncio import to_thread
-
-        from tui.clipboard import kept
 
         self.copy_to_clipboard(text)
         path = await to_thread(kept, text)
-        self.notify(f"{told}\nalso in {show.place(str(path))}" if path else told, title="copied")
+        self.notify(f"{what}\nalso in {show.place(str(path))}" if path else what, title="copied")
 
     def action_jump(self) -> None:
-        from tui.screens.help import Jump, targets
-
-        room = self.room
-        if room is None or self.screen is not room:
+        screen = self.top_screen
+        if screen is None or self.screen is not screen:
             return
-        parts = targets(room)
+        parts = targets(screen)
 
         def go(chosen: Widget | None) -> None:
             if chosen is not None:
-                room.set_focus(chosen)
+                screen.set_focus(chosen)
 
         self.push_screen(Jump(parts), go)
 
@@ -301,13 +320,13 @@ class ChessregApp(App[Exception | None]):
         self.remembered.set("theme", self.theme)
 
     def action_glyphs(self) -> None:
-        from tui.screens.boardroom import BoardRoom
-        from tui.widgets.squares import GLYPHS
+        from tui.screens.board_base import DrawingScreen
+        from tui.widgets.board import GLYPHS
 
         ways = list(GLYPHS)
         self.glyphs = ways[(ways.index(self.glyphs) + 1) % len(ways)]
-        if isinstance(self.room, BoardRoom):
-            self.room.draw()
+        if isinstance(self.top_screen, DrawingScreen):
+            self.top_screen.draw()
 
     def action_picture(self) -> None:
         path = self.save_screenshot()

@@ -30,6 +30,12 @@ class Column:
         return self.text(row) if self.text is not None else show.value(row.get(self.field))
 
 
+def numeric(field: str, rows: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether a field holds numbers and nothing else."""
+    values = [row[field] for row in rows if row.get(field) is not None]
+    return bool(values) and all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
+
+
 def widths(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], space: int) -> list[int]:
     """The width of each column: its widest cell, at most `widest`. Where `space` is short, the widest give way first,
     each down to its heading and `least`; numbers are never cut. Where that is not enough, the last columns are scrolled

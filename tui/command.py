@@ -13,18 +13,21 @@ from chessreg.cli.base import Home, pass_home
 
 if TYPE_CHECKING:
     from chessreg.session import Session
-    from tui.widgets.squares import Glyphs
+    from tui.widgets.board import Glyphs
 
 
 @click.command()
 @click.option("--read-only", is_flag=True, help="Change nothing: not even waiting results are taken in.")
 @click.option("--ascii", "letters", is_flag=True, help="Pieces as letters, for terminals without figurines.")
 @click.option("--web", is_flag=True, help="Serve it to a browser instead of this terminal.")
+@click.option("--write", is_flag=True, help="With --web: let the page change things; else it is read-only.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="With --web: the address that it listens on.")
 @click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True, help="With --web: its port.")
 @pass_home
-def tui(home: Home, read_only: bool, letters: bool, web: bool, host: str, port: int) -> None:
+def tui(home: Home, read_only: bool, letters: bool, web: bool, write: bool, host: str, port: int) -> None:
     """Look at runs, games, boards and tables in the terminal. ? shows the keys.
+
+    --web prints a URL with a random token: who has it can use the page, nobody else.
 
     \b
     Example: chessreg tui --read-only
@@ -32,17 +35,21 @@ def tui(home: Home, read_only: bool, letters: bool, web: bool, host: str, port: 
     """
     from chessreg.errors import BadInputError
 
+    if write and (read_only or not web):
+        raise BadInputError("--write lets a page of --web change things", "give it with --web and without --read-only")
     place, store_path = home.place, home.store_path
     if web:
         from tui.web import serve
 
-        options = [*(["--read-only"] if read_only else []), *(["--ascii"] if letters else [])]
+        home.database(create=write)  # said here, not by every page
+        home.close()
+        options = [*([] if write else ["--read-only"]), *(["--ascii"] if letters else [])]
         serve(place.url, store_path, options, host, port)
         return
     served = bool(os.environ.get("TEXTUAL_DRIVER"))  # a browser is at the other end
     if not served and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise BadInputError("chessreg tui needs a terminal", "chessreg runs list prints the runs")
-    gc.disable()  # until the rooms' code is there: see tui.warm
+    gc.disable()  # until the screens' code is there: see tui.entries
     from tui.app import ChessregApp
     from tui.themes import own_themes
 

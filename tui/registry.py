@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session as SqlSession
 from chessreg.registry.database import Database
 from chessreg.session import Session
 from store import Store
-from tui.desk import require_off_loop
+from tui.database_worker import require_off_loop
 
 
 class OffLoopDatabase(Database):

@@ -29,7 +29,6 @@ BOARD_CONTRAST = {
     "board-light": "#8c8c8c", "board-dark": "#595959", "board-white": "#ffffff", "board-black": "#000000",
     "board-last": "#ffd400", "board-arrow": "#00b050", "board-wrong": "#ff2020", "board-heat": "#1f6fff",
 }  # fmt: skip
-
 THEMES = (
     Theme(
         name="chessreg-dark", primary="#3d6f99", secondary="#5b7f5b", accent="#d7a65f", foreground="#dcdcd6",
@@ -63,23 +62,23 @@ def own_themes() -> list[Theme]:
 def theme_of(path: Path) -> Theme:
     """One file as a theme. Raises BadInputError saying what is wrong with it."""
     try:
-        given: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise BadInputError(f"{path}: {error}") from error
     colours = {f.name for f in fields(Theme)} - {"name", "dark", "variables", "luminosity_spread", "text_alpha"}
-    if unknown := sorted(set(given) - colours - {"dark", "variables"}):
+    if unknown := sorted(set(values) - colours - {"dark", "variables"}):
         raise BadInputError(
             f"{path}: a theme has no {unknown[0]!r}", f"it has dark, variables, {', '.join(sorted(colours))}"
         )
-    variables = given.pop("variables", {})
-    if not isinstance(variables, dict) or not isinstance(given.get("dark", True), bool):
+    variables = values.pop("variables", {})
+    if not isinstance(variables, dict) or not isinstance(values.get("dark", True), bool):
         raise BadInputError(f"{path}: dark is true or false, [variables] a table")
-    for name, colour in [*given.items(), *variables.items()]:
+    for name, colour in [*values.items(), *variables.items()]:
         if name != "dark":
             check_colour(path, name, colour)
-    if "primary" not in given:
+    if "primary" not in values:
         raise BadInputError(f"{path}: primary is missing", 'primary = "#3d6f99"')
-    return Theme(name=path.stem, **given, variables=BOARD_DARK | variables)
+    return Theme(name=path.stem, **values, variables=BOARD_DARK | variables)
 
 
 def check_colour(path: Path, name: str, colour: Any) -> None:

@@ -1,12 +1,19 @@
-"""The terminal UI in a browser, by textual-serve: each page that is opened gets a process of its own."""
+"""The terminal UI in a browser, by textual-serve: each page that is opened gets a process of its own.
+
+Who has the URL has the page: a random token is its first part, and nothing at all is answered without it. Only the page
+itself may open the socket (Origin), and only under a name that cannot have been made to point here by somebody else
+(Host), so that another page in the same browser reaches nothing even where the token has leaked.
+"""
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import secrets
 import shlex
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -14,46 +21,124 @@ import click
 
 from chessreg.errors import BadInputError
 
-LOCAL = ("127.0.0.1", "localhost", "[::1]")
+HEADERS = {
+    "Referrer-Policy": "no-referrer",  # the token is part of the URL
+    "Cache-Control": "no-store",
+    "X-Frame-Options": "DENY",
+    "X-Content-Type-Options": "nosniff",
+}
 
 
 def serve(registry_url: str, store_path: Path, options: Sequence[str], host: str, port: int) -> None:
     """Serve until Ctrl-C. Raises BadInputError when textual-serve is not installed or the port is taken."""
     try:
+        import aiohttp_jinja2
         from aiohttp import web
         from textual_serve.server import Server
     except ImportError as error:
         raise BadInputError("--web needs textual-serve", "pip install 'chessreg[web]'") from error
 
-    class OwnPageOnly(Server):
-        """Other pages that the browser has open must not reach the app: it can launch jobs and write files."""
+    token = secrets.token_urlsafe(32)
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}/{token}/"
+
+    @web.middleware
+    async def guard(
+        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        given = request.path.split("/")[1]
+        if not secrets.compare_digest(given.encode(), token.encode()):
+            raise web.HTTPForbidden(text="open the URL that chessreg printed: it has a token", headers=HEADERS)
+        if not of_here(request.host, host) or not own(request.headers.get("Origin"), request.host):
+            raise web.HTTPForbidden(text="only the page that is served here may ask", headers=HEADERS)
+        return await handler(request)
+
+    class Guarded(Server):
+        """textual-serve below the token. Its page names addresses as the browser that asks for it knows them."""
+
+        async def _make_app(self) -> web.Application:
+            outer = web.Application(middlewares=[guard])
+            outer.add_subapp(f"/{token}", await super()._make_app())
+            outer.on_response_prepare.append(add_headers)
+            return outer
+
+        async def on_startup(self, app: web.Application) -> None:
+            click.echo(f"{url}\nserves the terminal UI until Ctrl-C; who has this URL can use it")
+
+        async def handle_index(self, request: web.Request) -> web.Response:
+            size = request.query.get("fontsize", "")
+            below = f"{request.scheme}://{request.host}/{token}"
+            context = {
+                "font_size": int(size) if size.isascii() and size.isdigit() and len(size) < 4 else 16,
+                "app_websocket_url": f"ws{below.removeprefix('http')}/ws",
+                "config": {"static": {"url": f"{below}/static/"}},
+                "application": {"name": self.title},
+            }
+            return aiohttp_jinja2.render_template("app_index.html", request, context)
 
         async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
-            if not own(request.headers.get("Origin", ""), request.host, host, port):
-                raise web.HTTPForbidden(text="only the page that is served here may connect")
+            if "Origin" not in request.headers:  # a browser always says it of a socket
+                raise web.HTTPForbidden(text="only the page that is served here may connect", headers=HEADERS)
             return await super().handle_websocket(request)
 
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise BadInputError(f"cannot listen on {host}:{port}: {error.strerror}", "--port takes another") from error
-    if host not in LOCAL:
-        click.echo(f"whoever reaches {host}:{port} can do here what you can: there is no password", err=True)
+        def initialize_logging(self) -> None:
+            """Requests are not logged: their paths hold the token."""
+
+    async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+        response.headers.update(HEADERS)
+
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or "that is no address"
+        raise BadInputError(f"cannot listen on {host}:{port}: {reason}", "--host and --port take others") from error
+    if not loops_back(host):
+        tunnel = f"ssh -L {port}:localhost:{port} {socket.gethostname()}"
+        click.echo(f"http is not encrypted: who listens on the way can take the URL; safer: {tunnel}", err=True)
     os.environ |= {"CHESSREG_REGISTRY": registry_url, "CHESSREG_STORE": str(store_path)}  # a URL may hold a password
     words = [sys.executable, "-m", "chessreg.cli", "tui", *options]
-    OwnPageOnly(shlex.join(words), host=host, port=port, title="chessreg").serve()
+    Guarded(shlex.join(words), host=host, port=port, title="chessreg").serve()
 
 
-def own(origin: str, asked: str, host: str, port: int) -> bool:
-    """Whether a connection comes from our page: its origin is the address asked for, and, served to this machine only,
-    that address is this machine's (a name that somebody else made point here is not).
+def loops_back(name: str) -> bool:
+    """Whether a host's name or address leads to this machine alone.
 
-    >>> own("http://127.0.0.1:8000", "127.0.0.1:8000", "127.0.0.1", 8000)
-    True
-    >>> own("http://evil.example", "127.0.0.1:8000", "127.0.0.1", 8000)
-    False
+    >>> [loops_back(name) for name in ("localhost", "127.0.0.1", "::1", "0.0.0.0", "", "box")]
+    [True, True, True, False, False, False]
     """
-    here = host not in LOCAL or asked in {f"{name}:{port}" for name in LOCAL}
-    return here and bool(asked) and urlsplit(origin).netloc == asked
+    try:
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def of_here(asked: str, host: str) -> bool:
+    """Whether the Host of a request is this machine's, so that no foreign name was made to point here (DNS rebinding):
+    served on the loopback, a loopback's (on any port: a tunnel has its own); else any address, or a name of ours.
+
+    >>> [of_here(asked, "127.0.0.1") for asked in ("127.0.0.1:8000", "localhost:9", "[::1]:8000", "x:8000", "")]
+    [True, True, True, False, False]
+    >>> [of_here(asked, "box") for asked in ("box:8000", "10.0.0.5:8000", "evil.example:8000")]
+    [True, True, False]
+    """
+    try:
+        name = urlsplit(f"//{asked}").hostname or ""
+    except ValueError:
+        return False
+    if loops_back(host) or loops_back(name):
+        return loops_back(name)
+    try:
+        return bool(ipaddress.ip_address(name))
+    except ValueError:
+        return name in {host.lower(), socket.gethostname().lower(), socket.getfqdn().lower()}
+
+
+def own(origin: str | None, asked: str) -> bool:
+    """Whether a request comes from our page, by its Origin; a browser leaves that out of what a person asks for.
+
+    >>> own("http://127.0.0.1:8000", "127.0.0.1:8000"), own("http://evil.example", "127.0.0.1:8000"), own(None, "x")
+    (True, False, True)
+    """
+    return origin is None or origin in (f"http://{asked}", f"https://{asked}")

@@ -77,7 +77,7 @@ def add(
     Example: chessreg dataset add lichess-puzzles.csv --name puzzles
     Example: chessreg dataset add lichess_db_standard_rated_2013-01.pgn.zst --name jan
     """
-    from chessreg.cli.output import progress_line
+    from chessreg.cli.base import progress_line
     from chessreg.entities.adding import add_dataset, add_sample
 
     if sample == bool(files):
@@ -150,7 +150,7 @@ def fetch(home: Home, source: str, month: str, name: str | None, base_url: str |
     \b
     Example: chessreg dataset fetch lichess 2013-01 --name jan-2013
     """
-    from chessreg.cli.output import progress_line
+    from chessreg.cli.base import progress_line
     from chessreg.entities.adding import fetch_dataset
 
     session = home.session()
@@ -206,7 +206,7 @@ def generate(
     \b
     Example: chessreg dataset generate --games 500 --levels 0-5 --nodes 200 --name engines
     """
-    from chessreg.cli.output import progress_line
+    from chessreg.cli.base import progress_line
     from chessreg.entities.adding import generate_dataset
 
     session = home.session()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shlex
+import sys
 import time
 from dataclasses import dataclass
 
 import click
 
 from chessreg.cli.base import Home, pass_home
+from chessreg.terminal import for_drawing
 
 
 @dataclass(frozen=True)
@@ -113,11 +115,11 @@ def demo(home: Home, size: str) -> None:
 
     began = time.monotonic()
     for title, lines in commands(SIZES[size]):
-        click.secho(f"\n{title}", bold=True, err=True)
+        click.secho(f"\n{title}", bold=True, file=for_drawing(sys.stderr))
         for line in lines:
-            click.secho(f"$ chessreg {line}", fg="cyan", err=True)
+            click.secho(f"$ chessreg {line}", fg="cyan", file=for_drawing(sys.stderr))
             root.main(args=shlex.split(line), prog_name="chessreg", standalone_mode=False, obj=home)
     click.echo(f"\ndone in {(time.monotonic() - began) / 60:.1f} minutes. What to look at now:", err=True)
     for line, why in AFTERWARDS:
-        click.secho(f"$ chessreg {line:<28}", fg="cyan", err=True, nl=False)
+        click.secho(f"$ chessreg {line:<28}", fg="cyan", file=for_drawing(sys.stderr), nl=False)
         click.echo(f"  {why}", err=True)

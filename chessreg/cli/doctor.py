@@ -53,7 +53,7 @@ class Check:
 
 @click.command()
 @click.option("--fix", is_flag=True, help="Mend what can be mended without losing anything; say what came of it.")
-@click.option("--digests", is_flag=True, help="Read every byte of every artefact again.")
+@click.option("--digests", is_flag=True, help="Read every byte of every artefact and array again.")
 @json_option
 @pass_home
 @click.pass_context
@@ -90,7 +90,8 @@ def work(home: Home, fix: bool, digests: bool) -> Iterator[Check]:
         state: Literal["ok", "broken"] = "ok" if came.startswith("mended") else "broken"
         yield Check(finding.check, state, f"{finding.detail}: {came}", "" if state == "ok" else finding.mend)
     if not wrong:
-        yield Check("work", "ok", "attempts, jobs, results and bytes are as they are said to be")
+        unread = "" if digests else "; bytes were not read: --digests does"
+        yield Check("work", "ok", f"attempts, jobs, results and files are as they are said to be{unread}")
 
 
 def looked(look: Callable[[Home], Iterator[Check]], home: Home) -> list[Check]:
@@ -157,6 +158,7 @@ def registry(home: Home) -> Iterator[Check]:
             yield Check("schema", "optional", f"there is no registry {place.path} yet", "chessreg init")
             return
         yield _writable("registry", folder, place.path)
+        yield from _sqlite(place.path)
     found = migrations.status(place)
     if place.path is None:
         yield Check("postgresql", "ok", f"{place.shown} answers")
@@ -170,6 +172,27 @@ def registry(home: Home) -> Iterator[Check]:
         yield Check("schema", "broken", detail, mend.get(found.state, "give chessreg a database of its own"))
     if place.path is None:
         yield _program("pg_dump", "optional", "chessreg db backup uses it")
+
+
+def _sqlite(path: Path) -> Iterator[Check]:
+    """The two copies of SQLite in this process, and whether the pages of the file hold together."""
+    from chessreg.queries.source import library_version
+    from chessreg.registry import sqlite
+
+    package = sqlite.dbapi.__name__.partition(".")[0]
+    detail = f"{sqlite.dbapi.sqlite_version} writes ({package}), {library_version()} reads (ADBC)"
+    if sqlite.log_is_safe(sqlite.dbapi.sqlite_version_info):
+        yield Check("sqlite", "ok", detail)
+    else:
+        yield Check("sqlite", "optional", f"{detail}: {sqlite.OLD}", f"{sys.executable} -m pip install pysqlite3")
+    wrong = sqlite.quick_check(path)
+    if wrong:
+        mend = f"put back a copy: chessreg db backup made them in {path.parent / 'backups'}"
+        yield Check(
+            "pages", "broken", f"{path}: {wrong[0]}" + (f" and {len(wrong) - 1} more" if wrong[1:] else ""), mend
+        )
+    else:
+        yield Check("pages", "ok", f"PRAGMA quick_check finds nothing wrong in {path}")
 
 
 def store(home: Home) -> Iterator[Check]:
@@ -215,7 +238,7 @@ def extras(home: Home) -> Iterator[Check]:
 
 
 def accelerator(home: Home) -> Iterator[Check]:
-    from chessreg.registry.provenance import this_machine
+    from chessreg.registry.machine import this_machine
 
     machine = this_machine()
     if machine["gpus"] and not machine["cuda"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -9,6 +10,7 @@ from uuid import UUID
 import click
 
 from chessreg.cli.base import Home, emit, fresh, json_option, pass_home
+from chessreg.terminal import for_data
 
 if TYPE_CHECKING:
     from chessreg.registry.database import Database
@@ -66,7 +68,7 @@ def show(home: Home, run: str, unit: int) -> None:
     if home.json:
         emit(home, full_record(stored))
     else:
-        click.echo(game_pgn(stored.record()), nl=False)
+        click.echo(game_pgn(stored.record()), nl=False, file=for_data(sys.stdout))
 
 
 PARTNERS = {"run": "run", "unit": "game", "arm": "arm", "plies": "plies", "parts": "parts at ply", "moves": "there"}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from chessreg.cli.base import Home, emit, json_option, pass_home
 from chessreg.cli.noun import print_rows
 from chessreg.cli.run import Numbers
+from chessreg.encodings.prompts import TEMPLATES, Counters, Layout, Notation, prompt_of_folder
 from chessreg.entities import entity
 from chessreg.models.hub import SOURCES
 
@@ -26,8 +27,26 @@ def import_() -> None:
 @click.argument("source", required=False, metavar="FILE|FOLDER", type=click.Path(path_type=Path))
 @click.option("--reference", is_flag=True, help="The model that comes with chessreg, instead of a file.")
 @click.option("--name", help="What to call the checkpoint.")
-@click.option("--encoding", default="pgn-char-32", show_default=True, help="How chess is written for the model.")
+@click.option(
+    "--encoding",
+    help="How chess is written for the model: a name, or prompt: a template over the folder's own tokenizer.json.  "
+    "[default: what the folder says, else pgn-char-32]",
+)
 @click.option("--tokenizer", hidden=True, help="The earlier name of --encoding.")
+@click.option(
+    "--template",
+    metavar="NAME|FILE",
+    help=f"For prompt: {', '.join(TEMPLATES)}; or a text file with {{FEN}}, perhaps {{LM}} behind it, and {{BM}} at "
+    "its end.  [default: junkin-small]",
+)
+@click.option(
+    "--layout", type=click.Choice(get_args(Layout)), help="For prompt: how {FEN} is laid out.  [default: ruoss77]"
+)
+@click.option("--counters", type=click.Choice(get_args(Counters)), help="For prompt: move counters.  [default: kept]")
+@click.option("--notation", type=click.Choice(get_args(Notation)), help="For prompt: of moves.  [default: uci]")
+@click.option("--last-separator", is_flag=True, help="For prompt: a comma behind the last legal move too.")
+@click.option("--bos", metavar="TOKEN", help="For prompt: what begins it.  [default: what the tokenizer puts there]")
+@click.option("--end", metavar="TOKEN", help="For prompt: what ends an answer.  [default: the folder's eos token]")
 @click.option(
     "--trained-on",
     multiple=True,
@@ -41,9 +60,10 @@ def checkpoint(
     source: Path | None,
     reference: bool,
     name: str | None,
-    encoding: str,
+    encoding: str | None,
     tokenizer: str | None,
     trained_on: tuple[str, ...],
+    **prompt: Any,
 ) -> None:
     """Import a model: a nanoGPT ckpt.pt, a TransformerLens .pth, or a Hugging Face folder with a causal model.
 
@@ -52,8 +72,12 @@ def checkpoint(
     stream is centred, as the checkpoint then says. A file that would execute code is refused, never run. The same
     weights are recognised.
 
+    A pretrained language model reads chess as a prompt: a template in its own words, with the position one token a
+    character. Tokenizer and template are kept with the checkpoint.
+
     \b
     Example: chessreg import checkpoint ckpt.pt --name karvonen-8
+             chessreg import checkpoint llama/ --encoding prompt --template junkin-1 --name llama
     """
     from chessreg.cli.checkpoint import tell
     from chessreg.entities.checkpoint import import_checkpoint, import_reference
@@ -63,12 +87,16 @@ def checkpoint(
     if tokenizer is not None:
         click.echo("--tokenizer is called --encoding now", err=True)
         encoding = tokenizer
+    given = {name: value for name, value in prompt.items() if value}
+    if given and encoding != "prompt":
+        raise click.UsageError(f"--{next(iter(given)).replace('_', '-')} is of prompts: give --encoding prompt")
     session = home.session()
     if source is None:
         made = import_reference(session.database, session.store, name or "reference")
     else:
+        written = prompt_of_folder(source, **given) if encoding == "prompt" else encoding
         made = import_checkpoint(
-            session.database, session.store, source, name=name, encoding=encoding, trained_on=trained_on or None
+            session.database, session.store, source, name=name, encoding=written, trained_on=trained_on or None
         )
     tell(home, made)
 
@@ -171,8 +199,8 @@ def fetch(
     Example: chessreg fetch karvonen/8layers
     """
     from chessreg.cli import checkpoint, dataset
-    from chessreg.cli.output import progress_line
-    from chessreg.entities import fetching
+    from chessreg.cli.base import progress_line
+    from chessreg.entities import adding
     from chessreg.entities.adding import Added
     from chessreg.models.hub import source_named
 
@@ -185,7 +213,7 @@ def fetch(
         return
     found, session = source_named(source), home.session()
     with progress_line(found.name, quiet=home.json) as on_progress:
-        made = fetching.fetch(
+        made = adding.fetch(
             session.database,
             session.store,
             found,
@@ -231,7 +259,7 @@ def results(home: Home, file: Path, name: str | None, format_: str | None, **set
     \b
     Example: chessreg import results games.csv --name gpt-3.5 --limit time=0.1
     """
-    from chessreg.cli.output import progress_line
+    from chessreg.cli.base import progress_line
     from chessreg.experiments.imported.file import ImportHow, report_of
     from chessreg.experiments.imported.players import name_externals
 
@@ -261,7 +289,7 @@ def spec_of(file: Path, format_: str | None, given: dict[str, Any]) -> Spec:
     from chessreg.experiments.imported.aggregates import ImportedAggregatesSpec
     from chessreg.experiments.imported.games import ImportedGamesSpec
     from chessreg.games.foreign import FORMATS, find_format
-    from chessreg.runs.settings import build
+    from chessreg.runs.spec import build
 
     found = FORMATS[format_] if format_ else find_format(file)
     model = ImportedGamesSpec if found.holds == "games" else ImportedAggregatesSpec

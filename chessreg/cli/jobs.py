@@ -180,7 +180,8 @@ def retry(home: Home, references: tuple[str, ...]) -> None:
     from chessreg.scheduling import queue
 
     changed = change(home, references, queue.retry)
-    tell(home, changed, "queued again", "none of these ended without finishing")
+    nothing = "none of these ended without finishing, or another launch of their runs is active"
+    tell(home, changed, "queued again", nothing)
 
 
 def change(home: Home, references: tuple[str, ...], do: Any) -> list[str]:

@@ -23,7 +23,7 @@ LISTED = {"kind": "kind", "run": "run", "name": "name", "status": "", "units": "
 def placing() -> list[click.Option]:
     """The options that say where and how; without defaults, so that a job file's stand where none is given."""
     from chessreg.cli.run import option
-    from chessreg.runs.settings import settings_of
+    from chessreg.runs.spec import settings_of
     from chessreg.scheduling.launch import LaunchOptions
 
     return [
@@ -131,7 +131,7 @@ def order_of(kind: Kind, spec: Any, how: Any, given: tuple[str, ...], name: str 
 def sweep_orders(kind: Kind, params: dict[str, Any]) -> list[Order]:
     """The cells of a sweep file, each over the settings of the command line."""
     from chessreg.cli.run import given_values
-    from chessreg.runs.settings import merged
+    from chessreg.runs.spec import merged
 
     path = Path(params["sweep"])
     table = read_toml(path)
@@ -148,8 +148,7 @@ def cell_orders(
     kind: Kind, base: dict[str, Any], table: dict[str, Any], name: str | None, asked: dict[str, Any], where: str
 ) -> list[Order]:
     """One order a cell of `table`'s grid and cells, over the settings `base`; one order where it has neither."""
-    from chessreg.runs.settings import build, merged, nested
-    from chessreg.runs.spec import by_present_names
+    from chessreg.runs.spec import build, by_present_names, merged, nested
     from chessreg.scheduling.launch import cell_name, cells
 
     orders = []
@@ -218,13 +217,15 @@ def kind_reference(kind: str, file: Path) -> str:
 def go(home: Home, orders: list[Order], *, dry_run: bool, wait: bool, as_json: bool) -> None:
     """Plan, queue, see that a supervisor is there, and say what is to come."""
     from chessreg.runs.ingest import ingest
-    from chessreg.scheduling.launch import enqueue, plan
+    from chessreg.scheduling.launch import launch, plan
     from chessreg.scheduling.presence import Presence
 
     session = home.session()
     ingest(session.database, session.store)
-    planned = plan(orders, session.database, session.store)
-    group = None if dry_run else enqueue(planned, session.database, session.store)
+    if dry_run:
+        group, planned = None, plan(orders, session.database, session.store)
+    else:
+        group, planned = launch(orders, session.database, session.store)
     rows = [row_of(each) for each in planned]
     presence = Presence(session.store)
     started = bool(group) and presence.start(home.registry_url)

@@ -127,7 +127,7 @@ def go(
 
 def interrupted(work: Work, quiet: bool) -> bool:
     """Do what is missing, each step with a line of its own; returns whether it was interrupted."""
-    from chessreg.cli.output import progress_line
+    from chessreg.cli.base import progress_line
 
     total = len(work.steps)
     with progress_line("", quiet=quiet) as on_progress:
@@ -142,7 +142,7 @@ def interrupted(work: Work, quiet: bool) -> bool:
 
 def launch(work: Work, on: str, quiet: bool) -> None:
     """Do what is missing as jobs, and wait for them."""
-    from chessreg.cli.output import progress_line
+    from chessreg.cli.base import progress_line
     from chessreg.papers.launching import Launching
 
     def told(queued: int) -> None:

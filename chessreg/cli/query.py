@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,6 +12,7 @@ import click
 
 from chessreg.cli.base import Home, emit, pass_home
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
+from chessreg.terminal import for_data, visible_json
 
 if TYPE_CHECKING:
     from chessreg.queries.catalogue import Entry
@@ -19,7 +21,15 @@ if TYPE_CHECKING:
 
 
 F = TypeVar("F", bound=Callable[..., Any])
-FORMATS = ["table", "markdown", "latex", "csv", "json", "parquet"]  # chessreg.queries.render.FORMATS, unimported
+FORMATS = [
+    "table",
+    "markdown",
+    "latex",
+    "csv",
+    "json",
+    "jsonl",
+    "parquet",
+]  # chessreg.queries.render.FORMATS, unimported
 
 
 def scope_options(function: F) -> F:
@@ -61,7 +71,7 @@ def scope_options(function: F) -> F:
 @click.option("--format", "format_", type=click.Choice(FORMATS), help="How to print  [default: table]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="Write a file (.md .tex .csv .json .parquet) instead of printing.")  # fmt: skip
+              help="Write a file (.md .tex .csv .json .jsonl .parquet) instead of printing.")  # fmt: skip
 @click.option(
     "--timeout", type=click.FloatRange(min=0.001), metavar="SECONDS", help="Stop after so long  [default: 300]"
 )
@@ -93,7 +103,7 @@ def query(
     """
     as_json = as_json or home.json
     if list_:
-        show_list(as_json)
+        show_list(home, as_json)
         return
     if (name is None) == (sql is None):
         raise click.UsageError("give the NAME of a query, or --sql; --list shows what there is")
@@ -106,6 +116,9 @@ def query(
         from chessreg.queries.ask import run_sql
 
         text = sys.stdin.read() if sql == "-" else sql
+        if format_ in ("csv", "jsonl") and not (shown or as_json or output):
+            show_parts(registry(home), text, format_, timeout, memory)
+            return
         result = run_sql(registry(home), text, timeout=timeout, memory=memory)
     else:
         result = ask(home, known(home, name), rows, published, scoring, timeout, memory, scope)
@@ -119,6 +132,21 @@ def query(
 
         sys.stdout.flush()
         engine_of(home.database()).keep()
+
+
+def show_parts(database: Database, sql: str, format_: str, timeout: float | None, memory: str | None) -> None:
+    """The rows on stdout as they come, in constant memory."""
+    from chessreg.queries import render
+    from chessreg.queries.ask import stream_sql
+
+    last = None
+    with closing(stream_sql(database, sql, timeout=timeout, memory=memory)) as parts:
+        for number, last in enumerate(parts):
+            for_data(sys.stdout).write(render.STREAMED[format_](last, not number))
+    assert last is not None
+    if not last.meta["rows"]:
+        click.echo("no rows", err=True)
+    click.echo(render.footer(last), err=True)
 
 
 def known(home: Home, name: str | None) -> Entry:
@@ -194,7 +222,9 @@ def show(result: QueryResult, format_: str | None, output: Path | None) -> None:
         text = render.rendered(result, format_ or "table", screen_width())
         assert isinstance(text, str)
         if len(result) or format_ not in (None, "table"):
-            sys.stdout.write(text)
+            (sys.stdout if format_ in (None, "table", "json") else for_data(sys.stdout)).write(
+                visible_json(text) if format_ == "json" else text
+            )
     if format_ != "json" or output is not None:
         for note in result.notes:
             click.echo(note, err=True)
@@ -209,10 +239,21 @@ def screen_width() -> int | None:
     return shutil.get_terminal_size().columns
 
 
-def show_list(as_json: bool) -> None:
+def own_kinds(home: Home) -> tuple[Path, ...]:
+    """The files of the user's own kinds that have run here and are trusted; none where no registry answers."""
+    from chessreg.queries.ask import kind_files
+
+    try:
+        return kind_files(home.database(create=False))
+    except ChessregError:
+        return ()
+
+
+def show_list(home: Home, as_json: bool) -> None:
     from chessreg.queries.catalogue import entries
 
-    rows = [{"title": e.title, "aliases": list(e.aliases), "paper": e.paper, "made_by": e.made_by} for e in entries()]
+    found = entries(own_kinds(home))
+    rows = [{"title": e.title, "aliases": list(e.aliases), "paper": e.paper, "made_by": e.made_by} for e in found]
     if as_json:
         emit(True, rows)
         return
@@ -256,11 +297,11 @@ def plot(
 
     as_json = as_json or home.json
     if list_:
-        show_plots(as_json)
+        show_plots(home, as_json)
         return
     if name is None:
         raise click.UsageError("give the NAME of a plot; --list shows what there is")
-    entry, found = find_plot(name)
+    entry, found = find_plot(name, own_kinds(home))
     target = output or Path(f"{found.title.replace(' ', '-')}.svg")
     from chessreg.queries import plot as plots
     from chessreg.queries.ask import plotted
@@ -279,12 +320,12 @@ def plot(
     click.echo(str(target))
 
 
-def show_plots(as_json: bool) -> None:
+def show_plots(home: Home, as_json: bool) -> None:
     from chessreg.queries.catalogue import entries
 
     rows = [
         {"title": p.title, "aliases": list(p.aliases), "query": e.title, "x": p.x, "y": p.y, "form": p.form}
-        for e in entries()
+        for e in entries(own_kinds(home))
         for p in e.plots
     ]
     if as_json:

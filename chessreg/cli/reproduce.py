@@ -1,15 +1,74 @@
-"""`chessreg reproduce`: what made a run's numbers, and whether they come out again."""
+"""`chessreg lineage` and `chessreg reproduce`: what a thing was made from, and whether it comes out the same again."""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from chessreg.cli.base import Home, emit, fresh, json_option, pass_home
+from chessreg.terminal import for_drawing, visible
 
 if TYPE_CHECKING:
     from uuid import UUID
+
+    from rich.tree import Tree
+
+    from chessreg.registry.lineage import Branch
+
+
+COLOURS = {"invalid": "red", "stale": "yellow", "missing": "red", "failed": "red"}  # the others are cyan
+
+
+@click.command()
+@click.argument("reference", metavar="RUN|DATASET|CHECKPOINT")
+@click.option("--up", "direction", flag_value="up", help="Only what it was made from.")
+@click.option("--down", "direction", flag_value="down", help="Only what was made from it.")
+@json_option
+@pass_home
+def lineage(home: Home, reference: str, direction: str | None) -> None:
+    """Show a run, dataset or checkpoint with what it was made from and what was made from it, as a tree.
+
+    \b
+    Example: chessreg lineage reference-board
+    """
+    from chessreg.registry.lineage import find, tree
+
+    with fresh(home).read() as session:
+        node = find(session, reference)
+        trees = {way: tree(session, node, up=way == "up") for way in ("up", "down") if direction in (None, way)}
+    if home.json:
+        emit(home, {way: found.as_dict() for way, found in trees.items()})
+        return
+    from rich.console import Console
+
+    console = Console(file=for_drawing(sys.stdout), highlight=False)
+    for way, found in trees.items():
+        console.print(f"[bold]{'made from' if way == 'up' else 'went into'}[/bold]")
+        console.print(drawn(found))
+
+
+def drawn(branch: Branch, onto: Tree | None = None) -> Tree:
+    """The tree as rich draws it."""
+    from rich.markup import escape as escaped
+    from rich.tree import Tree
+
+    def escape(text: str) -> str:
+        return escaped(visible(text))
+
+    facts = branch.facts
+    field = f"[dim]{escape(branch.field)}:[/dim] " if branch.field not in ("", facts["kind"]) else ""
+    state = "" if facts["state"] == "complete" else f" [{COLOURS.get(facts['state'], 'cyan')}]{facts['state']}[/]"
+    again = " [dim]… as above[/dim]" if branch.again else ""
+    text = (
+        f"{field}{escape(facts['kind'])} [bold]{escape(facts['name'] or '')}[/bold] {branch.node.id[-6:]}{state}{again}"
+    )
+    at = Tree(text) if onto is None else onto.add(text)
+    for inner in branch.branches:
+        drawn(inner, at)
+    return at
+
 
 SHOWN = 10  # differing rows that are listed
 
@@ -54,14 +113,14 @@ def show(home: Home, row: dict[str, Any], made: list[dict[str, Any]]) -> None:
         return
     for step in made:
         click.echo(step["command"])
-    click.echo(f"# chessreg {last.get('chessreg_version')} on {last.get('host')}")
+    click.echo(visible(f"# chessreg {last.get('chessreg_version')} on {last.get('host')}"))
     for where, state in code.items():
         if isinstance(state, dict) and state.get("commit"):
             patch = ", with a patch that is kept in the registry" if state.get("patch") else ""
-            click.echo(f"# {where} at commit {state['commit'][:12]}{patch}")
+            click.echo(visible(f"# {where} at commit {state['commit'][:12]}{patch}"))
     versions = last.get("environment") or {}
     shown = [f"{name} {versions[name]}" for name in ("torch", "transformers", "chess", "numpy") if name in versions]
-    click.echo(f"# {', '.join(shown)}; chessreg reproduce {row['id'].hex[-6:]} --json has all of it")
+    click.echo(f"# {visible(', '.join(shown))}; chessreg reproduce {row['id'].hex[-6:]} --json has all of it")
 
 
 def determinism(home: Home, row: dict[str, Any]) -> str:
@@ -73,7 +132,7 @@ def determinism(home: Home, row: dict[str, Any]) -> str:
 
 def exact(home: Home, run_id: UUID) -> bool:
     """Do it again apart, and say whether every row is the same."""
-    from chessreg.cli.output import progress_line
+    from chessreg.cli.base import progress_line
     from chessreg.entities.reproduce import again
 
     session = home.session()
@@ -94,10 +153,10 @@ def exact(home: Home, run_id: UUID) -> bool:
 
 def statistical(home: Home, row: dict[str, Any]) -> bool:
     """Do the next replicate, and compare the two: they agree when no difference's interval leaves 0 out."""
-    from chessreg.cli.output import progress_line
+    from chessreg.cli.base import progress_line
     from chessreg.queries.compare import compare
     from chessreg.registry import tables
-    from chessreg.runs.kind import kind as find
+    from chessreg.runs.kind import recorded as find
 
     session = home.session()
     with session.database.read() as sql:
@@ -106,7 +165,7 @@ def statistical(home: Home, row: dict[str, Any]) -> bool:
     spec = kind.spec(**row["spec"] | {"replicate": row["spec"].get("replicate", 0) + 1})
     given = tuple(sorted({*row["given"], "replicate"}))
     with progress_line("again", quiet=home.json) as on_progress:
-        report = session.run(spec, kind=kind.source, given=given, on_progress=on_progress)
+        report = session.run(spec, kind=kind, given=given, on_progress=on_progress)
     if report.state != "complete":
         return False
     found = compare(session.database, [row["id"].hex, report.run_id.hex])

@@ -14,6 +14,7 @@ import click
 from chessreg.cli.base import Home, LazyCommand, LazyGroup
 from chessreg.entities import nouns
 from chessreg.errors import told
+from chessreg.terminal import visible, visible_json, visible_streams
 
 PIPE_CLOSED = 141  # 128 + SIGPIPE, as a shell says it of any program
 INTERRUPTED = 130
@@ -51,15 +52,16 @@ COMMANDS = {
     "probe": LazyCommand(OF_NOUN, "List and show probes.", "probe"),
     "vector": LazyCommand(OF_NOUN, "List and show directions.", "vector"),
     "lineage": LazyCommand(
-        "chessreg.cli.lineage:lineage", "Show what a thing was made from, and what was made from it."
+        "chessreg.cli.reproduce:lineage", "Show what a thing was made from, and what was made from it."
     ),
-    "compare": LazyCommand("chessreg.cli.compare:compare", "Compare runs: what differs, and by how much."),
-    "invalidate": LazyCommand("chessreg.cli.words:invalidate_run", "Mark a run as wrong: no query counts it."),
-    "validate": LazyCommand("chessreg.cli.words:validate_run", "Take back that a run is wrong."),
+    "compare": LazyCommand("chessreg.cli.runs:compare", "Compare runs: what differs, and by how much."),
+    "invalidate": LazyCommand("chessreg.cli.noun:invalidate_run", "Mark a run as wrong: no query counts it."),
+    "validate": LazyCommand("chessreg.cli.noun:validate_run", "Take back that a run is wrong."),
     "reproduce": LazyCommand("chessreg.cli.reproduce:reproduce", "Rerun and compare, or show how a run was made."),
     "merge": LazyCommand("chessreg.cli.transfer:merge", "Take in what another registry has."),
     "push": LazyCommand("chessreg.cli.transfer:push", "Copy bytes to a folder or a bucket that others reach."),
     "pull": LazyCommand("chessreg.cli.transfer:pull", "Fetch bytes that are elsewhere."),
+    "trust": LazyCommand("chessreg.cli.trust:trust", "Trust a file with a kind of experiment, list and revoke that."),
     "machines": LazyCommand("chessreg.cli.status:machines", "List machines: hosts, GPUs, drivers, last seen."),
     "gc": LazyCommand("chessreg.cli.db:gc", "Remove bytes that nothing needs any more; never rows."),
     "query": LazyCommand("chessreg.cli.query:query", "Print the papers' tables, or SQL of your own."),
@@ -67,7 +69,7 @@ COMMANDS = {
     "paper": LazyCommand("chessreg.cli.paper:paper", "Do a paper whole: its runs, then its tables and figures."),
     "game": LazyCommand("chessreg.cli.game:game", "List, show and export games that were played."),
     "board": LazyCommand("chessreg.cli.board:board", "Draw a board of a game or a trial."),
-    "heatmap": LazyCommand("chessreg.cli.heatmap:heatmap", "Draw what a probe reads before and after an edit."),
+    "heatmap": LazyCommand("chessreg.cli.board:heatmap", "Draw what a probe reads before and after an edit."),
     "lab": LazyCommand("chessreg.cli.lab:lab", "Ask one position, clean and edited: boards, moves, legal mass."),
     "engine": LazyCommand("chessreg.cli.engine:engine", "List engines and the ladder of opponents."),
 }
@@ -175,6 +177,11 @@ def root(ctx: click.Context, registry: str | None, store: str | None, debug: boo
 
 def run_command_line(args: Sequence[str]) -> int:
     """Run one command line and return its exit status. Errors become one line on stderr, never a traceback."""
+    with visible_streams():
+        return answered(args)
+
+
+def answered(args: Sequence[str]) -> int:
     try:
         status = root.main(args=list(args), prog_name="chessreg", standalone_mode=False)
         sys.stdout.flush()
@@ -207,12 +214,12 @@ def fail(args: Sequence[str], message: str, hint: str, code: int) -> int:
         sys.stdout.flush()
     if "--json" in args:
         document = {"error": message, "hint": hint, "code": code}
-        print(json.dumps(document, ensure_ascii=False), file=sys.stderr)
+        print(visible_json(json.dumps(document, ensure_ascii=False)), file=sys.stderr)
         return code
-    line = " ".join(message.split())
+    line = visible(" ".join(message.split()))
     print(line if code == INTERRUPTED else f"error: {line}", file=sys.stderr)
     if hint:
-        print(f"hint: {hint}", file=sys.stderr)
+        print(f"hint: {visible(hint)}", file=sys.stderr)
     return code
 
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from chessreg.cli.base import Home, emit
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.runs.settings import Setting, nested, settings_of, several
+from chessreg.runs.spec import Setting, nested, settings_of, several
 
 if TYPE_CHECKING:
     from chessreg.runs.kind import Kind
@@ -133,8 +133,7 @@ def show_plan(planned: dict[str, Any], as_json: bool) -> None:
 
 def settings(kind: Kind, params: dict[str, Any]) -> tuple[Any, Any, dict[str, str]]:
     """The spec, the how, and where each value that is not a default came from."""
-    from chessreg.runs.settings import build, merged
-    from chessreg.runs.spec import by_present_names
+    from chessreg.runs.spec import build, by_present_names, merged
 
     from_file = by_present_names(kind.spec, read_toml(Path(params["spec"]))) if params["spec"] else {}
     wrong = from_file.keys() - kind.spec.model_fields.keys() - kind.options.model_fields.keys() - {"kind", "name"}
@@ -164,12 +163,14 @@ def read_toml(path: Path) -> dict[str, Any]:
 def plan(session: Session, kind: Kind, spec: Any, how: Any, sources: dict[str, str]) -> dict[str, Any]:
     """What a run of this spec would do."""
     from chessreg.runs.ingest import ingest
-    from chessreg.runs.resolve import missing_units, resolve
+    from chessreg.runs.resolve import check, missing_units, resolve
 
     ingest(session.database, session.store)
     inputs = session.inputs
     resolved: ResolvedSpec = resolve(kind, spec, inputs)
     missing = missing_units(inputs, resolved)
+    if missing:
+        check(resolved, how, inputs)
     estimate = kind.estimate(resolved.spec, inputs)
     return {
         "run_id": resolved.run_id.hex,
@@ -197,7 +198,7 @@ def go_on(home: Home, reference: str) -> None:
 def recorded(home: Home, reference: str) -> tuple[Kind, Any, tuple[str, ...]]:
     """Kind, spec and given settings of a run, as they were recorded."""
     from chessreg.registry import tables
-    from chessreg.runs.kind import kind as find
+    from chessreg.runs.kind import recorded as find
 
     session = home.session()
     run_id = session.id("run", reference)
@@ -215,11 +216,11 @@ def execute(
     home: Home, kind: Kind, spec: Any, how: Any, given: tuple[str, ...], name: str | None, as_json: bool
 ) -> None:
     """Run it with a progress line, and say how it stands."""
-    from chessreg.cli.output import progress_line
+    from chessreg.cli.base import progress_line
 
     session = home.session()
     with progress_line(kind.name, quiet=as_json) as on_progress:
-        report = session.run(spec, how, kind=kind.source, name=name, given=given, on_progress=on_progress)
+        report = session.run(spec, how, kind=kind, name=name, given=given, on_progress=on_progress)
     record = {
         "run_id": report.run_id.hex,
         "kind": report.kind,

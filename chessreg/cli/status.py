@@ -12,6 +12,7 @@ import click
 
 from chessreg.cli.base import Home, emit, fresh, json_option, pass_home
 from chessreg.cli.jobs import POLL_SECONDS, duration, is_over, job_status, shown, warn_once
+from chessreg.terminal import for_drawing, visible
 
 GOING = {"title": "what", "name": "name", "status": "state", "done": "done", "units": "units", "pace": "pace",
          "executor": "on", "host": "host", "why": ""}  # fmt: skip
@@ -30,7 +31,7 @@ def status(home: Home, since: str) -> None:
     Example: chessreg status --since 12h
     """
     from chessreg.registry import read
-    from chessreg.registry.moment import moment
+    from chessreg.registry.run_filter import moment
     from chessreg.scheduling import status as job_status
 
     after = moment(since)
@@ -149,7 +150,7 @@ def changes(home: Home, references: tuple[str, ...]) -> Iterator[list[dict[str, 
 
 def lines(home: Home, references: tuple[str, ...]) -> list[dict[str, Any]]:
     """A line for each job that changed."""
-    from chessreg.cli.output import plain
+    from chessreg.cli.base import plain
 
     last: dict[Any, Any] = {}
     rows: list[dict[str, Any]] = []
@@ -184,12 +185,12 @@ def bars(home: Home, references: tuple[str, ...]) -> list[dict[str, Any]]:
         TextColumn("[dim]{task.fields[why]}"),
     )
     rows: list[dict[str, Any]] = []
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with Progress(*columns, console=Console(file=for_drawing(sys.stderr))) as progress:
         tasks: dict[Any, Any] = {}
         for rows in changes(home, references):
             for row in map(shown, rows):
-                fields = {"state": row["state"], "pace": row["pace"], "why": row["why"]}
+                fields = {"state": row["state"], "pace": row["pace"], "why": visible(row["why"] or "")}
                 if row["id"] not in tasks:
-                    tasks[row["id"]] = progress.add_task(row["title"], total=1.0, **fields)
+                    tasks[row["id"]] = progress.add_task(visible(row["title"]), total=1.0, **fields)
                 progress.update(tasks[row["id"]], completed=row["progress"] or 0.0, **fields)
     return rows

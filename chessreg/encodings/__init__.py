@@ -5,10 +5,14 @@ To add one: a file with a class that fulfils `base.Encoding`, and a line here; t
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from chessreg.encodings.base import Alignment, Encoding, Sites, Tokens
 from chessreg.encodings.fen77 import Fen77
 from chessreg.encodings.pgn_char import PgnChar
+from chessreg.encodings.prompts import PREFIX, PromptEncoding
 from chessreg.encodings.uci_square import davis, lcb
+from chessreg.errors import NotFoundError
 from chessreg.named import Registry
 
 __all__ = ["Alignment", "Encoding", "Sites", "Tokens", "encoding", "names", "register"]
@@ -26,9 +30,18 @@ def names() -> list[str]:
     return _encodings.names()
 
 
-def encoding(name: str) -> Encoding:
-    """The encoding of this name. NotFoundError lists those that there are."""
-    return _encodings[name]
+def encoding(name: str, folder: Path | None = None) -> Encoding:
+    """The encoding of this name. A prompt's is read from the `folder` of its checkpoint.
+
+    NotFoundError lists those that there are, or says that the folder is missing.
+    """
+    if not name.startswith(PREFIX):
+        return _encodings[name]
+    if folder is None:
+        raise NotFoundError(
+            f"{name} is the encoding of a checkpoint with a tokenizer of its own", "only that checkpoint is asked so"
+        )
+    return PromptEncoding.load(folder, name)
 
 
 for _made in (PgnChar(), davis, lcb, Fen77()):

@@ -91,8 +91,6 @@ class Encoding(Protocol):
     answer_size: int
     """The same as `size` where the model writes what it reads."""
     content: Content
-    vocabulary: tuple[str, ...]
-    """The text of every id that is read."""
     stop_ids: frozenset[int]
     """Ids that end a move while the model writes one; none where a move ends by itself (`complete`)."""
     boundary_ids: frozenset[int]
@@ -101,6 +99,11 @@ class Encoding(Protocol):
     """More tokens than this that are not complete are no move."""
     phases: tuple[str, ...]
     default_site: str
+
+    @property
+    def vocabulary(self) -> tuple[str, ...]:
+        """The text of every id that is read."""
+        ...
 
     @property
     def site_names(self) -> tuple[str, ...]:

@@ -178,8 +178,7 @@ class Fen77:
         """Every position of these games, game by game; `source` says of which of them, `ply` after how many plies.
 
         FenError where a game has 1,000 moves or more."""
-        table = games.take(places, ["text", "moves"])
-        positions = positions_of(table["text"].to_pylist(), table["moves"].to_pylist())
+        positions = positions_of(games.moves(places))
         count = len(positions.ply)
         if count and positions.fullmoves.max() > 999:
             raise FenError(f"a game has {positions.fullmoves.max():,} moves", f"{self.name} counts to 999")

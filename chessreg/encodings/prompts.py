@@ -4,6 +4,9 @@ the characters of a move (Junkin's specification 1.3 to 1.5).
 Templates are kept verbatim with their punctuation and known by the sha256 of their text, never by a number alone: paper
 and code differ in full stops and spaces. Layout, counters, notation and the legal list are settings, because there too
 the paper says one thing and the code does another.
+
+A prompt belongs to a checkpoint, not to the house: the folder of its weights holds `tokenizer.json`, as it was given,
+and `prompt.json` with the settings. The encoding's name holds a digest of both, and is checked when they are read.
 """
 
 from __future__ import annotations
@@ -11,11 +14,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import shutil
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 import chess
 import numpy as np
@@ -32,7 +36,7 @@ from chessreg.encodings.base import (
 )
 from chessreg.encodings.fen77 import LENGTH, Fen77
 from chessreg.encodings.pgn_char import spellings
-from chessreg.errors import BadInputError, NotFoundError
+from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
 from chessreg.games.moves import replay
 from chessreg.named import Registry
 
@@ -67,6 +71,16 @@ _EXPANDED = re.compile(r"([pnbrqkPNBRQK./]{71}) ([wb] (?:-|[KQkq]{1,4}) (?:-|[a-
 """A FEN in the layout with slashes: the squares, three fields, the counters unless they are blanked."""
 _MOST = {"uci": 5, "san": 7}  # characters of a move
 
+Layout = Literal["ruoss77", "flattened_with_slashes"]
+Counters = Literal["kept", "blanked"]
+Notation = Literal["uci", "san"]
+
+PREFIX = "prompt-"
+"""How the names of prompt encodings begin."""
+TOKENIZER_FILE, PROMPT_FILE = "tokenizer.json", "prompt.json"
+FILES = (TOKENIZER_FILE, PROMPT_FILE)
+"""What a checkpoint's folder holds of its prompt encoding."""
+
 
 class Vocabulary(Protocol):
     """A pretrained tokenizer as prompts use it."""
@@ -77,6 +91,11 @@ class Vocabulary(Protocol):
     end: int
     """What a model writes after its answer."""
     pad: int | None
+
+    @property
+    def digest(self) -> str:
+        """What stands for everything that decides how it writes."""
+        ...
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text, nothing put around it."""
@@ -91,58 +110,54 @@ class Vocabulary(Protocol):
         ...
 
 
-class CharacterTable:
-    """A vocabulary of characters, each one token."""
-
-    def __init__(
-        self, ids: Mapping[str, int], *, end: int, size: int, bos: int | None = None, pad: int | None = None
-    ) -> None:
-        self._ids, self.size, self.bos, self.end, self.pad = dict(ids), size, bos, end, pad
-        self._characters = {number: character for character, number in ids.items()}
-
-    @classmethod
-    def byte_level(cls, offset: int, *, end: int, size: int, bos: int | None = None, pad: int | None = None) -> Any:
-        """The single characters of byte-level BPE: printable ASCII c is ord(c) - 33 + offset, a space 220 + offset, a
-        new line 198 + offset. Llama 3 has offset 0, GPT-NeoX 2."""
-        ids = {chr(code): code - 33 + offset for code in range(33, 127)}
-        return cls(ids | {" ": 220 + offset, "\n": 198 + offset}, end=end, size=size, bos=bos, pad=pad)
-
-    def encode(self, text: str) -> list[int]:
-        for place, character in enumerate(text):
-            if character not in self._ids:
-                raise BadInputError(f"character {character!r} at index {place} is not in the table of characters")
-        return [self._ids[character] for character in text]
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return "".join(self._characters.get(number, "") for number in ids)
-
-    def character(self, character: str) -> int | None:
-        return self._ids.get(character)
-
-
 class PretrainedTokenizer:
-    """A Hugging Face `tokenizer.json`."""
+    """A Hugging Face `tokenizer.json`, and which of its tokens begin a sequence, end an answer and pad."""
 
     def __init__(self, path: Path, *, end: str, bos: str | None = None, pad: str | None = None) -> None:
         """Raises NotFoundError without the file; BadInputError where it is damaged, or lacks a special token."""
-        from tokenizers import Tokenizer
-
-        if not path.is_file():
-            raise NotFoundError(f"no tokenizer {path}", "give a Hugging Face tokenizer.json")
-        try:
-            self._tokenizer = Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises nothing narrower
-            raise BadInputError(f"{path} is no tokenizer: {error}", "give a Hugging Face tokenizer.json") from error
+        self.path, self._tokenizer = path, _read_tokenizer(path)
         self.size = int(self._tokenizer.get_vocab_size())
-        special: dict[str, int] = {}
-        for text in (bos, end, pad):
-            number = None if text is None else self._tokenizer.token_to_id(text)
-            if text is not None and number is None:
-                raise BadInputError(f"{path} has no token {text!r}", "name the special tokens that it has")
-            if text is not None and number is not None:
-                special[text] = number
-        self.end = special[end]
-        self.bos, self.pad = (None if text is None else special[text] for text in (bos, pad))
+        self.special = {"bos": bos, "end": end, "pad": pad}
+        ids = {name: None if text is None else self._tokenizer.token_to_id(text) for name, text in self.special.items()}
+        for name, text in self.special.items():
+            if text is not None and ids[name] is None:
+                raise BadInputError(f"{path.name} has no token {text!r}", "name special tokens that it has")
+        self.bos, self.pad, self.end = ids["bos"], ids["pad"], int(ids["end"])  # type: ignore[arg-type]
+        with path.open("rb") as file:
+            self.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+
+    @classmethod
+    def of_folder(cls, folder: Path, *, end: str | None = None, bos: str | None = None) -> PretrainedTokenizer:
+        """The tokenizer of a Hugging Face folder.
+
+        `end` is by default the eos token that tokenizer_config.json or config.json names, `bos` what the tokenizer
+        itself puts in front of a text (Llama's does, GPT-NeoX's does not). Raises NotFoundError without a
+        tokenizer.json, BadInputError where nothing says how an answer ends.
+        """
+        path = folder / TOKENIZER_FILE
+        tokenizer = _read_tokenizer(path)
+        told = [_json(folder / name) for name in ("tokenizer_config.json", "config.json")]
+
+        def token(name: str) -> str | None:
+            value = told[0].get(f"{name}_token")
+            text = value.get("content") if isinstance(value, dict) else value
+            number = told[1].get(f"{name}_token_id")
+            number = number[0] if isinstance(number, list) and number else number
+            return text if isinstance(text, str) else tokenizer.id_to_token(number) if type(number) is int else None
+
+        end = token("eos") if end is None else end
+        if end is None:
+            raise BadInputError(f"{folder.name} does not say which token ends a text", "name it with --end TOKEN")
+        plain, whole = (tokenizer.encode("a", add_special_tokens=special) for special in (False, True))
+        begun = whole.tokens[: whole.ids.index(plain.ids[0])] if plain.ids and plain.ids[0] in whole.ids else []
+        pad = token("pad")
+        known = pad is not None and tokenizer.token_to_id(pad) is not None
+        return cls(path, end=end, bos=bos or (begun[0] if begun else None), pad=pad if known else None)
+
+    @property
+    def digest(self) -> str:
+        """sha256 of the file's digest and the special tokens."""
+        return hashlib.sha256(json.dumps([self.sha256, self.special], sort_keys=True).encode()).hexdigest()
 
     def encode(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
@@ -151,9 +166,35 @@ class PretrainedTokenizer:
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def character(self, character: str) -> int | None:
-        """Looked up alone; a token that stands for more or less than the character does not count."""
+        """Looked up alone. A token that stands for more or less than the character does not count: two of it must read
+        as two characters, with nothing between them."""
         ids = self._tokenizer.encode(character, add_special_tokens=False).ids
-        return ids[0] if len(ids) == 1 and self._tokenizer.decode(ids) == character else None
+        for number in (*(ids if len(ids) == 1 else ()), self._tokenizer.token_to_id(character)):
+            if number is not None and self._tokenizer.decode([number, number]) == 2 * character:
+                return int(number)
+        return None
+
+
+def _read_tokenizer(path: Path) -> Any:
+    """The library's tokenizer of this file."""
+    from tokenizers import Tokenizer
+
+    if not path.is_file():
+        raise NotFoundError(f"{path.parent.name} has no {path.name}", "a prompt needs a folder with its tokenizer.json")
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing narrower
+        reason = str(error).partition("\n")[0]
+        raise BadInputError(f"{path.name} is no tokenizer: {reason}", "give a Hugging Face tokenizer.json") from error
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """What a JSON file of a folder says; nothing where it is not there or no object."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 @dataclass(frozen=True)
@@ -162,21 +203,24 @@ class PromptSettings:
 
     `template` is a name of `TEMPLATES` or a text; `layout` the 77 characters (the code) or an expanded FEN with its
     slashes (the paper's example); `counters` kept (the code) or blanked (its README); `notation` uci (the code) or san
-    (the paper); `last_separator`: also the last legal move is followed by `, ` (the code). `length` is the model's
-    context: a prompt that leaves no room for the answer is refused.
+    (the paper); `last_separator`: also the last legal move is followed by `, ` (the code).
     """
 
     template: str = "junkin-small"
-    layout: Literal["ruoss77", "flattened_with_slashes"] = "ruoss77"
-    counters: Literal["kept", "blanked"] = "kept"
-    notation: Literal["uci", "san"] = "uci"
+    layout: Layout = "ruoss77"
+    counters: Counters = "kept"
+    notation: Notation = "uci"
     last_separator: bool = False
-    length: int | None = None
 
     @property
     def text(self) -> str:
         """The template's text, verbatim."""
         return self.template if "{" in self.template else TEMPLATES[self.template]
+
+    @property
+    def called(self) -> str:
+        """The template's registered name, `own` for any other text."""
+        return next((name for name, text in TEMPLATES.items() if text == self.text), "own")
 
     @property
     def legal_list(self) -> bool:
@@ -189,7 +233,11 @@ class PromptSettings:
 
 
 class PromptEncoding:
-    """The encoding of positions by one template over one vocabulary. Its name holds the digest of its settings."""
+    """The encoding of positions by one template over one vocabulary. Its name holds a digest of both.
+
+    Sites: `last` and `turns` are the prompt's last token, after which the answer is written; `squares` the 64 tokens of
+    the board, each a character of its own; `fen` all 77 of the position (in that layout); `all` every token.
+    """
 
     content: Content = "position"
     phases: tuple[str, ...] = ("white", "black")
@@ -198,12 +246,13 @@ class PromptEncoding:
     def __init__(self, vocabulary: Vocabulary, settings: PromptSettings | None = None) -> None:
         """Raises BadInputError for a template without its parts, or a character that has no token of its own."""
         self.settings, self._words, self._fen = settings or PromptSettings(), vocabulary, Fen77()
+        for field, known in (("layout", Layout), ("counters", Counters), ("notation", Notation)):
+            if (value := getattr(self.settings, field)) not in get_args(known):
+                raise BadInputError(f"a prompt has no {field} {value!r}", f"known: {', '.join(get_args(known))}")
         text = self.settings.text
-        if text.count("{FEN}") != 1 or not text.endswith("{BM}") or "{LM}" in text.partition("{FEN}")[0]:
-            raise BadInputError(
-                f"a prompt template has one {{FEN}}, perhaps {{LM}} behind it, and ends in {{BM}}: {text[:60]!r}"
-            )
-        self.name = f"prompt-{self.settings.digest[:12]}"
+        check_template(text)
+        both = hashlib.sha256(f"{self.settings.digest} {vocabulary.digest}".encode()).hexdigest()
+        self.name = f"{PREFIX}{self.settings.called}-{both[:12]}"
         self.size = self.answer_size = vocabulary.size
         self.stop_ids = frozenset({vocabulary.end})
         self.boundary_ids = frozenset(one for one in (vocabulary.bos, vocabulary.pad) if one is not None)
@@ -219,6 +268,37 @@ class PromptEncoding:
         alphabet += "abcdefgh12345678qrbn" if self.settings.notation == "uci" else "abcdefgh12345678NBRQKOx+#=-"
         self._characters = {character: self._character(character) for character in dict.fromkeys(alphabet)}
         self._table = np.array([self._characters[c] for c in self._fen.vocabulary], np.int32)
+        self._check_words()
+
+    @classmethod
+    def load(cls, folder: Path, name: str | None = None) -> PromptEncoding:
+        """The encoding that a checkpoint's folder holds.
+
+        Raises NotFoundError where it holds none; BadInputError where it is damaged, or is another than `name`.
+        """
+        if not (folder / PROMPT_FILE).is_file():
+            raise NotFoundError(f"{folder.name} holds no {PROMPT_FILE}", "import its weights with --encoding prompt")
+        told = _json(folder / PROMPT_FILE)
+        try:
+            settings = PromptSettings(**{field: told[field] for field in PromptSettings.__dataclass_fields__})
+            words = PretrainedTokenizer(folder / TOKENIZER_FILE, **told["special"])
+        except (KeyError, TypeError) as error:
+            raise BadInputError(
+                f"{folder.name}/{PROMPT_FILE} is damaged: {error}", "import the weights anew"
+            ) from error
+        made = cls(words, settings)
+        if name is not None and made.name != name:
+            raise BadInputError(f"{folder.name} holds the encoding {made.name}, not {name}", "import the weights anew")
+        return made
+
+    def save(self, folder: Path) -> None:
+        """Write what `load` reads. BadInputError for a vocabulary that no file holds."""
+        if not isinstance(self._words, PretrainedTokenizer):
+            raise BadInputError(f"{self.name} has no {TOKENIZER_FILE} to keep")
+        if self._words.path.resolve() != (folder / TOKENIZER_FILE).resolve():
+            shutil.copyfile(self._words.path, folder / TOKENIZER_FILE)
+        told = {**asdict(self.settings), "template": self.settings.text, "special": self._words.special}
+        (folder / PROMPT_FILE).write_text(json.dumps(told, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
     def _character(self, character: str) -> int:
         number = self._words.character(character)
@@ -229,6 +309,25 @@ class PromptEncoding:
             )
         return number
 
+    def _check_words(self) -> None:
+        """BadInputError where the tokenizer does not write the template's words as they are."""
+        board = chess.Board()
+        ids = self.boards([board]).ids.tolist()
+        read = self._words.decode(ids[self._words.bos is not None :])
+        position = "".join(self._shown(self._fen.boards([board]).ids))
+        moves = ", ".join(self._text(board, move) for move in board.legal_moves)
+        moves += ", " * self.settings.last_separator
+        text = self.settings.text.replace("{FEN}", position).replace("{LM}", moves).removesuffix("{BM}")
+        if read != text:
+            place = next(
+                (i for i, (a, b) in enumerate(zip(read, text, strict=False)) if a != b), min(len(read), len(text))
+            )
+            raise BadInputError(
+                f"the tokenizer does not write the template as it is: {text[place : place + 20]!r} becomes "
+                f"{read[place : place + 20]!r}",
+                "use another tokenizer or another template",
+            )
+
     @cached_property
     def vocabulary(self) -> tuple[str, ...]:
         """The text of every token; of one that has none, its number in angle brackets."""
@@ -236,19 +335,19 @@ class PromptEncoding:
 
     # -- positions ------------------------------------------------------------------------------------------------
 
-    def _position(self, ids: np.ndarray) -> np.ndarray:
-        """The tokens of the position of one board, from its 77 ids."""
+    def _shown(self, ids: np.ndarray) -> str:
+        """The characters of the position of one board, from its 77 ids."""
         blanked = self.settings.counters == "blanked"
-        if self.settings.layout == "ruoss77":
-            tokens = self._table[ids]
-            if blanked:
-                tokens[71:] = self._characters["."]
-            return tokens
         characters = [self._fen.vocabulary[number] for number in ids.tolist()]
+        if self.settings.layout == "ruoss77":
+            return "".join([*characters[:71], *("......" if blanked else characters[71:])])
         ranks = "/".join("".join(characters[start : start + 8]) for start in range(1, 65, 8))
         side, castling, en_passant, *counters = self._fen.decode(ids).split(" ")[1:]
-        text = " ".join((ranks, side, castling, en_passant, *((".", ".") if blanked else counters)))
-        return np.array([self._characters[character] for character in text], np.int32)
+        return " ".join((ranks, side, castling, en_passant, *((".", ".") if blanked else counters)))
+
+    def _position(self, ids: np.ndarray) -> np.ndarray:
+        """The tokens of the position of one board, from its 77 ids."""
+        return np.array([self._characters[character] for character in self._shown(ids)], np.int32)
 
     def _legal_moves(self, board: chess.Board) -> list[int]:
         """The list of legal moves, in python-chess's order."""
@@ -260,14 +359,6 @@ class PromptEncoding:
     def _tokens(self, position: np.ndarray, board: chess.Board | None) -> np.ndarray:
         listed = self._legal_moves(board) if board is not None else []
         ids = np.concatenate([self._before, position, np.array([*self._between, *listed, *self._behind], np.int32)])
-        room = None if self.settings.length is None else self.settings.length - self.max_move_tokens
-        if room is not None and len(ids) > room:
-            fen = board.fen() if board is not None else "a position"
-            raise BadInputError(
-                f"the prompt of {fen} has {len(ids)} tokens, and {self.max_move_tokens} of {self.settings.length} are "
-                "kept for the answer",
-                "use a template without the legal moves, or a model with a longer context",
-            )
         return ids.astype(np.int32, copy=False)
 
     def encode(self, text: str) -> np.ndarray:
@@ -391,3 +482,36 @@ class PromptEncoding:
 
     def complete(self, ids: Ids, board: chess.Board) -> bool:
         return len(ids) > 0 and int(ids[-1]) in self.stop_ids
+
+
+def prompt_of_folder(
+    folder: Path, *, template: str = "junkin-small", end: str | None = None, bos: str | None = None, **settings: Any
+) -> PromptEncoding:
+    """The encoding of a template over the tokenizer of a Hugging Face folder. `template` is a registered name, or the
+    path of a text file; a line break at its end is no part of it. The other settings are those of `PromptSettings`.
+
+    Raises NotFoundError without such a template or without a tokenizer.json, BadInputError as the classes do.
+    """
+    if template not in TEMPLATES:
+        path = Path(template).expanduser()
+        if not path.is_file():
+            raise NotFoundError(f"no prompt template and no file {template!r}", f"known: {', '.join(TEMPLATES)}")
+        try:
+            template = path.read_text(encoding="utf-8").removesuffix("\n")
+        except (OSError, ValueError) as error:
+            raise BadInputError(f"{path} is no text: {error}", "write the template in UTF-8") from error
+        check_template(template)
+    try:
+        vocabulary = PretrainedTokenizer.of_folder(folder, end=end, bos=bos)
+        return PromptEncoding(vocabulary, PromptSettings(template, **settings))
+    except DAMAGE as error:
+        raise BadInputError(f"the tokenizer in {folder} cannot be used: {first_line(error)}") from error
+
+
+def check_template(text: str) -> None:
+    """Raise BadInputError for a template without its parts."""
+    if text.count("{FEN}") != 1 or not text.endswith("{BM}") or "{LM}" in text.partition("{FEN}")[0]:
+        shown = text if len(text) <= 60 else f"{text[:59]}…"
+        raise BadInputError(
+            f"a prompt template has one {{FEN}}, perhaps {{LM}} behind it, and ends in {{BM}}: {shown!r} does not"
+        )

@@ -1,4 +1,5 @@
-"""Datasets added: from files, the sample, a month of Lichess, games of engines against each other."""
+"""Datasets added: from files, the sample, a month of Lichess, games of engines against each other; and what is fetched
+from the hub, then imported like a file of one's own."""
 
 from __future__ import annotations
 
@@ -12,17 +13,22 @@ from typing import IO, TYPE_CHECKING, Any
 from uuid import UUID
 
 from chessreg.entities import register
+from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import uuid_of
 from chessreg.registry.tables.types import utc_now
+from store.files import sha256_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from chessreg.entities.checkpoint import Registered
     from chessreg.games.dataset import DatasetReport
+    from chessreg.models.hub import HubSource
     from store import Artefact, Store
+
 
 NOUN = "dataset"
 RATING_SCALES = ("lichess", "stockfish", "fide")
@@ -63,15 +69,14 @@ def add_dataset(
     `detail` is added to the report. Raises NotFoundError and BadInputError as `games.build.build` does, and
     BadInputError for a taken name; then nothing is stored or recorded.
     """
-    from chessreg.games import build, dataset, positions
-    from chessreg.games.report import file_sha256
+    from chessreg.games import build, positions
 
     of_positions = holds_positions(paths)
     if of_positions and min_plies:
         raise BadInputError("--min-plies is a filter of games, and these files hold positions", "leave it out")
     register.prepare(database, name)
-    digests = [file_sha256(path) for path in paths]
-    identity = positions.identity(digests) if of_positions else dataset.identity(digests, {"min_plies": min_plies})
+    digests = [sha256_file(path) for path in paths]
+    identity = positions.identity(digests) if of_positions else build.identity(digests, {"min_plies": min_plies})
     known = uuid_of(identity)
     there = find(database, store, known)
     register.refuse_taken(database, NOUN, name, known)
@@ -164,7 +169,7 @@ def guessed_rating_scale(folder: Path) -> str | None:
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    from chessreg.games.report import GAMES_FILE
+    from chessreg.games.dataset import GAMES_FILE
     from chessreg.games.selfplay import EVENT
 
     votes = {"lichess": 0, "stockfish": 0, "other": 0}
@@ -295,3 +300,50 @@ def text_file(path: Path) -> Iterator[IO[str]]:
 
     with zstandard.open(path, "w", cctx=zstandard.ZstdCompressor(level=19), encoding="utf-8") as packed:
         yield packed
+
+
+def fetch(
+    database: Database,
+    store: Store,
+    source: HubSource,
+    *,
+    file: str | None = None,
+    revision: str = "main",
+    endpoint: str | None = None,
+    name: str | None = None,
+    keep: bool = False,
+    on_progress: OnProgress = silent,
+) -> Registered | Added:
+    """Download a source and register what it holds: a checkpoint, or a dataset of games.
+
+    A download that breaks off stays in the store's `downloads` folder and is gone on with the next time; once it is
+    registered the file is removed, unless `keep`. Its address, commit and SHA-256 are kept with the checkpoint or
+    dataset. Raises what downloading and importing raise; then nothing is registered.
+    """
+    from chessreg.models import hub
+
+    def shown(done: int, total: int | None) -> None:
+        on_progress(done / total if total else 0.0, f"{done >> 20:,} MiB")
+
+    register.prepare(database, name)
+    noun = "checkpoint" if source.holds == "checkpoint" else "dataset"
+    wanted = name or (source.called if file in (None, source.file) else None)
+    arrived = hub.fetch(
+        source, store.root / "downloads", file=file, revision=revision, endpoint=endpoint, on_progress=shown
+    )
+    made: Registered | Added
+    if noun == "checkpoint":
+        made = import_checkpoint(database, store, arrived.path, name=wanted, fetched=arrived.as_json())
+    else:
+        made = add_dataset(
+            database,
+            store,
+            [arrived.path],
+            name=wanted,
+            rating_scale="lichess",
+            detail={"fetched": arrived.as_json()},
+            on_progress=on_progress,
+        )
+    if not keep:
+        arrived.path.unlink()
+    return made

@@ -6,13 +6,14 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 from sqlalchemy import select
 
 from chessreg.entities.display import Column, Option, Part, Printed, Thing, annotations_of, counted, facts
-from chessreg.errors import BadInputError, NotFoundError
+from chessreg.errors import BadInputError, NotFoundError, first_line
 from chessreg.registry import names, tables
 from chessreg.registry.read import NOTHING_SAID, columns, words
 
@@ -182,6 +183,24 @@ def with_model(rows: list[Row]) -> list[Row]:
         if row["model"] is None:
             row["model"] = f"unknown: {row['detail'].get('model') or 'not told'}"
     return rows
+
+
+def read_layer(path: Path, **dimensions: int) -> dict[str, np.ndarray]:
+    """The tensors of what was fitted for one layer, by name. `dimensions`: how many those have that must be there.
+
+    The file may come from others. Raises BadInputError when it is damaged, or lacks one of them.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        found = load_file(path)
+    except (SafetensorError, KeyError, ValueError, TypeError, OverflowError) as error:
+        raise BadInputError(f"{path} is damaged: {first_line(error)}", "chessreg doctor --digests") from error
+    for name, count in dimensions.items():
+        if name not in found or found[name].ndim != count or found[name].dtype.kind not in "fiu":
+            raise BadInputError(f"{path} holds no {name} of {count} dimensions", "it was not written by chessreg")
+    return found
 
 
 def publish_layer(

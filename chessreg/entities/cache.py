@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 import numpy as np
@@ -12,9 +12,12 @@ from sqlalchemy import select
 
 from chessreg.entities.base import Entity, Row, annotations_of_run, by_run
 from chessreg.entities.display import Column, Part, Printed, Thing, Verified, counted, facts, size
-from chessreg.errors import NotFoundError
+from chessreg.errors import ChessregError, NotFoundError
+from chessreg.models.hook_points import RESID_POST, layer_of, pattern_of
 from chessreg.registry import names, tables
+from chessreg.registry.run_state import complete_units
 from chessreg.runs.inputs import Inputs
+from chessreg.runs.task import ranges
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession
@@ -25,24 +28,32 @@ if TYPE_CHECKING:
     from store.arrays import ActivationArray
 
 
-def hook_point(layer: int) -> str:
-    """TransformerLens' name of the residual stream after a block."""
-    return f"blocks.{layer}.hook_resid_post"
-
-
-def layer_of(hook_point: str) -> int:
-    return int(hook_point.split(".")[1])
-
-
 class CachedActivations:
-    """The activations of a cache run, as `chessreg.open().cache(…)` gives them."""
+    """The activations of a cache run, as `chessreg.open().cache(…)` gives them: of one hook point of each layer, which
+    is the residual stream after it unless `pattern` names another."""
 
-    def __init__(self, run: tables.Run, groups: list[tables.ActivationCache], array: ActivationArray) -> None:
+    def __init__(
+        self,
+        run: tables.Run,
+        groups: list[tables.ActivationCache],
+        array: ActivationArray,
+        n_layers: int,
+        pattern: str = RESID_POST,
+    ) -> None:
         self.run, self.groups, self.array = run, groups, array
+        self.pattern, self._points = pattern, points_by_layer(groups[0], n_layers, pattern)
 
     @property
     def layers(self) -> list[int]:
-        return [layer_of(point) for point in self.groups[0].hook_points]
+        return list(self._points)
+
+    def hook_point(self, layer: int) -> str:
+        """The hook point of a layer. NotFoundError for one that is not cached."""
+        if layer not in self._points:
+            raise NotFoundError(
+                f"the cache holds no layer {layer} of {self.pattern}", f"it holds {span(self.groups[0].hook_points)}"
+            )
+        return self._points[layer]
 
     @property
     def checkpoint_id(self) -> Any:
@@ -77,37 +88,71 @@ class CachedActivations:
         """Activations float32 [rows, d_model] of one layer."""
         from store.array_format import as_float32
 
-        return as_float32(self.array.read(hook_point(layer), rows), self.run.spec["dtype"])
+        return as_float32(self.array.read(self.hook_point(layer), rows), self.run.spec["dtype"])
 
     def batches(self, layer: int, batch_rows: int = 4096, seed: int = 0, epoch: int = 0) -> Any:
         """Shuffled batches of one layer, every row once in an epoch: (row numbers, {hook point: activations})."""
-        return self.array.iter_batches(hook_point(layer), batch_rows, seed=seed, epoch=epoch)
+        return self.array.iter_batches(self.hook_point(layer), batch_rows, seed=seed, epoch=epoch)
 
 
-def load_cache(inputs: Inputs, reference: str, field: str = "cache") -> CachedActivations:
-    """The activations behind an input reference. Raises NotFoundError or BadInputError when they are not all here."""
+def points_by_layer(group: tables.ActivationCache, n_layers: int, pattern: str = RESID_POST) -> dict[int, str]:
+    """layer → the cached hook point of this pattern (`models.hook_points`), in the order in which they were cached.
+    NotFoundError where there is none."""
+    found = {layer_of(name, n_layers): name for name in group.hook_points if pattern_of(name) == pattern}
+    if not found:
+        raise NotFoundError(
+            f"the cache holds no {pattern}", f"it holds {', '.join(dict.fromkeys(map(pattern_of, group.hook_points)))}"
+        )
+    return found
+
+
+def load_cache(inputs: Inputs, reference: str, field: str = "cache", pattern: str = RESID_POST) -> CachedActivations:
+    """The activations behind an input reference.
+
+    Raises NotFoundError or BadInputError when they are not all here, CorruptError for bytes that were not published,
+    ChessregError when the run's groups do not hold its units once each.
+    """
     from store.arrays import ActivationArray
 
     run = inputs.run(reference, "cache")
     rows: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, run)
-    for row in rows:
-        inputs.located(field, reference, row.digest, run.id, array=row.path.removeprefix("arrays/"))
-    return CachedActivations(run, rows, ActivationArray.open(*(inputs.store.root / row.path for row in rows)))
+    rows = readable(run, rows)
+    groups = [
+        inputs.located(field, reference, row.digest, run.id, array=row.path.removeprefix("arrays/")) for row in rows
+    ]
+    array = ActivationArray.open(*(group.path for group in groups))
+    as_registered(rows, array.digests)
+    return CachedActivations(run, rows, array, layers_of_model(inputs, rows[0]), pattern)
 
 
-def cached_layers(inputs: Inputs, reference: str) -> tuple[int, ...]:
-    """The layers of a cache run, from its rows alone."""
+def as_registered(rows: Sequence[tables.ActivationCache], digests: Sequence[str]) -> None:
+    """Raises CorruptError for a group whose digest is not the one that the registry knows."""
+    from store.errors import CorruptError
+
+    for row, digest in zip(rows, digests, strict=True):
+        if digest != row.digest:
+            raise CorruptError(f"{row.path} is not the group that the registry knows", "chessreg doctor --digests")
+
+
+def layers_of_model(inputs: Inputs, group: tables.ActivationCache) -> int:
+    """How many layers the model has whose activations a group holds."""
+    with inputs.database.read() as session:
+        return session.get_one(tables.Checkpoint, group.checkpoint_id).layers
+
+
+def cached_layers(inputs: Inputs, reference: str, pattern: str = RESID_POST) -> tuple[int, ...]:
+    """The layers of a cache run, from its rows alone. NotFoundError where it holds no hook point of this pattern."""
     rows: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, inputs.run(reference, "cache"))
-    return tuple(layer_of(point) for point in rows[0].hook_points)
+    return tuple(points_by_layer(rows[0], layers_of_model(inputs, rows[0]), pattern))
 
 
 def verify_cache(database: Database, store: Store, reference: str) -> dict[str, Any]:
     """Read every byte of a cache again: run_id, groups, rows, bytes (of chunk files), seconds.
 
-    Raises NotFoundError when it is no cache or its bytes are elsewhere, CorruptError naming the chunk that changed.
+    Raises NotFoundError when it is no cache or its bytes are elsewhere, CorruptError naming the chunk that changed,
+    ChessregError when its groups do not hold its units once each.
     """
     from store.arrays import Group
-    from store.errors import CorruptError
 
     with database.read() as session:
         run_id: UUID = names.resolve(session, "cache", reference)
@@ -116,18 +161,16 @@ def verify_cache(database: Database, store: Store, reference: str) -> dict[str, 
             .where(tables.ActivationCache.run_id == run_id)
             .order_by(tables.ActivationCache.start)
         ).all()
+        wrong = differs(session, tables.ActivationCache, run_id)
         session.expunge_all()
+    if wrong:
+        raise ChessregError(f"cache run {run_id.hex[-6:]} {wrong}", "chessreg doctor --fix")
     inputs, began = Inputs(database, store), time.monotonic()
     for row in rows:
-        place = store.root / row.path
-        if not place.exists():
-            inputs.located(
-                "cache", f"run:{run_id.hex}", row.digest, run_id, array=row.path.removeprefix("arrays/")
-            )  # pulls, or says what is missing, and where to look
-        group = Group(place)
+        array = row.path.removeprefix("arrays/")  # pulled where it is not here, or said to be missing, and where it is
+        group = Group(inputs.located("cache", f"run:{run_id.hex}", row.digest, run_id, array=array).path)
         group.verify()
-        if group.digest != row.digest:
-            raise CorruptError(f"{row.path} is not the group that the registry knows", "chessreg doctor")
+        as_registered([row], [group.digest])
     if not rows:
         raise NotFoundError(f"run {reference} has made no cache", "chessreg cache list")
     return {
@@ -137,6 +180,77 @@ def verify_cache(database: Database, store: Store, reference: str) -> dict[str, 
         "bytes": sum(row.bytes for row in rows),
         "seconds": time.monotonic() - began,
     }
+
+
+def joined(rows: list[Row]) -> list[Row]:
+    """Of the groups of a run those that are read, in the order of their units; all where they do not fit together."""
+    spans = [Units(row["start"], row["stop"], place) for place, row in enumerate(rows)]
+    chosen = chain(spans, min(span.start for span in spans), max(span.stop for span in spans))
+    return rows if chosen is None else [rows[span.place] for span in chosen]
+
+
+class Units(NamedTuple):
+    """The units of a group, and its place among others."""
+
+    start: int
+    stop: int
+    place: int
+
+
+# -- groups: two machines may have cut a run differently, so there may be groups to spare -----------------------------
+
+
+class Span(Protocol):
+    """Units [start, stop)."""
+
+    @property
+    def start(self) -> int: ...
+
+    @property
+    def stop(self) -> int: ...
+
+
+S = TypeVar("S", bound=Span)
+
+
+def chain(groups: Sequence[S], start: int, stop: int) -> list[S] | None:
+    """Of these groups those that hold units [start, stop) once each, in order, the longest first; None: none do."""
+    follows: dict[int, S] = {}
+    for group in sorted(groups, key=lambda group: (group.start, group.stop), reverse=True):
+        if group.start not in follows and (group.stop == stop or group.stop in follows):
+            follows[group.start] = group
+    found: list[S] = []
+    at = start
+    while at < stop:
+        if at not in follows:
+            return None
+        found.append(follows[at])
+        at = follows[at].stop
+    return found
+
+
+def readable(run: tables.Run, groups: Sequence[Any]) -> list[Any]:
+    """The groups that hold all units of a complete run. Raises ChessregError when no choice of them does."""
+    found = chain(groups, 0, run.units)
+    if found is None:
+        raise ChessregError(
+            f"{run.kind} run {run.id.hex[-6:]} has units that no group of arrays holds, or two", "chessreg doctor --fix"
+        )
+    return found
+
+
+def differs(session: SqlSession, table: Any, run_id: UUID) -> str:
+    """How a run's groups differ from its complete units; empty when they do not."""
+    groups = session.scalars(select(table).where(table.run_id == run_id)).all()
+    for start, stop in ranges(complete_units(session, run_id)):
+        if chain(groups, start, stop) is None:
+            inside = [group for group in groups if group.start < stop and group.stop > start]
+            held = sum(min(group.stop, stop) - max(group.start, start) for group in inside)
+            what = f"says that units {start} to {stop - 1} are done, and its groups"
+            if held > stop - start:
+                return f"{what} hold {held - (stop - start)} of them twice"
+            return f"{what} hold {held} of these {stop - start}" if held < stop - start else f"{what} hold others too"
+    return ""
 
 
 class Caches(Entity):
@@ -162,7 +276,8 @@ class Caches(Entity):
     verify_help = "Read every byte of a cache again and compare it with what was published."
 
     def rows(self, sql: SqlSession, reference: str | None = None) -> list[Row]:
-        """One row a run: its groups joined."""
+        """One row a run: its groups joined, those to spare left out."""
+        found = by_run(super().rows(sql, reference)).values()
         return [
             {
                 **{key: rows[0][key] for key in ("name", "checkpoint", "run_id", "checkpoint_id", "hook_points")},
@@ -173,7 +288,7 @@ class Caches(Entity):
                 "bytes": sum(row["bytes"] for row in rows),
                 "groups": [{k: row[k] for k in ("start", "stop", "rows", "bytes", "path", "digest")} for row in rows],
             }
-            for rows in by_run(super().rows(sql, reference)).values()
+            for rows in map(joined, found)
         ]
 
     def one(self, rows: list[Row]) -> Row:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from uuid import UUID
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session as SqlSession
 
-from chessreg.encodings import encoding
+from chessreg.encodings import Encoding, encoding
 from chessreg.entities import register
 from chessreg.entities.base import Entity, Row, entity_row, entity_rows
 from chessreg.entities.display import Column, Printed, Thing, annotations_of, facts
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from store import Artefact, Store
 
 NOUN = "checkpoint"
-FILES = ("config.json", "model.safetensors", "chessreg.json")
 
 
 class Checkpoints(Entity):
@@ -95,7 +95,7 @@ class Checkpoints(Entity):
     def made_by(self, sql: SqlSession, row: Any) -> tuple[str, str]:
         if row.source_format == "random-init" and row.parent_id:
             parent = names.name_of(sql, "checkpoint", row.parent_id) or row.parent_id.hex[-6:]
-            return f"chessreg checkpoint twin {parent} --seed {row.detail.get('seed', 0)}", ""
+            return f"chessreg checkpoint twin {shlex.quote(parent)} --seed {int(row.detail.get('seed', 0))}", ""
         if row.artefact is None:
             return "", "an external model: its games are here, its weights are not"
         return "chessreg import checkpoint FILE", f"content {row.artefact[:12]}"
@@ -188,9 +188,9 @@ def checkpoint_row(
     }
 
 
-def tokenizer_row(name: str) -> dict[str, Any]:
-    """The columns of a tokenizer's row."""
-    found = encoding(name)
+def tokenizer_row(name: str, folder: Path | None = None) -> dict[str, Any]:
+    """The columns of a tokenizer's row; `folder` is the checkpoint's."""
+    found = encoding(name, folder)
     return {"name": name, "size": found.size, "vocabulary": list(found.vocabulary)}
 
 
@@ -200,20 +200,21 @@ def import_checkpoint(
     source: Path,
     *,
     name: str | None = None,
-    encoding: str = "pgn-char-32",
+    encoding: str | Encoding | None = None,
     trained_on: Sequence[str] | None = None,
     fetched: dict[str, Any] | None = None,
 ) -> Registered:
     """Convert the file or folder `source`, verify it by logits, publish and register it.
 
-    The same weights imported again are recognised. `trained_on` names datasets of the registry (None: unknown);
-    `fetched` says where the file was downloaded from.
+    `encoding` None: what a folder of chessreg's own says, else pgn-char-32; `encodings.prompts.prompt_of_folder` makes
+    one of a language model. The same weights imported again are recognised. `trained_on` names datasets of the registry
+    (None: unknown); `fetched` says where the file was downloaded from.
     Raises NotFoundError (no such file or dataset) and BadInputError (no checkpoint, code in a pickle, another
     vocabulary, a name that is taken); then nothing is stored or recorded.
     """
     from chessreg.models import importers
     from chessreg.models.checkpoint import digest as content_digest
-    from chessreg.models.checkpoint import read_info
+    from chessreg.models.checkpoint import files_of, read_info
 
     if not source.exists():
         raise NotFoundError(f"no file or folder {source}")
@@ -224,7 +225,7 @@ def import_checkpoint(
         report = importers.import_checkpoint(source, folder, encoding=encoding)
         info = report.info
         if is_ours(source, folder):  # comes home unchanged, and so keeps its digest
-            for file in FILES:
+            for file in files_of(source):
                 shutil.copyfile(source / file, folder / file)
             info = read_info(folder)
         content = content_digest(folder)
@@ -259,7 +260,7 @@ def record(session: SqlSession, artefact: Artefact, columns: dict[str, Any], nam
     """The rows of a published checkpoint. One that is there already stays as it is."""
     register.record_artefact(session, artefact)
     if session.get(tables.Tokenizer, columns["tokenizer"]) is None:
-        session.add(tables.Tokenizer(**tokenizer_row(columns["tokenizer"])))
+        session.add(tables.Tokenizer(**tokenizer_row(columns["tokenizer"], artefact.path)))
         session.flush()
     there = session.get(tables.Checkpoint, columns["id"])
     if there is None:
@@ -273,9 +274,9 @@ def is_ours(source: Path, converted: Path) -> bool:
     """Whether `source` is a folder of chessreg's own layout that loads to the same weights as `converted`."""
     import torch
 
-    from chessreg.models.checkpoint import load_model, read_info
+    from chessreg.models.checkpoint import files_of, load_model, read_info
 
-    if not all((source / file).is_file() for file in FILES):
+    if not all((source / file).is_file() for file in files_of(source)):
         return False
     if read_info(source).encoding != read_info(converted).encoding:
         raise BadInputError(
@@ -331,6 +332,8 @@ def export_checkpoint(database: Database, store: Store, reference: str, folder: 
 
     Every byte is checked on the way. Raises BadInputError for a folder that exists, NotFoundError for its parent.
     """
+    from chessreg.models.checkpoint import files_of
+
     with database.read() as session:
         row = session.get_one(tables.Checkpoint, names.resolve(session, NOUN, reference))
         digest = with_weights(row, reference).artefact
@@ -342,7 +345,7 @@ def export_checkpoint(database: Database, store: Store, reference: str, folder: 
     aside = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     try:
         aside.mkdir()
-        for file in FILES:
+        for file in files_of(artefact.path):
             shutil.copyfile(artefact.path / file, aside / file)
         aside.rename(folder)
     finally:
@@ -354,7 +357,7 @@ def random_twin(
     database: Database, store: Store, reference: str, *, name: str | None = None, seed: int = 0
 ) -> Registered:
     """Register an untrained model of a checkpoint's shape: the baseline of every probe (Karvonen 2024, Table 1)."""
-    from chessreg.models.checkpoint import CheckpointInfo, load_model, read_info, save_checkpoint
+    from chessreg.models.checkpoint import CheckpointInfo, copy_encoding, load_model, read_info, save_checkpoint
     from chessreg.models.checkpoint import digest as content_digest
 
     register.prepare(database, name)
@@ -365,6 +368,7 @@ def random_twin(
         source = {"format": "random-init", "seed": seed, "shape_of": parent.artefact}
         info = CheckpointInfo.of(model, read_info(original).encoding, tokens_seen=0, source=source)
         save_checkpoint(model, folder, info)
+        copy_encoding(original, folder)
         content = content_digest(folder)
         known = find_content(database, store, content)
         register.refuse_taken(database, NOUN, name, known.id if known else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -20,6 +21,7 @@ from chessreg.registry.database import Database
 from chessreg.registry.read import columns as columns_of
 from chessreg.registry.tables.types import utc_now
 from chessreg.runs.inputs import Inputs
+from chessreg.terminal import visible
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession
@@ -85,7 +87,7 @@ class Datasets(Entity):
         for part in row["parts"]:
             bounds = f"seed {part['seed']}, {part['low']:g} to {part['high']:g}"
             lines.append(f"part          {part['name']}  {part['games']:,} {row['content']}  {bounds}")
-        lines += [f"note          {note}" for note in row["notes"]]
+        lines += [f"note          {visible(note)}" for note in row["notes"]]
         return self.printed(row, lines)
 
     def thing(self, session: Session, id: UUID) -> Thing:
@@ -127,7 +129,7 @@ class Datasets(Entity):
                         found.problems)  # fmt: skip
 
     def made_by(self, sql: SqlSession, row: Any) -> tuple[str, str]:
-        return f"chessreg dataset add {row.source}", f"content {row.identity[:12]}"
+        return f"chessreg dataset add {shlex.quote(row.source)}", f"content {row.identity[:12]}"
 
 
 # -- its files ------------------------------------------------------------------------------------------------------
@@ -174,7 +176,7 @@ def verify_dataset(database: Database, store: Store, reference: str, *, sample: 
 
 def rejects(database: Database, store: Store, reference: str) -> list[dict[str, Any]]:
     """The games that were rejected when a dataset was added: row, source, line, ply, reason."""
-    from chessreg.games.report import REJECTS_FILE
+    from chessreg.games.dataset import REJECTS_FILE
 
     _, folder = folder_of(database, store, reference)
     lines = (folder / REJECTS_FILE).read_text(encoding="utf-8").splitlines()
@@ -216,8 +218,8 @@ def split_dataset(database: Database, store: Store, reference: str, parts: str, 
     exists with the same bounds is left alone; one with other bounds raises BadInputError. `overlaps` counts, over all
     parts of the dataset, what the parts asked for share with each other and with earlier ones.
     """
+    from chessreg.games.dataset import Part, parse_parts
     from chessreg.games.positions import Positions
-    from chessreg.games.split import Part, parse_parts
 
     wanted = parse_parts(parts, seed)
     row, folder = folder_of(database, store, reference)

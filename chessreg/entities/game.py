@@ -235,7 +235,7 @@ def full_record(stored: StoredGame) -> dict[str, Any]:
 def unit_reference(session: Session, reference: str) -> tuple[UUID, int]:
     """RUN:UNIT or RUN/UNIT as (run, unit). Raises BadInputError when it is neither, NotFoundError without that run."""
     run, _, unit = reference.replace("/", ":").rpartition(":")
-    if not run or not unit.isdecimal():
+    if not run or not (unit.isascii() and unit.isdigit() and len(unit) < 19):
         raise BadInputError(f"{reference!r} names no game", "write RUN:UNIT, for example skill:12")
     return names.resolve(session, "run", run), int(unit)
 

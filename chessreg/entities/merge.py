@@ -17,18 +17,19 @@ from sqlalchemy.orm import Session
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import lineage, names, tables
+from chessreg.registry.admission import admit
 from chessreg.registry.database import Database
+from chessreg.registry.engines import place_of
 from chessreg.registry.identity import new_id
 from chessreg.registry.tables.types import utc_now
-from chessreg.registry.urls import place_of
 from chessreg.runs.ingest import TABLES, IngestReport, complete_run, insert_rows, matches, take_rows
-from chessreg.runs.kind import FAMILIES
+from chessreg.runs.kind import RESULT_TABLES
 
 if TYPE_CHECKING:
     from store import Store
 
 STAYS = frozenset({"registry_state", "job"})  # of this registry alone
-APART = frozenset({*FAMILIES, "unit_range", "fragment"})  # results, taken in unit by unit
+APART = frozenset({*RESULT_TABLES, "unit_range", "fragment"})  # results, taken in unit by unit
 AT_ONCE = 500  # rows in one transaction
 UNITS_AT_ONCE = 500  # units in one transaction
 
@@ -130,6 +131,10 @@ def merge_registry(
     if origin == identity(database):  # a copy: its parts are told apart by where it is
         origin = uuid5(origin, there.url)
     ids = run_ids(there, runs)
+    for table in tables.Base.metadata.sorted_tables:  # all of it, before any of it is here
+        if table.name not in STAYS | APART:
+            for rows in fact_rows(there, table, ids, everything=runs is None):
+                admit(table, rows)
     for table in tables.Base.metadata.sorted_tables:  # parents first
         if table.name not in STAYS | APART:
             for rows in fact_rows(there, table, ids, everything=runs is None):
@@ -307,7 +312,7 @@ def result_rows(
         units = {unit for row in part for unit in range(row["start"], row["stop"])}
         rows: dict[str, list[dict[str, Any]]] = {"unit_range": part}
         with there.read() as session:
-            for family in FAMILIES:
+            for family in RESULT_TABLES:
                 table = TABLES[family]
                 of_part = table.c.run_id == run_id, table.c.unit.between(min(units), max(units))
                 rows[family] = [

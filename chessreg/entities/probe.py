@@ -11,7 +11,7 @@ import chess
 import numpy as np
 from sqlalchemy import func, select
 
-from chessreg.entities.base import Entity, Row, annotations_of_run, with_model
+from chessreg.entities.base import Entity, Row, annotations_of_run, read_layer, with_model
 from chessreg.entities.display import Column, Option, Part, Printed, Thing, facts, lines_by_layer, percent
 from chessreg.entities.vector import cosine
 from chessreg.errors import BadInputError, NotFoundError
@@ -45,8 +45,6 @@ def probe_rows(inputs: Inputs, reference: str) -> dict[int, tables.Probe]:
 
 def load_probe(inputs: Inputs, reference: str, layer: int | None = None) -> FittedProbe:
     """The probe of one layer of a probe run; without a layer the one that its validation games choose."""
-    from safetensors.numpy import load_file
-
     rows = probe_rows(inputs, reference)
     wanted = layer
     if wanted is None:
@@ -55,7 +53,7 @@ def load_probe(inputs: Inputs, reference: str, layer: int | None = None) -> Fitt
         raise BadInputError(f"that probe run has no layer {wanted}", f"it has {', '.join(map(str, rows))}")
     row = rows[wanted]
     found = inputs.located(f"probe layer {wanted}", reference, row.artefact, row.run_id)
-    weight = load_file(found.path / "probe.safetensors")["weight"]
+    weight = read_layer(found.path / "probe.safetensors", weight=3)["weight"]
     return FittedProbe(weight, row.hook_point, row.layer, row.label, bool(row.detail["centred"]), dict(row.detail))
 
 

@@ -9,8 +9,9 @@ from uuid import UUID
 from sqlalchemy import text, update
 from sqlalchemy.orm import Session
 
-from chessreg.registry import names, provenance, tables
+from chessreg.registry import names, tables
 from chessreg.registry.database import Database
+from chessreg.registry.machine import this_machine
 from chessreg.registry.tables.types import utc_now
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def record_artefact(session: Session, artefact: Artefact) -> None:
                 created_at=utc_now(),
             )
         )
-    machine = provenance.this_machine()
+    machine = this_machine()
     if session.get(tables.Machine, machine["id"]) is None:
         session.add(tables.Machine(**machine))
     session.flush()
@@ -70,7 +71,7 @@ def verified(session: Session, artefact: Artefact) -> None:
         tables.ArtefactLocation(
             digest=artefact.digest,
             uri=str(artefact.path),
-            machine_id=provenance.this_machine()["id"],
+            machine_id=this_machine()["id"],
             verified_at=utc_now(),
         )
     )

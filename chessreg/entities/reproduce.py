@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,10 +18,10 @@ from chessreg.entities.merge import MergeReport, merge_registry
 from chessreg.errors import BadInputError
 from chessreg.registry import lineage, names, tables
 from chessreg.registry.database import Database
-from chessreg.runs import runner, transfer
+from chessreg.runs import attempt, transfer
 from chessreg.runs.ingest import TABLES
-from chessreg.runs.kind import FAMILIES
-from chessreg.runs.kind import kind as find_kind
+from chessreg.runs.kind import RESULT_TABLES, recorded
+from chessreg.terminal import visible
 
 if TYPE_CHECKING:
     from store import Store
@@ -65,7 +66,7 @@ def steps(session: Session, run_id: UUID) -> list[dict[str, Any]]:
 
 
 def command(session: Session, node: lineage.Node, name: str | None) -> str:
-    """The command that makes this thing."""
+    """The command that makes this thing, in one line that a shell can be given."""
     if node.noun == "file":
         return f"# a file with content {node.id[:12]}"
     noun = entity(node.noun)
@@ -73,8 +74,8 @@ def command(session: Session, node: lineage.Node, name: str | None) -> str:
     if row is None:
         return f"# {node.noun} {node.id[-6:]} is not in this registry"
     line, remark = noun.made_by(session, row)
-    named = f" --name {name}" if name and line else ""
-    return f"{line}{named}{'  # ' + remark if remark else ''}".strip()
+    named = f" --name {shlex.quote(name)}" if name and line else ""
+    return visible(f"{line}{named}{'  # ' + remark if remark else ''}".strip())
 
 
 # -- once more --------------------------------------------------------------------------------------------------------
@@ -103,7 +104,7 @@ def again(
         inputs = [node for node in dict.fromkeys(lineage.nodes(tree)) if node != tree.node]
         needed = transfer.items(session, inputs)
         spec, given, version, source = run.spec, tuple(run.given), run.version, record.source
-    kind = find_kind(source)
+    kind = recorded(source)
     if kind.version != version:
         raise BadInputError(
             f"run {short} was made by version {version} of kind {kind.name}; this chessreg has version {kind.version}",
@@ -120,14 +121,14 @@ def again(
         with Database.open(home / "registry.db") as there:
             runs = {UUID(hex=node.id) for node in inputs if node.noun == "run"}
             merge_registry(there, database, MergeReport(), runs)
-            runner.run(kind, kind.spec(**spec), kind.options(), there, scratch, given=given, on_progress=on_progress)
+            attempt.run(kind, kind.spec(**spec), kind.options(), there, scratch, given=given, on_progress=on_progress)
             return compared(database, there, run_id)
 
 
 def link(store: Store, scratch: Store, item: transfer.Item) -> None:
     """Let the scratch store see the bytes of an input without copying them."""
     if item.array is not None:
-        source, target = store.arrays / item.array, scratch.arrays / item.array
+        source, target = store.array(item.array), scratch.array(item.array)
     else:
         source = store.path(item.digest)
         target = scratch.artefacts / item.digest[:2] / item.digest
@@ -139,7 +140,7 @@ def link(store: Store, scratch: Store, item: transfer.Item) -> None:
 def compared(database: Database, there: Database, run_id: UUID) -> Again:
     """The rows and outputs of one run in two registries."""
     found = Again()
-    for family in FAMILIES:
+    for family in RESULT_TABLES:
         table = TABLES[family]
         key = [column.name for column in table.primary_key if column.name != "run_id"]
         ours, theirs = (rows_of(home, family, key, run_id) for home in (database, there))

@@ -14,7 +14,8 @@ from chessreg.errors import NotFoundError
 from chessreg.registry import names, read, tables
 from chessreg.registry.identity import short
 from chessreg.runs.inputs import Inputs
-from chessreg.runs.kind import kind
+from chessreg.runs.kind import recorded
+from chessreg.terminal import visible
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession
@@ -57,7 +58,7 @@ class Runs(Entity):
             row,
             fields,
             {"progress": progress(row), "tags": " ".join(row["tags"])},
-            [f"\nnote  {note}" for note in row["notes"]],
+            ["\nnote  " + visible(note, "\n").replace("\n", "\n      ") for note in row["notes"]],
             parts=[
                 Part("settings", fields_of("setting", "value", "source"), settings),
                 Part("read", fields_of("name", "recipe", "digest", "source_run_id"), row["inputs"]),
@@ -70,7 +71,7 @@ class Runs(Entity):
     def made_by(self, sql: SqlSession, row: Any) -> tuple[str, str]:
         options = "".join(option(sql, key, row.spec) for key in row.given)
         source = sql.get_one(tables.KindRecord, (row.kind, row.version)).source
-        return f"chessreg run {source if '.py:' in source else row.kind}{options}", ""
+        return f"chessreg run {shlex.quote(source if '.py:' in source else row.kind)}{options}", ""
 
 
 def fields_of(*names: str) -> list[Column]:
@@ -97,7 +98,7 @@ def option(sql: SqlSession, key: str, spec: dict[str, Any]) -> str:
         return "".join(option(sql, f"{key}.{inner}", spec) for inner in value)
     if value is None or value == []:
         return ""
-    flag = "--" + key.replace("_", "-")
+    flag = shlex.quote("--" + key.replace("_", "-"))
     if isinstance(value, bool):
         return f" {flag}" if value else f" {flag.replace('--', '--no-', 1)}"
     text = ",".join(as_typed(sql, v) for v in value) if isinstance(value, list) else as_typed(sql, value)
@@ -177,7 +178,7 @@ def board_views(inputs: Inputs, run_id: UUID, unit: int, item: int | None = None
         record = session.get_one(tables.KindRecord, (run.kind, run.version))
         row = unit_row(session, record, run_id, unit, item)
         source = record.source
-    views = kind(source).board_views(row, inputs)
+    views = recorded(source, inputs.store.read_only).board_views(row, inputs)
     if not views:
         raise NotFoundError(f"runs of kind {run.kind} draw no boards")
     return views

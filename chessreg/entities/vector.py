@@ -10,7 +10,7 @@ from uuid import UUID
 import numpy as np
 from sqlalchemy import select
 
-from chessreg.entities.base import Entity, Row, annotations_of_run, with_model
+from chessreg.entities.base import Entity, Row, annotations_of_run, read_layer, with_model
 from chessreg.entities.display import Column, Option, Part, Printed, Thing, counted, facts, lines_by_layer
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.noise import generator
@@ -91,10 +91,8 @@ def load_direction(inputs: Inputs, reference: str, layer: int) -> Direction:
 
 def read_vector(inputs: Inputs, reference: str, row: tables.Vector) -> Direction:
     """The direction behind a row of the table `vector`."""
-    from safetensors.numpy import load_file
-
     folder = inputs.located(f"vector layer {row.layer}", reference, row.artefact, row.run_id).path
-    found = load_file(folder / "vector.safetensors")
+    found = read_layer(folder / "vector.safetensors", vector=1)
     return Direction(found["vector"], found.get("high"), found.get("low"), dict(row.detail))
 
 

@@ -6,15 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
+from sqlalchemy import select
 
-from chessreg.encodings import Alignment
-from chessreg.entities.cache import hook_point
-from chessreg.errors import BadInputError
+from chessreg.encodings import Alignment, Encoding
+from chessreg.entities.cache import differs
+from chessreg.errors import BadInputError, ChessregError, DivergedError
 from chessreg.experiments.settings.games import GameSelection, select_items
 from chessreg.experiments.settings.sites import EncodedGames
+from chessreg.games.dataset import holds_positions, numbers
+from chessreg.models.hook_points import PATTERNS, RESID_POST, named_points
 from chessreg.registry import tables
 from chessreg.runs.kind import Estimate, Kind
-from chessreg.runs.spec import Added, CheckpointRef, ExecutionOptions, Stored
+from chessreg.runs.spec import Added, CheckpointRef, Distinct, ExecutionOptions, Layers, Stored
 
 if TYPE_CHECKING:
     from chessreg.games.dataset import Games
@@ -28,7 +31,11 @@ BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 
 class CacheSpec(GameSelection):
     checkpoint: CheckpointRef = Field(description="the model")
-    layers: tuple[int, ...] = Field((), description="layers, 0-based; none given: all")
+    layers: Layers = Field((), description="layers, 0-based; none given: all")
+    hook_points: Annotated[tuple[str, ...], Added(), Distinct()] = Field(
+        (),
+        description=f"where in the model, * for each of the layers: {', '.join(PATTERNS)}; none given: {RESID_POST}",
+    )
     sites: Annotated[str, Stored("positions")] = Field(
         "dots",
         description="tokens to look at: turns, white-turns (in PGN characters dots), black-turns (even-spaces), last, "
@@ -48,20 +55,26 @@ class CacheHow(ExecutionOptions):
     group_games: int = Field(2048, ge=1, description="games in one stored group, the most a crash can cost")
 
 
-def layers_of(spec: CacheSpec, inputs: Inputs) -> tuple[int, ...]:
-    """The layers to cache; raises BadInputError for one that the model does not have."""
+def points_of(spec: CacheSpec, inputs: Inputs) -> list[str]:
+    """The hook points to cache; raises BadInputError for a layer, NotFoundError for a name, that the model lacks."""
     checkpoint, _ = inputs.checkpoint(spec.checkpoint)
     layers = spec.layers or tuple(range(checkpoint.layers))
     if max(layers) >= checkpoint.layers or min(layers) < 0:
         raise BadInputError(f"layer {max(layers)} is not one of the model's 0 to {checkpoint.layers - 1}")
-    return layers
+    if not spec.hook_points:
+        return named_points([RESID_POST], layers, checkpoint.layers)
+    from chessreg.models.adapters import adapter
+
+    if spec.layers and not any("*" in name for name in spec.hook_points):
+        raise BadInputError("--layers changes nothing: no hook point has a *", "leave it out")
+    return named_points(spec.hook_points, layers, checkpoint.layers, adapter(checkpoint.architecture).points)
 
 
 class Cache(Kind):
     """Activations of a model at chosen sites of many games, all layers in one pass.
 
-    The residual stream after each block (`blocks.L.hook_resid_post`); Karvonen 2024, section 3, takes it where White is
-    to move. One unit is one game, or one position of a dataset of positions.
+    The residual stream after each block (`blocks.L.hook_resid_post`) unless --hook-points names others; Karvonen 2024,
+    section 3, takes it where White is to move. One unit is one game, or one position of a dataset of positions.
     """
 
     name = "cache"
@@ -71,24 +84,29 @@ class Cache(Kind):
     options = CacheHow
 
     def units(self, spec: CacheSpec, inputs: Inputs) -> int:
-        layers_of(spec, inputs)
+        points_of(spec, inputs)
         return len(select_items(spec, inputs)[1])
 
     def check(self, spec: CacheSpec, inputs: Inputs) -> None:
-        """Refuses sites, or a dataset of positions, that the model's encoding does not have."""
+        """Refuses sites, or a dataset of positions, that the model's encoding does not have, and none at all."""
         items, places = select_items(spec, inputs)
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
-        selected_sites(spec, checkpoint, items, places[:1])
+        written = inputs.encoding(spec.checkpoint)
+        if not len(selected_sites(spec, written, checkpoint.block_size, items, longest(items, places)).sites):
+            raise BadInputError(
+                f"--first {spec.first} leaves no site of any game", f"--sites {spec.sites}, lower --first"
+            )
 
     def estimate(self, spec: CacheSpec, inputs: Inputs) -> Estimate:
         games, places = select_items(spec, inputs)
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
-        layers = layers_of(spec, inputs)
+        points = points_of(spec, inputs)
         sample = places[:: max(1, len(places) // 500)]
-        rows = len(selected_sites(spec, checkpoint, games, sample).sites) * len(places) // len(sample)
-        size = rows * len(layers) * checkpoint.d_model * BYTES[spec.dtype]
+        encoded = selected_sites(spec, inputs.encoding(spec.checkpoint), checkpoint.block_size, games, sample)
+        rows = len(encoded.sites) * len(places) // len(sample)
+        size = rows * len(points) * checkpoint.d_model * BYTES[spec.dtype]
         return Estimate(
-            {"metric_point": len(places)}, size, (f"{rows:,} sites in {len(layers)} layers (from a sample)",)
+            {"metric_point": len(places)}, size, (f"{rows:,} sites at {len(points)} hook points (from a sample)",)
         )
 
     def run(self, task: Task[CacheSpec, CacheHow]) -> None:
@@ -99,9 +117,52 @@ class Cache(Kind):
         games, places = select_items(spec, inputs)
         checkpoint, folder = inputs.checkpoint(spec.checkpoint)
         model = LanguageModel.load(folder, device=prepare(task.options.device, task.options.threads))
-        layers = layers_of(spec, inputs)
-        for low, high in groups(task.units, task.options.group_games):
-            write_group(task, model, layers, games, places, checkpoint, low, high)
+        points = points_of(spec, inputs)
+        held = take_up(task, points, checkpoint)
+        for low, high in groups([unit for unit in task.units if unit not in held], task.options.group_games):
+            write_group(task, model, points, games, places, checkpoint, low, high)
+
+
+def take_up(task: Task[CacheSpec, CacheHow], points: list[str], checkpoint: tables.Checkpoint) -> set[int]:
+    """Units that earlier attempts wrote and did not live to say so: of groups that are registered, then of those that
+    are only published. They are done with this; what is still missing begins where a group ends."""
+    from store.arrays import Group
+    from store.arrays import groups as published
+
+    left, held = set(task.units), set[int]()
+    for group in beside_each_other(task):
+        mine = left.intersection(range(group.start, group.stop))
+        if mine:
+            task.done(*sorted(mine))
+            held |= mine
+    for path in published(task.store, identity_of(task, checkpoint)):
+        low, high = map(int, path.name.rsplit("-", 2)[1:])
+        if (left - held).issuperset(range(low, high)):
+            Group(path).verify()
+            record_group(task, path, points, checkpoint, low, high)
+            held.update(range(low, high))
+    return held
+
+
+def beside_each_other(task: Task[CacheSpec, CacheHow]) -> list[tables.ActivationCache]:
+    """The registered groups of this run that overlap no other.
+
+    Raises ChessregError where overlapping ones are all that holds some units: more groups would only add to that.
+    """
+    group = tables.ActivationCache
+    with task.inputs.database.read() as session:
+        found = session.scalars(select(group).where(group.run_id == task.run_id).order_by(group.start)).all()
+        wrong = differs(session, group, task.run_id)
+        session.expunge_all()
+    apart = [one for one in found if not any(o.start < one.stop and one.start < o.stop for o in found if o is not one)]
+    if wrong and len(apart) < len(found):
+        raise ChessregError(f"cache run {task.run_id.hex[-6:]} {wrong}", "chessreg doctor --fix")
+    return apart
+
+
+def identity_of(task: Task[CacheSpec, CacheHow], checkpoint: tables.Checkpoint) -> dict[str, str]:
+    """What names the groups of this run."""
+    return {"spec_hash": task.resolved.spec_hash, "residual": checkpoint.residual}
 
 
 def groups(units: list[int], size: int) -> list[tuple[int, int]]:
@@ -115,11 +176,21 @@ def groups(units: list[int], size: int) -> list[tuple[int, int]]:
     return found
 
 
+LOOKED_AT = 50  # games that show whether there are sites at all
+
+
+def longest(items: Games | Positions, places: np.ndarray) -> np.ndarray:
+    """The rows of the longest games among these, of positions of those that are most plies in."""
+    column = "ply" if holds_positions(items) else "plies"
+    plies = numbers(items.take(places, [column])[column])
+    return places[np.sort(np.argsort(-plies.astype(np.int64), kind="stable")[:LOOKED_AT])]
+
+
 def selected_sites(
-    spec: CacheSpec, checkpoint: tables.Checkpoint, games: Games | Positions, places: np.ndarray
+    spec: CacheSpec, written: Encoding, block_size: int, games: Games | Positions, places: np.ndarray
 ) -> EncodedGames:
     """The items at these rows of the dataset, with the sites whose activations are to be stored."""
-    encoded = EncodedGames.of(checkpoint, games, places, spec.sites, spec.alignment)
+    encoded = EncodedGames.of(written, block_size, games, places, spec.sites, spec.alignment)
     number = encoded.number
     return encoded.take((number >= spec.first) & (number < (len(number) if spec.last is None else spec.last)))
 
@@ -127,7 +198,7 @@ def selected_sites(
 def write_group(
     task: Task[CacheSpec, CacheHow],
     model: LanguageModel,
-    layers: tuple[int, ...],
+    points: list[str],
     games: Games | Positions,
     places: np.ndarray,
     checkpoint: tables.Checkpoint,
@@ -139,20 +210,19 @@ def write_group(
     from store.errors import AlreadyPublishedError
 
     spec = task.spec
-    points = [hook_point(layer) for layer in layers]
-    identity = {"spec_hash": task.resolved.spec_hash, "residual": checkpoint.residual}
+    identity = identity_of(task, checkpoint)
     try:
         writer = ActivationWriter(task.store, identity, points, checkpoint.d_model, spec.dtype, units=(low, high))
     except AlreadyPublishedError as published:
-        path = published.path  # an earlier attempt published it and died before it could say so
+        path = published.path  # another attempt that is at the same units was faster
     else:
         with writer:
-            encoded = selected_sites(spec, checkpoint, games, places[low:high])
+            encoded = selected_sites(spec, model.encoding, model.block_size, games, places[low:high])
             order, begun = np.argsort(np.diff(encoded.tokens.offsets), kind="stable"), 0
             for items in encoded.batches(order, task.options.batch_games):
                 row, sites = encoded.sites_of(items)
                 if len(sites):
-                    found = activations(model, layers, encoded, items, row, sites, spec.dtype)
+                    found = activations(model, points, encoded, items, row, sites, spec.dtype)
                     game = places[low:high][encoded.game[sites]]
                     index = [game, encoded.sites.token[sites], encoded.sites.ply[sites]]
                     writer.append(dict(zip(points, found, strict=True)), *(column.astype(np.int32) for column in index))
@@ -165,32 +235,49 @@ def write_group(
 
 def activations(
     model: LanguageModel,
-    layers: tuple[int, ...],
+    points: list[str],
     encoded: EncodedGames,
     items: np.ndarray,
     row: np.ndarray,
     sites: np.ndarray,
     dtype: str,
 ) -> list[np.ndarray]:
-    """One array [sites, d_model] per layer, in the stored type, from one forward pass over the items."""
+    """One array [sites, d_model] per hook point, in the stored type, from one forward pass over the items.
+
+    Raises DivergedError for NaN or infinite activations, BadInputError for those that only the stored type cannot hold.
+    """
     import torch
 
     tokens = encoded.padded(items, int(encoded.widths[items].max()))
-    residual = model.residuals(torch.from_numpy(tokens), layers)
+    found = model.activations(torch.from_numpy(tokens), points)
     at = torch.from_numpy(row), torch.from_numpy(encoded.sites.token[sites])
     kind = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}[dtype]
-    picked = [layer[at[0].to(layer.device), at[1].to(layer.device)].to(kind).cpu() for layer in residual]
+    picked = []
+    for point in points:
+        own = found[point]
+        exact = own[at[0].to(own.device), at[1].to(own.device)]
+        stored = exact.to(kind)
+        if not bool(stored.isfinite().all()):
+            if not bool(exact.isfinite().all()):
+                raise DivergedError(f"activations at {point} are NaN or infinite: the model overflows")
+            largest = float(exact.abs().max())
+            raise BadInputError(f"activations at {point} reach {largest:.3g}: {dtype} ends before", "--dtype bfloat16")
+        picked.append(stored.cpu())
     return [(p.view(torch.uint16) if kind is torch.bfloat16 else p).numpy() for p in picked]
 
 
 def record_group(
     task: Task[CacheSpec, CacheHow], path: Any, points: list[str], checkpoint: tables.Checkpoint, low: int, high: int
 ) -> None:
+    """A published group and all its units, at once: neither counts without the other."""
     from store.arrays import Group
+    from store.files import fsync_path
 
     group = Group(path)
+    fsync_path(path.parent)  # where an earlier attempt published it, that may have ended before this
     task.record(
         "activation_cache",
+        of_unit=low,
         run_id=task.run_id,
         start=low,
         stop=high,
@@ -204,5 +291,4 @@ def record_group(
         bytes=group.rows * checkpoint.d_model * len(points) * BYTES[task.spec.dtype],
     )
     task.emit("metric_point", low, name="rows", step=0, value=float(group.rows))
-    for unit in range(low, high):
-        task.done(unit)
+    task.done(*range(low, high))

@@ -28,7 +28,7 @@ from chessreg.games.engines import EngineSpec, Limit, find_stockfish, parse_engi
 from chessreg.games.openings import Opening
 from chessreg.games.pool import EnginePool, free_cores
 from chessreg.runs.kind import Estimate, Kind
-from chessreg.runs.spec import How, Ref
+from chessreg.runs.spec import ExecutionOptions, Moves, Processes, Ref
 
 if TYPE_CHECKING:
     from chessreg.games.boardframe import BoardFrame
@@ -51,7 +51,9 @@ class EngineMatchSpec(MatchSpec):
     opening: str = Field("standard", description="standard, random:PLIES or book:FILE")
     book: Annotated[str | None, Ref("book")] = Field(None, description="the file of book:FILE, filled in from it")
     opening_seed: int = Field(0, description="seed of the openings")
-    move_limit: int = Field(0, ge=0, description="full moves after the opening, then the game is stopped; 0: no limit")
+    move_limit: Moves = Field(
+        0, ge=0, description="full moves after the opening, then the game is stopped; 0: no limit"
+    )
     adjudication: str = Field("nodes=100000", description="Stockfish's limit for evaluating a stopped game, or none")
 
     @property
@@ -59,8 +61,8 @@ class EngineMatchSpec(MatchSpec):
         return self.opening
 
 
-class EngineMatchHow(How):
-    engine_processes: int = Field(0, ge=0, description="games in play at once; 0: one for each core")
+class EngineMatchHow(ExecutionOptions):
+    engine_processes: Processes = Field(0, ge=0, description="games in play at once; 0: one for each core")
 
 
 class EngineMatch(Kind):
@@ -159,7 +161,7 @@ def play_duel(task: Task[EngineMatchSpec, EngineMatchHow]) -> None:
     record_match(task, player, opponent)
     limits = (player.limit, opponent.limit, adjudicate)
     timed = any(limit is not None and limit.kind == "time" for limit in limits)
-    at_once = task.how.engine_processes or free_cores()
+    at_once = task.options.engine_processes or free_cores()
     at_once = min(at_once, free_cores()) if timed else at_once
     own = chess.WHITE if spec.color == "white" else chess.BLACK
     with ExitStack() as stack:

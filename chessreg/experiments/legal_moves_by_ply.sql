@@ -49,7 +49,7 @@ ORDER BY cell
 -- statement: clusters
 WITH played AS (
     SELECT cell, run_id, item, count(*) FILTER (legal_original) AS legal, count(*) AS positions,
-           coalesce(sum(mass_original::DECIMAL(18, 15)), 0)::DOUBLE AS mass, count(mass_original) AS massed
+           coalesce(sum(exact(mass_original)), 0)::DOUBLE AS mass, count(mass_original) AS massed
     FROM base
     GROUP BY cell, run_id, item
 )

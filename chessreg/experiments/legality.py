@@ -15,7 +15,6 @@ import numpy as np
 import sqlalchemy
 from pydantic import Field
 
-from chessreg.encodings import encoding as encoding_named
 from chessreg.experiments.settings.games import GameSelection, select, turn_prompts
 from chessreg.games.boardframe import BoardFrame, move_arrows
 from chessreg.games.dataset import numbers
@@ -23,7 +22,7 @@ from chessreg.games.moves import unpack
 from chessreg.registry import tables
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
-from chessreg.runs.spec import CheckpointRef, How
+from chessreg.runs.spec import CheckpointRef, ExecutionOptions, Plies
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
@@ -40,11 +39,11 @@ class LegalitySpec(GameSelection):
     checkpoint: CheckpointRef = Field(description="the model")
     games: int = Field(500, ge=1, description="games, the first in file order")
     black: bool = Field(False, description="look at Black's turns instead of White's")
-    every: int = Field(1, ge=1, description="look at every Nth of these turns")
+    every: Plies = Field(1, ge=1, description="look at every Nth of these turns")
     mass: bool = Field(False, description="also the exact probability of a legal move (canonical spelling)")
 
 
-class LegalityHow(How):
+class LegalityHow(ExecutionOptions):
     batch_games: int = Field(32, ge=1, description="games that go through the model together")
 
 
@@ -77,10 +76,10 @@ class Legality(Kind):
 
         spec = task.spec
         _, folder = task.inputs.checkpoint(spec.checkpoint)
-        model = LanguageModel.load(folder, device=prepare(task.how.device, task.how.threads))
+        model = LanguageModel.load(folder, device=prepare(task.options.device, task.options.threads))
         games, places = select(spec, task.inputs)
-        for start in range(0, len(task.units), task.how.batch_games):
-            units = task.units[start : start + task.how.batch_games]
+        for start in range(0, len(task.units), task.options.batch_games):
+            units = task.units[start : start + task.options.batch_games]
             tries = first_tries(model, games, places[units], black=spec.black, every=spec.every, mass=spec.mass)
             for ply, turns in enumerate(tries):
                 for turn in turns:
@@ -123,7 +122,7 @@ def frames_of_turns(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         ).all()
         spec = LegalitySpec(**session.get_one(tables.Run, UUID(str(row["run_id"]))).spec)
         session.expunge_all()
-    encoding = encoding_named(inputs.checkpoint_row(spec.checkpoint).tokenizer)
+    encoding = inputs.encoding(spec.checkpoint)
     frames = []
     for turn in rows:
         board = chess.Board(turn.fen)

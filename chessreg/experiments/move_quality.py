@@ -14,7 +14,6 @@ import numpy as np
 import sqlalchemy
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from chessreg.encodings import encoding
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.legality import first_tries
 from chessreg.experiments.matches import engine_row
@@ -27,7 +26,7 @@ from chessreg.games.moves import unpack
 from chessreg.games.pool import EnginePool, Evaluation
 from chessreg.registry import tables
 from chessreg.runs.kind import Estimate, Kind
-from chessreg.runs.spec import How, Ref, Spec
+from chessreg.runs.spec import ExecutionOptions, Plies, Processes, Ref, Spec
 
 if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
@@ -49,7 +48,7 @@ class MoveQualitySpec(Spec):
     dataset: Annotated[str | None, Ref("dataset")] = Field(None, description="the games of these positions")
     games: int = Field(0, ge=0, description="at most this many games, the first ones; 0: all")
     black: bool = Field(False, description="of a dataset: Black's turns instead of White's")
-    every: int = Field(1, ge=1, description="of a dataset: every Nth of these turns")
+    every: Plies = Field(1, ge=1, description="of a dataset: every Nth of these turns")
     limit: str = Field("nodes=10000", description="the judge's limit for one search: nodes=N or depth=N")
     cap: int = Field(1000, ge=1, description="evaluations count as at most so many centipawns; so do mates")
     intervention: InterventionSettings = Field(
@@ -80,9 +79,9 @@ class MoveQualitySpec(Spec):
         return self
 
 
-class MoveQualityHow(How):
+class MoveQualityHow(ExecutionOptions):
     batch_games: int = Field(32, ge=1, description="games that go through the model together")
-    engine_processes: int = Field(0, ge=0, description="engines that search at once; 0: one for each core")
+    engine_processes: Processes = Field(0, ge=0, description="engines that search at once; 0: one for each core")
 
 
 class MoveDetail(BaseModel):
@@ -126,7 +125,7 @@ class MoveQuality(Kind):
         find_stockfish()
         if spec.checkpoint is not None:
             checkpoint, _ = inputs.checkpoint(spec.checkpoint)
-            encoding(checkpoint.tokenizer)  # raises NotFoundError
+            inputs.encoding(spec.checkpoint)  # raises NotFoundError
             if spec.intervention.active:
                 rows_used(spec.intervention, checkpoint, inputs)
 
@@ -241,14 +240,14 @@ class FirstTries:
         from chessreg.models.devices import prepare
         from chessreg.models.language_model import LanguageModel
 
-        spec, device = self._spec, prepare(task.how.device, task.how.threads)
+        spec, device = self._spec, prepare(task.options.device, task.options.threads)
         model = LanguageModel.load(self.folder, device=device)
         intervention = self._load(spec.intervention, self._checkpoint, self._inputs)
         if intervention is not None:
             self.intervention_id = intervention.id
             task.record("intervention", **intervention.row)
-        for start in range(0, len(task.units), task.how.batch_games):
-            units = task.units[start : start + task.how.batch_games]
+        for start in range(0, len(task.units), task.options.batch_games):
+            units = task.units[start : start + task.options.batch_games]
             games = [JudgedGame(unit, int(self.places[unit])) for unit in units]
             edits = intervention.edits(device) if intervention else ()
             for turns in first_tries(
@@ -272,7 +271,7 @@ def source(spec: MoveQualitySpec, inputs: Inputs) -> Source:
 
 def judge(task: Task[MoveQualitySpec, MoveQualityHow]) -> None:
     """Search for every move of the task's games; the searches of some games wait while the model writes others."""
-    spec, how = task.spec, task.how
+    spec, how = task.spec, task.options
     moves, limit = source(spec, task.inputs), parse_limit(spec.limit)
     engine = engine_row(JUDGE)
     task.record("engine", **engine)

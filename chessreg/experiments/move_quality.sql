@@ -69,9 +69,9 @@ SELECT g.*, c.checkpoint, coalesce(i.intervention, 'none') AS intervention,
 FROM (
     SELECT j.*, p.unit, p.attempt_id, p.color,
            p.game,
-           p.checkpoint_id::UUID AS checkpoint_id,
-           p.intervention_id::UUID AS intervention_id,
-           p.engine_id::UUID AS engine_id
+           TRY_CAST(p.checkpoint_id AS UUID) AS checkpoint_id,
+           TRY_CAST(p.intervention_id AS UUID) AS intervention_id,
+           TRY_CAST(p.engine_id AS UUID) AS engine_id
     FROM move_quality_prediction AS p JOIN judged_runs AS j ON j.run_id = p.run_id
     WHERE p.name = 'game'
 ) AS g
@@ -103,7 +103,7 @@ WITH arm AS (
     GROUP BY ALL
 ),
 progress AS (
-    SELECT arm, sum(done)::BIGINT AS done, sum(planned)::BIGINT AS planned
+    SELECT arm, whole(sum(done)) AS done, whole(sum(planned)) AS planned
     FROM (SELECT DISTINCT arm, run_id, done, planned FROM cells) GROUP BY arm
 )
 SELECT b.cell, a.checkpoint, a.intervention, a.color, a.games_of, a.judge, a."limit", a.cap, b.moves,
@@ -117,7 +117,7 @@ ORDER BY b.cell
 -- A cluster is one opening; beside its moves stand those of the plain model from the same opening.
 WITH opened AS (
     SELECT protocol, arm, number, cell, coalesce(opening_seed, -1) AS opening_seed, opening_number,
-           sum(loss::DECIMAL(18, 3))::DOUBLE AS lost, count(loss) AS judged, median(loss) AS middle,
+           sum(TRY_CAST(loss AS DECIMAL(18, 3)))::DOUBLE AS lost, count(loss) AS judged, median(loss) AS middle,
            count(*) FILTER (loss = 0) AS faultless
     FROM base
     GROUP BY ALL

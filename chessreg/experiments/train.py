@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,13 +18,15 @@ from chessreg.errors import BadInputError
 from chessreg.games.dataset import holds_positions, numbers
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
-from chessreg.runs.spec import Added, How, Ref, Spec, Stored
+from chessreg.runs.spec import Added, AtMost, Beta, ExecutionOptions, Ref, Spec, Stored
+from store.files import write_synced
 
 if TYPE_CHECKING:
     from chessreg.games.dataset import Games
     from chessreg.models.training import Corpus, PositionCorpus, TrainConfig, TrainHow, TrainPoint
     from chessreg.runs.task import Task
 
+MOST_PARAMETERS = 10**11
 GPT2_ONLY = ("activation", "biases", "rows")
 FEN_ONLY = ("attention", "embedding", "target")
 DatasetRefs = Annotated[tuple[str, ...], Ref("dataset")]
@@ -36,10 +40,14 @@ class TrainSpec(Spec):
         "gpt2", description="gpt2: the next token, of games; fen-encoder: the move of a position (encoding fen-77)"
     )
     min_characters: int = Field(60, ge=2, description="leave out shorter game texts")
-    n_layer: int = Field(8, ge=1, description="layers (Karvonen Table 5: 8 and 16)")
+    n_layer: Annotated[int, AtMost(1000, "no model has more")] = Field(
+        8, ge=1, description="layers (Karvonen Table 5: 8 and 16)"
+    )
     n_head: int = Field(8, ge=1, description="attention heads (Table 5)")
-    n_embd: int = Field(512, ge=8, description="d_model (Table 5)")
-    block_size: int = Field(1023, ge=8, description="context, in tokens (Table 5)")
+    n_embd: Annotated[int, AtMost(100_000, "no model has more")] = Field(512, ge=8, description="d_model (Table 5)")
+    block_size: Annotated[int, AtMost(1_000_000, "memory holds them")] = Field(
+        1023, ge=8, description="context, in tokens (Table 5)"
+    )
     activation: Annotated[Literal["gelu", "gelu_new"], Added()] = Field(
         "gelu", description="of a GPT-2's MLP: exact, or GPT-2's own (Davis)"
     )
@@ -57,8 +65,12 @@ class TrainSpec(Spec):
     rows: Literal["blocks", "games", "stream"] = Field(
         "blocks", description="blocks that begin with a game, one game a row, or a stream cut anywhere (Davis)"
     )
-    steps: int = Field(600_000, ge=1, description="updates (Table 5)")
-    batch_tokens: int = Field(102_300, ge=64, description="tokens in one update (Table 5: 100 rows)")
+    steps: Annotated[int, AtMost(1_000_000_000, "the schedule is no longer")] = Field(
+        600_000, ge=1, description="updates (Table 5)"
+    )
+    batch_tokens: Annotated[int, AtMost(1_000_000_000, "memory holds them")] = Field(
+        102_300, ge=64, description="tokens in one update (Table 5: 100 rows)"
+    )
     optimizer: Literal["adamw", "muon"] = Field("adamw", description="muon: for the blocks' matrices, AdamW elsewhere")
     learning_rate: float = Field(3e-4, gt=0, description="AdamW's (Table 5)")
     muon_learning_rate: float = Field(0.02, gt=0, description="Muon's")
@@ -67,15 +79,17 @@ class TrainSpec(Spec):
     decay_steps: int = Field(0, ge=0, description="trapezoid: steps of linear decay at the end")
     final_fraction: float = Field(0.1, ge=0, le=1, description="of the rate, at the end (Table 5: 3e-5 of 3e-4)")
     weight_decay: float = Field(0.1, ge=0, description="on matrices (Table 5)")
-    beta1: float = Field(0.9, description="AdamW's (Table 5)")
-    beta2: float = Field(0.95, description="AdamW's (Table 5)")
+    beta1: Beta = Field(0.9, description="AdamW's (Table 5)")
+    beta2: Beta = Field(0.95, description="AdamW's (Table 5)")
     grad_clip: float = Field(1.0, gt=0, description="largest gradient norm (Table 5)")
     heldout_steps: int = Field(500, ge=1, description="steps between held-out losses")
     seed: int = Field(1337, description="of initialisation and of the order of games (the author's)")
 
 
-class TrainHowSettings(How):
-    micro_tokens: int = Field(16_384, ge=64, description="most characters in one forward pass; a batch is several")
+class TrainHowSettings(ExecutionOptions):
+    micro_tokens: Annotated[int, AtMost(1_000_000_000, "memory holds them")] = Field(
+        16_384, ge=64, description="most characters in one forward pass; a batch is several"
+    )
     autocast: bool = Field(True, description="compute in bfloat16 where that is safe")
     compile: bool = Field(False, description="torch.compile the model")
     log_steps: int = Field(20, ge=1, description="steps between points of the loss curve")
@@ -94,8 +108,8 @@ class Train(Kind):
 
     name = "train"
     example = (
-        "--datasets sample:fit --heldout sample:test --n-layer 2 --n-head 2 --n-embd 32 --steps 30 "
-        "--batch-tokens 2048 --warmup-steps 5"
+        "--datasets sample:fit --heldout sample:test --n-layer 2 --n-head 2 --n-embd 32 --block-size 255 "
+        "--steps 20 --batch-tokens 2048 --warmup-steps 5"
     )
     families = ("metric_point",)
     spec = TrainSpec
@@ -105,17 +119,20 @@ class Train(Kind):
     def units(self, spec: TrainSpec, inputs: Inputs) -> int:
         if spec.n_embd % spec.n_head:
             raise BadInputError(f"--n-embd {spec.n_embd} is no multiple of --n-head {spec.n_head}")
+        if (parameters := parameters_of(spec)) > MOST_PARAMETERS:
+            raise BadInputError(f"--n-layer and --n-embd make {parameters:.2g} parameters", "lower one of them")
         check_fit(spec)
-        for recipe in (*spec.datasets, *([spec.heldout] if spec.heldout else [])):
+        read = [(recipe, "datasets") for recipe in spec.datasets]
+        for recipe, field in [*read, *([(spec.heldout, "heldout")] if spec.heldout else [])]:
             if spec.architecture == "gpt2":
-                inputs.dataset(recipe)
-            elif spec.target == "best" and not holds_positions(inputs.items(recipe)[0]):
+                inputs.dataset(recipe, field)
+            elif spec.target == "best" and not holds_positions(inputs.items(recipe, field)[0]):
                 hint = "--target played, or a dataset of positions"
                 raise BadInputError("a dataset of games knows no best moves", hint)
         return 1
 
     def estimate(self, spec: TrainSpec, inputs: Inputs) -> Estimate:
-        parameters = 12 * spec.n_layer * spec.n_embd**2
+        parameters = parameters_of(spec)
         tokens = spec.steps * spec.batch_tokens
         remark = f"about {tokens:,} characters, {6 * parameters * tokens:.2g} floating-point operations"
         return Estimate({"metric_point": spec.steps // 20 * 3}, parameters * 4, (remark,))
@@ -125,9 +142,9 @@ class Train(Kind):
 
         spec = task.spec
         config, how = settings(task)
-        made = corpus(spec, spec.datasets, task.inputs, stream=spec.rows == "stream")
+        made = corpus(spec, spec.datasets, task.inputs, "datasets", stream=spec.rows == "stream")
         trainer = Trainer(config, made, task.folder, how)
-        heldout = corpus(spec, (spec.heldout,), task.inputs) if spec.heldout else None
+        heldout = corpus(spec, (spec.heldout,), task.inputs, "heldout") if spec.heldout else None
         curve: list[TrainPoint] = read_curve(task)
 
         def on_point(point: TrainPoint) -> None:
@@ -142,6 +159,11 @@ class Train(Kind):
             emit_point(task, point)
         publish(task, trainer)
         task.done(0)
+
+
+def parameters_of(spec: TrainSpec) -> int:
+    """About how many weights the blocks have."""
+    return 12 * spec.n_layer * spec.n_embd**2
 
 
 def check_fit(spec: TrainSpec) -> None:
@@ -160,7 +182,7 @@ def settings(task: Task[TrainSpec, TrainHowSettings]) -> tuple[TrainConfig, Trai
     from chessreg.models.devices import prepare
     from chessreg.models.training import TrainConfig, TrainHow
 
-    spec, how = task.spec, task.how
+    spec, how = task.spec, task.options
     shared = set(TrainConfig.__dataclass_fields__) & set(TrainSpec.model_fields)
     values = {name: getattr(spec, name) for name in shared}
     values["seed"] = spec.seed + spec.replicate
@@ -175,15 +197,20 @@ def settings(task: Task[TrainSpec, TrainHowSettings]) -> tuple[TrainConfig, Trai
     return config, TrainHow(device, how.micro_tokens, how.autocast, how.compile, how.log_steps, how.checkpoint_seconds)
 
 
-def corpus(spec: TrainSpec, recipes: tuple[str, ...], inputs: Inputs, stream: bool = False) -> Corpus | PositionCorpus:
-    """These datasets as token ids, in their order; short games and copies left out."""
+def corpus(
+    spec: TrainSpec, recipes: tuple[str, ...], inputs: Inputs, field: str = "datasets", stream: bool = False
+) -> Corpus | PositionCorpus:
+    """These datasets as token ids, in their order; short games and copies left out.
+
+    field: the setting that names them.
+    """
     from chessreg.models.training import Corpus
 
     if spec.architecture == "fen-encoder":
-        return position_corpus(spec, recipes, inputs)
+        return position_corpus(spec, recipes, inputs, field)
     tokens, lengths = [], []
     for recipe in recipes:
-        games, places = chosen_games(spec, recipe, inputs)
+        games, places = chosen_games(spec, recipe, inputs, field)
         for start in range(0, len(places), 10_000):
             written = encoding(spec.encoding).games(games, places[start : start + 10_000])
             tokens.append(written.ids)
@@ -195,9 +222,9 @@ def corpus(spec: TrainSpec, recipes: tuple[str, ...], inputs: Inputs, stream: bo
     return made.stream(spec.block_size) if stream else made
 
 
-def chosen_games(spec: TrainSpec, recipe: str, inputs: Inputs) -> tuple[Games, np.ndarray]:
+def chosen_games(spec: TrainSpec, recipe: str, inputs: Inputs, field: str) -> tuple[Games, np.ndarray]:
     """The games of a dataset and the rows of those that are trained on."""
-    games, part = inputs.dataset(recipe)
+    games, part = inputs.dataset(recipe, field)
     places = games.rows(part)
     places = places[~numbers(games.table(["duplicate"]).column("duplicate"))[places]]
     keep = [
@@ -207,7 +234,7 @@ def chosen_games(spec: TrainSpec, recipe: str, inputs: Inputs) -> tuple[Games, n
     return games, places[np.concatenate(keep)] if keep else places
 
 
-def position_corpus(spec: TrainSpec, recipes: tuple[str, ...], inputs: Inputs) -> PositionCorpus:
+def position_corpus(spec: TrainSpec, recipes: tuple[str, ...], inputs: Inputs, field: str) -> PositionCorpus:
     """Every position of these datasets, with the action to predict: the best move, or the one that was played. Of
     datasets of positions a copy of an earlier position is left out."""
     from chessreg.models.training import PositionCorpus
@@ -216,9 +243,9 @@ def position_corpus(spec: TrainSpec, recipes: tuple[str, ...], inputs: Inputs) -
     tokens, actions = [np.zeros((0, fen.length), np.uint8)], [np.zeros(0, np.int16)]
     seen = np.zeros(0, np.uint64)
     for recipe in recipes:
-        items, part = inputs.items(recipe)
+        items, part = inputs.items(recipe, field)
         if not holds_positions(items):
-            games, places = chosen_games(spec, recipe, inputs)
+            games, places = chosen_games(spec, recipe, inputs, field)
             for start in range(0, len(places), 2_000):
                 some = places[start : start + 2_000]
                 written = fen.games(games, some)
@@ -258,6 +285,8 @@ def write_curve(task: Task[TrainSpec, TrainHowSettings], curve: list[TrainPoint]
     """Append the newest point; the curve so far belongs to the state that resumes the run."""
     with curve_path(task).open("a") as file:
         file.write(json.dumps(asdict(curve[-1])) + "\n")
+        file.flush()
+        os.fsync(file.fileno())  # the state that is saved after it must not outlive it
 
 
 def read_curve(task: Task[TrainSpec, TrainHowSettings]) -> list[TrainPoint]:
@@ -271,9 +300,15 @@ def read_curve(task: Task[TrainSpec, TrainHowSettings]) -> list[TrainPoint]:
         path.unlink(missing_ok=True)
         return []
     step = torch.load(state, map_location="cpu", weights_only=True)["place"][0]
-    points = [TrainPoint(**json.loads(line)) for line in path.read_text().splitlines()]
-    kept = {point.step: point for point in points if point.step <= step}
-    path.write_text("".join(json.dumps(asdict(point)) + "\n" for point in kept.values()))
+    kept: dict[int, TrainPoint] = {}
+    for line in path.read_text().splitlines():
+        with suppress(ValueError):  # the last line of a crash may be cut short; it is past the state
+            point = TrainPoint(**json.loads(line))
+            if point.step <= step:
+                kept[point.step] = point
+    aside = path.with_suffix(".tmp")
+    write_synced(aside, "".join(json.dumps(asdict(point)) + "\n" for point in kept.values()).encode())
+    aside.replace(path)  # whole or as it was: points that are lost here would be measured by nobody
     return list(kept.values())
 
 
@@ -302,8 +337,9 @@ def publish(task: Task[TrainSpec, TrainHowSettings], trainer: Any) -> None:
     with task.output("checkpoint", 0, "checkpoint") as folder:
         save_checkpoint(model, folder, info)
         info = read_info(folder)
-    task.record("tokenizer", **tokenizer_row(spec.encoding))
+    task.record("tokenizer", of_unit=0, **tokenizer_row(spec.encoding))
     task.record(
         "checkpoint",
+        of_unit=0,
         **checkpoint_row(info, task.last_output.digest, training_datasets=list(spec.datasets), run_id=task.run_id),
     )

@@ -7,6 +7,8 @@ a move list came before is known for certain only at the end; the second pass ad
 from __future__ import annotations
 
 import errno
+import hashlib
+import json
 import os
 import re
 import shutil
@@ -15,17 +17,18 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
 from chessreg.errors import BadInputError, ChessregError
-from chessreg.games import report, rows
+from chessreg.games import dataset, rows
+from chessreg.games.dataset import DatasetReport, SourceFile
 from chessreg.games.reader import READER_VERSION, Reader, reader
-from chessreg.games.report import DatasetReport, SourceFile, Tally
-from chessreg.games.rows import Reject, Rows
+from chessreg.games.rows import Reject, Rows, Tally
 from chessreg.games.sources import BrokenStreamError, Source
 from chessreg.games.transcripts import open_source
+from store.files import sha256_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,7 +101,7 @@ def _build(
     with (
         pa.ipc.new_file(str(scratch), rows.schema(), options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer,
         hashes.open("wb") as hash_file,
-        (aside / report.REJECTS_FILE).open("w", encoding="utf-8", newline="") as rejects,
+        (aside / dataset.REJECTS_FILE).open("w", encoding="utf-8", newline="") as rejects,
         ThreadPoolExecutor(workers) as pool,
     ):
         rejects.write("row\tsource\tline\tply\treason\n")
@@ -131,12 +134,12 @@ def _build(
                 raise _no_game(source, row - before, tally, bad)
     copies = earlier(hashes, tally.games)
     hashes.unlink()
-    finish(scratch, aside / report.GAMES_FILE, copies, rows.schema(), _WORDS)
+    finish(scratch, aside / dataset.GAMES_FILE, copies, rows.schema(), _WORDS)
     scratch.unlink()
     filters = {"min_plies": min_plies}
     files = [SourceFile(source.path.name, source.sha256, source.bytes_total) for source in sources]
     result = DatasetReport(
-        identity=report.identity([file.sha256 for file in files], filters),
+        identity=identity([file.sha256 for file in files], filters),
         reader_version=READER_VERSION,
         filters=filters,
         sources=files,
@@ -151,7 +154,7 @@ def _build(
         both_elos=tally.both_elos,
         first_date=tally.first_date,
         last_date=tally.last_date,
-        games_sha256=report.file_sha256(aside / report.GAMES_FILE),
+        games_sha256=sha256_file(aside / dataset.GAMES_FILE),
         salvaged=broken,
         cut=tally.cut,
         notes=[f"{source.path.name}: {note}" for source in sources for note in source.notes],
@@ -246,3 +249,11 @@ def finish(scratch: Path, path: Path, copies: np.ndarray, schema: pa.Schema, wor
                 writer.write_table(table.slice(0, whole), ROW_GROUP)
                 held, size = table.slice(whole).combine_chunks().to_batches(), size - whole
         writer.write_table(pa.Table.from_batches(held, schema), ROW_GROUP)
+
+
+def identity(digests: Sequence[str], filters: dict[str, int], **reader: Any) -> str:
+    """What makes two datasets the same: the bytes of their sources in order, the filters and the reader's version.
+
+    `reader`: another version than that of games, and what else tells that reader from others."""
+    parts = {"sources": list(digests), "filters": filters, "reader": READER_VERSION, **reader}
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

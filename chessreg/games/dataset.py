@@ -1,9 +1,11 @@
-"""A dataset on disk: its rows by number, and whether it is still what was written."""
+"""A dataset on disk: what it says about itself, its rows by number, its parts, and whether it is as it was written."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -12,17 +14,9 @@ import numpy as np
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games import moves
-from chessreg.games.report import (
-    GAMES_FILE,
-    POSITIONS_FILE,
-    REJECTS_FILE,
-    DatasetReport,
-    SourceFile,
-    file_sha256,
-    identity,
-)
-from chessreg.games.split import Part
+from chessreg.named import checked_name
 from chessreg.noise import generator
+from store.files import sha256_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,9 +24,142 @@ if TYPE_CHECKING:
 
     from chessreg.games.positions import Positions
 
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK = 0xFFFFFFFFFFFFFFFF
+
+
+def _mixed(values: np.ndarray) -> np.ndarray:
+    """The finaliser of SplitMix64: a bijection of uint64 in which every input bit reaches every output bit."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def hash01(seed: int, hashes: np.ndarray) -> np.ndarray:
+    """A number in [0, 1) for each hash, float64, the same on every machine: `hashes` uint64 [n], seed any integer."""
+    key = _mixed(np.array([(seed * _GOLDEN + _GOLDEN) & _MASK], np.uint64))
+    return (_mixed(hashes.astype(np.uint64, copy=False) ^ key) >> np.uint64(11)) * 2.0**-53
+
+
+@dataclass(frozen=True)
+class Part:
+    """The games whose `hash01(seed, move_hash)` is in [low, high)."""
+
+    seed: int
+    low: float
+    high: float
+
+    def contains(self, hashes: np.ndarray) -> np.ndarray:
+        """bool [n] for move hashes uint64 [n]."""
+        numbers = hash01(self.seed, hashes)
+        return (self.low <= numbers) & (numbers < self.high)
+
+
+def parse_parts(text: str, seed: int) -> dict[str, Part]:
+    """The parts of `train=0.5,test=0.5` in the order given. Shares may add up to less than 1; the rest is in no part.
+
+    Raises BadInputError for a share that is no number in (0, 1], a name given twice, or shares above 1 in sum.
+
+    >>> parse_parts("train=0.5,test=0.5", 7)["test"]
+    Part(seed=7, low=0.5, high=1.0)
+    """
+    hint = "write parts as train=0.5,validation=0.1,test=0.4"
+    parts: dict[str, Part] = {}
+    low = 0.0
+    for piece in text.split(","):
+        name, equals, number = (word.strip() for word in piece.partition("="))
+        try:
+            share = float(number)
+        except ValueError:
+            share = 0.0
+        if not (name and equals and 0 < share <= 1):
+            raise BadInputError(f"{piece.strip()!r} is not a part with a share between 0 and 1", hint)
+        checked_name("a part", name)
+        if name in parts:
+            raise BadInputError(f"part {name!r} is given twice", hint)
+        high = low + share
+        if high > 1 + 1e-9:
+            raise BadInputError(f"the shares of {text!r} add up to more than 1", hint)
+        high = 1.0 if high > 1 - 1e-9 else high  # 0.7 + 0.2 + 0.1 is not 1 in binary
+        parts[name] = Part(seed, low, high)
+        low = high
+    return parts
+
+
+REPORT_FILE = "dataset.json"
+GAMES_FILE = "games.parquet"
+POSITIONS_FILE = "positions.parquet"
+REJECTS_FILE = "rejects.tsv"
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file that went in: its name without folders, the sha256 of its bytes as they lay on disk, and their number."""
+
+    name: str
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class DatasetReport:
+    """Identity and counts. `rejected` and `skipped` map a reason to a number of games.
+
+    `rejected` are bad games inside a good stream, listed in `rejects.tsv`; `skipped` are good games that do not belong
+    here (variants, custom starts, no moves, fewer than `min_plies`). `duplicates` are games whose move list came
+    before: they are kept, and marked in the column `duplicate`. `noncanonical` counts games whose SAN was rewritten,
+    `result_mismatches` those whose Result tag and movetext disagree (the tag is taken unless it is `*`),
+    `missing_results` those whose movetext ends without one, `cut` those that their source cuts short inside a word: the
+    whole moves before it are kept. `notes` say how a source is laid out where it is no PGN. `salvaged` is why the
+    stream ended early, or None.
+
+    In a dataset of positions `games` are the distinct games that they are of (0: not known), `plies` the positions,
+    `duplicates` those that came before, and `games_sha256` is that of `positions.parquet`.
+    """
+
+    identity: str
+    reader_version: int
+    filters: dict[str, int]
+    sources: list[SourceFile]
+    games: int
+    plies: int
+    rejected: dict[str, int]
+    skipped: dict[str, int]
+    duplicates: int
+    noncanonical: int
+    result_mismatches: int
+    missing_results: int
+    both_elos: int
+    first_date: str | None
+    last_date: str | None
+    games_sha256: str
+    salvaged: str | None = None
+    cut: int = 0
+    notes: list[str] = field(default_factory=list)
+    content: str = "games"
+
+    def save(self, folder: Path) -> None:
+        """Write `dataset.json`."""
+        (folder / REPORT_FILE).write_text(json.dumps(dataclasses.asdict(self), indent=2, ensure_ascii=False) + "\n")
+
+    @classmethod
+    def load(cls, folder: Path) -> DatasetReport:
+        """Read `dataset.json`. NotFoundError without one; BadInputError when it is not what `save` wrote."""
+        path = folder / REPORT_FILE
+        try:
+            fields: dict[str, Any] = json.loads(path.read_text())
+            sources = [SourceFile(**source) for source in fields.pop("sources")]
+            return cls(sources=sources, **fields)
+        except FileNotFoundError as error:
+            raise NotFoundError(f"no dataset in {folder}", "chessreg dataset list") from error
+        except (ValueError, TypeError, KeyError) as error:
+            raise BadInputError(f"{path} is damaged: {error}", "add the dataset again") from error
+
+
 CONTENTS = {"games": GAMES_FILE, "positions": POSITIONS_FILE}
 """What a dataset may hold, and the file that it is in."""
-__all__ = ["DatasetReport", "Games", "SourceFile", "Verification", "identity", "verify"]
+__all__ = ["DatasetReport", "Games", "SourceFile", "Verification", "verify"]
 
 
 def numbers(column: pa.ChunkedArray) -> np.ndarray:
@@ -184,7 +311,7 @@ def verify(folder: Path, *, sample: int = 200, seed: int = 0) -> Verification:
     recorded = DatasetReport.load(folder)
     if not (folder / GAMES_FILE).is_file():
         return Verification(0, 0, [f"{GAMES_FILE} is missing"])
-    if file_sha256(folder / GAMES_FILE) != recorded.games_sha256:
+    if sha256_file(folder / GAMES_FILE) != recorded.games_sha256:
         return Verification(0, 0, [f"{GAMES_FILE} is not the file that was written: its sha256 differs"])
     games = Games(folder)
     problems = []

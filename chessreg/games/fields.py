@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import chess
 import numpy as np
 
-from chessreg.games.reader import boards_of
+from chessreg.games.moves import boards_after
 
 _PAWN = 1
 _TOUCHED = (  # the squares whose emptying or capture ends the right to castle: K, Q, k, q
@@ -23,7 +23,7 @@ _TOUCHED = (  # the squares whose emptying or capture ends the right to castle: 
 class Positions:
     """Positions after 0, 1, … plies of each game: row `offsets[g] + p`.
 
-    `boards` int8 [n, 64] as in `reader.py`; `ply` int64 [n]; `castling` uint8 [n], bits 1 K, 2 Q, 4 k, 8 q;
+    `boards` int8 [n, 64] as in `moves.py`; `ply` int64 [n]; `castling` uint8 [n], bits 1 K, 2 Q, 4 k, 8 q;
     `en_passant` int8 [n], a square where a legal capture goes to, or -1; `halfmoves`, `fullmoves` int64 [n];
     `offsets` int64 [games + 1].
     """
@@ -37,9 +37,9 @@ class Positions:
     offsets: np.ndarray
 
 
-def positions_of(texts: Sequence[str], packed: Sequence[bytes]) -> Positions:
-    """Every position of games given as texts and as packed moves (`moves.py`) of the same games."""
-    boards, offsets = boards_of(texts)
+def positions_of(packed: Sequence[bytes]) -> Positions:
+    """Every position of games given as packed moves (`moves.py`)."""
+    boards, offsets = boards_after(packed)
     lengths = np.diff(offsets)
     ply = np.arange(len(boards)) - np.repeat(offsets[:-1], lengths)
     codes = np.frombuffer(b"".join(packed), "<u2").astype(np.int64)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Literal
 
 import chess
@@ -17,7 +17,7 @@ import numpy as np
 from chessreg.errors import BadInputError
 from chessreg.games import attacks
 from chessreg.games.dataset import holds_positions
-from chessreg.games.position_hash import position_hashes
+from chessreg.games.moves import boards_after, position_hashes
 from chessreg.named import Registry
 
 if TYPE_CHECKING:
@@ -32,13 +32,19 @@ POSITIONS_AT_ONCE = 100_000
 class Asked:
     """Positions that labels are asked about, with the games around them."""
 
-    def __init__(self, texts: Sequence[str], game: np.ndarray, ply: np.ndarray, number: np.ndarray) -> None:
-        """The positions after `ply` int [n] plies of the games `texts[game]` (int [n]); `number` int [texts] names the
-        games where they come from (their rows in the dataset)."""
-        from chessreg.games.reader import boards_of
-
+    def __init__(
+        self,
+        packed: Sequence[bytes],
+        game: np.ndarray,
+        ply: np.ndarray,
+        number: np.ndarray,
+        texts: Callable[[], Sequence[str]],
+    ) -> None:
+        """The positions after `ply` int [n] plies of the games `packed[game]` (moves; int [n]); `number` int [games]
+        names them where they come from (their rows in the dataset), `texts` gets their texts where a label needs them.
+        """
         self.texts, self.ply, self.item = texts, ply.astype(np.int64), number[game]
-        self._boards, offsets = boards_of(texts)
+        self._boards, offsets = boards_after(packed)
         self.at = offsets[game] + self.ply
 
     def __len__(self) -> int:
@@ -64,7 +70,7 @@ class Asked:
         """Bit boards uint64 [n]: squares that a legal move goes to."""
         from chessreg.games.reader import targets_of
 
-        return targets_of(self.texts)[self.at]
+        return targets_of(self.texts())[self.at]
 
     def earlier(self, plies: int) -> np.ndarray:
         """Boards int8 [n, 64] so many plies before; empty where the game had not begun."""
@@ -154,7 +160,7 @@ def asked(
         chunk = places[start : start + GAMES_AT_ONCE]
         low, high = np.searchsorted(which, (start, start + len(chunk)), sorter=order)
         rows = np.sort(order[low:high])
-        yield rows, Asked(games.texts(chunk), which[rows] - start, ply[rows], chunk)
+        yield rows, Asked(games.moves(chunk), which[rows] - start, ply[rows], chunk, partial(games.texts, chunk))
 
 
 def piece(boards: np.ndarray) -> np.ndarray:

@@ -1,16 +1,24 @@
-"""Packed moves: uint16 little endian per ply, from | to << 6 | promotion << 12 (0 none, 2 N, 3 B, 4 R, 5 Q).
+"""Packed moves: uint16 little endian per ply, from | to << 6 | promotion << 12 (0 none, 2 N, 3 B, 4 R, 5 Q); the boards
+that they lead to, and the hashes that name games and positions.
 
-Squares are a1=0 … h8=63; castling is the king's move (e1g1). The format and the hash are fixed for ever: both name
-games.
+Squares are a1=0 … h8=63; castling is the king's move (e1g1). The format and the hash of moves are fixed for ever: both
+name games. The hash of a position (64 bits for its pieces and who is to move; castling rights and en passant do not
+count) is fixed within one version of chessreg only; it is compared, never stored.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import chess
 import numpy as np
+
+_KEYS = np.array([(0x9E3779B97F4A7C15 * odd) & (2**64 - 1) for odd in range(1, 19, 2)], np.uint64)
+_INITIAL = np.zeros(64, np.int8)
+_INITIAL[:8] = 4, 2, 3, 5, 6, 3, 2, 4
+_INITIAL[8:16] = 1
+_INITIAL[48:56], _INITIAL[56:] = -1, -_INITIAL[:8]
 
 
 def pack(moves: Iterable[chess.Move]) -> bytes:
@@ -55,3 +63,83 @@ def move_hashes(packed: Iterable[bytes]) -> np.ndarray:
     """`move_hash` of many, uint64 [n]."""
     blake2b = hashlib.blake2b
     return np.frombuffer(b"".join(blake2b(p, digest_size=8).digest() for p in packed), "<u8")
+
+
+def boards_after(packed: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
+    """The boards after 0, 1, … plies of games given as packed legal moves: int8 [positions, 64], squares a1, b1 … h8,
+    P=1 N=2 B=3 R=4 Q=5 K=6, negative for Black; and offsets int64 [games + 1]: row `offsets[g] + p` is game g after p
+    plies. All games move on together, ply by ply: 4 million positions a second.
+    """
+    plies = np.array([len(moves) // 2 for moves in packed], np.int64)
+    starts = np.cumsum([0, *plies])
+    offsets = starts + np.arange(len(plies) + 1)
+    boards = np.empty((int(offsets[-1]), 64), np.int8)
+    boards[offsets[:-1]] = _INITIAL
+    codes = np.frombuffer(b"".join(packed), "<u2").astype(np.int64)
+    order = np.argsort(-plies, kind="stable")  # the longest first: those that go on are always the first few
+    now = np.tile(_INITIAL, (len(plies), 1))
+    going = len(plies)
+    for ply in range(int(plies.max(initial=0))):
+        while plies[order[going - 1]] <= ply:
+            going -= 1
+        rows, games = np.arange(going), order[:going]
+        code = codes[starts[games] + ply]
+        origin, target, promotion = code & 63, code >> 6 & 63, code >> 12
+        piece = now[rows, origin]
+        kind = np.abs(piece)
+        passing = np.flatnonzero((kind == chess.PAWN) & ((origin ^ target) & 7 != 0) & (now[rows, target] == 0))
+        now[passing, origin[passing] & 56 | target[passing] & 7] = 0  # the pawn that is taken en passant
+        now[rows, origin] = 0
+        now[rows, target] = np.where(promotion > 0, np.sign(piece) * promotion.astype(np.int8), piece)
+        castling = np.flatnonzero((kind == chess.KING) & (np.abs(target - origin) == 2))
+        short = target[castling] > origin[castling]
+        now[castling, target[castling] + np.where(short, 1, -2)] = 0
+        now[castling, target[castling] + np.where(short, -1, 1)] = np.sign(piece[castling]) * np.int8(chess.ROOK)
+        boards[offsets[games] + ply + 1] = now[:going]
+    return boards, offsets
+
+
+def _mixed(values: np.ndarray) -> np.ndarray:
+    """The finaliser of SplitMix64, in place: every input bit reaches every output bit."""
+    values ^= values >> np.uint64(30)
+    values *= np.uint64(0xBF58476D1CE4E5B9)
+    values ^= values >> np.uint64(27)
+    values *= np.uint64(0x94D049BB133111EB)
+    values ^= values >> np.uint64(31)
+    return values
+
+
+def position_hashes(boards: np.ndarray, plies: np.ndarray) -> np.ndarray:
+    """uint64 [n] of boards int8 [n, 64] after that many plies (int [n]; even: White to move)."""
+    words = np.ascontiguousarray(boards, np.int8).view(np.uint64)
+    hashes = _mixed((plies % 2).astype(np.uint64) ^ _KEYS[8])
+    for rank in range(8):
+        hashes = _mixed(hashes ^ words[:, rank] ^ _KEYS[rank])
+    return hashes
+
+
+class HashSet:
+    """A set of 64-bit hashes that answers for many at once, quickly when the answer is mostly no."""
+
+    def __init__(self, hashes: np.ndarray) -> None:
+        self.sorted = np.unique(hashes.astype(np.uint64, copy=False))
+        self._mask = np.uint64((1 << max(16, min(26, (16 * len(self.sorted)).bit_length()))) - 1)
+        self._there = np.zeros(int(self._mask) + 1, bool)
+        self._there[self.sorted & self._mask] = True
+
+    def __len__(self) -> int:
+        return len(self.sorted)
+
+    def places(self, hashes: np.ndarray) -> np.ndarray:
+        """Where each hash stands in `sorted`, int64 [n], -1 for one that is not there."""
+        found = np.full(len(hashes), -1, np.int64)
+        maybe = np.flatnonzero(self._there[hashes & self._mask])
+        place = np.searchsorted(self.sorted, hashes[maybe])
+        place[place == len(self.sorted)] = 0
+        hit = self.sorted[place] == hashes[maybe] if len(self.sorted) else np.zeros(0, bool)
+        found[maybe[hit]] = place[hit]
+        return found
+
+    def contains(self, hashes: np.ndarray) -> np.ndarray:
+        """bool [n]: whether each hash is in the set."""
+        return self.places(hashes) >= 0

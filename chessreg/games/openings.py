@@ -24,10 +24,11 @@ from typing import Protocol
 import chess
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.games.shortest import shortest_game
+from chessreg.games.typed import shortest_game
 from chessreg.named import Registry
 from chessreg.noise import generator
 
+CHECKED = 100  # lines of a book that are played through before it is taken
 COLUMNS = ("pgn", "moves", "opening")
 _COMMENT = re.compile(r"\{[^}]*\}|;[^\n]*|\$\d+")
 _NUMBER = re.compile(r"\d+\.+")
@@ -85,6 +86,11 @@ class Book:
         if board.is_game_over():
             raise BadInputError(f"{self.path}: {line.name or f'line {number + 1}'} ends in a finished game")
         return tuple(move.uci() for move in board.move_stack), tuple(sans)
+
+    def check(self) -> None:
+        """Raise BadInputError unless the first lines, as many as take a moment, are openings."""
+        for number in range(1 if self.positions else min(len(self.lines), CHECKED)):
+            self.moves(number)
 
     def _to_position(self, line: Line, number: int) -> list[chess.Move]:
         try:

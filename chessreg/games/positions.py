@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING, Any
 import chess
 import numpy as np
 
-from chessreg.errors import BadInputError
-from chessreg.games import movetext, report
+from chessreg.errors import DAMAGE, BadInputError
+from chessreg.games import dataset, movetext
 from chessreg.games.build import Progress, earlier, finish, made_aside, write_reject
-from chessreg.games.dataset import DatasetFile, Verification
-from chessreg.games.report import DatasetReport, SourceFile, Tally, file_sha256
-from chessreg.games.rows import Reject
+from chessreg.games.build import identity as identity_of
+from chessreg.games.dataset import DatasetFile, DatasetReport, SourceFile, Verification
+from chessreg.games.rows import Reject, Tally
 from chessreg.games.sources import BrokenStreamError, Source
 from chessreg.games.transcripts import COLUMN as TRANSCRIPT
 from chessreg.games.transcripts import columns_of, head_of
 from chessreg.noise import generator
+from store.files import sha256_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,7 +60,7 @@ class Positions(DatasetFile):
     """The positions of a dataset folder. Parts are cut by game: no game is in two (by position where none is known)."""
 
     content = "positions"
-    file_name = report.POSITIONS_FILE
+    file_name = dataset.POSITIONS_FILE
     hash_column = "game_hash"
 
     def fens(self, indices: Sequence[int] | np.ndarray) -> list[str]:
@@ -132,7 +133,7 @@ class PositionSource:
                 yield line, [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
                 line += len(batch)
                 self.bytes_done = self.bytes_total * (line - 1) // max(file.metadata.num_rows, 1)
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, *DAMAGE) as error:
             raise BrokenStreamError(_one_line(error)) from error
 
     def _csv(self, source: Source) -> Iterator[tuple[int, list[dict[str, Any]]]]:
@@ -186,7 +187,7 @@ def open_positions(path: Path) -> PositionSource | None:
     if head == _PARQUET or (head and path.suffix.lower() == ".parquet"):
         try:
             names = pq.read_schema(path).names
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, ValueError) as error:
             raise BadInputError(f"{path} is a damaged Parquet: {_one_line(error)}", "get the file again") from error
         return PositionSource(path, names, None)
     source = Source(path)
@@ -220,7 +221,7 @@ def _is_fen(text: str) -> bool:
 
 def identity(digests: Sequence[str]) -> str:
     """The identity of positions read from files with these digests."""
-    return report.identity(digests, {}, reader=POSITION_READER_VERSION, content="positions")
+    return identity_of(digests, {}, reader=POSITION_READER_VERSION, content="positions")
 
 
 def build(
@@ -251,7 +252,7 @@ def _build(sources: list[PositionSource], aside: Path, salvage: bool, on_progres
         pa.ipc.new_file(str(scratch), target, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer,
         hashes["game_hash"].open("wb") as games,
         hashes["position_hash"].open("wb") as positions,
-        (aside / report.REJECTS_FILE).open("w", encoding="utf-8", newline="") as rejects,
+        (aside / dataset.REJECTS_FILE).open("w", encoding="utf-8", newline="") as rejects,
     ):
         rejects.write("row\tsource\tline\tply\treason\n")
         for source in sources:
@@ -285,9 +286,9 @@ def _build(sources: list[PositionSource], aside: Path, salvage: bool, on_progres
     distinct = tally.plies - int(earlier(hashes["game_hash"], tally.plies).sum())
     for path in hashes.values():
         path.unlink()
-    finish(scratch, aside / report.POSITIONS_FILE, copies, target, ("judgment", "best", "played"))
+    finish(scratch, aside / dataset.POSITIONS_FILE, copies, target, ("judgment", "best", "played"))
     scratch.unlink()
-    entered = [SourceFile(s.path.name, file_sha256(s.path), s.bytes_total) for s in sources]
+    entered = [SourceFile(s.path.name, sha256_file(s.path), s.bytes_total) for s in sources]
     result = DatasetReport(
         identity=identity([file.sha256 for file in entered]),
         reader_version=POSITION_READER_VERSION,
@@ -304,7 +305,7 @@ def _build(sources: list[PositionSource], aside: Path, salvage: bool, on_progres
         both_elos=tally.both_elos,
         first_date=None,
         last_date=None,
-        games_sha256=file_sha256(aside / report.POSITIONS_FILE),
+        games_sha256=sha256_file(aside / dataset.POSITIONS_FILE),
         salvaged=broken,
         notes=[f"{source.path.name}: {note}" for source in sources for note in source.notes],
         content="positions",
@@ -434,10 +435,10 @@ def _number(value: Any) -> int | None:
 def verify(folder: Path, *, sample: int = 200, seed: int = 0) -> Verification:
     """Compare a dataset of positions with its report and check a seeded sample on python-chess's board."""
     recorded = DatasetReport.load(folder)
-    path = folder / report.POSITIONS_FILE
+    path = folder / dataset.POSITIONS_FILE
     if not path.is_file():
         return Verification(0, 0, [f"{path.name} is missing"], "positions")
-    if file_sha256(path) != recorded.games_sha256:
+    if sha256_file(path) != recorded.games_sha256:
         return Verification(0, 0, [f"{path.name} is not the file that was written: its sha256 differs"], "positions")
     positions = Positions(folder)
     problems = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import chess
@@ -14,7 +14,6 @@ import numpy as np
 from chessreg.games import moves, movetext
 from chessreg.games.movetext import Movetext, RawGame, numbered
 from chessreg.games.reader import Reader
-from chessreg.games.report import Tally
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,6 +46,42 @@ def schema() -> pa.Schema:
         pa.field("white_elo", pa.int32()), pa.field("black_elo", pa.int32()),
         *(pa.field(word, pa.string()) for word in words),
     ])  # fmt: skip
+
+
+@dataclass
+class Tally:
+    """Counts while a dataset is being made."""
+
+    games: int = 0
+    plies: int = 0
+    rejected: dict[str, int] = field(default_factory=dict)
+    skipped: dict[str, int] = field(default_factory=dict)
+    noncanonical: int = 0
+    result_mismatches: int = 0
+    missing_results: int = 0
+    both_elos: int = 0
+    first_date: str | None = None
+    last_date: str | None = None
+    cut: int = 0
+
+    def reject(self, reason: str) -> None:
+        """Count a rejected game by what stands before the colon."""
+        kind = reason.partition(":")[0]
+        self.rejected[kind] = self.rejected.get(kind, 0) + 1
+
+    def skip(self, reason: str) -> None:
+        """Count a skipped game."""
+        self.skipped[reason] = self.skipped.get(reason, 0) + 1
+
+    def add(self, other: Tally) -> None:
+        """Take in the counts of a later block."""
+        for name in ("games", "plies", "noncanonical", "result_mismatches", "missing_results", "both_elos", "cut"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for mine, theirs in ((self.rejected, other.rejected), (self.skipped, other.skipped)):
+            for reason, number in theirs.items():
+                mine[reason] = mine.get(reason, 0) + number
+        self.first_date = min(filter(None, (self.first_date, other.first_date)), default=None)
+        self.last_date = max(filter(None, (self.last_date, other.last_date)), default=None)
 
 
 @dataclass(frozen=True)

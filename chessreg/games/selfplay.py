@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -202,12 +203,8 @@ def _receive(worker: subprocess.Popen[str], nodes: int) -> GeneratedGame:
 def _work() -> None:
     """The worker process: one line of settings in, one line a game out."""
     work = _Work(**json.loads(sys.stdin.readline()))
-
-    def end_with_parent() -> None:
-        sys.stdin.read()
-        os._exit(0)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     engines = [UciProcess(Path(work.engine), ENGINE_OPTIONS) for _ in range(2)]
     try:
         for number in range(*work.numbers):
@@ -215,6 +212,12 @@ def _work() -> None:
     finally:
         for engine in engines:
             engine.close()
+
+
+def _end_with_parent() -> None:
+    while os.read(sys.stdin.fileno(), 1):  # not sys.stdin.read(): a buffer's lock, held by a thread, aborts an exit
+        pass
+    signal.raise_signal(signal.SIGTERM)
 
 
 def _play(work: _Work, number: int, engines: Sequence[UciProcess]) -> dict[str, object]:
@@ -266,7 +269,6 @@ if __name__ == "__main__":
     try:
         _work()
     except (BrokenPipeError, KeyboardInterrupt):
-        os._exit(0)  # the parent is gone
+        sys.exit(1)  # the parent is gone
     except ChessregError as error:
-        print(error, file=sys.stderr)
-        os._exit(1)
+        sys.exit(str(error))

@@ -28,6 +28,7 @@ from chessreg.experiments.settings.interventions import InterventionSettings
 from chessreg.games.moves import pack, sans
 from chessreg.lab.answer import Answer, Ranked, Side
 from chessreg.lab.question import Position, StoredState
+from chessreg.models.hook_points import check_editable
 from chessreg.models.language_model import LanguageModel
 from chessreg.models.sampling import SampledText, sample_trees
 from chessreg.models.tree import Prefix, TokenTree
@@ -194,6 +195,7 @@ class Lab:
             found = tuple(load_probe(self.inputs, recipe, layer) for layer in probed_layers(recipe, self.inputs))
             if found[0].label != "piece":
                 raise BadInputError(f"that probe reads {found[0].label}, not pieces", "chessreg probe list")
+            check_editable("that probe", found[0].hook_point)
             self._probes = (recipe, found)
         return self._probes[1]
 

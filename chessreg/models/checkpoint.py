@@ -1,4 +1,5 @@
-"""A checkpoint on disk: a folder with config.json, model.safetensors and chessreg.json.
+"""A checkpoint on disk: a folder with config.json, model.safetensors and chessreg.json; of one that reads prompts also
+its tokenizer.json and prompt.json.
 
 The first two are in Hugging Face's format where the architecture is one of theirs, and any other tool loads them.
 chessreg.json adds what that format has no place for: encoding, attention, head, residual convention, where the weights
@@ -9,12 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from chessreg.errors import BadInputError, NotFoundError
+from chessreg.encodings import Encoding, encoding, prompts
+from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
 
 if TYPE_CHECKING:
     import torch
@@ -122,6 +125,22 @@ def read_info(folder: Path) -> CheckpointInfo:
         raise BadInputError(f"{path} is not a checkpoint's {INFO}: {error}") from error
 
 
+def files_of(folder: Path) -> list[str]:
+    """The files of a checkpoint's folder that belong to it."""
+    return [CONFIG, WEIGHTS, INFO, *(name for name in prompts.FILES if (folder / name).is_file())]
+
+
+def encoding_of(folder: Path) -> Encoding:
+    """How chess is written for the checkpoint in this folder."""
+    return encoding(read_info(folder).encoding, folder)
+
+
+def copy_encoding(source: Path, folder: Path) -> None:
+    """Give a checkpoint's folder what another holds of its prompt encoding, if it holds any."""
+    for name in set(files_of(source)) & set(prompts.FILES):
+        shutil.copyfile(source / name, folder / name)
+
+
 def load_model(folder: Path, dtype: torch.dtype | None = None) -> Network:
     """The model of a checkpoint folder on the CPU, in eval mode, float32 unless another dtype is asked for."""
     import torch
@@ -129,7 +148,12 @@ def load_model(folder: Path, dtype: torch.dtype | None = None) -> Network:
     from chessreg.models.adapters import adapter
 
     shape = read_info(folder).architecture
-    return adapter(shape["family"]).load(Path(folder), shape, dtype or torch.float32)
+    try:
+        return adapter(shape["family"]).load(Path(folder), shape, dtype or torch.float32)
+    except DAMAGE as error:
+        raise BadInputError(
+            f"the checkpoint in {folder} is damaged: {type(error).__name__} {first_line(error)}"
+        ) from error
 
 
 def digest(folder: Path) -> str:

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chessreg.errors import BadInputError, ChessregError
+from chessreg.errors import BadInputError, ChessregError, DivergedError
 from chessreg.models.edits import ResidualEdit, mask_named
+from chessreg.models.hook_points import hook_point
 from chessreg.models.passes import Keep, Ragged, packed, rectangle
 from chessreg.models.recompute import TokenCache, recomputed
 from chessreg.models.row_attention import CALL
@@ -58,7 +59,7 @@ class DecodingSession:
         self.logprobs = torch.full((rows, model.outputs), torch.nan, device=model.device)
         self._clean = [0] * rows  # how many of a row's columns hold keys and values that may be reused
         self._known = [True] * rows  # whether a row's logprobs are of its last token
-        self._watched: dict[int, int] = {}  # layers whose residuals are kept now, with their places
+        self._watched: dict[str, int] = {}  # hook points whose residuals are kept now, with their places
         for edit in self.edits:
             if edit.per_row and len(edit.delta(self.logprobs)) != rows:
                 raise BadInputError(f"an edit with {len(edit.delta(self.logprobs))} directions for {rows} rows")
@@ -204,7 +205,7 @@ class DecodingSession:
         self._residuals = torch.zeros(
             len(layers), len(self), self.model.d_model, dtype=self.model.dtype, device=self.model.device
         )
-        self._watched = {layer: place for place, layer in enumerate(layers)}
+        self._watched = {hook_point(layer): place for place, layer in enumerate(layers)}
         self._known = [not tokens for tokens in self.tokens]
         try:
             self.refresh()
@@ -254,8 +255,8 @@ class DecodingSession:
         last = torch.from_numpy((np.cumsum(counts) - 1)[computed]).to(self.model.device)
         rows = torch.tensor([group[i] for i in computed], device=self.model.device)
 
-        def keep(layer: int, residual: Tensor) -> None:
-            self._residuals[self._watched[layer], rows] = residual[last]
+        def keep(point: str, residual: Tensor) -> None:
+            self._residuals[self._watched[point], rows] = residual[last]
 
         hidden = self.forward(Ragged(group, counts, first, ids, positions, None, masks), keep)
         self.logprobs[rows] = self.head(hidden[last])
@@ -273,10 +274,20 @@ class DecodingSession:
         return np.concatenate([mask[start:] for mask, start in zip(masks, first, strict=True)])
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Log-probabilities float32 [..., vocab] of final hidden states [..., d_model]."""
-        return torch.log_softmax(self.model.network.unembed(hidden).float(), -1)
+        """Log-probabilities float32 [..., vocab] of final hidden states [..., d_model].
 
-    def forward(self, new: Ragged, keep: Keep = lambda layer, residual: None) -> Tensor:
+        Raises DivergedError for NaN: what a model writes then would count as illegal moves.
+        """
+        found = torch.log_softmax(self.model.network.unembed(hidden).float(), -1)
+        if bool(found.isnan().any()):
+            if self.edits:
+                raise DivergedError(
+                    "the edited model's logits are NaN: the edit is out of its range", "a smaller scale"
+                )
+            raise DivergedError("the model's logits are NaN: its activations overflow")
+        return found
+
+    def forward(self, new: Ragged, keep: Keep = lambda point, residual: None) -> Tensor:
         """Final hidden states [T, d_model] of these tokens, under the session's edits.
 
         The caller keeps the session's own books; `keep` gets watched residuals, [T, d_model].

@@ -22,21 +22,33 @@ def idle_cores() -> int:
     return max(1, cores() - round(os.getloadavg()[0]))
 
 
+def check(device: str = "auto", threads: int = 0) -> None:
+    """Raise BadInputError when a device, or so many threads, are not on this machine. Imports torch only for a GPU."""
+    there = os.cpu_count() or 1
+    if threads > there:
+        raise BadInputError(f"--threads {threads} is more than this machine's {there} cores", "0: all that are granted")
+    if device in ("auto", "cpu"):
+        return
+    kind, colon, number = device.partition(":")
+    if kind != "cuda" or (colon and not (number.isascii() and number.isdigit() and len(number) < 4)):
+        raise BadInputError(f"--device {device!r} is no device", "auto, cpu, cuda or cuda:N")
+    import torch
+
+    if int(number or 0) >= (count := torch.cuda.device_count()):
+        raise BadInputError(
+            f"--device {device}: there is no device {device}", f"this machine has {count} CUDA devices; use cpu"
+        )
+
+
 def prepare(device: str = "auto", threads: int = 0) -> str:
     """Set this process's threads (0: as many as it may use) and return the device's name, `auto` resolved.
 
     Raises BadInputError when the device is not there.
     """
+    check(device, threads)
     import torch
 
     torch.set_num_threads(threads or cores())
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    if device.startswith("cuda"):
-        count = torch.cuda.device_count()
-        _, _, number = device.partition(":")
-        if (number and not number.isdigit()) or int(number or 0) >= count:
-            raise BadInputError(f"there is no device {device}", f"this machine has {count} CUDA devices; use cpu")
-    elif device != "cpu":
-        raise BadInputError(f"{device!r} is no device", "auto, cpu, cuda or cuda:N")
     return device

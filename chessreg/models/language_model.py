@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,15 +17,14 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.adapters.base import AttentionKind, HeadKind, Network
 from chessreg.models.checkpoint import CheckpointInfo, load_model, read_info
 from chessreg.models.edits import ResidualEdit, editing, mask_named
+from chessreg.models.hook_points import hook_point
 
 if TYPE_CHECKING:
     from chessreg.models.decoding import DecodingSession
 
-RESIDUAL = re.compile(r"blocks\.(\d+)\.hook_resid_post")
-
 
 class _Reached(Exception):
-    """The last wanted layer is done; nothing after it needs computing."""
+    """The last wanted hook point is reached; nothing after it needs computing."""
 
 
 class LanguageModel:
@@ -34,10 +33,13 @@ class LanguageModel:
     The weights are in `network`, unchanged: hooks and edits are registered for one pass and removed.
     """
 
-    def __init__(self, network: Network, info: CheckpointInfo | None = None, name: str = "model") -> None:
+    def __init__(
+        self, network: Network, info: CheckpointInfo | None = None, name: str = "model", folder: Path | None = None
+    ) -> None:
+        """`folder` is the checkpoint's; a model that reads prompts needs it for its tokenizer."""
         self.network = network.eval()
         self.info = info or CheckpointInfo.of(network, "pgn-char-32")
-        self.name = name
+        self.name, self.folder = name, folder
 
     @classmethod
     def load(
@@ -48,12 +50,12 @@ class LanguageModel:
         Raises NotFoundError or BadInputError as `checkpoint.read_info` and `checkpoint.load_model` do.
         """
         folder = Path(folder)
-        return cls(load_model(folder, dtype).to(device), read_info(folder), folder.name)
+        return cls(load_model(folder, dtype).to(device), read_info(folder), folder.name, folder)
 
-    @property
+    @cached_property
     def encoding(self) -> Encoding:
         """How chess is written for it."""
-        return encoding(self.info.encoding)
+        return encoding(self.info.encoding, self.folder)
 
     @property
     def attention(self) -> AttentionKind:
@@ -136,16 +138,28 @@ class LanguageModel:
         only those (then [layers, batch, n, d_model]). Padding on the right is harmless: attention is causal.
         Edits are applied first, so their own layer is seen edited. Raises NotFoundError for an unknown layer.
         """
+        wanted = [hook_point(self._layer(layer)) for layer in layers]
+        return self._seen(tokens, wanted, positions, edits, lengths)
+
+    @torch.inference_mode()
+    def _seen(
+        self,
+        tokens: Tensor,
+        wanted: Sequence[str],
+        positions: Tensor | None = None,
+        edits: Sequence[ResidualEdit] = (),
+        lengths: Tensor | None = None,
+    ) -> Tensor:
+        """The activations at hook points of the network's own, as `residuals` gives them."""
         self._check(tokens)
-        wanted = [self._layer(layer) for layer in layers]
         chosen = None if positions is None else positions.to(self.device, torch.int64)[:, :, None]
         length = tokens.shape[1] if positions is None else positions.shape[1]
         out = torch.empty(len(wanted), len(tokens), length, self.d_model, dtype=self.dtype, device=self.device)
 
-        def keep(layer: int, residual: Tensor) -> None:
+        def keep(name: str, residual: Tensor) -> None:
             kept = residual if chosen is None else residual.gather(1, chosen.expand(-1, -1, residual.shape[-1]))
             for place, other in enumerate(wanted):
-                if other == layer:
+                if other == name:
                     out[place] = kept
 
         if wanted:
@@ -180,29 +194,32 @@ class LanguageModel:
     def activations(self, tokens: Tensor, hook_points: Sequence[str]) -> dict[str, Tensor]:
         """{TransformerLens name: activation [batch, length, …]} in one pass, each in its hook's own dtype.
 
-        When only residual streams are asked for, no bridge is built.
+        Of hook points that the adapter has (`network.hook_points`) no bridge is built. Raises NotFoundError for a name
+        that no such model has.
         """
-        layers = {name: int(found[1]) for name in hook_points if (found := RESIDUAL.fullmatch(name))}
-        if len(layers) == len(set(hook_points)):
-            return dict(zip(layers, self.residuals(tokens, list(layers.values())), strict=True))
+        names = list(dict.fromkeys(hook_points))
+        if self.network.hook_points.keys() >= set(names):
+            return dict(zip(names, self._seen(tokens, names), strict=True))
         with torch.inference_mode():
             _, cache = self.bridge(hook_points).run_with_cache(tokens.to(self.device), names_filter=list(hook_points))
         return {name: cache[name] for name in hook_points}  # aliases of a hook come too: keep the names asked for
 
     @contextmanager
-    def watching(self, layers: set[int], keep: Callable[[int, Tensor], None], leave: bool = False) -> Iterator[None]:
-        """Give each layer's residual to `keep`; `leave` the forward pass, and the `with`, after the last of them."""
-        last = max(layers)
+    def watching(self, names: set[str], keep: Callable[[str, Tensor], None], leave: bool = False) -> Iterator[None]:
+        """Give the activation at each of these hook points to `keep`; `leave` the forward pass, and the `with`, after
+        the last of them."""
+        points = [(name, module) for name, module in self.network.hook_points.items() if name in names]
+        last = points[-1][0]
 
-        def hook_of(layer: int) -> Callable[[nn.Module, Any, Tensor], None]:
-            def hook(block: nn.Module, arguments: Any, residual: Tensor) -> None:
-                keep(layer, residual)
-                if leave and layer == last:
+        def hook_of(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
+            def hook(module: nn.Module, arguments: Any, residual: Tensor) -> None:
+                keep(name, residual)
+                if leave and name == last:
                     raise _Reached
 
             return hook
 
-        handles = [self.blocks[layer].register_forward_hook(hook_of(layer)) for layer in layers]
+        handles = [module.register_forward_hook(hook_of(name)) for name, module in points]
         try:
             yield
         except _Reached:

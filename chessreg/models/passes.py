@@ -24,7 +24,7 @@ from chessreg.models.slot_cache import SlotCache, Slots
 if TYPE_CHECKING:
     from chessreg.models.language_model import LanguageModel
 
-Keep = Callable[[int, Tensor], None]
+Keep = Callable[[str, Tensor], None]
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,11 @@ class Ragged:
 
 
 def packed(
-    model: LanguageModel, cache: SlotCache, edits: Sequence[ResidualEdit], new: Ragged, watched: set[int], keep: Keep
+    model: LanguageModel, cache: SlotCache, edits: Sequence[ResidualEdit], new: Ragged, watched: set[str], keep: Keep
 ) -> Tensor:
     """Final hidden states [T, d_model]. Every token is a batch row of width 1, so nothing is padded.
 
-    keep gets the residuals [T, d_model] of watched layers.
+    keep gets the residuals [T, d_model] at watched hook points.
     """
     device = model.device
     columns = (new.first[new.place] + new.offset)[:, None]
@@ -76,12 +76,12 @@ def packed(
     chosen = [edit.take(rows) if edit.per_row else edit for edit in edits]
     positions = new.positions.clip(max=model.block_size - 1)[:, None]
     hidden = _transform(model, cache, new.ids[:, None], positions, None, list(zip(chosen, masks, strict=True)),
-                        watched, lambda layer, residual: keep(layer, residual[:, 0]))  # fmt: skip
+                        watched, lambda point, residual: keep(point, residual[:, 0]))  # fmt: skip
     return hidden[:, 0]
 
 
 def rectangle(
-    model: LanguageModel, cache: SlotCache, edits: Sequence[ResidualEdit], new: Ragged, watched: set[int], keep: Keep
+    model: LanguageModel, cache: SlotCache, edits: Sequence[ResidualEdit], new: Ragged, watched: set[str], keep: Keep
 ) -> Tensor:
     """Final hidden states [T, d_model], as `packed` gives them."""
     device, width = model.device, int(new.counts.max())
@@ -102,7 +102,7 @@ def rectangle(
     picked = torch.from_numpy(new.place).to(device), torch.from_numpy(new.offset).to(device)
     hidden = _transform(model, cache, ids, positions.clip(max=model.block_size - 1), _mask(model, new, columns, there),
                         list(zip(chosen, masks, strict=True)), watched,
-                        lambda layer, residual: keep(layer, residual[picked]))  # fmt: skip
+                        lambda point, residual: keep(point, residual[picked]))  # fmt: skip
     return hidden[picked]
 
 
@@ -131,7 +131,7 @@ def _transform(
     positions: np.ndarray,
     mask: Tensor | None,
     edits: Sequence[tuple[ResidualEdit, Tensor | None]],
-    watched: set[int],
+    watched: set[str],
     keep: Keep,
 ) -> Tensor:
     with ExitStack() as stack:

@@ -48,7 +48,7 @@ class TokenCache:
 
 
 def recomputed(
-    model: LanguageModel, cache: TokenCache, edits: Sequence[Any], new: Ragged, watched: set[int], keep: Keep
+    model: LanguageModel, cache: TokenCache, edits: Sequence[Any], new: Ragged, watched: set[str], keep: Keep
 ) -> Tensor:
     """Final hidden states [T, d_model], as `passes.packed` gives them."""
     rows, columns = np.array(new.rows)[new.place], new.first[new.place] + new.offset
@@ -68,23 +68,23 @@ def recomputed(
                 sequences.append(cache.columns[:, row, : len(own)][:, own])
                 wanted.append([token])
     hidden = torch.empty(len(new.ids), model.d_model, dtype=model.dtype, device=model.device)
-    residuals = {layer: torch.empty_like(hidden) for layer in watched}
+    residuals = {point: torch.empty_like(hidden) for point in watched}
     lengths = [sequence.shape[1] for sequence in sequences]
     for group in _groups(lengths, padded=model.attention == "causal"):
         at = torch.tensor([token for i in group for token in wanted[i]], device=model.device)
         places = [(place, lengths[i] - k) for place, i in enumerate(group) for k in range(len(wanted[i]), 0, -1)]
         picked = tuple(torch.tensor(index, device=model.device) for index in zip(*places, strict=True))
 
-        def put(layer: int, residual: Tensor, at: Tensor = at, picked: Any = picked) -> None:
-            residuals[layer][at] = residual[picked]
+        def put(point: str, residual: Tensor, at: Tensor = at, picked: Any = picked) -> None:
+            residuals[point][at] = residual[picked]
 
         batch = np.zeros((2, len(group), max(lengths[i] for i in group)), np.int64)
         for place, i in enumerate(group):
             batch[:, place, : lengths[i]] = sequences[i]
         owners = torch.tensor([int(rows[wanted[i][0]]) for i in group], device=model.device)
         hidden[at] = _whole(model, batch, owners, edits, watched, put)[picked]
-    for layer, residual in residuals.items():
-        keep(layer, residual)
+    for point, residual in residuals.items():
+        keep(point, residual)
     return hidden
 
 
@@ -104,8 +104,8 @@ def _whole(
     batch: np.ndarray,
     owners: Tensor,
     edits: Sequence[Any],
-    watched: set[int],
-    put: Callable[[int, Tensor], None],
+    watched: set[str],
+    put: Callable[[str, Tensor], None],
 ) -> Tensor:
     """Final hidden states [batch, length, d_model] of a batch int64 [2, batch, length]; owners: the session's rows."""
     tokens, bits = torch.from_numpy(batch)

@@ -328,6 +328,7 @@ class Trainer:
         self.optimizers = optimizers(self.model, config)
         self.step = self.tokens_seen = self.epoch = self.position = 0
         self.batches = epoch_rows(corpus, config, 0)
+        self.since: list[Tensor] = []  # the losses of the steps since the last point of the curve
         if self.state_path.exists():
             self.load()
 
@@ -343,9 +344,13 @@ class Trainer:
             "model": self.model.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "place": [self.step, self.tokens_seen, self.epoch, self.position],
+            "since": torch.stack(self.since) if self.since else torch.zeros(0),
         }
         aside = self.state_path.with_suffix(".tmp")
-        torch.save(state, aside)
+        with aside.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())  # a power cut leaves the old one or the new one too
         os.replace(aside, self.state_path)
 
     def load(self) -> None:
@@ -358,6 +363,7 @@ class Trainer:
             optimizer.load_state_dict(saved)
         self.step, self.tokens_seen, self.epoch, self.position = state["place"]
         self.batches = epoch_rows(self.corpus, self.config, self.epoch)
+        self.since = list(state.get("since", ()))  # states of earlier versions have none
 
     def trained(self) -> GPT2 | FenEncoder:
         """The model as it is now, float32 on the CPU, in eval mode; a copy."""
@@ -406,12 +412,12 @@ class Trainer:
         """
         forward: Callable[[Tensor], Tensor] = torch.compile(self.model) if self.how.compile else self.model
         saved = clock = time.monotonic()
-        since, tokens = [], self.tokens_seen
+        tokens = self.tokens_seen
         while self.step < self.config.steps and not should_stop():
-            since.append(self.train_step(forward))
+            self.since.append(self.train_step(forward))
             last = self.step == self.config.steps
             if self.step % self.how.log_steps == 0 or last:
-                loss, now = float(torch.stack(since).mean()), time.monotonic()
+                loss, now = float(torch.stack(self.since).mean()), time.monotonic()
                 if not math.isfinite(loss):
                     raise FloatingPointError(f"the loss is {loss} at step {self.step}")
                 measured: tuple[float | None, float | None] = (None, None)
@@ -420,7 +426,7 @@ class Trainer:
                 rate = (self.tokens_seen - tokens) / (now - clock)
                 factor = self.config.rate(self.step - 1)
                 on_point(TrainPoint(self.step, self.tokens_seen, loss, measured[0], factor, rate, measured[1]))
-                since, tokens, clock = [], self.tokens_seen, time.monotonic()
+                self.since, tokens, clock = [], self.tokens_seen, time.monotonic()
             if time.monotonic() - saved > self.how.checkpoint_seconds:
                 self.save()
                 saved = time.monotonic()

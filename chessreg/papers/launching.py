@@ -55,15 +55,14 @@ class Launching:
     def round(self) -> bool:
         """Launch what can be launched now; returns whether every step is complete."""
         from chessreg.runs.ingest import ingest
-        from chessreg.scheduling.launch import enqueue, plan
+        from chessreg.scheduling.launch import launch
 
         work, session = self.work, self.work.session
         ingest(session.database, session.store)
         self.raise_failed()
         orders = self.orders()
         if orders:
-            planned = plan(orders, session.database, session.store)
-            enqueue(planned, session.database, session.store)
+            _, planned = launch(orders, session.database, session.store)
             self.on_launch(sum(each.status == "queued" for each in planned))
         return len(work.recipes) == len(work.steps)
 

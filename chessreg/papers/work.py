@@ -180,7 +180,7 @@ class Work:
             self.recipes[step.name] = PREPARATIONS[step.kind].make(self.session, self.settings(step))
             return False
         step_kind, spec = self.spec(step)
-        report = self.session.run(spec, step_kind.options(**self.how), kind=step_kind.source, on_progress=on_progress)
+        report = self.session.run(spec, step_kind.options(**self.how), kind=step_kind, on_progress=on_progress)
         if report.missing:
             if not report.interrupted:
                 raise ChessregError(f"{report.missing} of {report.units} units are missing", "the same command goes on")

@@ -16,7 +16,7 @@ from chessreg.queries.scope import Filters, Scope, filters
 from chessreg.queries.summary import with_statistics
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Generator, Mapping
 
     import pyarrow as pa
 
@@ -42,8 +42,7 @@ def run_query(
     """
     entry, scope = entry_of(database, name), scope or Scope.of(options)
     engine = engine_of(database, memory)
-    if (file := kind_file(entry.path)) is not None:
-        engine.beside(file)
+    have_kind(database, engine, entry)
     asked = Asked(engine, entry, scope, filters(database, scope), scoring)
     if scope.where:
         asked.place_where(scope.where)
@@ -71,16 +70,37 @@ def entry_of(database: Database, name: str | Entry) -> Entry:
         return find(name, kind_files(database))
 
 
+def have_kind(database: Database, engine: Engine, entry: Entry) -> None:
+    """Let the engine know the kind that a query stands beside, if that is a file of a user's own.
+
+    What its runs have recorded is enough to ask for their rows. Raises NotTrustedError where there are none yet and
+    the file is not trusted.
+    """
+    from chessreg.runs.trust import check, may_load
+
+    file = kind_file(entry.path)
+    if file is not None and may_load(file):
+        engine.beside(file)
+    elif file is not None and file not in recorded_files(database):
+        check(file)
+
+
 def kind_files(database: Database) -> tuple[Path, ...]:
-    """The files of users' kinds that were run here."""
+    """The files of users' kinds that were run here and are trusted."""
+    from chessreg.runs.trust import may_load
+
+    return tuple(sorted(filter(may_load, recorded_files(database))))
+
+
+def recorded_files(database: Database) -> set[Path]:
+    """The files of users' kinds that a registry names."""
     from sqlalchemy import select
 
     from chessreg.registry.tables import KindRecord
 
     with database.read() as session:
         sources = session.scalars(select(KindRecord.source).where(KindRecord.source.like("%.py:%")).distinct())
-        files = {Path(source.rpartition(":")[0]) for source in sources}
-    return tuple(sorted(file for file in files if file.is_file()))
+        return {Path(source.rpartition(":")[0]) for source in sources}
 
 
 def plotted(
@@ -107,8 +127,7 @@ def rows_behind(
     result = run_query(database, name, scope, scoring=scoring, timeout=timeout, memory=memory, **options)
     entry, scope = entry_of(database, name), scope or Scope.of(options)
     engine = engine_of(database, memory)
-    if (file := kind_file(entry.path)) is not None:
-        engine.beside(file)
+    have_kind(database, engine, entry)
     asked = Asked(engine, entry, scope, filters(database, scope), scoring)
     if scope.where:
         asked.place_where(scope.where)
@@ -131,6 +150,19 @@ def run_sql(database: Database, sql: str, *, timeout: float | None = None, memor
     table = answer["rows"]
     notes = [] if table.num_rows else ["no rows"]
     return QueryResult(table, metadata(engine, answer, table.num_rows, digest(sql), {"query": sql}), notes)
+
+
+def stream_sql(
+    database: Database, sql: str, *, timeout: float | None = None, memory: str | None = None
+) -> Generator[QueryResult, None, None]:
+    """The same SELECT, its rows some at a time: in constant memory, however many there are."""
+    engine = engine_of(database, memory)
+    text = gate.ordered(engine.parser(), gate.selects(sql))
+    total = 0
+    for part in engine.stream(text, timeout):
+        total += part.table.num_rows
+        answer = Answer({}, part.read, part.version)
+        yield QueryResult(part.table, metadata(engine, answer, total, digest(sql), {"query": sql}))
 
 
 class Asked:

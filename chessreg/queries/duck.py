@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from chessreg.errors import BadInputError
 from chessreg.queries import gate, views
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 DEFAULT_TIMEOUT = 300.0
+PATIENCE = 0.5  # seconds that a statement has to end once it is stopped
+BATCH_ROWS = 100_000
+T = TypeVar("T")
 DEFAULT_MEMORY = "4GB"
 LOCK = (
     "SET temp_directory = ''",  # first: it is refused afterwards
@@ -50,22 +55,85 @@ def connect(memory: str, threads: int, without_optimizers: str = "") -> duckdb.D
 
 
 def close(connections: list[duckdb.DuckDBPyConnection]) -> None:
+    import duckdb
+
     for connection in connections:
-        connection.close()
+        with suppress(duckdb.Error):  # busy with what was stopped: it goes with the process
+            connection.close()
+
+
+def is_busy(connection: duckdb.DuckDBPyConnection) -> bool:
+    """Whether a statement that was stopped has not ended yet."""
+    import duckdb
+
+    try:
+        connection.execute("SELECT 1").fetchall()
+    except duckdb.Error:
+        return True
+    return False
 
 
 def run(
     connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, Any] | None, timeout: float | None
 ) -> pa.Table:
     """The rows of a SELECT. Raises ChessregError when `timeout` seconds have passed."""
-    timer = threading.Timer(DEFAULT_TIMEOUT if timeout is None else timeout, connection.interrupt)
-    timer.daemon = True
     with explained():
-        timer.start()
+        return within(connection, deadline(timeout), lambda: _arrow(connection, sql, used(sql, parameters)))
+
+
+def batches(connection: duckdb.DuckDBPyConnection, sql: str, until: float) -> Iterator[pa.Table]:
+    """The rows of a SELECT, some at a time and never all in memory; the first table, perhaps empty, has the columns."""
+    import pyarrow as pa
+
+    with explained():
+        relation = within(connection, until, lambda: connection.sql(sql))
+        if relation is None:
+            raise BadInputError("that gives no rows", gate.HINT)
+        types = [str(kind) for kind in relation.types]
+        make = relation.to_arrow_reader if hasattr(relation, "to_arrow_reader") else relation.fetch_arrow_reader
+        reader = within(connection, until, lambda: make(BATCH_ROWS))
+        yield _tidied(reader.schema.empty_table(), types)
+        while True:
+            try:
+                batch = within(connection, until, reader.read_next_batch)
+            except StopIteration:
+                return
+            except pa.ArrowException as error:  # DuckDB's errors come through Arrow here
+                raise gate.in_arrow(error) from error
+            yield _tidied(pa.Table.from_batches([batch]), types)
+
+
+def deadline(timeout: float | None) -> float:
+    """When so many seconds, or the default, will have passed, by the monotonic clock."""
+    return time.monotonic() + (DEFAULT_TIMEOUT if timeout is None else timeout)
+
+
+def within(connection: duckdb.DuckDBPyConnection, until: float, work: Callable[[], T]) -> T:
+    """What `work` gives, which runs inside DuckDB on a thread of its own: there Python hears no Ctrl-C.
+
+    Stops it when `until` is over, with a ChessregError, and when this thread is interrupted.
+    """
+    outcome: Future[T] = Future()
+
+    def do() -> None:
         try:
-            return _arrow(connection, sql, used(sql, parameters))
-        finally:
-            timer.cancel()
+            outcome.set_result(work())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    thread = threading.Thread(target=do, name="duckdb", daemon=True)
+    thread.start()
+    try:
+        return outcome.result(max(0.0, until - time.monotonic()))
+    except BaseException as error:
+        ours = not outcome.done()
+        patience = time.monotonic() + PATIENCE
+        while not outcome.done() and time.monotonic() < patience:
+            connection.interrupt()  # one that comes before the statement has begun is not heard
+            thread.join(0.05)
+        if ours and isinstance(error, TimeoutError):
+            raise gate.took_too_long() from None
+        raise
 
 
 def used(sql: str, parameters: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -11,10 +11,11 @@ import hashlib
 import json
 import os
 import threading
+import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,15 @@ class Answer:
         return self.tables[name]
 
 
+@dataclass(frozen=True)
+class Streamed:
+    """Some rows of an answer, the rows read for it by table, and the data version that they are of."""
+
+    table: pa.Table
+    read: dict[str, int]
+    version: str
+
+
 class Engine:
     """One registry's snapshot. Safe to use from several threads: statements run one after the other."""
 
@@ -60,10 +70,7 @@ class Engine:
         self._answers: dict[Any, Answer] = {}  # to what was asked before, while the data version stands
         self._read: dict[str, frozenset[str]] = {}
         self._lock = threading.RLock()
-        self._planner = duck.connect(DEFAULT_MEMORY, self.threads, NOT_WHEN_PLANNING)
-        for table in TABLES:
-            types = ", ".join(f'"{n}" {source.duckdb_type(c)}' for n, c in source.columns(table).items())
-            self._planner.execute(f'CREATE TABLE "{table}" ({types})')
+        self._planner = self._new_planner()
         self._kinds: list[views.KindRow] = []  # as the registry's runs recorded them
         self._registered: list[views.KindRow] = []  # as this installation has them: read when a query needs them
         self._files: tuple[Path, ...] | None = None  # of users' kinds among them; None: not read yet
@@ -71,7 +78,6 @@ class Engine:
         self._views: dict[str, str] = {}
         self._data: duckdb.DuckDBPyConnection | None = None
         self._set_views()
-        weakref.finalize(self, duck.close, [self._planner])
 
     @property
     def database(self) -> Database:
@@ -79,6 +85,29 @@ class Engine:
         if found is None:
             raise ChessregError("the registry of this query engine is closed")
         return found
+
+    def _new_planner(self) -> duckdb.DuckDBPyConnection:
+        """A connection with empty tables of the declared types."""
+        planner = duck.connect(DEFAULT_MEMORY, self.threads, NOT_WHEN_PLANNING)
+        weakref.finalize(self, duck.close, [planner])
+        for table in TABLES:
+            types = ", ".join(f'"{n}" {source.duckdb_type(c)}' for n, c in source.columns(table).items())
+            planner.execute(f'CREATE TABLE "{table}" ({types})')
+        return planner
+
+    @contextmanager
+    def _stoppable(self) -> Iterator[None]:
+        """When what is inside is stopped, connections that DuckDB does not give back at once are left to it."""
+        try:
+            yield
+        except BaseException:
+            if self._data is not None and duck.is_busy(self._data):
+                self._data = None
+                self._forget()
+            if duck.is_busy(self._planner):
+                self._planner, self._views = self._new_planner(), {}
+                self._set_views()
+            raise
 
     # -- asking ---------------------------------------------------------------------------------------------------
 
@@ -89,18 +118,34 @@ class Engine:
 
         Raises BadInputError for SQL that does not bind, ChessregError when `timeout` seconds have passed.
         """
-        with self._lock:
+        until = duck.deadline(timeout)
+        with self._lock, self._stoppable():
             self.refresh()
             key = (*statements.items(), *sorted((parameters or {}).items()))
             if key in self._answers:
                 return self._answers[key]
-            needed = self._needed(statements, parameters)
-            connection = self._load(needed)
-            tables = {name: duck.run(connection, sql, parameters, timeout) for name, sql in statements.items()}
+            needed = duck.within(self._planner, until, lambda: self._needed(statements, parameters))
+            connection = self._load(needed, until)
+            left = until - time.monotonic()
+            tables = {name: duck.run(connection, sql, parameters, left) for name, sql in statements.items()}
             answer = Answer(tables, {table: self._rows[table] for table in needed}, self.version)
             if sum(table.num_rows for table in tables.values()) <= KEPT_ROWS:
                 self._answers[key] = answer
             return answer
+
+    def stream(self, sql: str, timeout: float | None = None) -> Iterator[Streamed]:
+        """The answer to one SELECT, some rows at a time: it is never whole in memory, and not kept.
+
+        Raises as `answer` does. The engine is held until the last rows are taken, or the iterator is closed.
+        """
+        until = duck.deadline(timeout)
+        with self._lock, self._stoppable():
+            self.refresh()
+            needed = duck.within(self._planner, until, lambda: self._needed({"rows": sql}, None))
+            connection = self._load(needed, until)
+            read = {table: self._rows[table] for table in needed}
+            for table in duck.batches(connection, sql, until):
+                yield Streamed(table, read, self.version)
 
     def _needed(self, statements: Mapping[str, str], parameters: Mapping[str, Any] | None) -> dict[str, frozenset[str]]:
         """table → columns that these statements need. What does not bind is tried again with the views of kinds that
@@ -226,7 +271,7 @@ class Engine:
 
         with self.database.read() as session:
             found = session.execute(select(Kind.name, Kind.version, Kind.families, Kind.detail_schema))
-            return sorted((views.KindRow(*row) for row in found), key=lambda row: row[:2])
+            return sorted((views.recorded(*row) for row in found), key=lambda row: row[:2])
 
     def beside(self, file: Path) -> None:
         """Have the views of the kind in this file, which may never have run here."""
@@ -252,18 +297,34 @@ class Engine:
         self._forget()
 
     def _create_views(self, connection: duckdb.DuckDBPyConnection) -> None:
-        for name, select in self._views.items():
-            connection.execute(f'CREATE VIEW "{name}" AS {select}')
+        """All views; one of a kind whose recorded columns are no names of columns is left out."""
+        import duckdb
+
+        for name, select in list(self._views.items()):
+            try:
+                connection.execute(f'CREATE VIEW "{name}" AS {select}')
+            except duckdb.Error:
+                if name in self._handy:
+                    raise
+                del self._views[name]
         connection.execute(views.RUN_PLACE)
 
-    def _load(self, needed: Mapping[str, frozenset[str]]) -> duckdb.DuckDBPyConnection:
+    def _load(self, needed: Mapping[str, frozenset[str]], until: float) -> duckdb.DuckDBPyConnection:
         """Have these columns in the snapshot. If the registry has moved on, what was read before is read anew too."""
         missing = self._missing(needed)
         with ThreadPoolExecutor(1) as aside:  # the driver reads without the GIL, while DuckDB is set up
-            reading = aside.submit(source.read, self.database, missing) if missing else None
-            if self._data is None:
-                self._data = self._open()
-            tables, version = reading.result() if reading else ({}, self.version)
+            stop = threading.Event()
+            reading = aside.submit(source.read, self.database, missing, stop) if missing else None
+            try:
+                if self._data is None:
+                    self._data = self._open()
+                tables, version = reading.result(max(0.0, until - time.monotonic())) if reading else ({}, self.version)
+            except TimeoutError:
+                stop.set()
+                raise gate.took_too_long() from None
+            except BaseException:
+                stop.set()
+                raise
         if version != self.version and self._read:
             self._forget()
             missing = self._missing(needed)

@@ -17,6 +17,7 @@ def selects(sql: str) -> str:
     """The statement, without its semicolon. Raises BadInputError unless it is one that only selects."""
     import duckdb
 
+    require_text(sql)
     try:
         statements = duckdb.extract_statements(sql)
     except duckdb.Error as error:
@@ -33,8 +34,17 @@ def selects(sql: str) -> str:
     return text.rstrip(";").rstrip()
 
 
+def require_text(sql: str) -> None:
+    """Raises BadInputError for what a terminal handed over as bytes that are no UTF-8."""
+    try:
+        sql.encode()
+    except UnicodeEncodeError:
+        raise BadInputError("that SQL is no text in UTF-8", HINT) from None
+
+
 def expression(connection: duckdb.DuckDBPyConnection, text: str) -> str:
     """One SQL expression, such as the one of --where. Raises BadInputError for anything more."""
+    require_text(text)
     tree = parsed(connection, f"SELECT 1 WHERE ({text}\n)")
     node = tree["statements"][0]["node"] if tree and len(tree["statements"]) == 1 else {}
     plain = node.get("type") == "SELECT_NODE" and not node.get("modifiers") and node.get("where_clause")
@@ -73,12 +83,26 @@ def first_line(error: Exception) -> str:
     return " ".join(kept) or type(error).__name__
 
 
+def took_too_long() -> ChessregError:
+    return ChessregError("the query was stopped: it took longer than allowed", "--timeout SECONDS gives it more")
+
+
+def in_arrow(error: Exception) -> ChessregError:
+    """An error of DuckDB that came through Arrow, whose class is lost."""
+    said = first_line(error)
+    if "INTERRUPT" in said.upper():
+        return took_too_long()
+    if "Out of Memory" in said:
+        return ChessregError("the query needs more memory than it is allowed", "--memory 8GB gives it more")
+    return BadInputError(said)
+
+
 def explained(error: Exception) -> ChessregError:
     """An error of DuckDB as one of ours."""
     import duckdb
 
     if isinstance(error, duckdb.InterruptException):
-        return ChessregError("the query was stopped: it took longer than allowed", "--timeout SECONDS gives it more")
+        return took_too_long()
     if isinstance(error, duckdb.OutOfMemoryException):
         return ChessregError("the query needs more memory than it is allowed", "--memory 8GB gives it more")
     if isinstance(error, duckdb.CatalogException | duckdb.BinderException):

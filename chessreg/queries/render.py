@@ -1,4 +1,4 @@
-"""A query's answer as text or bytes: table, markdown, LaTeX, CSV, JSON, Parquet; files written whole or not at all."""
+"""A query's answer as text or bytes: table, markdown, LaTeX, CSV, JSON (lines), Parquet; files written whole or not."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ import tempfile
 from collections.abc import Callable
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chessreg.errors import BadInputError
 from chessreg.queries.result import QueryResult
+from chessreg.terminal import visible
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def written_whole(path: Path, data: bytes) -> None:
@@ -152,14 +156,14 @@ def table(result: QueryResult, width: int | None = None) -> str:
     for name, right in zip(headings, numeric, strict=True):
         made.add_column(Text(name), justify="right" if right else "left", overflow="fold")
     for place, row in enumerate(cells, 1):
-        made.add_row(Text(str(place)), *map(Text, row))
+        made.add_row(Text(str(place)), *(Text(visible(cell)) for cell in row))
     out = io.StringIO()
     console = Console(file=out, width=width or 10_000, highlight=False, color_system=None, force_terminal=False)
     if same:
-        console.print(Text(caption(same)))
+        console.print(Text(visible(caption(same))))
     console.print(made)
     for place, note in enumerate(notes, 1):
-        console.print(Text(f"[{place}] {note}"))
+        console.print(Text(visible(f"[{place}] {note}")))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
@@ -235,13 +239,37 @@ def plain(value: Any) -> Any:
 
 def csv_text(result: QueryResult) -> str:
     """Every column, hidden ones too; NULL is an empty field."""
+    return csv_rows(result, heading=True)
+
+
+def csv_rows(result: QueryResult, heading: bool) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(result.columns)
-    for row in result.rows:
-        values = [plain(row[name]) for name in result.columns]
-        writer.writerow([json.dumps(v, ensure_ascii=False) if isinstance(v, list | dict) else v for v in values])
+    if heading:
+        writer.writerow(result.columns)
+    columns = [column_values(result.table.column(place)) for place in range(result.table.num_columns)]
+    writer.writerows(zip(*columns, strict=True))
     return out.getvalue()
+
+
+def column_values(column: pa.ChunkedArray) -> list[Any]:
+    """What CSV has of a column; whole numbers and texts need no look at each."""
+    import pyarrow as pa
+
+    values: list[Any] = column.to_pylist()
+    if pa.types.is_integer(column.type) or pa.types.is_string(column.type):
+        return values
+    shown = map(plain, values)
+    return [json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value for value in shown]
+
+
+def json_lines(result: QueryResult) -> str:
+    """One JSON object a row and line; no meta."""
+    return "".join(f"{json.dumps(plain(row), ensure_ascii=False, allow_nan=False)}\n" for row in result.rows)
+
+
+STREAMED = {"csv": csv_rows, "jsonl": lambda result, heading: json_lines(result)}
+"""Formats that are written some rows at a time; `heading` with the first ones."""
 
 
 def document(result: QueryResult) -> dict[str, Any]:
@@ -278,15 +306,27 @@ TEXTS: dict[str, Callable[[QueryResult], str]] = {
     "latex": latex,
     "csv": csv_text,
     "json": json_text,
+    "jsonl": json_lines,
 }
 FORMATS = (*TEXTS, "parquet")
-SUFFIXES = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".json": "json", ".parquet": "parquet", ".txt": "table"}
+PRINTED, MOST_PRINTED = ("table", "markdown", "latex"), 100_000
+SUFFIXES = {
+    ".md": "markdown",
+    ".tex": "latex",
+    ".csv": "csv",
+    ".json": "json",
+    ".jsonl": "jsonl",
+    ".parquet": "parquet",
+    ".txt": "table",
+}
 
 
 def rendered(result: QueryResult, format: str, width: int | None = None) -> str | bytes:
     """The answer in a format of FORMATS; Parquet is bytes."""
     if format == "parquet":
         return parquet_bytes(result)
+    if format in PRINTED and len(result) > MOST_PRINTED:
+        raise BadInputError(f"{len(result):,} rows are no table to read", "--format csv or jsonl, or LIMIT 100")
     if format == "table":
         return table(result, width)
     if format not in TEXTS:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.registry.moment import moment
+from chessreg.registry.run_filter import moment
 
 if TYPE_CHECKING:
     from chessreg.registry.database import Database

@@ -6,6 +6,7 @@ fail. So a first row of typed values goes in front of each table and is cut off 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -48,13 +49,14 @@ RUNS = """WITH RECURSIVE r(id) AS (
 # SQLAlchemy's type → (first row's value on SQLite, DuckDB's type, how DuckDB reads what SQLite gave). Order matters.
 TYPES: list[tuple[type[Any], str, str, str]] = [
     (sa.Uuid, "''", "UUID", "{}"),
-    (sa.Boolean, "0", "BOOLEAN", "{}::BOOLEAN"),
-    (sa.Integer, "0", "BIGINT", "{}::BIGINT"),
-    (sa.Float, "0.5", "DOUBLE", "{}::DOUBLE"),
-    (sa.DateTime, "''", "TIMESTAMPTZ", "({} || '+00')::TIMESTAMPTZ"),
-    (sa.JSON, "''", "JSON", "{}::JSON"),
-    (sa.LargeBinary, "x'00'", "BLOB", "{}"),
-    (sa.String, "''", "VARCHAR", "{}"),
+    (sa.Boolean, "0", "BOOLEAN", "TRY_CAST({} AS BOOLEAN)"),
+    (sa.BigInteger, "0", "BIGINT", "TRY_CAST({} AS BIGINT)"),
+    (sa.Integer, "0", "BIGINT", "TRY_CAST({} AS INTEGER)::BIGINT"),  # what PostgreSQL would take: sums never overflow
+    (sa.Float, "0.5", "DOUBLE", "TRY_CAST({} AS DOUBLE)"),
+    (sa.DateTime, "''", "TIMESTAMPTZ", "TRY_CAST({} || '+00' AS TIMESTAMPTZ)"),
+    (sa.JSON, "''", "JSON", "TRY_CAST({} AS JSON)"),
+    (sa.LargeBinary, "x'00'", "BLOB", "TRY_CAST({} AS BLOB)"),
+    (sa.String, "''", "VARCHAR", "TRY_CAST({} AS VARCHAR)"),
 ]
 
 
@@ -92,11 +94,17 @@ def view(database: Database, table: str, read: frozenset[str], source: str) -> s
     return f"SELECT {', '.join(parts)} FROM {source}"
 
 
-def read(database: Database, wanted: Mapping[str, frozenset[str]]) -> tuple[dict[str, pa.Table], str]:
+class StoppedError(ChessregError):
+    """Who asked does not wait for the answer any more."""
+
+
+def read(
+    database: Database, wanted: Mapping[str, frozenset[str]], stop: threading.Event | None = None
+) -> tuple[dict[str, pa.Table], str]:
     """These columns of these tables, and the data version: all as of one moment. No table without a wanted column.
 
     Of a large table of SQLite, runs that are kept as Arrow files come from there, and a second connection reads the
-    second half of the others meanwhile, if it sees the same data version.
+    second half of the others meanwhile, if it sees the same data version. Raises StoppedError soon after `stop` is set.
     """
     import pyarrow as pa
 
@@ -113,12 +121,12 @@ def read(database: Database, wanted: Mapping[str, frozenset[str]]) -> tuple[dict
             for selects, where in zip((first, second), wheres, strict=False):
                 selects[table] = _select(table, names, database.dialect, where)
         with ThreadPoolExecutor(1) as aside:
-            reading = aside.submit(_read_aside, database, second, version) if second else None
+            reading = aside.submit(_read_aside, database, second, version, stop) if second else None
             for table, sql in first.items():
-                found[table].append(_fetch(connection, sql, table, database.dialect))
+                found[table].append(_fetch(connection, sql, table, database.dialect, stop))
             others = reading.result() if reading else {}
         for table, sql in second.items():
-            found[table].append(others[table] if others else _fetch(connection, sql, table, database.dialect))
+            found[table].append(others[table] if others else _fetch(connection, sql, table, database.dialect, stop))
     return {t: pa.concat_tables(tables) for t, tables in found.items()}, version
 
 
@@ -173,12 +181,14 @@ def _column_files(connection: Any, database: Database) -> ColumnFiles:
     return ColumnFiles(database.place.path, schema[0]["version_num"], moments)
 
 
-def _read_aside(database: Database, selects: Mapping[str, str], version: str) -> dict[str, pa.Table]:
+def _read_aside(
+    database: Database, selects: Mapping[str, str], version: str, stop: threading.Event | None
+) -> dict[str, pa.Table]:
     """The answers, or none if the registry has moved on from `version`."""
     with _connection(database) as connection:
         if _version(connection, database.dialect) != version:
             return {}
-        return {table: _fetch(connection, sql, table, database.dialect) for table, sql in selects.items()}
+        return {table: _fetch(connection, sql, table, database.dialect, stop) for table, sql in selects.items()}
 
 
 def _version(connection: Any, dialect: str) -> str:
@@ -254,7 +264,7 @@ def _connection(database: Database) -> Iterator[Any]:
         place += f"{'&' if url.query else '?'}options={_quoted(options)}"
     try:
         with (
-            database.stranger(),
+            database.foreign_reader(),
             adbc.AdbcDatabase(driver=driver, uri=place) as opened,
             adbc.AdbcConnection(opened) as connection,
         ):
@@ -265,13 +275,25 @@ def _connection(database: Database) -> Iterator[Any]:
         raise ChessregError(f"the registry cannot be read: {error}", "chessreg db status") from error
 
 
-def _fetch(connection: Any, sql: str, table: str, dialect: str) -> pa.Table:
+def library_version() -> str:
+    """The version of the SQLite inside ADBC."""
+    import adbc_driver_manager as adbc
+    import adbc_driver_sqlite
+
+    with (
+        adbc.AdbcDatabase(driver=adbc_driver_sqlite._driver_path(), uri=":memory:") as opened,
+        adbc.AdbcConnection(opened) as connection,
+    ):
+        return str(_answer(connection, "SELECT sqlite_version() AS version", "sqlite")["version"][0].as_py())
+
+
+def _fetch(connection: Any, sql: str, table: str, dialect: str, stop: threading.Event | None = None) -> pa.Table:
     """The answer to a `_select` of this table, without the first row."""
-    found = _answer(connection, sql, dialect)
+    found = _answer(connection, sql, dialect, stop)
     return _with_uuids(found.slice(1), table) if dialect == "sqlite" else found
 
 
-def _answer(connection: Any, sql: str, dialect: str) -> pa.Table:
+def _answer(connection: Any, sql: str, dialect: str, stop: threading.Event | None = None) -> pa.Table:
     import adbc_driver_manager as adbc
     import pyarrow as pa
 
@@ -280,7 +302,15 @@ def _answer(connection: Any, sql: str, dialect: str) -> pa.Table:
             statement.set_options(**{"adbc.sqlite.query.batch_rows": BATCH_ROWS})
         statement.set_sql_query(sql)
         handle, _ = statement.execute_query()
-        return pa.RecordBatchReader._import_from_c(handle.address).read_all()
+        reader = pa.RecordBatchReader._import_from_c(handle.address)
+        if stop is None:
+            return reader.read_all()
+        found = []
+        for batch in reader:
+            if stop.is_set():
+                raise StoppedError("the reading was stopped")
+            found.append(batch)
+        return pa.Table.from_batches(found, reader.schema)
 
 
 def _quoted(text: str) -> str:
@@ -291,10 +321,23 @@ def _quoted(text: str) -> str:
 
 def _with_uuids(table: pa.Table, name: str) -> pa.Table:
     """SQLite's CHAR(32) ids as Arrow UUIDs, decoded once per run of equal values (rows lie in key order)."""
+    import pyarrow as pa
+
     for place, column in enumerate(table.column_names):
         if _type(columns(name)[column])[0] is sa.Uuid:
-            table = table.set_column(place, column, _uuids(table[column]))
+            try:
+                decoded = _uuids(table[column])
+            except ValueError:  # not every one is an id: somebody else's file
+                decoded = pa.chunked_array([pa.array([_id_or_none(v) for v in table[column].to_pylist()], pa.uuid())])
+            table = table.set_column(place, column, decoded)
     return table
+
+
+def _id_or_none(value: object) -> bytes | None:
+    try:
+        return UUID(hex=str(value)).bytes
+    except ValueError:
+        return None
 
 
 def _uuids(column: pa.ChunkedArray) -> pa.ChunkedArray:

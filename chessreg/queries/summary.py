@@ -38,9 +38,11 @@ FUNCTIONS: dict[str, tuple[Callable[..., Estimate], int]] = {  # and the decimal
 def clusters_by_cell(clusters: pa.Table, title: str) -> dict[int, Clusters]:
     """The rows of a `clusters` statement (cell, counts…, clusters), by cell."""
     names = [n for n in clusters.column_names if n not in ("cell", "clusters")]
-    cells = numbers(clusters["cell"]).astype(np.int64)
-    counts = {n: numbers(clusters[n]) for n in names}  # a NULL becomes NaN
-    weights = numbers(clusters["clusters"]).astype(np.int64)
+    known = numbers(clusters["cell"])
+    kept = ~np.isnan(known)
+    cells = known[kept].astype(np.int64)
+    counts = {n: numbers(clusters[n])[kept] for n in names}  # a NULL becomes NaN
+    weights = numbers(clusters["clusters"])[kept].astype(np.int64)
     found = {}
     starts = np.flatnonzero(np.diff(cells, prepend=-1))  # the rows come ordered, cell first
     for start, stop in zip(starts, [*starts[1:], len(cells)], strict=False):  # no cell: nothing to pair

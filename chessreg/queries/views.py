@@ -10,9 +10,12 @@ from typing import Any, NamedTuple
 from chessreg.queries.source import TABLES, columns
 from chessreg.registry.tables.words import ANNOTATION_NOW
 
-# A score from the model's side. `paper` is the rule that Karvonen 2024 states; `author-2024` is what its code does
-# (specs: draws drop out of the mean, and at the move limit only more than 100 centipawns count).
 MACROS = (
+    # A value that does not fit is unknown: no row of anybody's makes a query fail.
+    "CREATE MACRO whole(x) AS TRY_CAST(x AS BIGINT)",
+    "CREATE MACRO exact(probability) AS TRY_CAST(probability AS DECIMAL(18, 15))",  # sums are the same in any order
+    # A score from the model's side. `paper` is the rule that Karvonen 2024 states; `author-2024` is what its code does
+    # (specs: draws drop out of the mean, and at the move limit only more than 100 centipawns count).
     """CREATE MACRO game_score(scoring, result, termination, cp, color) AS CASE
     WHEN termination = 'forfeit_illegal' THEN 0.0::DOUBLE
     WHEN result = '1-0' THEN (color = 'white')::INTEGER::DOUBLE
@@ -26,7 +29,7 @@ MACROS = (
     "CREATE MACRO square_text(square) AS substr('abcdefgh', square % 8 + 1, 1) || (square // 8 + 1)",
     # 1.5 and 2, not 1.500000 and 2.0
     """CREATE MACRO scale_text(scale) AS
-    CASE WHEN scale = trunc(scale) THEN scale::BIGINT::VARCHAR ELSE scale::VARCHAR END""",
+    coalesce(CASE WHEN scale = trunc(scale) THEN whole(scale)::VARCHAR END, scale::VARCHAR)""",
     # 3-6 for consecutive layers, else 5,7,9
     """CREATE MACRO layers_text(layers) AS CASE
     WHEN len(layers) > 1 AND list_max(layers) - list_min(layers) = len(layers) - 1
@@ -38,12 +41,12 @@ MACROS = (
     lambda name: name || '=' || coalesce(json_extract(spec, '$."' || name || '"')::VARCHAR, 'null')),
     'string_agg', '; ')""",
     # A side of a match that a rating counts: the run, and which of its matches.
-    "CREATE MACRO side_run(side) AS json_extract_string(side, '$[0]')::UUID",
-    "CREATE MACRO side_match(side) AS json_extract_string(side, '$[1]')::BIGINT",
+    "CREATE MACRO side_run(side) AS TRY_CAST(json_extract_string(side, '$[0]') AS UUID)",
+    "CREATE MACRO side_match(side) AS TRY_CAST(json_extract_string(side, '$[1]') AS BIGINT)",
     # Number `place` of little-endian int32s that are given as hexadecimal digits.
-    """CREATE MACRO int32_of(digits, place) AS (
+    """CREATE MACRO int32_of(digits, place) AS whole(
     '0x' || substr(digits, 8 * place + 7, 2) || substr(digits, 8 * place + 5, 2)
-    || substr(digits, 8 * place + 3, 2) || substr(digits, 8 * place + 1, 2))::BIGINT""",
+    || substr(digits, 8 * place + 3, 2) || substr(digits, 8 * place + 1, 2))""",
     # What a probe's class means. Of pieces: class = value + 6, values -6 (black king) to 6 (white king); mine and the
     # opponent's are told by the positions (`dots`: White to move; `even-spaces`: Black).
     """CREATE MACRO class_text(label, positions, class) AS CASE
@@ -75,11 +78,18 @@ class KindRow(NamedTuple):
     schemas: dict[str, Any]
 
 
-def registered(files: Iterable[Path] = ()) -> list[KindRow]:
-    """The kinds that this installation has, and those of these files. Imports all of them."""
-    from chessreg.runs.kind import kinds, load_file
+def recorded(name: str, version: int, tables: Any, schemas: Any) -> KindRow:
+    """What a registry recorded of a kind. It may be somebody else's: what has another shape is left out."""
+    tables = [table for table in tables if isinstance(table, str)] if isinstance(tables, list) else []
+    schemas = {k: v for k, v in schemas.items() if isinstance(v, dict)} if isinstance(schemas, dict) else {}
+    return KindRow(name, version, tables, schemas)
 
-    found = [*kinds().values(), *(load_file(str(file)) for file in files)]
+
+def registered(files: Iterable[Path] = ()) -> list[KindRow]:
+    """The kinds that this installation has, and those of these files, which are trusted. Imports all of them."""
+    from chessreg.runs.kind import kinds, load_trusted
+
+    found = [*kinds().values(), *(load_trusted(str(file)) for file in files)]
     return [KindRow(kind.name, kind.version, list(kind.tables), kind.schemas) for kind in found]
 
 
@@ -124,7 +134,10 @@ def of_kinds(kinds: Iterable[KindRow], taken: Iterable[str]) -> dict[str, str]:
         schemas: dict[str, dict[str, Any]] = {}
         for version in versions:
             for table, schema in version.schemas.items():
-                schemas[table] = schemas.get(table, {}) | extra_columns(schema)
+                try:
+                    schemas[table] = schemas.get(table, {}) | extra_columns(schema)
+                except (AttributeError, TypeError, RecursionError):  # no JSON schema of a row model
+                    continue
         tables = list(dict.fromkeys(t for v in reversed(versions) for t in v.tables if t in TABLES))
         selects = {f"{_plain(name)}_{table}": _result_view(name, table, schemas.get(table, {})) for table in tables}
         if tables:
@@ -184,7 +197,7 @@ def _typed(source: str, fields: Mapping[str, str], taken: Collection[str], prefi
         shown = f"{prefix}_{name}" if name in taken else name
         function = "json_extract" if type_ == "JSON" else "json_extract_string"
         quoted = shown.replace('"', '""')
-        parts.append(f'CAST({function}({source}, {_text(path)}) AS {type_}) AS "{quoted}"')
+        parts.append(f'TRY_CAST({function}({source}, {_text(path)}) AS {type_}) AS "{quoted}"')
     return parts
 
 

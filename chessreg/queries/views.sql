@@ -14,7 +14,7 @@ WHERE place = 1
 
 -- view: words
 -- What is said of things now (annotation_now, as the registry itself has it).
-SELECT noun, target::UUID AS target, word, value, host, "at" FROM annotation_now
+SELECT noun, TRY_CAST(target AS UUID) AS target, word, value, host, "at" FROM annotation_now
 
 -- view: tagged
 SELECT noun, target,
@@ -74,7 +74,7 @@ FROM called AS c JOIN split AS s ON s.dataset_id = c.id
 -- An intervention in one line, as tables show it: probe:piece L3-6 x1.5 (last token).
 SELECT i.id AS intervention_id, i.checkpoint_id, i.source, i.scale, i.scale_rule, i.positions, i.layers, i.recipes,
        json_extract_string(i.detail, '$.layers_label') AS layers_label,
-       i.source || ' L' || layers_text(i.layers::BIGINT[]) || ' x' || scale_text(i.scale)
+       i.source || ' L' || layers_text(TRY_CAST(i.layers AS BIGINT[])) || ' x' || scale_text(i.scale)
        || CASE WHEN i.scale_rule IN ('constant', 'none', 'single_scale', 'times-mean') THEN '' ELSE ' ' || i.scale_rule END
        || CASE i.positions WHEN 'all' THEN '' WHEN 'last' THEN ' (last token)' ELSE ' (' || i.positions || ')' END AS intervention
 FROM intervention AS i
@@ -102,25 +102,26 @@ LEFT JOIN engine AS e ON e.id = m.engine_id
 SELECT run_id, number AS match, json_extract_string(detail, '$.metric') AS metric,
        json_extract_string(detail, '$.cell') AS "table", json_extract_string(detail, '$.levels') AS bins,
        json_extract_string(detail, '$.name') AS author_name,
-       json_extract_string(detail, '$.truncated_name')::BOOLEAN AS truncated
+       TRY_CAST(json_extract_string(detail, '$.truncated_name') AS BOOLEAN) AS truncated
 FROM "match"
 
 -- view: imported_training
 -- What a training script left in an imported checkpoint.
 SELECT c.id AS checkpoint_id, s.config IS NOT NULL AS script_told,
        json_extract_string(s.config, '$.decay_lr') = 'true' AS script_decays,
-       json_extract_string(s.config, '$.learning_rate')::DOUBLE AS script_learning_rate,
-       json_extract_string(s.config, '$.min_lr')::DOUBLE AS script_final_learning_rate,
-       json_extract_string(s.config, '$.warmup_iters')::BIGINT AS script_warmup_steps,
-       json_extract_string(s.config, '$.weight_decay')::DOUBLE AS script_weight_decay,
-       json_extract_string(s.config, '$.beta1')::DOUBLE AS script_beta1,
-       json_extract_string(s.config, '$.beta2')::DOUBLE AS script_beta2,
-       json_extract_string(s.config, '$.grad_clip')::DOUBLE AS script_grad_clip,
-       json_extract_string(s.config, '$.batch_size')::BIGINT
-           * coalesce(json_extract_string(s.config, '$.gradient_accumulation_steps')::BIGINT, 1) AS script_batch_rows,
-       coalesce(json_extract_string(c.detail, '$.source.iter_num'), json_extract_string(s.config, '$.max_iters'))::BIGINT
+       TRY_CAST(json_extract_string(s.config, '$.learning_rate') AS DOUBLE) AS script_learning_rate,
+       TRY_CAST(json_extract_string(s.config, '$.min_lr') AS DOUBLE) AS script_final_learning_rate,
+       whole(json_extract_string(s.config, '$.warmup_iters')) AS script_warmup_steps,
+       TRY_CAST(json_extract_string(s.config, '$.weight_decay') AS DOUBLE) AS script_weight_decay,
+       TRY_CAST(json_extract_string(s.config, '$.beta1') AS DOUBLE) AS script_beta1,
+       TRY_CAST(json_extract_string(s.config, '$.beta2') AS DOUBLE) AS script_beta2,
+       TRY_CAST(json_extract_string(s.config, '$.grad_clip') AS DOUBLE) AS script_grad_clip,
+       TRY_CAST(json_extract_string(s.config, '$.batch_size') AS INTEGER)::BIGINT
+           * coalesce(TRY_CAST(json_extract_string(s.config, '$.gradient_accumulation_steps') AS INTEGER), 1)
+           AS script_batch_rows,
+       whole(coalesce(json_extract_string(c.detail, '$.source.iter_num'), json_extract_string(s.config, '$.max_iters')))
            AS script_steps,
-       json_extract_string(s.config, '$.dropout')::DOUBLE AS script_dropout
+       TRY_CAST(json_extract_string(s.config, '$.dropout') AS DOUBLE) AS script_dropout
 FROM checkpoint AS c JOIN (SELECT id, json_extract(detail, '$.source.config') AS config FROM checkpoint) AS s ON s.id = c.id
 
 -- view: games
@@ -140,7 +141,7 @@ WITH packed AS (
     FROM game AS g JOIN "match" AS a ON a.run_id = g.run_id AND a.number = g.match
 ),
 coded AS (
-    SELECT *, ('0x' || substr(digits, 4 * ply + 3, 2) || substr(digits, 4 * ply + 1, 2))::INTEGER AS code,
+    SELECT *, TRY_CAST('0x' || substr(digits, 4 * ply + 3, 2) || substr(digits, 4 * ply + 1, 2) AS INTEGER) AS code,
            opening_plies + (opening_plies + (color = 'black')::INTEGER) % 2 AS first_turn
     FROM packed
 )
@@ -149,5 +150,6 @@ SELECT run_id, unit, ply, CASE WHEN ply % 2 = 0 THEN 'white' ELSE 'black' END AS
             WHEN (ply % 2 = 1) = (color = 'black') THEN 'model' ELSE 'opponent' END AS mover,
        square_text(code & 63) || square_text((code >> 6) & 63) || substr('nbrq', (code >> 12) - 1, (code >> 12 > 1)::INTEGER) AS uci,
        CASE WHEN ply >= opening_plies AND (ply % 2 = 1) = (color = 'black')
-            THEN ('0x' || nullif(substr(hex(tries), 2 * ((ply - first_turn) // 2) + 1, 2), ''))::INTEGER END AS tries
+            THEN TRY_CAST('0x' || nullif(substr(hex(tries), 2 * ((ply - first_turn) // 2) + 1, 2), '') AS INTEGER)
+            END AS tries
 FROM coded

@@ -4,20 +4,115 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
+from weakref import WeakMethod, WeakValueDictionary
 
 from sqlalchemy import Engine, func, select, update
 from sqlalchemy.orm import Session
 
 from chessreg.registry import migrations
-from chessreg.registry.engines import RegistryError, explained, reader_engine, require_sqlite, writer_engine
+from chessreg.registry.engines import (
+    AwayError,
+    Place,
+    RegistryError,
+    explained,
+    place_of,
+    reader_engine,
+    require_sqlite,
+    writer_engine,
+)
 from chessreg.registry.lease import Lease, network_file_system
+from chessreg.registry.provenance import mask
 from chessreg.registry.tables import RegistryState
-from chessreg.registry.turns import turns_at
-from chessreg.registry.urls import Place, mask, place_of
+
+WAIT_SECONDS = 1.0  # between two looks at a server that does not answer
+
+
+class FileGate:
+    """Keeps apart the two copies of SQLite in this process at one file: Python's own, and the one inside ADBC.
+
+    File locks belong to a process, not to a library: two copies do not see each other's locks, and when one of them
+    closes the file, the other's locks are gone (sqlite.org/howtocorrupt.html, 2.2.1). So while the foreign copy reads,
+    Python's has no connection open, and the other way round. Readers of one copy may share the file. Other processes
+    are not affected.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._inside: Counter[int] = Counter()  # thread → how many of our transactions it is in
+        self._foreign: Counter[int] = Counter()
+        self._waiting = 0
+        self._closers: list[WeakMethod[Callable[[], None]]] = []
+
+    def closes_with(self, close: Callable[[], None]) -> None:
+        """`close` (a bound method) closes the idle connections of one of ours; it is held weakly."""
+        with self._changed:
+            self._closers = [held for held in self._closers if held() is not None]
+            self._closers.append(WeakMethod(close))
+
+    @contextmanager
+    def own(self) -> Iterator[None]:
+        """A transaction of Python's SQLite; waits while the foreign copy reads or is about to."""
+        me = threading.get_ident()
+        with self._changed:
+            if self._foreign[me]:
+                raise RuntimeError("this thread reads the registry through ADBC; end that first")
+            if not self._inside[me]:
+                self._changed.wait_for(lambda: not self._waiting and not self._foreign.total())
+            self._inside[me] += 1
+        try:
+            yield
+        finally:
+            self._leave(self._inside, me)
+
+    @contextmanager
+    def foreign_reader(self) -> Iterator[None]:
+        """A read by the foreign copy: waits until none of our transactions is open, and closes our connections."""
+        me = threading.get_ident()
+        with self._changed:
+            if self._inside[me]:
+                raise RuntimeError("a query inside read() or write() would wait for itself for ever")
+            self._waiting += 1
+            try:
+                self._changed.wait_for(lambda: not self._inside.total())
+                if not self._foreign.total():
+                    for held in self._closers:
+                        close = held()
+                        if close is not None:
+                            close()
+                self._foreign[me] += 1
+            finally:
+                self._waiting -= 1
+                self._changed.notify_all()
+        try:
+            yield
+        finally:
+            self._leave(self._foreign, me)
+
+    def _leave(self, held: Counter[int], me: int) -> None:
+        with self._changed:
+            held[me] -= 1
+            if not held[me]:
+                del held[me]
+            self._changed.notify_all()
+
+
+_gates: WeakValueDictionary[Path, FileGate] = WeakValueDictionary()
+_lock = threading.Lock()
+
+
+def gate_at(path: Path) -> FileGate:
+    """The gate of this file, the same for everybody in this process."""
+    with _lock:
+        found = _gates.get(path.resolve())
+        if found is None:
+            found = _gates[path.resolve()] = FileGate()
+        return found
 
 
 class Database:
@@ -27,8 +122,8 @@ class Database:
     writing works. After a fork the child opens connections of its own.
     """
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, place: Place, on_wait: Callable[[str], None] | None = None) -> None:
+        self.place, self._on_wait = place, on_wait
         network = place.path is not None and network_file_system(place.path) is not None
         self._network = network
         self._lease = Lease(place.path) if place.path is not None and network else None
@@ -36,15 +131,19 @@ class Database:
         self._reader = reader_engine(place, network=network)
         self._pid = os.getpid()
         self._thread = threading.local()
-        self._turns = turns_at(place.path) if place.path is not None else None
-        if self._turns is not None:
-            self._turns.closes_with(self._dispose)
+        self._gate = gate_at(place.path) if place.path is not None else None
+        if self._gate is not None:
+            self._gate.closes_with(self._dispose)
 
     @classmethod
-    def open(cls, url: str | Path | None = None, *, create: bool = True) -> Database:
+    def open(
+        cls, url: str | Path | None = None, *, create: bool = True, on_wait: Callable[[str], None] | None = None
+    ) -> Database:
         """Open a registry by URL or path (default CHESSREG_REGISTRY, else ./.chessreg/registry.db).
 
         With `create`, a place that holds nothing gets an empty registry; two processes may do so at once.
+        With `on_wait`, opening and reading wait for a server that does not answer: it is called with one line when the
+        wait begins, and with one when it is over. Else that is an AwayError.
         Raises NotFoundError when there is none, BadInputError for a file that is something else, SchemaError when
         its schema is older or newer than this chessreg, RegistryError when it does not answer.
         """
@@ -53,8 +152,9 @@ class Database:
             require_sqlite(place.path)
         if place.path is not None and not place.path.exists():
             migrations.upgrade(place)
-        database = cls(place)
+        database = cls(place, on_wait)
         try:
+            database._await_server()
             status = migrations.status_of(database._reader, place)
             if status.state == "empty" and create:
                 migrations.upgrade(place)
@@ -95,7 +195,7 @@ class Database:
             self._lease.hold()
         self._thread.writing = True
         try:
-            with self._turn(), explained(self.place), Session(self._writer, expire_on_commit=False) as session:
+            with self._entered(), explained(self.place), Session(self._writer, expire_on_commit=False) as session:
                 before = _changes(session)
                 yield session
                 session.flush()
@@ -109,7 +209,8 @@ class Database:
     def read(self) -> Iterator[Session]:
         """A transaction that sees one state of the registry and can change nothing."""
         self._after_fork()
-        with self._turn(), explained(self.place), Session(self._reader, expire_on_commit=False) as session:
+        self._await_server()
+        with self._entered(), explained(self.place), Session(self._reader, expire_on_commit=False) as session:
             yield session
 
     def data_version(self) -> str:
@@ -125,12 +226,27 @@ class Database:
         if self._lease is not None:
             self._lease.release()
 
-    def stranger(self) -> AbstractContextManager[None]:
-        """Hold this while another copy of SQLite (ADBC's) has the file open in this process; see `turns`."""
-        return self._turns.stranger() if self._turns is not None else nullcontext()
+    def foreign_reader(self) -> AbstractContextManager[None]:
+        """Hold this while another copy of SQLite (ADBC's) has the file open in this process; see FileGate."""
+        return self._gate.foreign_reader() if self._gate is not None else nullcontext()
 
-    def _turn(self) -> AbstractContextManager[None]:
-        return self._turns.ours() if self._turns is not None else nullcontext()
+    def _await_server(self) -> None:
+        """Return when the server answers; at once for a registry that is a file, and for who does not wait."""
+        waits = False
+        while self._on_wait is not None and self.place.path is None:
+            try:
+                with explained(self.place), self._reader.connect():
+                    if waits:
+                        self._on_wait("the registry answers again")
+                    return
+            except AwayError as error:
+                if not waits:
+                    self._on_wait(f"waiting: {error.message}")
+                waits = True
+                time.sleep(WAIT_SECONDS)
+
+    def _entered(self) -> AbstractContextManager[None]:
+        return self._gate.own() if self._gate is not None else nullcontext()
 
     def _dispose(self) -> None:
         self._reader.dispose()

@@ -1,20 +1,18 @@
-"""SQLAlchemy engines: one that writes and one that can only read, for SQLite and PostgreSQL; what their errors mean."""
+"""Where a registry is, and the SQLAlchemy engines that open it: one that writes and one that can only read, for SQLite
+and PostgreSQL; what their errors mean."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
-import shutil
-import sqlite3
-import sys
-import tempfile
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import unquote
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import make_url
@@ -22,11 +20,79 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, StatementE
 from sqlalchemy.pool import NullPool, Pool
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.registry.urls import Place, mask
+from chessreg.registry import sqlite
+from chessreg.registry.provenance import mask
+
+HOME = ".chessreg"
+FILE = "registry.db"
+POSTGRESQL = ("postgresql", "postgres", "postgresql+psycopg")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A registry's place. `url` is what SQLAlchemy takes (with the password); `path` is SQLite's file."""
+
+    url: str = field(repr=False)
+    path: Path | None = None
+
+    @property
+    def dialect(self) -> str:
+        return "postgresql" if self.path is None else "sqlite"
+
+    @property
+    def shown(self) -> str:
+        """The path, or the URL with its password masked: for messages."""
+        return mask(self.url) if self.path is None else str(self.path)
+
+    def __repr__(self) -> str:
+        return f"Place({self.shown})"
+
+
+def place_of(reference: str | Path | None = None) -> Place:
+    """A registry's place: as given, or CHESSREG_REGISTRY, or ./.chessreg/registry.db. A bare path means SQLite; that of
+    a folder, also of one that is not there yet (a name without a suffix), means the registry.db in it, or in its
+    .chessreg.
+
+    Raises BadInputError for a URL of another database system, and for SQLite in memory (readers have their own
+    connection, so there is nothing that they could share).
+    """
+    text = str(reference or os.environ.get("CHESSREG_REGISTRY") or f"{HOME}/{FILE}")
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        return _file(Path(text))
+    if scheme == "sqlite":
+        path = unquote(rest.removeprefix("/").partition("?")[0])
+        if path in ("", ":memory:"):
+            raise BadInputError(f"{text} names no file", "for example sqlite:////home/me/registry.db")
+        return _file(Path(path))
+    if scheme in POSTGRESQL:
+        return Place(f"postgresql+psycopg://{rest}")
+    raise BadInputError(
+        f"{mask(text)} is no registry: chessreg keeps them in SQLite or PostgreSQL",
+        "give a path, sqlite:////path/registry.db or postgresql://user@host/database",
+    )
+
+
+def store_path_of(given: str | Path | None, registry: Place) -> Path:
+    """The store's folder: as given, or CHESSREG_STORE, or store/ beside a SQLite registry, or ./.chessreg/store."""
+    beside = Path(HOME) if registry.path is None else registry.path.parent
+    return Path(given or os.environ.get("CHESSREG_STORE") or beside / "store").expanduser().absolute()
+
+
+def _file(path: Path) -> Place:
+    path = path.expanduser().absolute()
+    if path.is_dir() or not (path.suffix or path.exists()):
+        within = path / HOME / FILE
+        path = within if within.is_file() and not (path / FILE).is_file() else path / FILE
+    return Place(f"sqlite:///{path}", path)
 
 
 class RegistryError(ChessregError):
     """The registry's database does not answer, or refuses to be read or written."""
+
+
+class AwayError(RegistryError):
+    """The registry's server does not answer now; it may in a while."""
 
 
 class SchemaError(ChessregError):
@@ -48,7 +114,7 @@ SAYINGS: tuple[tuple[str, type[ChessregError], str, str], ...] = (
     (r"database .* does not exist", NotFoundError, "is no database of that server", "createdb makes it"),
     (
         r"connection refused|could not connect|connection failed|timeout expired|no route to host|no such file",
-        RegistryError,
+        AwayError,
         "does not answer: no PostgreSQL server is there",
         "check host and port, and that the server runs",
     ),
@@ -63,7 +129,7 @@ SAYINGS: tuple[tuple[str, type[ChessregError], str, str], ...] = (
     ("no space left|could not extend file", RegistryError, "cannot grow: the server's disk is full", "free some space"),
     (
         r"server closed the connection|terminating connection|connection is closed|consuming input failed",
-        RegistryError,
+        AwayError,
         "closed the connection",
         "try again when the server is up",
     ),
@@ -99,7 +165,6 @@ def explain(place: Place, error: BaseException) -> ChessregError:
     return RegistryError(f"the registry {place.shown}: {mask(said.splitlines()[0])}")
 
 
-BUSY_SECONDS = 30.0
 MAGIC = b"SQLite format 3\0"
 READ_ONLY = "-c default_transaction_read_only=on -c default_transaction_isolation=repeatable\\ read"
 
@@ -109,17 +174,17 @@ def writer_engine(place: Place, *, network: bool = False, create: bool = False) 
     if place.path is None:
         return _postgresql(place, "")
     path = place.path
-    return _sqlite(place, lambda: _open_writable(path, network, create), "IMMEDIATE")
+    return _sqlite(place, lambda: sqlite.open_writable(path, network, create), "IMMEDIATE")
 
 
 def reader_engine(place: Place, *, network: bool = False) -> Engine:
     """The engine that cannot write. One transaction sees one state of the registry."""
     if place.path is None:
         return _postgresql(place, READ_ONLY)
-    path, copies = place.path, Copies()
-    # On a network file system no connection is kept: an idle one would keep writers from changing the journal.
-    pool = NullPool if network else None
-    engine = _sqlite(place, lambda: _open_readable(path, copies), "DEFERRED", pool)
+    path, copies = place.path, sqlite.Copies()
+    # Where a rollback journal is written no connection is kept: an idle one would keep writers from changing to it.
+    pool = None if sqlite.takes_log(network) else NullPool
+    engine = _sqlite(place, lambda: _readable(path, copies), "DEFERRED", pool)
     weakref.finalize(engine, copies.remove)
     return engine
 
@@ -147,9 +212,9 @@ def require_sqlite(path: Path) -> None:
 
 
 def _sqlite(
-    place: Place, connect: Callable[[], sqlite3.Connection], begin: str, pool: type[Pool] | None = None
+    place: Place, connect: Callable[[], sqlite.Connection], begin: str, pool: type[Pool] | None = None
 ) -> Engine:
-    engine = create_engine(place.url, creator=connect, json_serializer=to_json, poolclass=pool)
+    engine = create_engine(place.url, module=sqlite.dbapi, creator=connect, json_serializer=to_json, poolclass=pool)
 
     @event.listens_for(engine, "begin")
     def _(connection: Connection) -> None:
@@ -158,91 +223,9 @@ def _sqlite(
     return engine
 
 
-def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    uri = f"file:{quote(str(path))}?mode={mode}"
-    # isolation_level=None: Python must not begin transactions of its own; SQLAlchemy hands a connection to one thread.
-    connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA foreign_keys=ON")
-    return connection
-
-
-def _open_writable(path: Path, network: bool, create: bool) -> sqlite3.Connection:
-    connection = _connect(path, "rwc" if create else "rw")
-    try:
-        _set_journal(connection, network)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _set_journal(connection: sqlite3.Connection, network: bool) -> None:
-    """A write-ahead log on a local disk, a rollback journal on a network file system.
-
-    Changing it wants the file alone, and SQLite does not wait for that by itself.
-    """
-    wanted = "delete" if network else "wal"
-    deadline = time.monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            if network:
-                connection.execute("PRAGMA locking_mode=EXCLUSIVE")  # a log left here is read without shared memory
-            if connection.execute("PRAGMA journal_mode").fetchone()[0] != wanted:
-                connection.execute(f"PRAGMA journal_mode={wanted}")
-            if network:
-                connection.execute("PRAGMA locking_mode=NORMAL")
-                connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # gives the exclusive lock back
-            break
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
-    connection.execute(f"PRAGMA synchronous={'FULL' if network else 'NORMAL'}")
-
-
-def _open_readable(path: Path, copies: Copies) -> sqlite3.Connection:
+def _readable(path: Path, copies: sqlite.Copies) -> sqlite.Connection:
     require_sqlite(path)
-    connection = _connect(path, "ro")
-    try:
-        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        return connection
-    except sqlite3.OperationalError as error:
-        # A write-ahead log cannot be read without a file beside it that shares its index, and here none can be made.
-        # immutable=1 would leave the log out in silence; a copy of both files has all that was committed.
-        connection.close()
-        if "locked" in str(error):
-            raise
-        try:
-            return copies.connect(path)
-        except OSError:
-            raise error from None
-
-
-class Copies:
-    """Private copies of registries that cannot be read where they lie."""
-
-    def __init__(self) -> None:
-        self.folder: str | None = None
-
-    def connect(self, path: Path) -> sqlite3.Connection:
-        """Open a fresh copy of the database and its log, and say so once on stderr."""
-        said = self.folder is not None
-        self.remove()
-        self.folder = tempfile.mkdtemp(prefix="chessreg-")
-        copy = Path(self.folder) / path.name
-        for suffix in ("", "-wal", "-journal"):
-            if (source := path.with_name(path.name + suffix)).exists():
-                shutil.copyfile(source, copy.with_name(copy.name + suffix))
-        if not said:
-            print(f"chessreg: {path} cannot be locked here: reading a copy of it as it is now", file=sys.stderr)
-        connection = _connect(copy, "rw")
-        connection.execute("PRAGMA query_only=ON")
-        return connection
-
-    def remove(self) -> None:
-        if self.folder:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            self.folder = None
+    return sqlite.open_readable(path, copies)
 
 
 def _postgresql(place: Place, options: str) -> Engine:

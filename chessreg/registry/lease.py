@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from chessreg.registry.engines import RegistryError
-from chessreg.registry.process import boot_id, pid_start
+from chessreg.registry.machine import boot_id, pid_start
 
 MOUNTS = Path("/proc/mounts")
 NETWORK = frozenset(

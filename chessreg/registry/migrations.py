@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import sqlite3
 import subprocess
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,16 +21,20 @@ from sqlalchemy import Engine, inspect, text
 from sqlalchemy.engine import make_url
 
 from chessreg.errors import ChessregError, NotFoundError
+from chessreg.registry import sqlite
 from chessreg.registry.engines import (
+    Place,
     RegistryError,
     SchemaError,
     explained,
+    place_of,
     reader_engine,
     require_sqlite,
     writer_engine,
 )
 from chessreg.registry.lease import Lease, network_file_system
-from chessreg.registry.urls import Place, mask, place_of
+from chessreg.registry.provenance import mask
+from store.files import make_file, make_folder
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -204,13 +207,14 @@ def backup(url: str | Path | Place | None = None, target: Path | None = None) ->
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3] + "Z"
     if target is None and place.path is not None:
         target = place.path.parent / "backups" / f"{place.path.stem}-{stamp}.db"
-        target.parent.mkdir(exist_ok=True)
+        make_folder(target.parent)
     elif target is None:
         target = Path(f"chessreg-{make_url(place.url).database}-{stamp}.dump").absolute()
     if target.exists():
         raise ChessregError(f"{target} exists already", "name another file with --to")
     aside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
+        make_file(aside)
         if place.path is not None:
             _copy_sqlite(place, aside)
         else:
@@ -231,14 +235,14 @@ def _copy_sqlite(place: Place, target: Path) -> None:
         engine = reader_engine(place, network=_network(place))
         with engine.connect() as connection:
             source: Any = connection.connection.dbapi_connection
-            copy = sqlite3.connect(target)
+            copy = sqlite.dbapi.connect(target)
             try:
                 source.backup(copy)
                 copy.execute("PRAGMA journal_mode=DELETE")
             finally:
                 copy.close()
         engine.dispose()
-    except sqlite3.Error as error:
+    except sqlite.dbapi.Error as error:
         message = f"no backup of {place.shown} in {target.parent}: {error}"
         raise RegistryError(message, "name a file with --to") from error
     with target.open("rb+") as file:
@@ -278,7 +282,7 @@ def _make_folder(path: Path) -> None:
     if not folder.parent.is_dir():
         raise NotFoundError(f"the folder {folder} does not exist", f"mkdir -p {folder}")
     try:
-        folder.mkdir(exist_ok=True)
+        make_folder(folder)
     except OSError as error:
         message = f"the folder {folder} cannot be made: {error.strerror}"
         raise RegistryError(message, "name another with --registry") from error

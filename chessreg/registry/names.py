@@ -19,11 +19,11 @@ from sqlalchemy import table as view
 from sqlalchemy.orm import Session
 
 from chessreg.errors import BadInputError, NotFoundError
+from chessreg.named import NAME
 from chessreg.registry import tables
 from chessreg.registry.identity import find_by_suffix, new_id, short
 from chessreg.registry.tables.types import utc_now
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 LOOKS_LIKE_ID = re.compile(r"[0-9a-f]{6,}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 HEX = re.compile(r"[0-9a-f-]{2,}")
 NOW = view(
@@ -121,7 +121,7 @@ def check_name(name: str) -> None:
     """Raises BadInputError unless `name` can be one: letters, digits and ._+-, and not to be taken for an id."""
     if not NAME.fullmatch(name):
         raise BadInputError(
-            f"{name!r} cannot be a name", "use up to 100 letters, digits and ._+-, a letter or digit first"
+            f"{name!a} cannot be a name", "use up to 100 letters, digits and ._+-, a letter or digit first"
         )
     if LOOKS_LIKE_ID.fullmatch(name.lower()):
         raise BadInputError(f"{name!r} cannot be a name: it reads like an id", "add a letter after f, or a dash")

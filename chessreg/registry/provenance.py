@@ -1,5 +1,5 @@
-"""Where, with what and with which code something was computed. Captured when an attempt starts:
-machine, packages, and of a git repository the commit, what differs from it, and small files it does not know yet.
+"""With which code something was computed, captured when an attempt starts: packages, the command line, and of a git
+repository the commit, what differs from it, and small files it does not know yet. Secrets are masked.
 
 Nothing here imports torch: versions are read from the installed packages' own files.
 """
@@ -7,22 +7,13 @@ Nothing here imports torch: versions are read from the installed packages' own f
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
-import platform
 import re
-import shutil
-import socket
 import subprocess
-import sys
 from collections.abc import Sequence
-from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
-
-from chessreg.registry.process import boot_id, pid_start
-from chessreg.registry.urls import mask
 
 UNTRACKED_BYTES = 2**20  # of all untracked files together
 PATCH_BYTES = 2**22
@@ -30,6 +21,11 @@ SECRETS = (
     *(".env", ".env.*", "*.env", "*.pem", "*.key", "*.p12", "*.pfx", "*.kdbx", "id_rsa*", "id_dsa*", "id_ecdsa*"),
     *("id_ed25519*", ".netrc", ".pgpass", ".npmrc", ".pypirc", "credentials*", "secrets*", "*_token", "*.token"),
 )
+VALUE = r"(\"[^\"\n]*\"|'[^'\n]*'|[^\s&]+)"
+# Upper case only, or the word itself: `tokenizer=…` and `token = ids[0]` in a patch are code, not secrets.
+SECRET = re.compile(rf"\b(\w*(?:TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY)\b|passw(?:or)?d\b(?==))(\s*[=:]\s*){VALUE}")
+# To the last @: a password may hold one. Lengths are bounded, so that a long word takes no longer than its length.
+CREDENTIALS = re.compile(r"(?i)\b([a-z][a-z0-9+.-]{0,30}://[^\s/:@]{0,200}):\S{0,400}@")
 
 
 def repository_state(folder: Path) -> dict[str, Any] | None:
@@ -115,17 +111,6 @@ def _git(folder: Path, *arguments: str) -> str | None:
 OPTION = re.compile(r"(?i)--?[\w-]*(token|secret|password|passwd|api-?key)")
 ASSIGNED = re.compile(r"(?is)^(--?[\w-]*(?:token|secret|password|passwd|api-?key))=.*$")
 
-__all__ = [
-    "boot_id",
-    "chessreg_version",
-    "code_state",
-    "environment",
-    "mask",
-    "masked_argv",
-    "pid_start",
-    "this_machine",
-]
-
 
 def chessreg_version() -> str:
     """The installed version; in a checkout that was never installed, the one in pyproject.toml."""
@@ -135,76 +120,6 @@ def chessreg_version() -> str:
         pyproject = Path(__file__).parents[2] / "pyproject.toml"
         found = re.search(r'^version = "(.+)"$', pyproject.read_text(), re.M) if pyproject.exists() else None
         return found[1] if found else "unknown"
-
-
-def this_machine() -> dict[str, Any]:
-    """A row of `machine`: this host as it is now. The id follows from all columns but `last_seen`."""
-    from chessreg.registry.identity import digest_of, uuid_of
-    from chessreg.registry.tables.types import utc_now
-
-    row = dict(_machine())
-    row["gpus"] = list(row["gpus"])
-    return {"id": uuid_of(digest_of(row)), **row, "last_seen": utc_now()}
-
-
-@lru_cache(maxsize=1)
-def _machine() -> dict[str, Any]:
-    import psutil
-
-    gpus, driver = _gpus()
-    torch, cuda = _torch()
-    return {
-        "host": socket.gethostname(),
-        "platform": platform.platform(),
-        "cpu": _cpu(),
-        "cores": os.cpu_count() or 1,
-        "memory_bytes": int(psutil.virtual_memory().total),
-        "gpus": gpus,
-        "driver": driver,
-        "cuda": cuda,
-        "torch": torch,
-        "python": platform.python_version(),
-    }
-
-
-def _cpu() -> str:
-    try:
-        found = re.search(r"^(?:model name|Model|Hardware)\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.M)
-    except OSError:
-        found = None
-    if found:
-        return found[1].strip()
-    if sys.platform == "darwin":
-        return _output(["sysctl", "-n", "machdep.cpu.brand_string"]) or platform.machine()
-    return platform.processor() or platform.machine()
-
-
-def _gpus() -> tuple[list[str], str | None]:
-    """Names of the NVIDIA GPUs (by index) and the driver's version."""
-    if shutil.which("nvidia-smi") is None:
-        return [], None
-    said = _output(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"])
-    rows = [line.split(", ") for line in said.splitlines() if ", " in line]
-    return [name for name, *_ in rows], rows[0][1] if rows else None
-
-
-def _torch() -> tuple[str | None, str | None]:
-    """The versions of torch and of the CUDA that it was built for, without importing it."""
-    found = importlib.util.find_spec("torch")
-    if found is None or found.origin is None:
-        return None, None
-    version_file = Path(found.origin).with_name("version.py")
-    text = version_file.read_text() if version_file.exists() else ""
-    said = dict(re.findall(r"^(__version__|cuda)\b[^=\n]*= *'([^']*)'", text, re.M))
-    return said.get("__version__") or metadata.version("torch"), said.get("cuda")
-
-
-def _output(command: Sequence[str]) -> str:
-    """What a program says on stdout; nothing when it fails or takes longer than ten seconds."""
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return ""
 
 
 def code_state(folder: Path | None = None) -> dict[str, Any]:
@@ -256,3 +171,16 @@ def masked_argv(argv: Sequence[str]) -> list[str]:
         masked.append("***" if secret and not word.startswith("-") else ASSIGNED.sub(r"\1=***", mask(word)))
         secret = bool(OPTION.fullmatch(word))
     return masked
+
+
+def mask(text: str) -> str:
+    """Text with passwords in URLs and values of *TOKEN, *SECRET, *PASSWORD replaced by ***.
+
+    >>> mask("postgresql://ann:hunter2@box/chess")
+    'postgresql://ann:***@box/chess'
+    >>> mask("postgresql://ann:hunt@er/2@box/chess")
+    'postgresql://ann:***@box/chess'
+    >>> mask("WANDB_TOKEN=abc --lr=1")
+    'WANDB_TOKEN=*** --lr=1'
+    """
+    return SECRET.sub(r"\1\2***", CREDENTIALS.sub(r"\1:***@", text))

@@ -7,7 +7,9 @@ with others between them, in name and kind. `field:value` looks at one field, `s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -29,7 +31,6 @@ from sqlalchemy.orm import Session, aliased
 
 from chessreg.errors import BadInputError
 from chessreg.registry import lineage, tables
-from chessreg.registry.moment import moment
 from chessreg.registry.run_state import DONE, STATE, STATES
 
 FIELDS = ("kind", "name", "state", "machine", "host", "id", "tag", "note", "since", "before")
@@ -235,3 +236,22 @@ def metrics(session: Session, runs: list[UUID], names: Sequence[str]) -> dict[UU
     values = [last_metric(name) for name in names]
     rows = session.execute(select(tables.Run.id, *values).where(tables.Run.id.in_(runs)))
     return {run_id: dict(zip(names, found, strict=True)) for run_id, *found in rows}
+
+
+AGO = re.compile(r"(\d+)\s*([hdw])")
+HOURS = {"h": 1, "d": 24, "w": 24 * 7}
+
+
+def moment(text: str, now: datetime | None = None) -> datetime:
+    """A point in time: an ISO date or time (UTC unless it says otherwise), or how long ago: 12h, 7d, 2w.
+
+    >>> moment("2026-01-31").isoformat()
+    '2026-01-31T00:00:00+00:00'
+    """
+    if ago := AGO.fullmatch(text.strip().lower()):
+        return (now or datetime.now(UTC)) - timedelta(hours=int(ago[1]) * HOURS[ago[2]])
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise BadInputError(f"{text!r} is no date", "for example --since 2026-01-31, or --since 7d") from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)

@@ -16,7 +16,10 @@ from chessreg.registry.tables import Attempt, AttemptState, Cause, Run, UnitRang
 
 # complete: every unit is there. running: an attempt says that it runs. partial: some units are there. With no unit
 # there the end of the last attempt is the state; planned: there was none.
-STATES = ("complete", "running", "partial", "failed", "cancelled", "preempted", "walltime", "lost", "planned")
+STATES = (
+    *("complete", "running", "partial", "failed", "diverged", "cancelled", "preempted", "walltime", "lost"),
+    "planned",
+)
 
 
 def done(low: int = 0, high: int | None = None) -> ColumnElement[int]:
@@ -49,6 +52,7 @@ def _end_of_last_attempt() -> Any:
     word = case(
         (Attempt.state == AttemptState.FINISHED, "partial"),
         (Attempt.state == AttemptState.KILLED, of_killed),
+        (Attempt.cause == Cause.DIVERGED, "diverged"),
         else_=cast(Attempt.state, String),
     )
     last = select(word).where(Attempt.run_id == Run.id).order_by(Attempt.started_at.desc(), Attempt.id.desc())

@@ -1,4 +1,4 @@
-"""One try at the missing units of a run, from its first fragment to its last, in the foreground or as a job."""
+"""One try at the missing units of a run, from its first fragment to its last, in the foreground (`run`) or as a job."""
 
 from __future__ import annotations
 
@@ -17,16 +17,20 @@ from sqlalchemy.exc import DBAPIError
 
 from chessreg.errors import ChessregError
 from chessreg.registry import provenance
+from chessreg.registry.database import Database
 from chessreg.registry.identity import new_id
+from chessreg.registry.machine import boot_id, load, pid_start, this_machine
 from chessreg.registry.tables.types import utc_now
 from chessreg.runs.ingest import ingest
 from chessreg.runs.inputs import Inputs
-from chessreg.runs.load import load
-from chessreg.runs.resolve import ResolvedSpec
-from chessreg.runs.spec import ExecutionOptions
+from chessreg.runs.kind import Kind
+from chessreg.runs.resolve import ResolvedSpec, check, keep, missing_units, resolve
+from chessreg.runs.spec import ExecutionOptions, Spec
 from chessreg.runs.task import Stop, Task, plain
+from chessreg.runs.watch import mark_dead
 
 if TYPE_CHECKING:
+    from store import Store
     from store.fragments import FragmentWriter
 
 
@@ -116,7 +120,7 @@ class Attempt:
         return False
 
     def begin(self) -> None:
-        machine = provenance.this_machine()
+        machine = this_machine()
         self.add("machine", **machine)
         kind = self.resolved.kind
         self.add(
@@ -150,8 +154,8 @@ class Attempt:
             how=self.options.model_dump(mode="json") | self.where.granted,
             argv=provenance.masked_argv(sys.argv),
             pid=pid,
-            pid_started=provenance.pid_start(pid),
-            boot_id=provenance.boot_id(),
+            pid_started=pid_start(pid),
+            boot_id=boot_id(),
             started_at=utc_now(),
             checked_in_at=utc_now(),
             next_check_in_seconds=PROMISE_SECONDS,
@@ -291,3 +295,59 @@ class Heart(threading.Thread):
         self._end.set()
         if self.is_alive():
             self.join(timeout=60)
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """How a run stands after an attempt."""
+
+    run_id: UUID
+    kind: str
+    units: int
+    missing_before: int
+    missing: int
+    attempt_id: UUID | None  # None: it was complete, nothing was done
+    state: str  # complete, partial
+    interrupted: bool = False
+
+
+def run(
+    kind: Kind,
+    spec: Spec,
+    options: ExecutionOptions,
+    database: Database,
+    store: Store,
+    *,
+    given: tuple[str, ...] = (),
+    on_start: Callable[[ResolvedSpec, int], None] = lambda resolved, missing: None,
+    on_begun: Callable[[UUID], None] = lambda run_id: None,
+    on_progress: Progress = lambda fraction, text: None,
+) -> RunReport:
+    """Do what is missing of this spec's run. A finished spec does nothing.
+
+    `on_start` is called before anything is written, `on_begun` once the registry has the run.
+    Raises what the kind raises; the attempt is then recorded as failed, and complete units stay.
+    """
+    inputs = Inputs(database, store)
+    ingest(database, store)
+    mark_dead(database)
+    resolved = resolve(kind, spec, inputs)
+    missing = missing_units(inputs, resolved)
+    if not missing:
+        return RunReport(resolved.run_id, kind.name, resolved.units, 0, 0, None, "complete")
+    check(resolved, options, inputs)
+    on_start(resolved, len(missing))
+    keep(resolved.spec, inputs)
+    attempt = Attempt(resolved, options, inputs, given, missing, on_progress)
+    interrupted = attempt.go(lambda: on_begun(resolved.run_id))
+    left = missing_units(inputs, resolved)
+    return RunReport(
+        resolved.run_id,
+        kind.name,
+        resolved.units,
+        len(missing),
+        len(left),
+        attempt.id,
+        "partial" if left else "complete",
+        interrupted,
+    )

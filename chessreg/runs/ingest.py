@@ -16,11 +16,19 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from sqlalchemy import LargeBinary, Table, Uuid, insert, select, text, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import (
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    InterfaceError,
+    ProgrammingError,
+    StatementError,
+)
 from sqlalchemy.orm import Session
 
-from chessreg.errors import ChessregError
+from chessreg.errors import DAMAGE, ChessregError, first_line
 from chessreg.registry import tables
+from chessreg.registry.admission import admit
 from chessreg.registry.database import Database
 from chessreg.registry.engines import RegistryError, SchemaError
 from chessreg.registry.identity import new_id
@@ -85,7 +93,12 @@ def one(database: Database, store: Store, fragment: Fragment, report: IngestRepo
         with database.write() as session:
             if database.dialect == "postgresql":
                 session.execute(text("select pg_advisory_xact_lock(hashtext('chessreg ingest'))"))
-            take_in(session, fragment, rows, taken)
+            try:
+                take_in(session, fragment, rows, taken)
+            except Exception as error:
+                if of_rows(error, database.dialect):
+                    raise ChessregError(f"its rows cannot be read: {first_line(error)}") from error
+                raise
     except (RegistryError, SchemaError):
         raise
     except IntegrityError as error:
@@ -99,6 +112,14 @@ def one(database: Database, store: Store, fragment: Fragment, report: IngestRepo
         for name in ("fragments", "rows", "repeated", "conflicts"):
             setattr(report, name, getattr(report, name) + getattr(taken, name))
         mark_ingested(store, fragment, keep=any(family != "check_in" for family, _ in rows))
+
+
+def of_rows(error: Exception, dialect: str) -> bool:
+    """Whether an error says that rows hold what their tables cannot, and nothing of the database itself."""
+    if isinstance(error, DBAPIError):
+        refused = (DataError, ProgrammingError, *((InterfaceError,) if dialect == "sqlite" else ()))
+        return isinstance(error, refused)
+    return isinstance(error, (StatementError, *DAMAGE)) and not isinstance(error, ChessregError)
 
 
 def take_in(session: Session, fragment: Fragment, rows: list[tuple[str, dict[str, Any]]], report: IngestReport) -> None:
@@ -145,7 +166,7 @@ def check_in(session: Session, row: dict[str, Any]) -> None:
 
 def take_rows(session: Session, by_table: dict[str, list[dict[str, Any]]], report: IngestReport) -> None:
     """Typed rows by table: results of units that are complete here already are compared, everything else goes in."""
-    complete = units_here(session, by_table.get("unit_range", []))
+    complete = units_here(session, by_table)
     parents_first = [table.name for table in tables.Base.metadata.sorted_tables]
     for name in sorted(by_table.keys() - set(UPDATES), key=parents_first.index):
         if name in RESULT_TABLES:
@@ -172,13 +193,25 @@ def typed(table: Table, row: dict[str, Any]) -> dict[str, Any]:
         elif value is not None and isinstance(kind, LargeBinary):
             value = bytes(value)
         values[key] = value
+    if table.name not in RESULT_TABLES:
+        admit(table, [values])
     return values
 
 
-def units_here(session: Session, ranges: list[dict[str, Any]]) -> set[tuple[UUID, int]]:
-    """Of the units in these ranges, those that the registry already has."""
+def units_here(session: Session, by_table: Mapping[str, list[dict[str, Any]]]) -> set[tuple[UUID, int]]:
+    """Of the units in a fragment's ranges, those that the registry already has.
+
+    Raises ChessregError for units that a run has not.
+    """
     by_run: dict[UUID, set[int]] = defaultdict(set)
-    for row in ranges:
+    planned_of = {row["id"]: row["units"] for row in by_table.get("run", [])}
+    for row in by_table.get("unit_range", []):
+        here = session.scalar(select(tables.Run.units).where(tables.Run.id == row["run_id"]))
+        planned = planned_of.get(row["run_id"]) if here is None else here
+        if planned is None:
+            continue  # the database says that its run has not arrived
+        if not 0 <= row["start"] < row["stop"] <= planned:
+            raise ChessregError(f"units {row['start']} to {row['stop']} are none of this run's {planned}")
         by_run[row["run_id"]].update(range(row["start"], row["stop"]))
     return {
         (run_id, unit)

@@ -10,7 +10,6 @@ An input reference means the same on every machine. It is one of
 from __future__ import annotations
 
 import re
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,14 +22,25 @@ from chessreg.registry import names, tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import uuid_of
 from chessreg.runs import transfer
+from chessreg.runs.spec import clipped
 
 if TYPE_CHECKING:
-    from chessreg.games.dataset import Games
+    from chessreg.encodings import Encoding
+    from chessreg.games.dataset import Games, Part
     from chessreg.games.positions import Positions
-    from chessreg.games.split import Part
     from store import Store
 
-REFERENCE = re.compile(r"^(sha256:[0-9a-f]{64}|run:[0-9a-f]{64}(/\S+)?|dataset:[0-9a-f]{64}(\[[^\]]*\])?)$")
+REFERENCE = re.compile(
+    r"(?P<form>sha256|run|dataset):[0-9a-f]{64}(?P<more>(?<=run:.{64})/[^\s/]+|(?<=dataset:.{64})\[\d+,[0-9.e+-]+,[0-9.e+-]+\])?"
+)
+FORMS = {  # of the references to a noun; of all others, which are runs, `run`
+    "dataset": ("dataset",),
+    "checkpoint": ("sha256", "run"),
+    "book": ("sha256",),
+    "results": ("sha256",),
+    "probe-file": ("sha256",),
+    "vector-file": ("sha256",),
+}
 
 CONTENT = ("results", "probe-file", "vector-file")  # files of others that are known by their bytes alone
 IMPORTED = "imported-"  # how the kinds begin that bring in what a kind would make; their runs can stand in its place
@@ -51,6 +61,18 @@ class Located:
     run_id: UUID | None = None
 
 
+def users_file(name: str) -> Path:
+    """Raises NotFoundError for what is no file."""
+    path = Path(name).expanduser()
+    try:
+        is_file, is_folder = path.is_file(), path.is_dir()
+    except OSError as error:
+        raise NotFoundError(f"{clipped(name)}: {error.strerror}") from error
+    if not is_file:
+        raise NotFoundError(f"{path} is a folder, not a file" if is_folder else f"{clipped(name)} does not exist")
+    return path
+
+
 def with_weights(checkpoint: tables.Checkpoint, name: str) -> tables.Checkpoint:
     """The checkpoint. Raises BadInputError for an external model, of which only games are here."""
     if checkpoint.artefact is None:
@@ -59,6 +81,17 @@ def with_weights(checkpoint: tables.Checkpoint, name: str) -> tables.Checkpoint:
             "chessreg import checkpoint FILE brings weights in",
         )
     return checkpoint
+
+
+_VERIFIED: set[tuple[Path, str]] = set()
+
+
+def verified(store: Store, digest: str) -> None:
+    """Compare an artefact's bytes with its digest, once in a process. Raises CorruptError naming the file."""
+    key = (store.root, digest)
+    if key not in _VERIFIED:
+        store.verify(digest)
+        _VERIFIED.add(key)
 
 
 class Inputs:
@@ -71,9 +104,12 @@ class Inputs:
     # -- from names to references ---------------------------------------------------------------------------------
 
     def reference(self, noun: str, name: str) -> str:
-        """The reference behind a name or an id. A reference is returned as it is."""
-        if REFERENCE.match(name):
-            return name
+        """The reference behind a name or an id. A reference to something of this noun is returned as it is."""
+        if match := REFERENCE.fullmatch(name):
+            expected = FORMS.get(noun, ("run",))
+            if match["form"] in expected:
+                return name
+            raise BadInputError(f"{name[:40]}… is no {noun.removeprefix('run:')}", f"{expected[0]}:… would be one")
         if noun == "dataset":
             return self._dataset_reference(name)
         if noun == "checkpoint":
@@ -112,20 +148,16 @@ class Inputs:
             return f"run:{run.spec_hash}/{output}"
 
     def _file_reference(self, kind: str, name: str) -> str:
-        """A file of the user's, kept in the store and named by its content."""
-        path = Path(name).expanduser()
-        if not path.is_file():
-            raise NotFoundError(f"{name} does not exist")
-        return f"sha256:{self.store.add(path, kind).digest}"
+        """A book of openings, named by its content. It is lent to the store until the run begins (`resolve.keep`)."""
+        from chessreg.games.openings import Book
+
+        path = users_file(name)
+        Book.read(path).check()
+        return f"sha256:{self.store.lend(path, kind)}"
 
     def _content_reference(self, kind: str, name: str) -> str:
         """The same for a file that is known by its bytes alone, whatever it is called."""
-        path = Path(name).expanduser()
-        if not path.is_file():
-            raise NotFoundError(f"{name} does not exist")
-        with self.store.stage(kind) as folder:
-            shutil.copyfile(path, folder / kind)
-            return f"sha256:{self.store.publish(folder).digest}"
+        return f"sha256:{self.store.lend(users_file(name), kind, name=kind)}"
 
     def _run_reference(self, kind: str, name: str) -> str:
         """`kind` is the run's, or `run` for a run of any kind."""
@@ -145,15 +177,18 @@ class Inputs:
         """An artefact, or a group of activations (`array` is its name), that is registered.
 
         One whose bytes are not here is pulled from a place that is known to have them. Raises NotFoundError naming the
-        machines that do, when this one reaches none of these places.
+        machines that do, when this one reaches none of these places; CorruptError when an artefact's bytes are not
+        those that were published.
         """
         what = f"{field} of run {run_id.hex[-6:]}" if run_id else f"{field} {digest[:8]}"
         item = transfer.Item(digest, what, 0, array)
         if not item.here(self.store):
             transfer.pull(self.database, self.store, [item])
-        path = self.store.arrays / array if array is not None else self.store.path(digest)
+        path = self.store.array(array) if array is not None else self.store.path(digest)
+        if array is None:  # an array compares its chunks as they are read
+            verified(self.store, digest)
         found = Located(reference, digest, path, run_id)
-        self.read[field, digest] = found
+        self.read.setdefault((field, digest), found)  # of two parts of one dataset, the one that was asked for first
         return found
 
     def run(self, reference: str, kind: str | None = None, complete: bool = True) -> tables.Run:
@@ -204,6 +239,13 @@ class Inputs:
             session.expunge(row)
         return row
 
+    def encoding(self, reference: str) -> Encoding:
+        """How chess is written for a checkpoint; of one that reads prompts its bytes must be here."""
+        from chessreg.encodings import encoding, prompts
+
+        name = self.checkpoint_row(reference).tokenizer
+        return encoding(name, self.checkpoint(reference)[1] if name.startswith(prompts.PREFIX) else None)
+
     def dataset(self, reference: str, field: str = "dataset") -> tuple[Games, Part | None]:
         """The games of a dataset reference, and the part it names (None: all of them). BadInputError for positions."""
         from chessreg.games.dataset import Games
@@ -220,7 +262,7 @@ class Inputs:
 
     def items(self, reference: str, field: str = "dataset") -> tuple[Games | Positions, Part | None]:
         """The same of a dataset of either."""
-        from chessreg.games.report import POSITIONS_FILE
+        from chessreg.games.dataset import POSITIONS_FILE
 
         folder, _ = self._dataset(reference, field)
         if (folder / POSITIONS_FILE).is_file():
@@ -229,7 +271,7 @@ class Inputs:
 
     def _dataset(self, reference: str, field: str) -> tuple[Path, Part | None]:
         """The folder of a dataset reference, and the part it names."""
-        from chessreg.games.split import Part
+        from chessreg.games.dataset import Part
 
         match = re.fullmatch(r"dataset:([0-9a-f]{64})(?:\[(\d+),([^,]+),([^\]]+)\])?", reference)
         if match is None:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import BaseModel
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.named import Registry
+from chessreg.named import Registry, checked_name
+from chessreg.runs import trust
 from chessreg.runs.spec import ExecutionOptions, Spec
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from chessreg.runs.task import Task
 
 RESULT_TABLES = ("score", "trial", "game", "illegal_attempt", "rating", "prediction", "metric_point", "statistic")
-FAMILIES = RESULT_TABLES  # its earlier name
 # Earlier names of a kind's attributes, still accepted.
 EARLIER = {"families": "tables", "detail": "columns", "how": "options", "frames": "board_views"}
 
@@ -148,6 +148,7 @@ def in_module(module: Any) -> list[type[Kind]]:
 
 def checked(found: type[Kind]) -> Kind:
     """An instance, after the checks that save a user's kind from failing late."""
+    checked_name("a kind", found.name)
     tables = getattr(found, "tables", ())
     unknown = set(tables) - set(RESULT_TABLES)
     if unknown or not tables:
@@ -167,33 +168,54 @@ def checked(found: type[Kind]) -> Kind:
 
 
 def load_file(reference: str) -> Kind:
-    """The kind `./file.py:CLASS` (the class may be left out when the file defines one kind)."""
-    path_text, _, name = reference.partition(".py")
-    path = Path(path_text + ".py").expanduser().resolve()
-    if not path.is_file():
-        raise NotFoundError(f"{path} does not exist")
+    """The kind `./file.py:CLASS` that a person names here (the class may be left out when the file defines one kind).
+
+    Naming a file trusts it. Raises NotFoundError, BadInputError, NotTrustedError for a file in a store.
+    """
+    path, name = file_and_class(reference)
+    path, content = trust.read(path)
+    trust.named(path, trust.digest_of(content))
+    return in_file(path, content, name)
+
+
+def load_trusted(reference: str) -> Kind:
+    """The same of a file that nobody names here, such as the one that a registry says a run was made with.
+
+    Raises NotTrustedError unless its bytes are trusted (`runs.trust`).
+    """
+    path, name = file_and_class(reference)
+    return in_file(*trust.check(path), name)
+
+
+def file_and_class(reference: str) -> tuple[Path, str]:
+    path, _, name = reference.partition(".py")
+    return Path(path + ".py"), name.removeprefix(":")
+
+
+def in_file(path: Path, content: bytes, name: str) -> Kind:
+    """The kind of this name in a file of these bytes. They and nothing else are run: no compiled code beside them."""
     module_name = FILE_MODULES + path.stem
-    module = sys.modules.get(module_name)
-    if module is None or getattr(module, "__file__", None) != str(path):
+    module, digest = sys.modules.get(module_name), trust.digest_of(content)
+    if module is None or (module.__file__, vars(module).get("__digest__")) != (str(path), digest):
         spec = importlib.util.spec_from_file_location(module_name, path)
         assert spec
-        assert spec.loader
         module = importlib.util.module_from_spec(spec)
+        vars(module)["__digest__"] = digest
         sys.modules[module_name] = module
         try:
-            spec.loader.exec_module(module)
+            exec(compile(content, str(path), "exec", dont_inherit=True), vars(module))
         except ChessregError:
+            del sys.modules[module_name]
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             del sys.modules[module_name]
             raise BadInputError(f"{path} fails to import: {error!r}") from error
     kinds = {kind.__name__: kind for kind in in_module(module)}
-    wanted = name.removeprefix(":")
-    if wanted and wanted not in kinds:
-        raise NotFoundError(f"{path} defines no kind {wanted}", f"it defines {', '.join(kinds) or 'none'}")
-    if not wanted and len(kinds) != 1:
-        raise BadInputError(f"{path} defines {len(kinds)} kinds", f"say which: {reference}:CLASS")
-    return checked(kinds[wanted] if wanted else next(iter(kinds.values())))
+    if name and name not in kinds:
+        raise NotFoundError(f"{path} defines no kind {name}", f"it defines {', '.join(kinds) or 'none'}")
+    if not name and len(kinds) != 1:
+        raise BadInputError(f"{path} defines {len(kinds)} kinds", f"say which: {path}:CLASS")
+    return checked(kinds[name] if name else next(iter(kinds.values())))
 
 
 def kinds() -> Registry[Kind]:
@@ -214,21 +236,62 @@ def kinds() -> Registry[Kind]:
 
 
 def kind(reference: str) -> Kind:
-    """The kind of this name, of a file `./my_kind.py:MyKind`, or of a recorded source `module:CLASS`."""
+    """The kind that a person names here: by its name, its file `./my_kind.py:MyKind`, or `module:CLASS`.
+
+    What a registry says goes to `recorded` instead: this one imports what it is told to.
+    """
     if ".py" in reference:
         return load_file(reference)
     if ":" in reference:
         module, _, name = MOVED.get(reference, reference).partition(":")
         try:
-            return checked(getattr(importlib.import_module(MOVED.get(module, module)), name))
-        except (ImportError, AttributeError) as error:
+            found = getattr(importlib.import_module(MOVED.get(module, module)), name)
+        except (ImportError, AttributeError, ValueError) as error:
             raise NotFoundError(f"kind {reference} cannot be loaded", str(error)) from error
+        if not (inspect.isclass(found) and issubclass(found, Kind)):
+            raise NotFoundError(f"{reference} is no kind of experiment")
+        return checked(found)
     words = reference.replace("-", "_").partition("_")
     for module in dict.fromkeys(("".join(words), words[0])):
-        for found in in_room(module):
-            if found.name == reference:
-                return checked(found)
+        for cls in in_room(module):
+            if cls.name == reference:
+                return checked(cls)
     return kinds()[reference]
+
+
+def recorded(source: str, read_only: bool = False) -> Kind:
+    """The kind of a source `module:CLASS` or `/path/file.py:CLASS` that a registry or a job's order holds.
+
+    These are data, perhaps of others: only our own kinds, those that are installed (entry points `chessreg.kinds`) and
+    those that this process has imported are taken by a module's name, and files only when they are trusted;
+    `read_only`: files never. Raises NotTrustedError with the command that helps, NotFoundError.
+    """
+    if ".py" in source:
+        if read_only:
+            raise trust.NotTrustedError(
+                f"the kind in {source.partition('.py')[0]}.py is not loaded where nothing is to be changed",
+                "without --read-only a file that is trusted is (chessreg trust --list)",
+            )
+        return load_trusted(source)
+    module, _, name = MOVED.get(source, source).partition(":")
+    for cls in installed_in(MOVED.get(module, module)):
+        if cls.__name__ == name:
+            return checked(cls)
+    raise NotFoundError(
+        f"the kind {source} is not installed here, and is not imported for a registry's word",
+        "install the package that has it (entry point chessreg.kinds); its rows can be queried without it",
+    )
+
+
+def installed_in(module: str) -> list[type[Kind]]:
+    """Kinds that this module defines or exports, of those that are ours, installed, or imported already."""
+    if module == OWN or module.startswith(f"{OWN}."):
+        return in_room(module.removeprefix(OWN).removeprefix(".").partition(".")[0])
+    package = module.partition(".")[0]
+    points = [point for point in entry_points(group="chessreg.kinds") if point.module.partition(".")[0] == package]
+    imported = getattr(sys.modules.get(module), "__dict__", {})
+    found = [*(point.load() for point in points), *imported.values()]
+    return [value for value in found if inspect.isclass(value) and issubclass(value, Kind)]
 
 
 def in_room(module: str) -> list[type[Kind]]:
@@ -239,8 +302,10 @@ def in_room(module: str) -> list[type[Kind]]:
     return in_module(importlib.import_module(name))
 
 
-def of_spec(spec: Spec, reference: str | None = None) -> Kind:
+def of_spec(spec: Spec, reference: str | Kind | None = None) -> Kind:
     """The kind whose spec this is, or the one of that reference. Raises NotFoundError when there is none."""
+    if isinstance(reference, Kind):
+        return reference
     if reference:
         return kind(reference)
     room = type(spec).__module__.removeprefix(f"{OWN}.").partition(".")[0]

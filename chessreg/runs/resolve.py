@@ -9,11 +9,12 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from chessreg.errors import BadInputError
+from chessreg.models import devices
 from chessreg.registry.identity import digest_of, uuid_of
 from chessreg.registry.run_state import complete_units
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Kind
-from chessreg.runs.spec import Spec, hashed, reference_of
+from chessreg.runs.spec import ExecutionOptions, Spec, hashed, reference_of
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -71,13 +72,38 @@ def references(settings: Any) -> dict[str, str]:
     return found
 
 
+MOST_UNITS = 10_000_000  # of one run: lists of units are held in memory
+
+
 def resolve(kind: Kind, spec: Spec, inputs: Inputs) -> ResolvedSpec:
     """Resolve, count the units, hash. Raises what the inputs raise when one of them is not there."""
-    spec, spec_hash = identified(kind, spec, inputs)
+    return counted(kind, *identified(kind, spec, inputs), inputs)
+
+
+def counted(kind: Kind, spec: Spec, spec_hash: str, inputs: Inputs) -> ResolvedSpec:
+    """A spec that is identified, with its units. Raises BadInputError when they are none, or too many for one run."""
     units = kind.units(spec, inputs)
     if units < 1:
         raise BadInputError(f"this {kind.name} has nothing to do", "its inputs yield no units")
+    if units > MOST_UNITS:
+        raise BadInputError(
+            f"this {kind.name} has {units:,} units, one run has {MOST_UNITS:,} at most", "lower --games, or make parts"
+        )
     return ResolvedSpec(kind, spec, spec_hash, units + (kind.reduce is not None))
+
+
+def check(resolved: ResolvedSpec, options: ExecutionOptions | None, inputs: Inputs) -> None:
+    """Raise for what the work would only miss later. `options` are those of work on this machine, None elsewhere."""
+    if options is not None:
+        devices.check(options.device, options.threads)
+    resolved.kind.check(resolved.spec, inputs)
+
+
+def keep(spec: Spec, inputs: Inputs) -> None:
+    """Publish the files of the user's that a resolved spec names: its run is about to be recorded."""
+    for reference in references(spec).values():
+        if reference.startswith("sha256:"):
+            inputs.store.keep(reference.removeprefix("sha256:"))
 
 
 def missing_units(inputs: Inputs, resolved: ResolvedSpec) -> list[int]:

@@ -1,12 +1,21 @@
-"""Specs, which decide a result and are hashed, and execution options, which do not and are recorded per attempt."""
+"""Specs, which decide a result and are hashed; execution options, which do not and are recorded per attempt.
+
+Both also as data: `Setting` describes each field once, for command line, dry run and launch form.
+"""
 
 from __future__ import annotations
 
+import re
+import types
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails, PydanticUndefined
+
+from chessreg.errors import BadInputError
 
 
 @dataclass(frozen=True)
@@ -31,8 +40,62 @@ class Stored:
     name: str
 
 
+@dataclass(frozen=True)
+class AtMost:
+    """Marks the largest value of a number, with the reason. It is checked, and not part of the recorded schema."""
+
+    value: int
+    why: str
+
+    def refuse(self, value: Any) -> None:
+        if value is not None and value > self.value:
+            raise ValueError(f"at most {self.value:,}: {self.why}")
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """Marks a list that names nothing twice. It is checked, and not part of the recorded schema."""
+
+    def refuse(self, value: Any) -> None:
+        for place, item in enumerate(value):
+            if item in value[:place]:
+                raise ValueError(f"{item!r} is there twice")
+
+
+@dataclass(frozen=True)
+class Share:
+    """Marks a number from 0 to less than 1. It is checked, and not part of the recorded schema."""
+
+    def refuse(self, value: Any) -> None:
+        if not 0 <= value < 1:
+            raise ValueError("at least 0 and less than 1")
+
+
+Plies = Annotated[int, AtMost(17_697, "no game of chess is longer")]  # 8,848.5 moves under the 75-move rule
+Moves = Annotated[int, AtMost(8_849, "no game of chess is longer")]
+
+Layers = Annotated[tuple[int, ...], Distinct()]
+Processes = Annotated[int, AtMost(1024, "more only wait for each other")]
+Beta = Annotated[float, Share()]
+
+LARGEST = 2**63 - 1  # a whole number that a column and JSON hold
+LARGEST_FLOAT = 3e38  # weights and activations are no wider than float32
+LONGEST = 10_000  # characters of a text
+MOST = 10_000  # values of a list
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # not tab and line feed: moves may be pasted
+
+
 class Settings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+    @field_validator("*")
+    @classmethod
+    def _is_sensible(cls, value: Any, info: ValidationInfo) -> Any:
+        refuse_extremes(value)
+        for mark in marks_of(cls.model_fields[str(info.field_name)]):
+            if isinstance(mark, (AtMost, Distinct, Share)):
+                mark.refuse(value)
+        return value
 
     @model_validator(mode="before")
     @classmethod
@@ -60,10 +123,15 @@ DatasetRef = Annotated[str, Ref("dataset")]
 CheckpointRef = Annotated[str, Ref("checkpoint")]
 
 
+def marks_of(field: FieldInfo) -> list[Any]:
+    """What a field is annotated with, also where it may be None (`CheckpointRef | None` keeps the mark inside)."""
+    inside = [mark for part in get_args(field.annotation) for mark in getattr(part, "__metadata__", ())]
+    return [*field.metadata, *inside]
+
+
 def reference_of(field: FieldInfo) -> Ref | None:
-    """What a field refers to, also where it may be None (`CheckpointRef | None` keeps the mark inside)."""
-    inside = [m for part in get_args(field.annotation) for m in getattr(part, "__metadata__", ())]
-    return next((m for m in (*field.metadata, *inside) if isinstance(m, Ref)), None)
+    """What a field refers to."""
+    return next((mark for mark in marks_of(field) if isinstance(mark, Ref)), None)
 
 
 def stored_name(name: str, field: FieldInfo) -> str:
@@ -90,3 +158,224 @@ def hashed(spec: Settings) -> dict[str, Any]:
         if name in values:
             values[stored_name(name, field)] = values.pop(name)
     return values
+
+
+def refuse_extremes(value: Any) -> None:
+    """Raise ValueError for a value that no setting can mean, alone or in a list."""
+    if isinstance(value, (tuple, list)):
+        if len(value) > MOST:
+            raise ValueError(f"{len(value):,} values, at most {MOST:,} are taken")
+        for item in value:
+            refuse_extremes(item)
+    elif (isinstance(value, int) and abs(value) > LARGEST) or (isinstance(value, float) and abs(value) > LARGEST_FLOAT):
+        raise ValueError("the number is too large")
+    elif isinstance(value, str) and len(value) > LONGEST:
+        raise ValueError(f"{len(value):,} characters, at most {LONGEST:,} are taken")
+    elif isinstance(value, str) and CONTROL.search(value):
+        raise ValueError("it has a control character")
+
+
+YES, NO = "yes", "no"
+WORDS = {"yes": True, "true": True, "on": True, "y": True, "1": True, "no": False, "false": False, "off": False,
+         "n": False, "0": False}  # fmt: skip
+FILES = ("book", "results", "probe-file", "vector-file")  # references that are files of the user's
+Form = Literal["text", "number", "yes or no", "choice", "list", "reference", "references"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting: how it is typed, what it may be, its default and what it means."""
+
+    path: str  # dotted where it is nested
+    form: Form
+    default: Any
+    text: str
+    type: type = str  # of the value, or of one item of a list
+    choices: tuple[str, ...] = ()
+    noun: str = ""  # of a reference: dataset, checkpoint, run, run:KIND, or one of FILES
+    optional: bool = False  # may be None
+    earlier: str = ""  # the path of a renamed field's earlier name
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.path.replace("_", "-")
+
+    @property
+    def needed(self) -> bool:
+        return self.default is PydanticUndefined
+
+    @property
+    def several(self) -> bool:
+        return self.form in ("list", "references")
+
+    @property
+    def picked(self) -> bool:
+        """Whether there is a list to pick a value from."""
+        return bool(self.noun) and self.noun not in FILES
+
+    @property
+    def shown_default(self) -> str:
+        return "" if self.needed else shown(self.default)
+
+    def parsed(self, text: str) -> Any:
+        """The value that a text means; what a number must be is the model's business. Raises ValueError with words."""
+        text = text.strip()
+        if self.optional and text.lower() in ("", "none"):
+            return None
+        if self.form == "yes or no":
+            if text.lower() not in WORDS:
+                raise ValueError("yes or no")
+            return WORDS[text.lower()]
+        if self.form == "choice" and text not in self.choices:
+            raise ValueError(f"one of {', '.join(self.choices)}")
+        if self.form == "references":
+            return tuple(piece.strip() for piece in text.split(",") if piece.strip())
+        if self.form == "list":
+            return () if text.lower() == "none" else several(text, self.type)
+        if not text and self.noun:
+            raise ValueError("it is needed" if self.needed else "a name or an id")
+        return text
+
+
+def settings_of(model: type[BaseModel], prefix: str = "") -> list[Setting]:
+    """The settings of a model in their order, those of nested settings dotted."""
+    found: list[Setting] = []
+    for name, field in model.model_fields.items():
+        kind = bare(field.annotation)
+        if isinstance(kind, type) and issubclass(kind, Settings):
+            found += settings_of(kind, f"{prefix}{name}.")
+        else:
+            earlier = stored_name(name, field)
+            found.append(setting_of(prefix + name, field, prefix + earlier if earlier != name else ""))
+    return found
+
+
+def setting_of(path: str, field: FieldInfo, earlier: str) -> Setting:
+    kind, reference = bare(field.annotation), reference_of(field)
+    default = field.get_default(call_default_factory=True)
+    optional = type(None) in get_args(field.annotation) or default is None
+    several = get_origin(kind) is tuple
+    item = bare(get_args(kind)[0]) if several else kind
+    common: dict[str, Any] = {
+        "path": path,
+        "earlier": earlier,
+        "default": default,
+        "text": field.description or "",
+        "optional": optional,
+        "type": item if item in (int, float, bool) else str,
+    }
+    if reference is not None:
+        return Setting(form="references" if several else "reference", noun=reference.noun, **common)
+    if kind is bool:
+        return Setting(form="yes or no", choices=(YES, NO), **common)
+    if get_origin(kind) is Literal:
+        return Setting(form="choice", choices=tuple(map(str, get_args(kind))), **common)
+    if several:
+        return Setting(form="list", **common)
+    return Setting(form="number" if kind in (int, float) else "text", **common)
+
+
+def bare(annotation: Any) -> Any:
+    """The annotation without Annotated and without `| None`."""
+    while get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    if get_origin(annotation) in (Union, types.UnionType):
+        inner = [a for a in get_args(annotation) if a is not type(None)]
+        return bare(inner[0]) if len(inner) == 1 else str
+    return annotation
+
+
+def several(text: str, item: type) -> tuple[Any, ...]:
+    """The values of a list: `0,2,5-7`, or words `a,b`. Raises ValueError with words.
+
+    >>> several("0,2,5-7", int)
+    (0, 2, 5, 6, 7)
+    """
+    found: list[Any] = []
+    for piece in text.split(",", MOST + 1):
+        low, dash, high = piece.strip().partition("-")
+        try:
+            if item is int and dash and low:
+                found += range(int(low), min(int(high), int(low) + MOST) + 1)
+            elif piece.strip():
+                found.append(item(piece.strip()))
+        except (ValueError, OverflowError):
+            raise ValueError(f"{clipped(text)!r} is not a list of {item.__name__}s such as 0,2,5-7") from None
+        if len(found) > MOST:
+            raise ValueError(f"{clipped(text)!r} is more than {MOST:,} values")
+    return tuple(found)
+
+
+def clipped(text: str) -> str:
+    """A text as messages quote it."""
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def shown(value: Any) -> str:
+    """A value as one would type it in a form."""
+    if isinstance(value, bool):
+        return YES if value else NO
+    if value is None:
+        return "none"
+    if isinstance(value, tuple):
+        return ",".join(map(str, value)) or "none"
+    return str(value)
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as dotted paths."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{key}.")
+        else:
+            found[prefix + key] = value
+    return found
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted paths as nested tables."""
+    found: dict[str, Any] = {}
+    for path, value in values.items():
+        *tables, last = path.split(".")
+        place = found
+        for table in tables:
+            place = place.setdefault(table, {})
+        place[last] = value
+    return found
+
+
+def merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """`over` on top of `base`, nested settings merged."""
+    result = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, dict) and isinstance(result.get(key), dict)
+        result[key] = merged(result[key], value) if both else value
+    return result
+
+
+def build(model: type[Any], values: dict[str, Any]) -> Any:
+    """The settings object. Raises BadInputError with every complaint at once, named as options."""
+    try:
+        return model(**values)
+    except ValidationError as error:
+        complaints = [f"{flag_at(e['loc'])}: {said_of(e)}" for e in error.errors(include_url=False)]
+        listed = "; ".join(dict.fromkeys(complaints[:COMPLAINTS]))
+        more = f"; and {len(complaints) - COMPLAINTS:,} more" if len(complaints) > COMPLAINTS else ""
+        raise BadInputError(listed + more, "add --help to see every setting") from error
+
+
+COMPLAINTS = 5  # that one message lists
+
+
+def flag_at(path: Sequence[int | str]) -> str:
+    return "--" + ".".join(str(p) for p in path if isinstance(p, str)).replace("_", "-")
+
+
+def said_of(error: ErrorDetails) -> str:
+    """One complaint of pydantic's; words of our own as they are."""
+    ours = error.get("ctx", {}).get("error")
+    return str(ours) if isinstance(ours, ValueError) else error["msg"].lower()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -14,7 +14,8 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from chessreg.errors import ChessregError
-from chessreg.registry import provenance
+from chessreg.named import checked_name
+from chessreg.registry.machine import this_machine
 from chessreg.registry.tables.types import utc_now
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.resolve import ResolvedSpec
@@ -37,7 +38,11 @@ class Stop(Exception):
 
 
 class Task(Generic[S, Options]):
-    """One attempt's share of a run. Rows of a unit are held back until `done(unit)`; then they go out together."""
+    """One attempt's share of a run.
+
+    Rows of a unit, results as well as what the unit made, are held back until `done(unit)`. Then they and the word that
+    the unit is complete go out together: wherever the process is killed, a fragment has all of them or none.
+    """
 
     def __init__(
         self,
@@ -58,6 +63,7 @@ class Task(Generic[S, Options]):
         self.fraction, self.doing = 0.0, ""  # how far it is; the heart says it at the next check-in
         self._writer, self._after_flush, self._on_progress = writer, after_flush, on_progress
         self._held: dict[int, list[tuple[str, dict[str, Any]]]] = defaultdict(list)
+        self._complete: set[int] = set()
         self._rows = 0
         self._flushed = time.monotonic()
 
@@ -78,29 +84,52 @@ class Task(Generic[S, Options]):
     # -- handing back ---------------------------------------------------------------------------------------------
 
     def emit(self, table: str, unit: int, detail: BaseModel | None = None, **columns: Any) -> None:
-        """One result row of `unit`. `detail` holds the kind's extra columns of this result table."""
+        """One result row of `unit`. `detail` holds the kind's extra columns of this result table.
+
+        Raises ChessregError for another kind's result table, and for a unit that is done: such a row would be lost.
+        """
         if table not in self.kind.tables:
             raise ChessregError(f"kind {self.kind.name} emits a {table} row, which is not among its result tables")
+        if unit in self._complete:
+            raise ChessregError(f"kind {self.kind.name} emits a {table} row of unit {unit} after it was done")
         row = {"run_id": self.run_id, "unit": unit, "attempt_id": self.attempt_id, **columns}
         if detail is not None:
             row["detail"] = detail.model_dump(mode="json")
         self._held[unit].append((table, row))
 
-    def record(self, table: str, **columns: Any) -> None:
-        """An entity row (probe, vector, match, intervention, engine, …): what results refer to."""
+    def record(self, table: str, *, of_unit: int | None = None, **columns: Any) -> None:
+        """An entity row (probe, vector, match, intervention, engine, …): what results refer to.
+
+        One that a unit made is held back with that unit's rows: it has a column `unit`, or `of_unit` says so. All
+        others (an engine, an intervention, a match) are the same in every attempt, and go out at once.
+        """
+        unit = columns.get("unit") if of_unit is None else of_unit
+        if unit is not None:
+            self._held[unit].append((table, columns))
+            return
         self._writer.add(table, plain(columns))
         self._rows += 1
 
-    def done(self, unit: int) -> None:
-        """Unit `unit` is complete: its rows count from now on."""
-        for table, row in self._held.pop(unit, []):
-            self._writer.add(table, plain(row))
-            self._rows += 1
-        self._writer.add(
-            "unit_range",
-            plain({"run_id": self.run_id, "start": unit, "stop": unit + 1, "attempt_id": self.attempt_id}),
-        )
-        self.units_done += 1
+    def done(self, *units: int) -> None:
+        """These units are complete: their rows count from now on, all of them together or, after a crash, none.
+
+        Units that one thing holds (the group of a cache) are said in one call. Raises ChessregError for a unit that is
+        done already, StoreError for a row that cannot be written; then none of these units counts.
+        """
+        if again := self._complete.intersection(units):
+            raise ChessregError(f"kind {self.kind.name} says twice that unit {min(again)} is done")
+        with self._writer.together() as rows:
+            for unit in units:
+                for table, row in self._held.get(unit, ()):
+                    rows.add(table, plain(row))
+            for start, stop in ranges(units):
+                span = {"run_id": self.run_id, "start": start, "stop": stop, "attempt_id": self.attempt_id}
+                rows.add("unit_range", plain(span))
+        self._rows += len(rows.lines)
+        for unit in units:
+            self._held.pop(unit, None)
+        self._complete.update(units)
+        self.units_done += len(units)
         self.progress(self.units_done / max(len(self.units), 1), "")
 
     def progress(self, fraction: float, text: str) -> None:
@@ -124,31 +153,48 @@ class Task(Generic[S, Options]):
 
         >>> with task.output("layer-3", unit=3, kind="probe") as folder: ...   # doctest: +SKIP
         """
+        checked_name("an output", name)
         with self.store.stage(kind) as folder:
             yield folder
             artefact = self.store.publish(folder)
-        self.record_artefact(artefact, kind)
+        self.record_artefact(artefact, kind, of_unit=unit)
         self.record("output", run_id=self.run_id, name=name, unit=unit, digest=artefact.digest)
         self.last_output = artefact
 
-    def record_artefact(self, artefact: Artefact, kind: str) -> None:
+    def record_artefact(self, artefact: Artefact, kind: str, *, of_unit: int | None = None) -> None:
         """The rows of an artefact that is in the store: what it is, and that it is on this machine."""
         self.record(
             "artefact",
+            of_unit=of_unit,
             digest=artefact.digest,
             kind=kind,
             bytes=artefact.bytes,
             state="complete",
             created_at=utc_now(),
         )
-        machine = provenance.this_machine()["id"]
         self.record(
             "artefact_location",
+            of_unit=of_unit,
             digest=artefact.digest,
             uri=str(artefact.path),
-            machine_id=machine,
+            machine_id=this_machine()["id"],
             verified_at=utc_now(),
         )
+
+
+def ranges(units: Iterable[int]) -> list[tuple[int, int]]:
+    """The same units as ranges [start, stop), in order.
+
+    >>> ranges([3, 0, 1, 4, 9])
+    [(0, 2), (3, 5), (9, 10)]
+    """
+    found: list[tuple[int, int]] = []
+    for unit in sorted(units):
+        if found and unit == found[-1][1]:
+            found[-1] = (found[-1][0], unit + 1)
+        else:
+            found.append((unit, unit + 1))
+    return found
 
 
 def plain(row: dict[str, Any]) -> dict[str, Any]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import shlex
 import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -12,15 +15,18 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.registry import lineage, names, provenance, tables
+from chessreg.registry import lineage, names, tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import uuid_of
+from chessreg.registry.machine import this_machine
 from chessreg.registry.tables.types import utc_now
+from chessreg.runs import trust
 from store.errors import StoreError
+from store.files import fsync_path
 
 if TYPE_CHECKING:
     from store import Store
-    from store.places import Place
+    from store.places import Place, Source
 
 
 CACHE = "cache"  # the kind of artefact rows that stand for groups of activations
@@ -35,10 +41,18 @@ class Item:
     bytes: int
     array: str | None = None
 
+    @property
+    def key(self) -> str:
+        """Its folder, relative to the root of a store."""
+        return f"arrays/{self.array}" if self.array is not None else f"artefacts/{self.digest[:2]}/{self.digest}"
+
     def here(self, store: Store) -> bool:
-        if self.array is not None:
-            return (store.arrays / self.array / "zarr.json").is_file()
-        return store.exists(self.digest)
+        try:
+            if self.array is not None:
+                return (store.array(self.array) / "zarr.json").is_file()
+            return store.exists(self.digest)
+        except StoreError:  # no name of an array, no digest: whoever asks for its bytes is told so
+            return False
 
 
 @dataclass
@@ -98,6 +112,7 @@ def wanted(database: Database, references: Iterable[str], *, inputs: bool) -> li
 def push(database: Database, store: Store, place: Place, wanted: Iterable[Item]) -> Transfer:
     """Copy what is here to a place, and record that it is there. Raises NotFoundError for bytes that are not here."""
     done = Transfer()
+    trust.name_place(place)
     for item in wanted:
         there = place.has_array(item.array) if item.array is not None else place.has_artefact(item.digest)
         if there:
@@ -121,55 +136,84 @@ def pull(database: Database, store: Store, wanted: Iterable[Item], place: Place 
     Raises NotFoundError naming the machines that have the bytes, when none of these places is reached from here.
     """
     done = Transfer()
+    if place is not None:
+        trust.name_place(place)
     for item in wanted:
         if item.here(store):
             done.there.append(item)
+            where = store.array(item.array) if item.array is not None else store.path(item.digest)
+            if not known_at(database, item, str(where)):  # an earlier pull ended before it could say so
+                fsync_path(where.parent)
+                located(database, item, str(where))
             continue
-        if place is not None and fetched(store, item, place):
-            pass
-        elif not any(fetched(store, item, found) for found in places_of(database, item)):
-            raise NotFoundError(*nowhere(database, item))
+        refused: list[StoreError] = []
+        places = itertools.chain([place] if place is not None else [], places_of(database, item, refused))
+        if not any(fetched(store, item, found, refused) for found in places):
+            raise refused[0] if refused else NotFoundError(*nowhere(database, item))
         done.moved.append(item)
-        here = store.arrays / item.array if item.array is not None else store.path(item.digest)
+        here = store.array(item.array) if item.array is not None else store.path(item.digest)
         located(database, item, str(here))
     return done
 
 
-def fetched(store: Store, item: Item, place: Place) -> bool:
-    """Whether the item came from this place. Damaged bytes are refused there, and another place may have them whole."""
+def fetched(store: Store, item: Item, place: Place, refused: list[StoreError]) -> bool:
+    """Whether the item came from this place. Damaged bytes are refused there, and another place may have them whole:
+    why they were is noted in `refused`."""
     try:
-        if item.array is not None:
-            if place.has_array(item.array):
-                place.get_array(store, item.array, item.digest)
-                return True
-        elif place.has_artefact(item.digest):
-            place.get_artefact(store, item.digest)
+        if place.has_array(item.array) if item.array is not None else place.has_artefact(item.digest):
+            fetch(store, item, place)
             return True
     except StoreError as error:
         if store.read_only or "disk is full" in error.message:
             raise
+        refused.append(error)
     return False
 
 
-def places_of(database: Database, item: Item) -> Iterator[Place]:
-    """The places where an item is known to be and that this machine reaches."""
+def fetch(store: Store, item: Item, source: Source) -> None:
+    """Copy an item from a source unless it is here. Raises NotInStoreError, or CorruptError for damaged bytes."""
+    if item.here(store):
+        return
+    if item.array is not None:
+        source.get_array(store, item.array, item.digest)
+    else:
+        source.get_artefact(store, item.digest)
+
+
+def places_of(database: Database, item: Item, refused: list[StoreError]) -> Iterator[Place]:
+    """The places where an item is known to be and that this machine reaches.
+
+    A registry's word is enough to look into a folder. A bucket is asked, with this user's credentials, only where the
+    user has named it on this machine before; others are noted in `refused`.
+    """
     from store.places import place
 
     with database.read() as session:
         location = tables.ArtefactLocation
         uris = session.scalars(select(location.uri).where(location.digest == item.digest).order_by(location.uri)).all()
-    tail = f"/arrays/{item.array}" if item.array is not None else f"/artefacts/{item.digest[:2]}/{item.digest}"
     for uri in uris:
-        if uri.endswith(tail):
-            try:
-                yield place(uri.removesuffix(tail))
-            except StoreError:
-                continue
+        where = uri.removesuffix(f"/{item.key}")
+        if where == uri or not ("://" in where or Path(where).is_absolute()):
+            continue
+        if "://" in where and not trust.is_named_place(where):
+            hint = f"if you trust that place: chessreg pull {item.digest[:8]} --from {shlex.quote(where)}"
+            refused.append(StoreError(f"{item.what} is in {where}, which nobody has named on this machine", hint))
+            continue
+        try:
+            yield place(where)
+        except (StoreError, ValueError):  # ValueError: a NUL in the path
+            continue
+
+
+def known_at(database: Database, item: Item, uri: str) -> bool:
+    """Whether the registry says that the bytes of an item are at this URI."""
+    with database.read() as session:
+        return session.get(tables.ArtefactLocation, (item.digest, uri)) is not None
 
 
 def located(database: Database, item: Item, uri: str) -> None:
     """Record that the bytes of an item are at this URI, as this machine has seen."""
-    machine = provenance.this_machine()
+    machine = this_machine()
     with database.write() as session:
         if session.get(tables.Machine, machine["id"]) is None:
             session.add(tables.Machine(**machine))

@@ -19,8 +19,9 @@ from uuid import UUID
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from chessreg.registry import provenance, tables
+from chessreg.registry import tables
 from chessreg.registry.database import Database
+from chessreg.registry.machine import boot_id, pid_start, this_machine
 from chessreg.registry.tables.types import utc_now
 
 if TYPE_CHECKING:
@@ -51,10 +52,10 @@ def gone(attempt: tables.Attempt, host: str) -> bool | None:
     """Whether the process of an attempt of this host is gone; None when this host cannot tell."""
     if host != socket.gethostname():
         return None
-    if attempt.boot_id == provenance.boot_id():
-        return provenance.pid_start(attempt.pid) != attempt.pid_started
+    if attempt.boot_id == boot_id():
+        return pid_start(attempt.pid) != attempt.pid_started
     # Another boot: this machine's own earlier one, or another machine of the same name.
-    return True if attempt.machine_id == provenance.this_machine()["id"] else None
+    return True if attempt.machine_id == this_machine()["id"] else None
 
 
 def lose(database: Database, attempts: list[UUID], cause: tables.Cause, message: str) -> int:
@@ -128,7 +129,7 @@ class Watcher:
     def _notes(self) -> dict[str, tuple[str, float]]:
         try:
             found = json.loads(self.file.read_text())
-            if found["boot"] != provenance.boot_id():
+            if found["boot"] != boot_id():
                 return {}
             return {key: (promised, float(since)) for key, (promised, since) in found["seen"].items()}
         except (OSError, ValueError, KeyError, TypeError):
@@ -137,5 +138,5 @@ class Watcher:
     def _keep(self, notes: dict[str, list[Any]]) -> None:
         aside = Path(f"{self.file}.{os.getpid()}")
         with suppress(OSError):
-            aside.write_text(json.dumps({"boot": provenance.boot_id(), "seen": notes}))
+            aside.write_text(json.dumps({"boot": boot_id(), "seen": notes}))
             aside.replace(self.file)

@@ -11,13 +11,14 @@ import re
 import socket
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import names, tables
@@ -28,9 +29,8 @@ from chessreg.registry.tables.types import utc_now
 from chessreg.runs import transfer
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Kind
-from chessreg.runs.resolve import ResolvedSpec, identified, missing_units, references
-from chessreg.runs.settings import flat
-from chessreg.runs.spec import ExecutionOptions, Spec, hashed
+from chessreg.runs.resolve import check, counted, identified, keep, missing_units, references
+from chessreg.runs.spec import ExecutionOptions, Spec, flat, hashed
 from chessreg.scheduling import queue
 from chessreg.scheduling.executors import executor
 
@@ -173,13 +173,10 @@ def plan_one(order: Order, inputs: Expected, planned: dict[str, Planned]) -> Pla
     units = missing = None
     status = "queued"
     if not after:
-        count = order.kind.units(spec, inputs)
-        if count < 1:
-            raise BadInputError(f"this {order.kind.name} has nothing to do", "its inputs yield no units")
-        resolved = ResolvedSpec(order.kind, spec, spec_hash, count + (order.kind.reduce is not None))
+        resolved = counted(order.kind, spec, spec_hash, inputs)
         units, missing = resolved.units, len(missing_units(inputs, resolved))
         if missing:
-            order.kind.check(spec, inputs)
+            check(resolved, order.options if order.on == "local" else None, inputs)
         else:
             status = "complete"
     with inputs.database.read() as session:
@@ -194,20 +191,35 @@ def check_name(order: Order, planned: Planned, database: Database) -> None:
             names.check_free(session, "run", planned.run_id, order.name)
 
 
-def enqueue(planned: Sequence[Planned], database: Database, store: Store, folder: Path | None = None) -> UUID | None:
-    """Queue what is to be done, as one group; returns its id, None when there was nothing to queue.
+def launch(
+    orders: Sequence[Order], database: Database, store: Store, folder: Path | None = None
+) -> tuple[UUID | None, list[Planned]]:
+    """Plan, and queue what is to be done as one group; returns its id (None when there was nothing to queue) and the
+    plan. Of two launches of one spec at once only one queues it.
 
-    Names are given to runs that are complete already, too.
+    Names are given to runs that are complete already, too. Raises what `plan` raises, before anything is queued.
     """
-    group, any_queued = new_id(), False
+    planned, group = plan(orders, database, store), new_id()
+    for each in planned:
+        keep(each.spec, Inputs(database, store))
     with database.write() as session:
+        queue.lock(session)
+        planned = [replace(each, status=status_now(session, each)) for each in planned]
         for each in planned:
             if each.order.name and names.name_of(session, "run", each.run_id) != each.order.name:
+                names.check_free(session, "run", each.run_id, each.order.name)
                 names.say(session, "run", each.run_id, "name", each.order.name)
             if each.status == "queued":
                 session.add_all(jobs_of(each, group, store, folder or Path.cwd()))
-                any_queued = True
-    return group if any_queued else None
+    return group if any(each.status == "queued" for each in planned) else None, planned
+
+
+def status_now(session: Session, planned: Planned) -> str:
+    """The status of what was planned a moment ago: another process may have queued it, or completed it, since."""
+    run = session.get(tables.Run, planned.run_id)
+    if planned.status == "complete" or (planned.missing is not None and run is not None and run.completed_at):
+        return "complete"
+    return "already_queued" if queue.active(session, planned.run_id) else "queued"
 
 
 def jobs_of(planned: Planned, group: UUID, store: Store, folder: Path) -> list[Job]:
@@ -259,7 +271,7 @@ def jobs_of(planned: Planned, group: UUID, store: Store, folder: Path) -> list[J
 
 
 Row = dict[str, Any]
-LOOKED_AT = 50  # newest attempts of a kind among which the nearest are looked for
+NEWEST = 50  # newest attempts of a kind among which the nearest are looked for
 NEAREST = 3
 
 
@@ -267,12 +279,12 @@ def preview(planned: Planned, database: Database, store: Store) -> Row:
     """A planned order in numbers: rows by family, bytes in the store, seconds, and remarks of its kind.
 
     Rows and bytes are of the whole run, `seconds` of what is missing of it, all shards side by side. Each is None where
-    nobody can tell: inputs that are yet to be made, a kind that does not estimate, one that was never run.
+    it is not known: inputs that are yet to be made, a kind that does not estimate, one that was never run.
     """
     order = planned.order
     known = planned.units is not None
     estimate = order.kind.estimate(planned.spec, Inputs(database, store)) if known else None
-    told = estimate is not None and bool(estimate.rows or estimate.bytes)
+    has_sizes = estimate is not None and bool(estimate.rows or estimate.bytes)
     pace, like = seconds_a_unit(planned, database)
     seconds = None if pace is None or not planned.missing else pace * planned.missing / max(1, order.shards)
     return {
@@ -282,8 +294,8 @@ def preview(planned: Planned, database: Database, store: Store) -> Row:
         "status": planned.status,
         "units": planned.units,
         "missing": planned.missing,
-        "rows": dict(estimate.rows) if estimate and told else None,
-        "bytes": estimate.bytes if estimate and told else None,
+        "rows": dict(estimate.rows) if estimate and has_sizes else None,
+        "bytes": estimate.bytes if estimate and has_sizes else None,
         "seconds": seconds,
         "like": like,
         "determinism": order.kind.determinism,
@@ -310,7 +322,7 @@ def seconds_a_unit(planned: Planned, database: Database) -> tuple[float | None, 
             attempt.units_done > 0,
         )
         .order_by(attempt.started_at.desc(), attempt.id)
-        .limit(LOOKED_AT)
+        .limit(NEWEST)
     )
     with database.read() as session:
         found = session.execute(query).all()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from chessreg.errors import ChessregError
 from chessreg.registry.lease import this_process
-from chessreg.registry.process import boot_id, pid_start
+from chessreg.registry.machine import boot_id, pid_start
 
 if TYPE_CHECKING:
     from store import Store

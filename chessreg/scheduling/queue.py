@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from chessreg.errors import BadInputError, NotFoundError
@@ -18,6 +18,7 @@ from chessreg.registry.database import Database
 from chessreg.registry.identity import find_by_suffix, uuid_of
 from chessreg.registry.tables import Cause, Job, JobState
 from chessreg.registry.tables.types import utc_now
+from chessreg.runs import trust
 from chessreg.scheduling import worker
 from chessreg.scheduling.executors import Needs, Work
 
@@ -90,14 +91,18 @@ def planned_work(database: Database, store: Store, job: Job) -> Work:
         bool(detail.get("share_gpu")),
         float(detail.get("gpu_memory") or 0),
     )
-    argv = (detail.get("python") or sys.executable, "-m", "chessreg.scheduling.worker", str(folder / "work.json"))
+    cwd = Path(detail["folder"])
+    if store.root.resolve() in cwd.resolve().parents:  # what lies there may be another machine's: no profile of it
+        raise BadInputError(f"{title(job)} was launched in {cwd}, inside the store", "launch it from another folder")
+    # -P: the interpreter is this machine's, and so is all that it imports; nothing of the folder that the row names.
+    argv = (sys.executable, "-P", "-m", "chessreg.scheduling.worker", str(folder / "work.json"))
     return Work(
         job.id,
         job.group_id,
         argv,
         folder,
-        Path(detail["folder"]),
-        {"CHESSREG_REGISTRY": database.url},
+        cwd,
+        {"CHESSREG_REGISTRY": database.url, **trust.for_worker(detail["source"])},
         needs,
         title(job),
     )
@@ -177,12 +182,18 @@ def cancel(session: Session, jobs: Iterable[Job]) -> list[Job]:
 
 
 def retry(session: Session, jobs: Iterable[Job]) -> list[Job]:
-    """Put jobs that ended without finishing back into the queue; returns them. What is complete stays."""
-    again = [job for job in jobs if job.state is JobState.ENDED and job.cause is not Cause.FINISHED]
-    for job in again:
-        requeue(job, f"again after: {job.message or job.cause}")
-        job.cancel = False
-        job.detail = {key: value for key, value in job.detail.items() if key != "halved"}
+    """Put jobs that ended without finishing back into the queue, of a run's launches the newest; returns them.
+
+    What is complete stays, and so does what a job of another launch stands for.
+    """
+    lock(session)
+    again = []
+    for job in sorted(jobs, key=lambda job: job.group_id, reverse=True):
+        if job.state is JobState.ENDED and job.cause is not Cause.FINISHED and not active(session, job.run_id, job):
+            requeue(job, f"again after: {job.message or job.cause}")
+            job.cancel = False
+            job.detail = {key: value for key, value in job.detail.items() if key != "halved"}
+            again.append(job)
     return again
 
 
@@ -194,9 +205,16 @@ def end(job: Job, cause: Cause, message: str | None) -> None:
     job.state, job.cause, job.message, job.ended_at = JobState.ENDED, cause, message, utc_now()
 
 
-def active(session: Session, run_id: UUID) -> bool:
-    """Whether a job that can still do something stands for this run."""
-    return any(able(session, job) for job in session.scalars(select(Job).where(Job.run_id == run_id)))
+def active(session: Session, run_id: UUID, beside: Job | None = None) -> bool:
+    """Whether a job that can still do something stands for this run: any, or one of another launch than `beside`."""
+    jobs = session.scalars(select(Job).where(Job.run_id == run_id)).all()
+    return any(able(session, job) for job in jobs if beside is None or job.group_id != beside.group_id)
+
+
+def lock(session: Session) -> None:
+    """Keep other transactions from queueing until this one ends. Those of SQLite are alone already."""
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(text("LOCK TABLE job IN SHARE ROW EXCLUSIVE MODE"))
 
 
 def prioritise(session: Session, jobs: Iterable[Job], priority: int | None = None, by: int = 0) -> list[Job]:

@@ -232,8 +232,8 @@ class Supervisor:
                 queue.requeue(now, "the supervisor was stopped")
             else:
                 queue.end(now, cause, message)
-            told = now.message or ""
-        say(f"{queue.title(job)} ({job.id.hex[-6:]}), try {job.tries}: {cause}" + (f": {told}" if told else ""))
+            message = now.message
+        say(f"{queue.title(job)} ({job.id.hex[-6:]}), try {job.tries}: {cause}" + (f": {message}" if message else ""))
 
     def adopt(self, job: Job, process: dict[str, Any]) -> None:
         """Look after a worker that an earlier supervisor started, and did not live to note."""
@@ -297,7 +297,9 @@ def say(text: str) -> None:
 def main(root: Path, idle: float = IDLE_SECONDS) -> int:
     """Be the supervisor of this host at this store, unless another process is."""
     from store import Store
+    from store.files import keep_private
 
+    keep_private(shared_by=root)
     store = Store(root)
     presence = Presence(store)
     with Database.open(None) as database:

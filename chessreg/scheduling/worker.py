@@ -26,6 +26,7 @@ from uuid import UUID
 
 from chessreg.errors import ChessregError, first_line, of_own_kind
 from chessreg.registry.lease import this_process
+from store.files import keep_private
 
 BUSY = 75  # exit status (EX_TEMPFAIL): another process is at this job
 SAY_SECONDS = 5.0
@@ -34,6 +35,7 @@ SAY_SECONDS = 5.0
 def main(path: Path) -> int:
     """Do the try described in this file; returns the exit status: 0 finished, 130 stopped when asked to."""
     folder = path.parent
+    keep_private(shared_by=folder)
     with (folder / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -87,10 +89,11 @@ def done(order: dict[str, Any], folder: Path, here: dict[str, Any]) -> dict[str,
 def do(order: dict[str, Any], folder: Path, begun: Callable[[Any], None]) -> bool:
     """Do the missing units of the shard; returns whether it was interrupted."""
     from chessreg.registry.database import Database
+    from chessreg.registry.engines import AwayError
     from chessreg.runs.attempt import Attempt, Where
     from chessreg.runs.inputs import Inputs
-    from chessreg.runs.kind import kind as find
-    from chessreg.runs.resolve import missing_units, resolve
+    from chessreg.runs.kind import recorded as find
+    from chessreg.runs.resolve import check, missing_units, resolve
     from store import Store
 
     kind = find(order["source"])
@@ -98,21 +101,27 @@ def do(order: dict[str, Any], folder: Path, begun: Callable[[Any], None]) -> boo
     granted = granted_here()
     how = kind.options(**order["how"])
     how = how.model_copy(update=settings_of(how, granted))
-    with Database.open(None, create=False) as database:
+    with Database.open(None, create=False, on_wait=say) as database:
         # Where this machine calls the store by another name (a Slurm profile's `store`), the environment says so.
         inputs = Inputs(database, Store(os.environ.get("CHESSREG_JOB_STORE") or order["store"]))
-        resolved = resolve(kind, spec, inputs)
-        if resolved.run_id.hex != order["run"]:
-            raise ChessregError(
-                f"kind {kind.name} is not what it was when this was launched (version {kind.version} now)",
-                "launch it again",
-            )
-        wanted = share(resolved.units - (kind.reduce is not None), resolved.units, order["shard"], order["shards"])
-        missing = [unit for unit in missing_units(inputs, resolved) if unit in wanted]
-        if not missing:
-            say("nothing is missing")
-            return False
-        kind.check(resolved.spec, inputs)
+        while True:
+            try:
+                resolved = resolve(kind, spec, inputs)
+                if resolved.run_id.hex != order["run"]:
+                    raise ChessregError(
+                        f"kind {kind.name} is not what it was when this was launched (version {kind.version} now)",
+                        "launch it again",
+                    )
+                units = resolved.units - (kind.reduce is not None)
+                wanted = share(units, resolved.units, order["shard"], order["shards"])
+                missing = [unit for unit in missing_units(inputs, resolved) if unit in wanted]
+                if not missing:
+                    say("nothing is missing")
+                    return False
+                check(resolved, how, inputs)
+                break
+            except AwayError as error:  # in the midst of a transaction: again, as soon as it answers
+                say(error.message)
         say(f"{len(missing)} of {len(wanted)} units to do; {given_to(granted)}")
         log = os.environ.get("CHESSREG_JOB_LOG") or str(folder / "log.txt")
         where = Where(order["executor"], UUID(order["job"]), log, granted=granted, ingests=False)

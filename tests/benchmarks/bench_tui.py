@@ -291,8 +291,8 @@ class Steps:
 async def longest_steps(folder: Path) -> list[tuple[float, float, str]]:
     """The longest steps of the event loop (by the clock, of the CPU, where) while keys lead through the rooms."""
     from tui.app import ChessregApp
+    from tui.entries import read
     from tui.registry import open_session
-    from tui.warm import read
 
     gc.disable()  # as the command does
     read()

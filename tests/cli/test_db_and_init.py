@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 from chessreg.cli.root import run_command_line
 from chessreg.registry import migrations
+from chessreg.registry.sqlite import dbapi as sqlite3
 from store import Store
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from chessreg.cli.root import run_command_line
+from chessreg.registry.sqlite import dbapi as sqlite3
 
 
 @pytest.fixture

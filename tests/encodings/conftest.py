@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import chess
 import chess.pgn
 import pytest
 
+from chessreg.errors import BadInputError
 from chessreg.games.build import build
 from chessreg.games.dataset import Games
 from chessreg.games.typed import board_after
@@ -42,6 +45,36 @@ GAMES = {
         "Kb5 Nxb7 Rb8 Nc5 e5 dxe5 Kxc5 Qxg7 d4 Qxh6 f4 f3 Kc4 c3 dxc3 bxc3 Kxc3 e6 Rb2 Qg7+"
     ),
 }
+
+
+class CharacterTable:
+    """A vocabulary of characters, each one token."""
+
+    def __init__(
+        self, ids: Mapping[str, int], *, end: int, size: int, bos: int | None = None, pad: int | None = None
+    ) -> None:
+        self._ids, self.size, self.bos, self.end, self.pad = dict(ids), size, bos, end, pad
+        self.digest = repr((sorted(self._ids.items()), bos, end, pad))
+        self._characters = {number: character for character, number in ids.items()}
+
+    @classmethod
+    def byte_level(cls, offset: int, *, end: int, size: int, bos: int | None = None, pad: int | None = None) -> Any:
+        """The single characters of byte-level BPE: printable ASCII c is ord(c) - 33 + offset, a space 220 + offset, a
+        new line 198 + offset. Llama 3 has offset 0, GPT-NeoX 2."""
+        ids = {chr(code): code - 33 + offset for code in range(33, 127)}
+        return cls(ids | {" ": 220 + offset, "\n": 198 + offset}, end=end, size=size, bos=bos, pad=pad)
+
+    def encode(self, text: str) -> list[int]:
+        for place, character in enumerate(text):
+            if character not in self._ids:
+                raise BadInputError(f"character {character!r} at index {place} is not in the table of characters")
+        return [self._ids[character] for character in text]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return "".join(self._characters.get(number, "") for number in ids)
+
+    def character(self, character: str) -> int | None:
+        return self._ids.get(character)
 
 
 @functools.cache

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from chessreg.encodings import Alignment, Encoding, Tokens, encoding, names, register
-from chessreg.encodings.prompts import CharacterTable, PromptEncoding, PromptSettings
+from chessreg.encodings.prompts import PromptEncoding, PromptSettings
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.dataset import Games
-from tests.encodings.conftest import GAMES, boards
+from tests.encodings.conftest import GAMES, CharacterTable, boards
 
 ALIGNMENTS = get_args(Alignment)
 

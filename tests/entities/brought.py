@@ -19,7 +19,7 @@ from chessreg.entities.merge import merge
 from chessreg.kinds import Kind, Spec
 from chessreg.registry import lineage, names
 from chessreg.session import Session, open_session
-from tui.data import things
+from tui.data import entity_rows
 
 
 class LensSpec(Spec):
@@ -87,9 +87,9 @@ def main(root: Path) -> None:
     with opened(there) as session:
         session.run(LensSpec(), kind=kind)
     with opened(here) as session:
-        room = things.listed(session)
+        room = entity_rows.listed(session)
         told["room"] = {"nouns": list(room), "rows": [(row["name"], row["layers"]) for row in room["lens"]]}
-        thing = things.thing(session, "lens", run_id)
+        thing = entity_rows.thing(session, "lens", run_id)
         told["thing"] = {"summary": thing.summary, "parts": [part.name for part in thing.parts]}
         merged = merge(session.database, session.store, str(there / "registry.db"))
         told["merge"] = {"conflicts": merged.conflicts, "facts": merged.facts}

@@ -14,8 +14,7 @@ from sqlalchemy import func, select
 from chessreg.entities.adding import Added, add_dataset
 from chessreg.entities.dataset import rejects, split_dataset, verify_dataset
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.games.dataset import Games
-from chessreg.games.split import Part
+from chessreg.games.dataset import Games, Part
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
 from store import Store, StoreError

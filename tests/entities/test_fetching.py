@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from chessreg.entities import fetching
+from chessreg.entities import adding
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.models import hub
 from chessreg.models.hub import source_named, url_of
@@ -120,7 +120,7 @@ def session(tmp_path: Path, server: Hub, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def fetched(session: Session, source: str, **settings: Any) -> Any:
-    return fetching.fetch(session.database, session.store, source_named(source), **settings)
+    return adding.fetch(session.database, session.store, source_named(source), **settings)
 
 
 def row_of(session: Session, table: Any) -> Any:

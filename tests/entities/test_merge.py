@@ -5,14 +5,13 @@ from __future__ import annotations
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from uuid import uuid5
 
 import pytest
 from sqlalchemy import func, select
 
 from chessreg.entities.merge import merge
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.registry import names, provenance, tables
+from chessreg.registry import machine, names, provenance, tables
 from chessreg.registry.database import Database
 from chessreg.runs.kind import kind
 from chessreg.session import Session, open_session
@@ -32,14 +31,13 @@ class Home:
         self.url = url or str(folder / "registry.db")
 
     def __enter__(self) -> Session:
-        from chessreg.runs import attempt, ingest, runner, task
+        from chessreg.runs import attempt, ingest, task
 
-        machine = provenance.this_machine()
-        here = machine | {"host": self.host, "id": uuid5(machine["id"], self.host)}
-        self.patch.setattr(provenance, "this_machine", lambda: dict(here))
+        here = machine._machine() | {"host": self.host}
+        self.patch.setattr(machine, "_machine", lambda: here)
         self.patch.setattr(provenance, "code_state", lambda: {"chessreg": {"commit": "c0ffee"}})  # of both alike
         self.patch.setattr(names.socket, "gethostname", lambda: self.host)
-        for module in (attempt, ingest, runner, task, names):
+        for module in (attempt, ingest, task, names):
             if hasattr(module, "utc_now"):
                 self.patch.setattr(module, "utc_now", self.now)
         self.folder.parent.mkdir(exist_ok=True)

@@ -10,6 +10,8 @@ from chessreg.encodings import encoding
 from chessreg.entities.cache import load_cache
 from chessreg.errors import BadInputError
 from chessreg.experiments.cache import CacheHow, CacheSpec
+from chessreg.runs import inputs
+from store.errors import CorruptError
 
 
 def cached(session, **settings):
@@ -62,3 +64,19 @@ def test_groups_and_batches_do_not_change_what_is_read(world_session):
 def test_a_layer_that_the_model_lacks_is_refused(world_session):
     with pytest.raises(BadInputError, match="layer 7"):
         cached(world_session, layers=(0, 7))
+
+
+def test_weights_that_are_not_what_was_published_are_refused(world_session, monkeypatch):
+    monkeypatch.setattr(inputs, "_VERIFIED", set())
+    reference = world_session.inputs.reference("checkpoint", "reference")
+    located = world_session.inputs.artefact("checkpoint", reference)
+    path = located.path / "model.safetensors"
+    whole = path.read_bytes()
+    path.chmod(0o600)
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    monkeypatch.setattr(inputs, "_VERIFIED", set())
+    try:
+        with pytest.raises(CorruptError, match="safetensors has changed since publication"):
+            world_session.run(CacheSpec(checkpoint="reference", dataset="sample:fit", games=2, last=3, seed=99))
+    finally:
+        path.write_bytes(whole)

@@ -10,8 +10,7 @@ from sqlalchemy import update
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.overlap import Evaluated
-from chessreg.games.moves import pack, unpack
-from chessreg.games.position_hash import HashSet, position_hashes
+from chessreg.games.moves import HashSet, pack, position_hashes, unpack
 from chessreg.games.reader import boards_of
 from chessreg.registry import tables
 

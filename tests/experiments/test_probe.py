@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
+
 import numpy as np
 import pytest
+import torch
 from sqlalchemy import select
 
 from chessreg.entities.probe import best_layer, load_probe
@@ -11,7 +16,7 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.probe import ProbeSpec
 from chessreg.experiments.probe.data import ProbeData
 from chessreg.experiments.probe.reading import score
-from chessreg.experiments.probe.work import Standard, fit
+from chessreg.experiments.probe.work import AdamW, Standard, fit
 from chessreg.registry import tables
 
 
@@ -26,6 +31,9 @@ class Readable:
         labels = np.einsum("rd,dsk->rsk", self.values[1], rule).argmax(-1).astype(np.int8)
         self.data = ProbeData(self, None, np.repeat(np.arange(rows // 10), 10).astype(np.int32), labels, 3)
         self.array, self.d_model, self.token, self.ply = self, width, np.arange(rows), np.zeros(rows)
+
+    def hook_point(self, layer):
+        return f"blocks.{layer}.hook_resid_post"
 
     def read(self, layer, rows=slice(None)):
         return self.values[int(str(layer).split(".")[1]) if isinstance(layer, str) else layer][rows]
@@ -51,6 +59,26 @@ def test_a_linear_rule_is_learnt_whatever_the_size_of_the_layer():
         right[layer] = sum(found.correct for found in scored) / sum(found.n for found in scored)
     assert right[1] > 0.93
     assert right[0] < 0.5
+
+
+def test_our_adamw_is_that_of_torch_bit_for_bit():
+    drawn = torch.Generator().manual_seed(5)
+    first, wanted = torch.randn(3, 8, 26, generator=drawn), torch.randn(3, 8, 26, generator=drawn)
+    ours, theirs = first.clone().requires_grad_(), first.clone().requires_grad_()
+    optimizer = AdamW(ours, 0.9, 0.99, 0.01)
+    reference = torch.optim.AdamW([theirs], lr=1.0, betas=(0.9, 0.99), weight_decay=0.01)
+    for step in range(50):
+        rate = 1e-2 * (1 - 0.9 * step / 50)
+        for weight in (ours, theirs):
+            (weight * wanted).tanh().sum().backward()
+        optimizer.step(rate)
+        for group in reference.param_groups:
+            group["lr"] = rate
+        reference.step()
+        reference.zero_grad()
+        assert ours.grad is None
+        assert torch.equal(ours, theirs)
+    assert not torch.equal(ours, first)
 
 
 def test_regression_learns_a_linear_rule():
@@ -123,3 +151,23 @@ def test_labels_are_the_boards_of_python_chess(world_session):
 def test_a_layer_that_is_not_cached_is_refused(world_session):
     with pytest.raises(BadInputError, match="layer 5"):
         world_session.run(ProbeSpec(cache="reference-fit", layers=(5,)))
+
+
+LOADED = """
+import sys
+from chessreg.experiments.probe import ProbeSpec
+from chessreg.session import open_session
+with open_session(sys.argv[1], sys.argv[2]) as session:
+    session.run(ProbeSpec(cache="reference-fit", epochs=1, seed=77))
+slow = {"torch._dynamo", "pandas", "zarr", "transformers", "duckdb", "scipy"}
+ours = {"chessreg.games.reader", "chessreg.games.san", "chessreg.games.build", "chessreg.entities.gc"}
+print(sorted((slow | ours) & set(sys.modules)))
+"""
+
+
+def test_a_run_loads_neither_a_compiler_nor_what_adds_games(pristine_world, tmp_path):
+    world = shutil.copytree(pristine_world, tmp_path / "world")
+    command = [sys.executable, "-c", LOADED, str(world / "registry.db"), str(world / "store")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import chess
 import numpy as np
 import pytest
+import torch
 
 from chessreg.encodings import encoding
 from chessreg.entities.adding import add_dataset
 from chessreg.errors import BadInputError
-from chessreg.experiments.train import TrainHowSettings, TrainSpec, corpus
+from chessreg.experiments.train import TrainHowSettings, TrainSpec, corpus, read_curve
 from chessreg.games.moves import replay, unpack
+from chessreg.models.training import TrainPoint
 from chessreg.registry import tables
 from chessreg.runs.spec import hashed
 
@@ -68,6 +73,12 @@ def test_a_gpt2_learns_games_in_uci(world_session: Any, settings: dict[str, Any]
     )  # fmt: skip
     assert (row.tokenizer, row.detail["shape"]["bias"]) == ("uci-square-72", settings.get("biases", False))
     assert row.detail["shape"]["activation"] == settings.get("activation", "gelu")
+    with world_session.database.read() as sql:
+        read = sql.query(tables.RunInput).filter_by(run_id=row.run_id).all()
+    parts = {"datasets": "sample:fit", "heldout": "sample:test"}
+    assert {row.name: row.recipe for row in read} == {
+        field: world_session.inputs.reference("dataset", part) for field, part in parts.items()
+    }
 
 
 def test_a_stream_is_cut_anywhere_and_loses_the_rest_of_a_thousand_games(world_session: Any) -> None:
@@ -141,3 +152,13 @@ def test_settings_that_came_later_leave_old_specs_as_they_were() -> None:
 def test_a_checkpoint_goes_by_the_name_of_the_run_that_trained_it(world_session: Any) -> None:
     world_session.run(TrainSpec(**{**SHAPE, "steps": 2}, datasets=("sample:fit",)), HOW, name="mine")
     assert world_session.model("mine").n_layers == SHAPE["n_layer"]
+
+
+def test_a_curve_that_a_crash_cut_short_goes_on_from_the_saved_state(tmp_path):
+    points = [TrainPoint(step, 10 * step, 1.0 / step, None, 1.0, 5.0) for step in (5, 10, 15, 20)]
+    lines = [json.dumps(asdict(point)) for point in points]
+    (tmp_path / "curve.jsonl").write_text("\n".join(lines)[:-20])  # the last one is not whole
+    torch.save({"place": [12, 0, 0, 0]}, tmp_path / "state.pt")
+    task = SimpleNamespace(folder=tmp_path)
+    assert read_curve(task) == points[:2]
+    assert (tmp_path / "curve.jsonl").read_text().splitlines() == lines[:2]

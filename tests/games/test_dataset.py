@@ -18,10 +18,10 @@ import zstandard
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.games import build as build_module
-from chessreg.games import moves, report, sources
-from chessreg.games.build import build
-from chessreg.games.dataset import Games, identity, verify
-from chessreg.games.split import parse_parts
+from chessreg.games import moves, sources
+from chessreg.games.build import build, identity
+from chessreg.games.dataset import Games, parse_parts, verify
+from store.files import sha256_file
 
 
 def pgn(games: int, seed: int = 0, plies: int = 30) -> str:
@@ -71,7 +71,7 @@ def test_every_packing_gives_the_same_games(tmp_path: Path, text: str, kind: str
     seen: list[tuple[int, int, int]] = []
     made = build([source], tmp_path / "out", on_progress=lambda *step: seen.append(step))
     assert (made.games, made.plies, made.games_sha256) == (60, plain.plies, plain.games_sha256)
-    assert made.sources[0].sha256 == report.file_sha256(source)
+    assert made.sources[0].sha256 == sha256_file(source)
     assert made.sources[0].name == source.name
     assert seen[-1] == (source.stat().st_size, source.stat().st_size, 60)
     assert contents(tmp_path / "out") == ["dataset.json", "games.parquet", "rejects.tsv"]
@@ -284,7 +284,7 @@ def tamper(folder: Path, change: str) -> None:
         table = table.set_column(table.schema.get_field_index("moves"), table.schema.field("moves"), packed)
     pq.write_table(table, path)
     record = json.loads((folder / "dataset.json").read_text())
-    record["games_sha256"] = report.file_sha256(path)
+    record["games_sha256"] = sha256_file(path)
     (folder / "dataset.json").write_text(json.dumps(record))
 
 

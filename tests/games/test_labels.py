@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import chess
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from chessreg.errors import NotFoundError
 from chessreg.games import labels
 from chessreg.games.labels import Asked, label
 from chessreg.games.movetext import numbered
-from chessreg.games.reader import boards_of
+from chessreg.games.reader import boards_of, reader
 from chessreg.noise import generator
 
 GOLDEN = [
@@ -25,9 +27,9 @@ GOLDEN = [
 ]
 
 
-@pytest.mark.parametrize("reader", ["rust", "python"])
-def test_the_golden_board(reader: str) -> None:
-    boards, offsets = boards_of([";1.e4 e5 2.Nf3"], name=reader)
+@pytest.mark.parametrize("name", ["rust", "python"])
+def test_the_golden_board(name: str) -> None:
+    boards, offsets = boards_of([";1.e4 e5 2.Nf3"], name=name)
     assert offsets.tolist() == [0, 4]
     assert boards.dtype == np.int8
     assert boards[3].reshape(8, 8).tolist() == GOLDEN
@@ -40,7 +42,9 @@ def ask(*texts: str, plies: list[int] | None = None) -> Asked:
     ply = np.concatenate([np.arange(n) for n in lengths])
     if plies is not None:
         game, ply = np.zeros(len(plies), int), np.array(plies)
-    return Asked(list(texts), game, ply, 100 + np.arange(len(texts)))
+    played = reader("python").play([text.removeprefix(";") for text in texts])
+    packed = [played.moves[low:high].tobytes() for low, high in pairwise(played.offsets)]
+    return Asked(packed, game, ply, 100 + np.arange(len(texts)), lambda: list(texts))
 
 
 def read(name: str, asked: Asked) -> np.ndarray:

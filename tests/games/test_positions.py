@@ -14,9 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.games.dataset import Games
+from chessreg.games.dataset import Games, Part
 from chessreg.games.positions import Positions, _board, build, identity, open_positions, verify
-from chessreg.games.split import Part
 
 AFTER_E4 = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
 PUZZLE = "r6k/pp2r2p/4Rp1Q/3p4/8/1N1P2R1/PqP2bPP/7K b - - 0 24"
@@ -246,7 +245,7 @@ def test_a_changed_file_does_not_verify(tmp_path: Path) -> None:
 
 
 def test_the_identity_is_the_bytes_and_the_reader_and_not_that_of_games(tmp_path: Path) -> None:
-    from chessreg.games.dataset import identity as of_games
+    from chessreg.games.build import identity as of_games
 
     digests = ["a" * 64]
     assert identity(digests) == identity(list(digests))

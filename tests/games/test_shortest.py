@@ -9,7 +9,7 @@ import pytest
 
 from chessreg.errors import BadInputError
 from chessreg.games.openings import Book, openings, parse_opening
-from chessreg.games.shortest import shortest_game
+from chessreg.games.typed import shortest_game
 from chessreg.noise import generator
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from chessreg.errors import BadInputError
-from chessreg.games.split import Part, hash01, parse_parts
+from chessreg.games.dataset import Part, hash01, parse_parts
 
 GOLDEN = [0.08640648681481, 0.6173716605916715, 0.3603357024504923, 0.2603622265224984]
 

@@ -74,10 +74,11 @@ def test_the_loss_falls(rows: str, optimizer: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rows", ["blocks", "games"])
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_an_interrupted_run_ends_with_the_same_weights(rows: str, optimizer: str, tmp_path: Path) -> None:
+def test_an_interrupted_run_ends_with_the_same_weights_and_curve(rows: str, optimizer: str, tmp_path: Path) -> None:
     config = replace(CONFIG, rows=rows, optimizer=optimizer)
-    whole, _ = trained(config, tmp_path / "whole")
-    pieces, _ = trained(config, tmp_path / "pieces", stops=3)
+    whole, curve = trained(config, tmp_path / "whole")
+    pieces, joined = trained(config, tmp_path / "pieces", stops=2)  # between two points of the curve
+    assert [(point.step, point.loss) for point in joined] == [(point.step, point.loss) for point in curve]
     assert whole.epoch > 0  # the interruptions lie in several epochs
     assert (pieces.step, pieces.tokens_seen, pieces.epoch, pieces.position) == (
         whole.step,

@@ -24,10 +24,10 @@ def fetched(monkeypatch):
     found = []
     plain = source._fetch
 
-    def noted(connection, sql, table, dialect):
+    def noted(connection, sql, table, *rest):
         if table == "game":
             found.append(sql)
-        return plain(connection, sql, table, dialect)
+        return plain(connection, sql, table, *rest)
 
     monkeypatch.setattr(source, "_fetch", noted)
     return found

@@ -21,9 +21,9 @@ def reads(monkeypatch):
     found = []
     plain = source.read
 
-    def counted(database, wanted):
+    def counted(database, wanted, stop=None):
         found.append({table: set(columns) for table, columns in wanted.items()})
-        return plain(database, wanted)
+        return plain(database, wanted, stop)
 
     monkeypatch.setattr(source, "read", counted)
     return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,7 +19,8 @@ from chessreg.registry import tables
 from chessreg.registry.database import Database
 from chessreg.registry.engines import RegistryError
 from chessreg.registry.lease import Lease, network_file_system
-from chessreg.registry.process import boot_id, pid_start
+from chessreg.registry.machine import boot_id, pid_start
+from chessreg.registry.sqlite import dbapi as sqlite3
 
 ROOT = Path(__file__).resolve().parents[2]
 HOLDER = """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import sqlite3
 import subprocess
 import sys
 from contextlib import closing
@@ -17,8 +16,8 @@ from sqlalchemy import create_engine, inspect, select, text
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.registry import migrations, tables
 from chessreg.registry.database import Database
-from chessreg.registry.engines import SchemaError
-from chessreg.registry.urls import place_of
+from chessreg.registry.engines import SchemaError, place_of
+from chessreg.registry.sqlite import dbapi as sqlite3
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "registry"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from chessreg.registry import provenance, tables
+from chessreg.registry import machine, provenance, tables
 from chessreg.registry.database import Database
 from chessreg.registry.provenance import UNTRACKED_BYTES, repository_state
 
@@ -92,17 +92,17 @@ def test_a_folder_without_a_repository_and_one_without_a_commit_say_so(tmp_path:
 def test_a_machine_is_a_row_whose_id_follows_from_what_it_is(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = provenance.this_machine()
-    assert one["id"] == provenance.this_machine()["id"]
+    one = machine.this_machine()
+    assert one["id"] == machine.this_machine()["id"]
     assert one["memory_bytes"] > 2**28
     assert one["torch"].startswith("2.")
     with database.write() as session:
         session.add(tables.Machine(**one))
-    provenance._machine.cache_clear()
+    machine._machine.cache_clear()
     monkeypatch.setattr("socket.gethostname", lambda: "another")
-    assert provenance.this_machine()["id"] != one["id"]
+    assert machine.this_machine()["id"] != one["id"]
     monkeypatch.undo()
-    provenance._machine.cache_clear()
+    machine._machine.cache_clear()
 
 
 def test_the_gpus_are_named_by_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,14 +110,15 @@ def test_the_gpus_are_named_by_the_driver(tmp_path: Path, monkeypatch: pytest.Mo
     program.write_text("#!/bin/sh\nprintf 'NVIDIA H100, 570.1\\nNVIDIA H100, 570.1\\n'\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert provenance._gpus() == (["NVIDIA H100", "NVIDIA H100"], "570.1")
+    assert machine._gpus() == (["NVIDIA H100", "NVIDIA H100"], "570.1")
     program.write_text("#!/bin/sh\nexit 9\n")
-    assert provenance._gpus() == ([], None)
+    assert machine._gpus() == ([], None)
 
 
 def test_machine_and_environment_are_known_without_importing_torch() -> None:
     script = (
-        "import sys; from chessreg.registry import provenance as p; p.this_machine(); p.environment(); p.code_state();"
+        "import sys; from chessreg.registry import machine as m, provenance as p;"
+        "m.this_machine(); p.environment(); p.code_state();"
         "print(sorted({'torch', 'transformers', 'zarr', 'textual'} & set(sys.modules)))"
     )
     root = Path(__file__).resolve().parents[2]
@@ -127,19 +128,19 @@ def test_machine_and_environment_are_known_without_importing_torch() -> None:
 
 
 def test_a_process_is_known_by_its_start_and_a_zombie_counts_as_gone() -> None:
-    own = provenance.pid_start(os.getpid())
+    own = machine.pid_start(os.getpid())
     assert own is not None
-    assert own == provenance.pid_start(os.getpid())
+    assert own == machine.pid_start(os.getpid())
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    started = provenance.pid_start(child.pid)
+    started = machine.pid_start(child.pid)
     assert started is not None
     assert started >= own
     assert child.stdin
     child.stdin.close()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert provenance.pid_start(child.pid) is None
+    assert machine.pid_start(child.pid) is None
     child.wait()
-    assert provenance.pid_start(child.pid) is None
+    assert machine.pid_start(child.pid) is None
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from chessreg.registry.database import Database
 from chessreg.registry.identity import digest_of, new_id, uuid_of
 from chessreg.scheduling import status
 from chessreg.session import Session, open_session
-from tui.data.runs import runs as runs_of_the_tui
+from tui.data.run_rows import runs as runs_of_the_tui
 
 from ..postgres import postgres as postgres
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 
+import pytest
 from sqlalchemy import func, select
 
 from chessreg.registry import tables
@@ -109,6 +110,40 @@ def test_a_fragment_that_is_not_understood_is_set_aside_and_keeps_nobody_back(se
     assert "unknown family 'dream'" in left["why"]
     assert put_back(session.store) == 1
     assert take_in_waiting(session.database, session.store)["set_aside"] == 1
+
+
+@pytest.mark.parametrize(
+    ("table", "changed"),
+    [
+        ("score", {"run_id": "no id"}),
+        ("score", {"run_id": 7}),
+        ("score", {"n": [1]}),
+        ("score", {"n": 2**70}),
+        ("score", {"split": {"a": 1}}),
+        ("score", {"attempt_id": None, "n": "\ud800"}),
+        ("unit_range", {"start": "x"}),
+        ("unit_range", {"stop": 2**62}),
+        ("unit_range", {"start": -1}),
+        ("check_in", {"id": "no id"}),
+        ("attempt_end", {"ended_at": "yesterday"}),
+    ],
+)
+def test_rows_that_their_tables_cannot_hold_are_set_aside_and_keep_nobody_back(session, run_toy, table, changed):
+    done = run_toy(positions=3)
+    run, attempt = done.run_id.hex, done.attempt_id.hex
+    rows = {
+        "score": {"run_id": run, "unit": 1, "attempt_id": attempt, "split": "x", "item": 1, "n": 1, "correct": 1},
+        "unit_range": {"run_id": run, "start": 0, "stop": 1, "attempt_id": attempt},
+        "check_in": {"id": attempt, "checked_in_at": "2026-01-01T00:00:00+00:00"},
+        "attempt_end": {"id": attempt, "ended_at": "2026-01-01T00:00:00+00:00"},
+    }
+    for row in (rows[table] | changed, rows["unit_range"]):
+        with FragmentWriter(session.store, run, attempt) as writer:
+            writer.add(table if row != rows["unit_range"] else "unit_range", row)
+    before = count(session, tables.Score)
+    report = ingest(session.database, session.store)
+    assert (report.set_aside, report.fragments, report.waiting) == (1, 1, {})
+    assert count(session, tables.Score) == before
 
 
 def test_results_that_come_before_their_run_wait_for_it_and_go_in_once(session, toy, tmp_path):

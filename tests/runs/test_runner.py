@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 
 from chessreg.errors import BadInputError
 from chessreg.registry import names, tables
-from chessreg.runs.runner import mark_dead
+from chessreg.runs.attempt import mark_dead
 
 TOY = Path(__file__).parent.parent / "kinds" / "toy_kind.py"
 

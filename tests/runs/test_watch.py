@@ -11,8 +11,9 @@ from uuid import UUID
 import pytest
 
 from chessreg import doctor as health
-from chessreg.registry import provenance, tables
+from chessreg.registry import tables
 from chessreg.registry.identity import new_id
+from chessreg.registry.machine import boot_id, pid_start
 from chessreg.registry.tables import AttemptState, Cause
 from chessreg.registry.tables.types import utc_now
 from chessreg.runs import watch
@@ -158,9 +159,9 @@ def test_on_this_host_the_process_table_tells_at_once(session, attempt):
     import socket
 
     here, me = socket.gethostname(), os.getpid()
-    alive = attempt(here, pid=me, pid_started=provenance.pid_start(me), boot_id=provenance.boot_id())
-    used_again = attempt(here, pid=me, pid_started=1.25, boot_id=provenance.boot_id())
-    earlier_boot = attempt(here, pid=me, pid_started=provenance.pid_start(me), boot_id="an earlier one")
+    alive = attempt(here, pid=me, pid_started=pid_start(me), boot_id=boot_id())
+    used_again = attempt(here, pid=me, pid_started=1.25, boot_id=boot_id())
+    earlier_boot = attempt(here, pid=me, pid_started=pid_start(me), boot_id="an earlier one")
     assert watch.mark_dead(session.database) == 2
     assert state(session, alive) == ("running", None)
     assert state(session, used_again) == state(session, earlier_boot) == ("lost", str(Cause.KILLED))

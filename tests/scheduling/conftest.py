@@ -14,10 +14,10 @@ import pytest
 from sqlalchemy import select
 
 from chessreg.registry import tables
-from chessreg.registry.process import pid_start
+from chessreg.registry.machine import pid_start
 from chessreg.runs.kind import kind
 from chessreg.scheduling.executors.local import LocalExecutor
-from chessreg.scheduling.launch import Order, enqueue, plan
+from chessreg.scheduling.launch import Order, launch
 from chessreg.scheduling.supervisor import Supervisor
 from chessreg.session import Session
 
@@ -42,9 +42,7 @@ class Desk:
 
     def launch(self, *orders: Order) -> list[Any]:
         database, store = self.session.database, self.session.store
-        planned = plan(orders, database, store)
-        enqueue(planned, database, store, self.folder)
-        return planned
+        return launch(orders, database, store, self.folder)[1]
 
     def order(self, kind_name: str = "Gated", how: dict[str, Any] | None = None, **settings: Any) -> Order:
         """An order of a gated kind, its gate shut; `on`, `shards`, `name`, `priority` are the order's."""

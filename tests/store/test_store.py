@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from store import Store, StoreError
-from store.staging import WriterLock
+from store.files import WriterLock
 
 
 def test_a_missing_folder_is_one_clear_error(tmp_path: Path) -> None:
@@ -60,7 +60,8 @@ def test_a_store_that_cannot_be_written_is_one_clear_error_and_can_be_read(store
         assert not done.stderr
         return done.stdout.strip()
 
-    parents = [parent for parent in store.root.parents if parent.stat().st_uid == os.geteuid()]
+    above = (store.incoming.parent, store.root, *store.root.parents)
+    parents = [parent for parent in above if parent.stat().st_uid == os.geteuid()]
     modes = {parent: parent.stat().st_mode for parent in parents}
     try:
         for parent in parents:
@@ -142,7 +143,7 @@ def test_a_lock_ends_with_its_holder_however_that_dies(store: Store) -> None:
     code = f"""
 import time
 from pathlib import Path
-from store.staging import WriterLock
+from store.files import WriterLock
 lock = WriterLock(Path({str(store.tmp)!r}), "one"); print("held", flush=True); time.sleep(60)
 """
     holder = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[2], stdout=subprocess.PIPE)

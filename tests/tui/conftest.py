@@ -21,7 +21,7 @@ from textual.worker import WorkerCancelled
 from chessreg.session import Session
 from tui import registry, show
 from tui.app import ChessregApp
-from tui.screens.room import Room
+from tui.screens.base import AppScreen
 
 from .queues import own_queue as own_queue
 from .queues import queue as queue
@@ -46,24 +46,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def near_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """The lab's model on a thread of the tests, which have torch already: a process of its own loads it for seconds."""
     from chessreg.lab import worker
-    from tui.bench import Bench
+    from tui.model_process import ModelProcess
 
-    benches: dict[Bench, Any] = {}
+    opened: dict[ModelProcess, Any] = {}
 
-    async def asked(self: Bench, number: int, question: Any) -> dict[str, Any]:
-        place = await self.place()
+    async def asked(self: ModelProcess, number: int, question: Any) -> dict[str, Any]:
+        place = await self.environment()
 
         def look() -> dict[str, Any]:
-            if self not in benches:
-                benches[self] = worker.open_lab(place["CHESSREG_REGISTRY"], Path(place["CHESSREG_STORE"]), 1)
+            if self not in opened:
+                opened[self] = worker.open_lab(place["CHESSREG_REGISTRY"], Path(place["CHESSREG_STORE"]), 1)
             try:
-                return {"answer": json.loads(benches[self].ask(question).as_json())}
+                return {"answer": json.loads(opened[self].ask(question).as_json())}
             except Exception as error:
                 return worker.told(error)
 
         return await asyncio.to_thread(look)
 
-    monkeypatch.setattr(Bench, "_asked", asked)
+    monkeypatch.setattr(ModelProcess, "_reply", asked)
 
 
 @pytest.fixture(autouse=True)
@@ -128,7 +128,7 @@ async def settled(pilot: Pilot[Any]) -> None:
                     with suppress(WorkerCancelled):  # a newer reading took its place
                         await pilot.app.workers.wait_for_complete(reading)
     except TimeoutError:
-        pytest.fail(f"the app does not settle; it waits for {[*pilot.app.workers]} and {pilot.app.desk.waiting()}")
+        pytest.fail(f"the app does not settle; it waits for {[*pilot.app.workers]} and {pilot.app.database.waiting()}")
 
 
 class Driver:
@@ -151,9 +151,9 @@ class Driver:
         await settled(self.pilot)
         return self.text
 
-    async def go(self, room: str) -> str:
-        """Go to a room by its name."""
-        self.app.action_room(room)
+    async def go(self, name: str) -> str:
+        """Go to a screen by its name."""
+        self.app.action_go(name)
         await settled(self.pilot)
         return self.text
 
@@ -190,15 +190,15 @@ class Driver:
         return "\n".join(notification.message for notification in self.app._notifications)
 
     @property
-    def room(self) -> Room:
-        assert self.app.room is not None
-        return self.app.room
+    def screen(self) -> AppScreen:
+        assert self.app.top_screen is not None
+        return self.app.top_screen
 
     async def find_row(self, word: str) -> None:
         """Put the cursor on the first row in sight whose line has this word."""
         from tui.widgets.table import PageTable
 
-        table = self.room.query_one(PageTable)
+        table = self.screen.query_one(PageTable)
         rows = [n for n in range(table.count) if word in " ".join(c.of(table.row(n) or {}) for c in table.columns)]
         assert rows, f"no row with {word!r}:\n{self.text}"
         table.move(rows[0])
@@ -208,7 +208,7 @@ class Driver:
         """Put the cursor on the row of this name, of each in turn, and mark it."""
         from tui.widgets.table import PageTable
 
-        table = self.room.query_one(PageTable)
+        table = self.screen.query_one(PageTable)
         for name in names:
             table.move(next(n for n in range(table.count) if (table.row(n) or {}).get("name") == name))
             await (self.press("space") if mark else settled(self.pilot))

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from chessreg.registry.process import pid_start
+from chessreg.registry.machine import pid_start
 from chessreg.registry.tables import Job
 from chessreg.runs.kind import kind
 from chessreg.scheduling import status
 from chessreg.scheduling.executors.local import LocalExecutor
-from chessreg.scheduling.launch import Order, enqueue, plan
+from chessreg.scheduling.launch import Order, launch
 from chessreg.scheduling.supervisor import Supervisor
 from chessreg.session import Session, open_session
 
@@ -29,8 +29,8 @@ GATED = str(Path(__file__).parent.parent / "kinds" / "gated_kind.py")
 
 
 class Queue:
-    """A launch of the toy that has finished, one that broke, one of two shards that stands at a gate with a reduce that
-    waits for it."""
+    """A launch of the toy that has finished, one that failed, and one of two shards that stands at a gate with a reduce
+    that waits for it."""
 
     def __init__(self, folder: Path, session: Session) -> None:
         self.folder, self.session = folder, session
@@ -49,7 +49,7 @@ class Queue:
         return Order(found, found.spec(**settings), how, tuple(settings), name, shards=shards)
 
     def launch(self, *orders: Order) -> None:
-        enqueue(plan(orders, self.session.database, self.session.store), self.session.database, self.session.store)
+        launch(orders, self.session.database, self.session.store)
 
     def jobs(self) -> list[Job]:
         with self.session.database.read() as sql:

@@ -12,8 +12,8 @@ import pytest
 
 import tui
 from tui.actions import ACTIONS, EVERYWHERE, OWN_KEYS, Action, check
-from tui.rooms import ROOMS
-from tui.screens.room import Room
+from tui.entries import ENTRIES
+from tui.screens.base import AppScreen
 
 from .commands import command_of
 
@@ -69,6 +69,6 @@ def test_a_twin_is_a_command_with_these_options(twin: str) -> None:
 
 def test_every_screen_has_the_keys_of_the_whole_house() -> None:
     for place, screen in PLACES.items():
-        if issubclass(screen, Room) and place not in OWN_KEYS:
+        if issubclass(screen, AppScreen) and place not in OWN_KEYS:
             own = {key for _, binding in screen._merged_bindings for key in [binding.key]}
-            assert not own & {"q", "question_mark", "escape", *(door.key for door in ROOMS)}
+            assert not own & {"q", "question_mark", "escape", *(entry.key for entry in ENTRIES)}

@@ -13,13 +13,12 @@ from chessreg.cli.root import run_command_line
 from chessreg.queries.stats import Estimate
 from chessreg.registry import read
 from chessreg.session import Session
-from tui.data import compare
-from tui.data.chart import extent
+from tui.data import comparison
 from tui.screens.compare import CompareScreen
 from tui.screens.lineage import LineageScreen
 from tui.screens.run import RunScreen
-from tui.screens.thing import ThingScreen
-from tui.widgets.chart import ChartView
+from tui.screens.things import ThingScreen
+from tui.widgets.chart import ChartView, extent
 
 
 async def test_two_marked_runs_have_the_numbers_of_the_command(drive, studied: Path, command: Any) -> None:
@@ -27,7 +26,7 @@ async def test_two_marked_runs_have_the_numbers_of_the_command(drive, studied: P
     async with drive(studied, size=(160, 45)) as driver:
         await driver.stand_on("board", "longer", mark=True)
         await driver.press("c")
-        assert isinstance(driver.room, CompareScreen)
+        assert isinstance(driver.screen, CompareScreen)
         assert "baseline board" in driver.text
         line = next(line for line in driver.lines if " epochs " in line)
         assert line.split()[-2:] == [str(v) for v in told["differing"]["settings"]["epochs"]] == ["1", "2"]
@@ -55,7 +54,7 @@ async def test_loss_curves_lie_over_each_other(drive, studied: Path, command: An
     async with drive(studied, size=(120, 40)) as driver:
         await driver.stand_on("train-0", "train-1", mark=True)
         await driver.press("c", "shift+tab")
-        screen = driver.room
+        screen = driver.screen
         assert "[curves " in driver.text
         while screen.metric != "loss":
             await driver.press("m")
@@ -114,11 +113,11 @@ async def test_a_pinned_run_is_the_baseline_until_it_is_unpinned(drive, studied:
 
 def test_long_curves_are_thinned_to_means_and_end_where_they_end() -> None:
     curve = [(step, float(step)) for step in range(10_000)]
-    thin = compare.thinned(curve)
-    assert len(thin) <= compare.MOST_POINTS
+    thin = comparison.thinned(curve)
+    assert len(thin) <= comparison.MOST_POINTS
     assert thin[-1] == (9999, 9999.0)
     assert thin[0][1] == pytest.approx(12.0)
-    chart = compare.chart("loss", ["a"], [curve])
+    chart = comparison.chart("loss", ["a"], [curve])
     assert extent(chart.points()) == (12.0, 9999.0)
 
 
@@ -135,7 +134,7 @@ async def test_a_lineage_is_the_tree_of_the_command_and_can_be_walked(drive, stu
     async with drive(studied, size=(120, 45)) as driver:
         await driver.stand_on("edits")
         await driver.press("L")
-        screen = driver.room
+        screen = driver.screen
         assert isinstance(screen, LineageScreen)
         lines = driver.lines[3:]
         expected = labels(told["up"]) + labels(told["down"])
@@ -149,11 +148,11 @@ async def test_a_lineage_is_the_tree_of_the_command_and_can_be_walked(drive, stu
         await driver.press("L")
         assert "lineage of board" in driver.lines[0]
         await driver.press("enter")
-        assert isinstance(driver.room, RunScreen)
+        assert isinstance(driver.screen, RunScreen)
         await driver.press("escape", "escape")
         await driver.find_row("dataset games")
         await driver.press("enter")
-        assert isinstance(driver.room, ThingScreen)
+        assert isinstance(driver.screen, ThingScreen)
         assert "dataset · 24 games" in driver.text
         await driver.press("L")
         assert "probe board" in driver.text

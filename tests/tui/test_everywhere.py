@@ -1,4 +1,4 @@
-"""What holds in every room: palette, help, the copied command, the mouse, and the way back."""
+"""What holds in every screen: palette, help, the copied command, the mouse, and the way back."""
 
 from __future__ import annotations
 
@@ -7,42 +7,41 @@ from pathlib import Path
 
 import pytest
 
-from tui.palette import Actions, told
-from tui.rooms import ROOMS, Door
-from tui.screens.help import targets
+from tui.entries import ENTRIES, ScreenEntry
+from tui.screens.help import Actions, keys_and_command, targets
 from tui.widgets.table import PageTable
 
 from .commands import command_of
 
-everywhere = pytest.mark.parametrize("door", ROOMS, ids=lambda door: door.name)
+everywhere = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 
 
 @everywhere
-async def test_palette_and_help_have_every_action_of_the_room(drive, door: Door) -> None:
-    async with drive(size=(160, 110), start=door.name) as driver:
-        room, actions = driver.room, driver.room.actions()
+async def test_palette_and_help_have_every_action_of_the_room(drive, entry: ScreenEntry) -> None:
+    async with drive(size=(160, 110), start=entry.name) as driver:
+        screen, actions = driver.screen, driver.screen.actions()
         assert {"quit", "help", "palette", "copy_command"} <= {action.method for action in actions}
         offered = [hit.help async for hit in Actions(driver.app.screen).discover()]
-        assert offered == [told(action) for action in actions if action.method != "palette"]
+        assert offered == [keys_and_command(action) for action in actions if action.method != "palette"]
         await driver.press("ctrl+p")
-        assert driver.app.screen is not room
+        assert driver.app.screen is not screen
         await driver.type("change the colours")
         theme = driver.app.theme
         await driver.press("enter")
-        assert driver.app.screen is room
+        assert driver.app.screen is screen
         assert driver.app.theme != theme
         text = await driver.press("question_mark")
         for action in actions:
             assert action.text in text
             assert action.shown_keys in text
         await driver.press("escape")
-        assert driver.app.screen is room
+        assert driver.app.screen is screen
 
 
 @everywhere
-async def test_what_is_copied_prints_what_is_shown(drive, door: Door, tmp_path: Path) -> None:
+async def test_what_is_copied_prints_what_is_shown(drive, entry: ScreenEntry, tmp_path: Path) -> None:
     """The command goes to the terminal by OSC 52, into a file, and is one that there is."""
-    async with drive(size=(80, 24), start=door.name) as driver:
+    async with drive(size=(80, 24), start=entry.name) as driver:
         written: list[str] = []
         driver.app._driver.write = written.append
         driver.app.action_copy_command()
@@ -54,10 +53,10 @@ async def test_what_is_copied_prints_what_is_shown(drive, door: Door, tmp_path: 
 
 
 @everywhere
-async def test_the_mouse_does_what_keys_do(drive, door: Door) -> None:
-    async with drive(size=(100, 30), start=door.name) as driver:
-        room = driver.room
-        tables = [table for table in room.query(PageTable) if table.display and table.count > 1]
+async def test_the_mouse_does_what_keys_do(drive, entry: ScreenEntry) -> None:
+    async with drive(size=(100, 30), start=entry.name) as driver:
+        screen = driver.screen
+        tables = [table for table in screen.query(PageTable) if table.display and table.count > 1]
         for table in tables[:1]:
             await driver.pilot.click(table, offset=(3, 2))  # below the headings: the second row
             await driver.settle()
@@ -67,20 +66,20 @@ async def test_the_mouse_does_what_keys_do(drive, door: Door) -> None:
         at = lowest.index("? help")
         await driver.pilot.click(offset=(at, len(driver.lines) - 1))
         await driver.settle()
-        assert driver.app.screen is not room
+        assert driver.app.screen is not screen
         await driver.press("escape")
-        assert driver.app.screen is room
+        assert driver.app.screen is screen
 
 
 @everywhere
-async def test_jump_marks_the_parts_of_the_room(drive, door: Door) -> None:
-    async with drive(size=(80, 24), start=door.name) as driver:
-        room = driver.room
-        letters = targets(room)
+async def test_jump_marks_the_parts_of_the_room(drive, entry: ScreenEntry) -> None:
+    async with drive(size=(80, 24), start=entry.name) as driver:
+        screen = driver.screen
+        letters = targets(screen)
         await driver.press("ctrl+o")
-        assert driver.app.screen is not room
+        assert driver.app.screen is not screen
         letter = max(letters, default="escape")
         await driver.press(letter)
-        assert driver.app.screen is room
-        assert not letters or room.focused is letters[letter]
+        assert driver.app.screen is screen
+        assert not letters or screen.focused is letters[letter]
         assert all(len(line) <= 80 for line in driver.lines)

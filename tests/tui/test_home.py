@@ -29,13 +29,13 @@ def status(folder: Path, *words: str) -> Any:
 
 
 def rows(driver: Any, table: str) -> list[Any]:
-    shown = driver.room.query_one(f"#{table}", PageTable)
+    shown = driver.screen.query_one(f"#{table}", PageTable)
     return [shown.row(n) for n in range(shown.count)]
 
 
 async def test_what_runs_and_what_has_ended_is_what_the_command_says(drive, queue: Any) -> None:
     async with drive(queue.folder, size=(140, 40), start="") as driver:
-        assert isinstance(driver.room, HomeScreen)
+        assert isinstance(driver.screen, HomeScreen)
         told = status(queue.folder, "--since", "1d")
         assert [row["id"].hex for row in rows(driver, "going")] == [row["id"] for row in told["going"]]
         assert [row["state"] for row in told["going"]] == ["running", "running", "waiting"]
@@ -58,10 +58,10 @@ async def test_enter_opens_the_job_tab_goes_to_what_ended_and_keys_suit_the_row(
         assert "x cancel" in driver.lines[-1]
         assert "t try again" not in driver.lines[-1]
         await driver.press("enter")
-        assert isinstance(driver.room, JobScreen)
+        assert isinstance(driver.screen, JobScreen)
         await driver.press("escape", "tab")
         assert "x cancel" not in driver.lines[-1]
-        ended = driver.room.query_one("#ended", PageTable)
+        ended = driver.screen.query_one("#ended", PageTable)
         place = next(n for n, row in enumerate(rows(driver, "ended")) if row["cause"] != "finished")
         ended.move(place)
         await driver.settle()
@@ -70,7 +70,7 @@ async def test_enter_opens_the_job_tab_goes_to_what_ended_and_keys_suit_the_row(
         await driver.settle()
         assert "t try again" not in driver.lines[-1]
         await driver.press("n")
-        assert isinstance(driver.room, LaunchScreen)
+        assert isinstance(driver.screen, LaunchScreen)
 
 
 async def test_news_are_what_ended_after_one_looked_last(drive, world: Path, session: Session) -> None:
@@ -82,7 +82,7 @@ async def test_news_are_what_ended_after_one_looked_last(drive, world: Path, ses
         assert cut["cause"] != "finished"
         assert (cut["done"], cut["units"]) == (4, 9)
         await driver.press("enter")
-        assert isinstance(driver.room, RunScreen)
+        assert isinstance(driver.screen, RunScreen)
     async with drive(size=(120, 40), start="home") as driver:
         assert not rows(driver, "ended")
         assert "nothing has ended since" in driver.text

@@ -1,4 +1,4 @@
-"""The jobs' room and the room of one job, on a queue of real jobs."""
+"""The list of jobs and the screen of one job, on a queue of real jobs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from chessreg.scheduling.presence import Presence
-from tui.data.jobs import LogTail, jobs
+from tui.data.job_rows import LogTail, jobs
 from tui.screens.job import JobScreen
 from tui.widgets.logview import LogView
 from tui.widgets.table import PageTable
@@ -80,7 +80,7 @@ async def test_a_job_shows_its_shards_its_log_and_its_settings(drive, queue: Any
         await driver.go("jobs")
         await driver.find_row("1/2")
         await driver.press("enter")
-        screen = driver.room
+        screen = driver.screen
         assert isinstance(screen, JobScreen)
         assert screen.job_id == queue.job("sums").id
         await driver.until("4/9 units of 3 jobs", "[log]")
@@ -112,7 +112,7 @@ async def test_words_are_found_in_a_log_and_its_end_is_followed(drive, queue: An
         await driver.find_row("broken")
         await driver.press("enter")
         await driver.until("line 299")
-        screen, log = driver.room, driver.room.query_one(LogView)
+        screen, log = driver.screen, driver.screen.query_one(LogView)
         assert isinstance(screen, JobScreen)
         await driver.press("slash")
         await driver.type("LOSS")
@@ -134,7 +134,7 @@ async def test_words_are_found_in_a_log_and_its_end_is_followed(drive, queue: An
 
 
 def test_a_log_is_read_from_its_end_whole_lines_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tui.data.jobs.FIRST_BYTES", 25)
+    monkeypatch.setattr("tui.data.job_rows.FIRST_BYTES", 25)
     path = tmp_path / "log.txt"
     tail = LogTail(path)
     assert tail.read() == ([], "", False)
@@ -172,7 +172,7 @@ async def test_a_job_is_tried_again_started_sooner_and_cancelled(drive, own_queu
 async def test_read_only_offers_no_change(drive, queue: Any) -> None:
     async with drive(queue.folder, read_only=True) as driver:
         await driver.go("jobs")
-        offered = {action.method for action in driver.room.actions()}
+        offered = {action.method for action in driver.screen.actions()}
         assert not offered & {"cancel", "retry", "priority", "launch"}
         await driver.find_row("broken")
         before = queue.job("broken")
@@ -191,7 +191,7 @@ async def test_a_job_is_seen_to_finish(drive, own_queue: Any) -> None:
         await asyncio.to_thread(own_queue.until, lambda: own_queue.job("sums", 2).ended_at)
         driver.app.look()
         await driver.until("9/9 units", "finished")
-        assert driver.room.query_one("#shards", PageTable).count == 3
+        assert driver.screen.query_one("#shards", PageTable).count == 3
 
 
 async def test_no_job_yet(drive, tmp_path: Path) -> None:

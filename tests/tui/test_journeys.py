@@ -14,10 +14,10 @@ from chessreg.cli.root import run_command_line
 from chessreg.queries import render, run_query
 from chessreg.registry import read
 from chessreg.session import Session, open_session
-from tui.data.boards import boards
-from tui.data.results import results
-from tui.palette import Actions, told
-from tui.screens.board import BoardScreen
+from tui.data.board_views import boards
+from tui.data.result_rows import results
+from tui.screens.boards import BoardScreen
+from tui.screens.help import Actions, keys_and_command
 from tui.widgets.bars import FilterBar
 from tui.widgets.table import PageTable
 
@@ -47,7 +47,7 @@ async def test_typing_narrows_the_runs_and_escape_brings_them_back(drive) -> Non
         await driver.press("slash")
         assert "Enter to the list  Esc clear" in driver.lines[-1]
         await driver.type("state:partial")
-        bar = driver.room.query_one(FilterBar)
+        bar = driver.screen.query_one(FilterBar)
         assert bar.value == "state:partial"
         await driver.press("enter")
         assert "1 of 8 runs" in driver.text
@@ -109,21 +109,21 @@ async def test_an_input_leads_to_the_run_that_made_it(drive) -> None:
 async def test_a_game_is_stepped_through_to_its_end_and_its_illegal_tries_are_told(drive, session: Session) -> None:
     run = run_of(session, "plain")
     row = results(session, "game", run["id"]).page(0)[0]
-    frames = boards(session, row).frames
+    frames = boards(session, row).views
     async with drive() as driver:
         await driver.find_row("plain")
         await driver.press("enter", "enter")
-        screen = driver.room
+        screen = driver.screen
         assert isinstance(screen, BoardScreen)
         assert len(frames) > 2
         await driver.press("right", "l")
         assert screen.frame == 2
-        assert screen.frames == [frames[2]]
+        assert screen.views == [frames[2]]
         assert frames[2].caption[0] in driver.text
         await driver.press("left")
         assert screen.frame == 1
         await driver.press("end")
-        assert screen.frames == [frames[-1]]
+        assert screen.views == [frames[-1]]
         await driver.press("right")
         assert screen.frame == len(frames) - 1
         await driver.press("home")
@@ -140,13 +140,13 @@ async def test_down_goes_on_to_the_next_game_of_the_list(drive) -> None:
     async with drive() as driver:
         await driver.find_row("plain")
         await driver.press("enter", "enter")
-        screen = driver.room
+        screen = driver.screen
         assert isinstance(screen, BoardScreen)
         first = screen.boards
         await driver.press("down")
         assert screen.boards is not None
         assert screen.boards.row["unit"] == 1
-        assert screen.boards.frames != first.frames
+        assert screen.boards.views != first.views
         await driver.press("k", "k")
         assert screen.boards.row["unit"] == 0
 
@@ -169,11 +169,11 @@ async def test_from_a_table_to_the_rows_behind_a_line_to_the_board(drive, sessio
         assert all(heading in driver.text for heading in headings)
         await driver.press("enter")
         assert "row 1" in driver.lines[0]
-        table = driver.room.query_one(PageTable)
+        table = driver.screen.query_one(PageTable)
         behind = table.row(0)
         assert table.count >= 1
         await driver.press("enter")
-        screen = driver.room
+        screen = driver.screen
         assert isinstance(screen, BoardScreen)
         assert screen.boards is not None
         assert screen.boards.row["run_id"] == UUID(behind["run_id"])
@@ -206,8 +206,8 @@ async def test_the_boards_room_lists_games_trials_and_scores_of_all_runs(drive) 
         assert "[scores]" in driver.text
         await driver.find_row("toy")
         await driver.press("enter")
-        assert isinstance(driver.room, BoardScreen)
-        assert driver.room.boards.kind == "toy"
+        assert isinstance(driver.screen, BoardScreen)
+        assert driver.screen.boards.kind == "toy"
 
 
 async def test_a_game_of_a_dataset_is_stepped_through(drive, world: Path) -> None:
@@ -215,36 +215,36 @@ async def test_a_game_of_a_dataset_is_stepped_through(drive, world: Path) -> Non
         await driver.go("boards")
         await driver.press("tab", "tab", "tab")
         assert "[dataset games]" in driver.text
-        table = driver.room.query_one(PageTable)
+        table = driver.screen.query_one(PageTable)
         assert table.count == 24
         assert table.row(3)["white_elo"] == 1120
         table.move(3)
         await driver.press("enter", "right", "right")
-        screen = driver.room
+        screen = driver.screen
         assert isinstance(screen, BoardScreen)
         assert "games game 3: 1120 – 1500, *" in driver.text
-        assert len(screen.boards.frames) == 41
+        assert len(screen.boards.views) == 41
         place = ["--registry", str(world / "registry.db"), "--store", str(world / "store")]
         with redirect_stdout(StringIO()) as said:
             assert run_command_line([*place, "board", "games:3", "--ply", "2", "--json"]) == 0
         (told,) = json.loads(said.getvalue())["boards"]
-        assert (told["fen"], told["title"]) == (screen.frames[0].fen, screen.frames[0].title)
+        assert (told["fen"], told["title"]) == (screen.views[0].fen, screen.views[0].title)
         assert "b beside" not in driver.lines[-1]
-        assert driver.room.command() == "chessreg board a1b2c3:3 --ply 2"
+        assert driver.screen.command() == "chessreg board a1b2c3:3 --ply 2"
         await driver.press("down")
         assert "games game 4" in driver.text
 
 
 async def test_help_and_palette_have_every_action_of_the_place(drive) -> None:
     async with drive(size=(160, 110)) as driver:  # high enough for all of the help
-        actions = driver.room.actions()
+        actions = driver.screen.actions()
         await driver.press("question_mark")
         for action in actions:
             assert action.text in driver.text
             assert action.shown_keys in driver.text
         await driver.press("escape")
         offered = [hit.help async for hit in Actions(driver.app.screen).discover()]
-        assert offered == [told(action) for action in actions if action.method != "palette"]
+        assert offered == [keys_and_command(action) for action in actions if action.method != "palette"]
         await driver.press("ctrl+p")
         await driver.type("queries")
         await driver.until("Go to the queries")
@@ -313,7 +313,7 @@ async def test_a_lost_database_is_a_banner_and_comes_back(drive, monkeypatch: py
             await driver.press("enter")
             assert "! the registry box2 does not answer (check that the server runs" in driver.text
             await driver.press("escape", "j")
-            assert driver.room.query_one(PageTable).cursor == 1
+            assert driver.screen.query_one(PageTable).cursor == 1
         await driver.once(lambda: "does not answer" not in driver.text, "the registry again")
         await driver.press("enter")
         assert "units" in driver.text
@@ -354,4 +354,4 @@ async def test_every_theme_draws_every_room(drive) -> None:
         assert seen == {"chessreg-dark", "chessreg-light", "chessreg-contrast"}
         driver.app.theme = "nord"  # one of textual's own has colours for the board too
         await driver.press("5", "enter")
-        assert isinstance(driver.room, BoardScreen)
+        assert isinstance(driver.screen, BoardScreen)

@@ -24,10 +24,9 @@ from chessreg.registry import read
 from chessreg.registry.database import Database
 from chessreg.registry.tables import Trial
 from chessreg.session import Session
-from tui.data.results import results
-from tui.screens.edit import EditScreen
-from tui.screens.lab import LabScreen, next_scale
-from tui.screens.quartet import PANES
+from tui.data.result_rows import results
+from tui.screens.board_base import PANES
+from tui.screens.lab import EditScreen, LabScreen, next_scale
 from tui.widgets.board import BoardPane
 from tui.widgets.table import PageTable
 
@@ -62,10 +61,10 @@ async def opened(driver: Any, session: Session, condition: str = "clean") -> Edi
     rows = results(session, "trial", run_of(session, "edits")["id"]).page(0)
     await driver.find_row("edits")
     await driver.press("enter")
-    driver.room.query_one(PageTable).move(next(n for n, row in enumerate(rows) if row["condition"] == condition))
+    driver.screen.query_one(PageTable).move(next(n for n, row in enumerate(rows) if row["condition"] == condition))
     await driver.press("enter")
-    assert isinstance(driver.room, EditScreen)
-    return driver.room
+    assert isinstance(driver.screen, EditScreen)
+    return driver.screen
 
 
 @pytest.mark.usefixtures("near_model")
@@ -142,7 +141,7 @@ async def test_the_scale_changes_both_masses_as_the_command_prints_and_the_run_s
     drive, own_world: Path
 ) -> None:
     async with drive(own_world, size=(100, 30), start="lab") as driver:
-        screen = driver.room
+        screen = driver.screen
         assert isinstance(screen, LabScreen)
         before = screen.answer
         assert before.edited is not None, before.why_not
@@ -171,7 +170,7 @@ async def test_the_scale_changes_both_masses_as_the_command_prints_and_the_run_s
 
 async def test_moves_are_typed_taken_back_and_played_and_no_key_waits_for_the_model(drive) -> None:
     async with drive(start="lab") as driver:
-        screen = driver.room
+        screen = driver.screen
         await driver.press("slash", "ctrl+u")
         await driver.type("d2d4 Nf6 c4")
         await driver.press("enter")
@@ -191,8 +190,8 @@ async def test_moves_are_typed_taken_back_and_played_and_no_key_waits_for_the_mo
         await driver.press("enter")
         assert screen.sans == ("d4", "Nf6", second)  # and a note says what was wrong
         # the process hangs: every key is still answered; it dies: the next question starts another
-        bench = driver.app.bench
-        process = bench._process
+        model = driver.app.model
+        process = model._process
         os.kill(process.pid, signal.SIGSTOP)  # stopped: it answers nothing
         for key in ("plus", "plus", "plus", "f", "space", "question_mark"):
             await driver.pilot.press(key)
@@ -210,7 +209,7 @@ async def test_moves_are_typed_taken_back_and_played_and_no_key_waits_for_the_mo
         await process.wait()
         await driver.press("minus")
         assert screen.answer is not None
-        assert bench._process is not process
+        assert model._process is not process
         assert screen.answer.scales in ((screen.scale,), ())
 
 

@@ -1,4 +1,4 @@
-"""The launch room: forms made from the kinds' models, and a real job launched from one and seen to finish."""
+"""The launch screens: forms made from the kinds' models, and a real job launched from one and seen to finish."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from chessreg.registry import tables
 from chessreg.runs.kind import kind, kinds
 from chessreg.scheduling.presence import Presence
 from chessreg.session import open_session
-from tui.data.form import Form
-from tui.data.launching import candidates
-from tui.screens.form import FormScreen
+from tui.data.launch_form import Form, candidates
 from tui.screens.job import JobScreen
-from tui.widgets.fieldrow import FieldInput
+from tui.screens.launch import FormScreen
+from tui.widgets.fields import FieldInput
 
 from .commands import command_of
 
@@ -92,7 +91,7 @@ def test_the_command_of_a_form_makes_the_same_order() -> None:
     params = command.make_context("probe", words[3:]).params
     spec, how, sources = settings(kind("probe"), params)
     by_command = order_of(kind("probe"), spec, how, tuple(sorted(sources)), params["name"], params)
-    from tui.data.launching import order_of as by_form
+    from tui.data.launch_form import order_of as by_form
 
     order = by_form(form, form.check())
     assert (order.spec, order.options, order.given) == (by_command.spec, by_command.options, by_command.given)
@@ -107,7 +106,7 @@ def test_what_may_be_picked_is_what_the_registry_has(session) -> None:
     assert {row["value"] for row in candidates(session, "run:cache")} == {"cache-fit", "cache-test"}
     assert [row["value"] for row in candidates(session, "run:probe")] == ["board"]
     assert [row["value"] for row in candidates(session, "run:cache", "fit complete")] == ["cache-fit"]
-    assert [row["told"] for row in candidates(session, "dataset", "games:fit")] == ["13 games"]
+    assert [row["about"] for row in candidates(session, "dataset", "games:fit")] == ["13 games"]
 
 
 # -- the form on the screen -------------------------------------------------------------------------------------------
@@ -115,7 +114,7 @@ def test_what_may_be_picked_is_what_the_registry_has(session) -> None:
 
 async def typed(driver: Any, path: str, text: str) -> None:
     """Type a value into the field of this name."""
-    screen = driver.room
+    screen = driver.screen
     assert isinstance(screen, FormScreen)
     screen.set_focus(next(row for row in screen.rows if row.field.path == path))
     await driver.press("e")
@@ -127,7 +126,7 @@ async def typed(driver: Any, path: str, text: str) -> None:
 
 async def planned(driver: Any) -> str:
     """The screen, once the plan is there."""
-    screen = driver.room
+    screen = driver.screen
     assert isinstance(screen, FormScreen)
     await driver.once(lambda: not screen.checked.right or screen.outlook is not None)
     return driver.text
@@ -135,7 +134,7 @@ async def planned(driver: Any) -> str:
 
 async def open_toy(driver: Any) -> None:
     await driver.go("launch")
-    driver.room.open(TOY)
+    driver.screen.open(TOY, typed=True)
     await driver.settle()
 
 
@@ -154,9 +153,9 @@ async def test_a_form_is_filled_planned_and_launched_and_its_job_finishes(drive,
         assert "units     15" in text
         assert "rows      15 score" in text
         assert "not known: never run" in text
-        assert driver.room.command() == f"chessreg launch {TOY} --positions 15 --name checks"
+        assert driver.screen.command() == f"chessreg launch {TOY} --positions 15 --name checks"
         await driver.press("L")
-        assert isinstance(driver.room, JobScreen)
+        assert isinstance(driver.screen, JobScreen)
         try:
             await driver.until("finished", "15/15 units", seconds=120)
             assert "100 % · 15/15 units" in driver.text
@@ -179,7 +178,7 @@ async def test_a_reference_is_picked_and_the_plan_follows(drive) -> None:
         await driver.go("launch")
         await driver.find_row("Linear probes of the board")
         await driver.press("enter")
-        screen = driver.room
+        screen = driver.screen
         assert isinstance(screen, FormScreen)
         assert "needed: cache" in driver.text
         assert screen.row is not None
@@ -188,7 +187,7 @@ async def test_a_reference_is_picked_and_the_plan_follows(drive) -> None:
         assert "cache-test" in driver.text
         await driver.find_row("cache-fit")
         await driver.press("enter")
-        assert screen.form.given == {"cache": "cache-fit"}
+        assert screen.form.typed == {"cache": "cache-fit"}
         text = await planned(driver)
         assert "ready" in text
         assert "(by 1 earlier run like it)" in text
@@ -198,7 +197,7 @@ async def test_a_reference_is_picked_and_the_plan_follows(drive) -> None:
         await driver.press("exclamation_mark")
         assert screen.row.field.path == "test_cache"
         await driver.press("d")
-        assert screen.form.given == {"cache": "cache-fit"}
+        assert screen.form.typed == {"cache": "cache-fit"}
 
 
 async def test_choices_turn_presets_fill_and_words_find(drive, tmp_path: Path) -> None:
@@ -206,33 +205,44 @@ async def test_choices_turn_presets_fill_and_words_find(drive, tmp_path: Path) -
         await driver.go("launch")
         await driver.find_row("Games of a model against")
         await driver.press("enter")
-        screen = driver.room
+        screen = driver.screen
         assert isinstance(screen, FormScreen)
         await driver.press("slash")
         await driver.type("color")
         await driver.press("enter")
         assert next(row.field.path for row in screen.rows if row.display) == "color"
         await driver.press("space")
-        assert screen.form.given == {"color": "black"}
+        assert screen.form.typed == {"color": "black"}
         await driver.press("space")
-        assert screen.form.given == {}
+        assert screen.form.typed == {}
         await driver.press("slash", "escape", "p")
         assert "[preset paper]" in driver.text
         assert screen.form.preset == "paper"
         assert any("preset" in line and "policy" not in line for line in driver.lines[2:])
 
 
+async def test_enter_and_space_turn_to_the_next_executor(drive, tmp_path: Path) -> None:
+    async with drive(tmp_path) as driver:
+        await open_toy(driver)
+        screen = driver.screen
+        screen.set_focus(next(row for row in screen.rows if row.field.key == "launch.on"))
+        for key, executor in (("enter", "slurm"), ("space", "ray"), ("left", "slurm"), ("left", "local")):
+            await driver.press(key)
+            assert screen.form.text("launch.on") == executor
+        assert screen.form.typed == {}
+
+
 async def test_escape_takes_back_what_was_typed(drive, tmp_path: Path) -> None:
     async with drive(tmp_path) as driver:
         await open_toy(driver)
-        screen = driver.room
+        screen = driver.screen
         await typed(driver, "plies", "20")
         await driver.press("enter", "9", "9")
-        assert screen.form.given["plies"].endswith("99")
+        assert screen.form.typed["plies"].endswith("99")
         await driver.press("escape")
-        assert screen.form.given == {"plies": "20"}
+        assert screen.form.typed == {"plies": "20"}
         await driver.press("d")
-        assert screen.form.given == {}
+        assert screen.form.typed == {}
         assert "› plies" in driver.text
 
 
@@ -240,7 +250,7 @@ async def test_arrows_go_from_field_to_field_where_the_form_is_longer_than_the_s
     async with drive(tmp_path, size=(80, 24), start="launch") as driver:
         await driver.find_row("Linear probes of the board")
         await driver.press("enter", "home")
-        screen = driver.room
+        screen = driver.screen
         assert isinstance(screen, FormScreen)
         for keys, place in ((["down", "down"], 2), (["pagedown"], 12), (["up"], 11), (["end"], len(screen.rows) - 1)):
             await driver.press(*keys)

@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 import shutil
-import sqlite3
+import sqlite3  # Python's own: the wheel's has no iterdump
 from collections.abc import Iterator
 from contextlib import closing, redirect_stderr, redirect_stdout
 from io import StringIO
@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from chessreg.cli.output import plain
+from chessreg.cli.base import plain
 from chessreg.cli.root import run_command_line
 from chessreg.queries import run_query
 from chessreg.queries.ask import rows_behind
@@ -24,7 +24,7 @@ from chessreg.queries.catalogue import entries
 from chessreg.queries.result import QueryResult
 from chessreg.session import Session, open_session
 from tui.data.pages import PAGE
-from tui.data.results import results
+from tui.data.result_rows import results
 
 HASHES = {
     "run": ("id", "spec_hash"), "checkpoint": ("id", "artefact"), "dataset": ("id", "identity", "artefact"),
@@ -109,10 +109,10 @@ def test_queries_and_the_rows_behind_them_are_in_no_order_of_hashes(mirror: Mirr
     assert compared > 30
 
 
-@pytest.mark.parametrize("family", ["game", "trial", "score", "metric_point"])
-def test_rows_of_all_runs_are_in_no_order_of_hashes(pair: Any, family: str) -> None:
+@pytest.mark.parametrize("result_table", ["game", "trial", "score", "metric_point"])
+def test_rows_of_all_runs_are_in_no_order_of_hashes(pair: Any, result_table: str) -> None:
     def runs(session: Session) -> list[str]:
-        pages = results(session, family)
+        pages = results(session, result_table)
         return [row["run"] for number in range(-(-pages.count // PAGE)) for row in pages.page(number)]
 
     world, other = map(runs, pair)

@@ -16,8 +16,8 @@ from chessreg.registry.identity import digest_of, uuid_of
 from chessreg.registry.tables.types import utc_now
 from chessreg.session import Session, open_session
 from tui.data.pages import PAGE, JoinedPages, Listed
-from tui.data.results import find_row, results
-from tui.data.runs import runs
+from tui.data.result_rows import find_row, results
+from tui.data.run_rows import runs
 
 from ..postgres import postgres as postgres
 
@@ -154,7 +154,7 @@ def test_results_come_with_their_own_columns_and_are_found_again_by_part_of_thei
     pages = results(session, "score", toy["id"])
     rows = pages.page(0)
     assert [row["unit"] for row in rows] == list(range(12))
-    assert {"fen", "move", "checks", "run", "family"} <= set(rows[0])
+    assert {"fen", "move", "checks", "run", "result_table"} <= set(rows[0])
     assert "detail" not in rows[0]
     found = find_row(session, {"run_id": toy["id"].hex, "unit": 5}, ["trial", "score"])
     assert found is not None

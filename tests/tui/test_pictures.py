@@ -13,9 +13,8 @@ from chessreg.queries.ask import plotted
 from chessreg.queries.catalogue import find_plot
 from chessreg.registry import read
 from chessreg.session import Session
-from tui.data.boards import boards
-from tui.data.edits import edited_state
-from tui.data.results import results
+from tui.data.board_views import boards, edited_state
+from tui.data.result_rows import results
 
 
 @pytest.fixture
@@ -29,8 +28,8 @@ def run_of(session: Session, name: str) -> dict[str, Any]:
         return read.run(sql, name)
 
 
-def first_row(session: Session, name: str, family: str, place: int = 0) -> Any:
-    return results(session, family, run_of(session, name)["id"]).page(0)[place]
+def first_row(session: Session, name: str, result_table: str, place: int = 0) -> Any:
+    return results(session, result_table, run_of(session, name)["id"]).page(0)[place]
 
 
 def test_runs(picture: Any, session: Session) -> None:
@@ -66,7 +65,7 @@ def test_a_game(picture: Any, session: Session) -> None:
         await driver.find_row("plain")
         await driver.press("enter", "enter", "exclamation_mark")
 
-    frames = boards(session, first_row(session, "plain", "game")).frames
+    frames = boards(session, first_row(session, "plain", "game")).views
     shown = next(frame for frame in frames if any("illegal" in line for line in frame.caption))
     picture(steps, shown.caption[0], next(line for line in shown.caption if "illegal" in line)[:24])
 
@@ -90,7 +89,7 @@ def test_what_a_probe_reads(picture: Any, session: Session) -> None:
         await driver.find_row("board")
         await driver.press("enter", "enter", "right")
 
-    frames = boards(session, first_row(session, "board", "score")).frames
+    frames = boards(session, first_row(session, "board", "score")).views
     picture(steps, frames[1].title[:40], "numbers, shade: probability of the truth")
 
 

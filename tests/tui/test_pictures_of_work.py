@@ -11,7 +11,7 @@ from chessreg.registry import read
 from chessreg.runs.kind import kinds
 from chessreg.scheduling.presence import Presence
 from chessreg.session import Session
-from tui import gauge
+from tui import show
 
 LOAD = {
     "cores": 16, "cpu": 6.0, "memory_bytes": 64 * 2**30, "memory_used_bytes": 24 * 2**30,
@@ -30,7 +30,7 @@ def same_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs go as fast everywhere, on a machine as busy; no supervisor is started for a picture."""
     machines = read.machines
     monkeypatch.setattr(read, "machines", lambda sql: [{**row, "load": LOAD} for row in machines(sql)])
-    monkeypatch.setattr(gauge, "rate", lambda a_second: "2.0/s" if a_second else "")
+    monkeypatch.setattr(show, "rate", lambda a_second: "2.0/s" if a_second else "")
     monkeypatch.setattr(Presence, "start", lambda self, url: None)
 
 

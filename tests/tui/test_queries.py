@@ -1,4 +1,4 @@
-"""The queries' room: search, scope, SQL, plots, what is behind a line, files and copies. Every number is the core's."""
+"""The queries: search, scope, SQL, plots, what is behind a line, files and copies. Every number is the core's."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from chessreg.queries import render, run_query, run_sql
 from chessreg.queries.ask import plotted
 from chessreg.queries.catalogue import find_plot
 from chessreg.session import Session
-from tui.screens.board import BoardScreen
+from tui.screens.boards import BoardScreen
+from tui.screens.queries import SqlEditor
 from tui.screens.run import RunScreen
 from tui.widgets.bars import ScopeBar
 from tui.widgets.chart import ChartView
-from tui.widgets.editor import SqlEditor
 from tui.widgets.table import PageTable
 
 TITLE = "games by termination"
@@ -34,35 +34,35 @@ async def test_a_scope_narrows_the_answer_and_goes_with_one(drive: Any, session:
     assert narrowed != whole
     async with drive(size=(160, 40)) as driver:
         await opened(driver)
-        assert driver.room.query_one(PageTable).count == len(whole)
+        assert driver.screen.query_one(PageTable).count == len(whole)
         await driver.press("s")
         await driver.type("run:pl")
         await driver.press("right")  # takes what is offered
-        assert driver.room.query_one(ScopeBar).value == "run:plain"
+        assert driver.screen.query_one(ScopeBar).value == "run:plain"
         await driver.press("enter")
-        table = driver.room.query_one(PageTable)
+        table = driver.screen.query_one(PageTable)
         assert table.count == len(narrowed)
         for n, line in enumerate(narrowed):
             assert [table.row(n)[f"c{c}"] for c in range(len(line))] == line
         await driver.press("y")
         assert driver.app.clipboard == f'chessreg query "{TITLE}" --run plain'
         await driver.press("escape")
-        assert driver.room.query_one(ScopeBar).value == "run:plain"
+        assert driver.screen.query_one(ScopeBar).value == "run:plain"
         await driver.press("s", "escape")
         await driver.press("enter")
-        assert driver.room.query_one(PageTable).count == len(whole)
+        assert driver.screen.query_one(PageTable).count == len(whole)
 
 
 async def test_a_scope_that_is_none_is_told_and_changes_nothing(drive: Any) -> None:
     async with drive(size=(160, 40)) as driver:
         await opened(driver)
-        before = driver.room.query_one(PageTable).count
+        before = driver.screen.query_one(PageTable).count
         await driver.press("s")
         await driver.type("colour:white")
-        assert driver.room.query_one(ScopeBar).has_class("-wrong")
+        assert driver.screen.query_one(ScopeBar).has_class("-wrong")
         await driver.press("enter")
         assert "! a scope has no 'colour:white'" in driver.text
-        assert driver.room.query_one(PageTable).count == before
+        assert driver.screen.query_one(PageTable).count == before
         await driver.press("s")
         await driver.press("ctrl+u")
         await driver.type("run:nobody")
@@ -82,15 +82,26 @@ async def test_the_scope_and_the_search_are_there_again_next_time(drive: Any) ->
         await driver.press("enter")
     async with drive(size=(160, 40), start="") as driver:
         assert "chessreg › queries" in driver.lines[0]
-        assert driver.room.query_one(ScopeBar).value == "since:7d"
-        assert driver.room.query_one(PageTable).count == 1
+        assert driver.screen.query_one(ScopeBar).value == "since:7d"
+        assert driver.screen.query_one(PageTable).count == 1
+
+
+async def test_a_search_does_not_change_the_scope(drive: Any) -> None:
+    async with drive(size=(160, 40)) as driver:
+        await driver.go("queries")
+        await driver.press("slash")
+        await driver.type("partial")  # which a scope may also be
+        await driver.press("enter")
+        assert driver.screen.scope == ""
+        await driver.press("slash", "escape")
+        assert driver.screen.query_one(PageTable).count > 1
 
 
 async def test_sql_is_completed_asked_and_leads_to_the_board(drive: Any, session: Session) -> None:
     async with drive(size=(140, 40)) as driver:
         await driver.go("queries")
         await driver.press("e")
-        editor = driver.room.query_one(SqlEditor)
+        editor = driver.screen.query_one(SqlEditor)
         assert editor.language == "sql"
         editor.text = ""
         await driver.type("SELECT run_id, unit, pli")
@@ -100,26 +111,26 @@ async def test_sql_is_completed_asked_and_leads_to_the_board(drive: Any, session
         assert editor.text.startswith("SELECT run_id, unit, plies FROM game")
         await driver.press("f5")
         result = run_sql(session.database, editor.text)
-        table = driver.room.query_one(PageTable)
+        table = driver.screen.query_one(PageTable)
         assert table.count == len(result) == 6
         for n, row in enumerate(result.rows):
             assert table.row(n)["plies"] == row["plies"]
         assert f"{len(result)} rows" in driver.text
         await driver.press("enter")
-        assert isinstance(driver.room, BoardScreen)
-        assert str(driver.room.boards.row["run_id"]).replace("-", "") == result.rows[0]["run_id"]
+        assert isinstance(driver.screen, BoardScreen)
+        assert str(driver.screen.boards.row["run_id"]).replace("-", "") == result.rows[0]["run_id"]
         await driver.press("escape", "e")
         assert isinstance(driver.app.focused, SqlEditor)
         editor.text = "SELECT id AS run_id, kind FROM run ORDER BY id"
         await driver.press("ctrl+r", "enter")
-        assert isinstance(driver.room, RunScreen)
+        assert isinstance(driver.screen, RunScreen)
 
 
 async def test_sql_that_does_not_fit_is_one_line_in_the_banner(drive: Any) -> None:
     async with drive(size=(140, 40)) as driver:
         await driver.go("queries")
         await driver.press("e")
-        editor = driver.room.query_one(SqlEditor)
+        editor = driver.screen.query_one(SqlEditor)
         for text, told in (("SELECT nothing FROM run", "nothing"), ("DROP TABLE run", "DROP is not allowed here")):
             editor.text = text
             await driver.press("f5")
@@ -136,7 +147,7 @@ async def test_several_completions_are_offered_and_one_is_chosen(drive: Any) -> 
     async with drive(size=(140, 40)) as driver:
         await driver.go("queries")
         await driver.press("e")
-        editor = driver.room.query_one(SqlEditor)
+        editor = driver.screen.query_one(SqlEditor)
         editor.text = "SELECT g.op FROM game AS g"
         editor.move_cursor((0, len("SELECT g.op")))
         await driver.press("tab")
@@ -154,7 +165,7 @@ async def test_a_plot_shows_the_numbers_of_its_query(drive: Any, session: Sessio
         await opened(driver, entry.title)
         await driver.press("v")
         assert plot.title in driver.lines[0]
-        chart = driver.room.query_one(ChartView).chart
+        chart = driver.screen.query_one(ChartView).chart
         drawn = sorted((point.x, point.y, point.low, point.high) for point in chart.points())
         ends = (f"{plot.y}_low", f"{plot.y}_high")
         assert drawn == sorted((row[plot.x], row[plot.y], row[ends[0]], row[ends[1]]) for row in result.rows)
@@ -206,6 +217,6 @@ async def test_games_are_scored_either_way_and_the_command_says_so(drive: Any, s
         await opened(driver, title)
         await driver.press("d")
         assert "scoring author-2024" in driver.text
-        table = driver.room.query_one(PageTable)
+        table = driver.screen.query_one(PageTable)
         assert [[table.row(n)[f"c{c}"] for c in range(len(line))] for n, line in enumerate(other)] == other
-        assert driver.room.command() == f'chessreg query "{title}" --scoring author-2024'
+        assert driver.screen.command() == f'chessreg query "{title}" --scoring author-2024'

@@ -8,10 +8,10 @@ import pytest
 from chessreg.games.boardframe import MARKS, BoardFrame, game_frames
 from tui.app import ChessregApp
 from tui.columns import GAP, KEPT, Column, fitted, widths
-from tui.screens.families import columns_of
-from tui.widgets import squares
+from tui.data.result_rows import columns_of
+from tui.widgets import board
+from tui.widgets.board import SIZES, SQUARE, Glyphs, Size, draw, extent, legend
 from tui.widgets.moves import line_of, tries, with_tries
-from tui.widgets.squares import SIZES, SQUARE, draw, extent, legend, text
 
 START = """\
 8 r n b q k b n r
@@ -25,6 +25,10 @@ START = """\
   a b c d e f g h"""
 
 
+def text(frame: BoardFrame, size: Size, glyphs: Glyphs) -> str:
+    return "\n".join("".join(piece.text for piece in line).rstrip() for line in draw(frame, size, glyphs))
+
+
 def test_the_start_in_letters_is_what_everybody_knows() -> None:
     frame = BoardFrame.from_board(chess.Board())
     assert text(frame, "small", "letters") == START
@@ -36,7 +40,7 @@ def test_the_start_in_letters_is_what_everybody_knows() -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("glyphs", ["solid", "outline", "letters"])
-def test_every_line_of_every_size_is_as_wide_as_it_says(size: squares.Size, glyphs: squares.Glyphs) -> None:
+def test_every_line_of_every_size_is_as_wide_as_it_says(size: board.Size, glyphs: board.Glyphs) -> None:
     board = chess.Board("r3k2r/8/8/3Pp3/8/8/8/R3K2R w KQkq e6 0 1")
     frame = BoardFrame.from_board(board, marks={0: "removed", 36: "illegal"}, heat=[0.5] * 64)
     wide, high = extent(size)
@@ -110,7 +114,7 @@ def test_columns_give_way_but_numbers_are_never_cut() -> None:
     assert fitted("漢字漢字", 5) == "漢字…"
 
 
-def test_a_kinds_own_columns_follow_those_of_the_family() -> None:
+def test_a_kinds_extra_columns_follow_those_of_the_result_table() -> None:
     rows = [{"unit": 0, "split": "toy", "item": 0, "layer": None, "n": 1, "correct": 1, "counts": None, "fen": "8/8",
              "move": "e2e4", "checks": True, "run_id": 1, "attempt_id": 2}]  # fmt: skip
     assert [column.field for column in columns_of("score", rows)][-2:] == ["move", "checks"]

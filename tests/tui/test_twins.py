@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from chessreg.cli.output import plain
+from chessreg.cli.base import plain
 from chessreg.cli.root import run_command_line
 from chessreg.queries.catalogue import entries
 from tui.data.pages import PAGE
-from tui.screens.answer import AnswerScreen
+from tui.screens.answers import AnswerScreen
 from tui.widgets.table import PageTable
 
-ROOMS = [("runs", 0), ("boards", 0), ("boards", 1), ("boards", 2), *(("data", tab) for tab in range(5))]
+ENTRIES = [("runs", 0), ("boards", 0), ("boards", 1), ("boards", 2), *(("data", tab) for tab in range(5))]
 
 
 def printed(folder: Path, command: str, *more: str) -> str:
@@ -33,7 +33,7 @@ def printed(folder: Path, command: str, *more: str) -> str:
 
 async def shown(driver: Any) -> list[dict[str, Any]]:
     """All rows of the table, those too that are not on the screen."""
-    pages = driver.room.query_one(PageTable).source
+    pages = driver.screen.query_one(PageTable).source
     numbers = range(-(-pages.count // PAGE))
     return await asyncio.to_thread(lambda: [dict(row) for number in numbers for row in pages.page(number)])
 
@@ -43,11 +43,11 @@ def together(row: dict[str, Any], fields: list[str]) -> str:
     return json.dumps({field: round(v, 9) if isinstance(v, float) else v for field, v in values.items()})
 
 
-@pytest.mark.parametrize(("room", "tab"), ROOMS)
-async def test_a_rooms_rows_are_those_of_its_command(drive, studied: Path, room: str, tab: int) -> None:
-    async with drive(studied, size=(160, 45), start=room) as driver:
+@pytest.mark.parametrize(("screen", "tab"), ENTRIES)
+async def test_the_rows_of_a_screen_are_those_of_its_command(drive, studied: Path, screen: str, tab: int) -> None:
+    async with drive(studied, size=(160, 45), start=screen) as driver:
         await driver.press(*["tab"] * tab)
-        found = json.loads(printed(studied, driver.room.command(), "--json"))
+        found = json.loads(printed(studied, driver.screen.command(), "--json"))
         rows = found if isinstance(found, list) else found["rows"]
         seen = await shown(driver)
         assert seen
@@ -69,7 +69,7 @@ async def test_every_query_of_the_catalogue_shows_the_cells_that_its_command_pri
         for entry in entries():
             driver.app.push_screen(AnswerScreen(entry.title))
             await driver.settle()
-            screen = driver.room
+            screen = driver.screen
             assert isinstance(screen, AnswerScreen)
             lines = {
                 tuple(line.split()[1:]) for line in printed(studied, screen.command()).splitlines()
@@ -84,7 +84,7 @@ async def test_every_query_of_the_catalogue_shows_the_cells_that_its_command_pri
 
 async def test_jobs_are_those_of_the_command(drive, queue: Any) -> None:
     async with drive(queue.folder, size=(160, 45), start="jobs") as driver:
-        rows = json.loads(printed(queue.folder, driver.room.command(), "--json"))
+        rows = json.loads(printed(queue.folder, driver.screen.command(), "--json"))
         seen = await shown(driver)
         fields = ["id", "kind", "name", "state", "shard", "shards", "units", "done", "host", "priority", "tries"]
         assert sorted(together(row, fields) for row in rows) == sorted(together(row, fields) for row in seen)

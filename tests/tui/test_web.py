@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,62 +22,173 @@ import pytest
 
 aiohttp = pytest.importorskip("aiohttp")
 pytest.importorskip("textual_serve")
+NO_PATHS = {name: value for name, value in os.environ.items() if not name.startswith("CHESSREG")}
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
-@pytest.fixture
-def address(world: Path, tmp_path: Path) -> Iterator[str]:
-    """HOST:PORT of `chessreg tui --web` on the world."""
+@contextmanager
+def serving(world: Path, tmp_path: Path, *options: str) -> Iterator[str]:
+    """The URL that `chessreg tui --web` prints on the world; its log is `log.txt`."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     place = ["--registry", str(world / "registry.db"), "--store", str(world / "store")]
-    command = [sys.executable, "-m", "chessreg.cli", *place, "tui", "--web", "--port", str(port), "--read-only"]
-    with (tmp_path / "log.txt").open("w") as log:
+    command = [sys.executable, "-u", "-m", "chessreg.cli", *place, "tui", "--web", "--port", str(port), *options]
+    said = tmp_path / "log.txt"
+    with said.open("w") as log:
         server = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "XDG_STATE_HOME": str(tmp_path)})
     try:
-        yield f"127.0.0.1:{port}"
+        deadline = time.monotonic() + 60
+        while not (found := re.search(rf"http://\S+:{port}/\S+/", said.read_text())):
+            assert server.poll() is None, said.read_text()
+            assert time.monotonic() < deadline, said.read_text()
+            time.sleep(0.05)
+        yield found[0]
     finally:
         server.terminate()
         server.wait(20)
 
 
-async def page(client: aiohttp.ClientSession, address: str) -> str:
+@pytest.fixture
+def url(world: Path, tmp_path: Path) -> Iterator[str]:
+    with serving(world, tmp_path) as url:
+        yield url
+
+
+def parts(url: str) -> tuple[str, str]:
+    """HOST:PORT and the token."""
+    _, _, address, token, _ = url.split("/")
+    return address, token
+
+
+async def page(client: aiohttp.ClientSession, url: str) -> str:
     """The page, once the server is there."""
     for _ in range(600):
         try:
-            async with client.get(f"http://{address}/") as answer:
+            async with client.get(url) as answer:
+                assert answer.status == 200
                 return await answer.text()
         except aiohttp.ClientConnectionError:
             await asyncio.sleep(0.1)
     raise AssertionError("the server did not come")
 
 
-async def until(ws: aiohttp.ClientWebSocketResponse, *words: str) -> None:
-    """Read what the app draws until all these words were in it."""
+async def until(ws: aiohttp.ClientWebSocketResponse, *words: str) -> str:
+    """Read what the app draws until all these words were in it; returns all of it."""
     seen = ""
     while not all(word in seen for word in words):
         message = await asyncio.wait_for(ws.receive(), 300)
         assert message.type in (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT), seen[-2000:]
         if message.type == aiohttp.WSMsgType.BINARY:
             seen += re.sub(r"\x1b\[[0-9;?<>]*[A-Za-z]", "", message.data.decode(errors="replace"))
+    return seen
 
 
-async def test_a_page_shows_the_app_and_its_keys_work(address: str) -> None:
+async def status(client: aiohttp.ClientSession, url: str, headers: dict[str, str] | None = None) -> int:
+    async with client.get(url, headers=headers, allow_redirects=False) as answer:
+        return answer.status
+
+
+async def test_a_page_shows_the_app_and_its_keys_work(url: str) -> None:
+    address, token = parts(url)
     async with aiohttp.ClientSession(headers={"Origin": f"http://{address}"}) as client:
-        assert f"ws://{address}/ws" in await page(client, address)
-        async with client.ws_connect(f"ws://{address}/ws?width=120&height=40") as ws:
+        text = await page(client, url)
+        socket_url = f"ws://{address}/{token}/ws"
+        assert socket_url in text
+        scripts = re.findall(rf"(?:src|href)=\"(http://{address}/[^\"]*)", text)
+        assert len(scripts) == 2
+        for script in scripts:
+            assert await status(client, script) == 200
+        async with client.ws_connect(f"{socket_url}?width=120&height=40") as ws:
             await until(ws, "chessreg", "read only")
             await ws.send_str(json.dumps(["stdin", "7"]))
             await until(ws, "elo by intervention", "probe accuracy by layer")
 
 
-async def test_another_page_gets_nothing(address: str) -> None:
+async def test_without_the_token_nothing_is_answered(url: str) -> None:
+    address, token = parts(url)
+    assert len(token) >= 43
+    ours = {"Origin": f"http://{address}"}
     async with aiohttp.ClientSession() as client:
-        await page(client, address)
-        for headers in ({}, {"Origin": "http://evil.example"}, {"Origin": f"http://x:{1}", "Host": "x:1"}):
+        await page(client, url)
+        for first in ("", "x" * len(token), token[:-1], token.swapcase(), f"{token}x", f"%20{token}", "ä"):
+            for rest in ("", "/", "/ws", "/static/js/textual.js", "/static/", "/download/x", f"/{token}/ws"):
+                path = f"{first}{rest}"
+                for asked in (path, f"{path}?token={token}"):
+                    assert await status(client, f"http://{address}/{asked}", ours) == 403, asked
             with pytest.raises(aiohttp.WSServerHandshakeError, match="403"):
-                await client.ws_connect(f"ws://{address}/ws", headers=headers)
+                await client.ws_connect(f"ws://{address}/{first + '/' if first else ''}ws", headers=ours)
+        async with client.post(url) as answer:
+            assert answer.status == 405
+
+
+async def test_another_page_gets_nothing(url: str) -> None:
+    address, token = parts(url)
+    port = address.partition(":")[2]
+    foreign = [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://["},
+        {"Origin": f"http://127.0.0.1:{int(port) + 1}"},
+        {"Origin": "http://x:1", "Host": "x:1"},  # a name that was made to point here
+        {"Origin": f"http://127.0.0.1.evil.example:{port}", "Host": f"127.0.0.1.evil.example:{port}"},
+        {"Origin": "http://10.0.0.5:80", "Host": "10.0.0.5:80"},
+    ]
+    async with aiohttp.ClientSession() as client:
+        await page(client, url)
+        for headers in foreign:
+            assert await status(client, url, headers) == 403, headers
+            assert await status(client, f"{url}static/js/textual.js", headers) == 403, headers
+        for headers in ({}, *foreign):
+            with pytest.raises(aiohttp.WSServerHandshakeError, match="403"):
+                await client.ws_connect(f"ws://{address}/{token}/ws", headers=headers)
+        tunnel = {"Host": "localhost:9999", "Origin": "http://localhost:9999"}
+        assert await status(client, url, tunnel) == 200
+
+
+async def test_a_page_may_change_things_only_with_write(world: Path, tmp_path: Path) -> None:
+    with serving(world, tmp_path, "--write") as url:
+        address, token = parts(url)
+        async with aiohttp.ClientSession(headers={"Origin": f"http://{address}"}) as client:
+            await page(client, url)
+            async with client.ws_connect(f"ws://{address}/{token}/ws?width=120&height=40") as ws:
+                assert "read only" not in await until(ws, "chessreg", "registry.db")
+
+
+async def test_beyond_this_machine_there_is_a_token_too_and_names_are_checked(world: Path, tmp_path: Path) -> None:
+    with serving(world, tmp_path, "--host", "0.0.0.0") as printed:
+        url = printed.replace("0.0.0.0", "127.0.0.1")
+        address, _ = parts(url)
+        assert "http is not encrypted" in (tmp_path / "log.txt").read_text()
+        async with aiohttp.ClientSession() as client:
+            assert "ws://10.0.0.5:80/" in await (await client.get(url, headers={"Host": "10.0.0.5:80"})).text()
+            assert await status(client, f"http://{address}/") == 403
+            assert await status(client, url, {"Host": "evil.example"}) == 403
+            assert await status(client, url, {"Host": socket.gethostname()}) == 200
+        log = (tmp_path / "log.txt").read_text()
+        assert log.count(parts(url)[1]) == 1, "requests are not logged: their paths hold the token"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--write"], "--write lets a page of --web change things"),
+        (["--web", "--write", "--read-only"], "--write lets a page of --web change things"),
+        (["--web", "--host", "no such host"], "cannot listen on no such host:8000"),
+        (["--web", "--registry", "missing.db"], "there is no registry"),
+    ],
+)
+def test_what_cannot_be_served_is_said(options: list[str], says: str, tmp_path: Path) -> None:
+    here = [] if "--registry" in options else ["--registry", str(tmp_path / "registry.db")]
+    if here:
+        chessreg = [sys.executable, "-m", "chessreg.cli", *here, "init"]
+        subprocess.run(chessreg, check=True, capture_output=True, cwd=tmp_path, env=NO_PATHS)
+    command = [sys.executable, "-m", "chessreg.cli", *here, "tui", *options]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=NO_PATHS, timeout=60)
+    assert done.returncode != 0
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "missing.db").exists()
 
 
 # -- a real browser ---------------------------------------------------------------------------------------------------
@@ -153,7 +264,7 @@ async def once(tab: Tab, true: Any, what: str, seconds: float = 300.0) -> Any:
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
-async def test_a_browser_draws_the_app_and_sends_it_keys(address: str, tmp_path: Path) -> None:
+async def test_a_browser_draws_the_app_and_sends_it_keys(url: str, tmp_path: Path) -> None:
     import numpy as np
 
     def inked(picture: Any) -> float:
@@ -162,8 +273,8 @@ async def test_a_browser_draws_the_app_and_sends_it_keys(address: str, tmp_path:
         return 1 - np.bincount(np.unique(flat, return_inverse=True)[1]).max() / flat.size
 
     async with aiohttp.ClientSession() as client:
-        await page(client, address)
-    async with browsing(f"http://{address}/", tmp_path / "profile") as tab:
+        await page(client, url)
+    async with browsing(url, tmp_path / "profile") as tab:
         async with asyncio.timeout(300):
             while "-first-byte" not in (await tab.value("document.body.className") or ""):
                 await asyncio.sleep(0.1)

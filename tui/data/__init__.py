@@ -1,1 +1,1 @@
-"""What the screens ask of the registry: plain functions of a session, without textual, called by the desk's threads."""
+"""What the screens ask of the registry: functions of a session, without textual, called by the database worker."""

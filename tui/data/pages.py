@@ -68,12 +68,12 @@ class KeysetPages:
         if number < 0 or wanted <= 0:
             return []
         with self._database.read() as sql:
-            found = list(sql.scalars(self._statement(number, wanted)))
+            records = list(sql.scalars(self._statement(number, wanted)))
             if self._from_end(number):
-                found.reverse()
-            if found:
-                self._starts[number] = tuple(getattr(found[0], column.key) for column in self._key)
-            return self._rows(sql, found)
+                records.reverse()
+            if records:
+                self._starts[number] = tuple(getattr(records[0], column.key) for column in self._key)
+            return self._rows(sql, records)
 
     def _from_end(self, number: int) -> bool:
         begin = self._nearest(number)
@@ -111,16 +111,16 @@ class JoinedPages:
 
     def page(self, number: int) -> Sequence[Row]:
         at, end = number * PAGE, min((number + 1) * PAGE, self.count)
-        found: list[Row] = []
+        page: list[Row] = []
         while 0 <= at < end:
             part = bisect_right(self._starts, at) - 1
             inner, skipped = divmod(at - self._starts[part], PAGE)
             rows = self._parts[part].page(inner)[skipped : skipped + end - at]
             if not rows:
                 break  # they were fewer when they were read than when they were counted
-            found += rows
+            page += rows
             at += len(rows)
-        return found
+        return page
 
 
 class ChosenPages:
@@ -135,5 +135,7 @@ class ChosenPages:
     def page(self, number: int) -> Sequence[Row]:
         wanted = [UUID(hex=id) for id in self._ids[number * PAGE : (number + 1) * PAGE]] if number >= 0 else []
         with self._database.read() as sql:
-            found = {record.id: record for record in sql.scalars(select(self._table).where(self._table.id.in_(wanted)))}
-            return self._rows(sql, [found[id] for id in wanted if id in found])
+            records = {
+                record.id: record for record in sql.scalars(select(self._table).where(self._table.id.in_(wanted)))
+            }
+            return self._rows(sql, [records[id] for id in wanted if id in records])

@@ -1,26 +1,42 @@
-"""The boards' room: every game, trial or score that a board can be drawn of, and the games of datasets."""
+"""Boards: the rows that have one, the board of a row, stepped through, and two games of one opening side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from textual import events, work
 from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.widgets import Static
 
-from tui.actions import bindings
+from chessreg.games.boardframe import BoardFrame
+from tui import show
+from tui.actions import Action, bindings
 from tui.columns import Column
-from tui.data.boards import FAMILY
 from tui.data.pages import PAGE, Pages, Row
-from tui.screens import families
-from tui.screens.room import Room
+from tui.data.result_rows import (
+    DATASET_GAME,
+    TITLES,
+    any_dataset,
+    columns_of,
+    dataset_games,
+    result_tables_with_boards,
+    results,
+)
+from tui.screens.base import AppScreen, FieldsScreen
+from tui.screens.board_base import DrawingScreen
 from tui.widgets.bars import PaneStrip
+from tui.widgets.board import BoardPane, Size, extent, words
+from tui.widgets.moves import MoveList, with_tries
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:
     from chessreg.session import Session
+    from tui.data.board_views import Boards, Sides
 
 
-TITLES = {**families.TITLES, FAMILY: "dataset games"}
 DATASET_GAMES = (
     Column("run", "dataset", widest=20),
     Column("unit", "game", right=True),
@@ -32,81 +48,434 @@ DATASET_GAMES = (
 )
 
 
-class Found(NamedTuple):
-    families: list[str]
-    family: str
+class BoardRows(NamedTuple):
+    result_tables: list[str]
+    result_table: str
     pages: Pages | None
     number: int
     rows: Sequence[Row]
 
 
-class BoardsScreen(Room):
+class BoardsScreen(AppScreen):
     """Rows with boards, in the order of their runs or datasets. Enter shows the board."""
 
     place = "boards"
     crumb = "boards"
     BINDINGS = bindings("boards")
 
-    family = ""
+    result_table = ""
 
     def body(self) -> ComposeResult:
         yield PaneStrip()
         yield PageTable(id="rows", empty="no boards yet: chessreg run play, run edit or run probe makes some")
 
     async def fill(self) -> None:
-        table, wanted = self.query_one(PageTable), self.family
-        keep = table.loaded and wanted == self._shown_family
+        table, wanted = self.query_one(PageTable), self.result_table
+        keep = table.loaded and wanted == self._shown_table
         number = table.cursor // PAGE if keep else 0
-        found = await self.ask("reading the rows", lambda session: read(session, wanted, number))
-        if found is None:
+        listed = await self.ask("reading the rows", lambda session: read(session, wanted, number))
+        if listed is None:
             return
-        self.family = self._shown_family = found.family
+        self.result_table = self._shown_table = listed.result_table
         strip = self.query_one(PaneStrip)
-        strip.names = tuple(TITLES[family] for family in found.families)
-        if found.pages is not None:
-            strip.place = found.families.index(found.family)
-            known = found.family == FAMILY
-            columns = DATASET_GAMES if known else families.columns_of(found.family, found.rows, with_run=True)
-            table.show(found.pages, found.rows, columns=columns, keep=keep, number=found.number)
+        strip.names = tuple(TITLES[name] for name in listed.result_tables)
+        if listed.pages is not None:
+            strip.place = listed.result_tables.index(listed.result_table)
+            known = listed.result_table == DATASET_GAME
+            columns = DATASET_GAMES if known else columns_of(listed.result_table, listed.rows, with_run=True)
+            table.show(listed.pages, listed.rows, columns=columns, keep=keep, number=listed.number)
         else:
             table.loaded = True
             table.refresh()
 
-    _shown_family = ""
+    _shown_table = ""
 
-    def action_family(self) -> None:
+    def action_result_table(self) -> None:
         strip = self.query_one(PaneStrip)
         if len(strip.names) > 1:
             self.choose((strip.place + 1) % len(strip.names))
 
     def choose(self, place: int) -> None:
-        titles = {title: family for family, title in TITLES.items()}
-        self.family = titles[self.query_one(PaneStrip).names[place]]
+        titles = {title: name for name, title in TITLES.items()}
+        self.result_table = titles[self.query_one(PaneStrip).names[place]]
         self.load()
 
     def on_pane_strip_chosen(self, event: PaneStrip.Chosen) -> None:
         self.choose(event.place)
 
     def command(self) -> str:
-        if self.family == FAMILY:
+        if self.result_table == DATASET_GAME:
             return "chessreg dataset list"
-        return "chessreg game list" if self.family == "game" else f'chessreg query --sql "SELECT * FROM {self.family}"'
+        return (
+            "chessreg game list"
+            if self.result_table == "game"
+            else f'chessreg query --sql "SELECT * FROM {self.result_table}"'
+        )
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
-        from tui.screens.board import BoardScreen
-
         if event.table.source is not None:
             self.app.push_screen(BoardScreen(event.table.source, event.place, event.row))
 
 
-def read(session: Session, family: str, number: int) -> Found:
-    from tui.data.boards import any_dataset, dataset_games
-    from tui.data.results import families_with_boards, results
-
-    there = families_with_boards(session) + ([FAMILY] if any_dataset(session) else [])
+def read(session: Session, result_table: str, number: int) -> BoardRows:
+    there = result_tables_with_boards(session) + ([DATASET_GAME] if any_dataset(session) else [])
     if not there:
-        return Found([], "", None, 0, [])
-    chosen = family if family in there else there[0]
-    pages = dataset_games(session) if chosen == FAMILY else results(session, chosen)
+        return BoardRows([], "", None, 0, [])
+    chosen = result_table if result_table in there else there[0]
+    pages = dataset_games(session) if chosen == DATASET_GAME else results(session, chosen)
     number = number if number * PAGE < pages.count else 0
-    return Found(there, chosen, pages, number, pages.page(number))
+    return BoardRows(there, chosen, pages, number, pages.page(number))
+
+
+TEXT_LINES = 5  # below boards that stand side by side
+PANE_WIDEST = 64
+
+
+class BoardScreen(DrawingScreen):
+    """Two board views stand side by side (an edit: original and edited), more are stepped through (a game).
+
+    `pages` and `place` are the list that the row came from: up and down go on in it.
+    """
+
+    place = "board"
+    follows = False
+    AUTO_FOCUS = ""
+    BINDINGS = bindings("board")
+    DEFAULT_CSS = """
+    BoardScreen #message { padding: 1 2; height: auto; color: $text-muted; }
+    BoardScreen #boards { height: 1fr; width: auto; scrollbar-size-vertical: 1; }
+    BoardScreen #pair { height: auto; width: auto; }
+    BoardScreen #stage { height: 1fr; }
+    BoardScreen #side { width: 1fr; max-width: 72; height: 1fr; padding: 0 1 0 1; }
+    BoardScreen #title { height: auto; padding: 0 0 1 0; text-style: bold; color: $text-accent; }
+    BoardScreen #told { height: auto; max-height: 60%; padding: 1 0 0 0; }
+    BoardScreen.-pair #side { display: none; }
+    BoardScreen.-pair #boards { width: 1fr; }
+    BoardScreen.-single #right { display: none; }
+    BoardScreen.-loading #stage { display: none; }
+    BoardScreen.-ready #message { display: none; }
+    """
+
+    def __init__(self, pages: Pages, place: int, row: Mapping[str, Any]) -> None:
+        super().__init__(classes="-loading")
+        self.pages, self.at, self.row = pages, place, row
+        self.crumb = f"{row.get('run', 'board')} {row.get('unit', '')}".strip()
+        self.boards: Boards | None = None
+        self.frame = 0
+
+    def body(self) -> ComposeResult:
+        yield Static("drawing the boards…", id="message", markup=False)
+        with Horizontal(id="stage"):
+            with VerticalScroll(id="boards", can_focus=False), Horizontal(id="pair"):
+                yield BoardPane(id="left")
+                yield BoardPane(id="right")
+            with Vertical(id="side"):
+                yield Static("", id="title", markup=False)
+                yield MoveList()
+                yield Static("", id="told", markup=False)
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    async def fill(self) -> None:
+        from tui.data.board_views import boards
+
+        row = self.row
+        drawn = await self.ask("drawing the boards", lambda session: boards(session, row))
+        if drawn is None:
+            if self.boards is None:
+                self.query_one("#message", Static).update(
+                    "No board: the line below says why. i shows all fields, Esc goes back."
+                )
+            return
+        if drawn.kind == "edit":
+            from tui.screens.lab import EditScreen
+
+            self.app.call_later(self.app.switch_screen, EditScreen(self.pages, self.at, drawn.row))
+            return
+        self.boards = drawn
+        self.frame = min(self.frame, len(drawn.views) - 1)
+        self.crumb = f"{drawn.run} {drawn.row['unit']}"
+        self.set_class(self.paired, "-pair")
+        self.set_class(not self.paired, "-single")
+        self.query_one(MoveList).views = tuple(drawn.views)
+        self.remove_class("-loading")
+        self.add_class("-ready")
+        self.relabel()
+        self.draw()
+
+    @property
+    def paired(self) -> bool:
+        """Whether two boards belong together: what is there and what a probe reads, not a game of one ply."""
+        whole_game = self.is_game or (self.boards is not None and self.boards.kind == "dataset")
+        return self.boards is not None and len(self.boards.views) == 2 and not whole_game
+
+    @property
+    def views(self) -> list[BoardFrame]:
+        """The board views that are drawn now."""
+        if self.boards is None:
+            return []
+        return self.boards.views if self.paired else [self.boards.views[self.frame]]
+
+    @property
+    def text_below(self) -> int:
+        return TEXT_LINES if self.paired else 0
+
+    # -- drawing --------------------------------------------------------------------------------------------------
+
+    def fits(self, size: Size, text: int = 0) -> bool:
+        board_wide, board_high = extent(size)
+        wide = 2 * (board_wide + 3) if self.paired else board_wide + 3
+        return wide <= self.app.size.width and board_high + text + 3 <= self.app.size.height  # two bars and the title
+
+    def draw(self) -> None:
+        size, glyphs = self.board_size, self.app.glyphs
+        panes = [self.query_one("#left", BoardPane), self.query_one("#right", BoardPane)]
+        for pane, frame in zip(panes, self.views, strict=False):
+            pane.show(self.turned(frame), size, glyphs)
+            pane.set_class(not self.paired, "-bare")
+            half = (self.app.size.width - 6) // 2 if self.paired else 0
+            pane.styles.width = max(extent(size)[0], min(half, PANE_WIDEST))
+        if not self.paired and self.views:
+            moves = self.query_one(MoveList)
+            moves.place = self.frame
+            moves.display = len(moves.views) > 1
+            self.query_one("#title", Static).update(self.views[0].title)
+            self.query_one("#told", Static).update("\n".join(words(self.views[0])))
+
+    def turned(self, frame: BoardFrame) -> BoardFrame:
+        return replace(frame, flipped=not frame.flipped) if self.flipped else frame
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.draw()
+
+    # -- actions --------------------------------------------------------------------------------------------------
+
+    def offers(self, action: Action) -> bool:
+        if action.method in ("beside", "limit"):
+            return self.is_game and super().offers(action)
+        if action.method in ("step", "edge", "illegal") and self.boards is not None:
+            return len(self.boards.views) > 2 and super().offers(action)
+        return super().offers(action)
+
+    def go(self, frame: int) -> None:
+        if self.boards is not None and not self.paired:
+            self.frame = min(max(0, frame), len(self.boards.views) - 1)
+            self.draw()
+
+    def action_step(self, way: str) -> None:
+        if self.paired:  # nothing to step through: on to the next edit
+            self.action_row(way)
+        else:
+            self.go(self.frame + int(way))
+
+    def action_edge(self, which: str) -> None:
+        self.go(0 if which == "first" else 1 << 30)
+
+    def action_illegal(self) -> None:
+        if self.boards is None:
+            return
+        wrong = with_tries(self.boards.views)
+        further = [n for n in wrong if n > self.frame] or wrong
+        if further and not self.paired:
+            self.go(further[0])
+        elif not wrong:
+            self.notify("no illegal try here")
+
+    @property
+    def is_game(self) -> bool:
+        return self.boards is not None and self.boards.row.get("result_table") == "game"
+
+    def action_limit(self) -> None:
+        if self.boards is None or not self.is_game:
+            return
+        limit = self.boards.limit
+        if limit is None:
+            self.notify("no move limit was recorded")
+            return
+        self.go(limit)
+        if limit > len(self.boards.views) - 1:
+            self.notify(f"the game ended before the limit, which is after ply {limit}")
+
+    def action_beside(self) -> None:
+        if self.boards is not None and self.is_game:
+            self.app.push_screen(PairScreen(self.boards.row, self.frame))
+
+    def action_scroll_text(self, way: str) -> None:
+        boards = self.query_one("#boards", VerticalScroll)
+        boards.scroll_relative(y=int(way) * max(1, boards.size.height - 2), animate=False)
+
+    @work(exclusive=True, group="row")
+    async def action_row(self, way: str) -> None:
+        place = self.at + int(way)
+        if not 0 <= place < self.pages.count:
+            return
+        rows = await self.ask("reading rows", lambda session: self.pages.page(place // PAGE))
+        if rows and place % PAGE < len(rows):
+            self.at, self.row, self.frame = place, rows[place % PAGE], 0
+            self.load()
+
+    def action_inspect(self) -> None:
+        self.app.push_screen(FieldsScreen(dict(self.boards.row if self.boards else self.row)))
+
+    def on_move_list_chosen(self, event: MoveList.Chosen) -> None:
+        self.go(event.place)
+
+    def command(self) -> str:
+        run, item = self.row.get("run_id", self.row.get("dataset_id")), self.row.get("item", self.row.get("game"))
+        words = f"chessreg board {show.short(run)}:{self.row.get('unit')}"
+        if self.boards is not None and self.boards.row.get("result_table") == "score" and item is not None:
+            words += f" --item {item}"
+        return words if self.paired else f"{words} --ply {self.frame}"
+
+
+AROUND = 8  # bars, head, titles, and lines of text under a board
+LIST_LINES = 5  # below them a list of moves is worth its place
+
+
+class PairScreen(DrawingScreen):
+    """Both boards show the same ply. A game that has ended stays at its end."""
+
+    place = "pair"
+    follows = False
+    AUTO_FOCUS = ""
+    BINDINGS = bindings("pair")
+    DEFAULT_CSS = """
+    PairScreen #head { height: 2; padding: 0 1; text-style: bold; color: $text-accent; }
+    PairScreen #games { height: 1fr; }
+    PairScreen #games > Vertical { width: 1fr; height: 1fr; }
+    PairScreen BoardPane { margin: 0 0 0 1; }
+    PairScreen MoveList { margin: 1 1 0 1; max-height: 100%; height: 1fr; }
+    PairScreen.-empty #games { display: none; }
+    """
+
+    def __init__(self, row: Mapping[str, Any], ply: int = 0) -> None:
+        super().__init__(classes="-empty")
+        self.row, self.ply, self.chosen = row, ply, 0
+        self.crumb = "beside"
+        self.pair: Sides | None = None
+
+    def body(self) -> ComposeResult:
+        yield Static("reading both games…", id="head", markup=False)
+        with Horizontal(id="games"):
+            for side in ("one", "other"):
+                with Vertical():
+                    yield BoardPane(id=side)
+                    yield MoveList(id=f"moves-{side}")
+
+    async def fill(self) -> None:
+        from tui.data.board_views import sides
+
+        row, chosen = self.row, self.chosen
+        pair = await self.ask("reading both games", lambda session: [sides(session, row, chosen)])
+        if pair is None:
+            return
+        self.pair = pair[0]
+        if self.pair is None:
+            self.query_one("#head", Static).update(
+                "No other arm has a game from this opening: chessreg run play with the same --opening and"
+                " --opening-seed makes one."
+            )
+            return
+        self.crumb = f"beside {self.pair.sides[1].run} {self.pair.sides[1].unit}"
+        self.remove_class("-empty")
+        for name, side in zip(("one", "other"), self.pair.sides, strict=True):
+            self.query_one(f"#moves-{name}", MoveList).views = tuple(side.views)
+        self.relabel()
+        self.draw()
+
+    # -- drawing --------------------------------------------------------------------------------------------------
+
+    @property
+    def last(self) -> int:
+        """The last frame of the longer game."""
+        return max(len(side.views) for side in self.pair.sides) - 1 if self.pair else 0
+
+    def fits(self, size: Size, text: int = 0) -> bool:
+        wide, high = extent(size)
+        return 2 * (wide + 2) <= self.app.size.width and high + text + AROUND <= self.app.size.height
+
+    def draw(self) -> None:
+        if self.pair is None:
+            return
+        size = self.board_size
+        lines = self.app.size.height - extent(size)[1] - AROUND
+        for name, side in zip(("one", "other"), self.pair.sides, strict=True):
+            frame = side.views[min(self.ply, len(side.views) - 1)]
+            frame = replace(frame, title=f"{side.run} {side.unit}", flipped=frame.flipped != self.flipped)
+            pane = self.query_one(f"#{name}", BoardPane)
+            pane.styles.width = max(extent(size)[0], self.app.size.width // 2 - 2)
+            pane.show(frame, size, self.app.glyphs)
+            moves = self.query_one(f"#moves-{name}", MoveList)
+            moves.display, moves.place = lines >= LIST_LINES, min(self.ply, len(side.views) - 1)
+        self.query_one("#head", Static).update(self.head())
+
+    def head(self) -> str:
+        assert self.pair
+        pair = self.pair
+        parts = "the games are equal" if pair.parts is None else f"they part at ply {pair.parts}: {pair.moves}"
+        together = pair.parts is None or self.ply <= pair.parts
+        ends = " and ".join(str(len(side.views) - 1) for side in pair.sides)
+        more = f" · arm {pair.chosen + 1} of {len(pair.partners)}" if len(pair.partners) > 1 else ""
+        here = "together" if together else "apart"
+        return f"{pair.partners[pair.chosen].arm}{more}\nafter ply {self.ply} of {ends}, {here} · {parts}"
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.draw()
+
+    # -- actions --------------------------------------------------------------------------------------------------
+
+    def offers(self, action: Action) -> bool:
+        if action.method == "partner":
+            return self.pair is not None and len(self.pair.partners) > 1
+        return super().offers(action)
+
+    def go(self, ply: int) -> None:
+        if self.pair is not None:
+            self.ply = min(max(0, ply), self.last)
+            self.draw()
+
+    def action_step(self, way: str) -> None:
+        self.go(self.ply + int(way))
+
+    def action_edge(self, which: str) -> None:
+        self.go(0 if which == "first" else self.last)
+
+    def action_parts(self) -> None:
+        """The first boards that differ: those after the ply at which the games part."""
+        if self.pair is not None and self.pair.parts is not None:
+            self.go(self.pair.parts + 1)
+        elif self.pair is not None:
+            self.notify("the games are equal to the end")
+
+    def action_illegal(self) -> None:
+        if self.pair is None:
+            return
+        wrong = sorted({n for side in self.pair.sides for n in with_tries(side.views)})
+        if wrong:
+            self.go(next((n for n in wrong if n > self.ply), wrong[0]))
+        else:
+            self.notify("no illegal try in either game")
+
+    def action_limit(self) -> None:
+        if self.pair is not None:
+            limit = next((side.limit for side in self.pair.sides if side.limit is not None), None)
+            if limit is None:
+                self.notify("no move limit was recorded")
+            else:
+                self.go(limit)
+                if limit > self.last:
+                    self.notify(f"both ended before the limit, which is after ply {limit}")
+
+    def action_partner(self) -> None:
+        self.chosen += 1
+        self.load()
+
+    def on_move_list_chosen(self, event: MoveList.Chosen) -> None:
+        self.go(event.place)
+
+    def command(self) -> str:
+        words = f"chessreg game part {show.short(self.row['run_id'])}:{self.row['unit']}"
+        if self.pair is None:
+            return words
+        other = self.pair.sides[1]
+        return f"{words} {show.short(other.run_id)}:{other.unit}"

@@ -14,9 +14,10 @@ from textual.widgets import Static
 from tui import show
 from tui.actions import bindings
 from tui.columns import Column
-from tui.data import compare, words
+from tui.data import comparison
+from tui.data.annotations import toggle
 from tui.data.pages import Listed, Row
-from tui.screens.room import Room
+from tui.screens.base import PartsScreen
 from tui.widgets.bars import PaneStrip
 from tui.widgets.chart import ChartView
 from tui.widgets.table import PageTable
@@ -30,7 +31,7 @@ class Pane(NamedTuple):
     rows: Sequence[Row]
 
 
-class CompareScreen(Room):
+class CompareScreen(PartsScreen):
     """Two runs or more, or the attempts of one. The first is the baseline; a pinned one always is."""
 
     place = "compare"
@@ -47,7 +48,7 @@ class CompareScreen(Room):
         super().__init__()
         self.ids, self.baseline = list(ids), ids[0]
         self.crumb = f"compare {show.counted(len(self.ids), 'run')}"
-        self.found: compare.Compared | None = None
+        self.compared: comparison.Compared | None = None
         self.metric = ""  # whose curve is shown
 
     def body(self) -> ComposeResult:
@@ -59,43 +60,43 @@ class CompareScreen(Room):
 
     async def fill(self) -> None:
         ids, baseline = self.ids, self.baseline
-        found = await self.ask("comparing", lambda session: compare.compared(session, ids, baseline))
-        if found is None:
+        compared = await self.ask("comparing", lambda session: comparison.compared(session, ids, baseline))
+        if compared is None:
             return
-        keep = self.found is not None
-        self.found = found
-        self.baseline = found.ids[0]
-        said = "pinned: p unpins it" if found.pinned else "b takes the next, p pins it"
-        others = show.listed(found.labels[1:])
-        self.query_one("#subjects", Static).update(f"baseline {found.labels[0]} ({said}) against {others}")
-        if self.metric not in found.curves:
-            self.metric = next(iter(found.curves), "")
-        self.set_class(bool(found.curves), "-curves")
+        keep = self.compared is not None
+        self.compared = compared
+        self.baseline = compared.ids[0]
+        pin = "pinned: p unpins it" if compared.pinned else "b takes the next, p pins it"
+        others = show.listed(compared.labels[1:])
+        self.query_one("#subjects", Static).update(f"baseline {compared.labels[0]} ({pin}) against {others}")
+        if self.metric not in compared.curves:
+            self.metric = next(iter(compared.curves), "")
+        self.set_class(bool(compared.curves), "-curves")
         strip = self.query_one(PaneStrip)
         strip.names = tuple(pane.name for pane in self.panes)
         strip.place = min(strip.place, len(strip.names) - 1)
-        self.show_pane(keep)
+        self.show_part(keep)
 
     @property
     def panes(self) -> list[Pane]:
-        found = self.found
-        if found is None:
+        compared = self.compared
+        if compared is None:
             return []
-        values = [Column(compare.value_key(n), label, widest=64) for n, label in enumerate(found.labels)]
-        numbers = [Column(compare.value_key(0), found.labels[0], right=True)]
-        for n, label in list(enumerate(found.labels))[1:]:
-            numbers.append(Column(compare.value_key(n), label, right=True))
-            numbers.append(Column(compare.difference_key(n), f"Δ {label}", right=True))
+        values = [Column(comparison.value_key(n), label, widest=64) for n, label in enumerate(compared.labels)]
+        numbers = [Column(comparison.value_key(0), compared.labels[0], right=True)]
+        for n, label in list(enumerate(compared.labels))[1:]:
+            numbers.append(Column(comparison.value_key(n), label, right=True))
+            numbers.append(Column(comparison.difference_key(n), f"Δ {label}", right=True))
         panes = [
-            Pane(f"differing {len(found.differing)}", (Column("group", "of"), Column("what", "what"), *values),
-                 found.differing),
-            Pane(f"metrics {len(found.metrics)}", (Column("metric", "metric", widest=44, least=26), *numbers),
-                 found.metrics),
-            Pane("machines", (Column("what", "what"), *values), found.machines),
+            Pane(f"differing {len(compared.differing)}", (Column("group", "of"), Column("what", "what"), *values),
+                 compared.differing),
+            Pane(f"metrics {len(compared.metrics)}", (Column("metric", "metric", widest=44, least=26), *numbers),
+                 compared.metrics),
+            Pane("machines", (Column("what", "what"), *values), compared.machines),
         ]  # fmt: skip
-        return [*panes, Pane(f"curves {len(found.curves)}", (), ())]
+        return [*panes, Pane(f"curves {len(compared.curves)}", (), ())]
 
-    def show_pane(self, keep: bool = False) -> None:
+    def show_part(self, keep: bool = False) -> None:
         panes = self.panes
         if not panes:
             return
@@ -107,13 +108,13 @@ class CompareScreen(Room):
 
     def draw(self) -> None:
         """Draw the curve that is looked at."""
-        assert self.found is not None
+        assert self.compared is not None
         self.set_class(self.size.height >= HIGH, "-high")
-        chart = self.found.curves.get(self.metric)
-        self.query_one(ChartView).show(chart or compare.nothing())
+        chart = self.compared.curves.get(self.metric)
+        self.query_one(ChartView).show(chart or comparison.nothing())
 
     def on_resize(self) -> None:
-        if self.found is not None:
+        if self.compared is not None:
             self.draw()
 
     def command(self) -> str:
@@ -123,48 +124,37 @@ class CompareScreen(Room):
 
     # -- actions --------------------------------------------------------------------------------------------------
 
-    def action_pane(self, way: str) -> None:
-        strip = self.query_one(PaneStrip)
-        if strip.names:
-            strip.place = (strip.place + int(way)) % len(strip.names)
-            self.show_pane()
-
-    def on_pane_strip_chosen(self, event: PaneStrip.Chosen) -> None:
-        self.query_one(PaneStrip).place = event.place
-        self.show_pane()
-
     def action_baseline(self) -> None:
-        if self.found is None or len(self.ids) < 2:
+        if self.compared is None or len(self.ids) < 2:
             return
-        if self.found.pinned:
-            self.notify(f"{self.found.labels[0]} is pinned: p unpins it", severity="warning")
+        if self.compared.pinned:
+            self.notify(f"{self.compared.labels[0]} is pinned: p unpins it", severity="warning")
             return
         self.baseline = self.ids[(self.ids.index(self.baseline) + 1) % len(self.ids)]
         self.load()
 
     def action_pin(self) -> None:
-        if self.desk_app.read_only:
+        if self.app.read_only:
             self.notify("nothing is changed with --read-only", severity="warning")
-        elif self.found is not None and len(self.ids) > 1:
-            self.pin(self.baseline, self.found.labels[0])
+        elif self.compared is not None and len(self.ids) > 1:
+            self.pin(self.baseline, self.compared.labels[0])
 
     @work(group="pin")
     async def pin(self, id: UUID, label: str) -> None:
-        now = await self.ask("writing it down", lambda session: words.toggle(session, "run", [id], "pin"))
+        now = await self.ask("writing it down", lambda session: toggle(session, "run", [id], "pin"))
         if now is not None:
             self.notify(f"{label}: {'pinned' if now else 'no longer pinned'}")
             self.load()
 
     def action_curve(self, way: str) -> None:
-        names = list(self.found.curves) if self.found is not None else []
+        names = list(self.compared.curves) if self.compared is not None else []
         if names:
             self.metric = names[(names.index(self.metric) + int(way)) % len(names)]
             self.draw()
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
-        if self.found is not None and event.row.get("curve"):
+        if self.compared is not None and event.row.get("curve"):
             self.metric = event.row["metric"]
-            self.query_one(PaneStrip).place = 3
-            self.show_pane()
+            self.choose_part(3)
         else:
             self.on_page_table_inspected(PageTable.Inspected(event.table, event.place, event.row))

@@ -14,7 +14,7 @@ from tui import show
 from tui.actions import bindings
 from tui.columns import Column
 from tui.data.pages import Listed
-from tui.screens.room import Room
+from tui.screens.base import AppScreen
 from tui.widgets.bars import FilterBar
 from tui.widgets.table import PageTable
 
@@ -80,7 +80,7 @@ class Confirm(ModalScreen[bool]):
 NOUNS = {"dataset": "chessreg dataset list", "checkpoint": "chessreg checkpoint list"}
 
 
-class PickerScreen(Room):
+class PickerScreen(AppScreen):
     """What may stand in a field. Enter takes the row; where several may, Space marks some first."""
 
     place = "picker"
@@ -96,7 +96,7 @@ class PickerScreen(Room):
     def columns(self) -> tuple[Column, ...]:
         return (
             Column("value", self.noun.removeprefix("run:"), widest=40, least=16),
-            Column("told", "", widest=80, least=20),
+            Column("about", "", widest=80, least=20),
             Column("at", "made", text=lambda row: show.when(row["at"]), least=16),
         )
 
@@ -105,7 +105,7 @@ class PickerScreen(Room):
         yield PageTable(self.columns, id="candidates", empty=f"nothing fits; {self.command()} shows what there is")
 
     async def fill(self) -> None:
-        from tui.data.launching import candidates
+        from tui.data.launch_form import candidates
 
         noun, words, table = self.noun, self.words, self.query_one(PageTable)
         rows = await self.ask("reading what there is", lambda session: candidates(session, noun, words))
@@ -121,16 +121,10 @@ class PickerScreen(Room):
         kind = self.noun.partition(":")[2]
         return NOUNS.get(self.noun, f"chessreg runs list --kind {kind}" if kind else "chessreg runs list")
 
-    def action_filter(self) -> None:
-        self.query_one(FilterBar).open()
-
     def on_filter_bar_typed(self, event: FilterBar.Typed) -> None:
         self.words = event.words
         self.query_one(PageTable).loaded = False
         self.load()
-
-    def on_filter_bar_left(self) -> None:
-        self.set_focus(self.query_one(PageTable))
 
     def action_mark(self) -> None:
         table = self.query_one(PageTable)

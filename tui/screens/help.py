@@ -1,8 +1,8 @@
-"""Every key that works on a screen, made from the table of actions."""
+"""Three ways to find what one can do: the palette, every key that works here, and letters that jump."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from rich.console import Group, RenderableType
@@ -10,13 +10,14 @@ from rich.table import Table
 from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
+from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.geometry import Offset
 from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 from textual.widgets import Label
 
 from tui.actions import EVERYWHERE, Action, bindings
-from tui.screens.room import PageScreen
+from tui.screens.base import AppScreen, TextScreen
 
 SECTIONS = {
     "table": "In a table", "filter": "In this line", "editor": "In the editor", "log": "In the log",
@@ -25,25 +26,25 @@ SECTIONS = {
 HERE = "Here"
 
 
-class HelpScreen(PageScreen):
+class HelpScreen(TextScreen):
     """Keys, what they do, and the command that does the same."""
 
     crumb = "help"
 
     def __init__(self, actions: Sequence[Action]) -> None:
         super().__init__()
-        self.told = actions
+        self.offered = actions
 
     def content(self) -> RenderableType:
         parts: list[RenderableType] = []
-        wide, longest = self.app.size.width, max((len(action.text) for action in self.told), default=0)
-        titles = [SECTIONS.get(action.place, HERE) for action in self.told]
+        wide, longest = self.app.size.width, max((len(action.text) for action in self.offered), default=0)
+        titles = [SECTIONS.get(action.place, HERE) for action in self.offered]
         for title in dict.fromkeys(titles):
             table = Table.grid(padding=(0, 2))
             table.add_column(style="bold", no_wrap=True, width=9)
             table.add_column(width=34 if wide < 110 else 50 if wide < 150 else longest)
             table.add_column(style="dim", overflow="fold")
-            for action, its in zip(self.told, titles, strict=True):
+            for action, its in zip(self.offered, titles, strict=True):
                 if its == title:
                     table.add_row(Text(action.shown_keys), Text(action.text), Text(action.twin))
             parts += [Text(title, style="bold underline"), table, Text()]
@@ -55,13 +56,13 @@ LETTERS = "asdfghjklqwertyuiopzxcvbnm"
 
 def targets(screen: Screen[Any]) -> dict[str, Widget]:
     """The parts of a screen that take the focus, in reading order, by letter."""
-    found = [
+    widgets = [
         widget
         for widget in screen.query("*")
         if widget.focusable and widget.region and screen.region.overlaps(widget.region)
     ]
-    found.sort(key=lambda widget: (widget.region.y, widget.region.x))
-    return dict(zip(LETTERS, found, strict=False))
+    widgets.sort(key=lambda widget: (widget.region.y, widget.region.x))
+    return dict(zip(LETTERS, widgets, strict=False))
 
 
 class Jump(ModalScreen[Widget | None]):
@@ -97,3 +98,41 @@ class Jump(ModalScreen[Widget | None]):
 
     def action_leave(self) -> None:
         self.dismiss(None)
+
+
+class Actions(Provider):
+    """Finds an action by the words of what it does."""
+
+    def offered(self) -> Iterator[tuple[Action, AppScreen]]:
+        if isinstance(self.screen, AppScreen):
+            for action in self.screen.actions():
+                if action.method != "palette":
+                    yield action, self.screen
+
+    async def discover(self) -> Hits:
+        for action, screen in self.offered():
+            yield DiscoveryHit(action.text, run(action, screen), help=keys_and_command(action))
+
+    async def search(self, query: str) -> Hits:
+        matcher = self.matcher(query)
+        for action, screen in self.offered():
+            score = max(matcher.match(action.text), matcher.match(action.twin) if action.twin else 0.0)
+            if score > 0:
+                yield Hit(
+                    score,
+                    matcher.highlight(action.text),
+                    run(action, screen),
+                    text=action.text,
+                    help=keys_and_command(action),
+                )
+
+
+def run(action: Action, screen: AppScreen):  # type: ignore[no-untyped-def]
+    async def go() -> None:
+        await screen.app.run_action(action.call, default_namespace=screen.node_of(action))
+
+    return go
+
+
+def keys_and_command(action: Action) -> str:
+    return f"{action.shown_keys}    {action.twin}".rstrip()

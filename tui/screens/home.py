@@ -9,16 +9,15 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.widgets import Static
 
-from tui import gauge, show
+from tui import show
 from tui.actions import Action, bindings
 from tui.columns import Column
 from tui.data.pages import PAGE, Listed, Row
-from tui.screens.changing import ChangesJobs
-from tui.screens.jobs import HOST, ON, PACE, PROGRESS, SHARD, STATE, UNITS, WHY
+from tui.screens.jobs import HOST, ON, PACE, PROGRESS, SHARD, STATE, UNITS, WHY, JobActionsScreen
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:
-    from tui.data.home import AtHome
+    from tui.data.job_rows import AtHome
 
 MACHINES, MACHINES_HIGH = 3, 8  # that are told of, in a low and in a high terminal
 
@@ -47,7 +46,7 @@ ENDED = (
 )
 
 
-class HomeScreen(ChangesJobs):
+class HomeScreen(JobActionsScreen):
     """Two lists: Tab goes from one to the other, Enter opens the job or the run."""
 
     place = "home"
@@ -64,7 +63,7 @@ class HomeScreen(ChangesJobs):
     HomeScreen.-empty > .title, HomeScreen.-empty > PageTable, HomeScreen.-empty > #machines { display: none; }
     """
 
-    found: AtHome | None = None
+    at_home: AtHome | None = None
 
     def body(self) -> ComposeResult:
         yield Static("", id="overview", markup=False)
@@ -77,26 +76,26 @@ class HomeScreen(ChangesJobs):
         yield PageTable(ENDED, id="ended", empty="nothing has ended since: 4 shows all runs, 2 all jobs")
 
     async def fill(self) -> None:
-        from tui.data.home import at_home
+        from tui.data.job_rows import at_home
 
-        since = self.desk_app.since
-        found = await self.ask("reading what goes on", lambda session: at_home(session, since))
-        if found is None:
+        since = self.app.since
+        state = await self.ask("reading what goes on", lambda session: at_home(session, since))
+        if state is None:
             return
-        self.found = found
-        self.set_class(not found.counts["run"] and not found.going and not found.ended, "-empty")
-        self.query_one("#overview", Static).update(overview_line(found))
+        self.at_home = state
+        self.set_class(not state.counts["run"] and not state.going and not state.ended, "-empty")
+        self.query_one("#overview", Static).update(overview_line(state))
         if self.has_class("-empty"):
             from tui.screens.runs import nothing_yet
 
-            self.query_one("#nothing", Static).update(nothing_yet(found.counts))
+            self.query_one("#nothing", Static).update(nothing_yet(state.counts))
         first_time = not self.query_one("#going", PageTable).loaded
-        for name, columns, rows in (("#going", GOING, found.going), ("#ended", ENDED, found.ended)):
+        for name, columns, rows in (("#going", GOING, state.going), ("#ended", ENDED, state.ended)):
             table = self.query_one(name, PageTable)
             table.show(Listed(rows), rows[:PAGE], columns=columns, keep=table.loaded)
-        self.query_one("#ended-title", Static).update(f"Ended {self.desk_app.since_told}")
+        self.query_one("#ended-title", Static).update(f"Ended {self.app.since_told}")
         self.share_out()
-        if first_time and not found.going and found.ended:
+        if first_time and not state.going and state.ended:
             self.set_focus(self.query_one("#ended"))
         self.relabel()
 
@@ -106,17 +105,17 @@ class HomeScreen(ChangesJobs):
     def share_out(self) -> None:
         """Give machines and what runs the lines that they need, at most half of the screen; the rest is for what has
         ended."""
-        if self.found is None or not self.is_mounted:
+        if self.at_home is None or not self.is_mounted:
             return
         half = max(3, self.size.height // 2 - 4)
-        self.query_one("#going").styles.height = min(max(3, len(self.found.going) + 1), half)
+        self.query_one("#going").styles.height = min(max(3, len(self.at_home.going) + 1), half)
         most = MACHINES_HIGH if self.size.height >= 40 else MACHINES
-        told = machines_text(self.found.machines, most, self.size.width - 2)
-        self.query_one("#machines", Static).update(told)
-        self.query_one("#machines-title").display = self.query_one("#machines").display = bool(told.plain)
+        text = machines_text(self.at_home.machines, most, self.size.width - 2)
+        self.query_one("#machines", Static).update(text)
+        self.query_one("#machines-title").display = self.query_one("#machines").display = bool(text.plain)
 
     def command(self) -> str:
-        return f"chessreg status --since {self.desk_app.since:%Y-%m-%dT%H:%M}"
+        return f"chessreg status --since {self.app.since:%Y-%m-%dT%H:%M}"
 
     # -- actions --------------------------------------------------------------------------------------------------
 
@@ -144,7 +143,7 @@ class HomeScreen(ChangesJobs):
         self.relabel()
 
     def action_launch(self) -> None:
-        self.desk_app.action_room("launch")
+        self.app.action_go("launch")
 
     def on_page_table_moved(self, event: PageTable.Moved) -> None:
         self.relabel()
@@ -152,29 +151,25 @@ class HomeScreen(ChangesJobs):
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
         row = event.row
         if row["id"] is not None:
-            from tui.screens.job import JobScreen
-
-            self.app.push_screen(JobScreen(row["id"], called(row)))
+            self.app.open("job", row["id"], called(row))
         else:
-            from tui.screens.run import RunScreen
-
-            self.app.push_screen(RunScreen(row["run_id"], called(row)))
+            self.app.open("run", row["run_id"], called(row))
 
 
-def overview_line(found: AtHome) -> str:
-    states = [row["state"] for row in found.going]
+def overview_line(state: AtHome) -> str:
+    states = [row["state"] for row in state.going]
     running = sum(state in ("running", "cancelling") for state in states)
-    ended = [row["cause"] for row in found.ended]
+    ended = [row["cause"] for row in state.ended]
     finished, cancelled = ended.count("finished"), ended.count("cancelled")
-    told = [
+    counts = [
         f"{running} running",
         f"{len(states) - running} waiting",
         f"{finished} finished",
         f"{len(ended) - finished - cancelled} failed",
         *([f"{cancelled} cancelled"] if cancelled else []),
-        f"{show.counted(found.counts['run'], 'run')} in all",
+        f"{show.counted(state.counts['run'], 'run')} in all",
     ]
-    return " · ".join(told)
+    return " · ".join(counts)
 
 
 def machines_text(rows: Sequence[Row], most: int, width: int) -> Text:
@@ -197,13 +192,13 @@ def facts_of(row: Row, roomy: bool) -> list[str]:
     facts = [f"{row['running']} running"]
     if not load:
         return [*facts, "has not told its load yet"]
-    facts.append(f"cores {gauge.bar(load['cpu'] / max(1, load['cores']), cells)} {load['cpu']:.1f}/{load['cores']}")
+    facts.append(f"cores {show.bar(load['cpu'] / max(1, load['cores']), cells)} {load['cpu']:.1f}/{load['cores']}")
     used, total = load["memory_used_bytes"], load["memory_bytes"]
     if used is not None and total:
-        facts.append(f"memory {gauge.bar(used / total, cells)} {used / 2**30:.0f}/{total / 2**30:.0f} GiB")
+        facts.append(f"memory {show.bar(used / total, cells)} {used / 2**30:.0f}/{total / 2**30:.0f} GiB")
     for gpu in load["gpus"]:
         name = f"GPU {gpu['index']}" + (f" {gpu['name']}" if roomy else "")
-        busy = "" if gpu["busy"] is None else f" {gauge.bar(gpu['busy'], cells)} {100 * gpu['busy']:.0f} %"
+        busy = "" if gpu["busy"] is None else f" {show.bar(gpu['busy'], cells)} {100 * gpu['busy']:.0f} %"
         used, total = gpu["memory_used_bytes"], gpu["memory_bytes"]
         taken = "" if used is None or not total else f" {used / 2**30:.0f}/{total / 2**30:.0f} GiB"
         facts.append(name + busy + taken)

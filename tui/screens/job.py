@@ -11,26 +11,41 @@ from textual import work
 from textual.app import ComposeResult
 from textual.widgets import Static
 
-from tui import gauge, show
+from tui import show
 from tui.actions import FILTER, TABLE, Action, bindings, of
-from tui.data.jobs import LogTail
+from tui.data.job_rows import LogTail, job
 from tui.data.pages import Listed
-from tui.screens.changing import ChangesJobs
-from tui.screens.jobs import HOST, ID, PACE, PRIORITY, PROGRESS, SHARD, STATE, TRIES, UNITS, WHY, part, why
-from tui.screens.run import ATTEMPTS, SETTINGS
+from tui.data.run_rows import ATTEMPTS, SETTINGS
+from tui.screens.base import PartsScreen
+from tui.screens.jobs import (
+    HOST,
+    ID,
+    PACE,
+    PRIORITY,
+    PROGRESS,
+    SHARD,
+    STATE,
+    TRIES,
+    UNITS,
+    WHY,
+    JobActionsScreen,
+    part,
+    why,
+)
 from tui.widgets.bars import FilterBar, PaneStrip
 from tui.widgets.logview import LogView
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:
-    from tui.data.jobs import Shown
+    from tui.data.job_rows import JobView
 
 SHARDS = (SHARD, ID, STATE, PROGRESS, UNITS, PACE, WHY, HOST, TRIES, PRIORITY)
 LOG_SECONDS = 0.5
 PANES = ("log", "attempts", "settings")
+LOG = 0
 
 
-class JobScreen(ChangesJobs):
+class JobScreen(JobActionsScreen, PartsScreen):
     """A job. [ and ] go from shard to shard, Tab from the log to attempts and settings."""
 
     place = "job"
@@ -49,7 +64,7 @@ class JobScreen(ChangesJobs):
     def __init__(self, job_id: UUID, called: str) -> None:
         super().__init__()
         self.job_id, self.crumb = job_id, called
-        self.shown: Shown | None = None
+        self.view: JobView | None = None
         self.tail: LogTail | None = None
         self._reading = False
 
@@ -69,34 +84,32 @@ class JobScreen(ChangesJobs):
         self.set_class(self.size.height >= 40, "-tall")
 
     async def fill(self) -> None:
-        from tui.data.jobs import job
-
-        shown = await self.ask("reading the job", lambda session: job(session, self.job_id))
-        if shown is None:
+        view = await self.ask("reading the job", lambda session: job(session, self.job_id))
+        if view is None:
             return
-        self.shown = shown
-        self.query_one("#summary", Static).update(summary(shown))
-        self.set_class(len(shown.shards) > 1, "-several")
+        self.view = view
+        self.query_one("#summary", Static).update(summary(view))
+        self.set_class(len(view.shards) > 1, "-several")
         shards = self.query_one("#shards", PageTable)
-        shards.show(Listed(shown.shards), shown.shards, columns=SHARDS, keep=True)
-        shards.styles.height = len(shown.shards) + 1
-        place = next((n for n, row in enumerate(shown.shards) if row["id"] == self.job_id), 0)
+        shards.show(Listed(view.shards), view.shards, columns=SHARDS, keep=True)
+        shards.styles.height = len(view.shards) + 1
+        place = next((n for n, row in enumerate(view.shards) if row["id"] == self.job_id), 0)
         shards.move(place)
-        self.show_log_of(shown)
-        self.show_pane(keep=True)
+        self.show_log_of(view)
+        self.show_part(keep=True)
         self.relabel()
         self.read_log()
 
     # -- the log --------------------------------------------------------------------------------------------------
 
-    def show_log_of(self, shown: Shown) -> None:
+    def show_log_of(self, view: JobView) -> None:
         """Begin with the log of the chosen shard, unless it is shown already."""
         log = self.query_one(LogView)
-        if shown.log is None:
+        if view.log is None:
             self.tail = None
-            log.clear(shown.why_no_log)
-        elif self.tail is None or self.tail.path != shown.log:
-            self.tail = LogTail(shown.log)
+            log.clear(view.why_no_log)
+        elif self.tail is None or self.tail.path != view.log:
+            self.tail = LogTail(view.log)
             log.clear("it has said nothing yet")
 
     def read_log(self) -> None:
@@ -121,9 +134,9 @@ class JobScreen(ChangesJobs):
     def label_log(self) -> None:
         """What is searched for and whether the end is followed, in the strip."""
         log, strip = self.query_one(LogView), self.query_one(PaneStrip)
-        told = [f"{log.hit + 1} of {show.counted(len(log.hits), 'place')}" if log.words else ""]
-        told.append("" if log.follows else "stopped: G follows")
-        words = " · ".join(filter(None, ["log", *told]))
+        facts = [f"{log.hit + 1} of {show.counted(len(log.hits), 'place')}" if log.words else ""]
+        facts.append("" if log.follows else "stopped: G follows")
+        words = " · ".join(filter(None, ["log", *facts]))
         if strip.names[:1] != (words,):
             strip.names = (words, *PANES[1:])
 
@@ -131,7 +144,7 @@ class JobScreen(ChangesJobs):
         self.label_log()
 
     def action_find(self) -> None:
-        self.action_pane("log")
+        self.choose_part(LOG)
         self.query_one(FilterBar).open()
 
     def action_hit(self, way: str) -> None:
@@ -140,47 +153,42 @@ class JobScreen(ChangesJobs):
     def on_filter_bar_typed(self, event: FilterBar.Typed) -> None:
         self.query_one(LogView).search(event.words)
 
-    def on_filter_bar_left(self) -> None:
+    def leave_filter(self) -> None:
         self.set_focus(self.query_one(LogView))
 
     # -- the other parts ------------------------------------------------------------------------------------------
 
-    def show_pane(self, keep: bool = False) -> None:
+    def show_part(self, keep: bool = False) -> None:
         strip, table = self.query_one(PaneStrip), self.query_one("#part", PageTable)
         self.set_class(strip.place > 0, "-table")
-        if self.shown is None:
+        if self.view is None:
             return
-        job = self.shown.job
+        job = self.view.job
         if PANES[strip.place] == "attempts":
             table.show(Listed(job["attempts"]), job["attempts"][:200], columns=ATTEMPTS, keep=keep)
         elif PANES[strip.place] == "settings":
-            given = set(job["given"])
+            explicit = set(job["given"])
             rows = [
-                {"setting": key, "value": show.full(value), "source": "given" if key in given else "default"}
+                {"setting": key, "value": show.full(value), "source": "given" if key in explicit else "default"}
                 for key, value in {**job["spec"], **job["how"]}.items()
             ]
             table.show(Listed(rows), rows, columns=SETTINGS, keep=keep)
 
-    def action_pane(self, way: str) -> None:
-        strip = self.query_one(PaneStrip)
-        strip.place = PANES.index(way) if way in PANES else (strip.place + int(way)) % len(PANES)
-        self.show_pane()
-        self.set_focus(self.query_one("#part" if strip.place else "#log"))
+    def choose_part(self, place: int) -> None:
+        super().choose_part(place)
+        self.set_focus(self.query_one("#part" if place else "#log"))
         self.relabel()
 
-    def on_pane_strip_chosen(self, event: PaneStrip.Chosen) -> None:
-        self.action_pane(PANES[event.place])
-
     def action_shard(self, way: str) -> None:
-        if self.shown is not None and len(self.shown.shards) > 1:
-            ids = [row["id"] for row in self.shown.shards]
+        if self.view is not None and len(self.view.shards) > 1:
+            ids = [row["id"] for row in self.view.shards]
             self.choose(ids[(ids.index(self.job_id) + int(way)) % len(ids)])
 
     def choose(self, job_id: UUID) -> None:
         """Look at another shard of the same run."""
-        if self.shown is not None and job_id != self.job_id:
+        if self.view is not None and job_id != self.job_id:
             self.job_id = job_id
-            self.crumb = next(row["title"] for row in self.shown.shards if row["id"] == job_id)
+            self.crumb = next(row["title"] for row in self.view.shards if row["id"] == job_id)
             self.relabel()
             self.load()
 
@@ -191,7 +199,7 @@ class JobScreen(ChangesJobs):
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
         if event.table.id == "shards":
-            self.action_pane("log")
+            self.choose_part(LOG)
         else:
             self.on_page_table_inspected(PageTable.Inspected(event.table, event.place, event.row))
 
@@ -199,7 +207,7 @@ class JobScreen(ChangesJobs):
 
     @property
     def chosen(self) -> Mapping[str, Any] | None:
-        return self.shown.job if self.shown else None
+        return self.view.job if self.view else None
 
     def command(self) -> str:
         return f"chessreg attach {show.short(self.job_id)}"
@@ -209,9 +217,9 @@ class JobScreen(ChangesJobs):
         """The run that the job does, once it has begun."""
         from chessreg.registry.tables import Run
 
-        if self.shown is None:
+        if self.view is None:
             return
-        job = self.shown.job
+        job = self.view.job
 
         def begun(session: Any) -> bool:
             with session.database.read() as sql:
@@ -219,25 +227,23 @@ class JobScreen(ChangesJobs):
 
         there = await self.ask("looking for the run", begun)
         if there:
-            from tui.screens.run import RunScreen
-
-            await self.app.push_screen(RunScreen(job["run_id"], job["name"] or f"run {show.short(job['run_id'])}"))
+            self.app.open("run", job["run_id"], job["name"] or f"run {show.short(job['run_id'])}")
         elif there is not None:
             self.notify("its run has not begun", severity="warning")
 
     def actions(self) -> list[Action]:
-        found = super().actions()
+        offered = super().actions()
         if isinstance(self.focused, FilterBar):
-            return [a for a in found if a.place in (FILTER, "everywhere")]
+            return [a for a in offered if a.place in (FILTER, "everywhere")]
         if isinstance(self.focused, LogView):
-            return [a for a in [*of(self.place), *of("log")] if a in found or a.place == "log"] + [
-                a for a in found if a.place == "everywhere"
+            return [a for a in [*of(self.place), *of("log")] if a in offered or a.place == "log"] + [
+                a for a in offered if a.place == "everywhere"
             ]
-        return found
+        return offered
 
     def offers(self, action: Action) -> bool:
-        if self.shown is not None and action.place == "job" and action.method == "shard":
-            return len(self.shown.shards) > 1
+        if self.view is not None and action.place == "job" and action.method == "shard":
+            return len(self.view.shards) > 1
         return super().offers(action)
 
     def node_of(self, action: Action) -> Any:
@@ -248,29 +254,29 @@ class JobScreen(ChangesJobs):
         return super().node_of(action)
 
 
-def summary(shown: Shown) -> Text:
+def summary(view: JobView) -> Text:
     """What it is, how it stands, how fast; then why, if there is something to say."""
-    job = shown.job
+    job = view.job
     facts = [
         job["kind"],
         job["name"] or "",
         f"job {show.short(job['id'])}",
         f"shard {part(job)}" if part(job) else "",
         job["state"],
-        f"{gauge.done(job)} units" if job["units"] else "",
-        gauge.pace(job),
+        f"{show.done(job)} units" if job["units"] else "",
+        show.pace(job),
         f"{job['executor']} on {show.host(job['host'])}",
         f"priority {job['priority']}" if job["priority"] else "",
     ]
     text = Text(" · ".join(filter(None, facts)))
     text.highlight_words([job["state"]], style="bold")
-    every = [row for row in shown.shards if row["units"]]
+    every = [row for row in view.shards if row["units"]]
     total, done = sum(row["units"] for row in every), sum(row["done"] for row in every)
     if total:
         running = [row["progress"] * row["units"] for row in every if row["progress"] is not None]
         share = sum(running) / total
-        of = f" of {show.counted(len(shown.shards), 'job')}" if len(shown.shards) > 1 else ""
-        text.append(f"\n{gauge.bar(share, 30)} {gauge.percent(share)} · {done:,}/{total:,} units{of}")
-    if told := why(job):
-        text.append(f"\n{told}")
+        of = f" of {show.counted(len(view.shards), 'job')}" if len(view.shards) > 1 else ""
+        text.append(f"\n{show.bar(share, 30)} {show.percent(share)} · {done:,}/{total:,} units{of}")
+    if reason := why(job):
+        text.append(f"\n{reason}")
     return text

@@ -1,18 +1,22 @@
-"""The jobs: what runs, what waits, what has ended, narrowed by words."""
+"""The jobs: what runs, what waits, what has ended; cancelling, trying again, starting sooner or later."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
 
+from textual import work
 from textual.app import ComposeResult
 from textual.widgets import Static
 
-from tui import gauge, show
-from tui.actions import bindings
+from tui import show
+from tui.actions import Action, bindings
 from tui.columns import Column
 from tui.data.pages import PAGE, Pages, Row
-from tui.screens.changing import ChangesJobs
+from tui.screens.base import AppScreen
+from tui.screens.dialogs import Confirm
 from tui.widgets.bars import FilterBar
 from tui.widgets.table import PageTable
 
@@ -20,7 +24,69 @@ if TYPE_CHECKING:
     from chessreg.session import Session
 
 
-class Found(NamedTuple):
+class JobActionsScreen(AppScreen):
+    """A screen that has a `chosen` job."""
+
+    @property
+    def chosen(self) -> Mapping[str, Any] | None:
+        raise NotImplementedError
+
+    def offers(self, action: Action) -> bool:
+        changes = action.place == self.place and action.method in ("cancel", "retry", "priority")
+        return not (changes and self.chosen is None) and super().offers(action)
+
+    def action_cancel(self, whole: str = "") -> None:
+        if (row := self.chosen) is None:
+            return
+        if not whole:
+            question = f"Cancel {row['title']}? Complete units are kept."
+            self.app.push_screen(Confirm(question), partial(self._cancel, row, False))
+        else:
+            question = f"Cancel every job of launch {show.short(row['group_id'])}? Complete units are kept."
+            self.app.push_screen(Confirm(question), partial(self._cancel, row, True))
+
+    def _cancel(self, row: Mapping[str, Any], whole: bool, yes: bool | None) -> None:
+        from chessreg.scheduling import queue
+
+        if yes:
+            self.change("cancelled", "it had ended already", queue.cancel, row, whole)
+
+    def action_retry(self) -> None:
+        from chessreg.scheduling import queue
+
+        if (row := self.chosen) is not None:
+            nothing = "it has not ended without finishing, or another launch of its run is active"
+            self.change("queued again", nothing, queue.retry, row)
+
+    def action_priority(self, by: str) -> None:
+        from chessreg.scheduling.queue import prioritise
+
+        if (row := self.chosen) is not None:
+            do = partial(prioritise, by=int(by))
+            self.change(f"priority {int(by):+d}", "only queued jobs have a place to change", do, row)
+
+    @work(group="change")
+    async def change(
+        self, done: str, nothing: str, do: Callable[..., Any], row: Mapping[str, Any], whole: bool = False
+    ) -> None:
+        """Do it, tell to how many jobs it was done, and read the screen again."""
+        from tui.data import job_rows
+
+        def changed(session: Any) -> int:
+            ids: list[UUID] = job_rows.of_launch(session, row["group_id"]) if whole else [row["id"]]
+            return job_rows.change(session, do, ids)
+
+        number = await self.ask("changing jobs", changed)
+        if number is None:
+            return
+        if number:
+            self.notify(f"{done}: {row['title'] if number == 1 else show.counted(number, 'job')}")
+        else:
+            self.notify(nothing, severity="warning")
+        self.load()
+
+
+class JobPage(NamedTuple):
     counts: dict[str, int]
     pages: Pages
     number: int
@@ -44,15 +110,14 @@ def part(row: Mapping[str, Any]) -> str:
 ID = Column("id", "job", text=lambda row: show.short(row["id"]))
 SHARD = Column("shard", "shard", text=part, least=6)
 STATE = Column("state", "state", least=10)
-PROGRESS = Column("progress", "progress", text=lambda row: gauge.bar(row["progress"]), least=10)
-UNITS = Column("done", "units", right=True, text=gauge.done)
-PACE = Column("pace", "pace", text=gauge.pace, least=10)
+PROGRESS = Column("progress", "progress", text=lambda row: show.bar(row["progress"]), least=10)
+UNITS = Column("done", "units", right=True, text=show.done)
+PACE = Column("pace", "pace", text=show.pace, least=10)
 ON = Column("executor", "on")
 HOST = Column("host", "machine", text=lambda row: show.host(row["host"]), widest=20)
 PRIORITY = Column("priority", "priority", right=True)
 TRIES = Column("tries", "tries", right=True)
 WHY = Column("why", "", text=why, widest=70, least=12)
-
 COLUMNS = (
     ID,
     Column("kind", "kind", widest=16),
@@ -62,7 +127,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-class JobsScreen(ChangesJobs):
+class JobsScreen(JobActionsScreen):
     """All jobs: those that run first. Enter opens one, live."""
 
     place = "jobs"
@@ -88,14 +153,14 @@ class JobsScreen(ChangesJobs):
         words, table = self.words, self.query_one(PageTable)
         keep = table.loaded and words == self._shown_words
         number = table.cursor // PAGE if keep else 0
-        found = await self.ask("reading the jobs", lambda session: read(session, words, number))
-        if found is None:
+        page = await self.ask("reading the jobs", lambda session: read(session, words, number))
+        if page is None:
             return
         self._shown_words = words
-        self.query_one("#overview", Static).update(overview_line(found))
-        self.set_class(not any(found.counts.values()), "-empty")
-        first = found.rows if found.number * PAGE < max(1, found.pages.count) else None
-        table.show(found.pages, first, columns=COLUMNS, keep=keep, number=found.number)
+        self.query_one("#overview", Static).update(overview_line(page))
+        self.set_class(not any(page.counts.values()), "-empty")
+        first = page.rows if page.number * PAGE < max(1, page.pages.count) else None
+        table.show(page.pages, first, columns=COLUMNS, keep=keep, number=page.number)
         self.relabel()
 
     def command(self) -> str:
@@ -105,44 +170,38 @@ class JobsScreen(ChangesJobs):
     def chosen(self) -> Mapping[str, Any] | None:
         return self.query_one(PageTable).current
 
-    def action_filter(self) -> None:
-        self.query_one(FilterBar).open()
-
     async def action_launch(self) -> None:
-        await self.app.run_action("room('launch')")
+        await self.app.run_action("go('launch')")
 
     def on_filter_bar_typed(self, event: FilterBar.Typed) -> None:
         self.words = event.words
         self.load()
 
-    def on_filter_bar_left(self) -> None:
-        self.set_focus(self.query_one(PageTable))
-
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
-        self.desk_app.open("job", event.row["id"], event.row["title"])
+        self.app.open("job", event.row["id"], event.row["title"])
 
 
 NOTHING = """\
 No job was launched yet: an experiment that outlives this terminal.
 
-    3                         the launch room: a form for every kind
+    3                         the launch screen: a form for every kind
     $ chessreg launch --help  the same in a shell
 
 A run in the foreground (chessreg run) is no job: it is among the runs."""
 
 
-def read(session: Session, words: str, number: int) -> Found:
-    from tui.data.jobs import counts, jobs
+def read(session: Session, words: str, number: int) -> JobPage:
+    from tui.data.job_rows import counts, jobs
 
     pages = jobs(session, words)
-    return Found(counts(session), pages, number, pages.page(number))
+    return JobPage(counts(session), pages, number, pages.page(number))
 
 
-def overview_line(found: Found) -> str:
-    counts = found.counts
+def overview_line(page: JobPage) -> str:
+    counts = page.counts
     total = sum(counts.values())
-    shown = show.counted(total, "job")
-    if found.pages.count != total:
-        shown = f"{found.pages.count:,} of {shown}"
-    told = [f"{counts['running']:,} running", f"{counts['queued']:,} queued", f"{counts['ended']:,} ended"]
-    return f"{shown} · {' · '.join(told)}"
+    jobs_text = show.counted(total, "job")
+    if page.pages.count != total:
+        jobs_text = f"{page.pages.count:,} of {jobs_text}"
+    states = [f"{counts['running']:,} running", f"{counts['queued']:,} queued", f"{counts['ended']:,} ended"]
+    return f"{jobs_text} · {' · '.join(states)}"

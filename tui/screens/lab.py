@@ -1,23 +1,141 @@
-"""The lab: a position, a model, and what an edit does to it there, as one plays with moves, layer and scale."""
+"""What an edit does to a model's board: a stored state of an edit run, and a position of one's own."""
 
 from __future__ import annotations
 
 import asyncio
 import shlex
 import sys
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import work
 from textual.app import ComposeResult
 
 from chessreg.errors import BadInputError, ChessregError
+from tui import show
 from tui.actions import Action, bindings
-from tui.screens.quartet import Quartet
+from tui.data.pages import PAGE, Pages
+from tui.screens.board_base import FourBoardsScreen
 from tui.widgets.bars import FilterBar
 
 if TYPE_CHECKING:
     from chessreg.games.boardframe import BoardFrame
     from chessreg.lab.question import Choice, Position, Tool
+    from chessreg.session import Session
+    from tui.data.board_views import EditedState
+
+
+class EditScreen(FourBoardsScreen):
+    """Stored numbers at once, the model's as soon as its process has them. Up and down go on in the list of trials."""
+
+    place = "edit"
+    BINDINGS = bindings("edit")
+
+    def __init__(self, pages: Pages, place: int, row: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.pages, self.at, self.row = pages, place, row
+        self.condition = ""
+        self.state: EditedState | None = None
+        self.crumb = f"{row.get('run', 'edit')} {row.get('unit', '')}".strip()
+
+    async def fill(self) -> None:
+        from chessreg.lab.question import StoredState
+        from tui.data.board_views import edited_state
+
+        row, condition = self.row, self.condition
+        state = await self.ask("reading the state", lambda session: edited_state(session, row, condition))
+        if state is None:
+            return
+        same = self.state is not None and (self.state.run_id, self.state.unit) == (state.run_id, state.unit)
+        self.state, self.stored = state, state.boards
+        if not same:
+            self.answer = None
+        self.crumb = f"{state.run} {state.unit}"
+        self.relabel()
+        self.draw()
+        if not state.condition:
+            self.answer = None
+            self.draw()
+            return
+        question = StoredState(run=state.run_id.hex, unit=state.unit, condition=state.condition)
+        try:
+            answer = await self.app.model.ask(question)
+        except ChessregError as error:
+            self.require_shown()
+            self.app.trouble(self, error)
+            return
+        self.require_shown()
+        if answer is not None:
+            self.answer = answer
+            self.relabel()
+            self.draw()
+
+    def head(self) -> str:
+        state = self.state
+        if state is None:
+            return "reading the state…"
+        if not state.condition:
+            return f"{state.boards[0].title}: {state.boards[0].caption[0]}"
+        where = state.boards[0].title.removeprefix("clean, ")
+        if self.answer is None:
+            return f"{state.condition}, {where} · the model is being asked…"
+        answer = self.answer
+        edited = ", ".join(map(str, answer.edited_layers))
+        scales = ", ".join(f"{scale:g}" for scale in dict.fromkeys(answer.scales))
+        taken = f"{answer.piece} off {state.row['square']}"
+        return f"{state.condition}: {taken}, layers {edited}, scale {scales} · {where}"
+
+    # -- actions --------------------------------------------------------------------------------------------------
+
+    def offers(self, action: Action) -> bool:
+        if action.method == "lab":
+            return self.answer is not None
+        if action.method == "condition":
+            return self.state is not None and len(self.state.conditions) > 1
+        return super().offers(action)
+
+    def action_condition(self, way: str) -> None:
+        if self.state is not None and self.state.condition:
+            known = self.state.conditions
+            self.condition = known[(known.index(self.state.condition) + int(way)) % len(known)]
+            self.load()
+
+    @work(exclusive=True, group="row")
+    async def action_row(self, way: str) -> None:
+        """The next state of the list: trials of the state that is shown are passed over."""
+        place, here = self.at, (self.row.get("run_id"), self.row.get("unit"))
+        while 0 <= (place := place + int(way)) < self.pages.count:
+            number = place // PAGE
+            rows = await self.ask("reading rows", lambda session, number=number: self.pages.page(number))  # type: ignore[misc]
+            if not rows:
+                return
+            while number * PAGE <= place < number * PAGE + len(rows):
+                row = rows[place % PAGE]
+                if (row.get("run_id"), row.get("unit")) != here:
+                    self.at, self.row = place, row
+                    self.load()
+                    return
+                place += int(way)
+            place -= int(way)
+
+    def action_inspect(self) -> None:
+        from tui.screens.base import FieldsScreen
+
+        self.app.push_screen(FieldsScreen(dict(self.state.row if self.state else self.row)))
+
+    async def action_lab(self) -> None:
+        """The same position in the lab."""
+        if self.answer is not None:
+            await self.app.switch_mode("lab")
+            if isinstance(lab := self.app.screen, LabScreen):
+                lab.go(self.answer.sans)
+
+    def command(self) -> str:
+        if self.state is None or not self.state.condition:
+            return f"chessreg board {show.short(self.row['run_id'])}:{self.row['unit']}"
+        words = f"chessreg lab {show.short(self.state.run_id)}:{self.state.unit} --condition {self.state.condition}"
+        return words if self.shown_layer is None else f"{words} --layer {self.shown_layer}"
+
 
 SCALES = (0.1, 0.2, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 30.0, 50.0, 80.0, 120.0, 200.0)
 LADDER = (*(-scale for scale in reversed(SCALES)), 0.0, *SCALES)
@@ -30,7 +148,7 @@ def next_scale(scale: float, way: int) -> float:
     return (min if way > 0 else max)(fitting, default=scale)
 
 
-class LabScreen(Quartet):
+class LabScreen(FourBoardsScreen):
     """Every key asks the process that holds the model; the last answer stays until the next is there."""
 
     place = "lab"
@@ -62,18 +180,18 @@ class LabScreen(Quartet):
     async def fill(self) -> None:
         from chessreg.lab.question import choices
 
-        def read(session: object) -> list[Choice]:
-            with session.database.read() as sql:  # type: ignore[attr-defined]
+        def read(session: Session) -> list[Choice]:
+            with session.database.read() as sql:
                 return choices(sql)
 
-        found = await self.ask("reading models and probes", read)
-        if found is None:
+        known = await self.ask("reading models and probes", read)
+        if known is None:
             return
-        if not found:
+        if not known:
             self.tell("No model yet: chessreg import checkpoint reference brings in the bundled one.")
             return
-        self.choices = found
-        self.model = min(self.model, len(found) - 1)
+        self.choices = known
+        self.model = min(self.model, len(known) - 1)
         await self.look_now()
 
     def tell(self, words: str) -> None:
@@ -125,17 +243,17 @@ class LabScreen(Quartet):
             self.stored = [position(self.sans)]  # there at once; the model takes seconds to load
         self.draw()
         try:
-            answer = await self.desk_app.bench.look(self.question())
+            answer = await self.app.model.ask(self.question())
         except ChessregError as error:
             self.require_shown()
-            self.desk_app.trouble(self, error)
+            self.app.trouble(self, error)
             self.asking = False
             self.draw()
             return
         self.require_shown()
         if answer is not None:
             self.asking = False
-            self.desk_app.all_well(self)
+            self.app.all_well(self)
             self.answer = answer
             self.row = min(self.row, max(0, len(answer.clean.moves) - 1))
             self.relabel()
@@ -162,8 +280,8 @@ class LabScreen(Quartet):
         words = [f"{n // 2 + 1}.{san}" if n % 2 == 0 else san for n, san in enumerate(self.sans)]
         number = f"{len(self.sans) // 2 + 1}." if len(self.sans) % 2 == 0 else "…"
         text = " ".join([*words, number]) + (f"   ({len(self.ahead)} ahead)" if self.ahead else "")
-        room = max(20, self.app.size.width - 4)
-        return text if len(text) <= room else "…" + text[1 - room :]
+        cells = max(20, self.app.size.width - 4)
+        return text if len(text) <= cells else "…" + text[1 - cells :]
 
     # -- moves ----------------------------------------------------------------------------------------------------
 
@@ -196,7 +314,7 @@ class LabScreen(Quartet):
         bar.set_words(" ".join(self.sans))
         bar.open()
 
-    def on_filter_bar_left(self, event: FilterBar.Left) -> None:
+    def leave_filter(self) -> None:
         bar = self.query_one(FilterBar)
         text, bar.display = bar.value, False
         self.set_focus(None)
@@ -210,7 +328,7 @@ class LabScreen(Quartet):
         from chessreg.games.typed import typed_moves
 
         try:
-            sans = await self.desk_app.desk.ask("searching a game to the position", lambda session: typed_moves(text))
+            sans = await self.app.database.ask("searching a game to the position", lambda session: typed_moves(text))
         except BadInputError as error:
             self.notify(str(error), severity="error")
             return
@@ -278,7 +396,7 @@ class LabScreen(Quartet):
             return
         self.notify(shlex.join(["chessreg", *words]), title="storing")
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "chessreg.cli", *exact, env=await self.desk_app.bench.place(),
+            sys.executable, "-m", "chessreg.cli", *exact, env=await self.app.model.environment(),
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
         )  # fmt: skip
@@ -286,8 +404,8 @@ class LabScreen(Quartet):
         if process.returncode:
             self.notify(err.decode(errors="replace").strip().splitlines()[-1], title="not stored", severity="error")
         else:
-            said = (out or err).decode(errors="replace").strip().splitlines()
-            self.notify(said[-1] if said else "", title="stored")
+            printed = (out or err).decode(errors="replace").strip().splitlines()
+            self.notify(printed[-1] if printed else "", title="stored")
 
     def command(self) -> str:
         return shlex.join(["chessreg", *self.question(named=True).command]) if self.choices else "chessreg lab"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
 from uuid import UUID
 
 from textual.app import ComposeResult
@@ -12,12 +10,11 @@ from textual.widgets import Static
 from tui import show
 from tui.actions import bindings
 from tui.columns import Column
-from tui.data import lineage
-from tui.data.pages import Listed
-from tui.screens.room import Room
+from tui.data import lineage_tree
+from tui.data.pages import Listed, Row
+from tui.screens.base import AppScreen
 from tui.widgets.table import PageTable
 
-Row = Mapping[str, Any]
 WAYS = (("up", "down"), ("up",), ("down",))
 
 
@@ -42,7 +39,7 @@ COLUMNS = (
 )
 
 
-class LineageScreen(Room):
+class LineageScreen(AppScreen):
     """Enter opens the thing, Space folds, L makes it the root."""
 
     place = "lineage"
@@ -57,7 +54,7 @@ class LineageScreen(Room):
         self.crumb = f"lineage of {called}"
         self.ways: tuple[str, ...] = WAYS[0]
         self.folded: set[str] = set()
-        self.trees: lineage.Trees | None = None
+        self.trees: lineage_tree.Trees | None = None
 
     def body(self) -> ComposeResult:
         yield Static("", id="about", markup=False)
@@ -65,11 +62,11 @@ class LineageScreen(Room):
 
     async def fill(self) -> None:
         noun, id = self.noun, self.id_hex
-        found = await self.ask("following the lineage", lambda session: lineage.trees(session, noun, id))
-        if found is None:
+        trees = await self.ask("following the lineage", lambda session: lineage_tree.trees(session, noun, id))
+        if trees is None:
             return
-        keep, self.trees = self.trees is not None, found
-        up, down = lineage.count(found.up), lineage.count(found.down)
+        keep, self.trees = self.trees is not None, trees
+        up, down = lineage_tree.count(trees.up), lineage_tree.count(trees.down)
         self.query_one("#about", Static).update(
             f"{self.called}: made from {show.counted(up, 'thing')}, went into {show.counted(down, 'thing')}"
         )
@@ -77,7 +74,7 @@ class LineageScreen(Room):
 
     def draw(self, keep: bool = True) -> None:
         if self.trees is not None:
-            rows = lineage.lines(self.trees, self.ways, self.folded)
+            rows = lineage_tree.lines(self.trees, self.ways, self.folded)
             self.query_one(PageTable).show(Listed(rows), rows[:200], columns=COLUMNS, keep=keep)
 
     def command(self) -> str:
@@ -106,7 +103,7 @@ class LineageScreen(Room):
         if row["noun"] == "file" or row["state"] == "missing":
             self.on_page_table_inspected(PageTable.Inspected(event.table, event.place, row))
             return
-        self.desk_app.open(row["noun"], UUID(row["id"]), label(row))
+        self.app.open(row["noun"], UUID(row["id"]), label(row))
 
 
 def label(row: Row) -> str:

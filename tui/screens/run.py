@@ -14,10 +14,9 @@ from tui import show
 from tui.actions import bindings
 from tui.columns import Column
 from tui.data.pages import Listed, Pages, Row
-from tui.data.results import WITH_BOARDS
-from tui.screens.families import TITLES, columns_of
-from tui.screens.room import Room
-from tui.screens.run_columns import state, units
+from tui.data.result_rows import TITLES, WITH_BOARDS, columns_of, result_tables_of, results
+from tui.data.run_rows import ATTEMPTS, SETTINGS, state, units
+from tui.screens.base import PartsScreen
 from tui.widgets.bars import PaneStrip
 from tui.widgets.table import PageTable
 
@@ -32,32 +31,17 @@ class Pane(NamedTuple):
     columns: Sequence[Column]
     pages: Pages
     first: Sequence[Row]
-    family: str = ""
+    result_table: str = ""
 
 
-class Shown(NamedTuple):
+class RunView(NamedTuple):
     run: dict[str, Any]
     panes: list[Pane]
 
 
-SETTINGS = (
-    Column("setting", "setting"),
-    Column("value", "value", widest=90),
-    Column("source", "given or default"),
-)
-ATTEMPTS = (
-    Column("started_at", "started", text=lambda row: show.when(row["started_at"]), least=16),
-    Column("state", "state"),
-    Column("cause", "cause"),
-    Column("units_done", "units", right=True),
-    Column("took", "took", right=True, text=lambda row: took(row)),
-    Column("host", "machine", text=lambda row: show.host(row["host"])),
-    Column("executor", "executor"),
-    Column("message", "message", widest=60),
-)
 INPUTS = (
     Column("name", "setting"),
-    Column("recipe", "recipe", widest=40),
+    Column("recipe", "input reference", widest=40),
     Column("source_run_id", "made by run"),
     Column("digest", "digest", text=lambda row: row["digest"][:12]),
 )
@@ -68,11 +52,7 @@ OUTPUTS = (
 )
 
 
-def took(row: Mapping[str, Any]) -> str:
-    return show.duration((row["ended_at"] - row["started_at"]).total_seconds()) if row["ended_at"] else ""
-
-
-class RunScreen(Room):
+class RunScreen(PartsScreen):
     """A run in parts; Tab goes from one to the next. Enter on a result shows its board."""
 
     place = "run"
@@ -84,7 +64,7 @@ class RunScreen(Room):
     def __init__(self, run_id: UUID, called: str) -> None:
         super().__init__()
         self.run_id, self.crumb = run_id, called
-        self.shown: Shown | None = None
+        self.view: RunView | None = None
 
     def body(self) -> ComposeResult:
         yield Static("", id="summary", markup=False)
@@ -92,25 +72,32 @@ class RunScreen(Room):
         yield PageTable(id="part", empty="this part is empty")
 
     async def fill(self) -> None:
-        shown = await self.ask("reading the run", lambda session: read(session, self.run_id))
-        if shown is None:
+        view = await self.ask("reading the run", lambda session: read(session, self.run_id))
+        if view is None:
             return
         before = self.pane
-        self.shown = shown
-        self.query_one("#summary", Static).update(summary(shown.run))
+        self.view = view
+        self.query_one("#summary", Static).update(summary(view.run))
         strip = self.query_one(PaneStrip)
-        names = [pane.name for pane in shown.panes]
-        place = next((n for n, pane in enumerate(shown.panes) if before and pane.columns is before.columns), None)
+        names = [pane.name for pane in view.panes]
+        place = next((n for n, pane in enumerate(view.panes) if before and pane.columns is before.columns), None)
         if place is None:
-            place = next((n for n, p in enumerate(shown.panes) if before and p.family and p.family == before.family), 0)
+            place = next(
+                (
+                    n
+                    for n, p in enumerate(view.panes)
+                    if before and p.result_table and p.result_table == before.result_table
+                ),
+                0,
+            )
         strip.names, strip.place = tuple(names), place
-        self.show_pane(keep=before is not None)
+        self.show_part(keep=before is not None)
 
     @property
     def pane(self) -> Pane | None:
-        return self.shown.panes[self.query_one(PaneStrip).place] if self.shown else None
+        return self.view.panes[self.query_one(PaneStrip).place] if self.view else None
 
-    def show_pane(self, keep: bool = False) -> None:
+    def show_part(self, keep: bool = False) -> None:
         if (pane := self.pane) is not None:
             table = self.query_one(PageTable)
             here = keep and table.cursor < max(1, len(pane.first))
@@ -119,25 +106,15 @@ class RunScreen(Room):
     def command(self) -> str:
         return f"chessreg runs show {show.short(self.run_id)}"
 
-    def action_pane(self, way: str) -> None:
-        strip = self.query_one(PaneStrip)
-        if strip.names:
-            strip.place = (strip.place + int(way)) % len(strip.names)
-            self.show_pane()
-
     def action_lineage(self) -> None:
-        self.desk_app.open_lineage("run", self.run_id.hex, self.crumb)
-
-    def on_pane_strip_chosen(self, event: PaneStrip.Chosen) -> None:
-        self.query_one(PaneStrip).place = event.place
-        self.show_pane()
+        self.app.open_lineage("run", self.run_id.hex, self.crumb)
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
         pane = self.pane
         if pane is None:
             return
-        if pane.family in WITH_BOARDS:
-            from tui.screens.board import BoardScreen
+        if pane.result_table in WITH_BOARDS:
+            from tui.screens.boards import BoardScreen
 
             self.app.push_screen(BoardScreen(pane.pages, event.place, event.row))
         elif event.row.get("source_run_id"):
@@ -147,25 +124,26 @@ class RunScreen(Room):
             self.on_page_table_inspected(PageTable.Inspected(event.table, event.place, event.row))
 
 
-def read(session: Session, run_id: UUID) -> Shown:
+def read(session: Session, run_id: UUID) -> RunView:
     """Everything that the screen shows, in one go."""
     from sqlalchemy import select
 
     from chessreg.registry import read, tables
-    from tui.data.results import families_of, results
 
     with session.database.read() as sql:
         run = read.run(sql, run_id.hex)
-        families = sql.scalar(
+        result_tables = sql.scalar(
             select(tables.KindRecord.families).where(
                 tables.KindRecord.name == run["kind"], tables.KindRecord.version == run["version"]
             )
         )
     panes = []
-    for family, count in families_of(session, run_id, families or ()).items():
-        pages = results(session, family, run_id)
+    for result_table, count in result_tables_of(session, run_id, result_tables or ()).items():
+        pages = results(session, result_table, run_id)
         first = pages.page(0)
-        panes.append(Pane(f"{TITLES[family]} {count:,}", columns_of(family, first), pages, first, family))
+        panes.append(
+            Pane(f"{TITLES[result_table]} {count:,}", columns_of(result_table, first), pages, first, result_table)
+        )
     settings = [
         {"setting": key, "value": show.full(value), "source": "default" if key in run["defaulted"] else "given"}
         for key, value in run["spec"].items()
@@ -177,7 +155,7 @@ def read(session: Session, run_id: UUID) -> Shown:
         (f"made {len(run['outputs'])}", OUTPUTS, run["outputs"]),
     ):
         panes.append(Pane(name, columns, Listed(rows), rows[:200]))
-    return Shown(run, panes)
+    return RunView(run, panes)
 
 
 def summary(run: Mapping[str, Any]) -> Text:
@@ -192,12 +170,12 @@ def summary(run: Mapping[str, Any]) -> Text:
     ]
     text = Text(" · ".join(filter(None, facts)))
     text.highlight_words([state(run)], style="bold")
-    told = []
+    annotations = []
     if run["tags"]:
-        told.append(f"tags {' '.join(run['tags'])}")
+        annotations.append(f"tags {' '.join(run['tags'])}")
     if run["invalid"]:
-        told.append(f"invalid: {run['invalid']}")
+        annotations.append(f"invalid: {run['invalid']}")
     if run["conflicts"]:
-        told.append(show.counted(run["conflicts"], "conflicting row"))
-    told += [f"note: {note}" for note in run["notes"][-1:]]
-    return text + Text("\n" + " · ".join(told)) if told else text
+        annotations.append(show.counted(run["conflicts"], "conflicting row"))
+    annotations += [f"note: {note}" for note in run["notes"][-1:]]
+    return text + Text("\n" + " · ".join(annotations)) if annotations else text

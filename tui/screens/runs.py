@@ -1,4 +1,4 @@
-"""Every run: narrowed by words, sorted by any column, marked to be compared."""
+"""Every run: narrowed by words, sorted by any column, marked to be compared; and which columns the list has."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from chessreg.registry.run_filter import NEWEST_FIRST, SORTS
 from tui import show
 from tui.actions import bindings
 from tui.columns import Column
-from tui.data.pages import PAGE, Pages, Row
-from tui.screens import run_columns
-from tui.screens.saying import SaysWords
+from tui.data import run_rows
+from tui.data.pages import PAGE, Listed, Pages, Row
+from tui.data.run_rows import metric_names, next_steps, overview, runs
+from tui.screens.annotate import AnnotatingScreen
+from tui.screens.base import AppScreen
 from tui.widgets.bars import FilterBar
 from tui.widgets.table import PageTable
 
@@ -28,14 +30,14 @@ if TYPE_CHECKING:
 LIST = "runs.list"  # under which words, order and columns are remembered
 
 
-class Found(NamedTuple):
+class RunPage(NamedTuple):
     counts: dict[str, int]
     pages: Pages
     number: int
     rows: Sequence[Row]
 
 
-class RunsScreen(SaysWords):
+class RunsScreen(AnnotatingScreen):
     """All runs. Enter opens one."""
 
     place = "runs"
@@ -53,9 +55,9 @@ class RunsScreen(SaysWords):
     def __init__(self) -> None:
         super().__init__()
         self.sort = NEWEST_FIRST
-        self.columns = list(run_columns.SHOWN)
+        self.columns = list(run_rows.SHOWN)
         self.marked: dict[UUID, str] = {}
-        self._shown: tuple[str, str] | None = None  # words and order of the rows that are shown
+        self._read: tuple[str, str] | None = None  # words and order of the rows that are shown
 
     def body(self) -> ComposeResult:
         yield Static("", id="overview", markup=False)
@@ -65,38 +67,38 @@ class RunsScreen(SaysWords):
 
     def on_mount(self) -> None:
         self.query_one(PageTable).is_marked = lambda row: row["id"] in self.marked
-        kept = self.desk_app.remembered.get(LIST, {})
+        kept = self.app.remembered.get(LIST, {})
         self.words, self.sort = kept.get("words", ""), kept.get("sort", NEWEST_FIRST)
-        self.columns = [key for key in kept.get("columns", ()) if run_columns.known(key)] or list(run_columns.SHOWN)
+        self.columns = [key for key in kept.get("columns", ()) if run_rows.known(key)] or list(run_rows.SHOWN)
         self.query_one(FilterBar).set_words(self.words)
 
     async def fill(self) -> None:
-        asked, table = (self.words, self.sort), self.query_one(PageTable)
-        metrics = [key.removeprefix(run_columns.METRIC) for key in self.columns if key.startswith(run_columns.METRIC)]
-        keep = table.loaded and asked == self._shown
+        wanted, table = (self.words, self.sort), self.query_one(PageTable)
+        metrics = [key.removeprefix(run_rows.METRIC) for key in self.columns if key.startswith(run_rows.METRIC)]
+        keep = table.loaded and wanted == self._read
         number = table.cursor // PAGE if keep else 0
-        found = await self.ask("reading the runs", lambda session: read(session, *asked, metrics, number))
-        if found is None:
+        page = await self.ask("reading the runs", lambda session: read(session, *wanted, metrics, number))
+        if page is None:
             return
-        self._shown = asked
+        self._read = wanted
         kept = {"words": self.words, "sort": self.sort, "columns": self.columns}
-        self.desk_app.remembered.set(LIST, kept)
-        self.overview = overview_line(found)
+        self.app.remembered.set(LIST, kept)
+        self.overview = overview_line(page)
         self.tell_marks()
-        self.set_class(not found.counts["run"], "-empty")
-        if not found.counts["run"]:
-            self.query_one("#nothing", Static).update(nothing_yet(found.counts))
-        first = found.rows if found.number * PAGE < max(1, found.pages.count) else None
-        table.show(found.pages, first, columns=self.headed(), keep=keep, number=found.number)
+        self.set_class(not page.counts["run"], "-empty")
+        if not page.counts["run"]:
+            self.query_one("#nothing", Static).update(nothing_yet(page.counts))
+        first = page.rows if page.number * PAGE < max(1, page.pages.count) else None
+        table.show(page.pages, first, columns=self.headed(), keep=keep, number=page.number)
 
     def headed(self) -> list[Column]:
         """The columns, the one that the rows are sorted by with an arrow."""
         arrow = "▼" if self.sort.startswith("-") else "▲"
         sorted_by = self.sort.removeprefix("-")
-        found = [run_columns.column(key) for key in self.columns]
+        columns = [run_rows.column(key) for key in self.columns]
         return [
             replace(column, heading=f"{column.heading} {arrow}") if key == sorted_by else column
-            for key, column in zip(self.columns, found, strict=True)
+            for key, column in zip(self.columns, columns, strict=True)
         ]
 
     def command(self) -> str:
@@ -105,15 +107,9 @@ class RunsScreen(SaysWords):
 
     # -- words and order ------------------------------------------------------------------------------------------
 
-    def action_filter(self) -> None:
-        self.query_one(FilterBar).open()
-
     def on_filter_bar_typed(self, event: FilterBar.Typed) -> None:
         self.words = event.words
         self.load()
-
-    def on_filter_bar_left(self) -> None:
-        self.set_focus(self.query_one(PageTable))
 
     def sort_by(self, key: str) -> None:
         self.sort = key
@@ -130,7 +126,7 @@ class RunsScreen(SaysWords):
 
     def on_page_table_head_clicked(self, event: PageTable.HeadClicked) -> None:
         field = event.column.field
-        key = next(key for key in self.columns if run_columns.column(key).field == field)
+        key = next(key for key in self.columns if run_rows.column(key).field == field)
         if sortable(key):
             self.sort_by(f"-{key}" if self.sort == key else key)
 
@@ -141,8 +137,8 @@ class RunsScreen(SaysWords):
 
     def _choose(self, names: list[str], ids: list[UUID]) -> None:
         async def choose() -> None:
-            metrics = await self.ask("reading the metrics", lambda session: metrics_of(session, ids))
-            screen = run_columns.ColumnsScreen(self.columns, names, metrics or [])
+            metrics = await self.ask("reading the metrics", lambda session: metric_names(session, ids))
+            screen = ColumnsScreen(self.columns, names, metrics or [])
             await self.app.push_screen(screen)
 
         self.run_worker(choose(), group="columns", exclusive=True)
@@ -188,15 +184,11 @@ class RunsScreen(SaysWords):
             self.app.push_screen(CompareScreen(list(chosen)))
 
     def action_lineage(self) -> None:
-        from tui.screens.lineage import LineageScreen
-
         if (row := self.query_one(PageTable).current) is not None:
-            self.app.push_screen(LineageScreen("run", row["id"].hex, label(row)))
+            self.app.open_lineage("run", row["id"].hex, label(row))
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
-        from tui.screens.run import RunScreen
-
-        self.app.push_screen(RunScreen(event.row["id"], label(event.row)))
+        self.app.open("run", event.row["id"], label(event.row))
 
 
 def label(row: Mapping[str, Any]) -> str:
@@ -204,46 +196,102 @@ def label(row: Mapping[str, Any]) -> str:
 
 
 def sortable(key: str) -> bool:
-    return key in SORTS or key not in run_columns.KNOWN
+    return key in SORTS or key not in run_rows.KNOWN
 
 
 def settings(spec: Mapping[str, Any], under: str = "") -> list[str]:
     """The names of a spec's settings, those of a group after a dot."""
-    found: list[str] = []
+    names: list[str] = []
     for key, value in spec.items():
-        found += settings(value, f"{under}{key}.") if isinstance(value, Mapping) else [f"{under}{key}"]
-    return found
+        names += settings(value, f"{under}{key}.") if isinstance(value, Mapping) else [f"{under}{key}"]
+    return names
 
 
-def read(session: Session, words: str, sort: str, metrics: Sequence[str], number: int) -> Found:
-    from tui.data.home import overview
-    from tui.data.runs import runs
-
+def read(session: Session, words: str, sort: str, metrics: Sequence[str], number: int) -> RunPage:
     pages = runs(session, words, sort, metrics)
-    return Found(overview(session), pages, number, pages.page(number))
+    return RunPage(overview(session), pages, number, pages.page(number))
 
 
-def metrics_of(session: Session, ids: list[UUID]) -> list[str]:
-    from tui.data.runs import metric_names
-
-    return metric_names(session, ids)
-
-
-def overview_line(found: Found) -> str:
-    counts = found.counts
-    shown = show.counted(counts["run"], "run")
-    if found.pages.count != counts["run"]:
-        shown = f"{found.pages.count:,} of {shown}"
+def overview_line(page: RunPage) -> str:
+    counts = page.counts
+    runs_text = show.counted(counts["run"], "run")
+    if page.pages.count != counts["run"]:
+        runs_text = f"{page.pages.count:,} of {runs_text}"
     unfinished = f" ({counts['unfinished']:,} not complete)" if counts["unfinished"] else ""
     return (
-        f"{shown}{unfinished} · {show.counted(counts['dataset'], 'dataset')}"
+        f"{runs_text}{unfinished} · {show.counted(counts['dataset'], 'dataset')}"
         f" · {show.counted(counts['checkpoint'], 'checkpoint')}"
     )
 
 
 def nothing_yet(counts: Mapping[str, int]) -> str:
-    from tui.data.home import next_steps
-
     missing, commands = next_steps(dict(counts))
     lines = "\n".join(f"    $ {command}" for command in commands)
     return f"{missing} What to type next, in another terminal:\n\n{lines}\n\nThis screen follows by itself."
+
+
+class ColumnsScreen(AppScreen):
+    """Which columns a list of runs has, and in which order. `changed` is told at once."""
+
+    place = "columns"
+    crumb = "columns"
+    follows = False
+    BINDINGS = bindings("columns")
+
+    def __init__(self, chosen: list[str], settings: Sequence[str], metrics: Sequence[str]) -> None:
+        super().__init__()
+        self.chosen, self.before = chosen, list(chosen)
+        others = [
+            *run_rows.KNOWN,
+            *(run_rows.SPEC + name for name in settings),
+            *(run_rows.METRIC + name for name in metrics),
+        ]
+        self.offered = list(dict.fromkeys([*chosen, *others]))
+
+    def body(self) -> ComposeResult:
+        columns = (
+            Column("on", "shown"),
+            Column("key", "column", least=16),
+            Column("meaning", "what it is", widest=60),
+        )
+        yield PageTable(columns, id="columns")
+
+    async def fill(self) -> None:
+        self.draw()
+
+    def draw(self) -> None:
+        rows = [
+            {"on": "yes" if key in self.chosen else "", "key": key, "meaning": meaning(key)} for key in self.offered
+        ]
+        self.query_one(PageTable).show(Listed(rows), rows[:200], keep=True)
+
+    def command(self) -> str:
+        return "chessreg runs list --json"
+
+    def action_shown(self) -> None:
+        key = self.offered[self.query_one(PageTable).cursor]
+        if key not in self.chosen:
+            self.chosen.append(key)
+            self.chosen.sort(key=self.offered.index)
+        elif len(self.chosen) > 1:
+            self.chosen.remove(key)
+        self.draw()
+
+    def on_page_table_opened(self) -> None:
+        self.action_shown()
+
+    def action_shift(self, way: str) -> None:
+        """Put the column under the cursor a place further up or down."""
+        table = self.query_one(PageTable)
+        here, there = table.cursor, table.cursor + int(way)
+        if 0 <= there < len(self.offered):
+            self.offered[here], self.offered[there] = self.offered[there], self.offered[here]
+            self.chosen.sort(key=self.offered.index)
+            table.move(there)
+            self.draw()
+
+
+def meaning(key: str) -> str:
+    if key.startswith(run_rows.SPEC):
+        return "a setting of the run"
+    return "the last value of a metric" if key.startswith(run_rows.METRIC) else run_rows.MEANING[key]

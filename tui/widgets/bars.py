@@ -18,7 +18,7 @@ from textual.widgets import Input, Static
 
 from tui.actions import FILTER, Action, bindings
 from tui.columns import fitted
-from tui.data.scopes import GRAMMAR, completed
+from tui.data.query_answers import GRAMMAR, completed, options
 
 
 class TopBar(Widget):
@@ -92,26 +92,26 @@ class KeyBar(Widget):
 
     actions: reactive[tuple[Action, ...]] = reactive(())
 
-    def shown(self) -> list[tuple[int, int, Action]]:
+    def fitting(self) -> list[tuple[int, int, Action]]:
         """(first cell, last cell + 1, action) of what fits."""
-        at, found = 1, []
+        at, fitting = 1, []
         for action in self.actions:
             wide = cell_len(action.shown_key) + 1 + cell_len(action.short)
             if at + wide > self.size.width:
                 break
-            found.append((at, at + wide, action))
+            fitting.append((at, at + wide, action))
             at += wide + 2
-        return found
+        return fitting
 
     def render_line(self, y: int) -> Strip:
         key, word = self.get_component_rich_style("key-bar--key"), self.get_component_rich_style("key-bar--word")
         line = [Segment(" ", word)]
-        for _, _, action in self.shown():
+        for _, _, action in self.fitting():
             line += [Segment(action.shown_key, key), Segment(f" {action.short}  ", word)]
         return Strip(line).crop_extend(0, self.size.width, self.rich_style)
 
     def on_click(self, event: events.Click) -> None:
-        for begin, end, action in self.shown():
+        for begin, end, action in self.fitting():
             if begin <= event.x < end:
                 self.app.simulate_key(action.keys.split(",")[0])
 
@@ -122,10 +122,10 @@ FIRST = ("help", "quit", "back", "open")  # in this order, whatever else there i
 def footer(actions: Sequence[Action]) -> tuple[Action, ...]:
     """The actions of a footer: those with a word, those that one needs everywhere first so that a narrow one has
     them."""
-    shown = [action for action in actions if action.short]
-    everywhere = [action for action in shown if action.place in ("everywhere", "table") and action.method in FIRST]
+    named = [action for action in actions if action.short]
+    everywhere = [action for action in named if action.place in ("everywhere", "table") and action.method in FIRST]
     first = sorted(everywhere, key=lambda action: FIRST.index(action.method))
-    return (*first, *(action for action in shown if action not in first))
+    return (*first, *(action for action in named if action not in first))
 
 
 class PaneStrip(Widget):
@@ -254,7 +254,6 @@ class ScopeBar(FilterBar):
     @staticmethod
     def fits(words: str) -> bool:
         from chessreg.errors import BadInputError
-        from tui.data.scopes import options
 
         try:
             options(words)

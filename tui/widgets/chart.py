@@ -3,8 +3,10 @@ marks and words too, so that it can be read without colour."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -13,7 +15,47 @@ from textual.widget import Widget
 
 from chessreg.entities.display import Chart, Panel, Point
 from tui.columns import fitted
-from tui.data.chart import TICKS, extent, ticks, words
+
+if TYPE_CHECKING:
+    pass
+
+
+TICKS = 5
+
+
+def extent(points: Iterable[Point]) -> tuple[float, float]:
+    """The lowest and highest value, intervals and all."""
+    values = [v for p in points for v in (p.y, p.low, p.high) if v is not None and math.isfinite(v)]
+    return (min(values), max(values)) if values else (0.0, 1.0)
+
+
+def ticks(low: float, high: float, number: int = TICKS) -> list[float]:
+    """Round numbers, evenly spaced, the first at or below `low` and the last at or above `high`.
+
+    >>> ticks(0, 97), ticks(0.31, 0.44)
+    ([0.0, 20.0, 40.0, 60.0, 80.0, 100.0], [0.3, 0.35, 0.4, 0.45])
+    """
+    if high <= low:
+        low, high = low - (abs(low) * 0.1 or 0.5), high + (abs(high) * 0.1 or 0.5)
+    rough = (high - low) / max(1, number)
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * nice for nice in (1, 2, 2.5, 5, 10) if power * nice >= rough * (1 - 1e-9))
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(n * step, 12) for n in range(first, last + 1)]
+
+
+def words(values: Sequence[float]) -> list[str]:
+    """Ticks with as many decimals as tell them apart.
+
+    >>> words([0.0, 0.5, 1.0]), words([0.0, 20.0])
+    (['0.0', '0.5', '1.0'], ['0', '20'])
+    """
+    for decimals in range(7):
+        texts = [f"{value:,.{decimals}f}" for value in values]
+        if all(abs(float(text.replace(",", "")) - value) < 1e-9 for text, value in zip(texts, values, strict=True)):
+            return texts
+    return [f"{value:.3g}" for value in values]
+
 
 MARKS = "●■▲◆○□△◇"
 COLOURS = 6
@@ -84,11 +126,11 @@ def drawn(chart: Chart, width: int, height: int) -> list[list[tuple[str, str]]]:
     across = max(1, min(len(chart.panels), width // NARROWEST))
     down = -(-len(chart.panels) // across)
     wide, high = width // across, max(LOWEST, (height - len(legend)) // down)
-    found: list[list[tuple[str, str]]] = []
+    picture: list[list[tuple[str, str]]] = []
     for row in range(down):
         parts = [lines(chart, panel, wide, high) for panel in chart.panels[row * across : (row + 1) * across]]
-        found += [[run for part in parts for run in part[y]] for y in range(high)]
-    return found + legend
+        picture += [[run for part in parts for run in part[y]] for y in range(high)]
+    return picture + legend
 
 
 def style_of(place: int) -> str:
@@ -103,16 +145,16 @@ def legend_of(labels: list[str], width: int) -> list[list[tuple[str, str]]]:
     """Mark and name of each series, in as many lines as it takes; a lone one without a name has none."""
     if len(labels) < 2 and not any(labels):
         return []
-    found: list[list[tuple[str, str]]] = [[]]
+    legend: list[list[tuple[str, str]]] = [[]]
     at = 0
     for place, label in enumerate(labels):
         text = fitted(f" {label}", min(cell_len(label) + 1, width - 3))
         if at and at + cell_len(text) + 4 > width:
-            found.append([])
+            legend.append([])
             at = 0
-        found[-1] += [(" " + mark_of(place), style_of(place)), (text + "  ", "")]
+        legend[-1] += [(" " + mark_of(place), style_of(place)), (text + "  ", "")]
         at += cell_len(text) + 4
-    return found
+    return legend
 
 
 def lines(chart: Chart, panel: Panel, width: int, height: int) -> list[list[tuple[str, str]]]:
@@ -120,8 +162,8 @@ def lines(chart: Chart, panel: Panel, width: int, height: int) -> list[list[tupl
     low, high = extent(chart.points())
     top, bottom, right = 2, height - 3, width - 3
     marks_y = ticks(low, high, max(1, min(TICKS, (bottom - 1 - top) // 3)))
-    said = words(marks_y)
-    left = max(map(cell_len, said)) + 2
+    tick_texts = words(marks_y)
+    left = max(map(cell_len, tick_texts)) + 2
     canvas = Canvas(width, height)
     low, high = marks_y[0], marks_y[-1]
     at_x = places(chart)
@@ -137,7 +179,7 @@ def lines(chart: Chart, panel: Panel, width: int, height: int) -> list[list[tupl
     canvas.text(left, 0, fitted(panel.title, min(cell_len(panel.title), width - left)), "title")
     canvas.text(0, 1, fitted(chart.y, min(cell_len(chart.y), width - 1)), "axis")
     every = -(-2 * (len(marks_y) - 1) // (bottom - 1 - top))  # a line between two at least
-    for value, text in list(zip(marks_y, said, strict=True))[::every]:
+    for value, text in list(zip(marks_y, tick_texts, strict=True))[::every]:
         y = round(row(value))
         canvas.text(left - 2 - cell_len(text), y, text, "axis")
         canvas.put(left - 1, y, "┤", "axis")
@@ -212,10 +254,10 @@ def bars(chart: Chart, panel: Panel, width: int) -> list[list[tuple[str, str]]]:
         return (y - low) / ((high - low) or 1.0) * (space - 1)
 
     title = " · ".join(filter(None, [panel.title, f"{chart.y} by {chart.x}"]))
-    found: list[list[tuple[str, str]]] = [[(title, "title")]]
+    picture: list[list[tuple[str, str]]] = [[(title, "title")]]
     for name, parts in rows.items():
         if several:
-            found.append([(fitted(name, min(cell_len(name), width)), "")])
+            picture.append([(fitted(name, min(cell_len(name), width)), "")])
         for place, point in parts:
             canvas = Canvas(space, 1)
             begin, end = sorted((column(0.0), column(point.y)))
@@ -223,8 +265,8 @@ def bars(chart: Chart, panel: Panel, width: int) -> list[list[tuple[str, str]]]:
             over(canvas, [round(column(v)) for v in (point.low, point.high) if v is not None], round(end))
             text = f" {mark_of(place)} {labels[place]}" if several else name
             line = [(fitted(text, left), style_of(place) if several else ""), ("│", "axis"), *canvas.lines()[0]]
-            found.append([*line, (f" {point.text}", "")])
-    return [*found, []]
+            picture.append([*line, (f" {point.text}", "")])
+    return [*picture, []]
 
 
 def over(canvas: Canvas, ends: list[int], value: int) -> None:

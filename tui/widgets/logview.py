@@ -110,12 +110,12 @@ class LogView(ScrollView, can_focus=True):
             return [Segment(line, plain)]
         here = 0 <= self.hit < len(self.hits) and self.hits[self.hit] == place
         lit = self.get_component_rich_style("log-view--here" if here else "log-view--hit")
-        found, at, low = [], 0, line.lower()
+        segments, at, low = [], 0, line.lower()
         while (next_at := low.find(self.words, at)) >= 0:
             end = next_at + len(self.words)
-            found += [Segment(line[at:next_at], plain), Segment(line[next_at:end], lit)]
+            segments += [Segment(line[at:next_at], plain), Segment(line[next_at:end], lit)]
             at = end
-        return [*found, Segment(line[at:], plain)]
+        return [*segments, Segment(line[at:], plain)]
 
     # -- searching ------------------------------------------------------------------------------------------------
 

@@ -54,10 +54,6 @@ class PageTable(ScrollView, can_focus=True):
             super().__init__()
             self.table, self.pages, self.number = table, pages, number
 
-        @property
-        def control(self) -> PageTable:
-            return self.table
-
     class Moved(Message):
         """The cursor stands on another row."""
 
@@ -65,20 +61,12 @@ class PageTable(ScrollView, can_focus=True):
             super().__init__()
             self.table, self.place = table, place
 
-        @property
-        def control(self) -> PageTable:
-            return self.table
-
     class Opened(Message):
         """Enter, or a second click, on a row that is here."""
 
         def __init__(self, table: PageTable, place: int, row: Mapping[str, Any]) -> None:
             super().__init__()
             self.table, self.place, self.row = table, place, row
-
-        @property
-        def control(self) -> PageTable:
-            return self.table
 
     class Inspected(Opened):
         """All fields of a row are asked for."""
@@ -89,10 +77,6 @@ class PageTable(ScrollView, can_focus=True):
         def __init__(self, table: PageTable, column: Column) -> None:
             super().__init__()
             self.table, self.column = table, column
-
-        @property
-        def control(self) -> PageTable:
-            return self.table
 
     def __init__(self, columns: Sequence[Column] = (), *, id: str | None = None, empty: str = "nothing here") -> None:
         super().__init__(id=id)

@@ -59,7 +59,7 @@ GROUP BY t.run_id, t.unit, t.condition
 SELECT run_id, condition FROM (
     SELECT run_id, condition,
            row_number() OVER (PARTITION BY run_id
-                              ORDER BY sum(modified) * 1.0 / sum(samples) DESC, sum(mass_modified::DECIMAL(18, 15)) DESC,
+                              ORDER BY sum(modified) * 1.0 / sum(samples) DESC, sum(exact(mass_modified)) DESC,
                                        len(condition), condition) AS place
     FROM counted
     WHERE half = 'choose' AND condition <> 'clean'
@@ -95,7 +95,7 @@ WHERE c.half = 'report'
 
 -- statement: table
 SELECT k.cell, any_value(k.checkpoint) AS checkpoint, any_value(k.run) AS run, any_value(k.choice) AS choice,
-       any_value(i.intervention) AS intervention, any_value(i.layers)::BIGINT[] AS layers,
+       any_value(i.intervention) AS intervention, TRY_CAST(any_value(i.layers) AS BIGINT[]) AS layers,
        any_value(i.layers_label) AS layers_label, any_value(i.scale) AS scale,
        any_value(e.tried) AS tried,
        CASE WHEN any_value(k.condition) IS NULL THEN 'the same states' ELSE 'half of the games' END AS selected_on,
@@ -112,10 +112,10 @@ ORDER BY k.cell
 -- statement: clusters
 -- A cluster is one game; beside its counts stand those of the clean model in the same states.
 WITH summed AS (
-    SELECT k.cell, c.half, c.item, sum(c.samples)::BIGINT AS samples, sum(c.original)::BIGINT AS original,
-           sum(c.modified)::BIGINT AS modified, sum(c.greedy_modified)::BIGINT AS greedy_modified, count(*) AS states,
-           sum(c.mass_modified::DECIMAL(18, 15))::DOUBLE AS mass_modified, sum(b.modified)::BIGINT AS base_modified,
-           sum(b.samples)::BIGINT AS base_samples
+    SELECT k.cell, c.half, c.item, whole(sum(c.samples)) AS samples, whole(sum(c.original)) AS original,
+           whole(sum(c.modified)) AS modified, whole(sum(c.greedy_modified)) AS greedy_modified, count(*) AS states,
+           sum(exact(c.mass_modified))::DOUBLE AS mass_modified, whole(sum(b.modified)) AS base_modified,
+           whole(sum(b.samples)) AS base_samples
     FROM choices AS c
     JOIN cells AS k ON k.run_id = c.run_id AND k.choice = c.choice
     JOIN counted AS b ON b.run_id = c.run_id AND b.unit = c.unit AND b.condition = 'clean'

@@ -115,7 +115,8 @@ WITH counted AS (
 ),
 arm AS (
     SELECT cell, any_value(checkpoint) AS checkpoint, any_value(kind) AS condition,
-           any_value(intervention) AS intervention, any_value(layers)::BIGINT[] AS layers, any_value(scale) AS scale,
+           any_value(intervention) AS intervention, TRY_CAST(any_value(layers) AS BIGINT[]) AS layers,
+           any_value(scale) AS scale,
            any_value(scale_rule) AS scale_rule, any_value(edits_tried) AS edits_tried, any_value(run) AS run,
            any_value(done) AS done, any_value(planned) AS planned, any_value(checkpoint_id) AS checkpoint_id,
            any_value(run_id) AS run_id
@@ -141,12 +142,12 @@ WITH played AS (
            count(*) FILTER (sample >= 0) AS samples,
            count(*) FILTER (sample >= 0 AND legal_modified AND f.is_first) AS unique_modified,
            count(*) FILTER (sample >= 0 AND f.is_first) AS unique_samples,
-           sum(mass_original::DECIMAL(18, 15))::DOUBLE AS mass_original,
-           sum(mass_modified::DECIMAL(18, 15))::DOUBLE AS mass_modified,
+           sum(exact(mass_original))::DOUBLE AS mass_original,
+           sum(exact(mass_modified))::DOUBLE AS mass_modified,
            count(mass_modified) AS states,
-           sum(spelled_original::VARCHAR::DECIMAL(18, 15)) FILTER (sample < 0)::DOUBLE
+           sum(exact(spelled_original::VARCHAR)) FILTER (sample < 0)::DOUBLE
                AS spelled_original,
-           sum(spelled_modified::VARCHAR::DECIMAL(18, 15)) FILTER (sample < 0)::DOUBLE
+           sum(exact(spelled_modified::VARCHAR)) FILTER (sample < 0)::DOUBLE
                AS spelled_modified,
            count(spelled_modified) FILTER (sample < 0) AS spelled,
            count(*) FILTER (sample < 0 AND legal_original) AS greedy_original,

@@ -36,7 +36,7 @@ class Editor:
 
     def __init__(self, task: Task[EditSpec, EditHow]) -> None:
         self.task, self.spec = task, task.spec
-        self.edited = EditedModel(task.spec, task.inputs, prepare(task.how.device, task.how.threads))
+        self.edited = EditedModel(task.spec, task.inputs, prepare(task.options.device, task.options.threads))
         self.model, self.encoding = self.edited.model, self.edited.encoding
         self.interventions: dict[str, UUID | None] = {CLEAN: None}
         for condition in self.edited.conditions():

@@ -12,7 +12,6 @@ import numpy as np
 from sqlalchemy import select
 
 from chessreg.encodings import Encoding, Tokens
-from chessreg.encodings import encoding as encoding_named
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.edit.spec import BLACK, PAPER, EditHow, EditRow, EditSpec, settings_of
 from chessreg.experiments.edit.states import after_moves, states
@@ -20,12 +19,16 @@ from chessreg.experiments.settings import games as selections
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.overlap import Evaluated
 from chessreg.games.boardframe import BoardFrame, move_arrows
+from chessreg.models.hook_points import check_editable
 from chessreg.registry import tables
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 
 if TYPE_CHECKING:
     from chessreg.runs.task import Task
+
+
+MOST_TRIALS = 100_000_000  # of one run
 
 
 class BoardEdit(Kind):
@@ -63,6 +66,10 @@ class BoardEdit(Kind):
         return Estimate({"trial": self.units(spec, inputs) * conditions * (1 + spec.samples)}, remarks=remarks)
 
     def check(self, spec: EditSpec, inputs: Inputs) -> None:
+        if (trials := self.estimate(spec, inputs).rows["trial"]) > MOST_TRIALS:
+            raise BadInputError(
+                f"this grid has {trials:,} cells", f"lower --samples, --controls or --games: {MOST_TRIALS:,} fit"
+            )
         if spec.moves:  # one position that somebody looks at claims nothing about unseen games
             return
         games, places = selections.select(spec, inputs)
@@ -80,8 +87,8 @@ class BoardEdit(Kind):
             task.done(0)
             return
         games, places = selections.select(spec, task.inputs)
-        for start in range(0, len(task.units), task.how.batch_states):
-            units = task.units[start : start + task.how.batch_states]
+        for start in range(0, len(task.units), task.options.batch_states):
+            units = task.units[start : start + task.options.batch_states]
             editor.batch(states(spec, editor.encoding, games, places, units))
             if 0 in units:
                 measure_overlap(task, games, places)
@@ -97,7 +104,7 @@ def check(spec: EditSpec, inputs: Inputs) -> None:
     from chessreg.experiments.edit.directions import scale_rule
 
     checkpoint, _ = inputs.checkpoint(spec.checkpoint)
-    encoding = encoding_named(checkpoint.tokenizer)
+    encoding = inputs.encoding(spec.checkpoint)
     if spec.token_mask not in ("all", "last") and spec.token_mask not in encoding.site_names:
         raise BadInputError(f"{encoding.name} has no tokens called {spec.token_mask}", "--token-mask all, or last")
     if spec.black_probe is not None and BLACK not in encoding.site_names:
@@ -116,6 +123,7 @@ def check(spec: EditSpec, inputs: Inputs) -> None:
             raise BadInputError(f"{name} was fitted on another checkpoint than --checkpoint", "chessreg probe list")
         if probes[0].classes != 13 or (name != "--shuffled-probe" and probes[0].label != "piece"):
             raise BadInputError(f"an edit needs probes of label piece, these read {probes[0].label}")
+        check_editable(name, probes[0].hook_point)
         if checkpoint.residual == "centred" and not probes[0].detail["centred"]:
             raise BadInputError(
                 f"{name} reads residuals with their mean, this checkpoint's are centred",
@@ -177,7 +185,7 @@ def boards_of_state(row: Mapping[str, Any], inputs: Inputs) -> tuple[list[BoardF
         ).all()
         spec = EditSpec(**session.get_one(tables.Run, UUID(str(row["run_id"]))).spec)
         session.expunge_all()
-    encoding = encoding_named(inputs.checkpoint_row(spec.checkpoint).tokenizer)
+    encoding = inputs.encoding(spec.checkpoint)
     first = next(r for r in rows if r.fen)
     where = f"game {first.item}, ply {first.ply}" if first.item >= 0 else f"after {first.ply} plies"
     original = chess.Board(first.fen)

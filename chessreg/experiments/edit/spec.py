@@ -15,11 +15,12 @@ from chessreg.experiments.settings.games import GameSelection
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.games.typed import typed_moves
 from chessreg.registry import tables
-from chessreg.runs.spec import Added, CheckpointRef, How, Ref, Stored
+from chessreg.runs.spec import Added, AtMost, CheckpointRef, ExecutionOptions, Layers, Moves, Ref, Stored, clipped
 
 if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
 
+MOST_EDITS = 10_000  # of one state
 CLEAN = "clean"
 WHITE, BLACK = "white-segments", "black-segments"
 BY_SIDE = "by-side"  # every token, with the direction of the side that is to move there
@@ -52,8 +53,8 @@ class EditSpec(GameSelection):
     )
     games: int = Field(200, ge=1, description="games to take states from, the first in file order (Karvonen: 200)")
     per_game: int = Field(30, ge=1, description="states of each game (Karvonen: White's first 30 moves)")
-    last_move: int = Field(30, ge=1, description="states are among White's moves 1 to this one")
-    layers: tuple[int, ...] = Field((), description="layers to edit, 0-based; none: the one that validation chooses")
+    last_move: Moves = Field(30, ge=1, description="states are among White's moves 1 to this one")
+    layers: Layers = Field((), description="layers to edit, 0-based; none: the one that validation chooses")
     layers_label: str = Field("", description="what a paper calls these layers, such as 4-7: text beside the list")
     layer_sets: tuple[str, ...] = Field((), description="layer sets to try: 5,3-6,5+7+9 or each; instead of --layers")
     scale: float = Field(1.5, description="length of what is subtracted (Karvonen Table 6: 1.5 and 2.0)")
@@ -66,14 +67,20 @@ class EditSpec(GameSelection):
     )
     king: Literal["skip", "include"] = Field("skip", description="states in which the king is about to move")
     guard: Literal["author", "fixed"] = Field("author", description="fixed: leave out modified boards without a move")
-    controls: int = Field(1, ge=0, description="random directions of the same length, per state")
-    shuffled: int = Field(1, ge=0, description="directions for another piece on that square, of the same length")
+    controls: Annotated[int, AtMost(1000, "more say no more")] = Field(
+        1, ge=0, description="random directions of the same length, per state"
+    )
+    shuffled: Annotated[int, AtMost(1000, "more say no more")] = Field(
+        1, ge=0, description="directions for another piece on that square, of the same length"
+    )
     shuffled_probe: Annotated[str | None, Ref("run:probe")] = Field(
         None, description="probes of shuffled labels: their directions as the shuffled control"
     )
-    samples: int = Field(5, ge=0, description="texts drawn per condition (Karvonen: 5)")
+    samples: Annotated[int, AtMost(1000, "more say no more")] = Field(
+        5, ge=0, description="texts drawn per condition (Karvonen: 5)"
+    )
     temperature: float = Field(1.0, gt=0, description="of the drawn texts")
-    max_tokens: Annotated[int, Stored("max_characters")] = Field(
+    max_tokens: Annotated[int, Stored("max_characters"), AtMost(1000, "no move is longer")] = Field(
         10, ge=2, description="tokens after which a longer text is cut (Karvonen: 7)"
     )
     spellings: bool = Field(True, description="also the exact probability of every way to write a legal move")
@@ -116,7 +123,7 @@ class EditSpec(GameSelection):
         return self
 
 
-class EditHow(How):
+class EditHow(ExecutionOptions):
     batch_states: int = Field(32, ge=1, description="states in one batch")
 
 
@@ -160,7 +167,9 @@ def parse_layers(text: str) -> tuple[int, ...]:
     for part in text.split("+"):
         match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
         if match is None or (match[2] and int(match[2]) < int(match[1])):
-            raise BadInputError(f"{text!r} is no set of layers", "write 5, 3-6 or 5+7+9")
+            raise BadInputError(f"{clipped(text)!r} is no set of layers", "write 5, 3-6 or 5+7+9")
+        if len(match[2] or match[1]) > 4:
+            raise BadInputError(f"{clipped(text)!r} names layers that no model has", "write 5, 3-6 or 5+7+9")
         found.update(range(int(match[1]), int(match[2] or match[1]) + 1))
     return tuple(sorted(found))
 
@@ -178,6 +187,9 @@ def settings_of(spec: EditSpec, inputs: Inputs) -> list[Setting]:
     for name, given in (("--layer-sets", sets), ("--scales", values)):
         if len(set(given)) < len(given):
             raise BadInputError(f"{name} names one of its values twice")
+    if len(sets) * len(values) > MOST_EDITS:
+        count = f"{len(sets) * len(values):,} edits of every state"
+        raise BadInputError(f"--layer-sets times --scales are {count}, one run takes {MOST_EDITS:,}")
     return [Setting(n, *pair) for n, pair in enumerate((s, v) for s in sets for v in values)]
 
 

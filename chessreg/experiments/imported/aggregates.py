@@ -19,7 +19,7 @@ from chessreg.experiments.imported.file import (
     sample_file,
 )
 from chessreg.games.foreign import FORMATS, grid
-from chessreg.games.foreign.text import read_text
+from chessreg.games.foreign.game import read_text
 from chessreg.registry.identity import digest_of, uuid_of
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.resolve import resolve
@@ -103,6 +103,7 @@ class ImportedAggregates(Kind):
                 task.record("intervention", **intervention)
             task.record(
                 "match",
+                of_unit=unit,
                 run_id=task.run_id,
                 number=unit,
                 player=called,

@@ -27,7 +27,7 @@ from chessreg.experiments.imported.saved import (
 )
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
-from chessreg.runs.spec import How, Ref, Spec
+from chessreg.runs.spec import ExecutionOptions, Ref, Spec
 
 if TYPE_CHECKING:
     from chessreg.models.importers.directions import ProbeFile, VectorFile
@@ -70,7 +70,7 @@ class ImportedVectorSpec(ImportSpec):
     )
 
 
-class ImportedHow(How):
+class ImportedHow(ExecutionOptions):
     names: str = Field("", description="the files' names, for people")
 
 

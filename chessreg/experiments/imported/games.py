@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -25,14 +26,13 @@ from chessreg.experiments.imported.players import Arm, Arms, own_checkpoint, rec
 from chessreg.games.adjudication import ADJUDICATED, Termination
 from chessreg.games.boardframe import BoardFrame
 from chessreg.games.engines import EngineSpec, find_stockfish, parse_limit
-from chessreg.games.foreign import FORMATS, ForeignFile, ForeignGame, find_format
-from chessreg.games.foreign.file import read_games
+from chessreg.games.foreign import FORMATS, ForeignFile, ForeignGame, find_format, read_games
 from chessreg.games.openings import parse_opening
 from chessreg.games.pool import EnginePool
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.resolve import resolve
-from chessreg.runs.spec import Ref, Spec
+from chessreg.runs.spec import Moves, Ref, Spec
 from chessreg.runs.task import Task
 
 
@@ -50,7 +50,7 @@ class ImportedGamesSpec(Spec):
     limit: str = Field("unknown", description="an engine's limit where the file tells none, such as time=0.1")
     opening: str = Field("standard", description="standard or random:PLIES, which no such file tells")
     policy: str = Field("", description="how the model's moves were chosen; none given: as the format's program does")
-    move_limit: int | None = Field(
+    move_limit: Moves | None = Field(
         None, ge=1, description="full moves after which games were stopped; none given: that of the format's program"
     )
 
@@ -67,7 +67,7 @@ class ImportedGamesSpec(Spec):
         if values.get("file") == SAMPLE:
             values = {**values, "file": str(sample_file("sample-results.csv"))}
         path = Path(str(values.get("file", ""))).expanduser()
-        if not values.get("format") and path.is_file():
+        if not values.get("format") and os.path.isfile(path):  # False too for a name that no file can have
             values = {**values, "format": find_format(path).name}
         return values
 

@@ -36,7 +36,7 @@ JOIN metric_point AS p ON p.run_id = c.run_id AND p.unit = c.match AND p.name = 
 
 -- statement: table
 SELECT b.cell, b.checkpoint, b.intervention, b.opening, b.metric, b.value, low.value AS low, high.value AS high,
-       CASE WHEN b.intervention_id IS NOT NULL THEN b.value - plain.value END AS delta, n.value::BIGINT AS n,
+       CASE WHEN b.intervention_id IS NOT NULL THEN b.value - plain.value END AS delta, whole(n.value) AS n,
        done.value AS without_forfeit, b.bins, b.truncated, b."table", b.run AS runs, b.author_name AS name,
        b.checkpoint_id, b.intervention_id
 FROM base AS b

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from chessreg.entities.cache import hook_point
 from chessreg.entities.vector import cosine
 from chessreg.errors import BadInputError
+from chessreg.models.hook_points import hook_point
 from chessreg.models.importers.directions import TRANSFORMER_LENS, ProbeFile
 from chessreg.registry import tables
 

@@ -59,7 +59,8 @@ class Arena:
         self.adjudicate, self.batch_games, self.tick = adjudicate, batch_games, tick
         self.engines_slow, self.slow, self.waits = engines_slow, False, 0.5
         self.waited = self.worked = 0.0  # seconds since the last prompts were read
-        longest = max(policy.move_tokens, self.encoding.max_move_tokens)
+        self.history = self.encoding.content == "history"  # a position is never cropped: half of it is none
+        longest = max(policy.move_tokens if self.history else 0, self.encoding.max_move_tokens)
         self.room = model.block_size - (longest - 1)  # a move's last token is never fed
         self.waiting: Iterator[int] = iter(())
         self.session = model.session(0, self.edits)
@@ -200,8 +201,8 @@ class Arena:
 
     def _context(self, game: PlayedGame) -> list[int] | None:
         """What the model reads, ending where its move begins. None: it does not fit, and the game has ended."""
-        tokens = list(self.encoding.prompt(game.board if self.encoding.content == "position" else game.sans))
-        if len(tokens) <= self.room or self.rules.context_full == "crop":
+        tokens = list(self.encoding.prompt(game.sans if self.history else game.board))
+        if len(tokens) <= self.room or (self.history and self.rules.context_full == "crop"):
             return tokens
         game.fill_context()
         return None

@@ -76,7 +76,7 @@ WITH arm AS (
     SELECT protocol, intervention_id, any_value(checkpoint) AS checkpoint, any_value(color) AS color,
            any_value(opponent) AS opponent, any_value(engine_version) AS engine_version, any_value(opening) AS opening,
            any_value(policy) AS policy, any_value(move_limit) AS move_limit, any_value(intervention) AS intervention,
-           any_value(layers)::BIGINT[] AS layers, any_value(scale) AS scale,
+           TRY_CAST(any_value(layers) AS BIGINT[]) AS layers, any_value(scale) AS scale,
            string_agg(DISTINCT run, ', ' ORDER BY run) AS runs, any_value(checkpoint_id) AS checkpoint_id
     FROM cells
     GROUP BY ALL

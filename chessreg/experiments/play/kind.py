@@ -10,7 +10,6 @@ import chess
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from chessreg.encodings import encoding
 from chessreg.entities.game import stored_games
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.matches import (
@@ -35,7 +34,7 @@ from chessreg.games.moves import move_hash, move_hashes
 from chessreg.games.pool import EnginePool, free_cores
 from chessreg.registry import tables
 from chessreg.runs.kind import Estimate, Kind
-from chessreg.runs.spec import CheckpointRef, How, Ref
+from chessreg.runs.spec import CheckpointRef, ExecutionOptions, Moves, Processes, Ref
 
 if TYPE_CHECKING:
     from pydantic import ValidationInfo
@@ -102,9 +101,9 @@ class PlaySpec(MatchSpec):
     resignation: Literal["counts", "illegal"] = Field(
         "counts", description="a game result written as a move: counts as resigning (Karvonen), or as an illegal try"
     )
-    move_limit: int = Field(90, ge=1, description="full moves after the opening, then the game is stopped")
+    move_limit: Moves = Field(90, ge=1, description="full moves after the opening, then the game is stopped")
     adjudication: str = Field("nodes=100000", description="Stockfish's limit for evaluating a stopped game, or none")
-    adjudicate_at: int = Field(
+    adjudicate_at: Moves = Field(
         0, ge=0, description="evaluate it as it stood after White's move of this number; 0: as it ended"
     )
     context: Literal["adjudicate", "forfeit", "crop"] = Field(
@@ -120,11 +119,13 @@ class PlaySpec(MatchSpec):
     def _every_try(cls, temperatures: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
         if any(not 0 <= value < 100 for value in temperatures):
             raise BadInputError("a temperature is 0 (the most probable token) or positive", "--temperatures 0.001,0.5")
-        return make_policy(info.data["policy"], temperatures).temperatures
+        return make_policy(info.data["policy"], temperatures).temperatures if "policy" in info.data else temperatures
 
     @field_validator("move_tokens")
     @classmethod
     def _only_where_text_is_written(cls, move_tokens: int, info: ValidationInfo) -> int:
+        if "policy" not in info.data:  # it was refused
+            return move_tokens
         return make_policy(info.data["policy"], (), move_tokens=move_tokens).move_tokens
 
     @field_validator("finished_openings")
@@ -141,9 +142,9 @@ class PlaySpec(MatchSpec):
         return self.opening
 
 
-class PlayHow(How):
+class PlayHow(ExecutionOptions):
     batch_games: int = Field(32, ge=1, description="games in play at once")
-    engine_processes: int = Field(0, ge=0, description="engines that search at once; 0: one for each core")
+    engine_processes: Processes = Field(0, ge=0, description="engines that search at once; 0: one for each core")
 
 
 class GameDetail(BaseModel):
@@ -181,7 +182,7 @@ class Play(Kind):
     def check(self, spec: PlaySpec, inputs: Inputs) -> None:
         """Raise for what would only fail later: an engine, a checkpoint, a vector or a book that is not here."""
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
-        encoding(checkpoint.tokenizer)  # raises NotFoundError
+        inputs.encoding(spec.checkpoint)  # raises NotFoundError
         if spec.intervention.active:
             rows_used(spec.intervention, checkpoint, inputs)
         if spec.book is not None:
@@ -220,7 +221,7 @@ def play_match(task: Task[PlaySpec, PlayHow]) -> None:
     from chessreg.models.devices import prepare
     from chessreg.models.language_model import LanguageModel
 
-    spec, how, inputs = task.spec, task.how, task.inputs
+    spec, how, inputs = task.spec, task.options, task.inputs
     checkpoint, folder = inputs.checkpoint(spec.checkpoint)
     device = prepare(how.device, how.threads)
     model = LanguageModel.load(folder, device=device, dtype=getattr(torch, spec.precision))

@@ -17,11 +17,12 @@ from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.games import cached_items
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.games.labels import label
-from chessreg.games.position_hash import HashSet
+from chessreg.games.moves import HashSet
+from chessreg.models.hook_points import pattern_of
 from chessreg.registry import tables
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
-from chessreg.runs.spec import How, Ref, Spec
+from chessreg.runs.spec import ExecutionOptions, Layers, Ref, Spec
 
 if TYPE_CHECKING:
     from chessreg.games.boardframe import BoardFrame
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 class ApplySpec(Spec):
     probe: Annotated[str, Ref("run:probe")] = Field(description="the fitted probes")
     cache: Annotated[str, Ref("run:cache")] = Field(description="activations of other games of the same model")
-    layers: tuple[int, ...] = Field((), description="layers, 0-based; none given: all that are fitted and cached")
+    layers: Layers = Field((), description="layers, 0-based; none given: all that are fitted and cached")
     first: int | None = Field(None, ge=0, description="leave out the first positions; none: as the probe was fitted")
     last: int | None = Field(None, ge=1, description="positions counted from the start; none: as the probe was fitted")
     allow_overlap: AllowOverlap = ALLOW_OVERLAP
@@ -72,9 +73,9 @@ class ProbeApply(Kind):
         fitted_on = inputs.rows(tables.Probe, inputs.run(spec.probe))[0].checkpoint_id
         if fitted_on not in (None, row.checkpoint_id):
             raise BadInputError("the probe was fitted on another checkpoint than the cache is of")
-        centring(probe, load_cache(inputs, spec.cache))
+        centring(probe, load_cache(inputs, spec.cache, pattern=pattern_of(probe.hook_point)))
 
-    def run(self, task: Task[ApplySpec, How]) -> None:
+    def run(self, task: Task[ApplySpec, ExecutionOptions]) -> None:
         from chessreg.models.devices import prepare
 
         spec, inputs = task.spec, task.inputs
@@ -108,8 +109,9 @@ class ProbeApply(Kind):
 
 def layers_of(spec: ApplySpec, inputs: Inputs) -> tuple[int, ...]:
     """The layers to apply; raises BadInputError for one that was not fitted or not cached."""
-    cached = cached_layers(inputs, spec.cache)
-    there = tuple(sorted(probe_rows(inputs, spec.probe).keys() & set(cached)))
+    fitted = probe_rows(inputs, spec.probe)
+    cached = cached_layers(inputs, spec.cache, pattern_of(next(iter(fitted.values())).hook_point))
+    there = tuple(sorted(fitted.keys() & set(cached)))
     if missing := set(spec.layers) - set(there):
         raise BadInputError(f"layer {min(missing)} is not both fitted and cached", f"both: {list(there)}")
     if not there:
@@ -121,7 +123,10 @@ def applied_data(spec: ApplySpec, inputs: Inputs, probe: FittedProbe, game: int 
     """The cache, labelled where the label is read off the position."""
     first = probe.detail.get("first", probe.detail.get("first_position")) if spec.first is None else spec.first
     last = probe.detail.get("last") if spec.last is None else spec.last
-    return ProbeData.load(inputs, spec.cache, probe.label, "cache", first=first or 0, last=last, truth=False, game=game)
+    pattern = pattern_of(probe.hook_point)
+    return ProbeData.load(
+        inputs, spec.cache, probe.label, "cache", first=first or 0, last=last, truth=False, game=game, pattern=pattern
+    )
 
 
 def fitted_positions(spec: ApplySpec, inputs: Inputs) -> np.ndarray | None:
@@ -130,7 +135,9 @@ def fitted_positions(spec: ApplySpec, inputs: Inputs) -> np.ndarray | None:
     if run.kind != "probe":
         return None
     fit = ProbeSpec(**run.spec)
-    data = ProbeData.load(inputs, fit.cache, fit.label, "fitted_on", first=fit.first, last=fit.last, truth=False)
+    data = ProbeData.load(
+        inputs, fit.cache, fit.label, "fitted_on", first=fit.first, last=fit.last, truth=False, pattern=fit.hook_point
+    )
     return data.positions[data.rows & ~data.held_out(fit.validation, fit.seed)]
 
 
@@ -144,7 +151,7 @@ def centring(probe: FittedProbe, cache: CachedActivations) -> bool:
     return probe.centred and not cache.centred
 
 
-def emit_overlap(task: Task[ApplySpec, How], data: ProbeData) -> None:
+def emit_overlap(task: Task[ApplySpec, ExecutionOptions], data: ProbeData) -> None:
     """What the games share with those that the model and the probe were made from, as metrics of the first unit.
 
     Unknown counts have no metric.
@@ -162,7 +169,13 @@ def emit_overlap(task: Task[ApplySpec, How], data: ProbeData) -> None:
 
 
 def emit_scores(
-    task: Task[ApplySpec, How], unit: int, probe: FittedProbe, data: ProbeData, seen: Any, centre: bool, device: str
+    task: Task[ApplySpec, ExecutionOptions],
+    unit: int,
+    probe: FittedProbe,
+    data: ProbeData,
+    seen: Any,
+    centre: bool,
+    device: str,
 ) -> None:
     """A score row a game, as on the test games of a probe run."""
     from chessreg.experiments.probe.reading import score, score_columns
@@ -177,7 +190,7 @@ def emit_scores(
 
 
 def emit_reads(
-    task: Task[ApplySpec, How], unit: int, probe: FittedProbe, data: ProbeData, centre: bool, device: str
+    task: Task[ApplySpec, ExecutionOptions], unit: int, probe: FittedProbe, data: ProbeData, centre: bool, device: str
 ) -> None:
     """A prediction row a game, and how many games and positions are read as which class."""
     from chessreg.experiments.probe.reading import logits_by_game

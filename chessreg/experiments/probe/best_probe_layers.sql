@@ -99,7 +99,7 @@ JOIN probe_score AS s ON s.run_id = k.run_id AND s.unit = k.unit AND s.split = '
 
 -- statement: table
 WITH scored AS (
-    SELECT cell, count(DISTINCT item) AS n_games, sum(n)::BIGINT AS n FROM base GROUP BY cell
+    SELECT cell, count(DISTINCT item) AS n_games, whole(sum(n)) AS n FROM base GROUP BY cell
 ),
 pooled AS (
     SELECT pool, weights, any_value(checkpoint) AS checkpoint, any_value(label) AS label,
@@ -111,7 +111,7 @@ pooled AS (
     GROUP BY ALL
 ),
 progress AS (
-    SELECT pool, weights, sum(done)::BIGINT AS done, sum(planned)::BIGINT AS planned
+    SELECT pool, weights, whole(sum(done)) AS done, whole(sum(planned)) AS planned
     FROM (SELECT DISTINCT pool, weights, run_id, done, planned FROM pools) GROUP BY ALL
 )
 SELECT h.cell, p.checkpoint, h.weights, p.label, p.positions, h.selected_on, h.layer, h.layers_tried, p.seeds, p.models,
@@ -128,10 +128,10 @@ ORDER BY h.cell
 -- statement: clusters
 -- A cluster is one game, with the answers of all runs of the pool, and beside them those of the untrained twins.
 WITH played AS (
-    SELECT cell, pool, weights, selected_on, item, sum(correct)::BIGINT AS correct, sum(n)::BIGINT AS n,
-           sum(majority)::BIGINT AS majority, sum(n) FILTER (majority IS NOT NULL)::BIGINT AS majority_n,
-           sum(by_source)::BIGINT AS by_source, sum(n) FILTER (by_source IS NOT NULL)::BIGINT AS source_n,
-           sum(by_length)::BIGINT AS by_length, sum(n) FILTER (by_length IS NOT NULL)::BIGINT AS length_n
+    SELECT cell, pool, weights, selected_on, item, whole(sum(correct)) AS correct, whole(sum(n)) AS n,
+           whole(sum(majority)) AS majority, sum(n) FILTER (majority IS NOT NULL)::BIGINT AS majority_n,
+           whole(sum(by_source)) AS by_source, sum(n) FILTER (by_source IS NOT NULL)::BIGINT AS source_n,
+           whole(sum(by_length)) AS by_length, sum(n) FILTER (by_length IS NOT NULL)::BIGINT AS length_n
     FROM base
     GROUP BY ALL
 )

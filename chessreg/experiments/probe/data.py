@@ -20,6 +20,7 @@ from chessreg.experiments.settings.skill import SkillSettings, classes_of
 from chessreg.games import labels
 from chessreg.games.dataset import holds_positions
 from chessreg.games.labels import Label
+from chessreg.models.hook_points import RESID_POST
 from chessreg.noise import generator
 from chessreg.runs.inputs import Inputs
 
@@ -68,15 +69,16 @@ class ProbeData:
         allocate: Allocate = np.empty,
         game: int | None = None,
         truth: bool = True,
+        pattern: str = RESID_POST,
     ) -> ProbeData:
         """Labels are derived from the dataset that the cache was made from, never stored with the activations.
 
         first, last: only the positions numbered first ≤ number < last of each game. fitted: the skill report of the
         games that the probe was fitted on, whose edges hold. allocate makes the arrays that grow with the cache.
         game: only the rows of this one are usable and have a label, as one board view needs. truth: False for games
-        whose skill or rating is of no matter; `labels` is then 0 there.
+        whose skill or rating is of no matter; `labels` is then 0 there. pattern: the hook point of each layer.
         """
-        cache = load_cache(inputs, reference, field)
+        cache = load_cache(inputs, reference, field, pattern)
         wanted = labels.label(label_name)
         items, _ = inputs.items(cache.dataset)
         if wanted.source != "position" and holds_positions(items):

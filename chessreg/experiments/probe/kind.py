@@ -104,7 +104,7 @@ def skill_remarks(spec: ProbeSpec, inputs: Inputs) -> list[str]:
 def layers_of(spec: ProbeSpec, inputs: Inputs) -> tuple[int, ...]:
     """The layers to fit; raises BadInputError for one that was not cached."""
     label(spec.label)
-    cached = cached_layers(inputs, spec.cache)
+    cached = cached_layers(inputs, spec.cache, spec.hook_point)
     if missing := set(spec.layers) - set(cached):
         raise BadInputError(f"layer {min(missing)} is not in the cache", f"it holds {', '.join(map(str, cached))}")
     return spec.layers or cached

@@ -97,7 +97,7 @@ WHERE s.item >= 0
 
 -- statement: table
 SELECT b.cell, k.checkpoint, k.twin_of, k.label, k.positions, k.hook_point, k.layer, k.split,
-       count(*) AS n_games, sum(b.n)::BIGINT AS n, k.chosen, k.layers_tried, k.train_games, k.epochs,
+       count(*) AS n_games, whole(sum(b.n)) AS n, k.chosen, k.layers_tried, k.train_games, k.epochs,
        k.run, k.done, k.planned, k.model, k.fit, k.checkpoint_id, k.run_id
 FROM base AS b JOIN numbered AS k ON k.cell = b.cell
 GROUP BY ALL

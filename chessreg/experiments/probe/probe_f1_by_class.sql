@@ -67,8 +67,8 @@ CROSS JOIN LATERAL (SELECT unnest(range(s.classes)) AS class) AS c
 
 -- statement: table
 WITH counted AS (
-    SELECT cell, run_id, class, count(*) AS n_games, sum(true_positives)::BIGINT AS true_positives,
-           sum(false_positives)::BIGINT AS false_positives, sum(false_negatives)::BIGINT AS false_negatives
+    SELECT cell, run_id, class, count(*) AS n_games, whole(sum(true_positives)) AS true_positives,
+           whole(sum(false_positives)) AS false_positives, whole(sum(false_negatives)) AS false_negatives
     FROM base
     GROUP BY ALL
 )

@@ -66,7 +66,8 @@ FROM read
 WITH layered AS (
     SELECT cell, any_value(checkpoint) AS checkpoint, any_value(twin_of) AS twin_of, any_value(rating) AS rating,
            any_value(layer) AS layer, any_value(split) AS split, any_value(unit) AS unit, count(*) AS n_games,
-           sum(positions)::BIGINT AS n, sum(absolute::DECIMAL(18, 6))::DOUBLE / sum(positions)::DOUBLE AS mean_error,
+           whole(sum(positions)) AS n,
+           sum(TRY_CAST(absolute AS DECIMAL(18, 6)))::DOUBLE / sum(positions)::DOUBLE AS mean_error,
            any_value(run) AS run, any_value(done) AS done, any_value(planned) AS planned,
            any_value(checkpoint_id) AS checkpoint_id, any_value(run_id) AS run_id
     FROM base

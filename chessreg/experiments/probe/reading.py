@@ -11,14 +11,13 @@ from uuid import UUID
 import numpy as np
 import torch
 
-from chessreg.entities.cache import hook_point
 from chessreg.entities.probe import FittedProbe, load_probe
 from chessreg.experiments.probe.data import ProbeData, label_of
 from chessreg.experiments.probe.spec import ProbeScore, ProbeSpec, RatingRow
 from chessreg.games import labels
 from chessreg.games.boardframe import BoardFrame, Mark
 from chessreg.games.labels import Label
-from chessreg.games.position_hash import HashSet
+from chessreg.games.moves import HashSet
 from chessreg.games.skill import SkillReport
 from chessreg.registry import tables
 
@@ -154,7 +153,7 @@ def score_columns(
         said = baselines.of(found.game) if baselines else {}
         columns |= {f"{name}_class": int(value) for name, value in said.items()}
     return ProbeScore(
-        hook_point=hook_point(layer),
+        hook_point=data.cache.hook_point(layer),
         label=label,
         positions=len(found.rows),
         exact=int(found.right.all(1).sum()),
@@ -185,7 +184,7 @@ def rating_rows(
             RatingRow(
                 split=split,
                 layer=layer,
-                hook_point=hook_point(layer),
+                hook_point=data.cache.hook_point(layer),
                 positions=len(read),
                 elo=elo,
                 absolute_error=float(np.abs(read - elo).sum()),
@@ -213,6 +212,7 @@ def frames_of_score(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         seed=spec.seed,
         fitted=SkillReport(**probe.detail["skill"]) if "skill" in probe.detail else None,
         game=int(row["item"]),
+        pattern=spec.hook_point,
     )
     return frames_of_game(inputs, probe, data, int(row["item"]))
 

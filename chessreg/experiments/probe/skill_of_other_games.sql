@@ -69,7 +69,7 @@ FROM cells
 
 -- statement: table
 SELECT cell, checkpoint, probe, games_of, layer, coalesce(layer = best_layer, false) AS chosen, count(*) AS n_games,
-       sum(positions)::BIGINT AS n, run, done, planned, checkpoint_id, run_id
+       whole(sum(positions)) AS n, run, done, planned, checkpoint_id, run_id
 FROM base
 GROUP BY ALL
 ORDER BY cell

@@ -9,7 +9,8 @@ from pydantic import BaseModel, Field, model_serializer
 
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.experiments.settings.skill import SkillSettings
-from chessreg.runs.spec import How, Ref, Spec
+from chessreg.models.hook_points import PATTERNS, RESID_POST
+from chessreg.runs.spec import Added, AtMost, Beta, ExecutionOptions, Layers, Ref, Spec
 
 PAPER: Mapping[str, Any] = {  # Karvonen Table 4 and specification 3.4: two games of 33 positions in a step
     "learning_rate": 1e-3,
@@ -32,23 +33,30 @@ class ProbeSpec(Spec):
     skill: SkillSettings = SkillSettings()
     first: int = Field(0, ge=0, description="leave out the first positions of each game (Karvonen: 25 for skill)")
     last: int | None = Field(None, ge=1, description="positions counted from the game's start (Karvonen: 33)")
-    layers: tuple[int, ...] = Field((), description="layers, 0-based; none given: all that are cached")
+    layers: Layers = Field((), description="layers, 0-based; none given: all that are cached")
+    hook_point: Annotated[str, Added()] = Field(
+        RESID_POST, description=f"which of the cached hook points, * for each layer: one of {', '.join(PATTERNS)}"
+    )
     validation: float = Field(0.1, gt=0, lt=1, description="share of the games held out of fitting, by game")
-    epochs: int = Field(5, ge=1, description="passes over the cache (Karvonen Table 4)")
-    batch_positions: int = Field(256, ge=1, description="positions in one step")
+    epochs: Annotated[int, AtMost(100_000, "nothing is learnt from more")] = Field(
+        5, ge=1, description="passes over the cache (Karvonen Table 4)"
+    )
+    batch_positions: Annotated[int, AtMost(10_000_000, "memory holds them")] = Field(
+        256, ge=1, description="positions in one step"
+    )
     learning_rate: float = Field(1e-2, gt=0, description="AdamW's")
     schedule: Literal["linear", "constant"] = Field(
         "linear", description="linear: the rate falls to a tenth; constant: as Karvonen's"
     )
     weight_decay: float = Field(0.01, ge=0, description="AdamW's (Karvonen Table 4)")
-    beta1: float = Field(0.9, description="AdamW's (Karvonen Table 4)")
-    beta2: float = Field(0.99, description="AdamW's (Karvonen Table 4)")
+    beta1: Beta = Field(0.9, description="AdamW's (Karvonen Table 4)")
+    beta2: Beta = Field(0.99, description="AdamW's (Karvonen Table 4)")
     init: float = Field(0.1, ge=0, description="standard deviation of the first weights, times 1/sqrt(d_model)")
     normalise: bool = Field(True, description="divide each layer by its root mean square while it is fitted")
     allow_overlap: AllowOverlap = ALLOW_OVERLAP
 
 
-class ProbeHow(How):
+class ProbeHow(ExecutionOptions):
     memory_mib: int = Field(
         4096, ge=0, description="memory for labels; beyond it they go to scratch files (activations always stream)"
     )

@@ -61,7 +61,7 @@ FROM cells
 -- statement: base
 -- One row per test game and looked-at position. right_at has two hex digits for each: squares right there.
 SELECT 10000 * k.place + m.ply AS cell, s.run_id, s.unit, s.attempt_id, s.split, s.item, m.ply, k.layer,
-       s.n // s.positions AS n, ('0x' || substr(s.right_at, 2 * s.i + 1, 2))::BIGINT AS correct, k.place, k.label, k.run,
+       s.n // s.positions AS n, whole('0x' || substr(s.right_at, 2 * s.i + 1, 2)) AS correct, k.place, k.label, k.run,
        k.checkpoint_id, k.checkpoint
 FROM (
     SELECT *, unnest(range(length(right_at) // 2)) AS i
@@ -71,12 +71,12 @@ FROM (
 JOIN numbered AS k ON k.run_id = s.run_id AND k.unit = s.unit
 CROSS JOIN LATERAL (
     SELECT CASE WHEN s.ply_at IS NULL THEN s.ply_first + s.i * s.ply_step
-                ELSE ('0x' || substr(s.ply_at, 3 * s.i + 1, 3))::BIGINT END AS ply
+                ELSE whole('0x' || substr(s.ply_at, 3 * s.i + 1, 3)) END AS ply
 ) AS m
 
 -- statement: table
 SELECT b.cell, k.checkpoint, k.twin_of, k.label, k.positions, k.layer, b.ply, count(*) AS n_games,
-       sum(b.n)::BIGINT AS n, k.run, k.done, k.planned, k.model, k.fit, k.checkpoint_id, k.run_id
+       whole(sum(b.n)) AS n, k.run, k.done, k.planned, k.model, k.fit, k.checkpoint_id, k.run_id
 FROM base AS b JOIN numbered AS k ON k.place = b.place
 GROUP BY ALL
 ORDER BY b.cell

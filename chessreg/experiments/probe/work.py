@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch.optim.adamw import adamw
 
 from chessreg.entities.base import publish_layer
-from chessreg.entities.cache import CachedActivations, hook_point
+from chessreg.entities.cache import CachedActivations
+from chessreg.errors import DivergedError
 from chessreg.experiments.probe.data import ProbeData, allocator, guesses, keys, length_edges
 from chessreg.experiments.probe.reading import Baselines, rating_rows, score, score_columns
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.overlap import Evaluated, Overlap
-from chessreg.games.position_hash import HashSet
+from chessreg.games.moves import HashSet
 from chessreg.models.devices import prepare
 
 if TYPE_CHECKING:
@@ -37,6 +39,37 @@ class Standard:
         return cls(float(values.mean(dtype=np.float64)), max(float(values.std(dtype=np.float64)), 1e-6))
 
 
+class AdamW:
+    """`torch.optim.AdamW` of one tensor, bit for bit: the function that it calls, without the class, whose first use
+    imports torch's compiler (2 seconds of processor time, more than a small run takes)."""
+
+    def __init__(self, weight: torch.Tensor, beta1: float, beta2: float, weight_decay: float) -> None:
+        self.weight, self.betas, self.weight_decay = weight, (beta1, beta2), weight_decay
+        self.mean, self.square = torch.zeros_like(weight), torch.zeros_like(weight)
+        self.steps = torch.tensor(0.0)
+
+    @torch.no_grad()
+    def step(self, learning_rate: float) -> None:
+        """One step down the tensor's gradient, which is then cleared."""
+        assert self.weight.grad is not None
+        adamw(
+            [self.weight],
+            [self.weight.grad],
+            [self.mean],
+            [self.square],
+            [],
+            [self.steps],
+            amsgrad=False,
+            beta1=self.betas[0],
+            beta2=self.betas[1],
+            lr=learning_rate,
+            weight_decay=self.weight_decay,
+            eps=1e-8,
+            maximize=False,
+        )
+        self.weight.grad = None
+
+
 def fit(
     spec: ProbeSpec,
     data: ProbeData,
@@ -45,6 +78,7 @@ def fit(
     device: str,
     on_progress: Callable[[float, str], None],
     standard: Standard | None = None,
+    every: Sequence[int] = (),
 ) -> np.ndarray:
     """Probe weights float32 [layer, d_model, squares, classes], fitted on the rows where `rows` is True.
 
@@ -54,24 +88,22 @@ def fit(
     as it is. Activations are read from the store in permuted chunks, never all at once.
 
     standard: for regression, whose loss is the squared error of the standardised rating (one class of one square).
+    every: all layers of the run, where `layers` are not all of them.
     """
     width, squares, outputs = data.cache.array.d_model, data.labels.shape[1], max(data.classes, 1)
     seeded = torch.Generator().manual_seed(spec.seed * 1_000_003 + spec.replicate)
-    weight = spec.init * torch.randn(len(layers), width, squares * outputs, generator=seeded) / width**0.5
-    weight = weight.to(device).requires_grad_()
-    optimizer = torch.optim.AdamW(
-        [weight], lr=spec.learning_rate, betas=(spec.beta1, spec.beta2), weight_decay=spec.weight_decay
-    )
-    points = [hook_point(layer) for layer in layers]
+    # Drawn for every layer of the run, whichever are still missing: a layer begins the same in every attempt.
+    every = list(every or layers)
+    drawn = torch.randn(len(every), width, squares * outputs, generator=seeded)[[every.index(n) for n in layers]]
+    weight = (spec.init * drawn / width**0.5).to(device).requires_grad_()
+    optimizer = AdamW(weight, spec.beta1, spec.beta2, spec.weight_decay)
+    points = [data.cache.hook_point(layer) for layer in layers]
     scale = torch.tensor(sizes(data, layers, spec.normalise), device=device).clamp_min(1e-6)[:, None, None]
     steps = spec.epochs * -(-int(rows.sum()) // spec.batch_positions)
     step = 0
     for epoch in range(spec.epochs):
         for batch in data.cache.array.iter_batches(points, spec.batch_positions, spec.seed, epoch, keep=rows):
             residual = torch.from_numpy(np.stack([batch.float32(point) for point in points])).to(device)
-            if spec.schedule == "linear":
-                for group in optimizer.param_groups:
-                    group["lr"] = spec.learning_rate * (1 - 0.9 * step / steps)
             logits = torch.bmm(residual / scale, weight).view(len(layers), -1, outputs)
             if standard is None:
                 target = torch.from_numpy(data.labels[batch.rows].astype(np.int64)).to(device)
@@ -80,12 +112,15 @@ def fit(
                 wanted = torch.from_numpy((data.labels[batch.rows] - standard.mean) / standard.std).float().to(device)
                 loss = F.mse_loss(logits, wanted[None].expand(len(layers), -1, -1), reduction="sum")
             (loss / len(batch)).backward()
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+            falls = 0.9 * step / steps if spec.schedule == "linear" else 0.0
+            optimizer.step(spec.learning_rate * (1 - falls))
             step += 1
             if step % 20 == 0:
                 on_progress(0.9 * step / steps, f"epoch {epoch + 1}/{spec.epochs}")
-    return (weight.detach() / scale).cpu().view(len(layers), width, squares, outputs).numpy()
+    found = (weight.detach() / scale).cpu().view(len(layers), width, squares, outputs)
+    if not bool(found.isfinite().all()):
+        raise DivergedError("the probe's weights are not finite", "a smaller --learning-rate; chessreg cache verify")
+    return found.numpy()
 
 
 def sizes(data: ProbeData, layers: list[int], normalise: bool) -> list[float]:
@@ -100,7 +135,7 @@ class ProbeWork:
 
     def __init__(self, task: Task[ProbeSpec, ProbeHow], every: tuple[int, ...]) -> None:
         self.task, self.spec = task, task.spec
-        self.layers = {unit: every[unit] for unit in task.units}
+        self.every, self.layers = every, {unit: every[unit] for unit in task.units}
         self.device = prepare(task.options.device, task.options.threads)
         self.allocate = allocator(task.folder, task.options.memory_mib)
         self.data = self.load(self.spec.cache, "cache")
@@ -117,6 +152,7 @@ class ProbeWork:
         return ProbeData.load(
             self.task.inputs, reference, spec.label, field,
             first=spec.first, last=spec.last, skill=spec.skill, seed=spec.seed, fitted=fitted, allocate=self.allocate,
+            pattern=spec.hook_point,
         )  # fmt: skip
 
     def do(self) -> None:
@@ -125,7 +161,8 @@ class ProbeWork:
             task.progress(0.0, str(data.skill.report))
         shared = self.overlaps()
         standard = Standard.of(data.labels[self.fitted]) if data.classes == 0 else None
-        weights = fit(spec, data, self.fitted, list(self.layers.values()), self.device, task.progress, standard)
+        layers = list(self.layers.values())
+        weights = fit(spec, data, self.fitted, layers, self.device, task.progress, standard, self.every)
         seen = HashSet(data.positions[self.fitted])
         majority = data.majority(self.fitted) if data.classes else np.zeros(1, np.int8)
         said = {split: self.baselines(on) for split, on, _ in self.tested}
@@ -250,7 +287,7 @@ def publish(
     """
     spec = task.spec
     meta = {
-        "hook_point": hook_point(layer),
+        "hook_point": cache.hook_point(layer),
         "layer": layer,
         "label": spec.label,
         "centred": cache.centred,

@@ -13,7 +13,7 @@ from chessreg.experiments.rating.pool import Loaded, Player, load, pair
 from chessreg.games.engines import ANCHOR_ERROR
 from chessreg.games.estimators import ESTIMATORS, Options, Rated, rate
 from chessreg.runs.kind import Estimate, Kind
-from chessreg.runs.spec import Ref, Spec
+from chessreg.runs.spec import AtMost, Ref, Spec
 
 if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
@@ -43,7 +43,9 @@ class RatingSpec(Spec):
     )
     k_factor: float = Field(16.0, gt=0, description="step of junkin-batched and sequential")
     start: float = Field(1300.0, description="their first rating")
-    resamples: int = Field(2000, ge=20, description="bootstrap samples of openings behind the intervals")
+    resamples: Annotated[int, AtMost(1_000_000, "memory holds them all")] = Field(
+        2000, ge=20, description="bootstrap samples of openings behind the intervals"
+    )
 
     @field_validator("runs")
     @classmethod

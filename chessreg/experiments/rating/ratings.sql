@@ -37,8 +37,8 @@ SELECT t.run_id, t.unit, t.attempt_id, r.run, t.estimator, t.player, t.rating, t
        t.systematic,
        t.scoring, t.policy,
        t.opening,
-       t.checkpoint_id::UUID AS checkpoint_id,
-       t.intervention_id::UUID AS intervention_id,
+       TRY_CAST(t.checkpoint_id AS UUID) AS checkpoint_id,
+       TRY_CAST(t.intervention_id AS UUID) AS intervention_id,
        t.sides,
        row_number() OVER (ORDER BY r.created_at, t.run_id, coalesce(t.rating, t.low, t.high) DESC NULLS LAST, t.player) AS cell
 FROM rating_rating AS t JOIN scoped AS r ON r.run_id = t.run_id
@@ -56,7 +56,7 @@ ORDER BY cell
 SELECT right(replace(g.run_id::VARCHAR, '-', ''), 6) || ':' || g.unit AS board, runs.run, g.unit, g.result, g.termination,
        g.plies, m.player, m.opponent, m.color, g.run_id
 FROM (SELECT DISTINCT side_run(s.side) AS run_id, side_match(s.side) AS match
-      FROM (SELECT unnest(sides::JSON[]) AS side FROM base) AS s) AS played
+      FROM (SELECT unnest(TRY_CAST(sides AS JSON[])) AS side FROM base) AS s) AS played
 JOIN game AS g ON g.run_id = played.run_id AND g.match = played.match
 JOIN "match" AS m ON m.run_id = g.run_id AND m.number = g.match
 JOIN runs ON runs.run_id = g.run_id

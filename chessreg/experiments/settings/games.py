@@ -10,7 +10,7 @@ from pydantic import Field
 
 from chessreg.errors import BadInputError
 from chessreg.games.dataset import holds_positions, numbers
-from chessreg.runs.spec import DatasetRef, Spec
+from chessreg.runs.spec import DatasetRef, Plies, Spec
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
@@ -24,13 +24,16 @@ class GameSelection(Spec):
 
     dataset: DatasetRef = Field(description="games: a dataset, or one part of it (NAME:PART)")
     games: int = Field(10_000, ge=1, description="at most this many games, the first in file order")
-    min_plies: int = Field(0, ge=0, description="leave out shorter games")
+    min_plies: Plies = Field(0, ge=0, description="leave out shorter games")
     keep_duplicates: bool = Field(False, description="also games whose moves occurred before in the file")
 
 
-def select(spec: GameSelection, inputs: Inputs) -> tuple[Games, np.ndarray]:
-    """The dataset, and the places of the selected games in it, int64 [n], in file order."""
-    games, part = inputs.dataset(spec.dataset)
+def select(spec: GameSelection, inputs: Inputs, field: str = "dataset") -> tuple[Games, np.ndarray]:
+    """The dataset, and the places of the selected games in it, int64 [n], in file order.
+
+    field: the name under which the run says that it read them.
+    """
+    games, part = inputs.dataset(spec.dataset, field)
     places = games.rows(part)
     table = games.table(["plies", "duplicate"])
     keep = numbers(table.column("plies"))[places] >= max(spec.min_plies, 1)
@@ -42,12 +45,12 @@ def select(spec: GameSelection, inputs: Inputs) -> tuple[Games, np.ndarray]:
     return games, chosen
 
 
-def select_items(spec: GameSelection, inputs: Inputs) -> tuple[Games | Positions, np.ndarray]:
+def select_items(spec: GameSelection, inputs: Inputs, field: str = "dataset") -> tuple[Games | Positions, np.ndarray]:
     """`select` for kinds that also read a dataset of positions: of these `games` counts the positions, `min_plies` the
     plies before each, and a duplicate is a position that occurred before in the file."""
-    items, part = inputs.items(spec.dataset)
+    items, part = inputs.items(spec.dataset, field)
     if not holds_positions(items):
-        return select(spec, inputs)
+        return select(spec, inputs, field)
     places = items.rows(part)
     keep = numbers(items.table(["ply"]).column("ply"))[places] >= spec.min_plies
     if not spec.keep_duplicates:

@@ -16,9 +16,10 @@ from pydantic import Field, field_validator, model_validator
 
 from chessreg.entities.vector import load_vector, random_like, vector_rows
 from chessreg.errors import BadInputError, NotFoundError
+from chessreg.models.hook_points import check_editable
 from chessreg.named import Registry
 from chessreg.registry.identity import digest_of, uuid_of
-from chessreg.runs.spec import Added, Ref, Settings, Stored
+from chessreg.runs.spec import Added, Layers, Ref, Settings, Stored
 
 if TYPE_CHECKING:
     from chessreg.models.edits import ResidualEdit
@@ -34,9 +35,7 @@ class InterventionSettings(Settings):
     vector: Annotated[str | None, Ref("run:vector")] = Field(
         default=None, description="a vector run; none: no intervention"
     )
-    layers: tuple[int, ...] = Field(
-        default=(), description="0-based layers to edit; none given: all that the vector run has"
-    )
+    layers: Layers = Field(default=(), description="0-based layers to edit; none given: all that the vector run has")
     scale: float = Field(
         default=1.0, description="times the per-token mean direction; positive adds, negative subtracts"
     )
@@ -175,4 +174,5 @@ def rows_used(
             f"vector run {run.id.hex[-6:]} was computed on another checkpoint",
             "run the vector experiment on the checkpoint that plays",
         )
+    check_editable(f"vector run {run.id.hex[-6:]}", next(iter(by_layer.values())).hook_point)
     return {layer: by_layer[layer] for layer in settings.layers or sorted(by_layer)}

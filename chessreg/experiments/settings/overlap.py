@@ -18,8 +18,7 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.settings.games import select_items, selection_of
 from chessreg.games import labels
 from chessreg.games.dataset import holds_positions
-from chessreg.games.moves import move_hashes, sans
-from chessreg.games.position_hash import HashSet, position_hashes
+from chessreg.games.moves import HashSet, boards_after, move_hashes, position_hashes
 from chessreg.runs.spec import Added
 
 if TYPE_CHECKING:
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
 OPENING_PLIES = 20  # Karvonen's uniqueness check compares the first 20 half-moves (specification 1.4)
 GAMES_AT_ONCE = 2000
+TRAINED_ON = "trained_on"  # what a run read training games as, so that they are not taken for the games it looked at
 
 AllowOverlap = Annotated[bool, Added()]
 ALLOW_OVERLAP = Field(False, description="go on although evaluated games are among those that were trained on")
@@ -53,12 +53,10 @@ class Evaluated:
     ) -> Evaluated:
         """Games of a dataset. The positions are those after `ply` int [n] plies of the games `item` int [n]; without
         them every position of every game."""
-        from chessreg.games.reader import boards_of
-
         packed, hashes = games.moves(places), []
         for start in range(0, len(places), GAMES_AT_ONCE):
             chunk = places[start : start + GAMES_AT_ONCE]
-            boards, offsets = boards_of(games.texts(chunk))
+            boards, offsets = boards_after(packed[start : start + GAMES_AT_ONCE])
             if item is None or ply is None:
                 hashes.append(position_hashes(boards, plies_of(offsets)))
                 continue
@@ -78,13 +76,9 @@ class Evaluated:
     @classmethod
     def of_moves(cls, packed: Sequence[bytes]) -> Evaluated:
         """Games as packed moves (`games/moves.py`), for example those that a model has just played. Positions: all."""
-        from chessreg.games.movetext import numbered
-        from chessreg.games.reader import boards_of
-
         hashes = []
         for start in range(0, len(packed), GAMES_AT_ONCE):
-            texts = [numbered(sans(moves)) for moves in packed[start : start + GAMES_AT_ONCE]]
-            boards, offsets = boards_of(texts)
+            boards, offsets = boards_after(packed[start : start + GAMES_AT_ONCE])
             hashes.append(position_hashes(boards, plies_of(offsets)))
         return cls(move_hashes(packed), opening_hashes(packed), joined(hashes))
 
@@ -174,7 +168,7 @@ def trained_on(inputs: Inputs, reference: str) -> tuple[Trained | None, str | No
         if run is not None and isinstance(run.spec.get(source), str):
             return trained_on(inputs, run.spec[source])
     if run is not None and (run.kind == "cache" or (run.kind == "vector" and run.spec.get("dataset"))):
-        return [select_items(selection_of(run.spec), inputs)], None
+        return [select_items(selection_of(run.spec), inputs, TRAINED_ON)], None
     if run is not None and run.kind != "train":
         return None, f"a {run.kind} run does not say what it was made from"
     try:
@@ -186,7 +180,7 @@ def trained_on(inputs: Inputs, reference: str) -> tuple[Trained | None, str | No
     found: Trained = []
     for dataset in checkpoint.training_datasets:
         try:
-            items, part = inputs.items(dataset, field="trained_on")
+            items, part = inputs.items(dataset, TRAINED_ON)
         except NotFoundError:
             return None, f"its training games ({dataset[:20]}…) are not in this registry"
         found.append((items, items.rows(part)))
@@ -194,8 +188,6 @@ def trained_on(inputs: Inputs, reference: str) -> tuple[Trained | None, str | No
 
 
 def _intersection(trained: Trained, evaluated: Evaluated, on_progress: Callable[[float, str], None] | None) -> Overlap:
-    from chessreg.games.reader import boards_of
-
     sets = [HashSet(evaluated.games), HashSet(evaluated.openings), HashSet(evaluated.positions)]
     seen = [np.zeros(len(s), bool) for s in sets]
     total, done = sum(len(places) for _, places in trained), 0
@@ -207,9 +199,9 @@ def _intersection(trained: Trained, evaluated: Evaluated, on_progress: Callable[
         seen[0][hits(sets[0], items.hashes[places])] = True
         for start in range(0, len(places), GAMES_AT_ONCE):
             chunk = places[start : start + GAMES_AT_ONCE]
-            table = items.take(chunk, ["moves", "text"])
-            seen[1][hits(sets[1], opening_hashes(table["moves"].to_pylist()))] = True
-            boards, offsets = boards_of(table["text"].to_pylist())
+            packed = items.moves(chunk)
+            seen[1][hits(sets[1], opening_hashes(packed))] = True
+            boards, offsets = boards_after(packed)
             seen[2][hits(sets[2], position_hashes(boards, plies_of(offsets)))] = True
             done += len(chunk)
             if on_progress:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from chessreg.encodings import Alignment, Encoding, Sites, Tokens, encoding
+from chessreg.encodings import Alignment, Encoding, Sites, Tokens
+from chessreg.errors import BadInputError
 from chessreg.games.dataset import holds_positions
 
 if TYPE_CHECKING:
     from chessreg.games.dataset import Games
     from chessreg.games.positions import Positions
-    from chessreg.registry import tables
 
 BOARDS_FOR_A_GAME = 8  # in one forward pass, where items are boards
 EVERYWHERE = {"dots": "white-turns", "even-spaces": "black-turns"}
@@ -39,22 +39,29 @@ class EncodedGames:
     @classmethod
     def of(
         cls,
-        checkpoint: tables.Checkpoint,
+        written: Encoding,
+        block_size: int,
         items: Games | Positions,
         places: np.ndarray,
         name: str,
         alignment: Alignment = "post-ply",
     ) -> EncodedGames:
-        """The games, or positions, at these rows of a dataset. NotFoundError for sites that the encoding does not have,
-        BadInputError for positions where it writes games."""
-        written = encoding(checkpoint.tokenizer)
+        """The games, or positions, at these rows of a dataset, as a model with a context of `block_size` tokens reads
+        them: of a longer game its beginning. NotFoundError for sites that the encoding does not have, BadInputError for
+        positions where it writes games, and for a position that is longer than the context."""
         if holds_positions(items):
             ply = items.take(places, ["ply"])["ply"].to_numpy().astype(np.int64)
             tokens = replace(written.boards(items.fens(places)), ply=ply)
         else:
             tokens = written.games(items, places)
         sites = written.sites(site_name(name, written), tokens, alignment)
-        return cls(written, tokens, sites.take(sites.token < checkpoint.block_size), len(places))
+        longest = int(np.diff(tokens.offsets).max(initial=0))
+        if written.content == "position" and longest > block_size:
+            raise BadInputError(
+                f"a position is {longest} tokens by {written.name}, the model reads {block_size}",
+                "use a prompt template without the legal moves, or a model with a longer context",
+            )
+        return cls(written, tokens, sites.take(sites.token < block_size), len(places))
 
     @cached_property
     def game(self) -> np.ndarray:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 from sqlalchemy import select
 
 from chessreg.registry import tables
-from chessreg.runs.spec import Settings
+from chessreg.runs.spec import AtMost, Distinct, Settings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,9 +21,15 @@ class SkillSettings(Settings):
     """How ratings become classes; see `chessreg.games.skill.SkillRule`."""
 
     rating: Literal["white_elo", "black_elo"] = Field("white_elo", description="whose rating (Karvonen: White's)")
-    bins: int = Field(6, ge=2, description="quantile bins (Karvonen: six, by pandas.qcut)")
-    edges: tuple[float, ...] = Field((), description="fixed bins instead: their inner edges, as 1550,2050")
-    keep: tuple[int, ...] = Field((0, -1), description="bins kept as classes, 0 the lowest, -1 the highest")
+    bins: Annotated[int, AtMost(1000, "ratings hardly have more values")] = Field(
+        6, ge=2, description="quantile bins (Karvonen: six, by pandas.qcut)"
+    )
+    edges: Annotated[tuple[float, ...], Distinct()] = Field(
+        (), description="fixed bins instead: their inner edges, as 1550,2050"
+    )
+    keep: Annotated[tuple[int, ...], Distinct()] = Field(
+        (0, -1), description="bins kept as classes, 0 the lowest, -1 the highest"
+    )
     strata: str = Field(
         "within",
         description="bins within each source and time control; balanced: over them; pooled: neither; or one of them, "

@@ -142,7 +142,7 @@ def gather(spec: VectorSpec, inputs: Inputs) -> ClassedGames:
     Quantiles are of the games that have positions in the range (with whole_games: all of them), as in the author's data
     (specification 1.4). Raises BadInputError when no game has a position, or a class has no game.
     """
-    cache = load_cache(inputs, spec.cache) if spec.cache else None
+    cache = load_cache(inputs, spec.cache, pattern=spec.hook_point) if spec.cache else None
     if cache is not None:
         dataset, sites = cache.dataset, cache.sites
         games, _ = inputs.dataset(dataset)
@@ -156,9 +156,10 @@ def gather(spec: VectorSpec, inputs: Inputs) -> ClassedGames:
         dataset, sites = spec.dataset, spec.sites
         games, places = select(selection_of(spec.model_dump()), inputs)
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
+        written, block_size = inputs.encoding(spec.checkpoint), checkpoint.block_size
         positions = np.concatenate([
             sums.encoded_games(
-                checkpoint, games, places[low : low + GAMES_AT_ONCE], sites, spec.first_ply, spec.last_ply
+                written, block_size, games, places[low : low + GAMES_AT_ONCE], sites, spec.first_ply, spec.last_ply
             ).counts
             for low in range(0, len(places), GAMES_AT_ONCE)
         ])  # fmt: skip

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from chessreg.entities.base import publish_layer
-from chessreg.entities.cache import hook_point
 from chessreg.entities.vector import Direction
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.vector.contrast import gather
 from chessreg.experiments.vector.makers import MAKERS, Origin, labelled
 from chessreg.experiments.vector.spec import AUTHORS, CONTRASTS, VectorHow, VectorSpec, checkpoint_of, layers_of
+from chessreg.models.hook_points import hook_point
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 
@@ -93,7 +93,7 @@ def publish(
 
     spec = task.spec
     meta = {
-        "hook_point": hook_point(layer),
+        "hook_point": hook_point(layer, origin.hook_point),
         "layer": layer,
         "source": origin.source,
         "seed": spec.seed,

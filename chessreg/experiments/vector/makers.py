@@ -10,6 +10,7 @@ from uuid import UUID
 
 import numpy as np
 
+from chessreg.entities.base import read_layer
 from chessreg.entities.probe import load_probe, probe_rows
 from chessreg.entities.vector import (
     Direction,
@@ -30,6 +31,7 @@ from chessreg.experiments.vector.contrast import (
     permuted,
 )
 from chessreg.experiments.vector.spec import CONTRASTS, VectorHow, VectorSpec, layers_of
+from chessreg.models.hook_points import RESID_POST, pattern_of
 from chessreg.named import Registry
 from chessreg.registry import tables
 from store.errors import NotInStoreError
@@ -50,6 +52,7 @@ class Origin:
     sites: str
     detail: dict[str, Any]
     games: ClassedGames | None = None  # of contrasts
+    hook_point: str = RESID_POST  # with * for the layer
 
 
 Made = tuple[Origin, Iterator[tuple[int, Direction]]]
@@ -70,7 +73,7 @@ def contrast_origin(spec: VectorSpec, source: str, games: ClassedGames) -> Origi
         "residual": games.checkpoint.residual,
         **games.describe(),
     }
-    return Origin(games.checkpoint.id, f"{source}:{spec.skill.rating}", games.sites, detail, games)
+    return Origin(games.checkpoint.id, f"{source}:{spec.skill.rating}", games.sites, detail, games, spec.hook_point)
 
 
 @MAKERS.named("contrastive")
@@ -113,13 +116,11 @@ def contrasts(
 
 def kept_sums(task: Task[VectorSpec, VectorHow], layer: int, places: np.ndarray) -> np.ndarray | None:
     """The sums float32 [games, d_model] that the run behind a control kept, when they are here and of these games."""
-    from safetensors.numpy import load_file
-
     try:
         found = task.inputs.artefact("of", f"{task.spec.of}/sums-{layer}")
     except (NotFoundError, NotInStoreError):
         return None
-    kept = load_file(found.path / "sums.safetensors")
+    kept = read_layer(found.path / "sums.safetensors", sums=2, places=1)
     return kept["sums"] if np.array_equal(kept["places"], places) else None
 
 
@@ -132,9 +133,11 @@ def run_on(
 
     reference = games.cache.checkpoint if games.cache else spec.checkpoint
     assert reference
-    checkpoint, folder = task.inputs.checkpoint(reference)
+    _, folder = task.inputs.checkpoint(reference)
     model = LanguageModel.load(folder, device=prepare(task.options.device, task.options.threads))
-    encoded = sums.encoded_games(checkpoint, games.games, games.places, games.sites, spec.first_ply, spec.last_ply)
+    encoded = sums.encoded_games(
+        model.encoding, model.block_size, games.games, games.places, games.sites, spec.first_ply, spec.last_ply
+    )
     if games.cache is not None:  # the cache may hold fewer sites than the games have
         encoded = encoded.take(cached_too(encoded, games, spec))
     assert np.array_equal(encoded.counts, games.positions)
@@ -246,7 +249,13 @@ def random(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
     kept = ("positions", "positions_summed", "residual", "model")
     first = rows[layers[0]]
     detail = {name: first.detail[name] for name in kept if name in first.detail}
-    origin = Origin(first.checkpoint_id, f"random:{first.source}"[:64], first.positions, detail)
+    origin = Origin(
+        first.checkpoint_id,
+        f"random:{first.source}"[:64],
+        first.positions,
+        detail,
+        hook_point=pattern_of(first.hook_point),
+    )
 
     def drawn() -> Iterator[tuple[int, Direction]]:
         for layer in layers:
@@ -272,7 +281,13 @@ def probe(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
     }
     if first.checkpoint_id is None:
         detail["model"] = first.detail.get("model")  # what the file says
-    origin = Origin(first.checkpoint_id, f"probe:{first.label}"[:64], first.positions, detail)
+    origin = Origin(
+        first.checkpoint_id,
+        f"probe:{first.label}"[:64],
+        first.positions,
+        detail,
+        hook_point=pattern_of(first.hook_point),
+    )
 
     def taken() -> Iterator[tuple[int, Direction]]:
         for layer in layers:

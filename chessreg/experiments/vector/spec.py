@@ -13,8 +13,9 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.experiments.settings.skill import SkillSettings
 from chessreg.experiments.vector.contrast import AUTHORS_POSITIONS, scale_of
+from chessreg.models.hook_points import PATTERNS, RESID_POST, check_editable
 from chessreg.runs.inputs import Inputs
-from chessreg.runs.spec import Added, ExecutionOptions, Ref, Spec, Stored
+from chessreg.runs.spec import Added, ExecutionOptions, Layers, Plies, Ref, Spec, Stored
 
 CONTRASTS = ("contrastive", "cascade")
 CONTROLS = ("random", "shuffled")
@@ -35,7 +36,7 @@ class VectorSpec(Spec):
         None, description="without a cache: games, a dataset or one part of it"
     )
     games: int = Field(100_000, ge=1, description="without a cache: put at most this many games into classes")
-    min_plies: int = Field(0, ge=0, description="without a cache: leave out shorter games")
+    min_plies: Plies = Field(0, ge=0, description="without a cache: leave out shorter games")
     keep_duplicates: bool = Field(False, description="without a cache: also games whose moves occurred before")
     sites: Annotated[str, Stored("at")] = Field(
         "dots", description="without a cache: tokens to look at: dots or white-turns (White to move), black-turns, …"
@@ -48,8 +49,8 @@ class VectorSpec(Spec):
     reduction: Annotated[Literal["averaged", "summed"], Stored("positions")] = Field(
         "averaged", description="mean per site, or of sums over each game's sites as the author stores them"
     )
-    first_ply: int = Field(50, ge=0, description="only sites from this ply on (Karvonen: dot 25)")
-    last_ply: int | None = Field(None, ge=0, description="only sites up to this ply (Karvonen: dot 32, ply 64)")
+    first_ply: Plies = Field(50, ge=0, description="only sites from this ply on (Karvonen: dot 25)")
+    last_ply: Plies | None = Field(None, ge=0, description="only sites up to this ply (Karvonen: dot 32, ply 64)")
     whole_games: bool = Field(False, description="only games that have every site of that range, as the author's")
     skill: SkillSettings = Field(SkillSettings(), description="the classes of games")
     total: int | None = Field(None, ge=2, description="the first so many classed games (the author's code: 2,000)")
@@ -60,7 +61,10 @@ class VectorSpec(Spec):
     normalise: Literal["none", "unit"] | None = Field(
         None, description="scale to unit norm  [default: unit for probe, else none]"
     )
-    layers: tuple[int, ...] = Field((), description="layers, 0-based; none given: all that there are")
+    layers: Layers = Field((), description="layers, 0-based; none given: all that there are")
+    hook_point: Annotated[str, Added()] = Field(
+        RESID_POST, description=f"which of the cached hook points, * for each layer: one of {', '.join(PATTERNS)}"
+    )
     allow_overlap: AllowOverlap = ALLOW_OVERLAP
 
     @model_validator(mode="after")
@@ -104,6 +108,10 @@ def check_settings(spec: VectorSpec) -> None:
             why = "it takes all else from that run" if spec.source in CONTROLS else "it would change nothing"
             why = "the cache decides it" if contrasts and name in USED["model"] else why
             raise BadInputError(f"--{name.replace('_', '-')} is set, but source {spec.source} does not use it", why)
+    if spec.source == "cascade":
+        check_editable("the cascade", spec.hook_point)
+    if spec.hook_point != RESID_POST and spec.cache is None:
+        raise BadInputError("--hook-point is of a cache's activations, and there is no --cache", "run cache first")
     if contrasts and spec.cache is None and not (spec.checkpoint and spec.dataset):
         raise BadInputError("a contrast needs activations", "give --cache RUN, or --checkpoint and --dataset")
     if spec.source == "probe" and spec.probe is None:
@@ -147,7 +155,7 @@ def layers_of(spec: VectorSpec, inputs: Inputs) -> tuple[int, ...]:
     elif spec.probe is not None:
         there, where = sorted(probe_rows(inputs, spec.probe)), "that probe run"
     elif spec.cache is not None:
-        there, where = sorted(cached_layers(inputs, spec.cache)), "the cache"
+        there, where = sorted(cached_layers(inputs, spec.cache, spec.hook_point)), "the cache"
     else:
         assert spec.checkpoint
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)

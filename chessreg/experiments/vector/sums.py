@@ -13,24 +13,31 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from chessreg.errors import DivergedError
 from chessreg.experiments.settings.sites import EncodedGames
 
 if TYPE_CHECKING:
+    from chessreg.encodings import Encoding
     from chessreg.entities.cache import CachedActivations
     from chessreg.games.dataset import Games
     from chessreg.models.edits import ResidualEdit
     from chessreg.models.language_model import LanguageModel
-    from chessreg.registry import tables
 
 SLICE = 1 << 16  # cached rows read at once
 GROUP = 128  # games between two savings of a forward pass that may be interrupted
 
 
 def encoded_games(
-    checkpoint: tables.Checkpoint, games: Games, places: np.ndarray, sites: str, first_ply: int, last_ply: int | None
+    written: Encoding,
+    block_size: int,
+    games: Games,
+    places: np.ndarray,
+    sites: str,
+    first_ply: int,
+    last_ply: int | None,
 ) -> EncodedGames:
     """The games at these rows of a dataset, with their sites of plies first_ply to last_ply inclusive."""
-    encoded = EncodedGames.of(checkpoint, games, places, sites)
+    encoded = EncodedGames.of(written, block_size, games, places, sites)
     ply = encoded.sites.ply
     return encoded.take((ply >= first_ply) & (ply <= (np.iinfo(ply.dtype).max if last_ply is None else last_ply)))
 
@@ -91,6 +98,8 @@ def from_model(
         np.add.at(out, whose, (residual.float() * mask).sum(2).cpu().numpy())
         done += len(items)
         on_progress(encoded.games * done // len(order))
+    if not np.isfinite(out).all():
+        raise DivergedError("activations are NaN or infinite: the model overflows")
     return out
 
 
@@ -117,6 +126,8 @@ def from_model_resumable(
             piece = from_model(model, encoded.part(low, high), layers, batch_games, on_progress=shift)
             with (folder / f".{name}-{low}.{os.getpid()}").open("wb") as file:
                 np.save(file, piece)
+                file.flush()
+                os.fsync(file.fileno())
             os.replace(file.name, path)
         pieces.append(np.load(path))
         on_progress(high)

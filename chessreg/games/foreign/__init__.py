@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from chessreg.games.foreign.file import FORMATS, Format, find_format
-from chessreg.games.foreign.game import ForeignFile, ForeignGame, Oddity, Rejected
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.games.foreign import chess_gpt_eval, grid, tournament
+from chessreg.games.foreign.game import ForeignFile, ForeignGame, Oddity, Rejected, read_text
+from chessreg.named import Registry
 
 __all__ = [
     "FORMATS",
@@ -13,4 +21,55 @@ __all__ = [
     "Oddity",
     "Rejected",
     "find_format",
+    "read_games",
 ]
+
+
+@dataclass(frozen=True)
+class Format:
+    """A file format. `fits` looks at a file's text; `games` reads one, where the format is of games."""
+
+    name: str
+    holds: Literal["games", "aggregates"]
+    summary: str
+    fits: Callable[[str], bool]
+    games: Callable[[str], ForeignFile] | None = None
+
+
+FORMATS: Registry[Format] = Registry("format of results")
+for _format in (
+    Format(
+        "chess_gpt_eval",
+        "games",
+        "one CSV row a game, as adamkarvonen/chess_gpt_eval and its forks write (16 to 24 columns)",
+        chess_gpt_eval.fits,
+        chess_gpt_eval.read,
+    ),
+    Format("pgn", "games", "a tournament: games of named players", tournament.fits, tournament.read),
+    Format("grid-search", "aggregates", "means and completion rates by intervention, one CSV row each", grid.fits),
+):
+    FORMATS[_format.name] = _format
+
+
+def find_format(path: Path) -> Format:
+    """The format of a file, by its content. Raises NotFoundError without the file, BadInputError for another format."""
+    if not path.exists():
+        raise NotFoundError(f"no file {path}")
+    text = read_text(path)
+    for found in FORMATS.values():
+        if found.fits(text):
+            return found
+    known = "; ".join(f"{f.name}: {f.summary}" for f in FORMATS.values())
+    raise BadInputError(f"{path} holds no results in a format that chessreg reads", known)
+
+
+@functools.lru_cache(maxsize=2)  # of a run's estimate, work and report: replaying a thousand games takes seconds
+def read_games(path: Path, name: str) -> ForeignFile:
+    """The games of a file. Raises BadInputError when it holds none."""
+    found = FORMATS[name]
+    if found.games is None:
+        raise BadInputError(f"a {name} file holds aggregates, no games", f"chessreg import results {path}")
+    read = found.games(read_text(path))
+    if not read.rows:
+        raise BadInputError(f"{path.name} holds no games")
+    return read

@@ -20,13 +20,17 @@ from chessreg.games.foreign.game import (
     ForeignGame,
     Oddity,
     Rejected,
+    chess_gpt_eval_player,
     compare_result,
     ending,
+    flag,
+    header,
+    limit_of,
     note_duplicates,
+    number,
     replay,
+    table,
 )
-from chessreg.games.foreign.players import chess_gpt_eval_player, limit_of
-from chessreg.games.foreign.text import flag, header, number, table
 from chessreg.games.movetext import RESULTS
 
 POLICY = "retry:5"

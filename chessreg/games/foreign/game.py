@@ -1,17 +1,139 @@
-"""A game that somebody else's program recorded, after it was replayed and compared with what its row says."""
+"""A game that somebody else's program recorded: the text of its file, who played, and what a replay says of its row."""
 
 from __future__ import annotations
 
+import csv
+import io
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import chess
 
+from chessreg.errors import BadInputError
 from chessreg.games.adjudication import Termination, game_over
-from chessreg.games.foreign.players import Player
+from chessreg.games.engines import EngineSpec
 from chessreg.games.moves import pack
+from chessreg.games.movetext import decode
+from chessreg.games.sources import BrokenStreamError, Source
+
+_LARGEST_FIELD = 1 << 24  # characters: a transcript with a long prompt is more than csv takes by itself
+
+
+def read_text(path: Path) -> str:
+    """The whole text of a file (plain, zst, gz or bz2). Raises NotFoundError or BadInputError saying what is wrong."""
+    try:
+        return decode(b"".join(Source(path).blocks())).removeprefix("\ufeff")
+    except BrokenStreamError as error:
+        raise BadInputError(f"{path} is damaged: {error.args[0]}") from error
+
+
+def header(text: str) -> list[str]:
+    """The column names of a CSV: its first line's fields."""
+    line = text.split("\n", 1)[0]
+    return [name.strip() for name in next(csv.reader([line]), [])] if len(line) < 10_000 else []
+
+
+def table(text: str) -> list[dict[str, str]]:
+    """The rows of a CSV by column; what a short row lacks is empty. Raises BadInputError for a row that is too long."""
+    csv.field_size_limit(_LARGEST_FIELD)
+    reader = csv.reader(io.StringIO(text, newline=""))
+    try:
+        names = [name.strip() for name in next(reader, [])]
+        rows = []
+        for fields in reader:
+            if not fields:
+                continue
+            if len(fields) > len(names):
+                raise BadInputError(
+                    f"line {reader.line_num} has {len(fields)} fields, the header has {len(names)}",
+                    "the file is damaged, or two column sets were appended to one file",
+                )
+            rows.append(dict(zip(names, fields + [""] * (len(names) - len(fields)), strict=True)))
+    except csv.Error as error:
+        raise BadInputError(f"line {reader.line_num} is no CSV: {error}") from error
+    return rows
+
+
+def number(text: str) -> float | None:
+    """A number, or None for an empty field and for what is none."""
+    return float(text) if re.fullmatch(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", text, re.IGNORECASE) else None
+
+
+def flag(text: str) -> bool:
+    return text.strip().lower() in ("true", "1")
+
+
+UNKNOWN = "unknown"
+_LEVEL = re.compile(r"Stockfish (-?\d+)")
+_LADDER = re.compile(r"(Stockfish) (-?\d+) \(((?:nodes|time|depth)=[^,)]+|depth=1, nodes=1)\)")
+_NODES = re.compile(r"(\d+) ?nodes?")
+
+
+@dataclass(frozen=True)
+class Player:
+    """A side. `text` is what a match calls it as an opponent: `stockfish:3@time=0.1`, `stockfish:3@unknown`, `gpt-4`.
+
+    `engine` is the program's name for an engine, None for a model or a person; `level` and `limit` are the engine's,
+    None where they are not told.
+    """
+
+    name: str
+    text: str
+    engine: str | None = None
+    level: int | None = None
+    limit: str | None = None
+
+    @property
+    def is_engine(self) -> bool:
+        return self.engine is not None
+
+
+def engine_player(name: str, level: int, limit: str | None) -> Player:
+    """A level of Stockfish as chess_gpt_eval numbers them: -1 has a limit of its own, -2 is the random mover."""
+    if level == -2:
+        return Player(name, EngineSpec("random").text, "random")
+    if level == -1:
+        return Player(name, EngineSpec("stockfish", -1).text, "Stockfish", -1)
+    return Player(name, f"stockfish:{level}@{limit or UNKNOWN}", "Stockfish", level, limit)
+
+
+def chess_gpt_eval_player(name: str, limit: str | None) -> Player:
+    """`Stockfish N` is level N under `limit`; every other name is a model."""
+    match = _LEVEL.fullmatch(name.strip())
+    return engine_player(name, int(match[1]), limit) if match else Player(name, name)
+
+
+def tournament_player(name: str, is_program: bool) -> Player:
+    """A player of a PGN: an engine when the PGN says so, or when the name is one that chessreg writes itself
+    (`Stockfish 3 (nodes=200)` is level 3). `Stockfish 16` is version 16 of an engine without a level."""
+    match = _LADDER.fullmatch(name.strip())
+    if match:
+        level = int(match[2])
+        return engine_player(name, level, None if level < 0 else match[3])
+    if is_program or name.lower().startswith("stockfish"):
+        return Player(name, name, name)
+    return Player(name, name)
+
+
+def limit_of(text: str) -> str | None:
+    """The engine's limit in a time column of chess_gpt_eval: seconds a move, or `40000 nodes`; empty is unknown.
+
+    >>> limit_of("0.1"), limit_of("40000 nodes"), limit_of("")
+    ('time=0.1', 'nodes=40000', None)
+    """
+    text = text.strip()
+    if not text:
+        return None
+    if match := _NODES.fullmatch(text):
+        return f"nodes={int(match[1])}"
+    try:
+        return f"time={float(text):g}"
+    except ValueError:
+        return text[:32]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chessreg.errors import BadInputError
-from chessreg.games.foreign.text import flag, header, number, table
+from chessreg.games.foreign.game import flag, header, number, table
 
 COLUMNS = frozenset(
     [

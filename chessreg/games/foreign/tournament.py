@@ -14,8 +14,15 @@ import chess.pgn
 
 from chessreg.games import movetext
 from chessreg.games.adjudication import Termination
-from chessreg.games.foreign.game import ForeignFile, ForeignGame, Rejected, compare_result, ending, note_duplicates
-from chessreg.games.foreign.players import tournament_player
+from chessreg.games.foreign.game import (
+    ForeignFile,
+    ForeignGame,
+    Rejected,
+    compare_result,
+    ending,
+    note_duplicates,
+    tournament_player,
+)
 
 _ELO = re.compile(r"\s*(\d{1,4})\??\s*")
 _KEPT = {"Event": "event", "Site": "site", "Date": "date", "Round": "round", "TimeControl": "time_control",

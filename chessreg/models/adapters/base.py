@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from chessreg.errors import BadInputError
+from chessreg.models.hook_points import EMBED, LN_FINAL, RESID_POST, RESID_PRE, hook_point
 from chessreg.named import Registry
 
 AttentionKind = Literal["causal", "bidirectional"]
@@ -34,6 +35,8 @@ class Network(nn.Module, ABC):
     architecture: ClassVar[str]
     attention: AttentionKind = "causal"
     head: HeadKind = "next-token"
+    points: ClassVar[tuple[str, ...]] = (RESID_POST,)
+    """The hook points that it has, `*` for every block."""
     cached: ClassVar[bool] = False
     """Whether `hidden` takes a SlotCache, and a mask with it: then sessions keep keys and values, and pack rows."""
 
@@ -48,6 +51,12 @@ class Network(nn.Module, ABC):
     @property
     @abstractmethod
     def blocks(self) -> Sequence[nn.Module]: ...
+
+    @property
+    def hook_points(self) -> dict[str, nn.Module]:
+        """TransformerLens' name → the module whose output [batch, length, d_model] is that activation, in the order in
+        which a pass meets them. All of `points`; without more of them than the blocks' outputs this need not change."""
+        return {hook_point(layer): block for layer, block in enumerate(self.blocks)}
 
     @abstractmethod
     def hidden(
@@ -94,6 +103,17 @@ class Network(nn.Module, ABC):
         raise BadInputError(
             f"an edit as a bias is not to be had in a {self.architecture} model", "give --form hook, which is the same"
         )
+
+
+def all_points(
+    embed: nn.Module, begin: nn.Module, blocks: Sequence[nn.Module], ln_final: nn.Module
+) -> dict[str, nn.Module]:
+    """The hook points of a model that has all: what its embedding of tokens, the sum that the blocks begin with, each
+    block and the final norm give. A block begins with what the one before it gave."""
+    found = {EMBED: embed}
+    for layer, (before, block) in enumerate(zip((begin, *blocks), blocks, strict=False)):
+        found |= {hook_point(layer, RESID_PRE): before, hook_point(layer): block}
+    return found | {LN_FINAL: ln_final}
 
 
 class Unfilled(TorchFunctionMode):

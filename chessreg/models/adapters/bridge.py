@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from chessreg.errors import BadInputError, NotFoundError
-from chessreg.models.adapters.base import Network, read_config
+from chessreg.errors import BadInputError, NotFoundError, first_line
+from chessreg.models.adapters.base import Network, all_points, read_config
 from chessreg.models.adapters.gpt2 import GPT2
+from chessreg.models.hook_points import PATTERNS
 
 RUN_TIME = ("transformers_version", "_name_or_path", "_attn_implementation_autoset", "torch_dtype")
 EMBEDDINGS = "embed"
@@ -26,6 +27,7 @@ class Bridged(Network):
     """A Hugging Face model under TransformerLens' hook points; those of the residual stream are its blocks."""
 
     architecture = "bridge"
+    points = PATTERNS
 
     def __init__(self, hf: Any) -> None:
         super().__init__()
@@ -39,11 +41,16 @@ class Bridged(Network):
         embedding, head = hf.get_input_embeddings().weight, hf.get_output_embeddings().weight
         self.embedding_size = embedding.numel() + (0 if head is embedding else head.numel())
         self.bridge = bridged(hf)
-        self.points = [block.hook_out for block in self.bridge.blocks]
+        self.after = [block.hook_out for block in self.bridge.blocks]
 
     @property
     def blocks(self) -> Sequence[nn.Module]:
-        return self.points
+        return self.after
+
+    @property
+    def hook_points(self) -> dict[str, nn.Module]:
+        begin, parts = self.bridge.blocks[0].hook_in, self.bridge
+        return all_points(parts.embed.hook_out, begin, self.blocks, parts.ln_final.hook_out)
 
     def hidden(
         self, tokens: Tensor, positions: Tensor | None = None, cache: Any = None, mask: Tensor | None = None
@@ -102,15 +109,17 @@ class Bridged(Network):
 def hugging_face_model(folder: Path, dtype: torch.dtype) -> Any:
     """The causal model of a folder, by its own config.json; nothing is downloaded and no code of the folder runs."""
     from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils import logging
 
     read_config(folder)
+    logging.disable_progress_bar()
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         model, said = AutoModelForCausalLM.from_pretrained(
             folder, config=config, local_files_only=True, dtype=dtype, output_loading_info=True
         )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise BadInputError(f"{folder.name} cannot be read: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # errors of four libraries, which share no class
+        raise BadInputError(f"{folder.name} cannot be read: {first_line(error)}") from error
     if wrong := sorted({*said["missing_keys"], *said["unexpected_keys"]}):
         raise BadInputError(f"{folder.name}: weights are missing or unknown: {', '.join(wrong[:3])}")
     return model.eval()

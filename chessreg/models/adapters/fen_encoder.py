@@ -19,8 +19,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chessreg.errors import BadInputError
-from chessreg.models.adapters.base import ADAPTERS, AttentionKind, Network, Unfilled, check_weights, read_weights
+from chessreg.models.adapters.base import (
+    ADAPTERS,
+    AttentionKind,
+    Network,
+    Unfilled,
+    all_points,
+    check_weights,
+    read_weights,
+)
 from chessreg.models.adapters.gpt2 import Block, GPT2Config, Kernel, fused, spread
+from chessreg.models.hook_points import PATTERNS
 
 TOKENS, CHARACTERS, ACTIONS = 77, 31, 1968
 
@@ -45,13 +54,20 @@ class FenConfig:
 
 
 class Residual(nn.Identity):
-    """The residual stream after a block, of the 77 characters alone: where hooks see and edit it."""
+    """The residual stream at one point, of the 77 characters alone: where hooks see and edit it."""
+
+    def at(self, residual: Tensor) -> Tensor:
+        """The stream [batch, 78, d_model] through this point; nothing is copied where nobody looks."""
+        if not self._forward_hooks:
+            return residual
+        return torch.cat([residual[:, :1], self(residual[:, 1:])], 1)
 
 
 class FenEncoder(Network):
     """Token ids [batch, 77] to logits [batch, 1, 1968]. No biases, exact GELU, learned positions, final LayerNorm."""
 
     architecture = "fen-encoder"
+    points = PATTERNS
     head = "action"
     block_size, vocab_size, outputs = TOKENS, CHARACTERS, ACTIONS
 
@@ -68,25 +84,27 @@ class FenEncoder(Network):
         self.ln_f = nn.LayerNorm(shape.n_embd, bias=False)
         if not shape.tied_head:
             self.action_head = nn.Linear(shape.n_embd, ACTIONS, bias=False)
-        self.points = nn.ModuleList(Residual() for _ in range(shape.n_layer))
+        self.embedded, self.begin, self.normalised = Residual(), Residual(), Residual()
+        self.after = nn.ModuleList(Residual() for _ in range(shape.n_layer))
 
     @property
     def blocks(self) -> Sequence[nn.Module]:
-        return list(self.points)
+        return list(self.after)
+
+    @property
+    def hook_points(self) -> dict[str, nn.Module]:
+        return all_points(self.embedded, self.begin, self.blocks, self.normalised)
 
     def hidden(
         self, tokens: Tensor, positions: Tensor | None = None, cache: Any = None, mask: Tensor | None = None
     ) -> Tensor:
         if tokens.shape[1] != TOKENS:
             raise BadInputError(f"a FEN encoder reads {TOKENS} tokens, not {tokens.shape[1]}", "encode with fen-77")
-        residual = F.dropout(
-            self.wte(F.pad(tokens, (1, 0), value=self.first)) + self.wpe.weight, self.config.dropout, self.training
-        )
-        for block, point in zip(self.h, self.points, strict=True):
-            residual = block(residual)
-            if point._forward_hooks:  # nothing is copied where nobody looks
-                residual = torch.cat([residual[:, :1], point(residual[:, 1:])], 1)
-        hidden: Tensor = self.ln_f(residual)[:, 1:]
+        embedded = self.embedded.at(self.wte(F.pad(tokens, (1, 0), value=self.first)))
+        residual = self.begin.at(F.dropout(embedded + self.wpe.weight, self.config.dropout, self.training))
+        for block, point in zip(self.h, self.after, strict=True):
+            residual = point.at(block(residual))  # type: ignore[operator]
+        hidden: Tensor = self.normalised.at(self.ln_f(residual))[:, 1:]
         return hidden
 
     def unembed(self, hidden: Tensor) -> Tensor:

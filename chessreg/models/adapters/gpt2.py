@@ -19,7 +19,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chessreg.errors import BadInputError
-from chessreg.models.adapters.base import ADAPTERS, Network, Unfilled, check_weights, read_config, read_weights
+from chessreg.models.adapters.base import (
+    ADAPTERS,
+    Network,
+    Unfilled,
+    all_points,
+    check_weights,
+    read_config,
+    read_weights,
+)
+from chessreg.models.hook_points import PATTERNS
 from chessreg.models.row_attention import RowKeys, attend_by_rows
 from chessreg.models.slot_cache import SlotCache
 
@@ -126,6 +135,7 @@ class GPT2(Network):
     """Token ids to logits. `kernel` is how it attends without a cache; training has one of its own."""
 
     architecture = "gpt2"
+    points = PATTERNS
     cached = True
 
     def __init__(self, config: GPT2Config, kernel: Kernel = fused) -> None:
@@ -135,6 +145,7 @@ class GPT2(Network):
         self.vocab_size = self.outputs = config.vocab_size
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.wpe = nn.Embedding(config.block_size, config.n_embd)
+        self.begin = nn.Identity()  # what the blocks begin with: a place for hooks
         self.h = nn.ModuleList(Block(config, layer, kernel) for layer in range(config.n_layer))
         self.ln_f = nn.LayerNorm(config.n_embd, config.layer_norm_epsilon, bias=config.bias)
         if not config.tied_head:
@@ -144,11 +155,15 @@ class GPT2(Network):
     def blocks(self) -> Sequence[nn.Module]:
         return list(self.h)
 
+    @property
+    def hook_points(self) -> dict[str, nn.Module]:
+        return all_points(self.wte, self.begin, self.blocks, self.ln_f)
+
     def hidden(
         self, tokens: Tensor, positions: Tensor | None = None, cache: Any = None, mask: Tensor | None = None
     ) -> Tensor:
         where = self.wpe.weight[: tokens.shape[1]] if positions is None else self.wpe(positions)
-        residual = F.dropout(self.wte(tokens) + where, self.config.dropout, self.training)
+        residual = self.begin(F.dropout(self.wte(tokens) + where, self.config.dropout, self.training))
         for block in self.h:
             residual = block(residual, cache, mask)
         return self.ln_f(residual)

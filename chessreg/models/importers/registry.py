@@ -8,9 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+import chess
+
+from chessreg.encodings import Encoding
 from chessreg.encodings import encoding as encoding_named
-from chessreg.errors import BadInputError
-from chessreg.models.checkpoint import CheckpointInfo, digest, save_checkpoint
+from chessreg.encodings.prompts import PromptEncoding
+from chessreg.errors import DAMAGE, BadInputError, first_line
+from chessreg.models.checkpoint import INFO, CheckpointInfo, digest, read_info, save_checkpoint
 from chessreg.models.importers.source import Source, open_source
 from chessreg.named import Registry
 
@@ -69,33 +73,53 @@ def register(format: ImportFormat) -> None:
 
 
 def import_checkpoint(
-    path: Path, folder: Path, *, encoding: str = "pgn-char-32", format: str | None = None
+    path: Path, folder: Path, *, encoding: str | Encoding | None = None, format: str | None = None
 ) -> ImportReport:
     """Convert the checkpoint at `path` into `folder` (layout: checkpoint.py).
 
-    The format is recognised by content unless named. Nothing is written unless the conversion's logits agree with an
+    `encoding` None is the one that a folder of chessreg's own says, else pgn-char-32. The format is recognised by
+    content unless named. Nothing is written unless the conversion's logits agree with an
     independent forward pass over the raw weights. A pickle that would execute code is refused, never run.
     Raises NotFoundError (no such path) or BadInputError (unknown or damaged format, shapes, vocabulary, NaN).
     """
-    size = encoding_named(encoding).size
+    if encoding is None:
+        encoding = read_info(path).encoding if (path / INFO).is_file() else "pgn-char-32"
+    written = encoding_named(encoding, path) if isinstance(encoding, str) else encoding
     source = open_source(Path(path))
     chosen = recognise(source, format)
-    imported = chosen.read(source)
-    vocabulary = imported.model.vocab_size
-    if vocabulary != size:
-        raise BadInputError(
-            f"{source.path.name} has a vocabulary of {vocabulary}, encoding {encoding} has {size}",
-            "choose another with --encoding",
-        )
-    difference, compared = compare_logits(imported)
+    try:
+        imported = chosen.read(source)
+        check_encoding(written, imported.model, source.path.name)
+        difference, compared = compare_logits(imported)
+    except DAMAGE as error:  # a shape, key or type that the format's reader did not look for
+        said = f"{type(error).__name__} {first_line(error)}"
+        raise BadInputError(f"{source.path.name} is damaged or no {chosen.name} checkpoint: {said}") from error
     if not difference <= LARGEST_DIFFERENCE:
         raise BadInputError(f"{source.path.name}: the converted model's logits differ by {difference:.2g}")
     origin = {"format": chosen.name, "file": source.path.name, "sha256": sha256_of(source.path), **imported.source}
     info = CheckpointInfo.of(
-        imported.model, encoding, residual=imported.residual, tokens_seen=imported.tokens_seen, source=origin
+        imported.model, written.name, residual=imported.residual, tokens_seen=imported.tokens_seen, source=origin
     )
     save_checkpoint(imported.model, folder, info)
+    if isinstance(written, PromptEncoding):
+        written.save(folder)
     return ImportReport(chosen.name, folder, info, digest(folder), difference, compared)
+
+
+def check_encoding(written: Encoding, model: Network, name: str) -> None:
+    """Raise BadInputError for a model that cannot read this encoding. A language model may have rows of its embedding
+    that no token of its tokenizer uses; a prompt and its answer must fit its context."""
+    prompt, vocabulary = isinstance(written, PromptEncoding), model.vocab_size
+    if vocabulary < written.size or (vocabulary > written.size and not prompt):
+        raise BadInputError(
+            f"{name} has a vocabulary of {vocabulary}, encoding {written.name} has {written.size}",
+            "give the tokenizer.json that the model was trained with" if prompt else "choose another with --encoding",
+        )
+    if prompt and (needed := len(written.prompt(chess.Board())) + written.max_move_tokens - 1) > model.block_size:
+        raise BadInputError(
+            f"{name} reads {model.block_size} tokens; the first position and its answer are {needed} by {written.name}",
+            "use a shorter template, without the legal moves",
+        )
 
 
 def recognise(source: Source, name: str | None = None) -> ImportFormat:

@@ -47,9 +47,11 @@ def read_torch_file(path: Path) -> Any:
 
     if path.stat().st_size == 0:
         raise BadInputError(f"{path.name} is empty")
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
+    try:
+        members = zip_members(path)
+    except Exception as error:  # zipfile raises six kinds of errors at damaged directories
+        raise BadInputError(f"{path.name} is a damaged zip, not a torch file") from error
+    if members:
         if any(m.compress_type != zipfile.ZIP_STORED for m in members):
             raise BadInputError(f"{path.name} is a compressed zip, not a torch file")
         if sum(m.file_size for m in members) > path.stat().st_size:
@@ -64,6 +66,14 @@ def read_torch_file(path: Path) -> Any:
         else:
             message = f"{path.name} is not a file of tensors written by torch.save, or it is damaged"
         raise BadInputError(message) from error
+
+
+def zip_members(path: Path) -> list[zipfile.ZipInfo]:
+    """What a zip holds; nothing for a file that is none."""
+    if not zipfile.is_zipfile(path):
+        return []
+    with zipfile.ZipFile(path) as archive:
+        return archive.infolist()
 
 
 def globals_named(path: Path) -> list[str]:

@@ -247,15 +247,16 @@ def find(name: str, beside: tuple[Path, ...] = ()) -> Entry:
     raise NotFoundError(f"there is no query {name!r}", _near_misses(name, titles) or "chessreg query --list")
 
 
-def find_plot(name: str) -> tuple[Entry, Plot]:
+def find_plot(name: str, beside: tuple[Path, ...] = ()) -> tuple[Entry, Plot]:
     """The plot with this title or alias, and the query that it shows; a query with one plot answers for it too.
 
-    Raises NotFoundError with the near misses.
+    `beside`: files of kinds whose plots are looked at too. Raises NotFoundError with the near misses.
     """
-    known = {_key(n): (entry, plot) for entry in entries() for plot in entry.plots for n in (plot.title, *plot.aliases)}
+    found = entries(beside)
+    known = {_key(n): (entry, plot) for entry in found for plot in entry.plots for n in (plot.title, *plot.aliases)}
     if _key(name) in known:
         return known[_key(name)]
-    for entry in entries():
+    for entry in found:
         if len(entry.plots) == 1 and _key(name) in map(_key, (entry.title, *entry.aliases, entry.path.stem)):
             return entry, entry.plots[0]
     titles = {key: plot.title for key, (_, plot) in known.items()}

@@ -107,7 +107,7 @@ ended AS (
 ),
 arm AS (
     SELECT cell, checkpoint, checkpoint_id, intervention, intervention_id, color, engine, engine_version, level,
-           opponent, "limit", opening, policy, move_limit, sum(planned)::BIGINT AS planned,
+           opponent, "limit", opening, policy, move_limit, whole(sum(planned)) AS planned,
            string_agg(DISTINCT run, ', ' ORDER BY run) AS runs,
            string_agg(DISTINCT machines, ', ' ORDER BY machines) AS machines
     FROM cells
@@ -149,7 +149,7 @@ twin AS (
     WHERE e.intervention_id IS NOT NULL
 ),
 control AS (
-    SELECT number, cell, sum(points) AS points, sum(scored)::BIGINT AS scored
+    SELECT number, cell, sum(points) AS points, whole(sum(scored)) AS scored
     FROM (
         SELECT DISTINCT e.cell, c.cell AS control_cell
         FROM cells AS e
@@ -161,7 +161,7 @@ control AS (
     GROUP BY ALL
 )
 SELECT o.cell, o.points, o.scored, o.played_points, o.played, p.points AS base_points, p.scored AS base_scored,
-       c.points AS control_points, c.scored AS control_scored, sum(o.openings)::BIGINT AS clusters
+       c.points AS control_points, c.scored AS control_scored, whole(sum(o.openings)) AS clusters
 FROM scored AS o
 LEFT JOIN twin AS t ON t.cell = o.cell
 LEFT JOIN scored AS p ON p.number = o.number AND p.cell = t.plain_cell

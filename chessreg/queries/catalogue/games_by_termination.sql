@@ -57,7 +57,7 @@ WITH ended AS (
 ),
 described AS (
     SELECT arm, checkpoint, checkpoint_id, intervention, intervention_id, color, opponent, engine_version, opening,
-           policy, move_limit, sum(planned)::BIGINT AS planned, string_agg(DISTINCT run, ', ' ORDER BY run) AS runs
+           policy, move_limit, whole(sum(planned)) AS planned, string_agg(DISTINCT run, ', ' ORDER BY run) AS runs
     FROM cells
     GROUP BY ALL
 )
@@ -77,7 +77,7 @@ alike AS (
     SELECT arm, ends, count(*) AS openings FROM opened GROUP BY ALL
 )
 SELECT c.cell, len(list_filter(a.ends, lambda e: e = c.cell)) AS ended, len(a.ends) AS games,
-       sum(a.openings)::BIGINT AS clusters
+       whole(sum(a.openings)) AS clusters
 FROM (SELECT DISTINCT arm, unnest(ends) AS cell FROM alike) AS c
 JOIN alike AS a ON a.arm = c.arm
 GROUP BY ALL

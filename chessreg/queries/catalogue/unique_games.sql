@@ -48,13 +48,13 @@ LEFT JOIN play_game AS p ON p.run_id = g.run_id AND p.unit = g.unit
 -- statement: table
 WITH played AS (
     SELECT cell, count(*) AS n, count(training_openings) AS compared, count(DISTINCT move_hash) AS unique_games,
-           sum(training_games)::BIGINT AS training_games
+           whole(sum(training_games)) AS training_games
     FROM base
     GROUP BY cell
 ),
 arm AS (
     SELECT cell, checkpoint, checkpoint_id, intervention, intervention_id, color, opponent, opening, policy,
-           sum(planned)::BIGINT AS planned, string_agg(DISTINCT run, ', ' ORDER BY run) AS runs
+           whole(sum(planned)) AS planned, string_agg(DISTINCT run, ', ' ORDER BY run) AS runs
     FROM cells
     GROUP BY ALL
 )

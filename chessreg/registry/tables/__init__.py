@@ -20,8 +20,11 @@ from chessreg.registry.tables.provenance import (
     Cause,
     Conflict,
     FragmentRecord,
+    Job,
+    JobState,
     KindRecord,
     Machine,
+    RegistryState,
     Run,
     RunInput,
     UnitRange,
@@ -37,10 +40,8 @@ from chessreg.registry.tables.results import (
     Statistic,
     Trial,
 )
-from chessreg.registry.tables.state import RegistryState
 from chessreg.registry.tables.types import Base
 from chessreg.registry.tables.words import Annotation, Word
-from chessreg.registry.tables.work import Job, JobState
 
 __all__ = [
     "ActivationCache",

@@ -10,7 +10,18 @@ from uuid import UUID
 from sqlalchemy import BigInteger, ForeignKey, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from chessreg.registry.tables.types import Base, Digest, FiniteFloat, Json, Noun, UtcDateTime, check, choice
+from chessreg.registry.tables.types import (
+    ArrayPath,
+    Base,
+    Digest,
+    FiniteFloat,
+    Json,
+    NameText,
+    Noun,
+    UtcDateTime,
+    check,
+    choice,
+)
 
 
 class ArtefactState(enum.StrEnum):
@@ -44,14 +55,14 @@ class Output(Base):
     __tablename__ = "output"
     __compared__ = ("digest",)
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
-    name: Mapped[str] = mapped_column(String(128), primary_key=True)
+    name: Mapped[str] = mapped_column(NameText(128), primary_key=True)
     unit: Mapped[int]
     digest: Mapped[str] = mapped_column(ForeignKey("artefact.digest"), index=True)
 
 
 class Tokenizer(Base):
     __tablename__ = "tokenizer"
-    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    name: Mapped[str] = mapped_column(NameText(64), primary_key=True)
     size: Mapped[int]
     vocabulary: Mapped[list[str]] = mapped_column(Json)
 
@@ -101,7 +112,7 @@ class ActivationCache(Base):
     start: Mapped[int] = mapped_column(primary_key=True)
     stop: Mapped[int]
     checkpoint_id: Mapped[UUID] = mapped_column(index=True)
-    path: Mapped[str] = mapped_column(Text)  # below the store's root
+    path: Mapped[str] = mapped_column(ArrayPath)  # below the store's root
     digest: Mapped[str] = mapped_column(Digest)
     hook_points: Mapped[list[str]] = mapped_column(Json)
     rows: Mapped[int] = mapped_column(BigInteger)

@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import BigInteger, ForeignKey, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from chessreg.registry.tables.types import Base, Digest, FiniteFloat, Json, Noun, UtcDateTime, check
+from chessreg.registry.tables.types import Base, Digest, FiniteFloat, Json, NameText, Noun, UtcDateTime, check
 
 
 class Dataset(Base):
@@ -43,7 +43,7 @@ class Split(Base):
     __compared__ = ("seed", "low", "high")
     __table_args__ = (check("part", "low >= 0 AND low < high AND high <= 1"),)
     dataset_id: Mapped[UUID] = mapped_column(ForeignKey("dataset.id", ondelete="CASCADE"), primary_key=True)
-    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    name: Mapped[str] = mapped_column(NameText(64), primary_key=True)
     seed: Mapped[int] = mapped_column(BigInteger)
     low: Mapped[float] = mapped_column(FiniteFloat)
     high: Mapped[float] = mapped_column(FiniteFloat)

@@ -1,4 +1,4 @@
-"""Who computed what, where, with which code: machine, kind, run, its inputs and its attempts."""
+"""Who computed what, where, with which code: machine, kind, run, inputs, attempts, jobs; and which registry this is."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from uuid import UUID
 from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from chessreg.registry.tables.types import Base, Digest, FiniteFloat, Json, Noun, UtcDateTime, check, choice
+from chessreg.registry.tables.types import Base, Digest, FiniteFloat, Json, NameText, Noun, UtcDateTime, check, choice
 
 
 class AttemptState(enum.StrEnum):
@@ -59,7 +59,7 @@ class KindRecord(Base):
 
     __tablename__ = "kind"
     __table_args__ = (check("determinism", "determinism IN ('exact', 'statistical')"),)
-    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    name: Mapped[str] = mapped_column(NameText(64), primary_key=True)
     version: Mapped[int] = mapped_column(primary_key=True)
     source: Mapped[str] = mapped_column(Text)  # "package.module:NAME" or "/path/file.py:NAME"
     families: Mapped[list[str]] = mapped_column(Json)
@@ -74,7 +74,7 @@ class Run(Base):
     __noun__ = Noun("run", ("spec_hash",), "chessreg runs list")
     __table_args__ = (check("units", "units >= 0"),)
     id: Mapped[UUID] = mapped_column(primary_key=True)
-    kind: Mapped[str] = mapped_column(String(64), index=True)
+    kind: Mapped[str] = mapped_column(NameText(64), index=True)
     version: Mapped[int]
     spec: Mapped[dict[str, Any]] = mapped_column(Json)
     spec_hash: Mapped[str] = mapped_column(Digest, unique=True)
@@ -121,7 +121,7 @@ class Attempt(Base):
     units_done: Mapped[int] = mapped_column(default=0)
     progress: Mapped[float | None] = mapped_column(FiniteFloat)  # of its own share, 0 to 1
     doing: Mapped[str | None] = mapped_column(Text)  # what it said last of its progress
-    load: Mapped[dict[str, Any] | None] = mapped_column(Json)  # of its machine at the last check-in: jobs.load
+    load: Mapped[dict[str, Any] | None] = mapped_column(Json)  # of its machine at the last check-in: registry.machine
     log: Mapped[str | None] = mapped_column(Text)
     chessreg_version: Mapped[str] = mapped_column(String(64))
     code: Mapped[dict[str, Any]] = mapped_column(Json)  # commit, patch, untracked: chessreg, working folder
@@ -163,3 +163,56 @@ class Conflict(Base):
 
 
 Index("ix_attempt_state", Attempt.state)
+
+
+class JobState(enum.StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+class Job(Base):
+    """One shard of a run that was launched: what was asked for, where it is, how it ended.
+
+    Shard k of n does units [units·k/n, units·(k+1)/n); with k = n it does what is left when the others have finished
+    (the kind's reduce). The run's own row comes with its first attempt, so a job may stand for a run that is not there
+    yet, of which the units are not known.
+    """
+
+    __tablename__ = "job"
+    __noun__ = Noun("job", listed="chessreg jobs")
+    __table_args__ = (check("shard", "shard >= 0 AND shards >= 1 AND shard <= shards"),)
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    group_id: Mapped[UUID] = mapped_column(index=True)  # one launch: its shards, the cells of its sweep
+    run_id: Mapped[UUID] = mapped_column(index=True)
+    kind: Mapped[str] = mapped_column(String(64))
+    spec_hash: Mapped[str] = mapped_column(Digest)
+    executor: Mapped[str] = mapped_column(String(255))  # "local", "slurm:PROFILE", "ray:ADDRESS"
+    host: Mapped[str] = mapped_column(String(255))  # of the supervisor that looks after it
+    shard: Mapped[int]
+    shards: Mapped[int]
+    priority: Mapped[int] = mapped_column(default=0)
+    state: Mapped[JobState] = mapped_column(choice(JobState, "state"))
+    cancel: Mapped[bool] = mapped_column(default=False)  # somebody wants it to end
+    cause: Mapped[Cause | None] = mapped_column(choice(Cause, "cause"))
+    message: Mapped[str | None] = mapped_column(Text)
+    tries: Mapped[int] = mapped_column(default=0)
+    handle: Mapped[str | None] = mapped_column(Text)  # the executor's own id of the last try
+    detail: Mapped[dict[str, Any]] = mapped_column(Json)  # source, spec, how, given, store, after, …: jobs.launch
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)  # the last try
+    ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+Index("ix_job_state", Job.state)
+
+
+class RegistryState(Base):
+    """One row. `data_version` rises in every transaction that writes, so that a snapshot knows when it is old."""
+
+    __tablename__ = "registry_state"
+    __table_args__ = (check("one_row", "id = 1"),)
+    id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    registry_id: Mapped[UUID]
+    data_version: Mapped[int] = mapped_column(BigInteger)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)

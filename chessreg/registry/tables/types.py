@@ -7,7 +7,19 @@ import math
 from datetime import UTC, datetime
 from typing import Any, ClassVar, NamedTuple
 
-from sqlalchemy import JSON, CheckConstraint, DateTime, Dialect, Enum, Float, Integer, MetaData, SmallInteger, String
+from sqlalchemy import (
+    JSON,
+    CheckConstraint,
+    DateTime,
+    Dialect,
+    Enum,
+    Float,
+    Integer,
+    MetaData,
+    SmallInteger,
+    String,
+    Text,
+)
 from sqlalchemy.orm import DeclarativeBase
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
@@ -90,7 +102,19 @@ class Json(TypeDecorator[Any]):
         return dialect.type_descriptor(JSON(none_as_null=True))
 
 
-Digest = String(64)  # sha256, lower-case hex
+class DigestText(String):
+    """A sha256 in lower-case hex."""
+
+
+class NameText(String):
+    """A name by the grammar of all names (`chessreg.named.NAME`)."""
+
+
+class ArrayPath(Text):
+    """`arrays/<name>`: a group of activations below a store's root."""
+
+
+Digest = DigestText(64)
 Small = SmallInteger().with_variant(Integer(), "sqlite")
 
 

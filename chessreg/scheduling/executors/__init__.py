@@ -8,6 +8,7 @@ registry and no results. `tests/scheduling/executors/test_conformance.py` holds 
 from __future__ import annotations
 
 import importlib
+import signal
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,6 +65,16 @@ class Seen(NamedTuple):
     exit_code: int | None = None  # 128 + N after signal N
     cause: Cause | None = None
     message: str | None = None
+
+
+def ended(code: int) -> Seen:
+    """An exit status in words; negative: the signal."""
+    if code >= 0:
+        return Seen("ended", code, Cause.FINISHED if code == 0 else Cause.FAILED)
+    name = signal.Signals(-code).name
+    if -code in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        return Seen("ended", 128 - code, Cause.KILLED, f"killed by {name}")
+    return Seen("ended", 128 - code, Cause.FAILED, f"ended by {name}")
 
 
 class Executor(Protocol):

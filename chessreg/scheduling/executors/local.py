@@ -15,17 +15,35 @@ from typing import Any
 from uuid import UUID
 
 from chessreg.errors import BadInputError, ChessregError
-from chessreg.registry.process import boot_id, pid_start
+from chessreg.registry.machine import boot_id, gpus, pid_start
 from chessreg.registry.tables import Cause
-from chessreg.scheduling.executors import Needs, Seen, Work
-from chessreg.scheduling.executors.gpus import Gpu, read_gpus
+from chessreg.scheduling.executors import Needs, Seen, Work, ended
 
+GIB = float(2**30)
 GRACE_SECONDS = 20.0  # from SIGTERM to SIGKILL: a batch may have to come to its end first
 
 
 def cores() -> int:
     """CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU as it is now. `index` follows the PCI bus, as CUDA_DEVICE_ORDER=PCI_BUS_ID counts."""
+
+    index: int
+    total: float  # GiB
+    free: float  # GiB
+
+
+def read_gpus() -> list[Gpu]:
+    """The GPUs of this machine that tell how much memory they have."""
+    return [
+        Gpu(gpu["index"], gpu["memory_bytes"] / GIB, (gpu["memory_bytes"] - gpu["memory_used_bytes"]) / GIB)
+        for gpu in gpus()
+        if gpu["memory_bytes"] is not None and gpu["memory_used_bytes"] is not None
+    ]
 
 
 class LocalExecutor:
@@ -40,16 +58,16 @@ class LocalExecutor:
         self._read, self._grace = read, grace
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._ended: dict[str, Seen] = {}
-        self._asked: dict[str, float] = {}  # handle → when SIGTERM was sent
+        self._cancelled: dict[str, float] = {}  # handle → when SIGTERM was sent
         self._oom_kills = oom_kills()
 
     # -- the four verbs -------------------------------------------------------------------------------------------
 
     def submit(self, works: Sequence[Work]) -> dict[UUID, str]:
         started: dict[UUID, str] = {}
-        gpus = self._read() if any(work.needs.device != "cpu" for work in works) else []
+        here = self._read() if any(work.needs.device != "cpu" for work in works) else []
         for work in works:
-            slot = self.slots.find(work.needs, gpus)
+            slot = self.slots.find(work.needs, here)
             if slot is not None:
                 started[work.job_id] = self._start(work, slot)
         return started
@@ -62,7 +80,7 @@ class LocalExecutor:
         if handle in self._ended or process is None or not _alive(process):
             return
         now = time.monotonic()
-        first = self._asked.setdefault(handle, now)
+        first = self._cancelled.setdefault(handle, now)
         with suppress(ProcessLookupError):
             if now == first:
                 os.kill(process["pid"], signal.SIGTERM)  # the leader alone: dead children look like faults
@@ -106,7 +124,7 @@ class LocalExecutor:
             if not has_exited(child):
                 return Seen("running")
             kill_group(child.pid)
-            return self._end(handle, self._told(child.wait()))
+            return self._end(handle, self._exit(child.wait()))
         if _alive(process):
             if not self.slots.holds(handle):  # of an earlier supervisor: it keeps its slot
                 self.slots.take(handle, Slot(process["gpu"], process["threads"], process["shared"]))
@@ -118,21 +136,16 @@ class LocalExecutor:
     def _end(self, handle: str, seen: Seen) -> Seen:
         self.slots.give_back(handle)
         self._children.pop(handle, None)
-        self._asked.pop(handle, None)
+        self._cancelled.pop(handle, None)
         self._ended[handle] = seen
         return seen
 
-    def _told(self, code: int) -> Seen:
+    def _exit(self, code: int) -> Seen:
         """An exit status in words. SIGKILL that nobody here sent, while the kernel ran out of memory, is OOM."""
-        if code >= 0:
-            return Seen("ended", code, Cause.FINISHED if code == 0 else Cause.FAILED)
-        name = signal.Signals(-code).name
         if code == -signal.SIGKILL and (now := oom_kills()) > self._oom_kills:
             self._oom_kills = now
             return Seen("ended", 128 - code, Cause.OOM, "the kernel killed it: out of memory")
-        if code in (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP):
-            return Seen("ended", 128 - code, Cause.KILLED, f"killed by {name}")
-        return Seen("ended", 128 - code, Cause.FAILED, f"ended by {name}")
+        return ended(code)
 
 
 def has_exited(child: subprocess.Popen[bytes]) -> bool:

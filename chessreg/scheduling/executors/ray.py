@@ -82,10 +82,10 @@ class RayExecutor:
                 answers = self._ask("poll", asked)
             except Silent:
                 return found
-            for handle, (state, code, cause, message) in answers.items():
-                found[handle] = Seen(state, code, Cause(cause) if cause else None, message)
-                if state == "ended":
-                    self._ended[handle] = found[handle]
+            for handle, seen in answers.items():
+                found[handle] = seen
+                if seen.state == "ended":
+                    self._ended[handle] = seen
                     self._cancelled.pop(handle, None)
         return found
 

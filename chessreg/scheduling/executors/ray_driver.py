@@ -22,9 +22,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from chessreg.errors import BadInputError, ChessregError
-from chessreg.registry.process import pid_start
-from chessreg.scheduling.executors.ray_actors import NOTE, Ending, Shard
-from chessreg.scheduling.executors.ray_home import HomeActor
+from chessreg.registry.machine import pid_start
+from chessreg.registry.tables import Cause
+from chessreg.scheduling.executors import Seen
+from chessreg.scheduling.executors.ray_shard import NOTE, Shard
+from chessreg.scheduling.executors.ray_staging import Home
 from chessreg.scheduling.worker import read, write
 
 NAMESPACE = "chessreg"
@@ -40,7 +42,7 @@ class Driver:
 
         self.ray = ray
         self.asks: dict[str, Any] = {}  # handle → status that was asked for
-        self.seen: dict[str, Ending] = {}
+        self.seen: dict[str, Seen] = {}
         connect = {"namespace": NAMESPACE, "log_to_driver": False, "configure_logging": False}
         # Not address="auto": Ray waits minutes for, and then dies of, the address of a cluster that has ended.
         ray.init(address=address or running() or start_head(), **connect)
@@ -60,7 +62,7 @@ class Driver:
             found[work["job"]] = self._make(work, folder)
         return found
 
-    def poll(self, handles: list[str]) -> dict[str, Ending]:
+    def poll(self, handles: list[str]) -> dict[str, Seen]:
         for handle in handles:
             if handle in self.asks:
                 continue
@@ -68,12 +70,13 @@ class Driver:
             noted = read(Path(parsed["folder"]) / NOTE) or {}
             actor = None
             if noted.get("actor") == parsed["actor"] and "ended" in noted:
-                self.seen[handle] = tuple(noted["ended"])
+                state, code, cause, message = noted["ended"]
+                self.seen[handle] = Seen(state, code, cause and Cause(cause), message)
             elif (actor := self._actor(parsed["actor"])) is None:
-                self._end(handle, ("ended", None, "lost", "Ray does not know it any more"))
+                self._end(handle, Seen("ended", None, Cause.LOST, "Ray does not know it any more"))
             else:
                 self.asks[handle] = actor.status.remote()
-                self.seen.setdefault(handle, ("waiting", None, None, "waits for room in Ray"))
+                self.seen.setdefault(handle, Seen("waiting", message="waits for room in Ray"))
         asked = {self.asks[handle]: handle for handle in handles if handle in self.asks}
         if asked:
             ready, _ = self.ray.wait(list(asked), num_returns=len(asked), timeout=0.1)
@@ -84,11 +87,11 @@ class Driver:
     def cancel(self, handle: str) -> None:
         parsed = json.loads(handle)
         actor = self._actor(parsed["actor"])
-        if self.seen.get(handle, ("",))[0] == "ended" or actor is None:
+        if (handle in self.seen and self.seen[handle].state == "ended") or actor is None:
             return
-        if self.poll([handle])[handle][0] == "waiting":
+        if self.poll([handle])[handle].state == "waiting":
             self.asks.pop(handle, None)
-            self._end(handle, ("ended", None, "killed", "cancelled before it began"))
+            self._end(handle, Seen("ended", None, Cause.KILLED, "cancelled before it began"))
         else:
             actor.cancel.remote()
 
@@ -101,9 +104,10 @@ class Driver:
         name = f"{work['job']}-{os.urandom(4).hex()}"
         folder.mkdir(parents=True, exist_ok=True)
         write(folder / NOTE, {"actor": name})
-        order = read(folder / "work.json") or {}
-        base = hashlib.sha256(f"{socket.gethostname()}:{order.get('store')}".encode()).hexdigest()[:12]
-        asked = {**work, "actor": name, "base": base, "threads": max(int(cpus), 1)}
+        log, order = folder / "log.txt", read(folder / "work.json")
+        base = hashlib.sha256(f"{socket.gethostname()}:{order and order['store']}".encode()).hexdigest()[:12]
+        asked = {**work, "actor": name, "base": base, "order": order, "threads": max(int(cpus), 1)}
+        asked["log_size"] = log.stat().st_size if log.exists() else 0
         made = ray.remote(Shard).options(
             name=name, namespace=NAMESPACE, lifetime="detached", num_cpus=cpus, num_gpus=gpus, max_restarts=0
         )
@@ -116,7 +120,7 @@ class Driver:
 
         here = self.ray.get_runtime_context().get_node_id()
         return (
-            self.ray.remote(HomeActor)
+            self.ray.remote(Home)
             .options(
                 name=home_name(),
                 namespace=NAMESPACE,
@@ -125,6 +129,7 @@ class Driver:
                 num_cpus=0,
                 max_restarts=-1,
                 max_task_retries=3,
+                max_concurrency=4,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False),
             )
             .remote()
@@ -141,20 +146,20 @@ class Driver:
 
         del self.asks[handle]
         try:
-            seen: Ending = self.ray.get(answer)
+            seen: Seen = self.ray.get(answer)
         except OutOfMemoryError:
-            seen = ("ended", None, "oom", "Ray killed it: out of memory")
+            seen = Seen("ended", None, Cause.OOM, "Ray killed it: out of memory")
         except RayActorError as error:
             why = next((line for line in str(error).splitlines() if "cause" in line or "died" in line), "")
-            seen = ("ended", None, "lost", f"its node or its actor died: {why.strip()[:200]}".rstrip(": "))
+            seen = Seen("ended", None, Cause.LOST, f"its node or its actor died: {why.strip()[:200]}".rstrip(": "))
         except RayError:
             return  # asked again at the next look
-        if seen[0] == "ended":
+        if seen.state == "ended":
             self._end(handle, seen)
         else:
             self.seen[handle] = seen
 
-    def _end(self, handle: str, seen: Ending) -> None:
+    def _end(self, handle: str, seen: Seen) -> None:
         """Note it in the work's folder, for executors to come, and give the room in the cluster back."""
         self.seen[handle] = seen
         parsed = json.loads(handle)

@@ -26,8 +26,8 @@ from chessreg.scheduling.executors.slurm_jobs import (
     Handle,
     Unanswered,
     how_it_ended,
+    record_of,
     run,
-    shown_of,
     size,
     states,
 )
@@ -56,7 +56,7 @@ class SlurmExecutor:
                 )
         self.name = argument
         self._every = Profile().poll
-        self._asked = NEVER  # when Slurm was last asked how they stand
+        self._polled = NEVER  # when Slurm was last asked how they stand
         self._silent = False  # it did not answer when it was last asked
         self._seen: dict[str, Seen] = {}
         self._ended: dict[str, Seen] = {}
@@ -82,19 +82,19 @@ class SlurmExecutor:
                 found |= self._submit(batch)
         except Unanswered:
             pass  # their turn comes again
-        self._asked = NEVER
+        self._polled = NEVER
         return found
 
     def poll(self, handles: Collection[str]) -> dict[str, Seen]:
         now = time.monotonic()
         new = not self._silent and any(handle not in self._seen and handle not in self._ended for handle in handles)
-        if new or now - self._asked >= self._every:
+        if new or now - self._polled >= self._every:
             try:
                 self._look([handle for handle in dict.fromkeys(handles) if handle not in self._ended])
                 self._silent = False
             except Unanswered:
                 self._seen, self._silent = {}, True
-            self._asked = time.monotonic()
+            self._polled = time.monotonic()
         known = self._seen | self._ended
         return {handle: known[handle] for handle in handles if handle in known}
 
@@ -107,12 +107,12 @@ class SlurmExecutor:
         if first is None or insist:
             self._cancelled[handle] = now
             try:
-                shown = shown_of(parsed)
-                if shown is not None and shown.get("Command") == parsed.script:
+                record = record_of(parsed)
+                if record is not None and record.get("Command") == parsed.script:
                     run("scancel", *(["--signal=KILL", "--full"] if insist else []), parsed.job)
             except Unanswered:
                 self._cancelled.pop(handle)
-            self._asked = NEVER
+            self._polled = NEVER
 
     def logs(self, handle: str) -> Path | None:
         parsed = Handle.parsed(handle)

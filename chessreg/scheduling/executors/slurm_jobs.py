@@ -81,21 +81,21 @@ def states(jobs: set[str]) -> dict[str, tuple[str, str]]:
 
 def how_it_ended(handle: Handle, array_known: bool) -> Seen | None:
     """The end of a job by scontrol, which forgets after some minutes, else by sacct. None: it has not ended."""
-    shown = shown_of(handle)
-    if shown is None:
-        shown = accounted(handle.job)
-        if shown is None or shown["JobState"] not in ENDED:
+    record = record_of(handle)
+    if record is None:
+        record = accounted(handle.job)
+        if record is None or record["JobState"] not in ENDED:
             if array_known and not handle.has_begun():  # Slurm drops elements that never began, and keeps the rest
                 return Seen("ended", None, Cause.KILLED, "cancelled in Slurm before it began")
             return Seen("ended", None, Cause.LOST, "Slurm does not know it any more")
-    elif shown.get("Command") != handle.script:
+    elif record.get("Command") != handle.script:
         return Seen("ended", None, Cause.LOST, "its number in Slurm is another job's now")
-    if shown["JobState"] not in ENDED:
+    if record["JobState"] not in ENDED:
         return None
-    return told(shown["JobState"], shown.get("ExitCode", "0:0"), shown.get("Reason", ""))
+    return seen_of(record["JobState"], record.get("ExitCode", "0:0"), record.get("Reason", ""))
 
 
-def shown_of(handle: Handle) -> dict[str, str] | None:
+def record_of(handle: Handle) -> dict[str, str] | None:
     done = run("scontrol", "show", "job", "--oneliner", handle.job)
     if done.returncode:
         if unknown(done):
@@ -110,7 +110,7 @@ def unknown(done: subprocess.CompletedProcess[str]) -> bool:
     return "invalid job id" in said or bool(re.search(r"^job \S+ not found", said, re.MULTILINE))
 
 
-def told(state: str, code: str, reason: str) -> Seen:
+def seen_of(state: str, code: str, reason: str) -> Seen:
     """The end of a job in words. `code` is `exit:signal`; what a shell says of a signal, 128 + N, is the signal N."""
     status, _, number = code.partition(":")
     left, by = int(status or 0), int(number or 0)

@@ -266,6 +266,17 @@ def test_games_that_the_probe_was_fitted_on_are_refused(edited):
     assert by_unit
 
 
+def test_the_part_that_was_edited_is_recorded_and_not_the_one_that_the_probe_read(edited, world_session):
+    spec, _ = edited(seed=7)
+    with world_session.database.read() as sql:
+        runs = sql.scalars(select(tables.Run).where(tables.Run.kind == "edit")).all()
+        (run,) = (run for run in runs if run.spec["seed"] == 7)
+        read = sql.scalars(select(tables.RunInput).where(tables.RunInput.run_id == run.id)).all()
+    recipes = {row.name: row.recipe for row in read}
+    assert recipes["dataset"] == spec.dataset
+    assert recipes["trained_on"] == world_session.inputs.reference("dataset", "sample:fit")
+
+
 def test_readings_before_and_after_are_the_probe_s_logits(edited, world_session, tmp_path):
     import torch
 

@@ -186,6 +186,7 @@ def test_a_try_writes_no_more_than_it_may(model, pgn):
 
 def test_under_a_time_limit_model_and_engines_share_no_core(monkeypatch, stockfish):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr("os.cpu_count", lambda: 32)
     for threads, reserved in ((0, 1), (3, 3), (20, 7)):
         cores = Cores(PlayHow(threads=threads), "cpu", timed=True, engines=True)
         assert cores.reserved == reserved
@@ -277,6 +278,7 @@ def test_a_preset_on_the_command_line_fills_what_is_not_given(session, tmp_path)
 @pytest.mark.parametrize(("threads", "engines", "usual"), [(0, True, 7), (0, False, 8), (3, True, 3)])
 def test_a_core_is_left_to_engines_and_more_while_they_are_slower(monkeypatch, threads: int, engines: bool, usual: int):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr("os.cpu_count", lambda: 32)
     monkeypatch.delenv("OMP_NUM_THREADS")
     cores = Cores(PlayHow(threads=threads), "cpu", timed=False, engines=engines)
     assert torch.get_num_threads() == usual

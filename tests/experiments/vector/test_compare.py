@@ -38,7 +38,7 @@ def test_vectors_whose_files_are_elsewhere_are_left_out(world_session, monkeypat
     inputs, exists = world_session.inputs, world_session.store.exists
     rows = {name: vector_rows(inputs, recipe(world_session, name))[1].artefact for name in ("skill", "random-22")}
     monkeypatch.setattr(world_session.store, "exists", lambda digest: digest != gone and exists(digest))
-    monkeypatch.setattr(transfer, "places_of", lambda database, item: iter(()))
+    monkeypatch.setattr(transfer, "places_of", lambda database, item, refused: iter(()))
     gone = rows["random-22"]
     found = vectors.cosines(inputs, recipe(world_session, "skill"), 1)
     assert "random-23" in {entry["name"] for entry in found}

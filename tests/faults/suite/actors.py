@@ -2,12 +2,13 @@
 
 An actor is a fork of this process, which has imported everything and holds no connection: a real process with a pid and
 a life of its own, for a fiftieth of the price of a fresh interpreter. Its moments are counted: whenever it opens a file
-for writing, makes a folder, renames or removes something, and before each SQL statement and commit. A fault strikes at
-the n-th.
+for writing, makes a folder, renames, removes or syncs something, and before each SQL statement and commit. A fault
+strikes at the n-th.
 """
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import resource
@@ -17,22 +18,33 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from disk import Disk
 
 EVENTS = frozenset(("os.rename", "os.remove", "os.mkdir", "os.truncate", "subprocess.Popen"))
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-SECONDS = 60.0  # what takes longer hangs
+ERRORS = ("EIO", "ENOSPC")
+FILE = "file"  # a moment of a file, at which a call can fail
+SECONDS = 120.0  # what takes longer hangs
 UNHEARD = 120  # how Python ends when all went well but its last words found no room
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What strikes, at which moment; a full disk lasts `spell` moments (0: to the end)."""
+    """What strikes, at which moment: SIGTERM, SIGKILL, SIGSTOP, full (a disk without room), torn (a disk that holds
+    other bytes than it took), EIO or ENOSPC (of one call, or of `spell` in turn), clock (steps by `spell` seconds).
 
-    what: Literal["SIGTERM", "SIGKILL", "full", "torn"]
+    A full disk lasts `spell` moments (0: to the end), and takes `room` bytes of a file.
+    """
+
+    what: str
     moment: int
     spell: int = 0
+    room: int = 0
 
 
 class Moments:
@@ -65,10 +77,10 @@ def arm(fault: Fault | None, moments: Moments) -> None:
 
     from store import artefacts
 
-    count, lying, me = 0, False, os.getpid()
+    count, lying, failing, me = 0, False, 0, os.getpid()
 
-    def tick(*_: Any) -> None:
-        nonlocal count, lying
+    def tick(*about: Any) -> None:
+        nonlocal count, lying, failing
         if os.getpid() != me:  # a fork of ours has a fault of its own, or none
             return
         count += 1
@@ -79,14 +91,30 @@ def arm(fault: Fault | None, moments: Moments) -> None:
             if fault.what == "torn":
                 lying = True
                 return
-            moments.struck = os.getpid()
-            if fault.what == "full":
-                limit(0)
+            if fault.what in ERRORS:
+                failing = fault.spell or 1
             else:
+                moments.struck = os.getpid()
+            if fault.what == "full":
+                limit(fault.room)
+            elif fault.what == "clock":
+                step_clock(fault.spell)
+            elif fault.what not in ERRORS:
                 os.kill(os.getpid(), getattr(signal, fault.what))
         elif fault.what == "full" and fault.spell and count == fault.moment + fault.spell:
             limit(resource.RLIM_INFINITY)
+        if failing and about == (FILE,):
+            failing, moments.struck = failing - 1, os.getpid()
+            number = getattr(errno, fault.what)
+            raise OSError(number, os.strerror(number))
 
+    fsync_one = os.fsync
+
+    def fsync(handle: int) -> None:
+        tick(FILE)
+        fsync_one(handle)
+
+    os.fsync = fsync  # type: ignore[assignment]
     synced = artefacts.fsync_tree
 
     def fsync_tree(folder: Path) -> None:
@@ -102,7 +130,7 @@ def arm(fault: Fault | None, moments: Moments) -> None:
 
     def heard(name: str, about: Any) -> None:
         if name in EVENTS or (name == "open" and isinstance(about[2], int) and about[2] & WRITING):
-            tick()
+            tick(FILE)
 
     sys.addaudithook(heard)
     event.listen(Engine, "before_cursor_execute", tick)
@@ -112,6 +140,22 @@ def arm(fault: Fault | None, moments: Moments) -> None:
 def limit(size: int) -> None:
     """No file of this process can be written past this size: a disk without room. Python ignores SIGXFSZ."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+def step_clock(seconds: int) -> None:
+    """The clock of this process is set."""
+    from chessreg.registry.tables import types
+
+    now, nanoseconds = time.time, time.time_ns
+    time.time = lambda: now() + seconds
+    time.time_ns = lambda: nanoseconds() + seconds * 10**9
+
+    class Stepped(datetime):
+        @classmethod
+        def now(cls, zone: Any = None) -> Stepped:
+            return super().now(zone) + timedelta(seconds=seconds)
+
+    types.datetime = Stepped  # type: ignore[misc]
 
 
 class Actor:
@@ -140,6 +184,19 @@ class Actor:
         assert self.code is not None
         return self.code
 
+    def wait_for_stop(self) -> bool:
+        """Wait until its fault has stopped it; False when it ended before."""
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline and not self.ended():
+            pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)
+            if pid and os.WIFSTOPPED(status):
+                return True
+            if pid:
+                self.code = os.waitstatus_to_exitcode(status)
+                return False
+            time.sleep(0.002)
+        return False
+
     def wait_for(self, moment: int) -> bool:
         """Wait until so many moments have passed; False when it ended before."""
         while self.moments.passed < moment:
@@ -150,11 +207,16 @@ class Actor:
 
 
 def act(
-    work: Callable[[], int | None], said: Path, fault: Fault | None = None, moments: Moments | None = None
+    work: Callable[[], int | None],
+    said: Path,
+    fault: Fault | None = None,
+    moments: Moments | None = None,
+    disk: Disk | None = None,
 ) -> Actor:
     """Fork a process that does this; what it says is appended to the file `said`. The caller holds no connection.
 
-    With `moments` given its own moments are not counted: they are those of a child that it will have.
+    With `moments` given its own moments are not counted: they are those of a child that it will have. A `disk` is told
+    what it syncs.
     """
     counted = moments is None
     moments = moments or Moments()
@@ -163,7 +225,7 @@ def act(
         return Actor(pid, moments)
     code = 1
     try:
-        code = _be(work, said, fault, moments if counted else None)
+        code = _be(work, said, fault, moments if counted else None, disk)
     except BaseException:
         limit(resource.RLIM_INFINITY)  # so that what it died of can be read
         traceback.print_exc()
@@ -171,11 +233,15 @@ def act(
         leave(code)
 
 
-def _be(work: Callable[[], int | None], said: Path, fault: Fault | None, moments: Moments | None) -> int:
+def _be(
+    work: Callable[[], int | None], said: Path, fault: Fault | None, moments: Moments | None, disk: Disk | None
+) -> int:
     os.setsid()
     talk_to(said)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.default_int_handler)
+    if disk is not None:
+        disk.watch()
     if moments is not None:
         arm(fault, moments)
     try:

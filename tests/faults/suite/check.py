@@ -1,4 +1,6 @@
-"""What is wrong after a fault: results lost, doubled, orphaned, in a wrong state. Everything is known beforehand."""
+"""What is wrong after a fault: results lost, doubled, orphaned, overlapping, in a wrong state, unreadable.
+
+Everything is known beforehand."""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from sqlalchemy.orm import Session as SqlSession
 
 from chessreg import doctor as health
 from chessreg.registry import tables
-from chessreg.registry.process import boot_id, pid_start
+from chessreg.registry.machine import boot_id, pid_start
 from chessreg.registry.tables import AttemptState, Cause, JobState
 from chessreg.scheduling import queue, worker
 from chessreg.scheduling.worker import share
@@ -23,8 +25,9 @@ from store.fragments import ingested, pending
 
 if TYPE_CHECKING:
     from rounds import Round
+    from subjects import Subject
 
-COUNTED = ("lost", "doubled", "orphaned", "wrong")
+COUNTED = ("lost", "doubled", "orphaned", "overlapping", "wrong", "unreadable")
 KILLED = {("killed", "killed"), ("lost", "killed"), ("finished", "finished")}
 FAILED = {("failed", "failed"), ("finished", "finished")}
 ENDS = {  # what became of an attempt that was hurt: state and cause
@@ -34,6 +37,8 @@ ENDS = {  # what became of an attempt that was hurt: state and cause
     "killed": KILLED | FAILED,  # the database
     "write": FAILED,
     "back": KILLED,
+    "cut": KILLED,
+    "error": KILLED | FAILED,
 }
 
 
@@ -55,28 +60,27 @@ class Counts:
 
 def meanwhile(this: Round) -> None:
     """What must hold at any moment, also between a fault and its mending: what is to be seen is whole and true."""
-    with this.home.open() as session:
-        whole_artefacts(this, session.store)
-        with session.database.read() as sql:
-            run = sql.get(tables.Run, this_run(this, session))
-            if run is None:
-                return
-            done = units(sql, run.id)
-            if run.completed_at and set(done) != set(range(run.units)):
-                this.counts.wrong("the run is called complete, and units are missing")
-            rows(this, sql, run.id, set(done))
-            for job in queue.mine(sql, session.store, JobState.ENDED):
-                mine = share(run.units - 1, run.units, job.shard, job.shards)
-                if job.run_id == run.id and job.cause is Cause.FINISHED and not set(mine) <= set(done):
-                    this.counts.wrong("a job is called finished, and units of it are missing")
+    readable(this)
+    with this.home.open() as session, session.database.read() as sql:
+        run = sql.get(tables.Run, this_run(this, session))
+        if run is None:
+            return
+        done = units(sql, run.id)
+        if run.completed_at and set(done) != set(range(run.units)):
+            this.counts.wrong("the run is called complete, and units are missing")
+        rows(this, sql, run.id, set(done))
+        for job in queue.mine(sql, session.store, JobState.ENDED):
+            mine = share(run.units - 1, run.units, job.shard, job.shards)
+            if job.run_id == run.id and job.cause is Cause.FINISHED and not set(mine) <= set(done):
+                this.counts.wrong("a job is called finished, and units of it are missing")
 
 
 def at_the_end(this: Round) -> None:
     """What must hold when everything was mended: each result there once, everything said about it true."""
     this.counts.add("orphaned", "processes that nobody looks after", strays(this))
     with this.home.open() as session:
+        readable(this)
         store, run_id = session.store, this_run(this, session)
-        whole_artefacts(this, store)
         with session.database.read() as sql:
             run = sql.get(tables.Run, run_id)
             every = set(range(this.count + 1))
@@ -168,7 +172,83 @@ def whole_artefacts(this: Round, store: Store) -> None:
             store.verify(folder.name)
             this.home.intact.add(folder.name)
         except StoreError as error:
-            this.counts.wrong(f"to be seen, and not whole: {error.message}")
+            this.counts.add("unreadable", f"to be seen, and not whole: {error.message}")
+
+
+def readable(this: Round) -> None:
+    """What is to be seen is whole, and what the registry says is here is here; what waits can be read; what was taken
+    out of the queue is in the registry."""
+    from store.arrays import Group
+
+    with this.home.open() as session:
+        store = session.store
+        whole_artefacts(this, store)
+        for path in store.arrays.iterdir():
+            try:
+                Group(path).verify()
+            except StoreError as error:
+                this.counts.add("unreadable", error.message)
+        for fragment in pending(store):
+            try:
+                fragment.header()
+            except StoreError as error:
+                this.counts.add("unreadable", error.message)
+        with session.database.read() as sql:
+            for group in sql.scalars(select(tables.ActivationCache)):
+                path = store.root / group.path
+                try:
+                    if this.subject != "pull" and Group(path).digest != group.digest:
+                        this.counts.add("unreadable", f"{path.name} is not what the registry says")
+                except StoreError as error:
+                    this.counts.add("lost", error.message)
+                done = units(sql, group.run_id)
+                apart = sum(unit not in done for unit in range(group.start, group.stop))
+                this.counts.add("wrong", f"units of {path.name} are not said to be done", apart)
+            location = tables.ArtefactLocation
+            here = sql.execute(
+                select(location.digest, location.uri).where(location.uri.startswith(str(store.root), autoescape=True))
+            )
+            for digest, uri in here:
+                if "/artefacts/" in uri and not store.exists(digest):
+                    this.counts.add("lost", f"bytes of {digest[:12]}, which the registry says are here")
+            taken = set(sql.scalars(select(tables.FragmentRecord.name)))
+        unknown = {fragment.name for fragment in ingested(store)} - taken
+        if this.what != "back":
+            this.counts.add("lost", "fragments out of the queue that the registry does not know", len(unknown))
+
+
+def as_if_nothing_had_been(this: Round, subject: Subject) -> None:
+    """Rows and bytes are those of a home in which nothing struck; attempts have ended; nothing is left to mend."""
+    from subjects import facts
+
+    with this.home.open() as session:
+        readable(this)
+        with session.database.read() as sql:
+            spans = Counter(
+                (span.run_id, unit) for span in sql.query(tables.UnitRange) for unit in range(span.start, span.stop)
+            )
+            this.counts.add("overlapping", "units in two ranges", sum(spans.values()) - len(spans))
+            caches = sql.query(tables.ActivationCache).all()
+            held = Counter((group.run_id, unit) for group in caches for unit in range(group.start, group.stop))
+            this.counts.add("overlapping", "units in two groups", sum(held.values()) - len(held))
+            conflicts = sql.query(tables.Conflict).count()
+            this.counts.add("doubled", "conflicts of rows that cannot differ", max(conflicts - subject.conflicts, 0))
+            this.counts.add("lost", "conflicts that must be listed", max(subject.conflicts - conflicts, 0))
+            for attempt in sql.query(tables.Attempt):
+                if attempt.state is AttemptState.RUNNING:
+                    this.counts.wrong("an attempt is said to run")
+        for finding in health.findings(session.database, session.store, this.home.url, digests=True):
+            this.counts.wrong(f"doctor finds: {finding.detail}")
+    try:
+        found = facts(this.home)
+    except StoreError as error:
+        this.counts.add("unreadable", error.message)
+        return
+    for name, rows_here in found.items():
+        wanted, here = Counter(this.expected[name]), Counter(rows_here)
+        missing, more = list((wanted - here).elements()), list((here - wanted).elements())
+        this.counts.add("lost", f"of {name}: {str(missing)[:300]}", len(missing))
+        this.counts.add("orphaned", f"of {name}: {str(more)[:300]}", len(more))
 
 
 def attempts(this: Round, sql: SqlSession, run_id: Any) -> None:

@@ -31,8 +31,14 @@ class Home:
     folder: Path
     url: str
     server: Server | None = None
+    session: Session | None = None  # that is open now
     rounds: int = 0  # played here
     intact: set[str] = field(default_factory=set)  # artefacts that have been verified here
+
+    @property
+    def file(self) -> Path | None:
+        """The registry's file; None: it is on a server."""
+        return None if self.server else self.folder / "registry.db"
 
     @property
     def said(self) -> Path:
@@ -40,9 +46,16 @@ class Home:
 
     @contextmanager
     def open(self) -> Iterator[Session]:
-        """The registry and the store, open in this process; closed before anybody is forked."""
-        with open_session(self.url, self.folder / "store") as session:
-            yield session
+        """The registry and the store, open in this process; closed before anybody is forked. Inside another `open` of
+        the same home: what that one opened."""
+        if self.session is not None:
+            yield self.session
+            return
+        with open_session(self.url, self.folder / "store") as self.session:
+            try:
+                yield self.session
+            finally:
+                self.session = None
 
     def save(self) -> None:
         """Make a backup of the registry as it is now."""
@@ -84,10 +97,10 @@ class Server:
     def url(self, database: str) -> str:
         return str(self.server.get_uri(database=database, driver="psycopg"))
 
-    def registry(self) -> str:
-        """The URL of a new registry."""
+    def registry(self, like: str) -> str:
+        """The URL of a new registry, a copy of that database."""
         self._databases += 1
-        self.copy("template", f"home{self._databases}")
+        self.copy(like, f"home{self._databases}")
         return self.url(f"home{self._databases}")
 
     def copy(self, database: str, name: str) -> None:
@@ -162,17 +175,28 @@ class World:
         self.server = Server(self.root / "postgresql") if "postgresql" in backends else None
 
     def home(self, backend: str) -> Home:
+        """An empty one."""
+        home = self._made(backend, None)
+        with home.open():
+            pass
+        return home
+
+    def copy(self, of: Home) -> Home:
+        """One with all that another has; nobody may be at work there. What its rows say lies elsewhere is not there:
+        bytes that a copy lost are nowhere to be fetched from."""
+        home = self._made(of.backend, of)
+        shutil.rmtree(home.folder)
+        shutil.copytree(of.folder, home.folder)
+        return home
+
+    def _made(self, backend: str, of: Home | None) -> Home:
         self._homes += 1
         folder = self.root / f"home{self._homes}"
         folder.mkdir()
         if backend == "postgresql":
             assert self.server
-            home = Home(backend, folder, self.server.registry(), self.server)
-        else:
-            home = Home(backend, folder, f"sqlite:///{folder / 'registry.db'}")
-        with home.open():
-            pass
-        return home
+            return Home(backend, folder, self.server.registry(of.database if of else "template"), self.server)
+        return Home(backend, folder, f"sqlite:///{folder / 'registry.db'}")
 
     def remove(self, home: Home) -> None:
         shutil.rmtree(home.folder, ignore_errors=True)

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from homes import Home
 
-from chessreg.registry import engines
-from store import artefacts
+from chessreg.experiments import cache
+from chessreg.registry import engines, sqlite
+from chessreg.runs import ingest, trust
+from chessreg.runs.task import Task, plain
+from chessreg.scheduling import launch
+from store import artefacts, places
+from store.arrays import Group
 from store.errors import CorruptError
 from store.files import fsync_path, write_synced
 
@@ -65,8 +72,102 @@ def publish(store: Any, folder: Path, expect: str | None = None) -> artefacts.Ar
     return artefacts.describe(store, digest)
 
 
+def no_fsync(home: Home) -> None:
+    """Nothing is forced to the disk."""
+
+    class Unsynced:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(os, name)
+
+        def fsync(self, handle: int) -> None:
+            pass
+
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in ("store", "chessreg") and getattr(module, "os", None) is os:
+            module.os = Unsynced()  # type: ignore[attr-defined]
+
+
+def synchronous_off(home: Home) -> None:
+    """SQLite does not flush its commits."""
+    sqlite.synchronous = lambda: "OFF"
+
+
+def false_digest(home: Home) -> None:
+    """The registry is told another digest of a group of activations than its own."""
+    real = Task.record
+    if real.__module__ == __name__:
+        return
+
+    def record(self: Any, table: str, *, of_unit: int | None = None, **columns: Any) -> None:
+        if table == "activation_cache":
+            columns["digest"] = columns["digest"][::-1]
+        real(self, table, of_unit=of_unit, **columns)
+
+    Task.record = record  # type: ignore[method-assign]
+
+
+def conflicts_swallowed(home: Home) -> None:
+    """Rows that differ from those that are there are dropped in silence."""
+    ingest.compare = lambda *_: None
+
+
+def group_before_units(home: Home) -> None:
+    """The row of a group goes out at once, and its units one by one."""
+
+    def record_group(task: Any, path: Path, points: list[str], checkpoint: Any, low: int, high: int) -> None:
+        group = Group(path)
+        row = {
+            "run_id": task.run_id, "start": low, "stop": high, "checkpoint_id": checkpoint.id, "hook_points": points,
+            "path": str(path.relative_to(task.store.root)), "digest": group.digest, "rows": group.rows,
+            "d_model": checkpoint.d_model, "dtype": task.spec.dtype,
+            "bytes": group.rows * checkpoint.d_model * len(points) * 2,
+        }  # fmt: skip
+        task._writer.add("activation_cache", plain(row))
+        task.emit("metric_point", low, name="rows", step=0, value=float(group.rows))
+        for unit in range(low, high):
+            task.flush()
+            task.done(unit)
+
+    cache.record_group = record_group
+    cache.take_up = lambda *_: set()
+
+
+def no_path_check(home: Home) -> None:
+    """A manifest of another store is believed."""
+
+    def read(self: Any, key: str) -> Any:
+        yield (self.store.root / key).read_bytes()
+
+    artefacts.safe_path = str
+    places.Folder._read = read  # type: ignore[method-assign]
+
+
+def kind_from_store(home: Home) -> None:
+    """The file of a kind is loaded wherever a registry says it is."""
+    trust.check = lambda path: (path, path.read_bytes())
+
+
+def queue_check_before(home: Home) -> None:
+    """Whether a spec is queued is asked before the transaction that queues it."""
+    launch.status_now = lambda session, planned: planned.status
+
+
+def log_of_old_library(home: Home) -> None:
+    """An old library writes a write-ahead log too."""
+    sqlite.takes_log = lambda network: not network
+
+
 PLANTS: dict[str, Callable[[Home], None]] = {
     "no unique key": no_unique_key,
     "deferred BEGIN": deferred_begin,
     "rename before verify": rename_before_verify,
+    "no fsync": no_fsync,
+    "synchronous=OFF": synchronous_off,
+    "false digest of a group": false_digest,
+    "conflicts swallowed": conflicts_swallowed,
+    "group before its units": group_before_units,
+    "no path check": no_path_check,
+    "kind loaded from a store": kind_from_store,
+    "queue check before its transaction": queue_check_before,
+    "log of an old library": log_of_old_library,
 }

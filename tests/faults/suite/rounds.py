@@ -12,10 +12,13 @@ from typing import Any
 from uuid import UUID
 
 import ledger
+import others
 from actors import UNHEARD, Actor, Fault, Moments, act
-from check import Counts, at_the_end, meanwhile
+from check import Counts, as_if_nothing_had_been, at_the_end, meanwhile, readable
+from disk import Disk
 from homes import Home
 from sqlalchemy import select
+from subjects import SUBJECTS
 from supervised import NOT_BEGUN, supervise
 
 from chessreg import doctor as health
@@ -29,9 +32,11 @@ from chessreg.runs.ingest import ingest, take_in_waiting
 from chessreg.runs.kind import kind
 from chessreg.runs.resolve import resolve
 from chessreg.scheduling import queue
-from chessreg.scheduling.launch import Order, enqueue, plan
+from chessreg.scheduling.launch import Order
+from chessreg.scheduling.launch import launch as launch_orders
 
 SOURCE = f"{Path(ledger.__file__).resolve()}:Ledger"
+HARMLESS = ("SIGSTOP", "stepped")
 TRIES = 6  # how often a user says `retry` before giving up
 
 
@@ -42,11 +47,16 @@ class Round:
     number: int
     seed: int
     cause: str
+    subject: str
     home: Home
+    expected: dict[str, list[str]] = field(default_factory=dict)  # what the home of a subject has when nothing strikes
+    moments: int = 0  # that a subject's work has then
     counts: Counts = field(default_factory=Counts)
     struck: bool = False
     hurt: set[int] = field(default_factory=set)  # pids whose attempts may have ended badly
     recovery: Any = None  # when recovery began
+    stopped_for: float = 0.2  # seconds that SIGSTOP lasts
+    spoiled: bool = False  # the home is of no more use
 
     def __post_init__(self) -> None:
         self.random = generator("faults", self.seed, self.number)
@@ -54,6 +64,7 @@ class Round:
         self.count = int(self.random.integers(3, 8))
         self.spec = self.kind.spec(seed=self.seed * 1_000_000 + self.number, count=self.count)
         self.what = self.cause.split()[-1]
+        self.disk: Disk | None = None
 
     @property
     def run_id(self) -> UUID:
@@ -62,12 +73,21 @@ class Round:
 
     def fault(self, moments: int) -> Fault:
         """A fault at one of the first so many moments."""
-        what: Any = {"full": "full", "write": "torn", "back": "SIGTERM"}.get(self.what, self.what)
+        moment = int(self.random.integers(1, moments + 1))
         spell = int(self.random.integers(1, moments)) if self.random.random() < 0.5 else 0
-        return Fault(what, int(self.random.integers(1, moments + 1)), spell)
+        what = {"full": "full", "write": "torn", "back": "SIGTERM", "cut": "SIGKILL", "stepped": "clock"}.get(
+            self.what, self.what
+        )
+        if self.what == "full":
+            return Fault(what, moment, spell, int(self.random.choice([0, 0, 500, 5000])))
+        if self.what == "error":
+            return Fault(str(self.random.choice(["EIO", "ENOSPC"])), moment, spell and int(self.random.integers(1, 4)))
+        if self.what == "stepped":
+            return Fault(what, moment, int(self.random.choice([-400 * 86400, -3600, -5, 5, 3600, 400 * 86400])))
+        return Fault(what, moment, spell)
 
     def act(self, work: Callable[[], int | None], fault: Fault | None = None, moments: Moments | None = None) -> Actor:
-        return act(work, self.home.said, fault, moments)
+        return act(work, self.home.said, fault, moments, self.disk)
 
     def unhurt(self, what: str, actor: Actor, allowed: tuple[int, ...] = (0,)) -> None:
         """Wait for an actor that no fault strikes: it must come to a good end."""
@@ -82,12 +102,18 @@ class Round:
             self.unhurt(what, actor)
             return
         self.struck = True
+        if self.what in HARMLESS:
+            self.unhurt(what, actor)
+            return
         self.hurt.add(actor.moments.struck)
         if self.what == "SIGKILL" and code != -signal.SIGKILL:
             self.counts.wrong(f"{what} ended with {code} after SIGKILL")
 
     def _wait(self, what: str, actor: Actor) -> int | None:
         try:
+            if self.what == "SIGSTOP" and actor.wait_for_stop():
+                time.sleep(self.stopped_for)
+                os.kill(actor.pid, signal.SIGCONT)
             return actor.wait()
         except TimeoutError as error:
             self.counts.wrong(f"{what}: {error}")
@@ -97,7 +123,7 @@ class Round:
 def play(this: Round) -> None:
     """Play a round; what is wrong is in its counts afterwards."""
     task.FLUSH_SECONDS = float(this.random.choice([0.0, 0.01, 2.0]))  # each unit a fragment, or some together, or all
-    PLAYS[this.cause](this)
+    PLAYS.get(this.cause, subject)(this)
 
 
 # -- what is done while the fault strikes -------------------------------------------------------------------------
@@ -105,8 +131,47 @@ def play(this: Round) -> None:
 
 def run(this: Round) -> None:
     """A run in the foreground is struck."""
-    this.ended("run", this.act(lambda: run_it(this), this.fault(150)))
+    this.ended("run", this.act(lambda: run_it(this), this.fault(190)))
     again(this)
+
+
+def power_cut(this: Round) -> None:
+    """The power is cut under a run, or after it has said that it is complete: what was not synced may be gone."""
+    this.disk = Disk(this.home.folder / "synced", [this.home.folder / "store"], this.home.file)
+    this.ended("run", this.act(lambda: run_it(this), this.fault(230)))
+    this.disk.cut(this.random)
+    this.struck, this.disk = True, None
+    again(this)
+
+
+def two_runs(this: Round) -> None:
+    """A run is stopped, and another of the same spec goes on in its place; then the first wakes up."""
+    actor = this.act(lambda: run_it(this), this.fault(190))
+    if stopped := actor.wait_for_stop():
+        other = this.act(lambda: run_it(this))
+        time.sleep(this.stopped_for)
+        os.kill(actor.pid, signal.SIGCONT)
+        this.unhurt("the other run", other, (0, 1) if this.stopped_for > 25 else (0,))
+        this.struck = True
+    this.unhurt("the run that was stopped" if stopped else "run", actor)
+    again(this)
+
+
+def subject(this: Round) -> None:
+    """A subject's work is struck, and begun again."""
+    it = SUBJECTS[this.subject]
+    it.prepare(this.home)
+    if this.what == "cut":
+        folders = [this.home.folder / name for name in ("store", *it.folders) if (this.home.folder / name).exists()]
+        this.disk = Disk(this.home.folder / "synced", folders, this.home.file)
+    this.ended(it.name, this.act(lambda: it.work(this.home), this.fault(this.moments)))
+    if this.disk is not None:
+        this.disk.cut(this.random)
+        this.struck, this.disk = True, None
+    readable(this)
+    this.recovery = utc_now()
+    and_again(this, lambda: it.work(this.home))
+    as_if_nothing_had_been(this, it)
 
 
 def run_it(this: Round, pause: float = 0.0) -> int:
@@ -260,7 +325,22 @@ PLAYS: dict[str, Callable[[Round], None]] = {
     "disk full": full,
     "torn write": torn,
     "registry put back": put_back,
+    "run power cut": power_cut,
+    "run I/O error": run,
+    "run clock stepped": run,
+    "run SIGSTOP": run,
+    "two runs SIGSTOP": two_runs,
+    "two launches": others.two_launches,
+    "hostile place": others.hostile_place,
+    "hostile registry": others.hostile_registry,
+    "old library": others.old_library,
 }
+LEDGER = "ledger"
+OTHER_KINDS = {"hostile place": "pull", "hostile registry": "merge"}
+QUICK = (LEDGER, "cache", "merge", "pull")  # what takes little time
+OF_SUBJECTS = ("SIGTERM", "SIGKILL", "power cut", "disk full", "I/O error", "clock stepped", "SIGSTOP")
+CELLS = [(cause, OTHER_KINDS.get(cause, LEDGER)) for cause in PLAYS]
+CELLS += [(cause, name) for cause in OF_SUBJECTS for name in SUBJECTS]
 
 
 # -- what a user does then ----------------------------------------------------------------------------------------
@@ -270,12 +350,23 @@ def again(this: Round) -> None:
     """`run` again, with `recover` and `doctor --fix` before or after."""
     meanwhile(this)
     this.recovery = utc_now()
-    if first := this.random.random() < 0.5:
-        this.unhurt("recover and doctor", this.act(lambda: mend(this.home)))
-    this.unhurt("run again", this.act(lambda: run_it(this)))
-    if not first:
-        this.unhurt("recover and doctor", this.act(lambda: mend(this.home)))
+    and_again(this, lambda: run_it(this))
     at_the_end(this)
+
+
+def and_again(this: Round, work: Callable[[], int | None]) -> None:
+    """The work once more, `recover` and `doctor --fix` before or after it."""
+    doctor_first = this.random.random() < 0.5
+
+    def both() -> int | None:
+        if doctor_first:
+            mend(this.home)
+        code = work()
+        if not doctor_first:
+            mend(this.home)
+        return code
+
+    this.unhurt("once more, and doctor", this.act(both))
 
 
 def mend(home: Home) -> None:
@@ -292,7 +383,7 @@ def launch(this: Round, pause: float = 0.0) -> int:
     with this.home.open() as session:
         how = this.kind.how(device="cpu", threads=1, pause=pause)
         order = Order(this.kind, this.spec, how, shards=shards)
-        enqueue(plan([order], session.database, session.store), session.database, session.store, this.home.folder)
+        launch_orders([order], session.database, session.store, this.home.folder)
     return shards
 
 

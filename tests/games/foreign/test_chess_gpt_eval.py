@@ -11,9 +11,8 @@ import chess
 import pytest
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.games.foreign import ForeignGame, Rejected, chess_gpt_eval, find_format
-from chessreg.games.foreign.file import read_games
-from chessreg.games.foreign.players import UNKNOWN, limit_of
+from chessreg.games.foreign import ForeignGame, Rejected, chess_gpt_eval, find_format, read_games
+from chessreg.games.foreign.game import UNKNOWN, limit_of
 from chessreg.noise import generator
 
 MATE = "1. e4 e5\n2. Bc4 Nc6\n3. Qh5 Nf6\n4. Qxf7#"

@@ -9,7 +9,7 @@ from chessreg.runs.spec import Ref, Spec
 
 
 class SentSpec(Spec):
-    file: Annotated[str, Ref("book")] = Field(description="what is read")
+    file: Annotated[str, Ref("results")] = Field(description="what is read")
     count: int = 4
 
 

@@ -12,11 +12,10 @@ import pytest
 
 from chessreg.errors import BadInputError
 from chessreg.registry.identity import new_id
-from chessreg.registry.process import pid_start
+from chessreg.registry.machine import pid_start
 from chessreg.registry.tables import Cause
 from chessreg.scheduling.executors import Needs, Work
-from chessreg.scheduling.executors.gpus import Gpu
-from chessreg.scheduling.executors.local import LocalExecutor, Slots
+from chessreg.scheduling.executors.local import Gpu, LocalExecutor, Slots, read_gpus
 
 from .conformance import Conformance
 
@@ -42,6 +41,14 @@ def test_one_work_a_gpu_the_freest_first():
     assert [place(slots, Needs("auto"), TWO, name) for name in "abc"] == [1, 0, None]
     slots.give_back("a")
     assert place(slots, Needs("auto"), TWO, "c") == 1
+
+
+def test_the_gpus_of_this_machine_are_those_that_tell_their_memory(tmp_path, monkeypatch):
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho '0, A100, 40960, 1024, 50'\necho '1, GB10, [N/A], [N/A], 0'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert read_gpus() == [Gpu(0, 40.0, 39.0)]
 
 
 def test_a_gpu_that_others_use_is_not_free():
@@ -106,7 +113,7 @@ print('child', child.pid, flush=True); time.sleep(600)"""
 
 def test_a_number_used_again_is_not_taken_for_the_work(tmp_path):
     mine = {"pid": os.getpid(), "started": 1.0, "log": "x", "gpu": None, "threads": 1, "shared": False}
-    from chessreg.registry.process import boot_id
+    from chessreg.registry.machine import boot_id
 
     handle = json.dumps({**mine, "boot": boot_id()})
     executor = LocalExecutor(read=list)

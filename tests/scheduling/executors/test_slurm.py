@@ -17,7 +17,7 @@ from chessreg.registry.identity import new_id
 from chessreg.registry.tables import AttemptState, Cause
 from chessreg.scheduling.executors import Needs, Seen, Work
 from chessreg.scheduling.executors.slurm import SlurmExecutor
-from chessreg.scheduling.executors.slurm_jobs import ENDED, told
+from chessreg.scheduling.executors.slurm_jobs import ENDED, seen_of
 from chessreg.scheduling.executors.slurm_script import Profile, profile, script
 
 from .conformance import Conformance
@@ -146,7 +146,8 @@ def test_a_gpu_is_asked_for_unless_the_work_wants_none(tmp_path):
     ],
 )
 def test_every_end_has_its_cause(state, code, cause, exit_code, said):
-    assert told(state, code, "why" if state == "NODE_FAIL" else "NonZeroExitCode") == ("ended", exit_code, cause, said)
+    reason = "why" if state == "NODE_FAIL" else "NonZeroExitCode"
+    assert seen_of(state, code, reason) == ("ended", exit_code, cause, said)
     assert state in ENDED
 
 

@@ -1,0 +1,149 @@
+"""Groups of arrays whose run has units that none of them holds, or two: which these are, and their mending.
+
+A run publishes its activations in groups, one row of a table (`activation_cache`) for each. Two machines may have cut
+them differently, so there may be groups to spare; what is read is a chain of groups that follow each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from sqlalchemy import delete, insert, or_, select
+
+from chessreg.entities import gc
+from chessreg.entities.cache import differs
+from chessreg.errors import ChessregError
+from chessreg.registry import names, tables
+from chessreg.registry.database import Database
+from chessreg.registry.run_state import complete_units
+from chessreg.registry.tables.types import utc_now
+from chessreg.runs.kind import RESULT_TABLES
+from chessreg.runs.task import ranges
+from store.errors import StoreError
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+    from store import Store
+
+
+@dataclass(frozen=True)
+class Torn:
+    """A run whose groups do not hold what it says is done. `wrong` says how, for people."""
+
+    run_id: UUID
+    table: Any
+    wrong: str
+
+
+def torn(database: Database) -> list[Torn]:
+    """Every run whose complete units no chain of its groups holds."""
+    found = []
+    with database.read() as session:
+        for table in names.with_arrays():
+            having = select(table.run_id).distinct()
+            mine = or_(tables.Run.id.in_(having), tables.Run.kind == table.__noun__.name)
+            for run in session.scalars(select(tables.Run).where(mine).order_by(tables.Run.id)).all():
+                if wrong := differs(session, table, run.id):
+                    found.append(Torn(run.id, table, f"{run.kind} run {run.id.hex[-6:]} {wrong}"))
+    return found
+
+
+def mend(database: Database, store: Store, of: Torn, damaged: Iterable[str] | None = None) -> str:
+    """Keep the groups that can stand beside each other, and let the run's complete units be theirs.
+
+    The group that came first in the run's order stands. One that overlaps it goes into the bin, and so does what the
+    same attempt wrote right behind it: cut at other places, these have other bytes than an undisturbed run. Groups
+    whose bytes here are `damaged` (their paths; None: look) go with them. Returns the command that makes them again.
+    Raises ChessregError while an attempt at the run is running.
+    """
+    with database.write() as session:
+        running = tables.Attempt.run_id == of.run_id, tables.Attempt.state == tables.AttemptState.RUNNING
+        if session.scalars(select(tables.Attempt.id).where(*running)).first():
+            raise ChessregError(f"an attempt at run {of.run_id.hex[-6:]} is running", "chessreg jobs; then again")
+        groups = session.scalars(select(of.table).where(of.table.run_id == of.run_id)).all()
+        if damaged is None:
+            damaged = {group.path for group in groups if not intact(store, group)}
+        kept, dropped = sorted_out(makers_of(session, of.run_id), groups, set(damaged))
+        let_go(session, of, kept, dropped)
+        arrays = [group.path.removeprefix("arrays/") for group in dropped]
+        session.flush()
+        run = session.get_one(tables.Run, of.run_id)
+        left = run.units - len(complete_units(session, of.run_id))
+        run.completed_at = None if left else run.completed_at or utc_now()
+    for array in arrays:
+        into_bin(store, array)
+    return f"chessreg run --resume {of.run_id.hex[-6:]} makes {left} units again" if left else ""
+
+
+def into_bin(store: Store, array: str) -> None:
+    """Move a group's bytes, where they are here, to where `chessreg gc --restore` finds them."""
+    with suppress(StoreError):  # no name that a group can have: nothing is here
+        path = store.array(array)
+        if path.exists():
+            gc.remove(store, [gc.Rubbish(str(path.relative_to(store.root)), array, "", gc.size(path))])
+
+
+def sorted_out(makers: dict[int, UUID], groups: Sequence[Any], damaged: set[str]) -> tuple[list[Any], list[Any]]:
+    """Groups that are kept, and those that are not."""
+    kept: list[Any] = []
+    dropped: list[Any] = []
+    for group in sorted(groups, key=lambda group: (group.start, -group.stop)):
+        behind = [one for one in dropped if one.stop == group.start and one.path not in damaged]
+        overlaps = bool(kept) and group.start < kept[-1].stop
+        same = any(makers.get(one.stop - 1) == makers.get(group.stop - 1) for one in behind)
+        (dropped if overlaps or same or group.path in damaged else kept).append(group)
+    return kept, dropped
+
+
+def intact(store: Store, group: Any) -> bool:
+    """Whether a group's bytes, where they are here, are those that were published."""
+    from store.arrays import Group
+
+    try:
+        path = store.array(group.path.removeprefix("arrays/"))
+        if not path.exists():
+            return True
+        found = Group(path)
+        found.verify()
+    except StoreError:
+        return False
+    return found.digest == group.digest
+
+
+def makers_of(session: Session, run_id: UUID) -> dict[int, UUID]:
+    """Unit → the attempt that completed it."""
+    rows = session.execute(
+        select(tables.UnitRange.start, tables.UnitRange.stop, tables.UnitRange.attempt_id)
+        .where(tables.UnitRange.run_id == run_id)
+        .order_by(tables.UnitRange.start.desc())
+    )
+    return {unit: attempt for start, stop, attempt in rows for unit in range(start, stop)}
+
+
+def let_go(session: Session, of: Torn, kept: Sequence[Any], dropped: Sequence[Any]) -> None:
+    """Rewrite the run's complete units as those of the kept groups; remove the rows of all others."""
+    makers = makers_of(session, of.run_id)
+    some = session.scalars(select(tables.Attempt.id).where(tables.Attempt.run_id == of.run_id).limit(1)).first()
+    units = tables.UnitRange
+    session.execute(delete(units).where(units.run_id == of.run_id))
+    for group in kept:
+        maker = next((makers[unit] for unit in range(group.start, group.stop) if unit in makers), some)
+        if maker is not None:
+            row = {"run_id": of.run_id, "start": group.start, "stop": group.stop, "attempt_id": maker}
+            session.execute(insert(units).values(**row))
+    complete = {unit for group in kept for unit in range(group.start, group.stop)}
+    gone = (set(makers) | {group.start for group in dropped}) - (complete - {group.start for group in dropped})
+    gone -= {group.start for group in kept}
+    for family in RESULT_TABLES:
+        table = tables.Base.metadata.tables[family]
+        for start, stop in ranges(gone):
+            session.execute(
+                delete(table).where(table.c.run_id == of.run_id, table.c.unit >= start, table.c.unit < stop)
+            )
+    for group in dropped:
+        session.delete(group)

@@ -1,0 +1,391 @@
+"""Rating estimators: from games between players to ratings, with intervals by resampling games.
+
+An estimator is a function over batches of counts, registered by name: the observed games are one row of the batch, the
+bootstrap's resamples are the others, so that every estimator has intervals. Ratings are Elo: a difference of 400 is an
+expected score of 10/11.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from chessreg.named import Registry
+from chessreg.noise import generator
+
+WIN, DRAW, LOSS = 0, 1, 2
+SCALE = math.log(10) / 400
+FAR = 6000.0  # Elo beyond the anchors: no search goes further
+STEPS = 60
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Games between numbered players. `first`, `second` int64 [game]; `outcome` int64 [game], WIN, DRAW or LOSS of
+    `first`; `cluster` int64 [game]: games of one opening are drawn together. `anchors`: player → its known rating."""
+
+    players: tuple[str, ...]
+    first: np.ndarray
+    second: np.ndarray
+    outcome: np.ndarray
+    cluster: np.ndarray
+    anchors: Mapping[int, float]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Results by pair of players. `pairs` int64 [pair, 2]; `results` float64 [sample, pair, 3]: wins of the first of
+    the pair, draws, losses. Sample 0 is what was played, the others are resamples."""
+
+    players: int
+    pairs: np.ndarray
+    results: np.ndarray
+    anchors: Mapping[int, float]
+
+    @property
+    def samples(self) -> int:
+        return len(self.results)
+
+    def against_anchors(self, player: int) -> tuple[np.ndarray, np.ndarray]:
+        """Of one player: the ratings of its anchored opponents, float64 [opponent], and its results against each,
+        float64 [sample, opponent, 3] with its own wins first."""
+        ratings, results = [], []
+        for place, (one, other) in enumerate(self.pairs.tolist()):
+            if player in (one, other) and (opponent := other if player == one else one) in self.anchors:
+                ratings.append(self.anchors[opponent])
+                results.append(self.results[:, place, :: 1 if player == one else -1])
+        found = np.stack(results, axis=1) if results else np.zeros((self.samples, 0, 3))
+        return np.array(ratings), found
+
+
+class Options(NamedTuple):
+    """What estimators are told: points of a draw, step and start of the updating ones, and a seed for their order."""
+
+    draw_weight: float = 0.5
+    k_factor: float = 16.0
+    start: float = 1300.0
+    seed: int = 0
+
+
+Estimator = Callable[[Counts, Options], np.ndarray]
+"""Counts → ratings, float64 [sample, player]: infinite where all was won or lost, NaN where nothing is known."""
+
+ESTIMATORS: Registry[Estimator] = Registry("rating estimator")
+JOINT = frozenset({"bradley-terry", "davidson"})
+"""Those that need no opponents of known rating."""
+
+
+def expected(difference: np.ndarray) -> np.ndarray:
+    """Expected score at this rating difference."""
+    found: np.ndarray = 1 / (1 + np.exp(np.clip(-SCALE * difference, -700, 700)))
+    return found
+
+
+def rated(counts: Counts) -> list[int]:
+    return [player for player in range(counts.players) if player not in counts.anchors]
+
+
+def unknown(counts: Counts) -> np.ndarray:
+    found = np.full((counts.samples, counts.players), np.nan)
+    for player, rating in counts.anchors.items():
+        found[:, player] = rating
+    return found
+
+
+CONFIDENCE = 0.95
+
+
+class Rated(NamedTuple):
+    """A player's rating with its 95 % interval. At a score of 0 or 1 only one end is known and `rating` is None."""
+
+    rating: float | None
+    low: float | None
+    high: float | None
+
+
+def rate(pool: Pool, name: str, options: Options, resamples: int, key: Sequence[int | str] = ()) -> list[Rated]:
+    """Every player's rating, in the pool's order. The interval is that of the resamples; the bound of a player that won
+    or lost everything is the rating at which that would happen in 1 of 20 pools.
+
+    Raises NotFoundError for an unknown estimator.
+    """
+    function = ESTIMATORS[name]
+    counts = resampled(pool, resamples, key)
+    ratings = function(counts, options)
+    return [_with_interval(counts, ratings, player, options) for player in range(len(pool.players))]
+
+
+def resampled(pool: Pool, resamples: int, key: Sequence[int | str]) -> Counts:
+    """Counts of what was played and of `resamples` bootstrap samples of its clusters."""
+    low, high = np.minimum(pool.first, pool.second), np.maximum(pool.first, pool.second)
+    outcome = np.where(pool.first <= pool.second, pool.outcome, LOSS - pool.outcome)
+    pairs, pair = np.unique(np.stack([low, high], axis=1), axis=0, return_inverse=True)
+    cells = 3 * pair.ravel() + outcome
+    order = np.lexsort((cells, pool.cluster))
+    edges = np.flatnonzero(np.diff(pool.cluster[order])) + 1
+    alike = Counter(tuple(part.tolist()) for part in np.split(cells[order], edges))
+    kinds = sorted(alike)
+    weights = np.array([alike[kind] for kind in kinds], np.int64)
+    table = np.zeros((len(kinds), 3 * len(pairs)))
+    for place, kind in enumerate(kinds):
+        np.add.at(table[place], list(kind), 1)
+    number = int(weights.sum())
+    drawn = generator("rating bootstrap", *key).multinomial(number, weights / number, size=resamples)
+    results = np.concatenate([weights[None] @ table, drawn @ table])
+    return Counts(len(pool.players), pairs, results.reshape(resamples + 1, len(pairs), 3), pool.anchors)
+
+
+def _with_interval(counts: Counts, ratings: np.ndarray, player: int, options: Options) -> Rated:
+    value = float(ratings[0, player])
+    if math.isnan(value):
+        return Rated(None, None, None)
+    if player in counts.anchors:
+        return Rated(value, None, None)
+    if math.isinf(value):
+        bound = _bound(counts, ratings[0], player, won=value > 0)
+        return Rated(None, bound, None) if value > 0 else Rated(None, None, bound)
+    known = np.sort(ratings[1:, player][~np.isnan(ratings[1:, player])])
+    tail = (1 - CONFIDENCE) / 2
+    if not len(known):
+        return Rated(value, None, None)
+    low, high = (float(known[min(int(share * len(known)), len(known) - 1)]) for share in (tail, 1 - tail))
+    if low == high:  # the resamples cannot differ: from how sharply the games tell ratings apart
+        spread = 1.96 * _standard_error(counts, ratings[0], player)
+        low, high = value - spread, value + spread
+    return Rated(value, low if math.isfinite(low) else None, high if math.isfinite(high) else None)
+
+
+def _opponents(counts: Counts, ratings: np.ndarray, player: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ratings of the opponents whose rating is known, and games played against each, both [opponent]."""
+    rated, games = [], []
+    for (a, b), results in zip(counts.pairs.tolist(), counts.results[0], strict=True):
+        if player in (a, b) and math.isfinite(opponent := ratings[b if player == a else a]):
+            rated.append(opponent)
+            games.append(results.sum())
+    return np.array(rated), np.array(games)
+
+
+def _bound(counts: Counts, ratings: np.ndarray, player: int, won: bool) -> float | None:
+    """The rating at which winning (or losing) all of these games has a probability of 0.05."""
+    rated, games = _opponents(counts, ratings, player)
+    if not len(rated):
+        return None
+    low, high = rated.min() - FAR, rated.max() + FAR
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        chance = expected(middle - rated) if won else expected(rated - middle)
+        likely = float((games * np.log(chance)).sum()) > math.log(1 - CONFIDENCE)
+        low, high = (low, middle) if likely == won else (middle, high)
+    return float((low + high) / 2)
+
+
+def _standard_error(counts: Counts, ratings: np.ndarray, player: int) -> float:
+    rated, games = _opponents(counts, ratings, player)
+    mean = expected(ratings[player] - rated)
+    information = float((games * mean * (1 - mean)).sum()) * SCALE**2
+    return 1 / math.sqrt(information) if information > 0 else 0.0
+
+
+@ESTIMATORS.named("anchored-ml")
+def anchored_ml(counts: Counts, options: Options) -> np.ndarray:
+    """Maximum likelihood of each player alone against opponents of known rating: the rating whose expected points are
+    those that were scored. Games between players without a known rating do not count."""
+    found = unknown(counts)
+    for player in rated(counts):
+        ratings, results = counts.against_anchors(player)
+        if len(ratings):
+            games = results.sum(axis=2)
+            found[:, player] = solve(ratings, games, results[..., WIN] + options.draw_weight * results[..., DRAW])
+    return found
+
+
+def solve(ratings: np.ndarray, games: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """The rating R with sum(games * expected(R - ratings)) = sum(points), by bisection; float64 [sample]."""
+    total, scored = games.sum(axis=1), points.sum(axis=1)
+    low = np.full(len(games), ratings.min() - FAR)
+    high = np.full(len(games), ratings.max() + FAR)
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        above = (games * expected(middle[:, None] - ratings)).sum(axis=1) > scored
+        low, high = np.where(above, low, middle), np.where(above, middle, high)
+    found = (low + high) / 2
+    found[scored <= 0], found[scored >= total] = -np.inf, np.inf
+    found[total == 0] = np.nan
+    return found
+
+
+@ESTIMATORS.named("junkin-batched")
+def junkin_batched(counts: Counts, options: Options) -> np.ndarray:
+    """Junkin 2025, Appendix I: from `start`, one step of `k_factor` times (points - expected points) for each opponent,
+    the weakest first. Ill-conditioned beyond a few games a level: it is here to reproduce the paper's numbers."""
+    found = unknown(counts)
+    for player in rated(counts):
+        ratings, results = counts.against_anchors(player)
+        rating = np.full(counts.samples, options.start)
+        for opponent in np.argsort(ratings, kind="stable"):
+            games = results[:, opponent].sum(axis=1)
+            points = results[:, opponent, WIN] + options.draw_weight * results[:, opponent, DRAW]
+            rating = rating + options.k_factor * (points - games * expected(rating - ratings[opponent]))
+        if len(ratings):
+            found[:, player] = rating
+    return found
+
+
+@ESTIMATORS.named("sequential")
+def sequential(counts: Counts, options: Options) -> np.ndarray:
+    """The classical update after every game, in an order drawn from the seed; the interval has its luck in it."""
+    found = unknown(counts)
+    for player in rated(counts):
+        ratings, results = counts.against_anchors(player)
+        if not len(ratings):
+            continue
+        values = np.array([1.0, options.draw_weight, 0.0])
+        for sample in range(counts.samples):
+            times = results[sample].round().astype(np.int64)
+            against = np.repeat(np.repeat(ratings, 3), times.ravel())
+            points = np.repeat(np.tile(values, len(ratings)), times.ravel())
+            rating = options.start
+            for game in generator(options.seed, "rating order", player, sample).permutation(len(points)).tolist():
+                rating += options.k_factor * (points[game] - 1 / (1 + 10 ** ((against[game] - rating) / 400)))
+            found[sample, player] = rating if len(points) else np.nan
+    return found
+
+
+RIDGE = 1e-12  # keeps a singular system solvable where only differences are determined
+
+
+@ESTIMATORS.named("bradley-terry")
+def bradley_terry(counts: Counts, options: Options) -> np.ndarray:
+    """Maximum likelihood of all players at once (Bradley and Terry 1952); a draw is half a win and half a loss. Anchors
+    keep their ratings; without any the mean is 0."""
+    return _joint(counts, with_draws=False)
+
+
+@ESTIMATORS.named("davidson")
+def davidson(counts: Counts, options: Options) -> np.ndarray:
+    """The same with draws as a third result whose frequency is fitted (Davidson 1970): equal players draw most."""
+    return _joint(counts, with_draws=True)
+
+
+def _joint(counts: Counts, with_draws: bool) -> np.ndarray:
+    """Newton's method over all players without an anchor, a bounded step at a time, all samples together."""
+    one, other = counts.pairs.T
+    games = counts.results.sum(axis=2)
+    points = counts.results[..., WIN] + 0.5 * counts.results[..., DRAW]
+    draws = counts.results[..., DRAW].sum(axis=1)
+    free = np.array(rated(counts), np.int64)
+    ratings = np.zeros((counts.samples, counts.players))
+    for player, rating in counts.anchors.items():
+        ratings[:, player] = rating
+    if counts.anchors:
+        ratings[:, free] = np.mean(list(counts.anchors.values()))
+    center = ratings.copy()
+    ties = np.full(counts.samples, 1.0 if with_draws else 0.0)  # Davidson's nu
+    place = np.full(counts.players, -1)
+    place[free] = np.arange(len(free))
+    for _ in range(STEPS if len(free) else 0):
+        strength = np.clip(SCALE * (ratings[:, one] - ratings[:, other]), -40, 40)
+        parts = np.stack([np.exp(strength / 2), np.repeat(ties[:, None], len(one), axis=1), np.exp(-strength / 2)])
+        chance = parts / parts.sum(axis=0)  # [3, sample, pair]
+        mean = chance[WIN] + 0.5 * chance[DRAW]
+        surplus = points - games * mean
+        weight = games * (chance[WIN] + 0.25 * chance[DRAW] - mean**2)
+        slope = np.zeros((counts.samples, counts.players))
+        curve = np.zeros((counts.samples, counts.players, counts.players))
+        for pair, (a, b) in enumerate(counts.pairs.tolist()):
+            slope[:, a] += surplus[:, pair]
+            slope[:, b] -= surplus[:, pair]
+            for i, j, sign in ((a, a, 1), (b, b, 1), (a, b, -1), (b, a, -1)):
+                curve[:, i, j] += sign * weight[:, pair]
+        inner = curve[:, free][:, :, free] + RIDGE * np.eye(len(free))
+        step = np.linalg.solve(inner, slope[:, free, None])[..., 0] / SCALE
+        ratings[:, free] += np.clip(step, -400, 400)
+        ratings = np.clip(ratings, center - 2 * FAR, center + 2 * FAR)
+        if with_draws:
+            predicted = (games * chance[DRAW]).sum(axis=1)
+            ties = np.where(draws > 0, ties * draws / np.maximum(predicted, 1e-12), 0.0)
+        if np.abs(step[np.abs(ratings[:, free] - center[:, free]) < FAR]).max(initial=0) < 1e-6:
+            break
+    return _settled(counts, ratings, games)
+
+
+def _settled(counts: Counts, ratings: np.ndarray, games: np.ndarray) -> np.ndarray:
+    """Ratings on one scale: what the games do not tie to it from both sides is infinite, or unknown.
+
+    The scale is the anchors'; without anchors it is that of the largest group whose members can be compared both ways,
+    with a mean of 0.
+    """
+    ratings = ratings + _runaways(counts)
+    above, below = main_group(counts)
+    inside = above & below
+    if not counts.anchors:
+        finite = np.isfinite(ratings) & inside
+        mean = np.where(finite, ratings, 0).sum(axis=1) / np.maximum(finite.sum(axis=1), 1)
+        ratings -= mean[:, None]
+    ratings[:, above & ~below] = np.inf
+    ratings[:, below & ~above] = -np.inf
+    ratings[:, ~above & ~below] = np.nan
+    with np.errstate(invalid="ignore"):  # infinity minus itself: nothing has drifted
+        drift = ratings - ratings[0]
+    ratings = np.where(np.isfinite(drift) & (np.abs(drift) > FAR / 2), np.copysign(np.inf, drift), ratings)
+    for player in rated(counts):
+        mine = (counts.pairs == player).any(axis=1)
+        ratings[games[:, mine].sum(axis=1) == 0, player] = np.nan
+    return ratings
+
+
+def main_group(counts: Counts) -> tuple[np.ndarray, np.ndarray]:
+    """Who scored, through any chain of games, against the group that carries the scale, and against whom it scored: two
+    bool [player]; its members are in both. It is the anchors' group, else the one with the most games."""
+    scored: dict[int, set[int]] = {player: set() for player in range(counts.players)}
+    played = np.zeros(counts.players)
+    for (a, b), (won, drawn, lost) in zip(counts.pairs.tolist(), counts.results[0].tolist(), strict=True):
+        played[[a, b]] += won + drawn + lost
+        if won or drawn:
+            scored[a].add(b)
+        if lost or drawn:
+            scored[b].add(a)
+    for anchor in counts.anchors:  # their differences are known without games
+        scored[anchor] |= counts.anchors.keys()
+    against: dict[int, set[int]] = {player: {p for p, them in scored.items() if player in them} for player in scored}
+    best: tuple[float, set[int], set[int]] = (-1.0, set(), set())
+    for start in list(counts.anchors)[:1] or range(counts.players):
+        above, below = _reached(against, start), _reached(scored, start)
+        if (weight := played[list(above & below)].sum()) > best[0]:
+            best = (weight, above, below)
+    members = np.arange(counts.players)
+    return np.isin(members, list(best[1])), np.isin(members, list(best[2]))
+
+
+def _reached(steps: Mapping[int, set[int]], start: int) -> set[int]:
+    found, waiting = {start}, [start]
+    while waiting:
+        fresh = steps[waiting.pop()] - found
+        found |= fresh
+        waiting += fresh
+    return found
+
+
+def _runaways(counts: Counts) -> np.ndarray:
+    """Plus or minus infinity for players that won (or lost) every game against those who remain when such players are
+    taken out: no finite rating is likeliest for them. 0 for all others; float64 [sample, player]."""
+    found = np.zeros((counts.samples, counts.players))
+    while True:
+        left = np.isfinite(found)
+        both = left[:, counts.pairs[:, 0]] & left[:, counts.pairs[:, 1]]
+        results = counts.results * both[..., None]
+        before = int(left.sum())
+        for player in rated(counts):
+            own, other = counts.pairs[:, 0] == player, counts.pairs[:, 1] == player
+            won = results[:, own, WIN].sum(axis=1) + results[:, other, LOSS].sum(axis=1)
+            lost = results[:, own, LOSS].sum(axis=1) + results[:, other, WIN].sum(axis=1)
+            drawn = results[:, own | other, DRAW].sum(axis=1)
+            held = ~left[:, player] | (drawn > 0) | ((won > 0) == (lost > 0))
+            found[:, player] = np.where(held, found[:, player], np.where(won > 0, np.inf, -np.inf))
+        if int(np.isfinite(found).sum()) == before:
+            return found

@@ -1,0 +1,192 @@
+"""This machine: which one it is, its boot and its processes, and how busy it is. An attempt says the
+last with every check-in. Nothing here imports torch: versions are read from the installed packages' own files.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from chessreg.registry.identity import digest_of, uuid_of
+
+Load = dict[str, Any]
+GPU_COLUMNS = ("index", "name", "memory.total", "memory.used", "utilization.gpu")
+
+
+def this_machine() -> dict[str, Any]:
+    """A row of `machine`: this host as it is now. The id follows from all columns but `last_seen`."""
+    row = dict(_machine())
+    row["gpus"] = list(row["gpus"])
+    return {"id": uuid_of(digest_of(row)), **row, "last_seen": datetime.now(UTC)}
+
+
+@lru_cache(maxsize=1)
+def _machine() -> dict[str, Any]:
+    import psutil
+
+    gpus, driver = _gpus()
+    torch, cuda = _torch()
+    return {
+        "host": socket.gethostname(),
+        "platform": platform.platform(),
+        "cpu": _cpu(),
+        "cores": os.cpu_count() or 1,
+        "memory_bytes": int(psutil.virtual_memory().total),
+        "gpus": gpus,
+        "driver": driver,
+        "cuda": cuda,
+        "torch": torch,
+        "python": platform.python_version(),
+    }
+
+
+def _cpu() -> str:
+    try:
+        found = re.search(r"^(?:model name|Model|Hardware)\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.M)
+    except OSError:
+        found = None
+    if found:
+        return found[1].strip()
+    if sys.platform == "darwin":
+        return _output(["sysctl", "-n", "machdep.cpu.brand_string"]) or platform.machine()
+    return platform.processor() or platform.machine()
+
+
+def _gpus() -> tuple[list[str], str | None]:
+    """Names of the NVIDIA GPUs (by index) and the driver's version."""
+    if shutil.which("nvidia-smi") is None:
+        return [], None
+    said = _output(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"])
+    rows = [line.split(", ") for line in said.splitlines() if ", " in line]
+    return [name for name, *_ in rows], rows[0][1] if rows else None
+
+
+def _torch() -> tuple[str | None, str | None]:
+    """The versions of torch and of the CUDA that it was built for, without importing it."""
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        return None, None
+    version_file = Path(found.origin).with_name("version.py")
+    text = version_file.read_text() if version_file.exists() else ""
+    said = dict(re.findall(r"^(__version__|cuda)\b[^=\n]*= *'([^']*)'", text, re.M))
+    return said.get("__version__") or metadata.version("torch"), said.get("cuda")
+
+
+def _output(command: Sequence[str]) -> str:
+    """What a program says on stdout; nothing when it fails or takes longer than ten seconds."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+@lru_cache(maxsize=1)
+def boot_id() -> str:
+    """A text that is new at every boot of this machine."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:  # macOS
+        import psutil
+
+        return f"boot-{psutil.boot_time():.0f}"
+
+
+def pid_start(pid: int) -> float | None:
+    """When a process of this machine started (Linux: seconds since boot), or None when it is gone or a zombie.
+
+    A process id is used again; with the boot and this it is not mistaken. The wall clock plays no part on Linux.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return None if fields[0] in "ZX" else int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (FileNotFoundError, ProcessLookupError):
+        if Path("/proc/self/stat").exists():
+            return None
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else float(process.create_time())
+    except psutil.Error:
+        return None
+
+
+def load() -> Load:
+    """This machine now: `cpu` (processes that run or want to, over one minute), `cores`, `memory_bytes`,
+    `memory_used_bytes`, and for each of `gpus` its index, name, `memory_bytes`, `memory_used_bytes`, `busy` (0 to 1).
+
+    What cannot be told is None.
+    """
+    total, used = memory()
+    return {
+        "cpu": round(os.getloadavg()[0], 2),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        "memory_bytes": total,
+        "memory_used_bytes": used,
+        "gpus": gpus(),
+    }
+
+
+def memory(file: Path = Path("/proc/meminfo")) -> tuple[int | None, int | None]:
+    """Bytes of memory, and how many are taken: what the kernel could not hand out without swapping."""
+    found: dict[str, int] = {}
+    with suppress(OSError, ValueError):
+        for line in file.read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name in ("MemTotal", "MemAvailable"):
+                found[name] = int(value.split()[0]) * 1024
+    if len(found) < 2:
+        return None, None
+    return found["MemTotal"], found["MemTotal"] - found["MemAvailable"]
+
+
+def gpus() -> list[Load]:
+    """Every NVIDIA GPU, as nvidia-smi tells; none where there is no such program, or it does not answer in time."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    command = [program, f"--query-gpu={','.join(GPU_COLUMNS)}", "--format=csv,noheader,nounits"]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [row for line in said.splitlines() if (row := gpu(line)) is not None]
+
+
+def gpu(line: str) -> Load | None:
+    """One line of nvidia-smi; `[N/A]` stands for what this GPU does not tell.
+
+    >>> gpu("0, NVIDIA A100-SXM4-40GB, 40960, 1024, 50")["busy"]
+    0.5
+    """
+    cells = [cell.strip() for cell in line.split(",")]
+    if len(cells) != len(GPU_COLUMNS) or not cells[0].isdigit():
+        return None
+
+    def number(text: str) -> float | None:
+        try:
+            return float(text)
+        except ValueError:
+            return None
+
+    total, used, busy = map(number, cells[2:])
+    return {
+        "index": int(cells[0]),
+        "name": cells[1],
+        "memory_bytes": None if total is None else int(total * 2**20),
+        "memory_used_bytes": None if used is None else int(used * 2**20),
+        "busy": None if busy is None else busy / 100,
+    }

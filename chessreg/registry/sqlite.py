@@ -1,0 +1,172 @@
+"""SQLite: which copy of the library, how its files are opened, and what a commit promises.
+
+A commit is on the disk when it returns (`synchronous=FULL`): rows that are in the registry survive a power cut, and
+their fragments may go. CHESSREG_SYNCHRONOUS=NORMAL leaves that to the next checkpoint, where flushing is slow.
+
+Up to 3.51.2 two processes that write and checkpoint a write-ahead log at once can lose committed pages ("the WAL-reset
+bug", sqlite.org/wal.html). Python's own copy is often older, so the wheel `pysqlite3` is taken where there is one;
+without it an old copy writes a rollback journal.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from chessreg.errors import BadInputError
+from store.files import make_file
+
+if TYPE_CHECKING:
+    import sqlite3 as dbapi
+    from sqlite3 import Connection
+else:
+    try:
+        from pysqlite3 import dbapi2 as dbapi
+    except ImportError:
+        import sqlite3 as dbapi
+    Connection = dbapi.Connection
+
+BUSY_SECONDS = 30.0
+OLD = (
+    f"SQLite {dbapi.sqlite_version} can lose commits of a write-ahead log when two processes write at once; "
+    "pip install pysqlite3 brings a newer one"
+)
+
+
+def log_is_safe(version: tuple[int, ...]) -> bool:
+    """Whether this version keeps every commit when two processes checkpoint at once.
+
+    >>> [log_is_safe(v) for v in [(3, 40, 1), (3, 44, 6), (3, 50, 7), (3, 51, 2), (3, 51, 3)]]
+    [False, True, True, False, True]
+    """
+    return version >= (3, 51, 3) or (
+        version[:2] in ((3, 50), (3, 44)) and version[2:] >= {50: (7,), 44: (6,)}[version[1]]
+    )
+
+
+def takes_log(network: bool) -> bool:
+    """Whether files are written through a write-ahead log here: not on a network file system, not by an old library."""
+    return not network and log_is_safe(dbapi.sqlite_version_info)
+
+
+def _connect(path: Path, mode: str) -> Connection:
+    uri = f"file:{quote(str(path))}?mode={mode}"
+    # isolation_level=None: Python must not begin transactions of its own; SQLAlchemy hands a connection to one thread.
+    connection = dbapi.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA foreign_keys=ON")
+    return connection
+
+
+def open_writable(path: Path, network: bool, create: bool) -> Connection:
+    if create:
+        with suppress(OSError):  # SQLite says why it cannot
+            make_file(path)  # what SQLite makes beside the file gets the file's mode
+    connection = _connect(path, "rwc" if create else "rw")
+    try:
+        _set_journal(connection, path, network)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def quick_check(path: Path) -> list[str]:
+    """What SQLite's own check of a file's pages finds wrong with it; reads the whole file."""
+    connection = _connect(path, "ro")
+    try:
+        rows = connection.execute("PRAGMA quick_check(20)").fetchall()
+    except dbapi.DatabaseError as error:
+        return [str(error)]
+    finally:
+        connection.close()
+    return [row[0] for row in rows if row[0] != "ok"]
+
+
+def synchronous() -> str:
+    """FULL, or what CHESSREG_SYNCHRONOUS says. Raises BadInputError for another word."""
+    word = os.environ.get("CHESSREG_SYNCHRONOUS", "FULL").upper()
+    if word not in ("FULL", "NORMAL", "EXTRA"):
+        raise BadInputError(f"CHESSREG_SYNCHRONOUS is {word!r}", "FULL, EXTRA or NORMAL")
+    return word
+
+
+def _set_journal(connection: Connection, path: Path, network: bool) -> None:
+    """A write-ahead log on a local disk; a rollback journal on a network file system or with an old library.
+
+    Changing it wants the file alone, and SQLite does not wait for that by itself.
+    """
+    wanted = "wal" if takes_log(network) else "delete"
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            if network:
+                connection.execute("PRAGMA locking_mode=EXCLUSIVE")  # a log left here is read without shared memory
+            before = connection.execute("PRAGMA journal_mode").fetchone()[0]
+            if before != wanted:
+                connection.execute(f"PRAGMA journal_mode={wanted}")
+            if network:
+                connection.execute("PRAGMA locking_mode=NORMAL")
+                connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # gives the exclusive lock back
+            break
+        except dbapi.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+    if (
+        wanted == "delete"
+        and not network
+        and (before == "wal" or connection.execute("PRAGMA page_count").fetchone()[0] == 0)
+    ):
+        print(f"chessreg: {path} is written with a rollback journal: {OLD}", file=sys.stderr)
+    connection.execute(f"PRAGMA synchronous={synchronous()}")
+
+
+def open_readable(path: Path, copies: Copies) -> Connection:
+    connection = _connect(path, "ro")
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        return connection
+    except dbapi.OperationalError as error:
+        # A write-ahead log cannot be read without a file beside it that shares its index, and here none can be made.
+        # immutable=1 would leave the log out in silence; a copy of both files has all that was committed.
+        connection.close()
+        if "locked" in str(error):
+            raise
+        try:
+            return copies.connect(path)
+        except OSError:
+            raise error from None
+
+
+class Copies:
+    """Private copies of registries that cannot be read where they lie."""
+
+    def __init__(self) -> None:
+        self.folder: str | None = None
+
+    def connect(self, path: Path) -> Connection:
+        """Open a fresh copy of the database and its log, and say so once on stderr."""
+        said = self.folder is not None
+        self.remove()
+        self.folder = tempfile.mkdtemp(prefix="chessreg-")
+        copy = Path(self.folder) / path.name
+        for suffix in ("", "-wal", "-journal"):
+            if (source := path.with_name(path.name + suffix)).exists():
+                shutil.copyfile(source, copy.with_name(copy.name + suffix))
+        if not said:
+            print(f"chessreg: {path} cannot be locked here: reading a copy of it as it is now", file=sys.stderr)
+        connection = _connect(copy, "rw")
+        connection.execute("PRAGMA query_only=ON")
+        return connection
+
+    def remove(self) -> None:
+        if self.folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder = None

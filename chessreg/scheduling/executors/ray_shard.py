@@ -1,0 +1,125 @@
+"""The actor that does one work on one node of a Ray cluster, which may lack the store: then it stages."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from chessreg.errors import first_line
+from chessreg.registry.tables import Cause
+from chessreg.scheduling.executors import Seen, ended
+from chessreg.scheduling.executors.ray_staging import NODE_STORE, NodeStore, StoreActor
+from chessreg.scheduling.worker import read
+
+NOTE = "ray.json"
+BEAT_SECONDS = 0.3
+
+
+class Shard(StoreActor):
+    """One work on one node: a process of its own session, looked after by a thread of this actor."""
+
+    def __init__(self, home: Any, work: dict[str, Any]) -> None:
+        self.home, self.work = home, work
+        self.child: subprocess.Popen[bytes] | None = None
+        self.cancelled_at = 0.0  # when SIGTERM was sent
+        self.seen = Seen("running", message="it is being prepared")
+        self.staging: NodeStore | None = None
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def status(self) -> Seen:
+        return self.seen
+
+    def cancel(self) -> None:
+        """SIGTERM the first time; SIGKILL when that was long ago."""
+        now = time.monotonic()
+        if not self.cancelled_at:
+            self.cancelled_at = now
+            if self.child:
+                with suppress(ProcessLookupError):
+                    os.kill(self.child.pid, signal.SIGTERM)
+        elif now - self.cancelled_at > self.work["grace"] and self.child:
+            with suppress(ProcessLookupError):
+                os.killpg(self.child.pid, signal.SIGKILL)
+
+    def _run(self) -> None:
+        try:
+            self.seen = self._work()
+        except BaseException as error:
+            self.seen = Seen("ended", None, Cause.FAILED, reason(error))
+
+    def _work(self) -> Seen:
+        from chessreg.scheduling.executors.local import kill_group
+
+        folder, argv, env = Path(self.work["folder"]), list(self.work["argv"]), dict(self.work["env"])
+        noted = read(folder / NOTE) or {}
+        if NODE_STORE in os.environ or noted.get("actor") != self.work["actor"]:
+            self.staging = NodeStore(self.home, self.work)
+            folder, argv, env = self.staging.stage(lambda: bool(self.cancelled_at))
+        if self.cancelled_at:
+            return Seen("ended", 143, Cause.KILLED, "cancelled before it began")
+        cwd = Path(self.work["cwd"])
+        with (folder / "log.txt").open("ab") as log:
+            self.child = subprocess.Popen(
+                argv,
+                cwd=cwd if cwd.is_dir() else folder,
+                env={**os.environ, **granted(self.work["threads"]), **env},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=end_with_parent,
+            )
+        if self.cancelled_at:  # while it was being started
+            self.child.terminate()
+        self.seen = Seen("running")
+        while os.waitid(os.P_PID, self.child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            time.sleep(BEAT_SECONDS)
+            if self.staging:
+                self._send()
+        kill_group(self.child.pid)
+        code = self.child.wait()
+        while self.staging and not self._send(last=True):
+            if self.cancelled_at and time.monotonic() - self.cancelled_at > self.work["grace"]:
+                message = f"what it made is still in {self.staging.root}: {self.seen.message}"
+                return Seen("ended", code, Cause.LOST, message)
+            time.sleep(1.0)
+        return ended(code)
+
+    def _send(self, last: bool = False) -> bool:
+        """Send home what is new; False when home did not answer: it will be sent again."""
+        assert self.staging
+        try:
+            self.staging.send(last)
+            return True
+        except Exception as error:
+            self.seen = Seen("running", message=f"its home does not answer: {reason(error)}")
+            return False
+
+
+def reason(error: BaseException) -> str:
+    """An error in one line; of one that another actor raised, its own words."""
+    cause = getattr(error, "cause", None) or error
+    return f"{type(cause).__name__}: {first_line(cause)}"[:200]
+
+
+def end_with_parent() -> None:
+    """In a child: be asked to end when the actor dies. Ray says then that the work is lost, and so it shall be."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG; the thread that started it waits for its end
+
+
+def granted(threads: int) -> dict[str, str]:
+    """What Ray gave this actor, in the words of a worker."""
+    import ray
+
+    found = {"CHESSREG_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
+    gpus = ray.get_gpu_ids()
+    return found | ({"CHESSREG_GPU": ",".join(str(gpu) for gpu in gpus)} if gpus else {})

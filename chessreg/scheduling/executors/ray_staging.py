@@ -1,0 +1,257 @@
+"""Staging for nodes of Ray without the store of the launch: inputs out, outputs back.
+
+Both ways are a pull from the other side's store, read through an actor there. Fragments, log and outcome follow the
+bytes that they speak of.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chessreg.runs.transfer import Item, fetch
+from chessreg.scheduling.worker import write
+from store.errors import NotInStoreError
+from store.places import Objects
+
+if TYPE_CHECKING:
+    from chessreg.registry.database import Database
+    from store import Store
+    from store.fragments import Fragment
+
+PIECE = 16 << 20  # bytes in one message
+NODE_STORE = "CHESSREG_NODE_STORE"  # on a node: a folder to work in, and not in the store of the launch
+
+
+class StoreActor:
+    """An actor that lets others read the files of a store on its node."""
+
+    def keys(self, root: str, prefix: str) -> list[str]:
+        """Paths below `root` of all files in the folder `prefix`."""
+        files = (path for path in (Path(root) / prefix).rglob("*") if path.is_file())
+        return sorted(path.relative_to(root).as_posix() for path in files)
+
+    def exists(self, root: str, key: str) -> bool:
+        return (Path(root) / key).is_file()
+
+    def read(self, root: str, key: str, offset: int) -> bytes:
+        with (Path(root) / key).open("rb") as file:
+            file.seek(offset)
+            return file.read(PIECE)
+
+
+class ActorStore(Objects):
+    """The store in the folder `root` of another node, read through a StoreActor there."""
+
+    def __init__(self, actor: Any, root: str) -> None:
+        self.actor, self.root, self.url = actor, root, f"{root} on another node"
+
+    def _ask(self, verb: str, *arguments: Any) -> Any:
+        import ray
+
+        return ray.get(getattr(self.actor, verb).remote(self.root, *arguments))
+
+    def _exists(self, key: str) -> bool:
+        return bool(self._ask("exists", key))
+
+    def _keys(self, prefix: str) -> list[str]:
+        return list(self._ask("keys", prefix))
+
+    def _read(self, key: str) -> Iterator[bytes]:
+        offset, more = 0, True
+        while more:
+            try:
+                piece = self._ask("read", key, offset)
+            except FileNotFoundError:
+                raise NotInStoreError(f"{key} does not exist in {self.url}") from None
+            yield piece
+            offset, more = offset + len(piece), len(piece) == PIECE
+
+
+class Home(StoreActor):
+    """On the supervisor's machine: its store, registry and job folders. A call that comes twice does its thing once."""
+
+    def inputs(self, registry: str, store: str, order: dict[str, Any]) -> tuple[list[Item], str | bytes]:
+        """What a job reads: its bytes, and the registry: its URL, or of a registry in a file a copy, packed."""
+        import zstandard
+
+        from chessreg.registry.database import Database
+        from chessreg.registry.engines import place_of
+        from chessreg.registry.migrations import backup
+        from store import Store
+        from store.files import staging_path
+
+        here = Store(store)
+        with Database.open(registry, create=False) as database:
+            items = inputs_of(database, here, order)
+        place = place_of(registry)
+        if place.path is None:
+            return items, registry
+        copy = backup(place, staging_path(here.tmp, "registry"))
+        try:
+            return items, zstandard.ZstdCompressor(level=1, threads=-1).compress(copy.read_bytes())
+        finally:
+            copy.unlink()
+
+    def take(self, store: str, name: str, fragment: bytes, attempt: str, items: list[Item], node: ActorStore) -> None:
+        """Fetch what a fragment's rows speak of from a node, take the fragment in, and say that the bytes are here."""
+        from chessreg.registry.machine import this_machine
+        from chessreg.registry.tables.types import utc_now
+        from chessreg.runs.attempt import plain
+        from store import Store
+        from store.fragments import Fragment, FragmentWriter, place
+
+        here = Store(store)
+        for item in items:
+            fetch(here, item, node)
+        run_id = Fragment.at(here.incoming / name).run_id
+        if not (here.incoming / name).exists() and not (here.ingested / run_id / name).exists():
+            place(here, fragment, here.incoming / name)
+        if artefacts := [item.digest for item in items if item.array is None]:
+            machine = this_machine()
+            with FragmentWriter(here, run_id, attempt) as writer:
+                writer.add("machine", plain(machine))
+                for digest in artefacts:
+                    row = {"digest": digest, "uri": str(here.path(digest)), "machine_id": machine["id"]}
+                    writer.add("artefact_location", plain({**row, "verified_at": utc_now()}))
+
+    def note(self, folder: str, log: bytes, offset: int, files: dict[str, bytes]) -> None:
+        """Write into a job's folder: what its log says from `offset` on, and small files, each whole or not at all."""
+        with os.fdopen(os.open(f"{folder}/log.txt", os.O_WRONLY | os.O_CREAT, 0o644), "wb") as file:
+            file.seek(offset)
+            file.write(log)
+        for name, data in files.items():
+            aside = Path(f"{folder}/{name}.{os.getpid()}")
+            aside.write_bytes(data)
+            aside.replace(f"{folder}/{name}")
+
+
+class NodeStore:
+    """A job's work on a node that does not have its store: in a store and a folder of the node's own."""
+
+    def __init__(self, home: Any, work: dict[str, Any]) -> None:
+        self.home, self.work = home, work
+        base = Path(os.environ.get(NODE_STORE) or Path.home() / ".cache" / "chessreg" / "node")
+        self.root = base / work["base"]
+        self.folder = base / "works" / work["actor"]
+        self.store: Store | None = None
+        self.sent: dict[str, bytes] = {}
+        self.said = 0  # bytes of the log that are home
+
+    def stage(self, cancelled: Callable[[], bool]) -> tuple[Path, list[str], dict[str, str]]:
+        """Fetch what the work needs, unless it is cancelled meanwhile; returns its folder, command and environment."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        env = dict(self.work["env"])
+        if (order := self.work["order"]) is not None:
+            write(self.folder / "work.json", order)
+            env |= self._inputs(order, env["CHESSREG_REGISTRY"], cancelled)
+        there = f"{self.work['folder']}/"
+        argv = [str(self.folder / part[len(there) :]) if part.startswith(there) else part for part in self.work["argv"]]
+        if not Path(argv[0]).exists() and shutil.which(argv[0]) is None:
+            argv[0] = sys.executable
+        return self.folder, argv, env
+
+    def _inputs(self, order: dict[str, Any], registry: str, cancelled: Callable[[], bool]) -> dict[str, str]:
+        """The inputs into this node's store; the environment that names it and the registry."""
+        import ray
+        import zstandard
+
+        from store import Store
+
+        self.store = Store.create(self.root)
+        items, copy = ray.get(self.home.inputs.remote(registry, order["store"], order))
+        for item in items:
+            if not cancelled():
+                fetch(self.store, item, ActorStore(self.home, order["store"]))
+        if isinstance(copy, bytes):
+            registry = str(self.folder / "registry.db")
+            Path(registry).write_bytes(zstandard.ZstdDecompressor().decompress(copy))
+        log = f"{self.work['folder']}/log.txt"  # what the attempt says of it: where it will be
+        return {"CHESSREG_REGISTRY": registry, "CHESSREG_JOB_STORE": str(self.root), "CHESSREG_JOB_LOG": log}
+
+    def send(self, last: bool = False) -> None:
+        """What is new, home: in an order in which nothing speaks of what is not there yet."""
+        self._note("process.json")
+        if self.store is not None:
+            self._fragments(self.store)
+        if last:
+            self._note("outcome.json")
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _note(self, name: str) -> None:
+        """The log's new bytes, and a small file if it has changed."""
+        import ray
+
+        files = {}
+        if (path := self.folder / name).exists() and (data := path.read_bytes()) != self.sent.get(name):
+            files[name] = data
+        with (self.folder / "log.txt").open("rb") as log:
+            log.seek(self.said)
+            while (new := log.read(PIECE)) or files:
+                offset = self.work["log_size"] + self.said
+                ray.get(self.home.note.remote(self.work["folder"], new, offset, files))
+                self.said += len(new)
+                self.sent |= files
+                files = {}
+
+    def _fragments(self, store: Store) -> None:
+        """Every fragment that lies in this node's store: also those of a shard that died before it could send them."""
+        import ray
+
+        from store.errors import CorruptError
+        from store.fragments import pending
+
+        node = ActorStore(ray.get_runtime_context().current_actor, str(self.root))
+        for fragment in pending(store):
+            attempt, items = "", []
+            try:
+                data = fragment.path.read_bytes()
+                attempt, items = fragment.header()["attempt"], outputs_of(fragment)
+            except (NotInStoreError, FileNotFoundError):  # another shard of this node has just sent it
+                continue
+            except CorruptError:
+                pass  # home sets it aside, where people see it
+            ray.get(self.home.take.remote(self.work["order"]["store"], fragment.name, data, attempt, items, node))
+            fragment.path.unlink(missing_ok=True)
+
+
+def inputs_of(database: Database, store: Store, order: dict[str, Any]) -> list[Item]:
+    """The bytes that an order's work may read: of its inputs, and (without activations) of what these come from."""
+    from chessreg.registry import lineage, tables
+    from chessreg.registry.identity import uuid_of
+    from chessreg.runs.kind import recorded
+    from chessreg.runs.resolve import references
+    from chessreg.runs.transfer import items_behind, items_of
+
+    items: dict[str, Item] = {}
+    for reference in references(recorded(order["source"]).spec(**order["spec"])).values():
+        items |= {item.digest: item for item in items_behind(database, reference)}
+        with database.read() as session:
+            if reference.startswith("run:"):
+                runs = [lineage.Node("run", uuid_of(reference.removeprefix("run:").partition("/")[0]).hex)]
+            else:
+                rows = session.query(tables.Checkpoint).filter_by(artefact=reference.removeprefix("sha256:"))
+                runs = [lineage.node_of(row) for row in rows]
+            for node in (above for run in runs for above in lineage.nodes(lineage.tree(session, run, up=True))):
+                items |= {item.digest: item for item in items_of(session, node) if item.array is None}
+    return [item for item in items.values() if item.here(store)]
+
+
+def outputs_of(fragment: Fragment) -> list[Item]:
+    """The bytes that a fragment's rows speak of."""
+    from chessreg.registry import names
+
+    arrays = {table.__tablename__ for table in names.with_arrays()}
+    items = []
+    for table, rows in fragment.read():
+        for row in rows:
+            if table == "artefact":
+                items.append(Item(row["digest"], str(row["kind"]), row["bytes"]))
+            elif table in arrays:
+                name = row["path"].removeprefix("arrays/")
+                items.append(Item(row["digest"], "activations", row["bytes"], array=name))
+    return items

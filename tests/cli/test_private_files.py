@@ -1,0 +1,99 @@
+"""What chessreg writes is its user's alone, whatever the umask says, and shared where a folder was given to a group."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chessreg.registry.sqlite import dbapi
+from chessreg.scheduling.presence import Presence
+from store import Store
+
+TOY = Path(__file__).parent.parent / "kinds" / "toy_kind.py"
+
+
+@pytest.fixture
+def typed(tmp_path: Path) -> Iterator[Any]:
+    """A command in the folder `tmp_path / "here"`, under a umask; what it left running ends with the test."""
+    here = tmp_path / "here"
+    here.mkdir()
+
+    def typed(umask: int, *words: str | Path) -> str:
+        state = {"XDG_STATE_HOME": str(tmp_path / "state"), "XDG_CONFIG_HOME": str(tmp_path / "config")}
+        env = {name: value for name, value in os.environ.items() if not name.startswith("CHESSREG")} | state
+        command = [sys.executable, "-m", "chessreg.cli", *map(str, words)]
+        done = subprocess.run(command, cwd=here, env=env, umask=umask, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    yield typed
+    for store in here.glob("**/store.json"):
+        if who := Presence(Store(store.parent, read_only=True)).who():
+            os.kill(who["pid"], signal.SIGKILL)
+
+
+def modes(folder: Path) -> dict[str, int]:
+    """Every path below, with its mode; locks and sockets included."""
+    found = {str(path.relative_to(folder)): stat.S_IMODE(path.lstat().st_mode) for path in folder.rglob("*")}
+    assert len(found) > 20
+    return found
+
+
+def wrong(folder: Path, of_file: int, of_folder: int) -> dict[str, str]:
+    return {
+        name: oct(mode)
+        for name, mode in modes(folder).items()
+        if mode not in (of_file & ~0o200, of_file, of_folder) or (folder / name).is_dir() != (mode == of_folder)
+    }
+
+
+@pytest.mark.parametrize("umask", [0o000, pytest.param(0o022, marks=pytest.mark.slow), 0o277], ids=oct)
+def test_what_commands_write_is_for_its_user_alone(typed: Any, tmp_path: Path, umask: int) -> None:
+    here = tmp_path / "here"
+    typed(umask, "init")
+    connection = dbapi.connect(here / ".chessreg" / "registry.db")
+    connection.execute("SELECT count(*) FROM run").fetchone()  # the log and its index are there while one reads
+    typed(umask, "launch", f"{TOY}:Toy", "--positions", "3", "--name", "first", "--device", "cpu")
+    typed(umask, "wait", "first")
+    typed(umask, "db", "backup")
+    typed(umask, "query", "--sql", "select * from toy", "--format", "csv", "--output", here / "out.csv")
+    connection.close()
+    assert list(here.glob(".chessreg/backups/*.db"))
+    assert list(here.glob(".chessreg/store/**/*log*"))
+    assert not wrong(here, 0o600, 0o700)
+
+
+def test_a_folder_that_is_given_to_a_group_stays_the_groups(typed: Any, tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.chmod(0o2770)
+    typed(0o022, "init")
+    typed(0o022, "run", f"{TOY}:Toy", "--positions", "3")
+    typed(0o022, "db", "backup")
+    assert not wrong(here, 0o660, 0o2770)
+
+
+def test_the_library_too_makes_a_private_registry_and_store(tmp_path: Path) -> None:
+    code = "import chessreg; chessreg.open('new/registry.db').close()"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, umask=0, check=True, timeout=120)
+    found = {str(path.relative_to(tmp_path)): stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
+    assert found["new"] == found["new/store"] == found["new/store/fragments"] == found["new/store/arrays"] == 0o700
+    assert found["new/registry.db"] == 0o600
+
+
+def test_what_is_there_already_keeps_its_mode(typed: Any, tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.chmod(0o755)
+    typed(0o022, "init")
+    (here / ".chessreg" / "registry.db").chmod(0o640)
+    (here / ".chessreg").chmod(0o750)
+    typed(0o022, "run", f"{TOY}:Toy", "--positions", "3")
+    assert stat.S_IMODE((here / ".chessreg").stat().st_mode) == 0o750
+    assert stat.S_IMODE((here / ".chessreg" / "registry.db").stat().st_mode) == 0o640

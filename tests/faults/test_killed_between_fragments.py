@@ -1,0 +1,144 @@
+"""Every kind of experiment, killed before its n-th fragment: what a resumed run has equals an undisturbed run, in rows
+and in units. A new kind is in it by existing."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from chessreg.cli.root import run_command_line
+from chessreg.registry import tables
+from chessreg.registry.run_state import complete_units
+from chessreg.runs import attempt, task
+from chessreg.runs.kind import kind, kinds
+from chessreg.session import open_session
+from store import fragments
+
+KINDS = Path(__file__).parents[1] / "kinds"
+EVERY = [*kinds(), str(KINDS / "toy_kind.py"), str(KINDS / "markov_kind.py")]
+SMALLER = {  # the examples, cut down: every unit is a fragment here, and every fragment a run of its own
+    "cache": ["--games", "5", "--last", "9", "--group-games", "2", "--batch-games", "1"],
+    "play": ["--games", "3", "--move-limit", "8", "--adjudication", "none"],
+    "engine-match": ["--games", "4"],
+    "edit": ["--games", "2", "--per-game", "2", "--batch-states", "2"],
+    "legality": ["--games", "4", "--batch-games", "2"],
+    "move-quality": ["--games", "3", "--batch-games", "2"],
+    "train": ["--steps", "4", "--n-layer", "1", "--batch-tokens", "512"],
+}
+OF_CLOCKS = ("attempt_id", "seconds", "created_at", "completed_at", "verified_at", "environment", "code")
+LEFT_OUT = ("attempt", "fragment", "run_input", "check_in")
+SPEEDS = ("tokens_per_second",)
+
+
+class Killed(BaseException):
+    """The process ends here: nothing after it is written."""
+
+
+@pytest.fixture
+def every_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fragment at every moment at which one may be written, and none of the heart's, whose moments are a clock's."""
+    monkeypatch.setattr(task, "FLUSH_SECONDS", -1.0)
+    monkeypatch.setattr(attempt.Heart, "run", lambda heart: None)
+
+
+@pytest.fixture
+def killed_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], list[int]]]:
+    """Kill what writes its n-th fragment from now on, before the fragment is there (0: never); returns the count."""
+    place = fragments.place
+
+    def at(number: int) -> list[int]:
+        count = [0]
+
+        def counted(*arguments: Any) -> None:
+            count[0] += 1
+            if number and count[0] >= number:
+                raise Killed
+            place(*arguments)
+
+        monkeypatch.setattr(fragments, "place", counted)
+        return count
+
+    yield at
+    monkeypatch.setattr(fragments, "place", place)
+
+
+def fresh(pristine: Path, folder: Path) -> Path:
+    """A copy of the world; what never changes in its store is linked."""
+    shutil.copytree(pristine / "store", folder / "store", copy_function=os.link)
+    shutil.copyfile(pristine / "registry.db", folder / "registry.db")
+    return folder
+
+
+def command_line(world: Path, name: str) -> list[str]:
+    words = [*shlex.split(kind(name).example), *SMALLER.get(name, [])]
+    return ["--registry", str(world / "registry.db"), "--store", str(world / "store"), "run", name, *words]
+
+
+def facts(world: Path) -> dict[str, list[str]]:
+    """What the newest run is and has: its rows by table without clocks and attempts, its units, what went wrong."""
+    found: dict[str, list[str]] = {}
+    with open_session(str(world / "registry.db"), world / "store") as session, session.database.read() as sql:
+        run = sql.scalars(select(tables.Run).order_by(tables.Run.created_at.desc()).limit(1)).one()
+        for name, table in tables.Base.metadata.tables.items():
+            if name in LEFT_OUT or "run_id" not in table.c:
+                continue
+            rows = sql.execute(select(table).where(table.c.run_id == run.id)).mappings()
+            plain = [{k: v for k, v in row.items() if k not in OF_CLOCKS} for row in rows]
+            found[name] = sorted(repr(row) for row in plain if row.get("name") not in SPEEDS)
+        units = complete_units(sql, run.id)
+        found["unit_range"] = [str(unit) for unit in sorted(units)]
+        found["state"] = [str(run.completed_at is not None), str(run.units)]
+        found["conflicts"] = [str(row.key) for row in sql.scalars(select(tables.Conflict))]
+        held = [(row.path, row.digest) for row in sql.scalars(select(tables.ActivationCache))]
+    found["arrays"] = sorted({path.name for path in (world / "store/arrays").iterdir()} - {p[7:] for p, _ in held})
+    for place in ("incoming", "quarantine"):
+        found[place] = sorted(path.name for path in (world / "store" / place).glob("*"))
+    return found
+
+
+def run(world: Path, name: str) -> None:
+    with suppress(Killed):
+        assert run_command_line(command_line(world, name)) == 0
+
+
+def compare(name: str, pristine: Path, folder: Path, killed_at: Callable[[int], list[int]], every: bool) -> None:
+    count = killed_at(0)
+    undisturbed = fresh(pristine, folder / "undisturbed")
+    run(undisturbed, name)
+    last, expected = count[0], facts(undisturbed)
+    assert last > 1, "nothing was written"
+    assert expected["state"][0] == "True"
+    moments = range(1, last + 1) if every else [last // 2 + 1]
+    for number in moments:
+        world = fresh(pristine, folder / f"killed-{number}")
+        killed_at(number)
+        run(world, name)
+        killed_at(0)
+        run(world, name)
+        assert facts(world) == expected, f"killed before fragment {number} of {last}"
+
+
+QUICK = ("cache", "probe", "vector", "train", "imported-aggregates", EVERY[-2])  # each writes in another way
+
+
+@pytest.mark.usefixtures("every_flush")
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in EVERY]
+)
+def test_a_resumed_run_has_what_an_undisturbed_one_has(name, pristine_world, tmp_path, killed_at):
+    compare(name, pristine_world, tmp_path, killed_at, every=False)
+
+
+@pytest.mark.faults
+@pytest.mark.usefixtures("every_flush")
+@pytest.mark.parametrize("name", EVERY)
+def test_wherever_it_is_killed(name, pristine_world, tmp_path, killed_at):
+    compare(name, pristine_world, tmp_path, killed_at, every=True)

@@ -1,0 +1,103 @@
+"""A query is stopped within a moment, wherever it is, and an answer of any length is written in constant memory."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from chessreg.errors import ChessregError
+from chessreg.queries import run_query, run_sql
+from chessreg.queries.ask import stream_sql
+from chessreg.session import open_session
+
+ENDLESS = {
+    "counting": "select count(*) from range(1000000000000)",
+    "joining": "select * from range(100000000) a, range(1000000) b",
+    "recursing": "with recursive t(n) as (select 1 union all select n + 1 from t) select max(n) from t",
+}
+COMMAND = "import sys; from chessreg.cli.root import run_command_line; sys.exit(run_command_line(sys.argv[1:]))"
+
+
+@pytest.mark.parametrize("sql", ENDLESS.values(), ids=ENDLESS)
+def test_the_end_of_the_time_stops_a_query_and_the_next_one_is_answered(session, sql):
+    run_sql(session.database, "select 1 as a")
+    begun = time.monotonic()
+    with pytest.raises(ChessregError, match="longer than allowed"):
+        run_sql(session.database, sql, timeout=0.5)
+    assert time.monotonic() - begun < 3
+    assert run_sql(session.database, "select 2 as a").rows == [{"a": 2}]
+    run_query(session.database, "elo by intervention")
+
+
+def test_the_end_of_the_time_stops_an_answer_that_is_being_written(session):
+    run_sql(session.database, "select 1 as a")
+    begun = time.monotonic()
+    with pytest.raises(ChessregError, match="longer than allowed"):
+        for _ in stream_sql(session.database, "select * from range(10000000000) limit 9000000000", timeout=1.0):
+            pass
+    assert time.monotonic() - begun < 4
+
+
+@pytest.mark.parametrize("sql", [ENDLESS["counting"], "select * from range(10000000000) limit 9000000000"])
+def test_ctrl_c_stops_a_query(tmp_path, sql):
+    open_session(str(tmp_path / "registry.db"), tmp_path / "store").close()
+    words = ["--registry", str(tmp_path / "registry.db"), "query", "--sql", sql, "--format", "csv"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND.replace("import sys;", "import sys; print('begun', flush=True);"), *words],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout
+    assert process.stdout.readline() == "begun\n"
+    if "count" in sql:
+        time.sleep(4)  # it says nothing while it counts
+    else:
+        for _ in range(1000):
+            process.stdout.readline()
+    begun = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "interrupted" in err.splitlines()
+    assert "Traceback" not in err
+    assert time.monotonic() - begun < 5
+
+
+MEASURED = COMMAND.replace(
+    "sys.exit(run_command_line(sys.argv[1:]))",
+    "status = run_command_line(sys.argv[1:]); lines = open('/proc/self/status').read().splitlines();"
+    "print(next(line.split()[1] for line in lines if line.startswith('VmHWM')), file=sys.stderr); sys.exit(status)",
+)
+
+
+@pytest.mark.parametrize("format_", ["csv", "jsonl"])
+def test_many_rows_are_written_in_constant_memory(tmp_path, format_):
+    open_session(str(tmp_path / "registry.db"), tmp_path / "store").close()
+    place, peaks = ["--registry", str(tmp_path / "registry.db")], []
+    for rows in (100_000, 2_000_000):
+        words = [*place, "query", "--sql", f"select range as n from range({rows})", "--format", format_]
+        with (tmp_path / "answer").open("w") as file:
+            done = subprocess.run(
+                [sys.executable, "-c", MEASURED, *words], stdout=file, stderr=subprocess.PIPE, text=True
+            )
+        assert done.returncode == 0, done.stderr
+        peaks.append(int(next(line for line in done.stderr.splitlines() if line.isdigit())) / 1024)
+        lines = (tmp_path / "answer").read_text().splitlines()
+        assert len(lines) == rows + (format_ == "csv")
+        last = json.loads(lines[-1])["n"] if format_ == "jsonl" else int(lines[-1])
+        assert last == rows - 1
+    assert peaks[1] < 600
+    assert peaks[1] - peaks[0] < 150, f"{peaks} MiB"
+
+
+def test_a_table_that_nobody_can_read_is_refused(tmp_path, capsys):
+    from chessreg.cli.root import run_command_line
+
+    open_session(str(tmp_path / "registry.db"), tmp_path / "store").close()
+    words = ["--registry", str(tmp_path / "registry.db"), "query", "--sql", "select * from range(200000)"]
+    assert run_command_line(words) == 4
+    assert "200,000 rows" in capsys.readouterr().err

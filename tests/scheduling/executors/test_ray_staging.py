@@ -1,0 +1,99 @@
+"""Inputs on their way to a machine without the store, and outputs on their way back: what holds without a cluster."""
+
+from __future__ import annotations
+
+import pytest
+import zstandard
+
+from chessreg.experiments.probe import ProbeSpec
+from chessreg.registry import tables
+from chessreg.registry.database import Database
+from chessreg.runs.kind import kind
+from chessreg.runs.resolve import identified
+from chessreg.runs.transfer import fetch
+from chessreg.scheduling.executors import ray_staging
+from chessreg.scheduling.executors.ray_staging import ActorStore, Home, StoreActor, inputs_of
+from store import Store
+from store.errors import CorruptError, NotInStoreError
+
+
+class Here(ActorStore):
+    """A store that is read as from an actor, in this process."""
+
+    damaged = ""
+    pieces = 0
+
+    def _ask(self, verb, *arguments):
+        answer = getattr(self.actor, verb)(self.root, *arguments)
+        if verb != "read":
+            return answer
+        self.pieces += 1
+        return bytes(len(answer)) if self.damaged and arguments[0].endswith(self.damaged) else answer
+
+
+@pytest.fixture
+def order(world_session):
+    """Of a probe on the world's cache."""
+    inputs = world_session.inputs
+    spec, _ = identified(kind("probe"), ProbeSpec(cache="reference-fit"), inputs)
+    return {"source": kind("probe").source, "spec": spec.model_dump(mode="json")}
+
+
+@pytest.fixture
+def node(tmp_path):
+    return Store.create(tmp_path / "node")
+
+
+@pytest.fixture
+def home(world_session):
+    return Here(StoreActor(), str(world_session.store.root))
+
+
+def files(store: Store) -> dict[str, bytes]:
+    kept = [path for part in (store.artefacts, store.arrays) for path in part.rglob("*") if path.is_file()]
+    return {path.relative_to(store.root).as_posix(): path.read_bytes() for path in kept}
+
+
+def test_the_inputs_of_a_work_go_over_in_pieces_and_are_the_same_there(world_session, order, node, home, monkeypatch):
+    monkeypatch.setattr(ray_staging, "PIECE", 1000)
+    items = inputs_of(world_session.database, world_session.store, order)
+    kinds = {item.what.split()[0] for item in items}
+    assert {"activations", "dataset", "checkpoint"} <= kinds, "the cache, and what it was made from"
+    for item in items:
+        fetch(node, item, home)
+    there, here = files(node), files(world_session.store)
+    assert there.items() <= here.items()
+    assert home.pieces >= sum(item.bytes for item in items) / 1000
+    assert all(item.here(node) for item in items)
+    assert not list(node.tmp.iterdir())
+    home.pieces = 0
+    for item in items:
+        fetch(node, item, home)
+    assert home.pieces == 0, "what is there is not sent again"
+
+
+def test_what_arrives_damaged_or_is_not_there_is_refused(world_session, order, node, home):
+    items = inputs_of(world_session.database, world_session.store, order)
+    for word, file in (("checkpoint", ".safetensors"), ("activations", "0")):
+        item = next(item for item in items if word in item.what)
+        home.damaged = file
+        with pytest.raises(CorruptError):
+            fetch(node, item, home)
+        with pytest.raises(NotInStoreError):
+            fetch(node, item, Here(StoreActor(), str(node.root)))
+        assert not item.here(node)
+        home.damaged = ""
+        fetch(node, item, home)
+        assert item.here(node)
+    assert not list(node.tmp.iterdir())
+
+
+def test_the_copy_of_a_registry_is_whole_while_others_write(world_session, order, tmp_path):
+    with world_session.database.write() as session:
+        before = session.query(tables.Run).count()
+        items, copy = Home().inputs(world_session.database.url, str(world_session.store.root), order)
+    (tmp_path / "copy.db").write_bytes(zstandard.ZstdDecompressor().decompress(copy))
+    with Database.open(str(tmp_path / "copy.db"), create=False) as copied, copied.read() as session:
+        assert session.query(tables.Run).count() == before > 0
+    assert items
+    assert not list(world_session.store.tmp.iterdir())

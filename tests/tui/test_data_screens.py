@@ -1,0 +1,147 @@
+"""The data screens: every noun against its command, charts against the numbers of `probe list` and `vector list`."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from chessreg.cli.root import run_command_line
+from chessreg.entities import entity
+from chessreg.session import open_session
+from tui import show
+from tui.screens.lineage import LineageScreen
+from tui.screens.things import DataScreen, ThingScreen
+from tui.widgets.chart import ChartView
+
+
+async def test_every_noun_has_its_list(drive, studied: Path, command: Any) -> None:
+    async with drive(studied, size=(160, 45), start="data") as driver:
+        assert isinstance(driver.screen, DataScreen)
+        (games,) = command("dataset", "list")
+        line = next(line for line in driver.lines if " games " in line and "fit test" in line)
+        assert f" {games['games']} " in line
+        assert f" {games['plies']} " in line
+        await driver.press("tab")
+        for row in command("checkpoint", "list"):
+            assert any((row["name"] or "") in line and f"{row['parameters']:,}" in line for line in driver.lines)
+        line = next(line for line in driver.lines if " untrained " in line)
+        assert " deep " in line  # whose twin it is
+        await driver.press("tab")
+        for row in command("cache", "list"):
+            line = next(line for line in driver.lines if f" {row['name']} " in line)
+            assert show.size(row["bytes"]) in line
+            assert f" {row['rows']} " in line
+        await driver.press("tab", "tab")
+        assert "[vectors 2]" in driver.text
+        assert "random" in driver.text
+        await driver.press("tab")
+        assert "[SAEs 0]" in driver.text
+        assert "no SAEs: this version has a place for them" in driver.text
+        await driver.press("y")
+        assert driver.app.clipboard == "chessreg sae list"
+
+
+async def test_the_accuracy_chart_has_the_numbers_of_probe_list(drive, studied: Path, command: Any) -> None:
+    told = command("probe", "list", "--run", "deep-board")
+    assert len(told) == 3
+    async with drive(studied, size=(160, 45), start="data") as driver:
+        await driver.press("tab", "tab", "tab")
+        await driver.stand_on("deep-board")
+        await driver.press("enter")
+        chart = driver.screen.query_one(ChartView).chart
+        series = {series.label: series.points for series in chart.panels[0].series}
+        for split in ("validation", "test"):
+            assert [(p.x, p.y) for p in series[split]] == [(row["layer"], row[f"{split}_accuracy"]) for row in told]
+        for row in told:
+            line = next(line for line in driver.lines if f"blocks.{row['layer']}.hook_resid_post" in line)
+            assert f"{100 * row['test_accuracy']:.2f} %" in line
+        await driver.press("tab")
+        classes = command("query", "probe f1 by class", "--run", "deep-board")["rows"]
+        assert f"[F1 by class, layer {classes[0]['layer']}]" in driver.text
+        assert len(classes) == 13
+        for row in classes:
+            line = next(line for line in driver.lines if f" {row['name']} " in line)
+            assert f"{row['f1']:.4f}" in line
+
+
+async def test_norms_by_layer_and_cosines_are_those_of_the_vectors(drive, studied: Path, command: Any) -> None:
+    told = command("vector", "list", "--run", "skill")
+    near = command("vector", "show", "skill", "--layer", "1")["cosines"]
+    async with drive(studied, size=(160, 45), start="data") as driver:
+        await driver.press("tab", "tab", "tab", "tab")
+        await driver.stand_on("skill")
+        await driver.press("enter")
+        chart = driver.screen.query_one(ChartView).chart
+        series = {series.label: series.points for series in chart.panels[0].series}
+        assert [(p.x, p.y) for p in series["vector"]] == [(row["layer"], row["norm"]) for row in told]
+        assert [p.y for p in series["high side"]] == [row["norm_high"] for row in told]
+        await driver.press("tab")
+        (other,) = near
+        line = next(line for line in driver.lines if line.strip("› ").startswith("1 "))
+        assert f"{other['cosine']:+.4f}" in line
+        assert "control" in line
+        await driver.find_row("control")
+        await driver.press("enter")
+        assert isinstance(driver.screen, ThingScreen)
+        assert "vector control" in driver.lines[0]
+
+
+async def test_a_checkpoint_tells_its_twin_its_tokens_and_how_often_it_is_legal(drive, studied, command: Any) -> None:
+    told = command("checkpoint", "show", "deep")
+    assert told["first_try_legal"] is not None
+    async with drive(studied, size=(160, 45), start="data") as driver:
+        await driver.press("tab")
+        await driver.stand_on("deep")
+        await driver.press("enter")
+        assert f"{100 * told['first_try_legal']:.1f} % legal at once" in driver.text
+        assert "tokens seen: not told" in driver.text
+        await driver.press("escape")
+        await driver.stand_on("untrained")
+        await driver.press("enter")
+        assert "untrained twin of deep" in driver.text
+        await driver.press("L")
+        assert isinstance(driver.screen, LineageScreen)
+        assert "checkpoint deep" in driver.text
+
+
+async def test_a_cache_is_verified_byte_by_byte(drive, studied: Path, tmp_path: Path, command: Any) -> None:
+    told = command("cache", "verify", "cache-fit")
+    assert told["groups"] == 1
+    shutil.copytree(studied, tmp_path / "own")
+    async with drive(tmp_path / "own", size=(120, 40), start="data") as driver:
+        await driver.press("tab", "tab")
+        await driver.stand_on("cache-fit")
+        await driver.press("enter", "v")
+        assert "every byte is as it was published" in driver.notices
+        with open_session(str(tmp_path / "own" / "registry.db"), tmp_path / "own" / "store") as session:
+            with session.database.read() as sql:
+                (row,) = entity("cache").rows(sql, "cache-fit")
+            chunk = next(p for p in (session.store.root / row["groups"][0]["path"]).rglob("c.*"))
+        chunk.chmod(0o644)
+        chunk.write_bytes(b"x" + chunk.read_bytes()[1:])
+        await driver.press("v")
+        assert "has changed since publication" in driver.text
+    place = ["--registry", str(tmp_path / "own" / "registry.db"), "--store", str(tmp_path / "own" / "store")]
+    assert run_command_line([*place, "cache", "verify", "cache-fit"]) == 1
+
+
+async def test_words_about_a_dataset_are_its_own(drive, studied: Path, tmp_path: Path) -> None:
+    shutil.copytree(studied, tmp_path / "own")
+    async with drive(tmp_path / "own", size=(160, 45), start="data") as driver:
+        await driver.press("asterisk", "t")
+        for key in "best":
+            await driver.pilot.press(key)
+        await driver.press("enter")
+        assert "★ games" in driver.text
+    place = str(tmp_path / "own" / "registry.db"), tmp_path / "own" / "store"
+    with open_session(*place) as session, session.database.read() as sql:
+        (row,) = entity("dataset").rows(sql, "games")
+    assert (row["starred"], row["tags"]) == (True, ["best"])
+
+
+async def test_an_empty_registry_says_what_makes_each(drive, tmp_path: Path) -> None:
+    async with drive(tmp_path, start="data") as driver:
+        for words in ("dataset add", "import checkpoint", "run cache", "run probe", "run vector", "no SAEs"):
+            assert words in driver.text
+            await driver.press("tab")

@@ -1,0 +1,211 @@
+"""The runs: sorting, columns, filters by field and by letters, marks and words, each against the core."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chessreg.cli.root import run_command_line
+from chessreg.registry import read, run_filter
+from chessreg.session import Session, open_session
+from tui.screens.dialogs import Prompt
+from tui.screens.runs import ColumnsScreen
+from tui.widgets.table import PageTable
+
+
+def shown(driver: Any) -> list[Any]:
+    table = driver.screen.query_one(PageTable)
+    return [row["id"] for place in range(table.count) if (row := table.row(place)) is not None]
+
+
+def found(session: Session, words: str, sort: str = run_filter.NEWEST_FIRST) -> list[Any]:
+    with session.database.read() as sql:
+        return run_filter.find(sql, words, sort)
+
+
+async def type_words(driver: Any, words: str) -> None:
+    keys = {":": "colon", "~": "tilde", "!": "exclamation_mark", ".": "full_stop", " ": "space", "-": "minus"}
+    for key in words:
+        await driver.pilot.press(keys.get(key, key))
+
+
+@pytest.mark.parametrize("words", ["kind:probe", "spec.epochs:2", "~dpbrd", "!kind:toy since:1d", "since:2020-01-01"])
+async def test_filters_show_what_the_command_finds(drive, study: Session, studied: Path, words: str) -> None:
+    async with drive(studied, size=(160, 40)) as driver:
+        await driver.press("slash")
+        await type_words(driver, words)
+        await driver.press("enter")
+        expected = found(study, words)
+        assert len(expected) > 0
+        assert shown(driver) == expected
+        await driver.press("y")
+        assert driver.app.clipboard.startswith("chessreg runs list ")
+        assert words.split()[0] in driver.app.clipboard
+
+
+async def test_any_column_sorts_and_turns_round(drive, study: Session, studied: Path) -> None:
+    async with drive(studied, size=(160, 40)) as driver:
+        assert "created ▼" in driver.lines[2]
+        await driver.press("greater_than_sign")
+        assert "machine ▲" in driver.lines[2]
+        assert shown(driver) == found(study, "", "machine")
+        await driver.press(*["less_than_sign"] * 5)
+        assert "name ▲" in driver.lines[2]
+        assert shown(driver) == found(study, "", "name")
+        await driver.press("s")
+        assert "name ▼" in driver.lines[2]
+        assert shown(driver) == found(study, "", "-name")
+        await driver.press("y")
+        assert driver.app.clipboard == "chessreg runs list --sort -name"
+        await driver.pilot.click(PageTable, offset=(driver.lines[2].index("kind"), 0))
+        await driver.press()
+        assert shown(driver) == found(study, "", "kind")
+
+
+async def test_settings_and_metrics_become_columns(drive, study: Session, studied: Path) -> None:
+    async with drive(studied, size=(200, 50)) as driver:
+        await driver.press("C")
+        assert isinstance(driver.screen, ColumnsScreen)
+        for column in ("spec.learning_rate", "metric.loss"):
+            await driver.find_row(column)
+            await driver.press("space")
+        await driver.find_row("machine")
+        await driver.press("space", "escape")
+        head = driver.lines[2].split()
+        assert {"learning_rate", "loss"} <= set(head)
+        assert "machine" not in head
+        with study.database.read() as sql:
+            rows = {row["name"]: row for row in read.runs(sql)}
+            loss = run_filter.metrics(sql, [rows["train-1"]["id"]], ["loss"])[rows["train-1"]["id"]]["loss"]
+        line = next(line for line in driver.lines if " train-1 " in line)
+        assert f"{loss:.4g}" in line.split()
+        assert str(rows["train-1"]["spec"]["learning_rate"]) in line.split()
+        driver.screen.sort_by("metric.loss")
+        await driver.press()
+        assert shown(driver) == found(study, "", "metric.loss")
+
+
+async def test_a_column_is_put_further_to_the_left(drive, studied: Path) -> None:
+    async with drive(studied, size=(160, 40)) as driver:
+        await driver.press("C")
+        await driver.find_row("kind of experiment")
+        await driver.press("K", "escape")
+        head = driver.lines[2].split()
+        assert head.index("kind") == head.index("name") - 1
+
+
+async def test_words_order_and_columns_are_there_again_the_next_time(drive, studied: Path) -> None:
+    async with drive(studied, size=(160, 40)) as driver:
+        await driver.press("C")
+        await driver.find_row("where it was tried last")
+        await driver.press("space", "escape", "slash")
+        await type_words(driver, "kind:probe")
+        await driver.press("enter", *["less_than_sign"] * 4)
+        before = driver.lines[1:8]
+    async with drive(studied, size=(160, 40)) as driver:
+        assert driver.lines[1:8] == before
+        assert "name ▲" in driver.text
+        assert "machine" not in driver.text
+        assert "3 of " in driver.text
+
+
+# -- words, in a registry of one's own --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own(world: Path, tmp_path: Path) -> Path:
+    shutil.copytree(world, tmp_path / "own")
+    return tmp_path / "own"
+
+
+def said(folder: Path, name: str) -> dict[str, Any]:
+    with open_session(str(folder / "registry.db"), folder / "store") as session, session.database.read() as sql:
+        return read.run(sql, name)
+
+
+async def test_stars_tags_notes_and_pins_are_what_the_command_line_says(drive, own: Path) -> None:
+    async with drive(own, size=(160, 40)) as driver:
+        await driver.stand_on("plain")
+        await driver.press("space")
+        await driver.stand_on("sure")
+        await driver.press("space")
+        assert "marked: plain and sure" in driver.lines[1]
+        await driver.press("asterisk")
+        await driver.press("t")
+        assert isinstance(driver.app.screen, Prompt)
+        assert "Tag plain and sure" in driver.text
+        await type_words(driver, "match")
+        await driver.press("enter")
+        assert "★ plain" in driver.text
+        for name in ("plain", "sure"):
+            assert said(own, name)["starred"]
+            assert said(own, name)["tags"] == ["match"]
+        assert not said(own, "toy")["starred"]
+        await driver.press("slash")
+        await type_words(driver, "starred tag:mat")
+        await driver.press("enter")
+        assert "2 of 8 runs" in driver.text
+        await driver.press("u")
+        assert "marked" not in driver.lines[1]
+        await driver.stand_on("plain")
+        await driver.press("n")
+        await type_words(driver, "odd")
+        await driver.press("enter", "p", "t")
+        await type_words(driver, "-match")
+        await driver.press("enter")
+        row = said(own, "plain")
+        assert (row["notes"], row["pinned"], row["tags"]) == (["odd"], True, [])
+        assert run_command_line(["--registry", str(own / "registry.db"), "runs", "unpin", "plain"]) == 0
+
+
+async def test_a_wrong_run_makes_what_rests_on_it_stale_until_it_is_taken_back(drive, own: Path) -> None:
+    async with drive(own, size=(160, 40)) as driver:
+        await driver.stand_on("board")
+        await driver.press("I")
+        await type_words(driver, "leak")
+        await driver.press("enter")
+        assert said(own, "board")["invalid"] == "leak"
+        assert said(own, "edits")["stale"]
+        assert "complete (invalid)" in driver.text
+        assert "complete (stale)" in driver.text
+        await driver.press("I")
+        await type_words(driver, "-")
+        await driver.press("enter")
+        assert said(own, "board")["invalid"] is None
+        assert "(stale)" not in driver.text
+
+
+async def test_what_is_archived_is_out_of_sight_and_comes_back(drive, own: Path) -> None:
+    async with drive(own, size=(160, 40)) as driver:
+        await driver.stand_on("toy")
+        await driver.press("x")
+        assert said(own, "toy")["archived"]
+        assert "7 of 8 runs" in driver.text
+        assert said(own, "toy")["id"] not in shown(driver)
+        await driver.press("slash")
+        await type_words(driver, "archived")
+        await driver.press("enter", "x")
+        assert not said(own, "toy")["archived"]
+
+
+async def test_a_name_that_is_taken_is_refused_in_the_banner(drive, own: Path) -> None:
+    async with drive(own, size=(160, 40)) as driver:
+        await driver.stand_on("toy")
+        await driver.press("N")
+        await type_words(driver, "plain")
+        await driver.press("enter")
+        assert "the name 'plain' is taken" in driver.text
+        assert said(own, "toy")["name"] == "toy"
+
+
+async def test_read_only_says_nothing_of_anything(drive, own: Path) -> None:
+    async with drive(own, read_only=True, size=(160, 40)) as driver:
+        await driver.stand_on("plain")
+        await driver.press("asterisk", "p", "t")
+        assert not isinstance(driver.app.screen, Prompt)
+        row = said(own, "plain")
+        assert not row["starred"]
+        assert not row["pinned"]

@@ -1,0 +1,270 @@
+"""Jobs as rows: in pages, narrowed by words; one launch in full; logs, read from the end; what goes on now."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, String, and_, case, cast, func, literal, not_, or_, select, type_coerce
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.registry import read, tables
+from chessreg.registry.tables import Cause, Job, JobState
+from chessreg.scheduling import status
+from tui.data.pages import ChosenPages, Pages, Row
+from tui.data.run_rows import overview
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session as SqlSession
+
+    from chessreg.session import Session
+
+
+FIELDS = ("kind", "name", "state", "on", "host", "id", "launch", "run")
+QUEUED = ("queued", "waiting", "blocked")  # states of one that has not started; which, only a look at others tells
+ENDED = tuple(map(str, Cause))
+
+
+def jobs(session: Session, text: str = "") -> Pages:
+    """The jobs that fit the words: those that run, then those that wait, then those that have ended, newest first.
+
+    Each word must be found in kind, name, executor, host, state, or the end of the id of job, launch or run;
+    `state:running` looks at one of them, `!word` wants it absent. Raises BadInputError for a field that there is not.
+    """
+    words = text.split()
+    order = case((Job.state == JobState.RUNNING, 0), (Job.state == JobState.QUEUED, 1), else_=2)
+    wanted = [condition(session, word) for word in words]
+    launched = func.min(Job.created_at).over(partition_by=(Job.group_id, Job.run_id))  # shards keep together
+    query = select(Job.id).where(*wanted).order_by(order, launched.desc(), Job.run_id, Job.shard, Job.id)
+    with session.database.read() as sql:
+        ids = [id.hex for id in sql.scalars(query)]
+        if states := [word for word in words if asks_queued(word)]:
+            ids = sifted(sql, ids, states)
+    return ChosenPages(session, Job, ids, status.rows)
+
+
+def condition(session: Session, word: str) -> ColumnElement[bool]:
+    """One word of the filter as a condition on `job`."""
+    if word.startswith("!") and len(word) > 1:
+        inner = word[1:]
+        # Whether a queued job waits is found out later: here none of them is left out.
+        return (
+            or_(not_(condition(session, inner)), Job.state == JobState.QUEUED)
+            if asks_queued(word)
+            else not_(condition(session, inner))
+        )
+    field, colon, value = word.partition(":")
+    if colon and field in FIELDS:
+        return by_field(session, field, value)
+    if colon:
+        raise BadInputError(f"jobs have no {field!r} to look at", f"fields are {', '.join(FIELDS)}")
+    return or_(*(by_field(session, field, word) for field in FIELDS))
+
+
+def by_field(session: Session, field: str, value: str) -> ColumnElement[bool]:
+    if not value:  # `kind:` while it is typed
+        return literal(1) == literal(1)
+    pattern = "%" + value.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
+    columns = {"kind": Job.kind, "on": Job.executor, "host": Job.host}
+    if field in columns:
+        return columns[field].ilike(pattern, escape="\\")
+    if field == "name":
+        from chessreg.registry.run_filter import now_said
+
+        spoken = now_said("name").where(tables.Annotation.value.ilike(pattern, escape="\\"))
+        return hex_of(session, Job.run_id).in_(spoken)
+    if field == "state":
+        return by_state(value.lower())
+    digits = value.lower().replace("-", "")
+    if not set(digits) <= set("0123456789abcdef"):
+        return literal(1) == literal(0)
+    ids = {"id": Job.id, "launch": Job.group_id, "run": Job.run_id}
+    return hex_of(session, ids[field]).like(f"%{digits}")
+
+
+def by_state(value: str) -> ColumnElement[bool]:
+    ended = [Cause(cause) for cause in ENDED if cause.startswith(value)]
+    fits: list[ColumnElement[bool]] = [and_(Job.state == JobState.ENDED, Job.cause.in_(ended))] if ended else []
+    if any(state.startswith(value) for state in QUEUED):
+        fits.append(Job.state == JobState.QUEUED)
+    if "running".startswith(value):
+        fits.append(and_(Job.state == JobState.RUNNING, not_(Job.cancel)))
+    if "cancelling".startswith(value):
+        fits.append(and_(Job.state == JobState.RUNNING, Job.cancel))
+    return or_(*fits) if fits else literal(1) == literal(0)
+
+
+def asks_queued(word: str) -> bool:
+    """Whether a word tells queued, waiting and blocked jobs apart."""
+    value = word.removeprefix("!").lower().removeprefix("state:")
+    return word.removeprefix("!").startswith("state:") and bool(value) and any(s.startswith(value) for s in QUEUED)
+
+
+def sifted(sql: SqlSession, ids: Sequence[str], words: Sequence[str]) -> list[str]:
+    """Those of these jobs whose state, looked at one by one where they are queued, fits the words."""
+    queued = {job.id.hex: job for job in sql.scalars(select(Job).where(Job.state == JobState.QUEUED))}
+
+    def fits(id: str) -> bool:
+        if id not in queued:
+            return True
+        state, _ = status.state_of(sql, queued[id])
+        return all(
+            state.startswith(word.removeprefix("!").removeprefix("state:").lower()) is not word.startswith("!")
+            for word in words
+        )
+
+    return [id for id in ids if fits(id)]
+
+
+def hex_of(session: Session, column: Any) -> ColumnElement[str]:
+    """An id as 32 hex digits, in SQL."""
+    if session.database.dialect == "postgresql":
+        return func.replace(cast(column, String), "-", "")
+    return type_coerce(column, String)
+
+
+def counts(session: Session) -> dict[str, int]:
+    """How many jobs run, wait and have ended."""
+    with session.database.read() as sql:
+        rows = sql.execute(select(Job.state, func.count()).group_by(Job.state)).tuples().all()
+    return {state.value: dict(rows).get(state, 0) for state in JobState}
+
+
+# -- one launch -------------------------------------------------------------------------------------------------------
+
+
+class JobView(NamedTuple):
+    """A job beside the others of its run in this launch, in full."""
+
+    job: dict[str, Any]
+    shards: Sequence[Row]
+    log: Path | None
+    why_no_log: str
+
+
+def job(session: Session, job_id: UUID) -> JobView:
+    """Raises NotFoundError when there is no such job."""
+    from chessreg.scheduling.status import log_of
+
+    with session.database.read() as sql:
+        record = sql.get(Job, job_id)
+        if record is None:
+            raise NotFoundError(f"there is no job {job_id.hex[-6:]}", "chessreg jobs")
+        full = status.detail(sql, record)
+        query = select(Job).where(Job.group_id == record.group_id, Job.run_id == record.run_id).order_by(Job.shard)
+        shards = status.rows(sql, sql.scalars(query).all())
+        log = log_of(session.store, record)
+    if log is not None:
+        return JobView(full, shards, log, "")
+    if not full["tries"]:
+        waits = ", ".join(full["waits_for"])
+        return JobView(full, shards, None, f"it waits for {waits}" if waits else "it has not begun")
+    return JobView(full, shards, None, f"the log is on {full['host']}: chessreg logs {job_id.hex[-6:]} there")
+
+
+def newest_of(session: Session, group_id: UUID) -> UUID:
+    """The job of a launch that one wants to look at first: the first that is not over, or the last."""
+    with session.database.read() as sql:
+        rows = status.rows(
+            sql, sql.scalars(select(Job).where(Job.group_id == group_id).order_by(Job.created_at, Job.shard)).all()
+        )
+    going: list[UUID] = [row["id"] for row in rows if row["state"] not in status.OVER]
+    return going[0] if going else rows[-1]["id"]
+
+
+# -- changes ----------------------------------------------------------------------------------------------------------
+
+
+def change(session: Session, do: Callable[[SqlSession, list[Job]], list[Job]], ids: Sequence[UUID]) -> int:
+    """Do it to these jobs, and see that a supervisor is there to carry it out; returns to how many it was done."""
+    import socket
+
+    from chessreg.scheduling.presence import Presence
+
+    with session.database.write() as sql:
+        changed = do(sql, list(sql.scalars(select(Job).where(Job.id.in_(list(ids))))))
+        here = any(job.host == socket.gethostname() for job in changed)
+        number = len(changed)
+    if here:
+        Presence(session.store).start(session.database.url)
+    return number
+
+
+def of_launch(session: Session, group_id: UUID) -> list[UUID]:
+    """All jobs of a launch."""
+    with session.database.read() as sql:
+        return list(sql.scalars(select(Job.id).where(Job.group_id == group_id)))
+
+
+FIRST_BYTES = 1 << 19  # of what there was before one looked
+READ_BYTES = 1 << 20  # in one go
+ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\-_])")
+
+
+class Read(NamedTuple):
+    """What was added: whole lines, and the line that is being written."""
+
+    lines: list[str]
+    begun: str
+    anew: bool  # the file is another or was cut: what was read before is void
+
+
+class LogTail:
+    """The lines of a file, and then those that are added to it. `read` may be called from any thread, one at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.skipped = 0  # bytes at the beginning that were not read
+        self._at, self._rest, self._file = 0, b"", 0
+
+    def read(self) -> Read:
+        """What was written since the last time; nothing where the file is not there (yet)."""
+        try:
+            with self.path.open("rb") as file:
+                return self._read(file)
+        except FileNotFoundError:
+            return Read([], "", False)
+
+    def _read(self, file) -> Read:  # type: ignore[no-untyped-def]
+        import os
+
+        state = os.fstat(file.fileno())
+        anew = self._file != state.st_ino or state.st_size < self._at
+        if anew:
+            self._file, self._rest = state.st_ino, b""
+            self._at = self.skipped = max(0, state.st_size - FIRST_BYTES)
+        file.seek(self._at)
+        added = file.read(READ_BYTES)
+        if anew and self.skipped:  # from the next whole line on
+            cut = added.find(b"\n") + 1
+            self.skipped, self._at, added = self.skipped + cut, self._at + cut, added[cut:]
+        self._at += len(added)
+        *whole, self._rest = (self._rest + added).split(b"\n")
+        return Read([readable(line) for line in whole], readable(self._rest), anew)
+
+
+def readable(line: bytes) -> str:
+    """A line as a terminal would have left it: without escapes, and after its last carriage return."""
+    text = ESCAPES.sub("", line.decode(errors="replace").rstrip("\r")).rpartition("\r")[2]
+    return "".join(c if c.isprintable() else " " for c in text.expandtabs(8))
+
+
+class AtHome(NamedTuple):
+    """`going` and `ended` as in `chessreg status`; `machines` are those on which something runs, or ran last."""
+
+    counts: dict[str, int]
+    going: Sequence[Row]
+    machines: Sequence[Row]
+    ended: Sequence[Row]
+
+
+def at_home(session: Session, since: datetime) -> AtHome:
+    counts = overview(session)
+    with session.database.read() as sql:
+        machines = {row["host"]: row for row in reversed(read.machines(sql))}  # of each host the one seen last
+        newest = sorted(machines.values(), key=lambda row: (row["running"] > 0, row["last_seen"]), reverse=True)
+        return AtHome(counts, status.going(sql), newest, status.ended(sql, since))

@@ -1,0 +1,421 @@
+"""A kind's settings as the fields of a form; what may stand in a reference; what launching would do, and launching."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from uuid import UUID
+
+from pydantic import BaseModel, ValidationError
+from sqlalchemy import or_, select
+
+from chessreg.errors import ChessregError, NotFoundError
+from chessreg.registry import names, tables
+from chessreg.registry.names import check_name
+from chessreg.registry.tables import Job
+from chessreg.runs.inputs import IMPORTED, REFERENCE, stands_for
+from chessreg.runs.kind import Kind
+from chessreg.runs.spec import FILES, WORDS, Setting, flat, merged, nested, settings_of, shown
+from chessreg.scheduling.executors import EXECUTORS, slurm_script
+from chessreg.scheduling.launch import Expected, LaunchOptions, Order, plan, preview
+from chessreg.scheduling.launch import launch as launch_orders
+from tui import show
+from tui.data.pages import Row
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session as SqlSession
+
+    from chessreg.session import Session
+
+
+Part = Literal["spec", "options", "launch"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field(Setting):
+    """One setting of a form: of the spec, of the execution options, or of the launch."""
+
+    part: Part
+
+    @property
+    def key(self) -> str:
+        """The path, unique in the form: no kind has one name in two parts, but `name` is also the launch's."""
+        return f"launch.{self.path}" if self.part == "launch" else self.path
+
+
+def fields_of(model: type[BaseModel], part: Part) -> list[Field]:
+    return [Field(part=part, **vars(setting)) for setting in settings_of(model)]
+
+
+@dataclass
+class Checked:
+    """The settings that a form stands for, or what is wrong with it: by field, and as a whole."""
+
+    spec: Any = None
+    options: Any = None
+    launch: LaunchOptions = field(default_factory=LaunchOptions)
+    errors: dict[str, str] = field(default_factory=dict)
+    general: list[str] = field(default_factory=list)
+
+    @property
+    def right(self) -> bool:
+        return not self.errors and not self.general
+
+
+class Form:
+    """The settings of one kind as they are filled in: what was typed is kept apart from presets and defaults."""
+
+    def __init__(self, kind: Kind, reference: str, typed: Mapping[str, str] | None = None) -> None:
+        self.kind, self.reference = kind, reference
+        self.fields = [
+            *fields_of(kind.spec, "spec"),
+            *fields_of(kind.options, "options"),
+            *fields_of(LaunchOptions, "launch"),
+        ]
+        self.by_key = {each.key: each for each in self.fields}
+        self.typed: dict[str, str] = dict(typed or {})
+        self.preset = ""
+
+    def snapshot(self) -> Form:
+        """The form as it is now, for another thread: typing goes on meanwhile."""
+        same = Form(self.kind, self.reference, self.typed)
+        same.preset = self.preset
+        return same
+
+    @property
+    def presets(self) -> tuple[str, ...]:
+        return ("", *self.kind.presets)
+
+    @property
+    def filled(self) -> dict[str, Any]:
+        """What the preset fills in, by path."""
+        return flat(self.kind.preset(self.preset)) if self.preset else {}
+
+    def give(self, key: str, text: str | None) -> None:
+        """What was typed into a field; None takes it back."""
+        one = self.by_key[key]
+        if text is None or (not text.strip() and one.form != "list"):
+            self.typed.pop(key, None)
+        else:
+            self.typed[key] = text
+
+    def text(self, key: str) -> str:
+        """What the field shows."""
+        if key in self.typed:
+            return self.typed[key]
+        if key in self.filled:
+            return shown(self.filled[key])
+        return self.by_key[key].shown_default
+
+    def source(self, key: str) -> str:
+        """Where the value comes from: given, a preset, the default; or that it is needed."""
+        if key in self.typed:
+            return "given"
+        if key in self.filled:
+            return "preset"
+        return "needed" if self.by_key[key].needed else "default"
+
+    # -- checking -------------------------------------------------------------------------------------------------
+
+    def check(self) -> Checked:
+        """What the models make of it. Nothing is looked up: names are looked for when it is planned."""
+        result = Checked()
+        values: dict[str, dict[str, Any]] = {"spec": {}, "options": {}, "launch": {}}
+        for key, text in self.typed.items():
+            one = self.by_key[key]
+            try:
+                values[one.part][one.path] = one.parsed(text)
+            except ValueError as error:
+                result.errors[key] = str(error)
+        base = self.kind.preset(self.preset) if self.preset else {}
+        result.spec = self._built(self.kind.spec, values["spec"], "", result, base)
+        result.options = self._built(self.kind.options, values["options"], "", result)
+        result.launch = self._built(LaunchOptions, values["launch"], "launch.", result) or LaunchOptions()
+        if result.launch.name:
+            try:
+                check_name(result.launch.name)
+            except ChessregError as error:
+                result.errors["launch.name"] = error.message
+        return result
+
+    def _built(
+        self,
+        model: type[Any],
+        values: dict[str, Any],
+        prefix: str,
+        result: Checked,
+        base: dict[str, Any] | None = None,
+    ) -> Any:
+        try:
+            return model(**merged(base or {}, nested(values)))
+        except ValidationError as error:
+            for complaint in error.errors():
+                key = prefix + ".".join(part for part in complaint["loc"] if isinstance(part, str))
+                words = complaint["msg"].removeprefix("Value error, ")
+                if complaint["type"] == "missing":
+                    words = "it is needed"
+                if key in self.by_key:
+                    result.errors.setdefault(key, words[:1].lower() + words[1:])
+                else:
+                    result.general.append(words)
+        except ChessregError as error:  # a kind's own words, of one setting or of several together
+            words = error.message + (f" ({error.hint})" if error.hint else "")
+            guilty = [path for path in values if self._fits_without(model, values, path, base or {})]
+            if len(guilty) == 1:
+                result.errors.setdefault(prefix + guilty[0], words)
+            else:
+                result.general.append(words)
+        return None
+
+    @staticmethod
+    def _fits_without(model: type[Any], values: dict[str, Any], path: str, base: dict[str, Any]) -> bool:
+        """Whether the model takes the values but this one."""
+        try:
+            model(**merged(base, nested({key: value for key, value in values.items() if key != path})))
+        except ChessregError:
+            return False
+        except ValidationError:
+            pass  # what else is wrong has an error of its own
+        return True
+
+    # -- as a command ---------------------------------------------------------------------------------------------
+
+    def words(self) -> list[str]:
+        """The command that launches the same: every option that was given, and no other."""
+        words = ["chessreg", "launch", self.reference]
+        if self.preset:
+            words += ["--preset", self.preset]
+        for one in self.fields:
+            if one.key not in self.typed:
+                continue
+            flag, text = one.flag, self.typed[one.key].strip()
+            if one.form == "yes or no":
+                on = WORDS.get(text.lower(), False)
+                if one.part != "launch":
+                    words.append(flag if on else f"--no-{flag[2:]}")
+                elif on:
+                    words.append(flag)
+            elif not (one.optional and text.lower() in ("", "none")):
+                words += [flag, text]
+        return words
+
+    def command(self) -> str:
+        return shlex.join(self.words())
+
+    @property
+    def explicit_names(self) -> tuple[str, ...]:
+        """Settings that were not left at their defaults, as a run records them."""
+        named = {self.by_key[key].path.partition(".")[0] for key in self.typed if self.by_key[key].part != "launch"}
+        return tuple(sorted(named | ({*self.kind.preset(self.preset)} if self.preset else set())))
+
+
+MOST = 500  # newest runs that are listed
+
+
+def candidates(session: Session, noun: str, words: str = "") -> list[Row]:
+    """Rows with `value`, what one would type, and `about`, what it is; newest first. Each word is in one of them."""
+    with session.database.read() as sql:
+        if noun == "dataset":
+            rows = datasets(sql)
+        elif noun == "checkpoint":
+            rows = [*to_come(sql, "train"), *checkpoints(sql)]
+        else:
+            kind = noun.partition(":")[2]
+            rows = [*to_come(sql, kind), *runs(session, sql, kind)]
+    wanted = words.lower().split()
+    return [row for row in rows if all(word in f"{row['value']} {row['about']}".lower() for word in wanted)]
+
+
+def datasets(sql: SqlSession) -> list[Row]:
+    """Datasets, and after each its parts."""
+    called = names.names(sql, "dataset")
+    split = tables.Split
+    rows: list[Row] = []
+    for dataset in sql.scalars(select(tables.Dataset).order_by(tables.Dataset.created_at.desc(), tables.Dataset.id)):
+        name = called.get(dataset.id) or dataset.id.hex[-6:]
+        rows.append({"value": name, "about": show.counted(dataset.games, "game"), "at": dataset.created_at})
+        parts = sql.scalars(select(split).where(split.dataset_id == dataset.id).order_by(split.low, split.name))
+        for part in parts:
+            about = show.counted(part.games, "game")
+            rows.append({"value": f"{name}:{part.name}", "about": about, "at": part.created_at})
+    return rows
+
+
+def checkpoints(sql: SqlSession) -> list[Row]:
+    """Checkpoints with weights: an external model cannot be evaluated."""
+    called, runs_called, checkpoint = names.names(sql, "checkpoint"), names.names(sql, "run"), tables.Checkpoint
+    query = select(checkpoint, tables.Artefact.created_at).join(
+        tables.Artefact, tables.Artefact.digest == checkpoint.artefact
+    )
+    rows: list[Row] = []
+    for one, at in sql.execute(query.order_by(tables.Artefact.created_at.desc(), checkpoint.id)).tuples():
+        about = f"{one.architecture} · {one.layers} × {one.d_model} · {one.parameters or 0:,} parameters"
+        if one.run_id is not None:
+            about += f" · of run {runs_called.get(one.run_id) or one.run_id.hex[-6:]}"
+        rows.append({"value": called.get(one.id) or one.id.hex[-6:], "about": about, "at": at})
+    return rows
+
+
+def runs(session: Session, sql: SqlSession, kind: str) -> list[Row]:
+    """The newest runs of a kind, and those that can stand in their place."""
+    from tui.data.run_rows import summaries
+
+    run = tables.Run
+    where = [] if kind in ("", "run") else [or_(run.kind == kind, run.kind == IMPORTED + kind)]
+    records = list(sql.scalars(select(run).where(*where).order_by(run.created_at.desc(), run.id).limit(MOST)))
+    rows: list[Row] = []
+    for row in summaries(sql, records, {}):
+        if row["archived"] or row["invalid"]:
+            continue
+        about = f"{row['kind']} · {row['state']} · {row['done']:,}/{row['units']:,} units"
+        rows.append({"value": row["name"] or row["id"].hex[-6:], "about": about, "at": row["created_at"]})
+    return rows
+
+
+def to_come(sql: SqlSession, kind: str) -> list[Row]:
+    """Runs that jobs stand for and that have not begun: what names one waits for it."""
+    query = select(Job).where(Job.ended_at.is_(None), Job.shard == 0).order_by(Job.created_at.desc(), Job.id)
+    rows: list[Row] = []
+    for job in sql.scalars(query):
+        fits = kind in ("", "run") or stands_for(job.kind, kind)
+        begun = sql.get(tables.Run, job.run_id)
+        if fits and (begun is None or (job.kind == "train" and begun.completed_at is None)):
+            name = names.name_of(sql, "run", job.run_id) or job.run_id.hex[-6:]
+            rows.append({"value": name, "about": f"{job.kind} · a job, {job.state.value}", "at": job.created_at})
+    return rows
+
+
+@dataclass
+class Outlook:
+    """What launching a form would do, or why it cannot be done: by field, or as a whole with what helps."""
+
+    plan: Row | None = None
+    errors: dict[str, str] = field(default_factory=dict)
+    trouble: str = ""
+    hint: str = ""
+
+
+def order_of(form: Form, checked: Checked) -> Order:
+    return Order(form.kind, checked.spec, checked.options, form.explicit_names, **checked.launch.model_dump())
+
+
+def outlook(session: Session, form: Form, checked: Checked) -> Outlook:
+    """Look everything up that the form names, and plan it. Nothing is queued."""
+    result = Outlook(errors=unknown(session, form))
+    if result.errors:
+        return result
+    try:
+        (planned,) = plan([order_of(form, checked)], session.database, session.store)
+        result.plan = preview(planned, session.database, session.store)
+    except ChessregError as error:
+        result.trouble, result.hint = error.message, error.hint or ""
+    return result
+
+
+def unknown(session: Session, form: Form) -> dict[str, str]:
+    """Fields whose reference cannot be resolved, and why."""
+    inputs, errors = Expected(session.database, session.store), {}
+    for one in form.fields:
+        text = form.text(one.key)
+        if not one.noun or form.source(one.key) not in ("given", "preset") or not text:
+            continue
+        value = one.parsed(text)
+        for reference in value if isinstance(value, tuple) else [value]:
+            try:
+                if reference is not None and one.noun in FILES:
+                    require_file(reference)
+                elif reference is not None:
+                    inputs.reference(one.noun, reference)
+            except ChessregError as error:
+                errors[one.key] = error.message + (f" ({error.hint})" if error.hint else "")
+    return errors
+
+
+def require_file(reference: str) -> None:
+    if not REFERENCE.match(reference) and reference != "sample" and not Path(reference).expanduser().exists():
+        raise NotFoundError(f"{reference} does not exist")
+
+
+def launch(session: Session, form: Form, checked: Checked) -> tuple[UUID | None, str]:
+    """Queue it and see that a supervisor is there, as `chessreg launch` does. Returns the launch, or None and why not.
+
+    Raises what planning raises.
+    """
+    from chessreg.runs.ingest import ingest
+    from chessreg.scheduling.presence import Presence
+
+    ingest(session.database, session.store)
+    group, planned = launch_orders([order_of(form, checked)], session.database, session.store)
+    if group is None:
+        return None, {"complete": "it is complete already", "already_queued": "a job stands for it already"}.get(
+            planned[0].status, planned[0].status
+        )
+    Presence(session.store).start(session.database.url)
+    return group, ""
+
+
+# -- what there is to choose from -------------------------------------------------------------------------------------
+
+
+def places() -> tuple[str, ...]:
+    """Executors: those that are here, and each profile of Slurm."""
+    executors: list[str] = []
+    for word in EXECUTORS:
+        executors.append(word)
+        if word == "slurm":
+            for path in dict.fromkeys(slurm_script.places(Path.cwd())):
+                if path.is_file():
+                    executors += [f"slurm:{name}" for name in slurm_script.read(path) if name != slurm_script.DEFAULT]
+    return tuple(dict.fromkeys(executors))
+
+
+def kinds(session: Session) -> list[Row]:
+    """Every kind of experiment: ours, and those of files that runs of this registry were made with. One whose file is
+    not trusted here says so in place of what it does; a file that is gone is left out."""
+    from chessreg.runs.kind import kinds, recorded
+    from chessreg.runs.trust import NotTrustedError
+
+    known = {name: row_of(one, name) for name, one in kinds().items()}
+    with session.database.read() as sql:
+        records = list(sql.scalars(select(tables.KindRecord).order_by(tables.KindRecord.version.desc())))
+    for record in records:
+        if record.name not in known and ".py:" in record.source:
+            try:
+                known[record.name] = row_of(recorded(record.source, session.store.read_only), record.source)
+            except NotTrustedError as error:
+                known[record.name] = refused(record, error)
+            except ChessregError:
+                continue
+    return [row for _, row in sorted(known.items())]
+
+
+def kind_of(session: Session, reference: str, typed: bool) -> Kind:
+    """The kind of a name or file. `typed`: the user typed it here, and so trusts it; else it is of a row."""
+    from chessreg.runs.kind import kind, recorded
+
+    if ":" not in reference and ".py" not in reference:
+        return kind(reference)
+    return kind(reference) if typed and not session.store.read_only else recorded(reference, session.store.read_only)
+
+
+def refused(record: tables.KindRecord, error: ChessregError) -> Row:
+    return {
+        "name": record.name,
+        "summary": str(error),
+        "presets": "",
+        "source": record.source,
+        "reference": record.source,
+    }
+
+
+def row_of(kind: Kind, reference: str) -> Row:
+    return {
+        "name": kind.name,
+        "summary": kind.summary,
+        "presets": ", ".join(kind.presets),
+        "source": "" if reference == kind.name else reference,
+        "reference": reference,
+    }

@@ -1,0 +1,74 @@
+"""What a thing was made from and what was made from it, as lines of a tree that can be folded."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from tui.data.pages import Row
+
+if TYPE_CHECKING:
+    from chessreg.registry.lineage import Branch
+    from chessreg.session import Session
+
+
+WAYS = {"up": "made from", "down": "went into"}
+
+
+class Trees(NamedTuple):
+    """The two trees of a thing: of what it was made from, and of what it went into."""
+
+    up: Branch
+    down: Branch
+
+
+def trees(session: Session, noun: str, id: str) -> Trees:
+    """The trees of a run, dataset, checkpoint or file; `id` in hex."""
+    from chessreg.registry.lineage import Node, tree
+
+    with session.database.read() as sql:
+        node = Node(noun, id)
+        return Trees(tree(sql, node, up=True), tree(sql, node, up=False))
+
+
+def lines(found: Trees, ways: Collection[str], folded: Collection[str]) -> list[Row]:
+    """A line for each node in sight. `key` is where it stands in its tree; `below` counts what is folded away."""
+    rows: list[Row] = []
+    for way in WAYS:
+        if way in ways:
+            rows += below(getattr(found, way), way, folded, "", "", way)
+    return rows
+
+
+def below(branch: Branch, way: str, folded: Collection[str], guide: str, under: str, key: str) -> Iterator[Row]:
+    closed = key in folded and bool(branch.branches)
+    yield {
+        "way": WAYS[way],
+        "key": key,
+        "guide": guide,
+        "field": branch.field,
+        "noun": branch.node.noun,
+        "id": branch.node.id,
+        "again": branch.again,
+        "below": size(branch) if closed else 0,
+        "folds": bool(branch.branches),
+        **branch.facts,
+    }
+    if closed:
+        return
+    for number, inner in enumerate(branch.branches):
+        last = number == len(branch.branches) - 1
+        guides = under + ("└── " if last else "├── "), under + ("    " if last else "│   ")
+        yield from below(inner, way, folded, *guides, f"{key}/{number}")
+
+
+def size(branch: Branch) -> int:
+    """Nodes below one."""
+    return sum(1 + size(inner) for inner in branch.branches)
+
+
+def count(branch: Branch) -> int:
+    """Different nodes below one."""
+    from chessreg.registry.lineage import nodes
+
+    return len(set(nodes(branch)) - {branch.node})

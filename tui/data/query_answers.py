@@ -1,0 +1,336 @@
+"""The catalogue of queries and its scope; answers as tables and charts; the rows behind a line; one's own SELECTs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from chessreg.entities.display import Chart, Panel, Point, Series
+from chessreg.errors import BadInputError
+from tui.data.pages import PAGE, Listed, Pages, Row
+
+if TYPE_CHECKING:
+    from chessreg.queries.catalogue import Plot
+    from chessreg.queries.result import QueryResult
+    from chessreg.queries.scope import Scope
+    from chessreg.session import Session
+
+
+SEVERAL = ("checkpoint", "run", "tag", "machine")  # each may be given several times
+FIELDS = (*SEVERAL, "since", "partial", "where")
+GRAMMAR = "checkpoint:NAME  run:NAME  tag:TAG  machine:HOST  since:7d  partial  where:CONDITION"
+
+
+def options(words: str) -> dict[str, Any]:
+    """The options of Scope that these words say; `where:` takes all that follows it.
+
+    >>> options("tag:best since:7d where: layer > 3 and color = 'white'")
+    {'tag': ['best'], 'since': '7d', 'where': "layer > 3 and color = 'white'"}
+
+    Raises BadInputError for a word that no scope has, and for a field without a value.
+    """
+    named, where, condition = words.partition("where:")
+    values: dict[str, Any] = {}
+    for word in named.split():
+        name, colon, value = word.partition(":")
+        if word == "partial":
+            values["partial"] = True
+        elif name not in FIELDS or not colon:
+            raise BadInputError(f"a scope has no {word!r}", f"it is {' '.join(GRAMMAR.split())}")
+        elif not value:
+            raise BadInputError(f"{word} what?", f"it is {' '.join(GRAMMAR.split())}")
+        elif name in SEVERAL:
+            values.setdefault(name, []).append(value)
+        else:
+            values[name] = value
+    if where and not condition.strip():
+        raise BadInputError("where: what?", "for example where: color = 'white'")
+    return values | ({"where": condition.strip()} if where else {})
+
+
+def scope_of(words: str, partial: bool = False) -> Scope:
+    """The scope itself. Raises BadInputError."""
+    from chessreg.queries.scope import Scope
+
+    return Scope.of(options(words) | ({"partial": True} if partial else {}))
+
+
+def as_options(words: str) -> str:
+    """The same for the command line, each with a blank before it; empty for no words.
+
+    >>> as_options("tag:best where: layer > 3")
+    " --tag best --where 'layer > 3'"
+    """
+    written = []
+    for name, value in options(words).items():
+        for each in value if isinstance(value, list) else [value]:
+            written.append(f"--{name}" if each is True else f"--{name} {shlex.quote(each)}")
+    return "".join(f" {option}" for option in written)
+
+
+def offered(session: Session) -> list[str]:
+    """Every whole word that a scope of this registry may hold, for completion."""
+    from sqlalchemy import select
+
+    from chessreg.registry.names import NOW
+    from chessreg.registry.tables import Machine
+
+    with session.database.read() as sql:
+        named = sql.execute(
+            select(NOW.c.noun, NOW.c.value)
+            .where(NOW.c.word == "name", NOW.c.noun.in_(("checkpoint", "run")))
+            .distinct()
+        )
+        words = [f"{noun}:{value}" for noun, value in named]
+        tags = select(NOW.c.value).where(NOW.c.word == "tag", NOW.c.noun.in_(("checkpoint", "run"))).distinct()
+        words += [f"tag:{tag}" for tag in sql.scalars(tags)]
+        words += [f"machine:{host}" for host in sql.scalars(select(Machine.host).distinct())]
+    return [*sorted(words), "partial", "since:7d", "where:"]
+
+
+def completed(words: str, known: list[str]) -> str | None:
+    """The words with the last one completed; None where nothing begins so, or a condition is being written.
+
+    >>> completed("partial check", ["checkpoint:a", "checkpoint:b"])
+    'partial checkpoint:a'
+    """
+    before, _, last = words.rpartition(" ")
+    if not last or "where:" in words:
+        return None
+    match = next((word for word in known if word.startswith(last) and word != last), None)
+    return f"{before} {match}".lstrip() if match else None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A query's answer as it is shown: headings and cells as `chessreg query` prints them.
+
+    Rows hold the cells under `c0`, `c1`, … and the number of the line (from 1) under `#`; rows behind a line hold
+    the values under their names too, among them run_id and unit.
+    """
+
+    title: str
+    headings: list[str]
+    numeric: list[bool]
+    pages: Pages
+    same: str = ""
+    notes: list[str] = field(default_factory=list)
+    footer: str = ""
+    result: QueryResult | None = None  # what is copied and written to files: every digit
+
+
+@dataclass(frozen=True)
+class Question:
+    """A query of the catalogue and how it is asked. `scope` has the words of the scope bar."""
+
+    title: str
+    scope: str = ""
+    partial: bool = False
+    published: bool = False
+    scoring: str = "paper"
+
+    @property
+    def options(self) -> str:
+        """How it is asked on the command line, with a blank before each option."""
+        partial = " --partial" if self.partial and "--partial" not in as_options(self.scope) else ""
+        scoring = f" --scoring {self.scoring}" if self.scoring != "paper" else ""
+        return as_options(self.scope) + partial + scoring
+
+    @property
+    def command(self) -> str:
+        """The command that prints the answer."""
+        return f'chessreg query "{self.title}"{self.options}' + (" --published" if self.published else "")
+
+
+def catalogue(text: str = "") -> list[Row]:
+    """The queries whose title, aliases, paper or plots have all these words. Needs no registry."""
+    from chessreg.queries.catalogue import entries
+
+    words = text.lower().split()
+    return [
+        {
+            "title": e.title,
+            "paper": e.paper,
+            "aliases": ", ".join(e.aliases),
+            "made_by": e.made_by,
+            "plots": ", ".join(plot.title for plot in e.plots),
+        }
+        for e in entries()
+        if all(word in " ".join((e.title, *e.aliases, e.paper, *(p.title for p in e.plots))).lower() for word in words)
+    ]
+
+
+def columns(title: str) -> list[Row]:
+    """What the columns of a query mean. Needs no registry."""
+    from chessreg.queries.catalogue import find
+
+    return [{"name": c.name, "unit": c.unit, "text": c.text} for c in find(title).columns]
+
+
+def plots_of(title: str) -> tuple[Plot, ...]:
+    """The plots of a query. Needs no registry."""
+    from chessreg.queries.catalogue import find
+
+    return find(title).plots
+
+
+def answer(session: Session, question: Question) -> Answer:
+    """Ask a catalogue query; with `published`, the papers' numbers with ours beside them."""
+    from chessreg.queries import run_query
+
+    scope = scope_of(question.scope, question.partial)
+    result = run_query(session.database, question.title, scope, scoring=question.scoring)
+    if question.published:
+        from chessreg.queries.published import beside, with_ours
+
+        result = with_ours(beside(session.database, result))
+    return as_table(question.title, result)
+
+
+def behind(session: Session, question: Question, number: int) -> Answer:
+    """The rows behind line `number` (from 1) of a query's answer."""
+    from chessreg.queries.ask import rows_behind
+
+    scope = scope_of(question.scope, question.partial)
+    result = rows_behind(session.database, question.title, number, scope, scoring=question.scoring)
+    return paged(f"row {number}", result)
+
+
+def plotted(session: Session, question: Question, plot: Plot) -> QueryResult:
+    """The rows that a plot of a query shows."""
+    from chessreg.queries import ask
+    from chessreg.queries.catalogue import find
+
+    scope = scope_of(question.scope, question.partial)
+    return ask.plotted(session.database, find(question.title), plot, scope, scoring=question.scoring)
+
+
+def as_table(title: str, result: QueryResult) -> Answer:
+    """A table of few rows as text."""
+    from chessreg.queries import render
+
+    headings, cells, same, numeric = render.grid(result)
+    rows: list[Row] = [numbered(place, line) for place, line in enumerate(cells, 1)]
+    return Answer(
+        title, headings, numeric, Listed(rows), render.caption(same), result.notes, render.footer(result), result
+    )
+
+
+def paged(title: str, result: QueryResult) -> Answer:
+    """An answer of any length."""
+    from chessreg.queries import render
+
+    pages = RowsBehind(result)
+    headings = [render.heading(result, name) for name in pages.names]
+    return Answer(title, headings, pages.numeric, pages, "", result.notes, render.footer(result), result)
+
+
+def numbered(place: int, line: Sequence[str]) -> dict[str, Any]:
+    return {"#": place, **{f"c{n}": text for n, text in enumerate(line)}}
+
+
+class RowsBehind:
+    """The rows of an answer of any length: they stay in Arrow until they are looked at."""
+
+    def __init__(self, result: QueryResult) -> None:
+        from chessreg.queries import render
+
+        self.result, self.count = result, len(result)
+        part = self._part(0)
+        self.names = [name for name in render.layout(part)[0] if name != "run_id"]  # an id to follow, not to read
+        self.numeric = [
+            any(isinstance(row[n], (int, float)) and not isinstance(row[n], bool) for row in part.rows)
+            for n in self.names
+        ]
+
+    def _part(self, number: int) -> QueryResult:
+        return replace(self.result, table=self.result.table.slice(number * PAGE, PAGE))
+
+    def page(self, number: int) -> Sequence[Row]:
+        from chessreg.queries import render
+
+        part = self._part(number)
+        return [
+            {**row, **numbered(number * PAGE + place, [render.cell(part, row, name) for name in self.names])}
+            for place, row in enumerate(part.rows, 1)
+        ]
+
+
+KEYWORDS = (
+    "SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "HAVING", "LIMIT", "JOIN", "LEFT JOIN", "ON", "USING", "AS",
+    "AND", "OR", "NOT", "IN", "BETWEEN", "LIKE", "IS NULL", "IS NOT NULL", "DISTINCT", "CASE", "WHEN", "THEN", "ELSE",
+    "END", "DESC", "ASC", "UNION ALL", "WITH", "FILTER", "OVER", "PARTITION BY", "QUALIFY", "count(*)", "sum(", "avg(",
+    "min(", "max(", "round(", "coalesce(", "json_extract(", "DESCRIBE", "SUMMARIZE", "SHOW TABLES",
+)  # fmt: skip
+WORD = re.compile(r"[\w.]*$")
+NAMED = re.compile(r"\b(?:from|join)\s+\"?(\w+)\"?(?:\s+(?:as\s+)?(\w+))?", re.IGNORECASE)
+Names = dict[str, list[str]]  # table or view → columns
+
+
+def ask(session: Session, text: str) -> Answer:
+    """The answer to one SELECT. Raises what run_sql raises."""
+    from chessreg.queries import run_sql
+
+    return paged("sql", run_sql(session.database, text))
+
+
+def names(session: Session) -> Names:
+    """Every table and view that a SELECT may name, with its columns."""
+    from chessreg.queries.engine import engine_of
+
+    return engine_of(session.database).described()
+
+
+def completions(before: str, whole: str, known: Names) -> list[str]:
+    """What the word before the cursor may become: after a dot, columns of that table (or of the table of that alias);
+    else columns of the tables that the statement names, then tables, then words of SQL. Where none begins so, those
+    that have it somewhere.
+
+    >>> completions("SELECT pl", "SELECT pl FROM game AS g", {"game": ["plies", "unit"]})
+    ['plies']
+    """
+    match = WORD.search(before)
+    word = match[0] if match else ""
+    owner, dot, start = word.rpartition(".")
+    tables = {alias.lower(): table for table, alias in NAMED.findall(whole) if alias} | {t.lower(): t for t in known}
+    if dot:
+        fitting = [f"{owner}.{name}" for name in known.get(tables.get(owner.lower(), ""), ())]
+    else:
+        named = [table for table, _ in NAMED.findall(whole) if table in known]
+        columns = [name for table in named for name in known[table]]
+        after_from = bool(re.search(r"\b(?:from|join)\s+\w*$", before, re.IGNORECASE))
+        fitting = list(known) if after_from else [*columns, *known, *KEYWORDS]
+    wanted = word.lower()
+    unique = [name for name in dict.fromkeys(fitting) if name != word]
+    starts = [name for name in unique if name.lower().startswith(wanted)]
+    return starts or [name for name in unique if start and start.lower() in name.lower()]
+
+
+def chart_of(result: QueryResult, plot: Plot) -> Chart:
+    """The chart of a catalogue answer whose rows are those that the plot shows: what `chessreg plot` draws."""
+    from chessreg.queries.plot import grouped, telling
+    from chessreg.queries.render import cell, heading
+
+    rows = [row for row in result.rows if row[plot.x] is not None and row[plot.y] is not None]
+    ends = plot.y in result.intervals
+    panels = []
+    for title, panel_rows in grouped(rows, plot.panels).items():
+        series = []
+        for label, part in grouped(panel_rows, telling(rows, plot.series)).items():
+            points = [
+                Point(
+                    row[plot.x] if isinstance(row[plot.x], (int, float)) else str(row[plot.x]),
+                    float(row[plot.y]),
+                    row[f"{plot.y}_low"] if ends else None,
+                    row[f"{plot.y}_high"] if ends else None,
+                    cell(result, dict(row), plot.y),
+                )
+                for row in part
+            ]
+            series.append(Series(label, tuple(points)))
+        panels.append(Panel(title, tuple(series)))
+    form: Literal["lines", "bars"] = "bars" if plot.form == "bars" else "lines"
+    return Chart(plot.title, plot.x.replace("_", " "), heading(result, plot.y), tuple(panels), form)

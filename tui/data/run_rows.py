@@ -1,0 +1,185 @@
+"""Runs as rows: a list of them in pages, narrowed and sorted; the columns that it can have; how many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from sqlalchemy import func, select
+
+from chessreg.registry import identity, lineage, read, run_filter, tables
+from tui import show
+from tui.columns import Column
+from tui.data.pages import ChosenPages, KeysetPages, Pages, Row
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session as SqlSession
+
+    from chessreg.session import Session
+
+
+def runs(session: Session, text: str = "", sort: str = run_filter.NEWEST_FIRST, metrics: Sequence[str] = ()) -> Pages:
+    """The runs that fit the words (registry.run_filter says which), in this order; of `metrics` the last values.
+
+    Raises BadInputError for a field or an order that there is not.
+    """
+    run = tables.Run
+    with session.database.read() as sql:
+        stale = lineage.stale(sql)
+
+        def rows(sql: SqlSession, records: Sequence[tables.Run]) -> list[Row]:
+            return summaries(sql, records, stale, metrics)
+
+        if text.split() or sort != run_filter.NEWEST_FIRST:
+            return ChosenPages(session, run, sql.scalars(run_filter.ids(sql, text, sort)).all(), rows)
+        where = run_filter.conditions(sql, text)
+    return KeysetPages(session, run, (run.created_at, run.id), where=where, descending=True, rows=rows)
+
+
+def metric_names(session: Session, ids: Sequence[UUID]) -> list[str]:
+    """The metrics that any of these runs has."""
+    point = tables.MetricPoint
+    with session.database.read() as sql:
+        return sorted(sql.scalars(select(point.name).where(point.run_id.in_(ids)).distinct()))
+
+
+def summaries(
+    sql: SqlSession, records: Sequence[tables.Run], stale: Collection[UUID], metrics: Sequence[str] = ()
+) -> list[Row]:
+    """What `chessreg runs list` says of these runs, and no other run is looked at."""
+    ids = [record.id for record in records]
+    shorts, last = identity.shorts(ids), run_filter.metrics(sql, ids, metrics) if metrics else {}
+    return [
+        {**row, "short": shorts[row["id"].hex], "metrics": last.get(row["id"], {})}
+        for row in read.run_rows(sql, ids, stale=stale)
+    ]
+
+
+SPEC, METRIC = "spec.", "metric."
+
+
+def state(row: Row) -> str:
+    wrong = " (invalid)" if row["invalid"] else " (stale)" if row.get("stale") else ""
+    return f"{row['state']}{wrong}"
+
+
+def units(row: Row) -> str:
+    return f"{row['done']:,}/{row['units']:,}"
+
+
+def name(row: Row) -> str:
+    return ("★ " if row["starred"] else "") + ("⚑ " if row["pinned"] else "") + (row["name"] or "")
+
+
+def completed(row: Row) -> str:
+    return show.when(row["completed_at"])
+
+
+# By the names that they are sorted by (chessreg.registry.run_filter.SORTS).
+KNOWN = {
+    "id": Column("short", "id", text=lambda row: show.short(row["short"])),
+    "name": Column("name", "name", text=name, widest=28, least=12),
+    "kind": Column("kind", "kind", widest=16),
+    "state": Column("state", "state", text=state),
+    "units": Column("done", "units", right=True, text=units),
+    "created": Column("created_at", "created", text=lambda row: show.when(row["created_at"]), least=16),
+    "machine": Column("host", "machine", text=lambda row: show.host(row["host"]), widest=20),
+    "tries": Column("attempts", "tries", right=True),
+    "tags": Column("tags", "tags", text=lambda row: " ".join(row["tags"])),
+    "completed": Column("completed_at", "completed", text=completed, least=16),
+    "starred": Column("starred", "starred", text=lambda row: "★" if row["starred"] else ""),
+    "notes": Column("notes", "last note", text=lambda row: show.value((row["notes"] or [""])[-1]), widest=40),
+}
+MEANING = {
+    "id": "the end of the id",
+    "name": "its name; ★ starred, ⚑ pinned",
+    "kind": "kind of experiment",
+    "state": "complete, partial or running; invalid or stale",
+    "units": "units done of all",
+    "created": "when it was made",
+    "machine": "where it was tried last",
+    "tries": "attempts",
+    "tags": "tags",
+    "completed": "when its last unit was done",
+    "starred": "starred or not",
+    "notes": "what was noted last",
+}
+SHOWN = ("id", "name", "kind", "state", "units", "created", "machine", "tries", "tags")
+
+
+def column(key: str) -> Column:
+    """The column of this name."""
+    if key.startswith(SPEC):
+        path = key.removeprefix(SPEC).split(".")
+        return Column(key, key.removeprefix(SPEC), text=lambda row: show.value(within(row["spec"], path)), widest=24)
+    if key.startswith(METRIC):
+        metric = key.removeprefix(METRIC)
+        return Column(key, metric, right=True, text=lambda row: show.value(row["metrics"].get(metric)))
+    return KNOWN[key]
+
+
+def known(key: str) -> bool:
+    return key in KNOWN or (key.startswith((SPEC, METRIC)) and not key.endswith("."))
+
+
+def within(values: Any, path: Sequence[str]) -> Any:
+    for step in path:
+        values = values.get(step) if isinstance(values, Mapping) else None
+    return values
+
+
+SETTINGS = (
+    Column("setting", "setting"),
+    Column("value", "value", widest=90),
+    Column("source", "given or default"),
+)
+ATTEMPTS = (
+    Column("started_at", "started", text=lambda row: show.when(row["started_at"]), least=16),
+    Column("state", "state"),
+    Column("cause", "cause"),
+    Column("units_done", "units", right=True),
+    Column("took", "took", right=True, text=lambda row: took(row)),
+    Column("host", "machine", text=lambda row: show.host(row["host"])),
+    Column("executor", "executor"),
+    Column("message", "message", widest=60),
+)
+
+
+def took(row: Mapping[str, Any]) -> str:
+    return show.duration((row["ended_at"] - row["started_at"]).total_seconds()) if row["ended_at"] else ""
+
+
+COUNTED = {
+    "run": tables.Run,
+    "dataset": tables.Dataset,
+    "checkpoint": tables.Checkpoint,
+}
+
+
+def overview(session: Session) -> dict[str, int]:
+    """Rows by noun, and how many runs are not complete."""
+    with session.database.read() as sql:
+        counts = {noun: sql.scalar(select(func.count()).select_from(table)) or 0 for noun, table in COUNTED.items()}
+        unfinished = select(func.count()).select_from(tables.Run).where(tables.Run.completed_at.is_(None))
+        return counts | {"unfinished": sql.scalar(unfinished) or 0}
+
+
+def next_steps(counts: dict[str, int]) -> tuple[str, list[str]]:
+    """What is missing first, and the commands that make it."""
+    if not counts["dataset"]:
+        return "There are no games yet.", [
+            "chessreg demo",
+            "chessreg dataset add FILE.pgn --name games",
+            "chessreg dataset add --sample --name sample",
+        ]
+    if not counts["checkpoint"]:
+        return "There are games, but no model yet.", [
+            "chessreg import checkpoint FILE --name model",
+            "chessreg import checkpoint --reference --name reference",
+        ]
+    return "There are games and a model, but nothing was run yet.", [
+        "chessreg run --help",
+        "chessreg run cache --checkpoint MODEL --dataset GAMES --name cache",
+        "chessreg run play --checkpoint MODEL --opponent random --games 20 --name games",
+    ]

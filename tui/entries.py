@@ -1,0 +1,95 @@
+"""The screens that a key leads to, one line each: keys, palette, help and the modes of the app are made from it.
+
+A screen's module is imported when it is first visited: a cold start reads one only. A thread imports the others once
+the registry is open.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from textual.screen import Screen
+
+
+@dataclass(frozen=True)
+class ScreenEntry:
+    """A screen's name, the key that leads there, where its class is, and the command that prints what it shows."""
+
+    name: str
+    key: str
+    screen: str  # "module:Class"
+    text: str
+    twin: str
+
+    def open(self) -> Screen[Any]:
+        """The screen, made anew."""
+        module, _, name = self.screen.partition(":")
+        screen: Screen[Any] = getattr(import_module(module), name)()
+        return screen
+
+
+ENTRIES: tuple[ScreenEntry, ...] = (
+    ScreenEntry("home", "1", "tui.screens.home:HomeScreen", "Go home: what runs, what has ended", "chessreg status"),
+    ScreenEntry("jobs", "2", "tui.screens.jobs:JobsScreen", "Go to the jobs", "chessreg jobs"),
+    ScreenEntry(
+        "launch", "3", "tui.screens.launch:LaunchScreen", "Go to launching experiments", "chessreg launch --help"
+    ),
+    ScreenEntry("runs", "4", "tui.screens.runs:RunsScreen", "Go to the runs", "chessreg runs list"),
+    ScreenEntry("boards", "5", "tui.screens.boards:BoardsScreen", "Go to the boards", "chessreg game list"),
+    ScreenEntry("lab", "6", "tui.screens.lab:LabScreen", "Go to the lab", "chessreg lab"),
+    ScreenEntry("queries", "7", "tui.screens.queries:QueriesScreen", "Go to the queries", "chessreg query --list"),
+    ScreenEntry("data", "8", "tui.screens.things:DataScreen", "Go to the data", "chessreg dataset list"),
+)
+
+
+def modes() -> dict[str, Callable[[], Screen[Any]]]:
+    """The screens as textual's modes."""
+    return {entry.name: entry.open for entry in ENTRIES}
+
+
+OLD = 100  # rounds through the young garbage, after which the old is worth a look
+LATER = ("chessreg.lab.answer", "chessreg.queries.ask")  # what screens import when they first draw
+
+
+def warm_up() -> threading.Thread:
+    """Import every screen on a thread of its own, once the registry is open: a cold start reads one only."""
+    thread = threading.Thread(target=read, name="warm", daemon=True)
+    thread.start()
+    return thread
+
+
+def read() -> None:
+    """A module that cannot be imported is told by the screen that needs it."""
+    for name in (
+        *(f"tui.screens.{module.name}" for module in iter_modules(import_module("tui.screens").__path__)),
+        *LATER,
+    ):
+        if name not in sys.modules:
+            try:
+                import_module(name)
+            except ImportError:
+                continue
+    if not gc.isenabled():
+        settle()
+
+
+def settle() -> None:
+    """From here on collect young garbage as it comes, and never look again at what is there now: code, mostly. What has
+    grown old is looked through by `sweep` alone: that takes up to 0.1 s, in which no key is answered."""
+    gc.freeze()
+    gc.set_threshold(2000, 20, 1_000_000)
+    gc.enable()
+
+
+def sweep() -> None:
+    """Collect what has grown old, if much has."""
+    if gc.get_threshold()[2] == 1_000_000 and gc.get_count()[2] > OLD:
+        gc.collect()

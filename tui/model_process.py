@@ -1,0 +1,105 @@
+"""The lab's model, in a process of its own: the event loop and the database worker never wait for it.
+
+One question is at work at a time. Of those that wait only the newest is asked: who holds a key down sees its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from chessreg.errors import ChessregError
+
+if TYPE_CHECKING:
+    from chessreg.lab.answer import Answer
+    from chessreg.lab.question import Position, StoredState
+    from chessreg.session import Session
+    from tui.database_worker import DatabaseWorker
+
+LONGEST = 1 << 24  # bytes of one answer
+
+
+class Environment(dict[str, str]):
+    """Environment of a process that works on the app's registry and store."""
+
+    @classmethod
+    def of(cls, session: Session) -> Environment:
+        url = session.database.url
+        return cls(os.environ, CHESSREG_REGISTRY=str(url), CHESSREG_STORE=str(session.store.root))
+
+
+class ModelProcessError(ChessregError):
+    """What the model's process says of a question that it cannot answer."""
+
+
+class ModelProcess:
+    """Asks the process, which is started by the first question and ended with the app."""
+
+    def __init__(self, database: DatabaseWorker) -> None:
+        self._database = database
+        self._process: asyncio.subprocess.Process | None = None
+        self._turn = asyncio.Lock()
+        self._newest = 0
+
+    async def ask(self, question: Position | StoredState) -> Answer | None:
+        """The answer; None when a newer question has taken its place. Raises ModelProcessError."""
+        self._newest += 1
+        exchange = asyncio.ensure_future(self._exchange(self._newest, question))
+        exchange.add_done_callback(lambda done: done.cancelled() or done.exception())  # also when nobody waits any more
+        return await asyncio.shield(exchange)
+
+    async def environment(self) -> Environment:
+        """Where the app's registry and store are, for a process."""
+        return await self._database.ask("opening the registry", Environment.of)
+
+    async def close(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is not None and process.returncode is None:
+            process.kill()
+            await process.wait()
+
+    async def _exchange(self, number: int, question: Position | StoredState) -> Answer | None:
+        async with self._turn:
+            if number != self._newest:
+                return None
+            reply = await self._reply(number, question)
+        if "answer" not in reply:
+            raise ModelProcessError(reply["message"], reply["hint"])
+        from chessreg.lab.answer import Answer
+
+        return Answer.of_json(reply["answer"])
+
+    async def _reply(self, number: int, question: Position | StoredState) -> dict[str, Any]:
+        from chessreg.lab.question import StoredState
+
+        of = "state" if isinstance(question, StoredState) else "position"
+        line = json.dumps({"id": number, of: question.model_dump(mode="json")}) + "\n"
+        process = await self._running()
+        assert process.stdin
+        assert process.stdout
+        try:
+            process.stdin.write(line.encode())
+            await process.stdin.drain()
+            answered = await process.stdout.readline()
+        except (ConnectionError, ValueError) as error:
+            await self.close()
+            raise ModelProcessError("the process that holds the model stopped answering", "r asks again") from error
+        if not answered:
+            await self.close()
+            raise ModelProcessError("the process that holds the model has ended", "r starts it again")
+        reply: dict[str, Any] = json.loads(answered)
+        return reply
+
+    async def _running(self) -> asyncio.subprocess.Process:
+        if self._process is None or self._process.returncode is not None:
+            environment = await self.environment()
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "chessreg.lab.worker", environment["CHESSREG_STORE"], env=environment,
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+                limit=LONGEST, start_new_session=True,
+            )  # fmt: skip
+        return self._process

@@ -1,0 +1,110 @@
+"""Annotating the things of a list by keys: name, tag, note, star, pin, archive, invalid. For every noun."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from textual import work
+
+from tui import show
+from tui.actions import bindings
+from tui.data.annotations import annotate, toggle, untag, validate
+from tui.screens.base import AppScreen
+from tui.screens.dialogs import Prompt
+
+if TYPE_CHECKING:
+    from chessreg.session import Session
+
+
+TOLD = {"star": ("starred", "no longer starred"), "pin": ("pinned", "no longer pinned"),
+        "archive": ("archived", "back from the archive")}  # fmt: skip
+
+
+class AnnotatingScreen(AppScreen):
+    """A screen whose things can be annotated: the marked ones, else the one under the cursor."""
+
+    also = ("annotate",)
+    BINDINGS = bindings("annotate")
+
+    def chosen(self) -> tuple[str, dict[UUID, str]]:
+        """The noun, and what each of the chosen things is called."""
+        raise NotImplementedError
+
+    def action_toggle_mark(self, word: str) -> None:
+        def done(now: bool) -> str:
+            return TOLD[word][not now]
+
+        self._do(done, lambda session, noun, ids: toggle(session, noun, ids, word))
+
+    def action_tag(self) -> None:
+        self._ask("Tag{}: (-TAG takes one back)", self._tag)
+
+    def _tag(self, text: str) -> None:
+        tag = text.removeprefix("-")
+        if text.startswith("-"):
+            self._do(lambda _: f"no longer tagged {tag}", lambda s, noun, ids: untag(s, noun, ids, tag))
+        else:
+            self._do(lambda _: f"tagged {tag}", lambda s, noun, ids: annotate(s, noun, ids, "tag", tag))
+
+    def action_note(self) -> None:
+        self._ask("Note about{}:", partial(self._say, "note", "noted"))
+
+    def action_name(self) -> None:
+        noun, chosen = self.chosen()
+        if len(chosen) > 1:
+            self.notify(f"a name is one {noun}'s alone: mark no more than one", severity="warning")
+        else:
+            self._ask("Name{}:", partial(self._say, "name", "named"))
+
+    def action_invalidate(self) -> None:
+        self._ask("What is wrong with{}? (- : nothing, after all)", self._invalidate)
+
+    def _invalidate(self, why: str) -> None:
+        if why == "-":
+            self._do(lambda _: "valid again", lambda session, noun, ids: validate(session, noun, ids))
+        else:
+            self._say("invalid", "invalid", why)
+
+    def _say(self, word: str, done: str, text: str) -> None:
+        self._do(lambda _: f"{done}: {text}", lambda s, noun, ids: annotate(s, noun, ids, word, text))
+
+    def _ask(self, question: str, then: Callable[[str], None]) -> None:
+        if not self.writable():
+            return
+        _, chosen = self.chosen()
+        if not chosen:
+            return
+
+        def answered(text: str | None) -> None:
+            if text:
+                then(text)
+
+        self.app.push_screen(Prompt(question.format(f" {called(chosen)}")), answered)
+
+    def writable(self) -> bool:
+        if self.app.read_only:
+            self.notify("nothing is changed with --read-only", severity="warning")
+        return not self.app.read_only
+
+    @work(group="annotate")
+    async def _do(self, notice: Callable[[Any], str], do: Callable[[Session, str, list[UUID]], Any]) -> None:
+        noun, chosen = self.chosen()
+        if not chosen or not self.writable():
+            return
+
+        def once(session: Session) -> list[Any]:
+            return [do(session, noun, list(chosen))]
+
+        answer = await self.ask("writing it down", once)
+        if answer is not None:
+            self.notify(notice(answer[0]), title=called(chosen))
+            self.load()
+
+
+def called(chosen: dict[UUID, str]) -> str:
+    """What is chosen, in words."""
+    labels = list(chosen.values())
+    return show.listed(labels) if len(labels) <= 3 else f"these {len(labels)}"

@@ -1,0 +1,373 @@
+"""A query's answer: a table, the rows behind one of its lines, its figure; written to a file or copied for a paper."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import work
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.widgets import Static
+
+from chessreg.entities.display import Chart
+from tui import show
+from tui.actions import Action, bindings
+from tui.columns import Column
+from tui.data import query_answers
+from tui.data.pages import Row
+from tui.data.query_answers import Answer, Question, answer, behind, chart_of, columns, plots_of, plotted
+from tui.screens.base import AppScreen, FieldsScreen
+from tui.widgets.bars import FilterBar, PaneStrip, ScopeBar
+from tui.widgets.chart import ChartView
+from tui.widgets.table import PageTable
+
+if TYPE_CHECKING:
+    from chessreg.queries.result import QueryResult
+    from chessreg.session import Session
+
+
+SCOPE = "queries.scope"  # under which it is remembered
+
+
+class ScopedScreen(AppScreen):
+    """A screen with a ScopeBar. What it says narrows every query of the registry until it is changed."""
+
+    BINDINGS = bindings("scoped")
+
+    @property
+    def scope(self) -> str:
+        words: str = self.app.remembered.get(SCOPE, "")
+        return words
+
+    _scope_shown = ""
+
+    def on_screen_resume(self) -> None:
+        """Another screen may have changed the scope meanwhile."""
+        if self.is_mounted and self._scope_shown != self.scope:
+            self.load()
+
+    async def offer_words(self) -> None:
+        """Show the scope that is set, and have the names ready that it may be completed with."""
+        bar, self._scope_shown = self.query_one(ScopeBar), self.scope
+        if not bar.has_focus:
+            bar.set_words(self.scope)
+        if not bar.words_offered.known:
+            bar.words_offered.known = await self.ask("reading the names", query_answers.offered) or []
+
+    def action_scope(self) -> None:
+        self.query_one(ScopeBar).open()
+
+    def on_filter_bar_typed(self, event: FilterBar.Typed) -> None:
+        from chessreg.errors import BadInputError
+
+        if not isinstance(event.bar, ScopeBar):
+            return
+        try:
+            query_answers.options(event.words)
+        except BadInputError as error:
+            self.app.trouble(self, error)
+            return
+        self.app.remembered.set(SCOPE, event.words or None)
+        self.load()
+
+
+def table_columns(answer: Answer) -> list[Column]:
+    """The columns of an answer, its lines numbered."""
+    cells = [
+        Column(f"c{n}", heading, right)
+        for n, (heading, right) in enumerate(zip(answer.headings, answer.numeric, strict=True))
+    ]
+    return [Column("#", "#", right=True), *cells]
+
+
+class ResultScreen(AppScreen):
+    """A screen that shows a `result`."""
+
+    also: ClassVar[tuple[str, ...]] = ("result",)
+    BINDINGS = bindings("result")
+
+    DEFAULT_CSS = """
+    ResultScreen > .below { height: auto; max-height: 4; padding: 0 1; color: $text-muted; }
+    """
+
+    result: QueryResult | None = None
+
+    def show_answer(self, answer: Answer, rows: Sequence[Row], keep: bool = False) -> None:
+        """Show a table, its first page and its notes."""
+        self.result = answer.result
+        self.query_one(".below", Static).update("\n".join([*answer.notes, show.provenance(answer.footer)]))
+        self.query_one(PageTable).show(answer.pages, rows, columns=table_columns(answer), keep=keep)
+
+    @property
+    def file_name(self) -> str:
+        """What its file is called, unless one says otherwise."""
+        return re.sub(r"[^\w.-]+", "-", self.crumb).strip("-") + ".csv"
+
+    def suffixes(self) -> str:
+        from chessreg.queries.render import SUFFIXES
+
+        return " ".join(SUFFIXES)
+
+    def action_export(self) -> None:
+        from tui.screens.dialogs import Prompt
+
+        if self.result is None:
+            self.notify("there is nothing to write yet", severity="warning")
+            return
+
+        def chosen(name: str | None) -> None:
+            self.write(name)
+
+        hint = f"The suffix says the format: {self.suffixes()}. Esc leaves it."
+        self.app.push_screen(Prompt("Write this table to", self.file_name, hint), chosen)
+
+    @work(group="export")
+    async def write(self, name: str | None) -> None:
+        """Write the file, on the database worker: a large table takes its time."""
+        if name is None or self.result is None:
+            return
+        path, result = Path(name).expanduser(), self.result
+        written = await self.ask(f"writing {path.name}", lambda session: self.written(result, path))
+        if written:
+            again = f"; the same: {self.command()} --output {shlex.quote(str(path))}"
+            self.notify(f"{show.counted(len(result), 'row')} as {written}{again}", title=str(path))
+
+    def written(self, result: QueryResult, path: Path) -> str:
+        """Write and say the format. Raises BadInputError for a suffix that says none."""
+        from chessreg.queries import render
+
+        return render.write(result, path)
+
+    @work(group="copy")
+    async def action_copy_as(self, format: str) -> None:
+        """Copy the table as it is printed in this format."""
+        if self.result is None:
+            self.notify("there is nothing to copy yet", severity="warning")
+            return
+        result = self.result
+
+        def rendered() -> str:
+            from chessreg.queries import render
+
+            text = render.rendered(result, format)
+            assert isinstance(text, str)
+            return text
+
+        text = await self.ask("writing the table", lambda session: rendered())
+        if text is not None:
+            self.app.copy(text, f"{show.counted(len(result), 'row')} as {format}")
+
+
+class AnswerScreen(ResultScreen, ScopedScreen):
+    """The table of one query. Enter opens the rows behind a line."""
+
+    place = "answer"
+    also = ("scoped", "result")
+    follows = False
+    BINDINGS = bindings("answer")
+    DEFAULT_CSS = """
+    AnswerScreen > .above { height: auto; max-height: 4; padding: 0 1; color: $foreground; }
+    """
+
+    def __init__(self, title: str) -> None:
+        super().__init__()
+        self.question = Question(title)
+        self.crumb = title
+
+    def body(self) -> ComposeResult:
+        yield ScopeBar()
+        yield Static("", classes="above", markup=False)
+        yield PageTable(id="answer", empty="no rows")
+        yield Static("", classes="below", markup=False)
+
+    async def fill(self) -> None:
+        await self.offer_words()
+        question = self.scoped_question
+        page = await self.ask(f"asking {question.title}", lambda session: first_page(answer(session, question)))
+        if page is not None:
+            self.show(*page, question, keep=self._answered == question)
+            self._answered = question
+
+    _answered: Question | None = None
+
+    @property
+    def scoped_question(self) -> Question:
+        """The question, in the scope that all queries are asked in."""
+        return replace(self.question, scope=self.scope)
+
+    def show(self, answer: Answer, rows: list[Row], question: Question, keep: bool = False) -> None:
+        above = " · ".join(filter(None, [answer.same, "with unfinished runs" if question.partial else ""]))
+        self.query_one(".above", Static).update(above)
+        self.query_one(".above").display = bool(above)
+        self.show_answer(answer, rows, keep)
+
+    def offers(self, action: Action) -> bool:
+        return super().offers(action) and (action.method != "plot" or bool(plots_of(self.question.title)))
+
+    def command(self) -> str:
+        return self.scoped_question.command
+
+    def action_published(self) -> None:
+        self.question = replace(self.question, published=not self.question.published)
+        self.load()
+
+    def action_partial(self) -> None:
+        self.question = replace(self.question, partial=not self.question.partial)
+        self.load()
+
+    def action_scoring(self) -> None:
+        other = "author-2024" if self.question.scoring == "paper" else "paper"
+        self.question = replace(self.question, scoring=other)
+        self.load()
+
+    def action_meaning(self) -> None:
+        meanings = columns(self.question.title)
+        fields = {f"{row['name']} [{row['unit']}]" if row["unit"] else row["name"]: row["text"] for row in meanings}
+        self.app.push_screen(FieldsScreen(fields, "columns"))
+
+    def action_plot(self) -> None:
+        if plots_of(self.question.title):
+            self.app.push_screen(PlotScreen(self.question))
+        else:
+            self.notify(f"{self.question.title} has no plot; chessreg plot --list says which queries have")
+
+    def on_page_table_opened(self, event: PageTable.Opened) -> None:
+        if self.question.published:
+            self.notify("these lines are the papers'; p goes back to ours")
+        else:
+            self.app.push_screen(RowsScreen(self.scoped_question, event.row["#"]))
+
+
+class RowsScreen(ResultScreen):
+    """The games, trials or scores behind a line. Enter shows the board."""
+
+    place = "rows"
+    follows = False
+
+    def __init__(self, question: Question, number: int) -> None:
+        super().__init__()
+        self.question, self.number = question, number
+        self.crumb = f"row {number}"
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.question.title.replace(' ', '-')}-{self.crumb.replace(' ', '-')}.csv"
+
+    def body(self) -> ComposeResult:
+        yield PageTable(id="behind", empty="no rows")
+        yield Static("", classes="below", markup=False)
+
+    async def fill(self) -> None:
+        question, number = self.question, self.number
+        page = await self.ask(f"asking {question.title}", lambda session: first_page(behind(session, question, number)))
+        if page is not None:
+            answer, rows = page
+            table = self.query_one(PageTable)
+            self.show_answer(answer, rows, keep=table.loaded and table.cursor < len(rows))
+
+    def command(self) -> str:
+        return f'chessreg query "{self.question.title}" --rows {self.number}{self.question.options}'
+
+    def on_page_table_opened(self, event: PageTable.Opened) -> None:
+        from tui.screens.boards import BoardScreen
+
+        if event.table.source is not None and event.row.get("run_id"):
+            self.app.push_screen(BoardScreen(event.table.source, event.place, event.row))
+
+
+def first_page(answer: Answer) -> tuple[Answer, list[Row]]:
+    return answer, list(answer.pages.page(0))
+
+
+class PlotScreen(ResultScreen, ScopedScreen):
+    """The plots of one query, one at a time, in the scope of all queries."""
+
+    place = "plot"
+    also = ("scoped", "result")
+    follows = False
+    AUTO_FOCUS = "#drawing"
+    BINDINGS = bindings("plot")
+    DEFAULT_CSS = """
+    PlotScreen > #drawing { height: 1fr; scrollbar-size-vertical: 1; }
+    """
+
+    def __init__(self, question: Question) -> None:
+        super().__init__()
+        self.question = replace(question, published=False)
+        self.plots = plots_of(question.title)
+        self.at = 0
+        self.crumb = self.plots[0].title
+
+    def body(self) -> ComposeResult:
+        yield ScopeBar()
+        strip = PaneStrip()
+        strip.names = tuple(plot.title for plot in self.plots)
+        strip.display = len(self.plots) > 1
+        yield strip
+        with VerticalScroll(id="drawing"):
+            yield ChartView()
+        yield Static("", classes="below", markup=False)
+
+    @property
+    def scoped_question(self) -> Question:
+        return replace(self.question, scope=self.scope)
+
+    @property
+    def file_name(self) -> str:
+        return self.plots[self.at].title.replace(" ", "-") + ".svg"
+
+    async def fill(self) -> None:
+        await self.offer_words()
+        question, plot = self.scoped_question, self.plots[self.at]
+
+        def read(session: Session) -> tuple[QueryResult, Chart, str]:
+            from chessreg.queries.render import footer
+
+            result = plotted(session, question, plot)
+            return result, chart_of(result, plot), footer(result)
+
+        figure = await self.ask(f"asking {question.title}", read)
+        if figure is not None:
+            self.result, chart, footer = figure
+            self.query_one(ChartView).show(chart)
+            self.query_one(".below", Static).update("\n".join([*self.result.notes, show.provenance(footer)]))
+
+    def offers(self, action: Action) -> bool:
+        return super().offers(action) and (action.method != "turn" or len(self.plots) > 1)
+
+    def command(self) -> str:
+        return f'chessreg plot "{self.plots[self.at].title}"{self.scoped_question.options}'
+
+    def action_turn(self, way: str) -> None:
+        self.choose((self.at + int(way)) % len(self.plots))
+
+    def choose(self, place: int) -> None:
+        self.at = self.query_one(PaneStrip).place = place
+        self.crumb = self.plots[place].title
+        self.relabel()
+        self.load()
+
+    def on_pane_strip_chosen(self, event: PaneStrip.Chosen) -> None:
+        self.choose(event.place)
+
+    def action_scroll_text(self, way: str) -> None:
+        scroll = self.query_one("#drawing", VerticalScroll)
+        scroll.scroll_relative(y=int(way) * max(1, scroll.size.height // 2), animate=False)
+
+    def suffixes(self) -> str:
+        from chessreg.queries.plot import SUFFIXES
+
+        return " ".join([*SUFFIXES, "(the figure)", super().suffixes(), "(its numbers)"])
+
+    def written(self, result: QueryResult, path: Path) -> str:
+        from chessreg.queries import plot as plots
+
+        if path.suffix.lower() not in plots.SUFFIXES:
+            return super().written(result, path)
+        plots.write(plots.draw(result, self.plots[self.at]), path)
+        return f"{path.suffix[1:].upper()} figure"

@@ -1,0 +1,259 @@
+"""What screens of boards share: sides and sizes; and the four boards of an edit, with what the model says of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Container, Horizontal, Vertical
+from textual.widgets import Static
+
+from chessreg.games.boardframe import BoardFrame
+from tui.actions import Action, bindings
+from tui.screens.base import AppScreen
+from tui.widgets.board import SIZES, BoardPane, Size, extent
+from tui.widgets.moves import Rankings
+
+if TYPE_CHECKING:
+    from chessreg.lab.answer import Answer
+
+
+class DrawingScreen(AppScreen):
+    """A screen that draws boards. Subclasses say what `fits`, and `draw`."""
+
+    flipped = False
+    chosen_size: Size | None = None
+
+    def fits(self, size: Size, text: int = 0) -> bool:
+        """Whether the screen has room for the boards at this size, with so many lines of text below."""
+        raise NotImplementedError
+
+    def draw(self) -> None:
+        raise NotImplementedError
+
+    @property
+    def text_below(self) -> int:
+        """Lines of text that the boards leave room for when nobody chose their size."""
+        return 0
+
+    @property
+    def board_size(self) -> Size:
+        """The chosen size where it fits, or the largest that leaves room for the text."""
+        if self.chosen_size is not None and self.fits(self.chosen_size):
+            return self.chosen_size
+        return next((size for size in reversed(SIZES) if self.fits(size, self.text_below)), "small")
+
+    def action_flip(self) -> None:
+        self.flipped = not self.flipped
+        self.draw()
+
+    def action_size(self) -> None:
+        fitting = [size for size in SIZES if self.fits(size)]
+        if len(fitting) < 2:
+            self.notify("only the small size fits this terminal")
+            return
+        place = fitting.index(self.board_size) if self.board_size in fitting else -1
+        self.chosen_size = fitting[(place + 1) % len(fitting)]
+        self.draw()
+
+
+PANES = ("original", "target", "before", "after")
+TEXT_LINES, TEXT_CELLS = 8, 44  # what the numbers need below or beside the boards
+AROUND = 5  # bars at top and bottom, the head line, the line of the heat
+
+
+class FourBoardsScreen(DrawingScreen):
+    """Boards side by side, or two by two where they are large. One answer of the lab is drawn; keys change the layer,
+    the class whose probability is laid over the boards, size and side without asking the model again."""
+
+    also: ClassVar[tuple[str, ...]] = ("four-boards",)
+    follows = False
+    AUTO_FOCUS = ""
+    BINDINGS = bindings("four-boards")
+    DEFAULT_CSS = """
+    FourBoardsScreen #head { height: auto; max-height: 3; padding: 0 1; text-style: bold; color: $text-accent; }
+    FourBoardsScreen #message { height: auto; padding: 1 2; color: $text-muted; display: none; }
+    FourBoardsScreen #stage { height: 1fr; }
+    FourBoardsScreen #boards { height: auto; width: auto; }
+    FourBoardsScreen #boards Horizontal { height: auto; width: auto; }
+    FourBoardsScreen #numbers { height: 1fr; width: 1fr; }
+    FourBoardsScreen #heat-line { height: auto; padding: 0 1; color: $text-muted; }
+    FourBoardsScreen BoardPane { margin: 0 0 0 1; }
+    FourBoardsScreen BoardPane > .board-caption { display: none; }
+    FourBoardsScreen.-row #stage { layout: vertical; }
+    FourBoardsScreen.-row #boards { layout: horizontal; }
+    FourBoardsScreen.-square #stage { layout: horizontal; }
+    FourBoardsScreen.-square #boards { layout: vertical; }
+    FourBoardsScreen.-empty #stage { display: none; }
+    FourBoardsScreen.-empty #message { display: block; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__(classes="-row -empty")
+        self.answer: Answer | None = None
+        self.stored: list[BoardFrame] = []  # what is drawn while there is no answer
+        self.shown_layer: int | None = None
+        self.label: int | None = None  # the class of the heat; None: the piece that is taken off
+        self.heated = True
+
+    def body(self) -> ComposeResult:
+        yield Static("", id="head", markup=False)
+        yield Static("", id="message", markup=False)
+        with Container(id="stage"):
+            with Container(id="boards"):
+                with Horizontal():
+                    yield BoardPane(id="original")
+                    yield BoardPane(id="target")
+                with Horizontal():
+                    yield BoardPane(id="before")
+                    yield BoardPane(id="after")
+            with Vertical(id="numbers"):
+                yield Static("", id="heat-line", markup=False)
+                yield Rankings()
+
+    # -- what is drawn --------------------------------------------------------------------------------------------
+
+    @property
+    def layer_place(self) -> int:
+        """Where the shown layer is in the answer's beliefs."""
+        from chessreg.lab.answer import layer_place
+
+        assert self.answer
+        layer = self.shown_layer if self.shown_layer in self.answer.layers else None
+        return layer_place(self.answer, layer)
+
+    @property
+    def heat_label(self) -> int | None:
+        """The class whose probability is shown."""
+        from chessreg.games.labels import PIECE_CLASSES
+
+        if not self.heated or self.answer is None:
+            return None
+        if self.label is None:
+            return PIECE_CLASSES.index(self.answer.piece) if self.answer.piece else None
+        return self.label
+
+    def views(self) -> dict[str, BoardFrame]:
+        """The boards there are now, by pane."""
+        from chessreg.lab.answer import belief_frame, position_frames
+
+        if self.answer is None:
+            return dict(zip(PANES, self.stored, strict=False))
+        answer = self.answer
+        views = dict(zip(PANES, position_frames(answer), strict=False))
+        if answer.layers:
+            for pane, which in (("before", "clean"), ("after", "edited")):
+                if which == "clean" or answer.edited is not None:
+                    views[pane] = belief_frame(answer, which, self.layer_place, self.heat_label)
+        return views
+
+    def titles(self) -> dict[str, str]:
+        """What stands over each board: words that fit over the smallest."""
+        if self.answer is None:
+            return {"original": "original", "target": "target"}
+        layer = f"L{self.answer.layers[self.layer_place]}" if self.answer.layers else ""
+        wrong = {pane: len(frame.marks) for pane, frame in self.views().items()}
+        return {
+            "original": "original",
+            "target": "target" if self.answer.modified_fen else "edited",
+            "before": f"{layer} clean, ?{wrong.get('before', 0)}",
+            "after": f"{layer} edited, ?{wrong.get('after', 0)}",
+        }
+
+    def arrangement(self, size: Size) -> str | None:
+        """`row` or `square`, whichever has room for boards of this size; None when neither has."""
+        wide, high = extent(size)
+        width, height = self.app.size
+        count = max(1, len(self.views()))
+        if count * (wide + 1) <= width and high + 1 + AROUND + TEXT_LINES <= height:
+            return "row"
+        if 2 * (wide + 1) + TEXT_CELLS <= width and ((count + 1) // 2) * (high + 1) + AROUND <= height:
+            return "square"
+        return None
+
+    def fits(self, size: Size, text: int = 0) -> bool:
+        return self.arrangement(size) is not None
+
+    def draw(self) -> None:
+        """Show what there is."""
+        views, titles, size = self.views(), self.titles(), self.board_size
+        self.set_class(not views, "-empty")
+        way = self.arrangement(size) or "row"
+        self.set_class(way == "row", "-row")
+        self.set_class(way == "square", "-square")
+        for name in PANES:
+            pane = self.query_one(f"#{name}", BoardPane)
+            pane.display = name in views
+            if name in views:
+                pane.styles.width = extent(size)[0]
+                frame = replace(views[name], title=titles[name])
+                if self.flipped:
+                    frame = replace(frame, flipped=not frame.flipped)
+                pane.show(frame, size, self.app.glyphs)
+        self.query_one("#head", Static).update(self.head())
+        self.query_one("#heat-line", Static).update(self.heat_line())
+        self.call_after_refresh(self.draw_numbers)
+
+    def draw_numbers(self) -> None:
+        if self.answer is not None:
+            self.query_one(Rankings).show(self.answer, self.pointed)
+
+    @property
+    def pointed(self) -> int | None:
+        """Which of the clean model's moves is pointed at."""
+        return None
+
+    def head(self) -> str:
+        """The lines above the boards."""
+        raise NotImplementedError
+
+    def heat_line(self) -> str:
+        """The class of the heat, and how its probability changed where it was highest."""
+        import chess
+
+        from chessreg.games.labels import PIECE_CLASSES
+
+        label = self.heat_label
+        if self.answer is None or label is None or not self.answer.layers:
+            return ""
+        answer, place = self.answer, self.layer_place
+        clean = answer.clean.beliefs[place, :, label]
+        first = [] if answer.square is None else [answer.square]
+        best = [*first, *(int(n) for n in clean.argsort()[::-1] if int(n) not in first)][:3]
+        after = clean if answer.edited is None else answer.edited.beliefs[place, :, label]
+        values = "  ".join(
+            f"{chess.square_name(n)} {clean[n]:.3f}" + ("" if answer.edited is None else f" → {after[n]:.3f}")
+            for n in best
+        )
+        name = "empty" if PIECE_CLASSES[label] == "." else PIECE_CLASSES[label]
+        return f"probability of {name}: {values}"
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.draw()
+
+    # -- actions --------------------------------------------------------------------------------------------------
+
+    def offers(self, action: Action) -> bool:
+        if action.place == "four-boards" and action.method in ("layer", "label", "heat"):
+            return self.answer is not None and bool(self.answer.layers) and super().offers(action)
+        return super().offers(action)
+
+    def action_layer(self, way: str) -> None:
+        if self.answer is not None and self.answer.layers:
+            layers = self.answer.layers
+            self.shown_layer = layers[min(max(0, self.layer_place + int(way)), len(layers) - 1)]
+            self.draw()
+
+    def action_label(self, way: str) -> None:
+        from chessreg.games.labels import PIECE_CLASSES
+
+        now = self.heat_label
+        self.heated = True
+        self.label = 0 if now is None else (now + int(way)) % len(PIECE_CLASSES)
+        self.draw()
+
+    def action_heat(self) -> None:
+        self.heated = not self.heated
+        self.draw()

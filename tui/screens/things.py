@@ -1,0 +1,218 @@
+"""The data: every noun that is declared, such as datasets, checkpoints, caches and probes; one thing in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from textual import work
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.widgets import Static
+
+from chessreg.entities import entity
+from chessreg.entities.display import Part, Thing, Verified
+from chessreg.errors import ChessregError
+from tui import show
+from tui.actions import Action, bindings
+from tui.columns import Column
+from tui.data import entity_rows
+from tui.data.pages import Listed, Row
+from tui.screens.annotate import AnnotatingScreen
+from tui.screens.base import PartsScreen
+from tui.widgets.bars import PaneStrip
+from tui.widgets.chart import ChartView
+from tui.widgets.table import PageTable
+
+if TYPE_CHECKING:
+    from chessreg.entities.base import Entity
+
+
+NOUN = "data.noun"  # under which it is remembered what was looked at
+
+
+def name(row: Mapping[str, Any]) -> str:
+    """Its name; of a thing without one, in brackets, the run that made it."""
+    called = row["name"] or (f"({row['made_by']})" if row.get("made_by") else "")
+    return ("★ " if row["starred"] else "") + called + (" (invalid)" if row["invalid"] else "")
+
+
+ID = Column("thing", "id", text=lambda row: show.short(row["thing"]))
+NAME = Column("name", "name", text=name, widest=28, least=12)
+
+
+class DataScreen(AnnotatingScreen):
+    """Tab goes from noun to noun. Enter opens a thing."""
+
+    place = "data"
+    crumb = "data"
+    BINDINGS = bindings("data")
+
+    noun = "dataset"
+    rows: Mapping[str, list[Row]] | None = None
+    _drawn = ""
+
+    def body(self) -> ComposeResult:
+        yield PaneStrip()
+        yield PageTable(id="things")
+
+    def on_mount(self) -> None:
+        self.entities: dict[str, Entity] = {}
+        self.noun = self.app.remembered.get(NOUN, self.noun)
+
+    async def fill(self) -> None:
+        read = await self.ask(
+            "reading what there is", lambda session: (entity_rows.nouns(), entity_rows.listed(session))
+        )
+        if read is not None:
+            self.entities, self.rows = read
+            if self.noun not in self.entities:  # of a package that is gone
+                self.noun = next(iter(self.entities))
+            self.draw()
+
+    def draw(self) -> None:
+        if self.rows is None:
+            return
+        strip, table = self.query_one(PaneStrip), self.query_one(PageTable)
+        strip.names = tuple(f"{self.entities[noun].plural} {len(rows):,}" for noun, rows in self.rows.items())
+        strip.place = list(self.entities).index(self.noun)
+        rows, table.empty = self.rows[self.noun], self.entities[self.noun].none_yet
+        declared = self.entities[self.noun]
+        columns = [ID, NAME, *entity_rows.columns(declared.overview_columns or declared.columns, rows)]
+        table.show(Listed(rows), rows[:200], columns=columns, keep=self._drawn == self.noun)
+        self._drawn = self.noun
+
+    def command(self) -> str:
+        return f"chessreg {self.noun} list"
+
+    # -- actions --------------------------------------------------------------------------------------------------
+
+    def choose(self, place: int) -> None:
+        self.noun = list(self.entities)[place % len(self.entities)]
+        self.app.remembered.set(NOUN, self.noun)
+        self.draw()
+
+    def action_noun(self, way: str) -> None:
+        if self.entities:  # not while they are read
+            self.choose(list(self.entities).index(self.noun) + int(way))
+
+    def on_pane_strip_chosen(self, event: PaneStrip.Chosen) -> None:
+        self.choose(event.place)
+
+    def chosen(self) -> tuple[str, dict[UUID, str]]:
+        if (row := self.query_one(PageTable).current) is None:
+            return self.noun, {}
+        return "run" if self.entities[self.noun].of_run else self.noun, {row["thing"]: label(row)}
+
+    def action_lineage(self) -> None:
+        if (row := self.query_one(PageTable).current) is not None:
+            noun, _ = self.chosen()
+            maker = row.get("run_id")  # what a run made goes by the run
+            root = ("run", maker) if maker else (noun, row["thing"])
+            self.app.open_lineage(root[0], root[1].hex, label(row))
+
+    def on_page_table_opened(self, event: PageTable.Opened) -> None:
+        self.app.push_screen(ThingScreen(self.noun, event.row["thing"], label(event.row)))
+
+
+def label(row: Row) -> str:
+    return row["name"] or f"{row['noun']} {show.short(row['thing'])}"
+
+
+class ThingScreen(PartsScreen):
+    """Tab goes from part to part; Enter shows all fields of a line, or opens the run that it names."""
+
+    place = "thing"
+    BINDINGS = bindings("thing")
+    DEFAULT_CSS = """
+    ThingScreen > #summary { height: auto; max-height: 4; padding: 0 1; }
+    ThingScreen > #chart { display: none; height: 1fr; min-height: 12; }
+    ThingScreen.-chart > #chart { display: block; }
+    ThingScreen.-chart > PageTable { height: auto; max-height: 40%; }
+    """
+
+    def __init__(self, noun: str, id: UUID, called: str) -> None:
+        super().__init__()
+        self.noun, self.thing_id, self.crumb = noun, id, f"{noun} {called}"
+        self.entity = entity(noun)
+        self.called = called
+        self.thing: Thing | None = None
+
+    def body(self) -> ComposeResult:
+        yield Static("", id="summary", markup=False)
+        yield PaneStrip()
+        yield PageTable(id="part", empty="none")
+        with VerticalScroll(id="chart", can_focus=False):
+            yield ChartView()
+
+    async def fill(self) -> None:
+        noun, id = self.noun, self.thing_id
+        thing = await self.ask(f"reading the {noun}", lambda session: entity_rows.thing(session, noun, id))
+        if thing is None:
+            return
+        keep, self.thing = self.thing is not None, thing
+        self.query_one("#summary", Static).update("\n".join(filter(None, [thing.summary, thing.annotations])))
+        strip = self.query_one(PaneStrip)
+        strip.names = tuple(part.name for part in thing.parts)
+        strip.place = min(strip.place, len(strip.names) - 1)
+        self.show_part(keep)
+
+    @property
+    def part(self) -> Part | None:
+        return self.thing.parts[self.query_one(PaneStrip).place] if self.thing else None
+
+    def show_part(self, keep: bool = False) -> None:
+        if (part := self.part) is None:
+            return
+        columns = [replace(column, widest=90) for column in entity_rows.columns(part.columns, part.rows)]
+        self.query_one(PageTable).show(Listed(part.rows), part.rows[:200], columns=columns, keep=keep)
+        self.set_class(part.chart is not None, "-chart")
+        if part.chart is not None:
+            self.query_one(ChartView).show(part.chart)
+
+    def command(self) -> str:
+        if self.entity.several:
+            return f"chessreg {self.noun} list --run {show.short(self.thing_id)}"
+        return f"chessreg {self.noun} show {show.short(self.thing_id)}"
+
+    def offers(self, action: Action) -> bool:
+        return super().offers(action) and (action.method != "verify" or self.entity.verify is not None)
+
+    # -- actions --------------------------------------------------------------------------------------------------
+
+    def action_lineage(self) -> None:
+        noun = "run" if self.entity.of_run else self.noun
+        self.app.open_lineage(noun, self.thing_id.hex, self.called)
+
+    def action_verify(self) -> None:
+        if not self.entity.of_run and self.app.read_only:  # it is noted when the bytes were verified last
+            self.notify("nothing is changed with --read-only", severity="warning")
+        elif self.entity.verify is not None:
+            self.verify()
+
+    @work(group="verify", exclusive=True)
+    async def verify(self) -> None:
+        """Read its bytes again. Takes as long as the disk needs; every key works meanwhile."""
+        id, verify = self.thing_id, self.entity.verify
+        assert verify is not None
+        result = await self.ask(f"verifying {self.called}", lambda session: outcome(verify(session, id.hex), self.noun))
+        if result is not None:
+            self.notify(result, title=self.called)
+
+    def on_page_table_opened(self, event: PageTable.Opened) -> None:
+        made_by = event.row.get("run_id")
+        if made_by is not None and UUID(str(made_by)) != self.thing_id:
+            self.app.push_screen(ThingScreen(self.noun, UUID(str(made_by)), str(event.row["name"])))
+        else:
+            self.on_page_table_inspected(PageTable.Inspected(event.table, event.place, event.row))
+
+
+def outcome(verified: Verified, noun: str) -> str:
+    """What came of it in words. Raises ChessregError where something is wrong."""
+    if verified.problems:
+        raise ChessregError(
+            f"the {noun} is not what its report says: {verified.problems[0]}", f"chessreg {noun} verify"
+        )
+    return verified.outcome

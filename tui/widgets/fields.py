@@ -1,0 +1,311 @@
+"""The launch form's parts: a setting on one line, what it means, what is wrong with it; what launching would do."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+from rich.text import Text
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Horizontal, VerticalScroll
+from textual.message import Message
+from textual.reactive import reactive
+from textual.widgets import Input
+
+from tui import show
+from tui.actions import bindings
+from tui.columns import fitted
+
+if TYPE_CHECKING:
+    from tui.data.launch_form import Checked, Field, Form, Outlook
+    from tui.data.pages import Row
+
+
+GUTTER = 2
+SOURCE = 8  # cells for given, default, preset, needed
+
+
+class FieldInput(Input):
+    """Where a value is typed. Enter keeps it, Esc takes it back."""
+
+    BINDINGS = bindings("field")
+    DEFAULT_CSS = """
+    FieldInput { height: 1; border: none; padding: 0; background: $surface-lighten-2; color: $foreground; }
+    FieldInput:focus { border: none; }
+    """
+
+    class Left(Message):
+        """`kept`: what was typed stays; `way`: to the field after it or before it."""
+
+        def __init__(self, kept: bool, way: int = 0) -> None:
+            super().__init__()
+            self.kept, self.way = kept, way
+
+    def action_keep(self, way: str) -> None:
+        self.post_message(self.Left(True, int(way)))
+
+    def action_undo(self) -> None:
+        self.post_message(self.Left(False))
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a row shows."""
+
+    text: str = ""
+    source: str = ""
+    error: str = ""
+    note: str = ""
+
+
+class FieldList(VerticalScroll, can_focus=False, inherit_bindings=False):
+    """Rows of fields. Their colours are worked out here once, not by each of fifty rows: a form opens at once. The
+    arrows are not its own: they go from field to field."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "field-row--name", "field-row--value", "field-row--default", "field-row--source", "field-row--note",
+        "field-row--error",
+    }  # fmt: skip
+    DEFAULT_CSS = """
+    FieldList { scrollbar-size-vertical: 1; }
+    FieldList > .field-row--value { color: $text-accent; text-style: bold; }
+    FieldList > .field-row--default { color: $foreground; }
+    FieldList > .field-row--source { color: $text-muted; }
+    FieldList > .field-row--note { color: $text-muted; }
+    FieldList > .field-row--error { color: $text-error; text-style: bold; }
+    """
+
+
+class FieldRow(Horizontal, can_focus=True):
+    """A field, in a FieldList. The form around it says what it shows; it says what is done to it."""
+
+    DEFAULT_CSS = """
+    FieldRow { height: 1; width: 1fr; background: $background; }
+    FieldRow:focus, FieldRow:focus-within { background: $surface-lighten-2; }
+    """
+
+    seen: reactive[Seen] = reactive(Seen())
+
+    class Typed(Message):
+        """The text of the field is this now, while one types."""
+
+        def __init__(self, row: FieldRow, text: str | None) -> None:
+            super().__init__()
+            self.row, self.text = row, text
+
+    class Entered(Message):
+        """The row has the focus."""
+
+        def __init__(self, row: FieldRow) -> None:
+            super().__init__()
+            self.row = row
+
+    class Wanted(Message):
+        """Enter, or a second click."""
+
+        def __init__(self, row: FieldRow) -> None:
+            super().__init__()
+            self.row = row
+
+    def __init__(self, field: Field, name_width: int) -> None:
+        super().__init__()
+        self.field, self.name_width = field, name_width
+        self._before: str | None = None
+
+    def compose(self) -> ComposeResult:
+        return iter(())
+
+    @property
+    def value_width(self) -> int:
+        space = self.size.width - GUTTER - self.name_width - SOURCE - 4
+        return max(10, min(44, space // 2))
+
+    def render(self) -> Text:
+        assert isinstance(self.parent, FieldList)
+        style = partial(self.parent.get_component_rich_style, partial=True)
+        seen, wide = self.seen, self.value_width
+        here = self.has_focus or self.has_focus_within
+        value = style("field-row--default" if seen.source == "default" else "field-row--value")
+        text = Text(no_wrap=True, overflow="crop", end="")
+        text.append("› " if here else "  ", style("field-row--name"))
+        text.append(fitted(self.field.path, self.name_width), style("field-row--name"))
+        text.append("  ")
+        text.append(fitted(seen.text, wide), value)
+        text.append("  ")
+        text.append(fitted(seen.source, SOURCE), style("field-row--source"))
+        cells = max(0, self.size.width - GUTTER - self.name_width - wide - SOURCE - 4)
+        if seen.error:
+            text.append(fitted(f"! {seen.error}", cells), style("field-row--error"))
+        else:
+            text.append(fitted(seen.note, cells), style("field-row--note"))
+        return text
+
+    # -- typing ---------------------------------------------------------------------------------------------------
+
+    @property
+    def input(self) -> FieldInput | None:
+        return next(iter(self.query(FieldInput)), None)
+
+    def edit(self, typed: str | None) -> None:
+        """Type here; what was typed before comes back with Esc."""
+        if self.input is not None:
+            return
+        self._before = typed
+        line = FieldInput(value=self.seen.text, select_on_focus=typed is None)
+        line.styles.margin = (0, 0, 0, GUTTER + self.name_width + 2)
+        line.styles.width = self.value_width
+        self.mount(line)
+        line.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        if event.value != self.seen.text:
+            self.post_message(self.Typed(self, event.value))
+
+    def on_field_input_left(self, event: FieldInput.Left) -> None:
+        if self.input is None:
+            return
+        if not event.kept:
+            self.post_message(self.Typed(self, self._before))
+        self.close()
+        if not event.way:
+            event.stop()
+            self.focus()
+
+    def close(self) -> None:
+        if self.input is not None:
+            self.input.remove()
+
+    def on_descendant_blur(self) -> None:
+        self.close()
+        self.refresh()
+
+    def on_focus(self) -> None:
+        self.post_message(self.Entered(self))
+        self.refresh()
+
+    def on_descendant_focus(self) -> None:
+        self.post_message(self.Entered(self))
+
+    def on_blur(self) -> None:
+        self.refresh()
+
+    def on_click(self, event: events.Click) -> None:
+        event.stop()
+        if self.has_focus:
+            self.post_message(self.Wanted(self))
+        elif self.input is None:
+            self.focus()
+
+
+def note_of(field: Field) -> str:
+    """What the field is, and what it may be."""
+    return f"{', '.join(field.choices)}: {field.text}" if field.form == "choice" else field.text
+
+
+STANDING = {"complete": "complete already: nothing to do", "already_queued": "a job stands for it already"}
+
+
+def about(field: Field, error: str) -> Text:
+    """A field: what is wrong with it, or what it means and may be."""
+    text = Text(field.path, style="bold")
+    text.append(f"  {what_form(field)}", style="dim")
+    if error:
+        text.append(f"\n! {error}", style="bold")
+    else:
+        text.append(f"\n{field.text}")
+        if not field.needed:
+            text.append(f" (default: {field.shown_default or 'none'})", style="dim")
+    return text
+
+
+def what_form(field: Field) -> str:
+    """What one may type."""
+    if field.form == "choice":
+        return f"one of {', '.join(field.choices)}"
+    if field.form == "reference":
+        return f"a {field.noun.removeprefix('run:').replace('-', ' ')}"
+    if field.form == "references":
+        return f"{field.noun.removeprefix('run:').replace('-', ' ')}s, with commas between"
+    if field.form == "list":
+        return "numbers such as 0,2,5-7" if field.type is int else "values with commas between"
+    return field.form
+
+
+def plan_text(form: Form, checked: Checked, outlook: Outlook | None, wide: bool) -> Text:
+    """The plan in a few lines, or why there is none yet; then the command."""
+    text = Text()
+    if not checked.right:
+        needed = [form.by_key[key].path for key in checked.errors if checked.errors[key] == "it is needed"]
+        wrong = [form.by_key[key].path for key in checked.errors if checked.errors[key] != "it is needed"]
+        problems = []
+        if needed:
+            problems.append(f"needed: {', '.join(needed)}")
+        if wrong:
+            problems.append(f"wrong: {', '.join(wrong)}")
+        text.append("not ready  ", style="bold")
+        text.append("; ".join([*problems, *checked.general]))
+    elif outlook is None:
+        text.append("planning…", style="dim")
+    elif outlook.errors:
+        text.append("not ready  ", style="bold")
+        text.append(f"not found: {', '.join(form.by_key[key].path for key in outlook.errors)}")
+    elif outlook.plan is None:
+        text.append("not ready  ", style="bold")
+        text.append(outlook.trouble + (f" ({outlook.hint})" if outlook.hint else ""))
+    else:
+        text.append_text(plan_lines(outlook.plan, checked, wide))
+    text.append("\n\n" if wide else "\n")
+    text.append("$ ", style="dim")
+    text.append(broken(form) if wide else form.command())
+    return text
+
+
+def plan_lines(plan: Row, checked: Checked, wide: bool) -> Text:
+    """Units, rows, bytes and time: each on a line of its own where there is room."""
+    units = "not known before its inputs are made"
+    if plan["units"] is not None:
+        units = f"{plan['units']:,}" + (
+            f", {plan['missing']:,} missing" if plan["missing"] not in (None, plan["units"]) else ""
+        )
+    rows = ", ".join(f"{count:,} {table}" for table, count in (plan["rows"] or {}).items()) or "not estimated"
+    size = show.size(plan["bytes"]) if plan["bytes"] is not None else "not estimated"
+    like = f" (by {show.counted(plan['like'], 'earlier run')} like it)" if plan["like"] else ""
+    time = f"about {show.duration(plan['seconds'])}{like}" if plan["seconds"] is not None else "not known: never run"
+    if plan["units"] is None or plan["status"] == "complete":
+        time = ""
+    launch = checked.launch
+    where = " · ".join([launch.on, show.counted(launch.shards, "shard"), plan["determinism"]])
+    facts = {
+        "run": show.short(plan["run_id"]),
+        "units": units,
+        "rows": rows,
+        "bytes": size,
+        "time": time,
+        "on": where,
+        "waits for": ", ".join(plan["waits_for"]),
+    }
+    text = Text()
+    text.append(STANDING.get(plan["status"], "ready"), style="bold")
+    for name, fact in facts.items():
+        if fact:
+            text.append(f"\n{name:<10}" if wide else f"  {name} ", style="dim")
+            text.append(fact)
+    for remark in plan["remarks"]:
+        text.append(f"\nnote: {remark}", style="dim")
+    return text
+
+
+def broken(form: Form) -> str:
+    """The command with an option a line, as one would paste it."""
+    words = form.words()
+    lines, line = [], [*words[:3]]
+    for word in words[3:]:
+        if word.startswith("--"):
+            lines.append(line)
+            line = []
+        line.append(word)
+    return " \\\n    ".join(shlex.join(line) for line in [*lines, line])
