@@ -22,11 +22,15 @@ def idle_cores() -> int:
     return max(1, cores() - round(os.getloadavg()[0]))
 
 
-def check(device: str = "auto", threads: int = 0) -> None:
-    """Raise BadInputError when a device, or so many threads, are not on this machine. Imports torch only for a GPU."""
+def check_threads(threads: int) -> None:
+    """Raise BadInputError for more threads than this machine has cores."""
     there = os.cpu_count() or 1
     if threads > there:
         raise BadInputError(f"--threads {threads} is more than this machine's {there} cores", "0: all that are granted")
+
+
+def check(device: str) -> None:
+    """Raise BadInputError when a device is not on this machine. Imports torch only for a GPU."""
     if device in ("auto", "cpu"):
         return
     kind, colon, number = device.partition(":")
@@ -45,7 +49,7 @@ def prepare(device: str = "auto", threads: int = 0) -> str:
 
     Raises BadInputError when the device is not there.
     """
-    check(device, threads)
+    check(device)
     import torch
 
     torch.set_num_threads(threads or cores())

@@ -93,9 +93,11 @@ def counted(kind: Kind, spec: Spec, spec_hash: str, inputs: Inputs) -> ResolvedS
 
 
 def check(resolved: ResolvedSpec, options: ExecutionOptions | None, inputs: Inputs) -> None:
-    """Raise for what the work would only miss later. `options` are those of work on this machine, None elsewhere."""
+    """Raise for what the work would only miss later. `options` are those of work that this process plans for this
+    machine; None for work elsewhere, and in a worker, whose threads its executor granted."""
     if options is not None:
-        devices.check(options.device, options.threads)
+        devices.check_threads(options.threads)
+        devices.check(options.device)
     resolved.kind.check(resolved.spec, inputs)
 
 

@@ -118,7 +118,7 @@ def do(order: dict[str, Any], folder: Path, begun: Callable[[Any], None]) -> boo
                 if not missing:
                     say("nothing is missing")
                     return False
-                check(resolved, how, inputs)
+                check(resolved, None, inputs)
                 break
             except AwayError as error:  # in the midst of a transaction: again, as soon as it answers
                 say(error.message)

@@ -74,7 +74,7 @@ def test_a_killed_shard_is_told_soon_and_a_retry_does_only_what_is_missing(desk)
 def test_a_cancelled_job_keeps_its_units_and_a_queued_one_never_starts(desk):
     desk.launch(desk.order(count=5, name="long"))
     desk.until(lambda: units_done(desk) == 2)
-    desk.launch(desk.order(count=6, how={"threads": 4}, name="behind"))
+    desk.launch(desk.order(count=6, how={"threads": os.cpu_count()}, name="behind"))
     with desk.session.database.write() as sql:
         assert len(queue.cancel(sql, queue.find(sql, "behind"))) == 1
         assert len(queue.cancel(sql, queue.find(sql, "long"))) == 1

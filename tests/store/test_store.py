@@ -66,6 +66,7 @@ def test_a_store_that_cannot_be_written_is_one_clear_error_and_can_be_read(store
     try:
         for parent in parents:
             parent.chmod(0o755)
+        (store.root / "store.json").chmod(0o644)
         for folder in store.folders():
             folder.chmod(0o555)
         assert opened("w").startswith(f"1 cannot write to the store {store.root}: Permission denied")
