@@ -31,12 +31,12 @@ def test_every_step_has_what_it_needs_and_settings_that_its_kind_takes(size, lay
 def test_the_reference_size_has_what_the_headlines_need():
     steps = {s.name: s for s in find("karvonen").steps(Request("model", "train", "test", 8, 192, "reference"))}
     fit, probe = steps["model-fit"].settings, steps["model-board-0"].settings
-    assert fit["games"] * (1 - kind("probe").spec(cache="run:" + "a" * 64).validation) >= 10_000
-    assert steps["model-test"].settings["games"] == 10_000
+    assert fit["games"] * (1 - kind("probe").spec(cache="run:" + "a" * 64).validation) >= 5_000
+    assert steps["model-test"].settings["games"] == 5_000
     assert probe["epochs"] == 5
     assert sum(name.startswith("model-board-") for name in steps) >= 3
     assert sum(step.kind == "twin" for step in steps.values()) >= 3
-    assert steps["edits-all"].units >= 5000 / 0.7  # illegal greedy texts and king moves leave states out
+    assert steps["edits-all"].units >= 2000 / 0.7  # illegal greedy texts and king moves leave states out
     assert {steps[f"arm-{p}-{o}-none"].units for p in ("retry", "legal") for o in ("standard", "random")} == {400}
     for control in ("shuffled-1", "random-1"):
         assert steps[f"arm-legal-random-negative-{control}"].units == 400
@@ -65,7 +65,7 @@ def test_every_sheet_asks_a_query_and_draws_plots_that_there_are():
 
 def test_layers_that_are_tried():
     assert layer_sets(8) == ("0", "1", "2", "3", "4", "5", "6", "7", "3-6")
-    assert layer_sets(16)[15:] == ("15", "7-14", "7+9+11+13")
+    assert layer_sets(16)[15:] == ("15", "7-14", "5+7+9+11+13", "4+6+8+10+12")
     assert skill_layers(8) == [(5, 6), (3, 4, 5, 6)]
     assert skill_layers(16) == [(10, 11, 12, 13, 14), (7, 8, 9, 10, 11, 12, 13, 14)]
     assert skill_layers(1) == [(0,)]
@@ -88,5 +88,5 @@ def test_runs_that_choose_settings_are_kept_apart_from_results():
     assert choosing == {"ladder", "sweep", "edit"}
     assert not any(step.choice for step in steps if step.name.startswith(("arm-", "edits-", "level-")))
     assert {sheet.file for sheet in find("karvonen").sheets if sheet.choices} == {
-        "ladder", "table-6", "table-6-skill", "table-8",
+        "ladder", "table-6", "table-6-skill"
     }  # fmt: skip

@@ -9,7 +9,7 @@
 --   choice: best edit (the one that is best on half of the games), or best of scales per state (for every state the
 --       best count over all edits: an upper bound, chosen on what it is reported on)
 --   intervention: the edit
---   layers [hidden]: its layers, 0-based
+--   layers [hidden]: its layers, 0-based; of the best of scales those that all edits of the run have, if they do
 --   layers_label: what a paper calls them
 --   scale [hidden]: its value of the scale rule
 --   tried [edits]: edits that it was chosen from
@@ -95,7 +95,7 @@ WHERE c.half = 'report'
 
 -- statement: table
 SELECT k.cell, any_value(k.checkpoint) AS checkpoint, any_value(k.run) AS run, any_value(k.choice) AS choice,
-       any_value(i.intervention) AS intervention, TRY_CAST(any_value(i.layers) AS BIGINT[]) AS layers,
+       any_value(i.intervention) AS intervention, TRY_CAST(coalesce(any_value(i.layers), any_value(s.layers)) AS BIGINT[]) AS layers,
        any_value(i.layers_label) AS layers_label, any_value(i.scale) AS scale,
        any_value(e.tried) AS tried,
        CASE WHEN any_value(k.condition) IS NULL THEN 'the same states' ELSE 'half of the games' END AS selected_on,
@@ -106,6 +106,8 @@ FROM cells AS k
 LEFT JOIN base AS b ON b.cell = k.cell
 LEFT JOIN edits AS e ON e.run_id = k.run_id AND e.condition = coalesce(k.condition, e.condition)
 LEFT JOIN interventions AS i ON i.intervention_id = e.intervention_id AND k.condition IS NOT NULL
+LEFT JOIN (SELECT run_id, any_value(layers) AS layers FROM edits JOIN interventions USING (intervention_id)
+           GROUP BY run_id HAVING count(DISTINCT layers) = 1) AS s ON s.run_id = k.run_id
 GROUP BY k.cell
 ORDER BY k.cell
 

@@ -1,8 +1,9 @@
 """Karvonen 2024, "Emergent World Models and Latent Variable Estimation in Chess-Playing Language Models".
 
 Caches → probes of board and skill on the model and its untrained twins → vectors with their controls → board edits and
-matches, settings chosen on games that nothing is reported on. Three sizes: `small` shows that all works in minutes,
-`reference` has the games that the headlines need, `paper` the paper's own numbers.
+matches: with the settings that the paper publishes, and with our own, chosen on games that nothing is reported on.
+Three sizes of one list: `small` shows that all works in minutes, `reference` has the games that the headlines need,
+`paper` runs every setting of the paper on its own number of games.
 """
 
 from __future__ import annotations
@@ -38,9 +39,10 @@ PAPER = Paper(
               plots=("probe accuracy of the best layer",)),
         Sheet("figure-3", "Figure 3: probe accuracy by layer", "probe accuracy by layer",
               plots=("probe accuracy by layer",)),
-        Sheet("table-2", "Table 2: board edits", "board intervention legality", "edits_tried = 1",
+        Sheet("table-2", "Table 2 and Appendices C and D: board edits", "board intervention legality",
+              "edits_tried = 1",
               plots=("board edits",), tables=("Table 2",)),
-        Sheet("table-3", "Tables 3 and 7: skill edits", "elo by intervention", "policy <> 'engine'",
+        Sheet("table-3", "Tables 3 and 7 and Appendix C: skill edits", "elo by intervention", "policy <> 'engine'",
               plots=("score by intervention",), scorings=("paper", "author-2024"), tables=("Table 3", "Table 7")),
         Sheet("figure-2", "Figure 2: win rate by level", "elo by intervention",
               "level >= 0 AND intervention = 'none' AND policy <> 'engine'",
@@ -51,11 +53,12 @@ PAPER = Paper(
         Sheet("terminations", "How the games of Tables 3 and 7 end", "games by termination", published=False),
         Sheet("table-4", "Table 4: how probes are fitted", "probe settings"),
         Sheet("table-5", "Table 5: how models are trained", "training settings", of_model=True),
-        Sheet("table-6", "Table 6: best board edits", "best board edit", choices=True),
+        Sheet("table-6", "Table 6: best board edits", "best board edit", tables=("Table 6",), choices=True),
         Sheet("table-6-skill", "Table 6: best skill edits", "best skill edit", choices=True),
         Sheet("table-8", "Table 8: board edits of one layer", "board intervention legality",
-              "layer IS NOT NULL AND edits_tried > 1", plots=("board edits by layer",), tables=("Table 8",),
-              choices=True),
+              "layer IS NOT NULL AND edits_tried > 1", plots=("board edits by layer",), tables=("Table 8",)),
+        Sheet("appendix-d", "Appendix D: the best scale of each state", "best board edit",
+              "choice = 'best of scales per state' AND len(layers) > 1", tables=("Appendix D",)),
         Sheet("table-9", "Table 9: F1 by class", "probe f1 by class", plots=("probe f1 by class",)),
         Sheet("rating-error", "Section 3.2: error of the rating that is read", "rating error by layer",
               plots=("rating error by layer",)),

@@ -1,5 +1,5 @@
-"""Board edits: a sweep over layers and scales, its best setting with controls on other games, and Figures 1 and 5:
-what a board probe reads off one position, and off it before and after an edit."""
+"""Board edits: those of the paper as it publishes them, our own tuned on other games, and Figures 1 and 5: what a
+board probe reads off one position, and off it before and after an edit."""
 
 from __future__ import annotations
 
@@ -12,62 +12,108 @@ from sqlalchemy import select
 
 from chessreg.entities.probe import best_layer
 from chessreg.errors import BadInputError, NotFoundError
+from chessreg.experiments.edit.spec import PAPER
+from chessreg.papers.karvonen.settings import TARGET_LOGIT, published
 from chessreg.papers.karvonen.sizes import Size
 from chessreg.papers.plan import Request, Step, Values
 from chessreg.papers.work import Made
 from chessreg.registry import tables
 
 EDITS, PROBE = "edits-all", "model-board-0"
+MASKS = ("last", "all")  # of the edited tokens
 OPENED = 20  # plies: from here on a position is no opening (the paper's is after White's eleventh move)
 READING_CLIP, EDIT_CLIP = 2.0, 5.0  # as in the author's notebook
 
 
 def layer_sets(layers: int) -> tuple[str, ...]:
-    """Every layer alone (Table 8), the middle ones together, and every second of them (the paper's range(5,15,2))."""
+    """What a sweep tries: every layer alone, the middle ones together, and what the paper publishes."""
     low, high = max(0, layers // 2 - 1), max(1, layers - 2)
-    sets = [f"{low}-{high}"] if high > low else []
-    if high - low >= 4:
-        sets.append("+".join(map(str, range(low, high + 1, 2))))
-    return (*map(str, range(layers)), *sets)
+    sets = {(layer,): str(layer) for layer in range(layers)}
+    if high > low:
+        sets[tuple(range(low, high + 1))] = f"{low}-{high}"
+    for edit in published(6, ("board",), layers, every=True):
+        sets.setdefault(edit.layers, "+".join(map(str, edit.layers)))
+    return tuple(sets.values())
 
 
 def edits(request: Request, size: Size) -> Iterator[Step]:
-    """A sweep over layers and scales on the validation games, then its best setting with controls on the test games."""
-    common: Values = {"checkpoint": request.checkpoint, "probe": "@model-board-0", "min_plies": size.min_plies}
-    sweep = len(layer_sets(request.layers))
-    states = size.sweep_games * 5
-    yield Step(
-        "edit-sweep",
-        "edit",
-        {
-            **common, "dataset": f"{request.test}:validation", "games": size.sweep_games, "per_game": 5,
-            "layer_sets": layer_sets(request.layers), "scales": size.edit_scales, "controls": 0, "shuffled": 0,
-            "spellings": False,
-        },
-        "Tables 6 and 8, Appendix D",
-        ("parts",),
-        units=states,
-        rows={"trial": states * (1 + sweep * len(size.edit_scales)) * 6}, choice=True,
-    )  # fmt: skip
+    """The paper's own edits, and for either way to choose the edited tokens the best of a sweep."""
+    yield from published_edits(request, size)
+    for mask in MASKS:
+        yield from tuned_edits(request, size, mask)
+
+
+def published_edits(request: Request, size: Size) -> Iterator[Step]:
+    """Tables 2 and 8 and Appendices C and D, at the layers and scales of Table 6, with the paper's own probes.
+
+    The paper does not say which tokens it edits; its code of that date edits the last one alone (specification 6.3).
+    """
     states = size.edit_games * size.edit_states
-    for positions in ("all", "last"):
+    common: Values = {
+        **PAPER, "checkpoint": request.checkpoint, "probe": "@model-board-paper", "dataset": f"{request.test}:test",
+        "games": size.edit_games, "per_game": size.edit_states, "min_plies": size.min_plies,
+    }  # fmt: skip
+    alone: Values = {"controls": 0, "shuffled": 0, "spellings": False}
 
-        def settings(made: Made, positions: str = positions) -> Values:
-            return {
-                **common, "probe": made.recipes["model-board-0"],
-                "dataset": f"{request.test}:test", "games": size.edit_games, "per_game": size.edit_states,
-                "token_mask": positions, "controls": 1, "shuffled": 1, **best_edit(made),
-            }  # fmt: skip
+    def step(name: str, serves: str, conditions: int, **settings: Any) -> Step:
+        rows = {"trial": states * (1 + conditions) * 6}
+        return Step(name, "edit", {**common, **settings}, serves, ("parts",), units=states, rows=rows)
 
-        yield Step(
-            f"edits-{positions}", "edit", settings, "Table 2", ("parts", "model-board-0", "edit-sweep"),
-            units=states, rows={"trial": states * 4 * 6},
+    for edit in published(6, ("board",), request.layers, every=size.whole):
+        for mask in MASKS:
+            what: Values = {"layers": edit.layers, "layers_label": edit.label, "token_mask": mask}
+            at: Values = {**what, "scale": edit.scale}
+            end = f"{mask}-{edit.counted}"
+            yield step(f"table-2-{end}", "Table 2", 3, **at)
+            if mask not in size.appendix_masks:
+                continue
+            yield step(f"appendix-c-blank-{end}", "Appendix C", 3, **at, blank=1.0)
+            target: Values = {"scale_rule": "single_target", "scale": TARGET_LOGIT}
+            yield step(f"appendix-d-target-{end}", "Appendix D", 1, **what, **alone, **target)
+            scales = size.edit_scales
+            yield step(f"appendix-d-scales-{end}", "Appendix D", len(scales), **what, **alone, scales=scales)
+    scale = edit.scale
+    for mask in size.appendix_masks:
+        yield step(
+            f"table-8-{mask}", "Table 8", request.layers, **alone,
+            layer_sets=tuple(map(str, range(request.layers))), scales=(scale,), token_mask=mask,
         )  # fmt: skip
 
 
-def best_edit(made: Made) -> dict[str, Any]:
+def tuned_edits(request: Request, size: Size, mask: str) -> Iterator[Step]:
+    """A sweep over layers and scales on the validation games, then its best setting with controls on the test games."""
+    common: Values = {
+        "checkpoint": request.checkpoint, "probe": "@model-board-0", "min_plies": size.min_plies, "token_mask": mask
+    }  # fmt: skip
+    sets = layer_sets(request.layers)
+    states = size.sweep_games * 5
+    yield Step(
+        f"edit-sweep-{mask}", "edit",
+        {
+            **common, "dataset": f"{request.test}:validation", "games": size.sweep_games, "per_game": 5,
+            "layer_sets": sets, "scales": size.edit_scales, "controls": 0, "shuffled": 0, "spellings": False,
+        },
+        "Table 6, tuned here", ("parts",), units=states,
+        rows={"trial": states * (1 + len(sets) * len(size.edit_scales)) * 6}, choice=True,
+    )  # fmt: skip
+
+    def settings(made: Made) -> Values:
+        return {
+            **common, "probe": made.recipes["model-board-0"],
+            "dataset": f"{request.test}:test", "games": size.edit_games, "per_game": size.edit_states,
+            "controls": 1, "shuffled": 1, **best_edit(made, f"edit-sweep-{mask}"),
+        }  # fmt: skip
+
+    states = size.edit_games * size.edit_states
+    yield Step(
+        f"edits-{mask}", "edit", settings, "Table 2, tuned here", ("parts", "model-board-0", f"edit-sweep-{mask}"),
+        units=states, rows={"trial": states * 4 * 6},
+    )  # fmt: skip
+
+
+def best_edit(made: Made, sweep: str) -> dict[str, Any]:
     """Layers and scale of the sweep's best edit: most legal texts on the modified board, then the smaller scale."""
-    rows = made.query("board intervention legality", "edit-sweep").rows
+    rows = made.query("board intervention legality", sweep).rows
     tried = [row for row in rows if row["condition"] == "edit"]
     if not tried:
         raise BadInputError("the sweep of edits has no state with a piece to take off", "a larger --size has more")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from chessreg.papers.karvonen.settings import ONE_SIDED, published
 from chessreg.papers.karvonen.sizes import SIZES, Size
 from chessreg.papers.plan import Request, Step, Values
 from chessreg.papers.work import Made
@@ -20,6 +21,8 @@ def matches(request: Request, size: Size) -> Iterator[Step]:
     """The ladder, the levels of Figure 2, the sweep of skill edits, and the arms of Tables 3 and 7."""
     for number, opponent in enumerate(size.levels):
         yield game_step(request, f"level-{number}", "Figure 2", size.level_games, opponent=opponent)
+    for opening in OPENINGS:
+        yield from published_arms(request, size, opening)
     for policy in POLICIES:
         for opening in OPENINGS:
             yield from ladder_and_arms(request, size, policy, opening)
@@ -73,6 +76,28 @@ def game_step(
     given = {**common, **values} if settings is None else follow
     choice = serves in CHOICES
     return Step(name, "play", given, serves, after, units=games, rows={"game": games}, choice=choice)
+
+
+def published_arms(request: Request, size: Size, opening: str) -> Iterator[Step]:
+    """Tables 3 and 7 as they were played: level 0, and the layers and scales of Tables 6 and 7.
+
+    The paper's vectors are sums over eight positions, and so are those of `skill-paper`: its scales hold as printed. On
+    which boards Table 7 and the one-sided directions of Appendix C were played is not stated.
+    """
+    tables = [("table-3", "Table 3", 6, "skill-paper"), ("table-7", "Table 7", 7, "skill-of-probe-paper")]
+    if size.whole:
+        tables += [(f"appendix-c-{side}", "Appendix C", 7, f"skill-of-probe-{side}") for side in ONE_SIDED]
+    protocol = {"opponent": size.level_0, "opening": OPENINGS[opening]}
+    yield game_step(request, f"table-3-{opening}-none", "Tables 3 and 7", size.match_games, **protocol)
+    for name, serves, table, vector in tables:
+        for edit in published(table, tuple(SIGNS), request.layers, every=size.whole):
+            intervention = {
+                "vector": f"@{vector}", "layers": edit.layers, "scale": edit.scale, "layers_label": edit.label
+            }  # fmt: skip
+            yield game_step(
+                request, f"{name}-{opening}-{edit.goal}-{edit.counted}", serves, size.match_games,
+                intervention=intervention, **protocol,
+            )  # fmt: skip
 
 
 def ladder_and_arms(request: Request, size: Size, policy: str, opening: str) -> Iterator[Step]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+from chessreg.papers.karvonen.settings import ONE_SIDED
 from chessreg.papers.karvonen.sizes import Size
 from chessreg.papers.plan import Request, Step
 
 SECTION_4_3 = "section 4.3 (games from random openings)"
-DOTS = 33  # looked-at positions of a game (specification 3.3)
+DOTS, SKILL_DOT = 33, 25  # looked-at positions of a game, and the first that skill is read off (specification 3.3)
+
+PLAYED_GAMES = 4000  # that the skill probe is asked about (section 4.3)
 
 
 # -- data and models --------------------------------------------------------------------------------------------------
@@ -33,64 +37,69 @@ def models(request: Request, size: Size) -> Iterator[Step]:
         yield Step(
             f"twin-{number}", "twin", {"checkpoint": request.checkpoint, "seed": number}, "Tables 1 and 9, Figure 3"
         )
+    games = size.fit_games, size.test_games
     for who in ("model", *(f"twin-{number}" for number in range(size.twins))):
-        for part, dataset, games in (
-            ("fit", fitted_on(request), size.fit_games),
-            ("test", f"{request.test}:test", size.test_games),
-        ):
-            settings = {
-                "checkpoint": request.checkpoint if who == "model" else f"@{who}",
-                "dataset": dataset,
-                "games": games,
-                "min_plies": size.min_plies,
-                "last": DOTS,
-            }
-            yield Step(
-                f"{who}-{part}", "cache", settings, "Tables 1, 2, 3 and 9, Figure 3", ("parts",),
-                units=games, rows={"metric_point": games}, bytes=2 * games * DOTS * request.layers * request.d_model,
-            )  # fmt: skip
+        yield from caches(request, size, who, "", games)
+        if size.skill_fit_games:
+            yield from caches(request, size, who, "-skill", (size.skill_fit_games, size.skill_test_games), SKILL_DOT)
+    if size.whole:
+        yield from caches(request, size, "model", "-black", games, sites="black-turns")
+
+
+def caches(
+    request: Request, size: Size, who: str, end: str, games: tuple[int, int], first: int = 0, **settings: Any
+) -> Iterator[Step]:
+    """The activations of one model on the games of either part."""
+    for part, dataset, count in zip(("fit", "test"), (fitted_on(request), f"{request.test}:test"), games, strict=True):
+        values = {
+            "checkpoint": request.checkpoint if who == "model" else f"@{who}",
+            "dataset": dataset,
+            "games": count,
+            "min_plies": size.min_plies,
+            "first": first,
+            "last": DOTS,
+            **settings,
+        }
+        size_of = 2 * count * (DOTS - first) * request.layers * request.d_model
+        yield Step(
+            f"{who}-{part}{end}", "cache", values, "Tables 1, 2, 3 and 9, Figure 3", ("parts",),
+            units=count, rows={"metric_point": count}, bytes=size_of,
+        )  # fmt: skip
 
 
 # -- what can be read off ---------------------------------------------------------------------------------------------
 
 
+def of_skill(size: Size) -> str:
+    """What the names of the caches end in that skill is read off."""
+    return "-skill" if size.skill_fit_games else ""
+
+
 def probes(request: Request, size: Size) -> Iterator[Step]:
-    """Board and skill probes of every layer: seeds on the model, one on each twin, and the paper's own fitting once."""
-    scored = request.layers * (size.test_games + size.fit_games // 10)
-    for task in ("board", "skill"):
-        for who, seed in [
-            *(("model", seed) for seed in range(size.seeds)),
-            *((f"twin-{number}", 0) for number in range(size.twins)),
-        ]:
-            yield Step(
-                f"{who}-{task}-{seed}",
-                "probe",
-                {
-                    "cache": f"@{who}-fit",
-                    "test_cache": f"@{who}-test",
-                    "epochs": size.epochs,
-                    "seed": seed,
-                    **({"label": "skill", "first": size.first_ply // 2} if task == "skill" else {}),
-                },
-                "Tables 1 and 9, Figure 3",
-                units=request.layers,
-                rows={"score": scored},
-            )
+    """Board and skill probes of every layer: seeds on the model, one on each twin, and some fitted as the paper's."""
+
+    def step(who: str, name: str, serves: str = "Tables 1 and 9, Figure 3", end: str = "", **settings: Any) -> Step:
+        values = {"cache": f"@{who}-fit{end}", "test_cache": f"@{who}-test{end}", "epochs": size.epochs, **settings}
+        games = (size.skill_test_games if end == "-skill" else 0) or size.test_games
+        rows = request.layers * (games + size.fit_games // 10)
+        family = "prediction" if "rating" in name else "score"
+        return Step(f"{who}-{name}", "probe", values, serves, units=request.layers, rows={family: rows})
+
+    first, end = size.first_ply // 2, of_skill(size)
+    twins = [(f"twin-{number}", 0) for number in range(size.twins)]
+    for who, seed in [*(("model", seed) for seed in range(size.seeds)), *twins]:
+        yield step(who, f"board-{seed}", seed=seed)
+        yield step(who, f"skill-{seed}", end=end, seed=seed, label="skill", first=first)
     for who in ("model", "twin-0"):
-        yield Step(
-            f"{who}-rating",
-            "probe",
-            {
-                "cache": f"@{who}-fit",
-                "test_cache": f"@{who}-test",
-                "epochs": size.epochs,
-                "label": "rating",
-                "first": size.first_ply // 2,
-            },
-            "section 3.2 (mean error of the rating)",
-            units=request.layers,
-            rows={"prediction": scored},
-        )
+        yield step(who, "board-paper", preset="paper")
+        yield step(who, "skill-paper", end=end, preset="paper-skill", first=first)
+        serves = "section 3.2 (mean error of the rating)"
+        yield step(who, "rating", serves, label="rating", first=first)
+        yield step(who, "rating-paper", serves, preset="paper-rating", first=first, epochs=1)
+    if size.whole:
+        serves = "section 3.1 (Black's moves)"
+        yield step("model", "board-black", serves, end="-black")
+        yield step("model", "board-black-paper", serves, end="-black", preset="paper")
     yield Step(
         "legality",
         "legality",
@@ -110,12 +119,18 @@ def probes(request: Request, size: Size) -> Iterator[Step]:
 
 def vectors(request: Request, size: Size) -> Iterator[Step]:
     """Contrastive and probe-derived directions of skill, with shuffled and random ones of the same norm."""
-    yield Step(
-        "skill", "vector", {"cache": "@model-fit", "first_ply": size.first_ply}, "Tables 3 and 6", units=request.layers
-    )
-    yield Step(
-        "skill-of-probe", "vector", {"source": "probe", "probe": "@model-skill-0"}, "Table 7", units=request.layers
-    )
+
+    def step(name: str, serves: str, **settings: Any) -> Step:
+        return Step(name, "vector", settings, serves, units=request.layers)
+
+    cache = f"@model-fit{of_skill(size)}"
+    yield step("skill", "Tables 3 and 6, tuned here", cache=cache, first_ply=size.first_ply)
+    yield step("skill-of-probe", "Table 7, tuned here", source="probe", probe="@model-skill-0")
+    paper = {"preset": "paper", "first_ply": size.first_ply, "last_ply": size.min_plies - 1}
+    yield step("skill-paper", "Tables 3 and 6", cache=cache, **paper)
+    for side in ("both", *(ONE_SIDED if size.whole else ())):
+        name, serves = ("paper", "Table 7") if side == "both" else (side, "Appendix C")
+        yield step(f"skill-of-probe-{name}", serves, source="probe", probe="@model-skill-paper", side=side)
     for source in ("shuffled", "random"):
         for draw in range(1, size.vector_draws + 1):
             yield Step(
@@ -128,18 +143,26 @@ def vectors(request: Request, size: Size) -> Iterator[Step]:
 
 
 def skill_of_played(request: Request, size: Size) -> Iterator[Step]:
-    """What the skill probe says of games that the model itself played from random openings, as the paper's code did."""
-    yield Step("played", "played-games", {"play": "@arm-legal-random-none", "name": "random openings"}, SECTION_4_3)
-    yield Step(
-        "played-cache", "cache",
-        {
-            "checkpoint": request.checkpoint, "dataset": "@played", "games": size.test_games,
-            "min_plies": size.min_plies, "last": DOTS,
-        },
-        SECTION_4_3, units=size.match_games, rows={"metric_point": size.match_games},
-        bytes=2 * size.match_games * DOTS * request.layers * request.d_model,
-    )  # fmt: skip
-    yield Step(
-        "played-skill", "probe-apply", {"probe": "@model-skill-0", "cache": "@played-cache"}, SECTION_4_3,
-        units=request.layers, rows={"prediction": request.layers * size.match_games},
-    )  # fmt: skip
+    """What the skill probe says of games that the model itself played from random openings, as the paper's code did.
+
+    Those of the policy `legal` are whole games whatever the model; at the paper's size also its own match.
+    """
+    matches = {"": ("arm-legal-random-none", "model-skill-0")}
+    if size.whole:
+        matches["-paper"] = ("table-3-random-none", "model-skill-paper")
+    for end, (play, probe) in matches.items():
+        games = min(size.match_games, PLAYED_GAMES)
+        yield Step(f"played{end}", "played-games", {"play": f"@{play}", "name": "random openings"}, SECTION_4_3)
+        yield Step(
+            f"played-cache{end}", "cache",
+            {
+                "checkpoint": request.checkpoint, "dataset": f"@played{end}", "games": games,
+                "min_plies": size.min_plies, "last": DOTS,
+            },
+            SECTION_4_3, units=games, rows={"metric_point": games},
+            bytes=2 * games * DOTS * request.layers * request.d_model,
+        )  # fmt: skip
+        yield Step(
+            f"played-skill{end}", "probe-apply", {"probe": f"@{probe}", "cache": f"@played-cache{end}"}, SECTION_4_3,
+            units=request.layers, rows={"prediction": request.layers * games},
+        )  # fmt: skip

@@ -36,6 +36,11 @@ class Size:
     level_games: int
     engine_limits: tuple[str, ...]  # Appendix E: level 0 under the first of these against itself under each
     judge: str
+    level_0: str  # the opponent of Tables 3 and 7
+    appendix_masks: tuple[str, ...]  # which tokens Table 8's and the appendices' board edits change
+    whole: bool  # both ways to count layers, probes of Black's moves, and the skill edits of Appendix C
+    skill_fit_games: int = 0  # cached for skill alone, whose probes use a third; 0: skill uses those of the board
+    skill_test_games: int = 0
     move_limit: int = 90  # of games, and what evaluates those that reach it
     adjudication: str = "nodes=100000"
     legal_move_limit: int | None = (
@@ -55,23 +60,26 @@ SIZES: dict[SizeName, Size] = {
         rungs=("random", "capture"), ladder_games=4, sweep_matches=2, match_games=4, match_controls=1,
         levels=("stockfish:0@nodes=100", "stockfish:1@nodes=100"), level_games=2,
         engine_limits=("nodes=100", "nodes=200"), judge="nodes=100",
-        move_limit=15, adjudication="nodes=1000",
+        move_limit=15, adjudication="nodes=1000", level_0="stockfish:0@nodes=100", appendix_masks=("last",),
+        whole=False,
     ),
     "reference": Size(
-        fit_games=11_112, test_games=10_000, min_plies=65, first_ply=50, seeds=3, twins=3, epochs=5, edit_games=300,
+        fit_games=5_556, test_games=5_000, min_plies=65, first_ply=50, seeds=3, twins=3, epochs=5, edit_games=120,
         edit_states=24, sweep_games=40, edit_scales=(1.5, 12.0, 50.0, 100.0), skill_scales=(0.8, 2.0, 4.0),
         vector_draws=5, legality_games=1000, legality_every=2,
         rungs=("random", "capture", "stockfish:-1", *ladder(1000, (0, 2, 4))),
         ladder_games=40, sweep_matches=40, match_games=400, match_controls=1, levels=ladder(1000, (0, 1, 2, 3)),
         level_games=60, engine_limits=("nodes=1000", "nodes=10000", "nodes=100000"), judge="nodes=10000",
-        legal_move_limit=40,
+        legal_move_limit=40, level_0="stockfish:0@nodes=1000", appendix_masks=("last",), whole=False,
     ),
     "paper": Size(
-        fit_games=11_112, test_games=10_000, min_plies=65, first_ply=50, seeds=3, twins=3, epochs=5, edit_games=250,
+        fit_games=11_111, test_games=10_000, min_plies=65, first_ply=50, seeds=3, twins=3, epochs=5, edit_games=250,
         edit_states=30, sweep_games=60, edit_scales=(0.5, 1.0, 1.5, 2.0, 3.0), skill_scales=(0.4, 0.8, 1.6, 4.0),
         vector_draws=5, legality_games=2000,
         legality_every=1, rungs=ladder(100_000, (0, 1, 2, 3)), ladder_games=100, sweep_matches=200,
         match_games=5000, match_controls=2, levels=tuple(f"stockfish:{n}@time=0.1" for n in range(10)),
         level_games=1000, engine_limits=("time=0.1", "time=1", "time=10"), judge="nodes=100000",
+        level_0="stockfish:0@nodes=100000", appendix_masks=("last", "all"), whole=True, skill_fit_games=33_400,
+        skill_test_games=30_000,
     ),
 }  # fmt: skip

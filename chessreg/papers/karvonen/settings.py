@@ -1,0 +1,76 @@
+"""The edits that the paper publishes: layers and scales of Tables 6 and 7, as printed and as 0-based layers.
+
+The paper counts layers in two ways, and of the skill edits it cannot be told which is meant (specification 2.5). Both
+are run: counted from 1 with both ends, and from 0 without the last, as Python's range. That the board edit of 8 layers
+counts from 1 is known from the code of that date.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+FROM_1, FROM_0 = "from-1", "from-0"
+TARGET_LOGIT = -10.0  # Appendix D
+ONE_SIDED = ("high", "low")  # Appendix C: the high class of the skill probe added, or the low one taken off
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A row of Table 6 or 7. `readings`: its layers, 0-based, by the way they are counted; the likelier first."""
+
+    table: int
+    goal: str  # board, positive, negative
+    label: str
+    scale: float
+    readings: dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One reading of a row. `label` is empty where the layers are not those that the paper means by it."""
+
+    goal: str
+    counted: str
+    layers: tuple[int, ...]
+    scale: float
+    label: str
+
+
+def both(first: int, last: int) -> dict[str, tuple[int, ...]]:
+    """Layers printed as `first-last`."""
+    return {FROM_1: tuple(range(first - 1, last)), FROM_0: tuple(range(first, last))}
+
+
+PRINTED: dict[int, tuple[Printed, ...]] = {
+    8: (
+        Printed(6, "board", "4-7", 1.5, {FROM_1: (3, 4, 5, 6)}),
+        Printed(6, "positive", "4-7", 0.1, both(4, 7)),
+        Printed(6, "negative", "3-7", -0.2, both(3, 7)),
+        Printed(7, "positive", "5-7", 0.6, both(5, 7)),
+        Printed(7, "negative", "5-7", -1.2, both(5, 7)),
+    ),
+    16: (
+        Printed(6, "board", "range(5,15,2)", 2.0, {FROM_0: (5, 7, 9, 11, 13), FROM_1: (4, 6, 8, 10, 12)}),
+        Printed(6, "positive", "11-15", 0.1, both(11, 15)),
+        Printed(6, "negative", "1-15", -0.1, both(1, 15)),
+        Printed(7, "positive", "13-15", 2.5, both(13, 15)),
+        Printed(7, "negative", "7-15", -1.1, both(7, 15)),
+    ),
+}
+
+
+def published(table: int, goals: tuple[str, ...], layers: int, *, every: bool) -> Iterator[Edit]:
+    """The edits of a table for a model of so many layers; `every`: each reading, else the likelier alone.
+
+    A model of another depth gets those of 8 or 16 layers, whichever is nearer, at the same share of its depth.
+    """
+    depth = 8 if layers < 12 else 16
+    for row in PRINTED[depth]:
+        if row.table == table and row.goal in goals:
+            seen = set()
+            for counted, meant in list(row.readings.items())[: None if every else 1]:
+                own = tuple(sorted({layer * layers // depth for layer in meant}))
+                if own not in seen:
+                    seen.add(own)
+                    yield Edit(row.goal, counted, own, row.scale, row.label if layers == depth else "")
