@@ -71,12 +71,15 @@ SELECT c.id, c.recipe || '[' || s.seed || ',' || s.low || ',' || s.high || ']', 
 FROM called AS c JOIN split AS s ON s.dataset_id = c.id
 
 -- view: interventions
--- An intervention in one line, as tables show it: probe:piece L3-6 x1.5 (last token).
+-- An intervention in one line, as tables show it: probe:piece L3-6 x1.5 (last token). blank: the coefficient of the
+-- empty square's direction, where it has one.
 SELECT i.id AS intervention_id, i.checkpoint_id, i.source, i.scale, i.scale_rule, i.positions, i.layers, i.recipes,
        json_extract_string(i.detail, '$.layers_label') AS layers_label,
+       nullif(TRY_CAST(json_extract_string(i.detail, '$.blank') AS DOUBLE), 0) AS blank,
        i.source || ' L' || layers_text(TRY_CAST(i.layers AS BIGINT[])) || ' x' || scale_text(i.scale)
        || CASE WHEN i.scale_rule IN ('constant', 'none', 'single_scale', 'times-mean') THEN '' ELSE ' ' || i.scale_rule END
-       || CASE i.positions WHEN 'all' THEN '' WHEN 'last' THEN ' (last token)' ELSE ' (' || i.positions || ')' END AS intervention
+       || CASE i.positions WHEN 'all' THEN '' WHEN 'last' THEN ' (last token)' ELSE ' (' || i.positions || ')' END
+       || coalesce(' blank x' || scale_text(blank), '') AS intervention
 FROM intervention AS i
 
 -- view: run_checkpoint

@@ -5,10 +5,12 @@ from collections import Counter
 import pytest
 
 from chessreg.errors import NotFoundError
+from chessreg.papers import find as find_paper
+from chessreg.papers.plan import Request
 from chessreg.queries import run_query
 from chessreg.queries.ask import rows_behind
 from chessreg.queries.catalogue import find
-from chessreg.queries.published import beside, values, with_ours
+from chessreg.queries.published import TYPES, beside, values, with_ours
 from chessreg.queries.render import rendered
 from chessreg.registry import tables
 from chessreg.registry.identity import digest_of, uuid_of
@@ -44,7 +46,7 @@ def test_every_published_number_belongs_to_a_query_and_to_one_of_its_columns():
     for value in values():
         entry = find(value.query)
         assert value.query == entry.title
-        assert value.lost or value.measure in {c.name for c in entry.columns}
+        assert value.lost or value.measure in {c.name for c in entry.columns} | set(TYPES)
 
 
 def test_an_empty_registry_shows_the_papers_numbers_alone(database):
@@ -134,6 +136,130 @@ def test_edits_need_the_papers_model_games_states_and_edit(database, make):
     table_8 = published(database, "karvonen table 2")["Table 8", "8 layer, layer 5", "success"]
     assert (table_8["published"], table_8["ours"], table_8["difference"]) == (85.5, 60, None)
     assert "states neither the scale" in table_8["comparison"]
+
+
+# -- the paper's own steps, and ours, against what the paper says of its edits ---------------------------------------
+
+
+def steps(layers):
+    found = find_paper("karvonen").steps(Request("model", "train", "test", layers, 512, "paper"))
+    return {step.name: step.settings for step in found if not callable(step.settings)}
+
+
+def vector(make, checkpoint, summed):
+    """A run that made a contrastive vector whose sides are sums over so many positions; its reference."""
+    run = make.run("vector", 1)
+    digest = digest_of(["vector", str(run.id)])
+    artefact = tables.Artefact(digest=digest, kind="vector", bytes=1, state="complete", created_at=run.created_at)
+    row = tables.Vector(
+        run_id=run.id, unit=0, artefact=digest, checkpoint_id=checkpoint.id, hook_point="blocks.3.hook_resid_post",
+        layer=3, source="contrastive:white_elo", positions="dots", norm=1.0, detail={"positions_summed": summed},
+    )  # fmt: skip
+    make.add(artefact, row)
+    return f"run:{run.spec_hash}"
+
+
+def match_of(make, checkpoint, settings, reference, source):
+    """Two games of a match as this step of the plan plays them; `reference`: of the vector."""
+    given = settings["intervention"]
+    edit = make.intervention(checkpoint, source, given["layers"], given["scale"])
+    with make.database.write() as sql:
+        sql.get(tables.Intervention, edit.id).recipes = [reference]
+    limit = settings["opponent"].partition("@")[2]
+    make.play(
+        checkpoint, [{"result": "1-0"}, {"result": "0-1"}], intervention=edit, opening=settings["opening"],
+        version="16", limit=limit,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("layers", [8, 16])
+def test_the_papers_own_matches_are_compared_with_each_of_its_cells(database, make, layers):
+    checkpoint = make.checkpoint("paper", layers=layers, d_model=512, heads=8)
+    make.say("checkpoint", checkpoint.id, "tag", f"karvonen-2024:{layers}-layer")
+    contrast, probed = vector(make, checkpoint, 8), vector(make, checkpoint, 1)
+    for name, settings in steps(layers).items():
+        if name.startswith(("table-3-", "table-7-random-")) and "intervention" in settings:
+            of_probe = name.startswith("table-7-")
+            match_of(
+                make, checkpoint, settings, probed if of_probe else contrast,
+                "probe:skill" if of_probe else "contrastive:white_elo",
+            )  # fmt: skip
+    rows = beside(database, run_query(database, "elo"), ("Table 3", "Table 7")).rows
+    edited = [row for row in rows if row["ours"] is not None]
+    cells = {(row["table"], row["row"], row["column"]) for row in edited}
+    of_model = {(v.table, v.row, v.column) for v in values() if f"{layers} layer" in v.row and v.column != "none"}
+    assert cells == {cell for cell in of_model if cell[0] in ("Table 3", "Table 7")}
+    assert {row["comparison"] for row in edited} == {"comparable"}
+    assert len(edited) == 12  # both readings of 4 cells of Table 3 and of 2 of Table 7
+
+
+def test_a_mean_stands_for_an_eighth_of_its_scale_and_other_edits_are_not_compared(database, make):
+    checkpoint = make.checkpoint("paper", d_model=512, heads=8)
+    make.say("checkpoint", checkpoint.id, "tag", "karvonen-2024:8-layer")
+    mean = vector(make, checkpoint, 1)
+    protocol = {"opponent": "stockfish:0@nodes=100000", "opening": "standard"}
+    for layers, scale in (((3, 4, 5, 6), 0.8), ((3, 4, 5, 6), 0.1), ((3, 4, 5), 0.8)):
+        edit = {"intervention": {"layers": layers, "scale": scale}, **protocol}
+        match_of(make, checkpoint, edit, mean, "contrastive:white_elo")
+    rows = beside(database, run_query(database, "elo"), ("Table 3",)).rows
+    said = {row["comparison"] for row in rows if (row["row"], row["column"]) == ("8 layer standard", "positive")}
+    assert said == {
+        "comparable",
+        "not comparable: scale 0.0125, the paper's 0.1",
+        "not comparable: layers 3-5, the paper's 3-6 or 4-6",
+    }
+
+
+@pytest.mark.parametrize("layers", [8, 16])
+def test_the_papers_own_board_edits_lack_nothing_but_states(database, make, layers):
+    checkpoint = make.checkpoint("paper", layers=layers, d_model=512, heads=8)
+    make.say("checkpoint", checkpoint.id, "tag", f"karvonen-2024:{layers}-layer")
+    planned = {name: s for name, s in steps(layers).items() if name.startswith(("table-2-", "appendix-c-blank"))}
+    games = make.dataset("lichess_test")
+    make.say("dataset", uuid_of(games[8:]), "tag", "karvonen-2024:lichess")
+    for name, settings in planned.items():
+        edit = make.intervention(checkpoint, "probe:piece", settings["layers"], settings["scale"])
+        with database.write() as sql:
+            sql.get(tables.Intervention, edit.id).detail = {"piece": 1.0, "blank": settings.get("blank", 0.0)}
+        counts = {"clean": (5, 2, 1.0, 0.5), "edit": (4, 5, 0.8, 1.0)}
+        run = make.edit(checkpoint, [(1, counts)], intervention=edit, name=name)
+        make.add(tables.RunInput(run_id=run.id, name="dataset", recipe=f"{games}[1,0.0,0.5]", digest=games[8:]))
+    rows = beside(database, run_query(database, "karvonen table 2"), ("Table 2",)).rows
+    edited = [r for r in rows if r["row"] == f"{layers} layer with intervention" and r["column"] == "modified board"]
+    said = Counter(row["comparison"] for row in edited)
+    blank = {text for text in said if "takes off the piece alone" in text}
+    assert said["not comparable: 1 states, the paper's 5000"] == len(planned) / 2 == sum(said[text] for text in blank)
+
+
+@pytest.mark.parametrize(("games", "fitted"), [(10_001, True), (9_899, False)])
+def test_probes_fitted_on_as_many_games_within_one_percent_are_the_papers(database, make, games, fitted):
+    checkpoint = make.checkpoint("paper", d_model=512, heads=8)
+    make.say("checkpoint", checkpoint.id, "tag", "karvonen-2024:8-layer")
+    spec = {"learning_rate": 0.001, "weight_decay": 0.01, "beta1": 0.9, "beta2": 0.99, "epochs": 5}
+    scores = {(5, "test"): [(64, 64)], (5, "validation"): [(64, 64)]}
+    run = make.probe(checkpoint, scores, layers=(5,), spec=spec)
+    with database.write() as sql:
+        sql.get(tables.Probe, (run.id, 0)).train_games = games
+    dataset_of(make, run, "karvonen-2024:lichess")
+    line = published(database, "karvonen table 1")["Table 1", "8 layer trained", "square"]["comparison"]
+    lacking = "" if fitted else f"fitted on {games} games, the paper's on 10000; "
+    assert line == f"not comparable: {lacking}tested on 1 games, the paper's on 10000"
+    rows = published(database, "karvonen table 4")
+    said = {row: rows["Table 4", row, "value"]["comparison"] for row in ("training games", "learning rate", "beta 2")}
+    assert said == {"training games": "same" if fitted else "differs", "learning rate": "same", "beta 2": "same"}
+
+
+def test_settings_of_another_fit_differ_and_its_accuracy_is_not_compared(database, make):
+    checkpoint = make.checkpoint("paper", d_model=512, heads=8)
+    make.probe(
+        checkpoint, {(5, "test"): [(64, 64)], (5, "validation"): [(64, 64)]}, layers=(5,), spec={"learning_rate": 0.01}
+    )
+    result = beside(database, run_query(database, "karvonen table 4"))
+    line = next(row for row in result.rows if row["row"] == "learning rate")
+    assert (line["comparison"], line["difference"]) == ("differs", pytest.approx(0.009))
+    assert "1 of 6 settings are the same as the paper's" in result.notes
+    table_1 = published(database, "karvonen table 1")["Table 1", "8 layer trained", "square"]["comparison"]
+    assert "not fitted as in Table 4 (learning rate 0.01, epochs unknown)" in table_1
 
 
 def test_the_papers_layer_6_is_our_layer_5(database, make):

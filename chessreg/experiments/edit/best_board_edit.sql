@@ -26,6 +26,7 @@
 --   done [states]: units that are there
 --   planned [states]: units of the run
 --   checkpoint_id [hidden]: its id
+--   intervention_id [hidden]: of the best edit, its id
 --   run_id [hidden]: its id
 -- statistics:
 --   chosen_modified = percent(chosen_modified, chosen_samples)
@@ -101,7 +102,8 @@ SELECT k.cell, any_value(k.checkpoint) AS checkpoint, any_value(k.run) AS run, a
        CASE WHEN any_value(k.condition) IS NULL THEN 'the same states' ELSE 'half of the games' END AS selected_on,
        CASE WHEN any_value(k.condition) IS NULL THEN 'all games' ELSE 'the other half' END AS reported_on,
        count(DISTINCT b.unit) AS states, count(DISTINCT b.item) AS games, any_value(k.done) AS done,
-       any_value(k.planned) AS planned, any_value(k.checkpoint_id) AS checkpoint_id, any_value(k.run_id) AS run_id
+       any_value(k.planned) AS planned, any_value(k.checkpoint_id) AS checkpoint_id,
+       any_value(i.intervention_id) AS intervention_id, any_value(k.run_id) AS run_id
 FROM cells AS k
 LEFT JOIN base AS b ON b.cell = k.cell
 LEFT JOIN edits AS e ON e.run_id = k.run_id AND e.condition = coalesce(k.condition, e.condition)

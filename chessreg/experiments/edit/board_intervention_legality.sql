@@ -36,6 +36,7 @@
 --   done [states]: units that are there
 --   planned [states]: units of the run
 --   checkpoint_id [hidden]: its id
+--   intervention_id [hidden]: of an edit, its id
 --   run_id [hidden]: its id
 -- statistics:
 --   original = percent(original, samples)
@@ -119,13 +120,13 @@ arm AS (
            any_value(scale) AS scale,
            any_value(scale_rule) AS scale_rule, any_value(edits_tried) AS edits_tried, any_value(run) AS run,
            any_value(done) AS done, any_value(planned) AS planned, any_value(checkpoint_id) AS checkpoint_id,
-           any_value(run_id) AS run_id
+           any_value(run_id) AS run_id, CASE WHEN any_value(kind) = 'edit' THEN min(intervention_id) END AS intervention_id
     FROM cells
     GROUP BY cell
 )
 SELECT arm.cell, checkpoint, condition, intervention, CASE WHEN len(layers) = 1 THEN layers[1] END AS layer, layers, scale,
        scale_rule, edits_tried, states, unique_states, games, samples, coalesce(s.skipped, 0) AS skipped, run, done,
-       planned, checkpoint_id, arm.run_id
+       planned, checkpoint_id, intervention_id, arm.run_id
 FROM arm
 JOIN counted ON counted.cell = arm.cell
 LEFT JOIN (SELECT run_id, count(*) AS skipped FROM trial WHERE condition = 'skipped' GROUP BY run_id) AS s

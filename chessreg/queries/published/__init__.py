@@ -2,9 +2,12 @@
 
 A TOML file holds the values of one paper. A series says which query recomputes it, which of its columns is the same
 quantity (`measure`), which of our rows plays the part of each value (`role`, an SQL condition), and what must hold for
-the two to be comparable (`needs`, conditions with the reason to print when they fail). That a checkpoint or dataset is
-the paper's own cannot be seen from the bytes here (they are not public, or were never hashed): whoever imports it says
-so with a tag, `chessreg checkpoint tag CHECKPOINT karvonen-2024:8-layer`.
+the two to be comparable (`needs`, conditions with the reason to print when they fail). `layers` (each reading of what
+the paper prints, as 3-6 or 5,7,9) and `scale` are such needs of an edit; scales of contrastive vectors are compared as
+those of sums over eight positions, which the paper's are. A series of `settings` is not measured: its values are the
+same as ours or differ. That a checkpoint or dataset is the paper's own cannot be seen from the bytes here (they are not
+public, or were never hashed): whoever imports it says so with a tag,
+`chessreg checkpoint tag CHECKPOINT karvonen-2024:8-layer`.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from math import isclose
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,9 +39,16 @@ class Need:
     otherwise: str
 
 
+AUTHORS_POSITIONS = 8  # that Karvonen's contrastive vectors are sums over (specification 5.1)
+TOLERANCE = 0.01  # of scales and of numbers of games: within this they are the paper's
+
+
 @dataclass(frozen=True)
 class Value:
-    """One published number. `factor` takes it to the unit of our measure."""
+    """One published number. `factor` takes our measure to its unit.
+
+    A `setting` is the same as ours or differs: by more than `tolerance`, a share of it, or where one of `alike` fails.
+    """
 
     paper: str
     table: str
@@ -52,6 +63,9 @@ class Value:
     factor: float = 1.0
     note: str = ""
     lost: bool = False
+    setting: bool = False
+    tolerance: float = 1e-6
+    alike: tuple[Need, ...] = ()
 
 
 def expanded(document: dict[str, Any]) -> list[Value]:
@@ -60,14 +74,16 @@ def expanded(document: dict[str, Any]) -> list[Value]:
     needs = {name: Need(n["holds"], n["otherwise"]) for name, n in document.get("need", {}).items()}
     for series in document["series"]:
         for item in series["values"]:
-            known = {"row", "column", "value", "role", "measure", "needs", "note", "lost", "factor"}
+            known = {"row", "column", "value", "role", "measure", "needs", "note", "lost", "factor", "layers", "scale",
+                     "tolerance"}  # fmt: skip
             if unknown := set(item) - known:
                 raise ChessregError(f"{series['table']}: {', '.join(sorted(unknown))} means nothing here")
             wanted = (*series.get("needs", ()), *item.get("needs", ()))
             if missing := set(wanted) - set(needs):
                 raise ChessregError(f"{series['table']}: no need is called {', '.join(sorted(missing))}")
             roles = [r for r in (series.get("role"), item.get("role")) if r]
-            lost = item.get("lost", False)
+            lost, setting = item.get("lost", False), series.get("settings", False)
+            named, of_edit = [needs[n] for n in dict.fromkeys(wanted)], needs_of_edit(item)
             found.append(
                 Value(
                     paper=document["paper"],
@@ -79,12 +95,28 @@ def expanded(document: dict[str, Any]) -> list[Value]:
                     query=series["query"],
                     measure=item.get("measure", series.get("measure", "")),
                     role=" AND ".join(f"({r})" for r in roles) or "true",
-                    needs=tuple(needs[n] for n in dict.fromkeys(wanted)),
+                    needs=(*named, *(() if setting else of_edit)),
                     factor=float(item.get("factor", series.get("factor", 1.0))),
                     note=item.get("note", series.get("note", "")),
                     lost=lost,
+                    setting=setting,
+                    tolerance=item.get("tolerance", 1e-6),
+                    alike=tuple(of_edit) if setting else (),
                 )
             )
+    return found
+
+
+def needs_of_edit(item: dict[str, Any]) -> list[Need]:
+    """That the edit of our row has the layers and the scale of the published one."""
+    found = []
+    if layers := item.get("layers"):
+        named = ", ".join(f"'{reading}'" for reading in layers)
+        found.append(Need(f"edit_layers IN ({named})",
+                          f"'layers ' || edit_layers || ', the paper''s ' || '{' or '.join(layers)}'"))  # fmt: skip
+    if scale := item.get("scale"):
+        found.append(Need(f"abs(edit_scale / {scale} - 1) <= {TOLERANCE}",
+                          f"'scale ' || round(edit_scale, 6) || ', the paper''s {scale}'"))  # fmt: skip
     return found
 
 
@@ -133,7 +165,7 @@ COLUMNS = {
     "difference_low": "",
     "difference_high": "",
     "model": "our model",
-    "comparison": "comparable, or why not",
+    "comparison": "comparable, or why not; of a setting: same, or differs",
     "note": "on the published number",
 }
 
@@ -160,8 +192,15 @@ def beside(database: Database, result: QueryResult, only: Sequence[str] = ()) ->
     types = {name: pa.float64() if name.split("_")[0] in ("published", "ours", "difference") else pa.string()
              for name in COLUMNS} | {"our_row": pa.int64()}  # fmt: skip
     table = pa.table({n: pa.array([row.get(n) for row in rows], types[n]) for n in COLUMNS})
-    compared_rows = sum(row["comparison"] == "comparable" for row in rows)
-    notes = [*result.notes, f"{compared_rows} of {len(rows)} rows are comparable with the paper's"]
+    notes = [*result.notes]
+    for asked, text in (
+        (False, "rows are comparable with the paper's"),
+        (True, "settings are the same as the paper's"),
+    ):
+        lines = [row for row in rows if row["setting"] == asked]
+        if lines:
+            alike = sum(row["comparison"] in ("comparable", "same") for row in lines)
+            notes.append(f"{alike} of {len(lines)} {text}")
     meta = {**result.meta, "published": True, "rows": table.num_rows}
     units = {row["unit"] for row in rows}
     unit = units.pop() if len(units) == 1 else ""
@@ -186,12 +225,15 @@ def players(engine: Engine, wanted: list[Value], ours: pa.Table) -> dict[int, li
     for number, value in enumerate(wanted):
         if value.lost:
             continue
-        reasons = [f"CASE WHEN NOT coalesce(({n.holds}), false) THEN {n.otherwise} END" for n in value.needs]
+        reasons, differs = (
+            ", ".join(["NULL", *(f"CASE WHEN NOT coalesce(({n.holds}), false) THEN {n.otherwise} END" for n in needs)])
+            for needs in (value.needs, value.alike)
+        )
         ends = [f'"{e}"' if (e := value.measure + end) in ours.column_names else "NULL" for end in ("_low", "_high")]
         parts.append(
             f"""SELECT {number} AS number, place, "{value.measure}"::DOUBLE AS ours, {ends[0]} AS low,
             {ends[1]} AS high, checkpoint AS model,
-            concat_ws('; ', {", ".join(["NULL", *reasons])}) AS reasons
+            concat_ws('; ', {reasons}) AS reasons, concat_ws('; ', {differs}) AS differs
             FROM result WHERE ({value.role}) AND "{value.measure}" IS NOT NULL"""
         )
     found: dict[int, list[dict[str, Any]]] = {}
@@ -210,6 +252,7 @@ def compared(value: Value, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
         "column": value.column,
         "unit": value.unit,
         "published": value.value,
+        "setting": value.setting,
         "note": "lost" + (f": {value.note}" if value.note else "") if value.lost else value.note or None,
     }
     if value.lost:
@@ -224,18 +267,38 @@ def compared(value: Value, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
         else:
             assert value.value is not None
             ends = {f"difference{e}": _minus(mine[f"ours{e}"], value.value) for e in ("", "_low", "_high")}
-            lines.append({**line, **mine, **ends, "comparison": "comparable"})
+            lines.append({**line, **mine, **ends, "comparison": outcome(value, mine["ours"], row["differs"])})
     return lines or [{**line, "comparison": "not comparable: nothing of ours plays this part"}]
 
 
+def outcome(value: Value, ours: float, differs: str) -> str:
+    """What is said of two numbers that nothing forbids to compare."""
+    assert value.value is not None
+    if not value.setting:
+        return "comparable"
+    if differs:
+        return f"differs: {differs}"
+    return "same" if isclose(ours, value.value, rel_tol=value.tolerance) else "differs"
+
+
 def described(engine: Engine, result: QueryResult) -> pa.Table:
-    """Our rows with what the conditions ask about: model, edit and the tags that say whose data it is."""
+    """Our rows with what the conditions ask about: model, edit, how probes were fitted, and whose data it is."""
     import pyarrow as pa
 
     answer = engine.answer(
         {
             "checkpoints": "SELECT checkpoint_id, layers, d_model, random_init, tags, parent_id FROM checkpoints",
-            "interventions": "SELECT intervention_id, source, scale FROM interventions",
+            # of a vector that is no probe's, the scale at which a sum over eight positions does the same
+            "interventions": f"""SELECT i.intervention_id, i.source, i.scale_rule, i.blank,
+                layers_text(TRY_CAST(i.layers AS BIGINT[])) AS layers,
+                i.scale * CASE WHEN i.source LIKE 'probe:%' THEN 1 ELSE coalesce(v.summed, {AUTHORS_POSITIONS})
+                    / {AUTHORS_POSITIONS} END AS scale
+                FROM interventions AS i
+                LEFT JOIN (SELECT 'run:' || r.spec_hash AS recipe,
+                                  max(TRY_CAST(json_extract_string(v.detail, '$.positions_summed') AS DOUBLE)) AS summed
+                           FROM vector AS v JOIN run AS r ON r.id = v.run_id GROUP BY ALL) AS v
+                    ON v.recipe = json_extract_string(i.recipes, '$[0]')""",
+            "fits": "SELECT run_id, learning_rate, weight_decay, beta1, beta2, epochs FROM probe_run",
             "data": """SELECT i.run_id, string_agg(DISTINCT w.value, ', ' ORDER BY w.value) AS tags
                 FROM run_input AS i
                 JOIN dataset AS d ON starts_with(i.recipe, 'dataset:' || d.identity)
@@ -243,7 +306,7 @@ def described(engine: Engine, result: QueryResult) -> pa.Table:
                 GROUP BY i.run_id""",
         }
     )
-    keys = {"checkpoints": "checkpoint_id", "interventions": "intervention_id", "data": "run_id"}
+    keys = {"checkpoints": "checkpoint_id", "interventions": "intervention_id", "data": "run_id", "fits": "run_id"}
     by_id = {name: {row[key]: row for row in answer[name].to_pylist()} for name, key in keys.items()}
     added: dict[str, list[Any]] = {name: [] for name in TYPES}
     for place, row in enumerate(result.rows):
@@ -251,6 +314,7 @@ def described(engine: Engine, result: QueryResult) -> pa.Table:
         family = by_id["checkpoints"].get(model.get("parent_id"), {}) if model.get("random_init") else model
         edit = by_id["interventions"].get(row.get("intervention_id"), {})
         data = by_id["data"].get(row.get("run_id"), {})
+        fit = by_id["fits"].get(row.get("run_id"), {})
         for name, found in (
             ("place", place),
             ("model_layers", model.get("layers")),
@@ -259,7 +323,11 @@ def described(engine: Engine, result: QueryResult) -> pa.Table:
             ("model_tags", family.get("tags")),
             ("edit_source", edit.get("source")),
             ("edit_scale", edit.get("scale")),
+            ("edit_rule", edit.get("scale_rule")),
+            ("edit_blank", edit.get("blank")),
+            ("edit_layers", edit.get("layers")),
             ("data_tags", data.get("tags")),
+            *((f"fit_{name}", fit.get(name)) for name in FIT),
         ):
             added[name].append(found)
     table = result.table
@@ -268,6 +336,7 @@ def described(engine: Engine, result: QueryResult) -> pa.Table:
     return table
 
 
+FIT = ("learning_rate", "weight_decay", "beta1", "beta2", "epochs")
 TYPES = {
     "place": "int64",
     "model_layers": "int64",
@@ -276,7 +345,11 @@ TYPES = {
     "model_tags": "string",
     "edit_source": "string",
     "edit_scale": "float64",
+    "edit_rule": "string",
+    "edit_blank": "float64",
+    "edit_layers": "string",
     "data_tags": "string",
+    **{f"fit_{name}": "float64" for name in FIT},
 }
 
 
