@@ -103,7 +103,7 @@ async def test_an_input_leads_to_the_run_that_made_it(drive) -> None:
         assert "probe (version" in driver.text
         assert "scores" in driver.text
         await driver.press("escape")
-        assert "[read 3]" in driver.text
+        assert "[read 4]" in driver.text
 
 
 async def test_a_game_is_stepped_through_to_its_end_and_its_illegal_tries_are_told(drive, session: Session) -> None:
