@@ -31,6 +31,7 @@ from chessreg.scheduling.worker import read, write
 
 NAMESPACE = "chessreg"
 START_SECONDS = 60.0
+SILENT_SECONDS = 5.0  # after which a shard that is to end and never answered was never started
 SHARED = 0.5  # of a GPU, for works that may share one
 
 
@@ -43,6 +44,7 @@ class Driver:
         self.ray = ray
         self.asks: dict[str, Any] = {}  # handle → status that was asked for
         self.seen: dict[str, Seen] = {}
+        self.withdrawn: dict[str, float] = {}  # handle → when a shard that had not answered yet was asked to end
         connect = {"namespace": NAMESPACE, "log_to_driver": False, "configure_logging": False}
         # Not address="auto": Ray waits minutes for, and then dies of, the address of a cluster that has ended.
         ray.init(address=address or running() or start_head(), **connect)
@@ -82,6 +84,12 @@ class Driver:
             ready, _ = self.ray.wait(list(asked), num_returns=len(asked), timeout=0.1)
             for answer in ready:
                 self._answered(asked[answer], answer)
+        for handle, since in list(self.withdrawn.items()):
+            if self.seen[handle].state != "waiting":
+                del self.withdrawn[handle]
+            elif time.monotonic() - since > SILENT_SECONDS:
+                self.asks.pop(handle, None)
+                self._end(handle, Seen("ended", None, Cause.KILLED, "cancelled before it began"))
         return {handle: self.seen[handle] for handle in handles}
 
     def cancel(self, handle: str) -> None:
@@ -89,11 +97,9 @@ class Driver:
         actor = self._actor(parsed["actor"])
         if (handle in self.seen and self.seen[handle].state == "ended") or actor is None:
             return
+        actor.cancel.remote()  # one that is only about to begin is told as soon as it does
         if self.poll([handle])[handle].state == "waiting":
-            self.asks.pop(handle, None)
-            self._end(handle, Seen("ended", None, Cause.KILLED, "cancelled before it began"))
-        else:
-            actor.cancel.remote()
+            self.withdrawn.setdefault(handle, time.monotonic())
 
     # -- how ------------------------------------------------------------------------------------------------------
 
