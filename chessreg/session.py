@@ -156,8 +156,8 @@ class Session:
         return load_vector(self.inputs, self.inputs.reference("run:vector", reference), layer)
 
     def cache(self, reference: str, hook_point: str | None = None) -> Any:
-        """The activations of a cache run: `.batches(layer=5)`, `.read(layer=5)`; after each block, or at another hook
-        point of each layer, as `blocks.*.hook_resid_pre`."""
+        """The activations of a cache run: `.batches(layer=5)`, and `.read(layer=5)` with each row's game, token and
+        ply; after each block, or at another hook point of each layer, as `blocks.*.hook_resid_pre`."""
         from chessreg.entities.cache import load_cache
         from chessreg.models.hook_points import RESID_POST
 

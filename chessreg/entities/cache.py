@@ -28,6 +28,15 @@ if TYPE_CHECKING:
     from store.arrays import ActivationArray
 
 
+class Activations(NamedTuple):
+    """Rows of one layer of a cache, and where each was taken: all arrays are [rows], in one order."""
+
+    residual: np.ndarray  # float32 [rows, d_model]
+    game: np.ndarray  # int32: the game's row in the whole dataset, also where the cache is of a part of it
+    token: np.ndarray  # int32: the token within the game
+    ply: np.ndarray  # int32: plies played before it
+
+
 class CachedActivations:
     """The activations of a cache run, as `chessreg.open().cache(…)` gives them: of one hook point of each layer, which
     is the residual stream after it unless `pattern` names another."""
@@ -84,14 +93,24 @@ class CachedActivations:
         """Whether the residual stream is that of a model whose weights were centred (Karvonen specification 2.3)."""
         return bool(self.array.parts[0].attributes["spec"]["residual"] == "centred")
 
-    def read(self, layer: int, rows: Any = None) -> np.ndarray:
-        """Activations float32 [rows, d_model] of one layer."""
+    def read(self, layer: int, rows: Any = None) -> Activations:
+        """Activations of one layer with the game, token and ply of each: all rows, by game and by token in it.
+
+        `rows`: these alone, in the order asked for, numbered as they are stored (`batches` gives such numbers). How
+        they are stored follows the games' lengths, not the order of any file: pair them by `game`, never by place.
+        """
+        array = self.array
+        at = np.lexsort((array.token, array.game)) if rows is None else array.row_numbers(rows)
+        return Activations(self.values(layer, at), array.game[at], array.token[at], array.ply[at])
+
+    def values(self, layer: int, rows: Any = None) -> np.ndarray:
+        """Activations float32 [rows, d_model] of one layer, as they are stored or in the order asked for."""
         from store.array_format import as_float32
 
         return as_float32(self.array.read(self.hook_point(layer), rows), self.run.spec["dtype"])
 
     def batches(self, layer: int, batch_rows: int = 4096, seed: int = 0, epoch: int = 0) -> Any:
-        """Shuffled batches of one layer, every row once in an epoch: (row numbers, {hook point: activations})."""
+        """Shuffled batches of one layer, each row once in an epoch: `.rows` are numbers, `[hook point]` activations."""
         return self.array.iter_batches(self.hook_point(layer), batch_rows, seed=seed, epoch=epoch)
 
 

@@ -94,7 +94,7 @@ def plain_accuracy(fit: ProbeData, test: ProbeData, layer: int, seed: int, by_ga
     """Test accuracy of the plain way on the activations and fitted games of ours. by_game: two whole games in a step,
     else as many positions of any games."""
     torch.manual_seed(seed)
-    residual, target = torch.from_numpy(fit.cache.read(layer)), torch.from_numpy(fit.labels.astype(np.int64))
+    residual, target = torch.from_numpy(fit.cache.values(layer)), torch.from_numpy(fit.labels.astype(np.int64))
     scale = residual[:4096].square().mean().sqrt()
     fitted = np.flatnonzero(~fit.held_out(SETTINGS.validation, seed))
     pieces = [fitted[fit.item[fitted] == game] for game in np.unique(fit.item[fitted])] if by_game else fitted[:, None]
@@ -108,7 +108,7 @@ def plain_accuracy(fit: ProbeData, test: ProbeData, layer: int, seed: int, by_ga
             plain_step(weight, optimizer, residual[rows] / scale, target[rows], step / steps)
             step += 1
     with torch.no_grad():
-        read = (torch.from_numpy(test.cache.read(layer)) / scale @ weight).view(-1, 64, 13).argmax(-1).numpy()
+        read = (torch.from_numpy(test.cache.values(layer)) / scale @ weight).view(-1, 64, 13).argmax(-1).numpy()
     return float((read == test.labels).mean())
 
 

@@ -40,13 +40,13 @@ def test_every_point_of_a_pass_is_cached_and_the_default_is_as_before(session: S
     assert session.cache("all", EMBED).layers == [0]
     assert session.cache("all", LN_FINAL).layers == [1]
     for layer in (0, 1):
-        np.testing.assert_array_equal(plain.read(layer), post.read(layer))
-    np.testing.assert_array_equal(pre.read(1), post.read(0))
-    final = session.cache("all", LN_FINAL).read(1)
+        np.testing.assert_array_equal(plain.values(layer), post.values(layer))
+    np.testing.assert_array_equal(pre.values(1), post.values(0))
+    final = session.cache("all", LN_FINAL).values(1)
     np.testing.assert_allclose(final.mean(1), 0, atol=1e-2)  # a LayerNorm without bias
-    assert not np.array_equal(pre.read(0), session.cache("all", EMBED).read(0))  # positions are added between
+    assert not np.array_equal(pre.values(0), session.cache("all", EMBED).values(0))  # positions are added between
     with pytest.raises(NotFoundError, match="holds no layer 0"):
-        session.cache("all", LN_FINAL).read(0)
+        session.cache("all", LN_FINAL).values(0)
 
 
 def _of(session: Session, name: str):

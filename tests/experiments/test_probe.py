@@ -109,7 +109,7 @@ def test_scores_follow_from_the_stored_probe(world_session):
     for row in rows:
         weight = load_probe(inputs, recipe, row.layer).weight
         at = np.flatnonzero(data.item == row.item)
-        read = np.einsum("rd,dsk->rsk", data.cache.read(row.layer, at), weight).argmax(-1)
+        read = np.einsum("rd,dsk->rsk", data.cache.values(row.layer, at), weight).argmax(-1)
         truth = data.labels[at]
         assert (row.n, row.correct) == (truth.size, int((read == truth).sum()))
         positive, false_positive, false_negative = np.frombuffer(row.counts, "<i4").reshape(3, 13)

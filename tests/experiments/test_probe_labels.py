@@ -64,7 +64,7 @@ def test_right_squares_by_ply_add_up_in_sql_as_the_docstring_says(world_session)
     run, recipe = probed(world_session)
     data = loaded(world_session, run, "test_cache")
     weight = load_probe(world_session.inputs, recipe, 1).weight
-    right = np.einsum("rd,dsk->rsk", data.cache.read(1), weight).argmax(-1) == data.labels
+    right = np.einsum("rd,dsk->rsk", data.cache.values(1), weight).argmax(-1) == data.labels
     plies = data.cache.array.ply
     expected = {int(ply): right[plies == ply].mean() for ply in np.unique(plies)}
     documented = "WITH" + inspect.getdoc(ProbeScore).partition("WITH")[2]
@@ -102,7 +102,7 @@ def test_unseen_positions_are_those_that_no_fitted_position_equals(world_session
     old = set(states(fit_data, fitted))
     new = np.array([state not in old for state in states(test, test.rows)])
     weight = load_probe(world_session.inputs, recipe, 1).weight
-    right = (np.einsum("rd,dsk->rsk", test.cache.read(1), weight).argmax(-1) == test.labels).sum(1)
+    right = (np.einsum("rd,dsk->rsk", test.cache.values(1), weight).argmax(-1) == test.labels).sum(1)
     scores = rows_of(world_session, tables.Score, run, split="test")
     assert 0 < new.sum() < len(new)
     for row in scores:
@@ -115,7 +115,7 @@ def test_the_accuracy_of_every_square_is_a_metric(world_session):
     run, recipe = probed(world_session)
     test = loaded(world_session, run, "test_cache")
     weight = load_probe(world_session.inputs, recipe, 1).weight
-    right = np.einsum("rd,dsk->rsk", test.cache.read(1), weight).argmax(-1) == test.labels
+    right = np.einsum("rd,dsk->rsk", test.cache.values(1), weight).argmax(-1) == test.labels
     points = rows_of(world_session, tables.MetricPoint, run, name="test_square_accuracy")
     assert [p.step for p in points] == list(range(64))
     np.testing.assert_allclose([p.value for p in points], right.mean(0))
@@ -154,7 +154,7 @@ def test_skill_keeps_the_outer_classes_and_stands_beside_its_baselines(world_ses
     weight = load_probe(world_session.inputs, recipe, 1).weight[:, 0]
     for row in rows_of(world_session, tables.Score, run, split="test"):
         mine = test.rows & (test.item == row.item)
-        logits = test.cache.read(1, np.flatnonzero(mine)) @ weight
+        logits = test.cache.values(1, np.flatnonzero(mine)) @ weight
         assert row.detail["game_class"] == int(elo[row.item] > edge)
         assert row.n == mine.sum() == (test.cache.array.game == row.item).sum() - 4
         assert row.correct == int((logits.argmax(1) == row.detail["game_class"]).sum())
@@ -177,7 +177,7 @@ def test_a_rating_is_read_by_regression_with_its_error_in_elo(world_session):
     probe = load_probe(world_session.inputs, recipe, 1)
     assert probe.weight.shape == (32, 1, 1)
     test = loaded(world_session, run, "test_cache")
-    read = test.cache.read(1) @ probe.weight[:, 0, 0] * probe.detail["std"] + probe.detail["mean"]
+    read = test.cache.values(1) @ probe.weight[:, 0, 0] * probe.detail["std"] + probe.detail["mean"]
     rows = rows_of(world_session, tables.Prediction, run, name="test:white_elo:1")
     assert {row.item for row in rows} == set(test.item.tolist())
     for row in rows:
@@ -267,7 +267,7 @@ def test_a_probe_of_centred_residuals_reads_raw_ones_centred(world_session):
         world_session.inputs, world_session.inputs.reference("run:cache", "reference-test"), "piece", "cache"
     )
     weight = np.random.default_rng(0).standard_normal((32, 64, 13)).astype(np.float32)
-    residual = data.cache.read(1)
+    residual = data.cache.values(1)
     centred = np.einsum("rd,dsk->rsk", residual - residual.mean(1, keepdims=True), weight)
     for found in logits_by_game(weight, data, data.rows, 1, centre=True):
         np.testing.assert_allclose(found.logits, centred[found.rows], atol=1e-3)

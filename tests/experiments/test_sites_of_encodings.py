@@ -76,7 +76,7 @@ def test_rows_equal_a_forward_pass_of_each_item_alone(world_session, name, sites
         for site in range(0, len(at), 7):
             ids = torch.from_numpy(tokens.item(expected.item[site]).astype(np.int64))[None]
             alone = model.residuals(ids, [1])[0][0, expected.token[site]].numpy()
-            np.testing.assert_allclose(found.read(1, at[site : site + 1])[0], alone, atol=1e-4)
+            np.testing.assert_allclose(found.values(1, at[site : site + 1])[0], alone, atol=1e-4)
 
 
 def test_a_probe_of_uci_squares_is_labelled_with_the_board_that_its_site_stands_at(world_session):

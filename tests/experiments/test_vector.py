@@ -24,7 +24,7 @@ def test_a_vector_is_the_mean_of_the_high_minus_that_of_the_low(world_session):
     low, high = np.quantile(elo[rated], [1 / 6, 5 / 6])
     late = cache.array.ply >= 6
     for layer in (0, 1):
-        values = cache.read(layer).astype(np.float64)
+        values = cache.values(layer).astype(np.float64)
         sides = values[late & (elo > high)].mean(0), values[late & (elo <= low)].mean(0)
         found = load_direction(inputs, recipe(world_session, "skill"), layer)
         np.testing.assert_allclose(found.vector, sides[0] - sides[1], atol=1e-5)

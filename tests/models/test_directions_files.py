@@ -168,6 +168,21 @@ def test_vectors_of_every_naming_age(name: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.vector, (high - low).numpy())
 
 
+def test_the_oldest_contrasts_are_their_two_averages(tmp_path: Path) -> None:
+    high, low = tensor(16).detach(), torch.ones(16)
+    sides = {"average_high_elo_activation": high, "average_low_elo_activation": low}
+    content = {**sides, "metadata": {"count_high_elo": 943, "count_low_elo": 1057, "description": "all games"}}
+    path = written(content, tmp_path / "lichess_train_layer_14_pos_start_25_levels_05_activations.pt")
+    found = read_vector(path)
+    np.testing.assert_array_equal(found.vector, (high - low).numpy())
+    assert found.high is not None
+    np.testing.assert_array_equal(found.high, high.numpy())
+    assert (found.source, found.origin.layer, found.origin.positions) == ("contrastive", 14, "dots")
+    assert found.origin.first_position == 25
+    assert found.origin.logged["metadata"]["count_low_elo"] == 1057
+    assert read_vector(written(content, tmp_path / "activations.pt")).origin.layer is None
+
+
 def test_a_vector_made_from_a_skill_probe_is_both_probe_and_vector(tmp_path: Path) -> None:
     probe = tensor(1, 16, 1, 1, 2)
     low, high = probe.detach()[0, :, 0, 0, 0], probe.detach()[0, :, 0, 0, 1]
@@ -206,10 +221,27 @@ def wrong_difference() -> dict[str, torch.Tensor]:
 WRONG = {
     "other shapes": (read_probe, tensor(1, 16, 9, 9, 2), r"shape \[1, 16, 9, 9, 2\]"),
     "several modes": (read_probe, tensor(3, 16, 8, 8, 13), r"shape \[3, 16, 8, 8, 13\]"),
-    "a vector": (read_probe, {"difference_vector": torch.ones(4)}, "no linear probe"),
+    "a vector": (
+        read_probe,
+        {"difference_vector": torch.ones(4)},
+        r"no linear probe, but the keys difference_vector \[4\]",
+    ),
+    "one average": (
+        read_vector,
+        {"average_high_elo_activation": torch.ones(4), "layer": 3},
+        r"no activation vector, but the keys average_high_elo_activation \[4\], layer",
+    ),
+    "averages of two widths": (
+        read_vector,
+        {"average_high_elo_activation": torch.ones(4), "average_low_elo_activation": torch.ones(5)},
+        "averages differ in length: 4 and 5",
+    ),
+    "a tensor alone": (read_vector, torch.ones(4, 2), r"no activation vector, but a tensor \[4, 2\]"),
+    "a list": (read_probe, [1, 2], "no linear probe, but a list"),
     "NaN": (read_probe, torch.full((1, 4, 1, 1, 2), torch.nan), "NaN"),
     "a board probe": (read_vector, {**LOGGED, "linear_probe": tensor(1, 16, 8, 8, 13)}, "64 squares and 13 classes"),
-    "nothing": (read_vector, {"layer": 3}, "no activation vector"),
+    "nothing": (read_vector, {"layer": 3}, "no activation vector, but the keys layer"),
+    "an empty file": (read_vector, {}, "no activation vector, but no keys"),
     "sides that do not fit": (read_vector, wrong_difference(), "is not its high average minus its low one"),
     "a matrix": (read_vector, {"difference_vector": torch.ones(4, 4)}, r"no tensor of floats \[d_model\]"),
 }

@@ -54,7 +54,7 @@ def test_a_probe_and_its_cache_go_over_and_are_verified(full, bare, somewhere):
     with bare.database.read() as session:
         assert names.resolve(session, "run", "reference-board")
     assert (bare.probe("reference-board", 1).weight == full.probe("reference-board", 1).weight).all()
-    assert (bare.cache("reference-fit").read(layer=1) == full.cache("reference-fit").read(layer=1)).all()
+    assert (bare.cache("reference-fit").values(layer=1) == full.cache("reference-fit").values(layer=1)).all()
     assert transfer.push(full.database, full.store, somewhere, wanted).moved == []
     assert transfer.pull(bare.database, bare.store, wanted, somewhere).moved == []
 
@@ -115,4 +115,4 @@ def test_an_experiment_pulls_its_inputs_from_where_they_are_known_to_be(full, ba
         session.query(location).filter(location.uri.contains("/world")).delete(synchronize_session=False)
     report = bare.run(ProbeSpec(cache="reference-fit", epochs=2))
     assert report.state == "complete"
-    assert bare.cache("reference-fit").read(layer=0).shape[0] > 0
+    assert bare.cache("reference-fit").values(layer=0).shape[0] > 0

@@ -53,7 +53,7 @@ def logits_by_game(
     flat = torch.from_numpy(weight.reshape(weight.shape[0], -1)).to(device)
     for low, high in blocks(edges, POSITIONS_AT_ONCE):
         at = order[edges[low] : edges[high]]
-        residual = torch.from_numpy(data.cache.read(layer, at)).to(device)
+        residual = torch.from_numpy(data.cache.values(layer, at)).to(device)
         if centre:
             residual = residual - residual.mean(-1, keepdim=True)
         logits = (residual @ flat).view(-1, *weight.shape[1:]).cpu().numpy()

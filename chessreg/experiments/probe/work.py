@@ -127,7 +127,7 @@ def sizes(data: ProbeData, layers: list[int], normalise: bool) -> list[float]:
     """What each layer is divided by while it is fitted: its root mean square over the first 4,096 rows, or 1."""
     if not normalise:
         return [1.0] * len(layers)
-    return [float(np.sqrt(np.square(data.cache.read(layer, slice(0, 4096))).mean())) for layer in layers]
+    return [float(np.sqrt(np.square(data.cache.values(layer, slice(0, 4096))).mean())) for layer in layers]
 
 
 class ProbeWork:

@@ -58,7 +58,7 @@ def from_cache(cache: CachedActivations, layer: int, places: np.ndarray, rows: n
     for low in range(0, len(rows), SLICE):
         mine = np.flatnonzero(wanted[low : low + SLICE])
         if len(mine):
-            values = cache.read(layer, slice(low + int(mine[0]), low + int(mine[-1]) + 1))[mine - mine[0]]
+            values = cache.values(layer, slice(low + int(mine[0]), low + int(mine[-1]) + 1))[mine - mine[0]]
             games = index[low + mine]
             at = np.argsort(games, kind="stable")
             starts = np.flatnonzero(np.diff(games[at], prepend=-1))

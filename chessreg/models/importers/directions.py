@@ -1,8 +1,9 @@
 """Saved probes and activation vectors of Karvonen's code, of every age (specification of Karvonen 2024, 3.9 and 5.2).
 
 A probe file is a dict with `linear_probe` and what was logged, or, the oldest, the tensor alone. A vector file has
-`difference_vector` and mostly the two averages. A vector made from a skill probe is that probe's file with the same
-three tensors added. All are read by torch's weights-only unpickler; nothing of a file is ever run.
+`difference_vector` and mostly the two averages; the oldest have the averages alone. A vector made from a skill probe is
+that probe's file with the same three tensors added. All are read by torch's weights-only unpickler; nothing of a file
+is ever run.
 
 The squares of a probe [1, d_model, 8, 8, classes] are [rank - 1, file], so that flattened they are a1, b1 … h8.
 """
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chessreg.errors import BadInputError
-from chessreg.models.importers.source import plain, read_torch_file
+from chessreg.models.importers.source import contents, plain, read_torch_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -105,8 +106,8 @@ def read_probe(path: Path, name: str | None = None) -> ProbeFile:
     logged = content if isinstance(content, dict) else {}
     tensor = content.get("linear_probe") if isinstance(content, dict) else content
     if tensor is None or not hasattr(tensor, "dim"):
-        hint = f"chessreg import vector {name}" if SIDES[0] in logged else "a probe file has `linear_probe`"
-        raise BadInputError(f"{name} holds no linear probe", hint)
+        hint = f"chessreg import vector {name}" if is_vector(logged) else "a probe file has `linear_probe`"
+        raise BadInputError(f"{name} holds no linear probe, but {contents(content)}", hint)
     if tensor.dim() not in (4, 5) or tensor.shape[0] != 1 or tuple(tensor.shape[2:4]) not in ((8, 8), (1, 1)):
         raise BadInputError(
             f"{name}: its probe has shape {list(tensor.shape)}", "known are [1, d_model, 8 or 1, 8 or 1, classes]"
@@ -123,12 +124,13 @@ def read_vector(path: Path, name: str | None = None) -> VectorFile:
     """A saved activation vector, or the difference of a skill probe's two classes. Raises BadInputError."""
     name = path.name if name is None else name
     content = read_torch_file(path)
-    if not isinstance(content, dict) or not (SIDES[0] in content or "linear_probe" in content):
-        raise BadInputError(f"{name} holds no activation vector", "a vector file has `difference_vector`")
+    if not (is_vector(content) or (isinstance(content, dict) and "linear_probe" in content)):
+        hint = f"a vector file has `{SIDES[0]}`, or `{SIDES[1]}` and `{SIDES[2]}`"
+        raise BadInputError(f"{name} holds no activation vector, but {contents(content)}", hint)
     origin = origin_of(content, name)
     cascade = re.search(r"type=caa_cascade", name) is not None
     source = "probe" if "linear_probe" in content else "cascade" if cascade else "contrastive"
-    if SIDES[0] not in content:
+    if not is_vector(content):
         weight = read_probe(path, name).weight
         if weight.shape[1:] != (1, 2):
             raise BadInputError(
@@ -138,11 +140,20 @@ def read_vector(path: Path, name: str | None = None) -> VectorFile:
         low, high = weight[:, 0, 0], weight[:, 0, 1]
         return VectorFile(high - low, high, low, source, origin)
     difference, high_side, low_side = (one_dimensional(content.get(key), key, name) for key in SIDES)
+    if SIDES[0] not in content and high_side is not None and low_side is not None:
+        if high_side.shape != low_side.shape:
+            raise BadInputError(f"{name}: its averages differ in length: {len(high_side)} and {len(low_side)}")
+        difference = high_side - low_side
     if difference is None:
         raise BadInputError(f"{name}: its difference_vector is no tensor")
     if high_side is not None and low_side is not None and not agrees(difference, high_side, low_side):
         raise BadInputError(f"{name}: its difference_vector is not its high average minus its low one")
     return VectorFile(difference, high_side, low_side, source, origin)
+
+
+def is_vector(content: Any) -> bool:
+    """Whether this is the content of a vector file: the difference, or both averages."""
+    return isinstance(content, dict) and (SIDES[0] in content or (SIDES[1] in content and SIDES[2] in content))
 
 
 def origin_of(logged: dict[str, Any], name: str) -> Origin:

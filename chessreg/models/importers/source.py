@@ -25,9 +25,22 @@ class Source:
         """What was found, for the message that it is no checkpoint."""
         if self.content is None:
             return f"a folder of {', '.join(sorted(p.name for p in self.path.iterdir())[:5]) or 'nothing'}"
-        if isinstance(self.content, dict):
-            return f"a torch file with the keys {', '.join(sorted(map(str, self.content))[:5])}"
-        return f"a torch file with a {type(self.content).__name__}"
+        return f"a torch file with {contents(self.content)}"
+
+
+def contents(value: Any, most: int = 8) -> str:
+    """What an object of a torch file is, for a message that it is not what was asked for; shapes of its tensors.
+
+    >>> contents({"layer": 3, "metadata": {}})
+    'the keys layer, metadata'
+    """
+    shape = f" {list(value.shape)}" if hasattr(value, "shape") else ""
+    if not isinstance(value, dict):
+        return f"a {type(value).__name__.lower()}{shape}"
+    shapes = {str(key): f" {list(v.shape)}" if hasattr(v, "shape") else "" for key, v in value.items()}
+    named = [f"{key[:60]}{shapes[key]}" for key in sorted(shapes)]
+    more = f" and {len(named) - most} more" if len(named) > most else ""
+    return f"the keys {', '.join(named[:most])}{more}" if named else "no keys"
 
 
 def open_source(path: Path) -> Source:
