@@ -54,6 +54,23 @@ def numbers(column: pa.ChunkedArray) -> np.ndarray:
     return np.concatenate(parts)
 
 
+def lists(column: pa.ChunkedArray) -> np.ndarray:
+    """A column of lists of numbers as float64 [n, length of the longest]; NULL, and what is beyond a list's end, is NaN."""
+    import pyarrow as pa
+
+    parts = []
+    for chunk in column.chunks:
+        offsets = np.frombuffer(chunk.buffers()[1], np.int32)[chunk.offset : chunk.offset + len(chunk) + 1]
+        values = numbers(pa.chunked_array([chunk.values]))
+        lengths = np.where(bits(chunk), np.diff(offsets), 0)
+        place = np.arange(lengths.max(initial=0))
+        wanted = np.minimum(offsets[:-1, None] + place, max(len(values) - 1, 0))
+        parts.append(np.where(place < lengths[:, None], values[wanted] if len(values) else np.nan, np.nan))
+    wide = max((part.shape[1] for part in parts), default=0)
+    padded = [np.pad(part, ((0, 0), (0, wide - part.shape[1])), constant_values=np.nan) for part in parts]
+    return np.concatenate([np.zeros((0, wide)), *padded])
+
+
 def doubles(values: Sequence[float | None]) -> pa.Array:
     """float64 [n]; None is NULL."""
     import pyarrow as pa

@@ -1,7 +1,8 @@
 """Runs side by side: only the settings, code and machines that differ, and every metric with its difference.
 
 A difference is taken over the clusters that both runs have (the same games of the same dataset, the same openings),
-resampled together; where they share none, over both resampled apart. Runs of one spec on several machines are one run
+resampled together; where they share none, over both resampled apart. Of an edit whose controls are compared with it (a
+board edit has them in its own run) stands what it does beyond them. Runs of one spec on several machines are one run
 after a merge: given alone, a run is compared by its attempts. Beside the numbers stand
 curves over steps and the machines of the runs.
 """
@@ -17,6 +18,7 @@ from sqlalchemy import or_, select
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.queries import stats
+from chessreg.queries.ask import run_query
 from chessreg.queries.engine import engine_of
 from chessreg.queries.stats import Clusters, Estimate
 from chessreg.registry import names, tables
@@ -52,7 +54,7 @@ found AS (
                        'probability of a legal move, original', 'probability of a legal move, modified']) AS metric,
                unnest([CASE WHEN t.sample >= 0 THEN t.legal_original::INTEGER::DOUBLE END,
                        CASE WHEN t.sample >= 0 THEN t.legal_modified::INTEGER::DOUBLE END,
-                       t.mass_original, t.mass_modified]) AS hits
+                       exact(t.mass_original)::DOUBLE, exact(t.mass_modified)::DOUBLE]) AS hits
     ) AS u
     WHERE u.hits IS NOT NULL
     UNION ALL BY NAME
@@ -93,6 +95,13 @@ WHERE p.value IS NOT NULL
 GROUP BY s.number, p.name
 ORDER BY ALL
 """
+
+
+# kind → the catalogue's table that sets edits beside their controls, what it measures, and its unit
+CONTROLLED = {
+    "play": ("elo by intervention", "score", 1.0),
+    "edit": ("board intervention legality", "legal on the modified board", 100.0),
+}
 
 
 @dataclass(frozen=True)
@@ -149,7 +158,7 @@ def compare(database: Database, references: list[str]) -> Comparison:
         subjects = subjects_of(session, references)
         kinds = [session.get_one(tables.Run, s.run_id).kind for s in subjects]
         found = Comparison(subjects, kinds, differing(session, subjects))
-    found.metrics = metrics(database, subjects)
+    found.metrics = metrics(database, subjects) + beyond_controls(database, found)
     return found
 
 
@@ -276,13 +285,35 @@ def metrics(database: Database, subjects: list[Subject]) -> list[Metric]:
     return found + [value_metric(name, cells, len(subjects)) for name, cells in plain.items()]
 
 
+def beyond_controls(database: Database, comparison: Comparison) -> list[Metric]:
+    """What an edit does beyond directions in its place, as the catalogue's tables of these runs say it."""
+    subjects, found = comparison.subjects, []
+    for kind, (title, measure, unit) in CONTROLLED.items():
+        runs = [s.run_id.hex for s, of in zip(subjects, comparison.kinds, strict=True) if of == kind and not s.attempt_id]
+        rows = run_query(database, title, run=runs, partial=True).rows if runs else []
+        for control in ("random", "shuffled"):
+            values = [beyond(rows, subject, f"delta_{control}", unit) for subject in subjects]
+            if any(value.value is not None for value in values):
+                found.append(Metric(f"{measure}, minus {control} directions", values, [None] * len(subjects)))
+    return found
+
+
+def beyond(rows: list[dict[str, Any]], subject: Subject, column: str, unit: float) -> Estimate:
+    """A difference of a subject's only edit from its controls, in shares of 1."""
+    of_run = [row for row in rows if row.get("runs", row.get("run")) == subject.label]
+    known = [row for row in of_run if row[column] is not None]
+    if len(known) != 1:
+        return stats.UNKNOWN
+    return Estimate(*(None if (v := known[0][column + end]) is None else v / unit for end in ("", "_low", "_high")))
+
+
 def rate_metric(name: str, cells: dict[int, dict[str, tuple[float, float]]], subjects: int) -> Metric:
-    alone = {number: clusters(name, cell) for number, cell in cells.items()}
+    alone = {number: clusters(cell) for number, cell in cells.items()}
     values = [stats.rate(alone[n], "hits", "trials") if n in alone else stats.UNKNOWN for n in range(subjects)]
     differences: list[Estimate | None] = [None]
     for number in range(1, subjects):
         both = number in cells and 0 in cells
-        differences.append(apart(name, cells[number], cells[0]) if both else None)
+        differences.append(apart(cells[number], cells[0]) if both else None)
     return Metric(name, values, differences)
 
 
@@ -296,20 +327,20 @@ def value_metric(name: str, cells: dict[int, Estimate], subjects: int) -> Metric
     return Metric(name, values, differences)
 
 
-def clusters(name: str, cell: dict[str, tuple[float, float]]) -> Clusters:
-    hits, trials = np.array([cell[key] for key in sorted(cell)]).T
-    return Clusters({"hits": hits, "trials": trials}, np.ones(len(cell), np.int64), ("compare", name))
+def clusters(cell: dict[str, tuple[float, float]]) -> Clusters:
+    hits, trials = np.array(list(cell.values())).T
+    return Clusters({"hits": hits, "trials": trials}, np.ones(len(cell), np.int64))
 
 
-def apart(name: str, ours: dict[str, tuple[float, float]], base: dict[str, tuple[float, float]]) -> Estimate:
+def apart(ours: dict[str, tuple[float, float]], base: dict[str, tuple[float, float]]) -> Estimate:
     """The difference of two rates, over the clusters that both have, or, sharing none, over both by themselves."""
     shared = sorted(ours.keys() & base.keys())
     if shared:
         table = np.array([(*ours[key], *base[key]) for key in shared]).T
         counts = dict(zip(("hits", "trials", "base_hits", "base_trials"), table, strict=True))
-        pairs = Clusters(counts, np.ones(len(shared), np.int64), ("compare", name))
+        pairs = Clusters(counts, np.ones(len(shared), np.int64))
         return stats.difference(pairs, "hits", "trials", "base_hits", "base_trials")
-    return stats.difference_of_independent(clusters(name, ours), clusters(f"{name}, base", base), "hits", "trials")
+    return stats.difference_of_independent(clusters(ours), clusters(base), "hits", "trials")
 
 
 Curve = list[tuple[int, float]]  # (step, value), by step

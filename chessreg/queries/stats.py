@@ -7,9 +7,10 @@ one by one, whose cost does not grow with their number.
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Iterator
+from functools import cached_property, lru_cache
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -48,53 +49,87 @@ UNKNOWN = Estimate(None, None, None)
 
 
 class Clusters:
-    """The clusters of one cell: distinct rows of counts, and how many clusters have them.
+    """The clusters of one cell: rows of counts, and how many clusters have each.
 
-    `counts` maps a name to float64 [kind of cluster]; `weights` is int64 [kind of cluster]. Rows must come in a fixed
-    order: the draws follow from it and from `key`.
+    `counts` maps a name to float64 [kind of cluster], or to [kind of cluster, draw] where every cluster was met by
+    several draws (of a control direction, of a probe's seed, of untrained weights); NaN is missing. `weights` is int64
+    [kind of cluster]. `of` chooses counts; what is then resampled follows from these numbers alone, whatever else the
+    cell holds and in whatever order it came, and from `role`, so that two sides of one difference draw apart.
     """
 
-    def __init__(self, counts: dict[str, np.ndarray], weights: np.ndarray, key: Sequence[int | str] = ()) -> None:
+    def __init__(self, counts: dict[str, np.ndarray], weights: np.ndarray, role: str = "") -> None:
         self.counts = {name: np.asarray(values, np.float64) for name, values in counts.items()}
         self.weights = np.asarray(weights, np.int64)
-        self.key = tuple(key)
-        self._sums: dict[tuple[str, ...], np.ndarray] = {}
+        self.role = role
+        self._of: dict[tuple[str, ...], Clusters] = {}
 
-    def known(self, *names: str) -> Clusters:
-        """The clusters in which none of these counts is missing (for pairs: those that both sides have)."""
-        keep = np.ones(len(self.weights), bool)
-        for name in names:
-            keep &= ~np.isnan(self.counts[name])
-        if keep.all():
-            return self
-        return Clusters({n: v[keep] for n, v in self.counts.items()}, self.weights[keep], (*self.key, "paired"))
+    def of(self, *names: str, role: str = "") -> Clusters:
+        """These counts of the clusters in which none of them is missing (for pairs: those that both sides have); equal
+        clusters together, in the order of their values."""
+        if (*names, role) not in self._of:
+            parts = [found if (found := self.counts[name]).ndim == 2 else found[:, None] for name in names]
+            keep = np.all([~np.isnan(part).all(axis=1) for part in parts], axis=0)
+            parts = [part[keep][:, ~np.isnan(part[keep]).all(axis=0)] for part in parts]
+            table, weights = _together(np.concatenate(parts, axis=1) + 0.0, self.weights[keep])
+            ends = np.cumsum([part.shape[1] for part in parts])[:-1]
+            counts = dict(zip(names, np.split(table, ends, axis=1), strict=True))
+            self._of[*names, role] = Clusters(counts, weights, role)
+        return self._of[*names, role]
 
     @property
     def number(self) -> int:
         return int(self.weights.sum())
 
     def total(self, name: str) -> float:
-        return math.fsum((self.counts[name] * self.weights).tolist())
+        return math.fsum(np.nansum(self.counts[name] * self.weights[:, None], axis=1).tolist())
 
-    def resampled(self, *names: str) -> np.ndarray:
-        """Totals of the counts in bootstrap samples, float64 [name, resample]: the same draws for every name."""
-        missing = tuple(n for n in names if (n,) not in self._sums)
-        if missing:
-            for name, row in zip(missing, self._draw(missing), strict=True):
-                self._sums[(name,)] = row
-        return np.stack([self._sums[(name,)] for name in names])
+    def resampled(self, *names: str, side: str = "") -> np.ndarray:
+        """Totals of the counts in bootstrap samples, float64 [name, resample].
 
-    def _draw(self, names: Sequence[str]) -> np.ndarray:
-        table = np.stack([self.counts[name] for name in names])
+        Clusters are the same in every call. Where counts have draws, these are resampled as well, independently of the
+        clusters that they meet (the pigeonhole bootstrap: Owen 2007, Annals of Applied Statistics 1, 386), the same for
+        all names of a call and apart for another `side`.
+        """
+        widths = [self.counts[name].shape[1] for name in names]
+        parts = np.split(self._sums, np.cumsum([c.shape[1] for c in self.counts.values()])[:-1])
+        sums = dict(zip(self.counts, parts, strict=True))
+        random = generator("draws", self.key, side)
+        drawn = {w: random.multinomial(w, np.full(w, 1 / w), size=RESAMPLES).T for w in sorted({*widths} - {0, 1})}
+        return np.stack([
+            (sums[name] * drawn[width] if width in drawn else sums[name]).sum(axis=0)
+            for name, width in zip(names, widths, strict=True)
+        ])  # fmt: skip
+
+    @cached_property
+    def key(self) -> str:
+        """The digest of everything that is resampled: the seed of what is drawn."""
+        parts = [str(part.shape).encode() + part.tobytes() for part in (*self.counts.values(), self.weights)]
+        return hashlib.blake2b(b"".join(parts), digest_size=16).hexdigest() + self.role
+
+    @cached_property
+    def _sums(self) -> np.ndarray:
+        """Totals of every column of the counts in the samples of clusters, float64 [column, resample]; a cluster that
+        a draw has not met adds nothing to it."""
+        table = np.nan_to_num(np.concatenate(list(self.counts.values()), axis=1)).T
         if len(self.weights) > SHARED and self.number <= SHARED_CLUSTERS:
-            return _sums_of_shared(np.repeat(table, self.weights, axis=1))
-        random = generator("bootstrap", *self.key)  # starts over: every call sees the same samples
-        kinds, number = len(self.weights), self.number
-        sums = np.empty((len(names), RESAMPLES))
-        for start, stop in _blocks(kinds):
-            drawn = random.multinomial(number, self.weights / number, size=stop - start)
+            return _sums_of_shared(np.repeat(table, self.weights, axis=1), self.role)
+        random = generator("bootstrap", self.key)
+        sums = np.empty((len(table), RESAMPLES))
+        for start, stop in _blocks(len(self.weights)):
+            drawn = random.multinomial(self.number, self.weights / self.number, size=stop - start)
             sums[:, start:stop] = np.einsum("rk,nk->nr", drawn.astype(np.float64), table)
         return sums
+
+
+def _together(table: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of float64 [row, column] in the order of their values, equal ones once with their weights added up."""
+    if not len(table):
+        return table, weights
+    order = np.lexsort(table.T[::-1])
+    table, weights = table[order], weights[order]
+    both = np.isnan(table[1:]) & np.isnan(table[:-1])
+    first = np.flatnonzero(np.r_[True, ((table[1:] != table[:-1]) & ~both).any(axis=1)])
+    return table[first], np.add.reduceat(weights, first)
 
 
 def _blocks(width: int) -> Iterator[tuple[int, int]]:
@@ -104,16 +139,16 @@ def _blocks(width: int) -> Iterator[tuple[int, int]]:
 
 
 @lru_cache(maxsize=2)
-def _shared_draws(number: int) -> np.ndarray:
+def _shared_draws(number: int, role: str) -> np.ndarray:
     """How often each of `number` clusters is drawn in each resample, uint8 [resample, cluster]."""
-    random = generator("bootstrap", number)
+    random = generator("bootstrap", number, role)
     drawn = np.empty((RESAMPLES, number), np.uint8)
     for row in drawn:
         row[:] = np.bincount(random.integers(number, size=number), minlength=number)
     return drawn
 
 
-def _sums_of_shared(table: np.ndarray) -> np.ndarray:
+def _sums_of_shared(table: np.ndarray, role: str) -> np.ndarray:
     """Totals of `table` float64 [name, cluster] in the shared resamples, float64 [name, resample].
 
     What differs from the mean is added up in single precision: the sums differ from exact ones by less than 1e-6 of
@@ -121,7 +156,7 @@ def _sums_of_shared(table: np.ndarray) -> np.ndarray:
     """
     means = table.mean(axis=1, keepdims=True)
     spread = (table - means).astype(np.float32).T
-    draws = _shared_draws(table.shape[1])
+    draws = _shared_draws(table.shape[1], role)
     sums = np.concatenate([draws[start:stop].astype(np.float32) @ spread for start, stop in _blocks(table.shape[1])])
     return sums.T.astype(np.float64) + means * table.shape[1]
 
@@ -152,7 +187,7 @@ def rate(clusters: Clusters, hits: str, trials: str) -> Estimate:
     At exactly 0 or 1 the bound is one-sided (the other end is None), from the number of clusters. When the resamples do
     not vary or reach 0 or 1, Wilson's interval over the clusters stands in.
     """
-    clusters = clusters.known(hits, trials)
+    clusters = clusters.of(hits, trials)
     n = clusters.total(trials) if clusters.number else 0
     if not n:
         return UNKNOWN
@@ -170,11 +205,11 @@ def rate(clusters: Clusters, hits: str, trials: str) -> Estimate:
 
 def difference(clusters: Clusters, hits: str, trials: str, base_hits: str, base_trials: str) -> Estimate:
     """Share minus share of a baseline, over the clusters that both have, resampled together."""
-    pairs = clusters.known(hits, trials, base_hits, base_trials)
+    pairs = clusters.of(hits, trials, base_hits, base_trials)
     if not pairs.number or not pairs.total(trials) or not pairs.total(base_trials):
         return UNKNOWN
     value = pairs.total(hits) / pairs.total(trials) - pairs.total(base_hits) / pairs.total(base_trials)
-    resamples = _ratios(pairs, hits, trials) - _ratios(pairs, base_hits, base_trials)
+    resamples = _ratios(pairs, hits, trials) - _ratios(pairs, base_hits, base_trials, "base")
     low, high = _percentiles(resamples)
     if low == high:  # every pair differs by the same: one that does not can still be this frequent
         bound = one_sided(pairs.number)
@@ -184,7 +219,7 @@ def difference(clusters: Clusters, hits: str, trials: str, base_hits: str, base_
 
 def difference_of_independent(ours: Clusters, base: Clusters, hits: str, trials: str) -> Estimate:
     """Share minus share of a baseline that has other clusters: each is resampled by itself."""
-    ours, base = ours.known(hits, trials), base.known(hits, trials)
+    ours, base = ours.of(hits, trials), base.of(hits, trials, role="base")
     if not all(side.number and side.total(trials) for side in (ours, base)):
         return UNKNOWN
     value = ours.total(hits) / ours.total(trials) - base.total(hits) / base.total(trials)
@@ -197,7 +232,7 @@ def difference_of_independent(ours: Clusters, base: Clusters, hits: str, trials:
 
 def mean(clusters: Clusters, total: str, trials: str) -> Estimate:
     """Total per trial, a quantity without bounds; the interval from resampled clusters."""
-    clusters = clusters.known(total, trials)
+    clusters = clusters.of(total, trials)
     if not clusters.number or not clusters.total(trials):
         return UNKNOWN
     low, high = _percentiles(_ratios(clusters, total, trials))
@@ -206,22 +241,21 @@ def mean(clusters: Clusters, total: str, trials: str) -> Estimate:
 
 def mean_difference(clusters: Clusters, total: str, trials: str, base_total: str, base_trials: str) -> Estimate:
     """Mean minus mean of a baseline, over the clusters that both have, resampled together."""
-    pairs = clusters.known(total, trials, base_total, base_trials)
+    pairs = clusters.of(total, trials, base_total, base_trials)
     if not pairs.number or not pairs.total(trials) or not pairs.total(base_trials):
         return UNKNOWN
     value = pairs.total(total) / pairs.total(trials) - pairs.total(base_total) / pairs.total(base_trials)
-    low, high = _percentiles(_ratios(pairs, total, trials) - _ratios(pairs, base_total, base_trials))
+    low, high = _percentiles(_ratios(pairs, total, trials) - _ratios(pairs, base_total, base_trials, "base"))
     return Estimate(value, low, high)
 
 
 def median(clusters: Clusters, value: str) -> Estimate:
     """Median over clusters of a value that each has once; the interval from resampled clusters."""
-    clusters = clusters.known(value)
+    clusters = clusters.of(value)
     if not clusters.number:
         return UNKNOWN
-    order = np.argsort(clusters.counts[value], kind="stable")
-    values, weights = clusters.counts[value][order], clusters.weights[order]
-    random, number = generator("bootstrap", *clusters.key), clusters.number
+    values, weights, number = clusters.counts[value][:, 0], clusters.weights, clusters.number
+    random = generator("bootstrap", clusters.key)
     found = np.empty(RESAMPLES)
     for start, stop in _blocks(len(values)):
         found[start:stop] = _medians(values, random.multinomial(number, weights / number, size=stop - start))
@@ -258,13 +292,13 @@ def elo_of(score: Estimate) -> Estimate:
 
 def elo_difference(clusters: Clusters, points: str, games: str, base_points: str, base_games: str) -> Estimate:
     """Elo minus Elo of a baseline on the same openings. At a score of 0 or 1 only a bound on one side."""
-    pairs = clusters.known(points, games, base_points, base_games)
+    pairs = clusters.of(points, games, base_points, base_games)
     ours, base = rate(pairs, points, games), rate(pairs, base_points, base_games)
     if ours.value is None or base.value is None:
         return UNKNOWN
     if 0 < ours.value < 1 and 0 < base.value < 1:
-        both = [_ratios(pairs, points, games), _ratios(pairs, base_points, base_games)]
-        trials = [_ratios_of(pairs, games), _ratios_of(pairs, base_games)]
+        both = [_ratios(pairs, points, games), _ratios(pairs, base_points, base_games, "base")]
+        trials = [np.maximum(pairs.resampled(name, side=side)[0], 1) for name, side in ((games, ""), (base_games, "base"))]
         # A resample that happens to hold no win at all counts as half a point, so that its Elo is finite.
         clipped = [np.clip(r, 0.5 / n, 1 - 0.5 / n) for r, n in zip(both, trials, strict=True)]
         elos = [-400 * np.log10(1 / r - 1) for r in clipped]
@@ -280,15 +314,11 @@ def elo_difference(clusters: Clusters, points: str, games: str, base_points: str
     return Estimate(None, low_end, high_end)
 
 
-def _ratios(clusters: Clusters, hits: str, trials: str) -> np.ndarray:
-    top, bottom = clusters.resampled(hits, trials)
+def _ratios(clusters: Clusters, hits: str, trials: str, side: str = "") -> np.ndarray:
+    top, bottom = clusters.resampled(hits, trials, side=side)
     with np.errstate(invalid="ignore", divide="ignore"):
         found: np.ndarray = top / bottom
     return found
-
-
-def _ratios_of(clusters: Clusters, trials: str) -> np.ndarray:
-    return np.maximum(clusters.resampled(trials)[0], 1.0)
 
 
 def _percentiles(resamples: np.ndarray) -> tuple[float, float]:

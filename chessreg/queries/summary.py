@@ -9,7 +9,7 @@ import numpy as np
 
 from chessreg.errors import ChessregError
 from chessreg.queries import stats
-from chessreg.queries.buffers import doubles, numbers
+from chessreg.queries.buffers import doubles, lists, numbers
 from chessreg.queries.stats import Clusters, Estimate
 
 if TYPE_CHECKING:
@@ -35,27 +35,30 @@ FUNCTIONS: dict[str, tuple[Callable[..., Estimate], int]] = {  # and the decimal
 }
 
 
-def clusters_by_cell(clusters: pa.Table, title: str) -> dict[int, Clusters]:
-    """The rows of a `clusters` statement (cell, counts…, clusters), by cell."""
-    names = [n for n in clusters.column_names if n not in ("cell", "clusters")]
+def clusters_by_cell(clusters: pa.Table) -> dict[int, Clusters]:
+    """The rows of a `clusters` statement (cell, counts…, clusters), by cell. A count that is a list has one value for
+    each draw."""
     known = numbers(clusters["cell"])
-    kept = ~np.isnan(known)
-    cells = known[kept].astype(np.int64)
-    counts = {n: numbers(clusters[n])[kept] for n in names}  # a NULL becomes NaN
-    weights = numbers(clusters["clusters"])[kept].astype(np.int64)
-    found = {}
-    starts = np.flatnonzero(np.diff(cells, prepend=-1))  # the rows come ordered, cell first
-    for start, stop in zip(starts, [*starts[1:], len(cells)], strict=False):  # no cell: nothing to pair
-        rows, cell = slice(start, stop), int(cells[start])
-        found[cell] = Clusters({n: v[rows] for n, v in counts.items()}, weights[rows], (title, cell))
-    return found
+    rows = np.flatnonzero(~np.isnan(known))
+    rows = rows[np.argsort(known[rows], kind="stable")]
+    cells, starts = np.unique(known[rows], return_index=True)
+    counts = {}
+    for name in clusters.column_names:
+        if name not in ("cell", "clusters"):
+            column = clusters[name]
+            counts[name] = lists(column) if str(column.type).startswith("list") else numbers(column)  # NULL: NaN
+    weights = numbers(clusters["clusters"])
+    return {
+        int(cell): Clusters({name: values[mine] for name, values in counts.items()}, weights[mine])
+        for cell, mine in zip(cells, np.split(rows, starts[1:]), strict=False)  # no cell: nothing to pair
+    }
 
 
 def with_statistics(entry: Entry, table: pa.Table, clusters: pa.Table | None) -> pa.Table:
     """The table with name, name_low and name_high of every declared statistic, in the header's order of columns."""
     import pyarrow as pa
 
-    by_cell = clusters_by_cell(clusters, entry.title) if clusters is not None else {}
+    by_cell = clusters_by_cell(clusters) if clusters is not None else {}
     columns = {name: table[name] for name in table.column_names}
     for statistic in entry.statistics:
         function, decimals = FUNCTIONS[statistic.function]

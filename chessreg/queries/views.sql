@@ -71,9 +71,13 @@ SELECT c.id, c.recipe || '[' || s.seed || ',' || s.low || ',' || s.high || ']', 
 FROM called AS c JOIN split AS s ON s.dataset_id = c.id
 
 -- view: interventions
--- An intervention in one line, as tables show it: probe:piece L3-6 x1.5 (last token). blank: the coefficient of the
--- empty square's direction, where it has one.
+-- An intervention in one line, as tables show it: probe:piece L3-6 x1.5 (last token). `blank`: the coefficient of the
+-- empty square's direction, where it has one. `vector` is the run whose vectors are added, `stands_for` that whose
+-- vectors a control takes the place of.
 SELECT i.id AS intervention_id, i.checkpoint_id, i.source, i.scale, i.scale_rule, i.positions, i.layers, i.recipes,
+       json_extract_string(i.recipes, '$[0]') AS vector,
+       CASE WHEN i.source = 'random' THEN json_extract_string(i.recipes, '$[0]')
+            WHEN regexp_matches(i.source, '^(random|shuffled):') THEN json_extract_string(v.spec, '$.of') END AS stands_for,
        json_extract_string(i.detail, '$.layers_label') AS layers_label,
        nullif(TRY_CAST(json_extract_string(i.detail, '$.blank') AS DOUBLE), 0) AS blank,
        i.source || ' L' || layers_text(TRY_CAST(i.layers AS BIGINT[])) || ' x' || scale_text(i.scale)
@@ -81,6 +85,7 @@ SELECT i.id AS intervention_id, i.checkpoint_id, i.source, i.scale, i.scale_rule
        || CASE i.positions WHEN 'all' THEN '' WHEN 'last' THEN ' (last token)' ELSE ' (' || i.positions || ')' END
        || coalesce(' blank x' || scale_text(blank), '') AS intervention
 FROM intervention AS i
+LEFT JOIN run AS v ON v.kind = 'vector' AND 'run:' || v.spec_hash = json_extract_string(i.recipes, '$[0]')
 
 -- view: run_checkpoint
 -- The checkpoint that a run read, if it read one.
@@ -88,12 +93,46 @@ SELECT DISTINCT i.run_id, c.id AS checkpoint_id
 FROM run_input AS i JOIN checkpoint AS c ON c.artefact = i.digest
 WHERE i.name = 'checkpoint'
 
+-- view: shared_games
+-- What the games that a run evaluates share with those that its model (and probe) was made from: whole games, openings
+-- of 20 plies, distinct positions. No number: not known. `overlap` says of whole games.
+WITH detailed AS (
+    SELECT run_id, any_value(detail) AS detail FROM probe GROUP BY run_id
+    UNION ALL SELECT run_id, any_value(detail) AS detail FROM vector GROUP BY run_id
+),
+counted AS (
+    SELECT run_id, maker, name,
+           whole(json_extract_string(detail, '$.overlap."' || maker || '"."' || name || '"')) AS value
+    FROM detailed, (SELECT unnest(['checkpoint', 'probe']) AS maker),
+         (SELECT unnest(['games', 'of_games', 'openings', 'positions']) AS name)
+    UNION ALL
+    SELECT run_id, split_part(name, '/', 2) AS maker, split_part(name, '/', 3) AS name, whole(max(value)) AS value
+    FROM metric_point WHERE starts_with(name, 'overlap/') GROUP BY ALL
+    UNION ALL
+    SELECT run_id, split_part(name, '_', 2) AS maker, substr(name, 10 + length(maker)) AS name,
+           whole(max(value)) AS value
+    FROM metric_point WHERE starts_with(name, 'overlap_') GROUP BY ALL
+),
+known AS (
+    SELECT run_id, max(value) FILTER (maker = 'checkpoint' AND name = 'games') AS model_games,
+           max(value) FILTER (maker = 'checkpoint' AND name = 'openings') AS model_openings,
+           max(value) FILTER (maker = 'checkpoint' AND name = 'positions') AS model_positions,
+           max(value) FILTER (maker = 'probe' AND name = 'games') AS probe_games,
+           max(value) FILTER (maker = 'probe' AND name = 'openings') AS probe_openings,
+           max(value) FILTER (maker = 'probe' AND name = 'positions') AS probe_positions,
+           bool_or(maker = 'probe' AND value IS NOT NULL) AS of_probe
+    FROM counted GROUP BY run_id
+)
+SELECT *, 'model ' || coalesce(model_games::VARCHAR, 'unknown')
+       || CASE WHEN of_probe THEN ', probe ' || coalesce(probe_games::VARCHAR, 'unknown') ELSE '' END AS overlap
+FROM known
+
 -- view: arms
 -- One row per arm of a match, with everything that its games share.
 SELECT m.run_id, m.number AS match, m.checkpoint_id, coalesce(c.checkpoint, m.player) AS checkpoint,
        CASE WHEN m.checkpoint_id IS NULL THEN m.player ELSE c.own_name END AS own_name, c.place AS checkpoint_place,
        m.player, m.intervention_id, coalesce(i.intervention, 'none') AS intervention, i.source, i.layers, i.scale, i.positions,
-       m.color, m.engine_id, e.name AS engine, e.version AS engine_version, m.opponent, m.level, m."limit", m.opening,
+       i.vector, i.stands_for, m.color, m.engine_id, e.name AS engine, e.version AS engine_version, m.opponent, m.level, m."limit", m.opening,
        m.opening_seed, m.policy, m.move_limit, m.planned
 FROM "match" AS m
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = m.checkpoint_id

@@ -151,7 +151,7 @@ class Attempt:
             machine_id=machine["id"],
             job_id=self.where.job_id,
             executor=self.where.executor,
-            how=self.options.model_dump(mode="json") | self.where.granted,
+            how=self.how,
             argv=provenance.masked_argv(sys.argv),
             pid=pid,
             pid_started=pid_start(pid),
@@ -190,6 +190,7 @@ class Attempt:
             exit_code=code,
             units_done=self.task.units_done,
             checked_in_at=utc_now(),
+            how=self.how | self.threads(),
         )
         self.task.flush()
         self.writer.close()
@@ -199,6 +200,15 @@ class Attempt:
                 f"the results are safe in {self.inputs.store.root}, but the registry did not take them: {self.outage}",
                 "the next chessreg command takes them in",
             )
+
+    @property
+    def how(self) -> dict[str, Any]:
+        return self.options.model_dump(mode="json") | self.where.granted
+
+    def threads(self) -> dict[str, list[int]]:
+        """With how many CPU threads it has computed, whatever it was told; nothing where torch was not used."""
+        torch = sys.modules.get("torch")
+        return {"used_threads": sorted({torch.get_num_threads()} | self.task.threads)} if torch else {}
 
     def add(self, table: str, **columns: Any) -> None:
         self.writer.add(table, plain(columns))

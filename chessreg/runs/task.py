@@ -59,6 +59,7 @@ class Task(Generic[S, Options]):
         self.spec: S = resolved.spec  # type: ignore[assignment]
         self.kind, self.run_id, self.attempt_id = resolved.kind, resolved.run_id, attempt_id
         self.units_done = 0
+        self.threads: set[int] = set()  # that a kind has set on its way, beside those at its end
         self.stopping = False
         self.fraction, self.doing = 0.0, ""  # how far it is; the heart says it at the next check-in
         self._writer, self._after_flush, self._on_progress = writer, after_flush, on_progress

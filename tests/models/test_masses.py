@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from chessreg.encodings import Encoding
+from chessreg.experiments.play.policies import Turn, choose, make_policy
 from chessreg.games.openings import OpeningSpec, openings
 from chessreg.models import legal
 from chessreg.models.edits import ResidualEdit
@@ -119,6 +120,25 @@ def standard_errors(model: LanguageModel, pgn: Encoding, count: int, samples: in
 def test_the_legal_share_of_samples_is_the_exact_mass(pgn: Encoding) -> None:
     """Ten thousand samples a position, on three positions of the bundled model."""
     assert max(standard_errors(bundled(), pgn, 3)) < 3
+
+
+def test_first_tries_in_play_are_legal_as_often_as_the_exact_mass_says(pgn: Encoding) -> None:
+    """Sixty first tries of policy `retry` on each of twenty positions of the bundled model."""
+    tries, model = 60, bundled()
+    boards, prompts = positions(pgn, 20)
+    session = model.session(20)
+    session.feed(prompts)
+    tree = TokenTree(session)
+    masses = legal.accepted_mass(tree, [legal.Trie.of([pgn.accepted_ids(board)]) for board in boards], pgn)
+    exact = np.array([mass.found for [mass] in masses])
+    session.fork(tries)
+    turns = [Turn(row, boards[row // tries], ("first try", row)) for row in range(20 * tries)]
+    choices = choose(make_policy("retry:1", (1.0,)), session, pgn, turns)
+    share = np.array([choice.move is not None for choice in choices]).reshape(20, tries).mean(1)
+    errors = (share - exact) / np.sqrt(exact * (1 - exact) / tries)
+    assert np.abs(errors).max() < 4
+    assert abs(errors.sum()) < 3 * math.sqrt(20)  # all of them together: they do not lean to one side
+    assert 0.4 < (errors**2).mean() < 2  # and scatter as independent samples do
 
 
 @pytest.mark.faults

@@ -121,10 +121,30 @@ class Maker:
         self.add(tables.Engine(id=id, name="Stockfish", version=version, binary_sha256=None, options={}))
         return id
 
-    def intervention(self, checkpoint, source="contrastive:skill", layers=(3, 4, 5), scale=0.1, positions="all"):
+    def vector(self, checkpoint, source, of=None, layers=(3, 4, 5)):
+        """A vector run, `of` another where it is a control; returns the run with its source."""
+        spec = {"source": source.partition(":")[0], "of": of and f"run:{of.spec_hash}"}
+        run = self.run("vector", len(layers), spec=spec)
+        run.source = source
+        digest = digest_of(["vector", next(self.count)])
+        artefact = tables.Artefact(digest=digest, kind="vector", bytes=1, state="complete", created_at=START)
+        rows = [
+            tables.Vector(
+                run_id=run.id, unit=unit, artefact=digest, checkpoint_id=checkpoint.id, layer=layer, source=source,
+                hook_point=f"blocks.{layer}.hook_resid_post", positions="dots", norm=1.0, detail={},
+            )
+            for unit, layer in enumerate(layers)
+        ]  # fmt: skip
+        self.add(artefact, *rows)
+        return run
+
+    def intervention(
+        self, checkpoint, source="contrastive:skill", layers=(3, 4, 5), scale=0.1, positions="all", vector=None
+    ):
         columns = [str(checkpoint.id), source, list(layers), scale, positions, next(self.count)]
+        recipe = f"run:{vector.spec_hash}" if vector else "run:x/y"
         row = tables.Intervention(
-            id=uuid_of(digest_of(columns)), checkpoint_id=checkpoint.id, source=source, recipes=["run:x/y"],
+            id=uuid_of(digest_of(columns)), checkpoint_id=checkpoint.id, source=source, recipes=[recipe],
             layers=list(layers), scale=scale, scale_rule="constant", positions=positions, detail={},
         )  # fmt: skip
         return self.add(row)

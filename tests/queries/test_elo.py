@@ -79,6 +79,99 @@ def test_deltas_are_paired_on_the_same_openings(database, make):
     assert row["delta_elo_low"] < row["delta_elo"] < row["delta_elo_high"] <= 0
 
 
+def test_an_unrelated_match_moves_no_interval(database, make):
+    checkpoint = make.checkpoint("m")
+    edit = make.intervention(checkpoint, scale=0.1)
+    make.play(checkpoint, [WON, LOST, DRAWN] * 20)
+    make.play(checkpoint, [LOST, LOST, DRAWN, WON] * 15, intervention=edit)
+
+    def cells():
+        ends = ("score", "delta_score", "delta_elo", "score_played")
+        rows = [row for row in ask(database) if row["checkpoint"] == "m" and row["level"] == 0]
+        return [{name + end: row[name + end] for name in ends for end in ("", "_low", "_high")} for row in rows]
+
+    before = cells()
+    make.play(make.checkpoint("a"), [WON] * 7)  # comes first in the table
+    make.play(checkpoint, [WON, LOST] * 30, level=3)
+    other = make.intervention(checkpoint, scale=-3)
+    make.play(checkpoint, [LOST, WON, DRAWN] * 20, intervention=other)  # on the same openings
+    after = cells()
+    assert [row for row in after if row in before] == before
+    assert len(after) == len(before) + 1
+
+
+def test_compare_says_what_the_query_says(database, make):
+    from chessreg.queries.compare import compare
+
+    checkpoint = make.checkpoint("m")
+    edit = make.intervention(checkpoint, scale=-2)
+    make.play(checkpoint, [WON, LOST, DRAWN] * 20, name="plain")
+    make.play(checkpoint, [LOST, LOST, DRAWN, WON] * 15, intervention=edit, name="edited")
+    metric = next(m for m in compare(database, ["plain", "edited"]).metrics if m.name == "score")
+    for row, value in zip(ask(database), metric.values, strict=True):
+        assert tuple(value) == pytest.approx((row["score"], row["score_low"], row["score_high"]), abs=1e-6)
+    row, delta = ask(database)[1], metric.differences[1]
+    assert tuple(delta) == pytest.approx((row["delta_score"], row["delta_score_low"], row["delta_score_high"]), abs=1e-6)
+
+
+@pytest.fixture
+def controlled(database, make):
+    """A model, an edit of scale -4, and two random and two shuffled directions in its place, as names of play runs."""
+    checkpoint = make.checkpoint("m")
+    skill = make.vector(checkpoint, "contrastive:white_elo")
+    make.play(checkpoint, [WON] * 60, name="plain")
+
+    def arm(name, vector, wins, scale=-4.0, **options):
+        edit = make.intervention(checkpoint, vector.source, scale=scale, vector=vector)
+        games = [WON if n % 10 < wins else LOST for n in range(60)]
+        return make.play(checkpoint, games, intervention=edit, name=name, **options)
+
+    arm("negative", skill, 4)
+    for draw, (wins, lost) in enumerate([(9, 4), (7, 6)]):
+        arm(f"random-{draw}", make.vector(checkpoint, "random:contrastive:white_elo", of=skill), wins)
+        arm(f"shuffled-{draw}", make.vector(checkpoint, "shuffled:white_elo", of=skill), lost)
+    return arm, skill, checkpoint
+
+
+def edited(database, **options):
+    [row] = [r for r in ask(database, **options) if r["intervention"] == "contrastive:white_elo L3-5 x-4"]
+    return row
+
+
+def test_random_and_shuffled_controls_are_told_apart_over_their_draws(database, controlled):
+    row = edited(database)
+    assert (row["random_draws"], row["shuffled_draws"]) == (2, 2)
+    assert row["delta_random"] == pytest.approx(0.4 - 0.8)
+    assert row["delta_shuffled"] == pytest.approx(0.4 - 0.5)
+    assert row["delta_shuffled_high"] - row["delta_shuffled_low"] >= 0.2  # the two draws are 0.4 and 0.6
+    assert all(r["delta_random"] is None for r in ask(database) if r["intervention"] != row["intervention"])
+    one = edited(database, run=["plain", "negative", "random-0", "shuffled-0"])
+    assert (one["delta_random"], one["random_draws"]) == (pytest.approx(0.4 - 0.9), 1)
+
+
+def test_a_control_stands_for_one_vector_at_one_scale_and_sign(database, make, controlled):
+    before = edited(database)
+    arm, _, checkpoint = controlled
+    arm("other-sign", make.vector(checkpoint, "random:contrastive:white_elo", of=controlled[1]), 1, scale=4.0)
+    other = make.vector(checkpoint, "contrastive:black_elo")
+    arm("of-another", make.vector(checkpoint, "random:contrastive:black_elo", of=other), 1)
+    arm("against-another", make.vector(checkpoint, "shuffled:white_elo", of=controlled[1]), 1, level=5)
+    assert edited(database) == before
+
+
+def test_compare_shows_an_edit_beyond_the_controls_that_it_is_given(database, controlled):
+    from chessreg.queries.compare import compare
+
+    found = compare(database, ["plain", "negative", "random-0", "random-1", "shuffled-0", "shuffled-1"])
+    row = edited(database)
+    for control in ("random", "shuffled"):
+        metric = next(m for m in found.metrics if m.name == f"score, minus {control} directions")
+        ends = tuple(row[f"delta_{control}{end}"] for end in ("", "_low", "_high"))
+        assert [tuple(v) for v in metric.values] == [(None,) * 3, ends, *[(None,) * 3] * 4]
+    plain = compare(database, ["plain", "negative"])
+    assert not [m for m in plain.metrics if "directions" in m.name]
+
+
 def test_other_opening_seeds_are_not_paired(database, make):
     checkpoint = make.checkpoint("a")
     make.play(checkpoint, [WON, LOST])

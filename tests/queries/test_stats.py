@@ -10,10 +10,10 @@ from chessreg.queries import stats
 from chessreg.queries.stats import Clusters
 
 
-def clusters(key=("test",), **counts):
+def clusters(**counts):
     weights = counts.pop("weights", None)
     n = len(next(iter(counts.values())))
-    return Clusters({k: np.array(v, float) for k, v in counts.items()}, np.array(weights or [1] * n), key)
+    return Clusters({k: np.array(v, float) for k, v in counts.items()}, np.array(weights or [1] * n))
 
 
 def one_by_one(hits, trials, resamples=4000):
@@ -41,12 +41,65 @@ def test_clustered_observations_have_a_wider_interval_than_independent_ones():
     assert together.high - together.low > 2.5 * (apart.high - apart.low)
 
 
-def test_the_same_key_draws_the_same_and_another_key_does_not():
-    def interval(key):
-        return stats.rate(clusters(key=key, hits=range(40), trials=[41] * 40), "hits", "trials")
+def test_an_interval_depends_on_its_own_numbers_alone():
+    random = np.random.default_rng(5)
+    hits, trials = random.integers(0, 30, 60), random.integers(30, 34, 60)
+    alone = stats.rate(clusters(hits=hits, trials=trials), "hits", "trials")
+    order = random.permutation(60)
+    other = {"base": random.random(60), "draws": random.random((60, 3))}
+    beside = clusters(hits=hits[order], trials=trials[order], **other)
+    assert stats.rate(beside, "hits", "trials") == alone
+    pooled, weights = np.unique(np.stack([hits, trials]), axis=1, return_counts=True)
+    together = clusters(hits=pooled[0], trials=pooled[1], weights=weights.tolist())
+    assert stats.rate(together, "hits", "trials") == alone
+    hits[0] += 1
+    assert stats.rate(clusters(hits=hits, trials=trials), "hits", "trials").low != alone.low
 
-    assert interval(("a", 1)) == interval(("a", 1))
-    assert interval(("a", 1)) != interval(("a", 2))
+
+def test_two_sides_that_are_alike_but_independent_are_drawn_apart():
+    for number in (40, 500):  # a multinomial draw, and draws that all cells share
+        hits = np.arange(number) % 97
+        side = clusters(hits=hits, trials=[97] * number)
+        apart = stats.difference_of_independent(side, clusters(hits=hits, trials=[97] * number), "hits", "trials")
+        alone = stats.rate(side, "hits", "trials")
+        assert apart.value == 0
+        assert apart.high - apart.low == pytest.approx(math.sqrt(2) * (alone.high - alone.low), rel=0.1)
+
+
+def test_draws_of_a_control_are_resampled_beside_openings():
+    """Two control directions, of which one loses every game and one none: what they say of directions is little."""
+    games = 200
+    halves = {"points": [0.5] * games, "games": [1] * games}
+    lists = {"drawn": [[0, 1]] * games, "drawn_games": [[1, 1]] * games}
+    two = stats.difference(clusters(**halves, **lists), "points", "games", "drawn", "drawn_games")
+    assert (two.value, two.low, two.high) == (0, -0.5, 0.5)
+    flat = {"flat": [1] * games, "flat_games": [2] * games}
+    pooled = stats.difference(clusters(**halves, **flat), "points", "games", "flat", "flat_games")
+    assert pooled.high < 0.02
+    one = {"drawn": [[1]] * games, "drawn_games": [[1]] * games}
+    single = stats.difference(clusters(**halves, **one), "points", "games", "drawn", "drawn_games")
+    assert single.high - single.low < 0.05
+
+
+def test_intervals_over_openings_and_draws_hold_the_truth_as_often_as_they_say():
+    """Directions that differ, on openings that differ: 95 % of intervals hold the difference that was put in."""
+    random, held = np.random.default_rng(8), 0
+    for _ in range(200):
+        openings, directions = random.normal(0, 0.5, (60, 1)), random.normal(0, 0.5, (1, 12))
+        drawn = openings + directions + random.normal(0, 0.5, (60, 12))
+        ours = openings[:, 0] + 0.3 + random.normal(0, 0.5, 60)
+        both = clusters(ours=ours, n=np.ones(60), drawn=drawn, drawn_n=np.ones((60, 12)))
+        found = stats.mean_difference(both, "ours", "n", "drawn", "drawn_n")
+        held += found.low <= 0.3 <= found.high
+    assert 180 <= held <= 200
+
+
+def test_a_draw_that_has_not_met_a_cluster_adds_nothing_there():
+    nan = math.nan
+    some = clusters(points=[1, 0], games=[1, 1], drawn=[[1, nan], [nan, 0]], drawn_games=[[1, nan], [nan, 1]])
+    assert stats.difference(some, "points", "games", "drawn", "drawn_games").value == 0
+    nobody = clusters(points=[1, 0], games=[1, 1], drawn=[[nan], [nan]], drawn_games=[[nan], [nan]])
+    assert stats.difference(nobody, "points", "games", "drawn", "drawn_games") == stats.UNKNOWN
 
 
 def test_a_rate_of_zero_or_one_has_a_bound_on_one_side_only():

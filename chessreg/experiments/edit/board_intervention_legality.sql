@@ -32,6 +32,13 @@
 --   delta_random [%]: modified minus that of the random directions, same games
 --   delta_shuffled [%]: modified minus that of the shuffled ones
 --   skipped [states]: no piece to take off: the clean greedy text is illegal or moves the king
+--   overlap: whole games among these that the model was trained on, and that the probe was fitted on
+--   overlap_model_games [hidden]: the same as numbers; none: not known
+--   overlap_model_openings [hidden]: games whose first 20 plies the model was trained on
+--   overlap_model_positions [hidden]: different positions that it was trained on
+--   overlap_probe_games [hidden]: games that the probe was fitted on
+--   overlap_probe_openings [hidden]: games whose first 20 plies it was fitted on
+--   overlap_probe_positions [hidden]: different positions that it was fitted on
 --   run: the edit run
 --   done [states]: units that are there
 --   planned [states]: units of the run
@@ -125,10 +132,14 @@ arm AS (
     GROUP BY cell
 )
 SELECT arm.cell, checkpoint, condition, intervention, CASE WHEN len(layers) = 1 THEN layers[1] END AS layer, layers, scale,
-       scale_rule, edits_tried, states, unique_states, games, samples, coalesce(s.skipped, 0) AS skipped, run, done,
+       scale_rule, edits_tried, states, unique_states, games, samples, coalesce(s.skipped, 0) AS skipped,
+       o.overlap, o.model_games AS overlap_model_games, o.model_openings AS overlap_model_openings,
+       o.model_positions AS overlap_model_positions, o.probe_games AS overlap_probe_games,
+       o.probe_openings AS overlap_probe_openings, o.probe_positions AS overlap_probe_positions, run, done,
        planned, checkpoint_id, intervention_id, arm.run_id
 FROM arm
 JOIN counted ON counted.cell = arm.cell
+LEFT JOIN shared_games AS o ON o.run_id = arm.run_id
 LEFT JOIN (SELECT run_id, count(*) AS skipped FROM trial WHERE condition = 'skipped' GROUP BY run_id) AS s
     ON s.run_id = arm.run_id
 ORDER BY arm.cell

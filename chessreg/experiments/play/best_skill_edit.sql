@@ -13,10 +13,14 @@
 --   opening: standard, random:PLIES or book:DIGEST
 --   policy: how the model's move is chosen
 --   move_limit [moves]: after so many moves of the model the game is stopped and adjudicated
---   intervention: the edit that is best on the openings that it was chosen on
+--   intervention: the edit that is best on the openings that it was chosen on; none where no edit qualifies
 --   layers [hidden]: its layers, 0-based
 --   scale [hidden]: its scale
---   tried [edits]: edits of this source, goal and protocol that it was chosen from
+--   tried [edits]: edits of this source, goal and protocol
+--   qualified [edits]: those that it was chosen from: neither all points lost nor all won, and legal often enough
+--   legality_floor [%]: how often that is: 98 % of first tries (the paper's condition), or 2 points less than the model
+--       without intervention where that is lower; of policy legal, the mean exact probability of a legal move
+--   legality [%]: of the chosen edit, on the openings that it was chosen on
 --   selected_on: the openings on which the edits were compared: those of even number
 --   chosen_score: points per game there (biased: it was chosen for it)
 --   reported_on: the others
@@ -43,26 +47,36 @@ WHERE intervention_id IS NULL OR NOT regexp_matches(source, '^(random|shuffled)'
 
 -- statement: played
 SELECT c.protocol, c.source, c.goal, c.intervention_id, c.opening_seed, g.run_id, g.unit, g.attempt_id, g.termination,
-       g.result, g.plies, c.run, c.checkpoint, c.checkpoint_id, c.intervention,
+       g.result, g.plies, c.run, c.checkpoint, c.checkpoint_id, c.intervention, g.turns, g.first_try_legal, g.legal_mass,
        CASE WHEN c.opening = 'standard' THEN g.unit ELSE g.opening_number END AS opening_number,
        game_score($scoring, g.result, g.termination, g.adjudication_cp, c.color) AS score
-FROM game AS g JOIN cells AS c ON c.run_id = g.run_id AND c.match = g.match
+FROM play_game AS g JOIN cells AS c ON c.run_id = g.run_id AND c.match = g.match
+
+-- statement: tried
+-- Every edit of every contest, with the model without intervention, on the openings that edits are chosen on.
+SELECT protocol, source, goal, intervention, intervention_id, avg(score) AS score,
+       100 * coalesce(avg(exact(legal_mass)), sum(first_try_legal)::DOUBLE / nullif(sum(turns), 0)::DOUBLE) AS legality
+FROM played
+WHERE opening_number % 2 = 0 AND score IS NOT NULL
+GROUP BY ALL
 
 -- statement: best
 -- The winner of each contest of at least two edits, numbered.
-SELECT protocol, source, goal, intervention_id, tried,
+SELECT protocol, source, goal, tried, qualified, legality_floor,
+       CASE WHEN qualifies THEN intervention_id END AS intervention_id, CASE WHEN qualifies THEN legality END AS legality,
        row_number() OVER (ORDER BY protocol, source, goal) AS cell
 FROM (
-    SELECT *, count(*) OVER (PARTITION BY protocol, source, goal) AS tried,
+    SELECT *, count(*) OVER contest AS tried, count(*) FILTER (qualifies) OVER contest AS qualified,
            row_number() OVER (PARTITION BY protocol, source, goal
-                              ORDER BY CASE goal WHEN 'positive' THEN -score ELSE score END,
+                              ORDER BY NOT qualifies, CASE goal WHEN 'positive' THEN -score ELSE score END,
                                        intervention, intervention_id) AS place
     FROM (
-        SELECT protocol, source, goal, intervention, intervention_id, avg(score) AS score
-        FROM played
-        WHERE intervention_id IS NOT NULL AND opening_number % 2 = 0 AND score IS NOT NULL
-        GROUP BY ALL
+        SELECT e.*, least(98, coalesce(p.legality - 2, 98)) AS legality_floor,
+               e.score > 0 AND e.score < 1 AND coalesce(e.legality >= legality_floor, true) AS qualifies
+        FROM tried AS e LEFT JOIN tried AS p ON p.protocol = e.protocol AND p.intervention_id IS NULL
+        WHERE e.intervention_id IS NOT NULL
     )
+    WINDOW contest AS (PARTITION BY protocol, source, goal)
 )
 WHERE place = 1 AND tried > 1
 
@@ -72,20 +86,28 @@ FROM best AS b
 JOIN played AS p ON p.protocol = b.protocol AND p.intervention_id = b.intervention_id
 
 -- statement: table
-WITH arm AS (
-    SELECT protocol, intervention_id, any_value(checkpoint) AS checkpoint, any_value(color) AS color,
-           any_value(opponent) AS opponent, any_value(engine_version) AS engine_version, any_value(opening) AS opening,
-           any_value(policy) AS policy, any_value(move_limit) AS move_limit, any_value(intervention) AS intervention,
+WITH contest AS (
+    SELECT protocol, any_value(checkpoint) AS checkpoint, any_value(color) AS color, any_value(opponent) AS opponent,
+           any_value(engine_version) AS engine_version, any_value(opening) AS opening, any_value(policy) AS policy,
+           any_value(move_limit) AS move_limit, any_value(checkpoint_id) AS checkpoint_id
+    FROM cells
+    GROUP BY ALL
+),
+arm AS (
+    SELECT protocol, intervention_id, any_value(intervention) AS intervention,
            TRY_CAST(any_value(layers) AS BIGINT[]) AS layers, any_value(scale) AS scale,
-           string_agg(DISTINCT run, ', ' ORDER BY run) AS runs, any_value(checkpoint_id) AS checkpoint_id
+           string_agg(DISTINCT run, ', ' ORDER BY run) AS runs
     FROM cells
     GROUP BY ALL
 )
-SELECT b.cell, a.checkpoint, b.source, b.goal, a.color, a.opponent, a.engine_version, a.opening, a.policy, a.move_limit,
-       a.intervention, a.layers, a.scale, b.tried, 'even openings' AS selected_on, 'odd openings' AS reported_on,
+SELECT b.cell, c.checkpoint, b.source, b.goal, c.color, c.opponent, c.engine_version, c.opening, c.policy, c.move_limit,
+       coalesce(a.intervention, 'none') AS intervention, a.layers, a.scale, b.tried, b.qualified, b.legality_floor,
+       b.legality, 'even openings' AS selected_on, 'odd openings' AS reported_on,
        (SELECT count(*) FROM base AS p WHERE p.cell = b.cell AND p.opening_number % 2 = 1) AS n, a.runs,
-       a.checkpoint_id, b.intervention_id
-FROM best AS b JOIN arm AS a ON a.protocol = b.protocol AND a.intervention_id = b.intervention_id
+       c.checkpoint_id, b.intervention_id
+FROM best AS b
+JOIN contest AS c ON c.protocol = b.protocol
+LEFT JOIN arm AS a ON a.protocol = b.protocol AND a.intervention_id = b.intervention_id
 ORDER BY b.cell
 
 -- statement: clusters

@@ -231,7 +231,7 @@ def play_match(task: Task[PlaySpec, PlayHow]) -> None:
     training = TrainingGames.of(inputs, spec.checkpoint)
     record_match(task, checkpoint, intervention)
     timed = any(limit is not None and limit.kind == "time" for limit in (opponent.limit, adjudicate))
-    cores = Cores(how, device, timed, opponent.needs_process)
+    cores = Cores(how, device, timed, opponent.needs_process, task.threads)
     with EnginePool(opponent, how.engine_processes or None, timed=timed, reserved_cores=cores.reserved) as pool:
         arena = Arena(
             model,
@@ -256,11 +256,11 @@ def play_match(task: Task[PlaySpec, PlayHow]) -> None:
 
 
 class Cores:
-    """Who computes where. Under a time limit the model's threads and the engines never share a core: an engine that
+    """Who computes where; `used` notes the model's threads. Under a time limit the model's threads and the engines never share a core: an engine that
     waits for one searches less in its time. Otherwise one core is left to engines."""
 
-    def __init__(self, how: PlayHow, device: str, timed: bool, engines: bool) -> None:
-        self.how, self.timed, self.engines, self.reserved = how, timed, engines, 0
+    def __init__(self, how: PlayHow, device: str, timed: bool, engines: bool, used: set[int]) -> None:
+        self.how, self.timed, self.engines, self.used, self.reserved = how, timed, engines, used, 0
         if timed and device == "cpu" and free_cores() > 1:
             self.reserved = min(how.threads or 1, free_cores() - 1)
         self.share(False)
@@ -270,7 +270,9 @@ class Cores:
         from chessreg.models.devices import cores, prepare
 
         usual = max(1, cores() - self.engines)
-        prepare("cpu", self.how.threads or (1 if engines_slow or self.timed else usual))
+        threads = self.how.threads or (1 if engines_slow or self.timed else usual)
+        self.used.add(threads)
+        prepare("cpu", threads)
 
 
 def hand_back(task: Task[PlaySpec, PlayHow], game: PlayedGame, training: TrainingGames | None) -> None:

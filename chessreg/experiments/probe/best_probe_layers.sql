@@ -15,7 +15,8 @@
 --   models [models]: models that were probed: 1, or the number of twins
 --   n_games [games]: test games, each scored by every run
 --   n [predictions]: squares (or positions) scored
---   accuracy [%]: right on the test games, with its interval; games are resampled
+--   accuracy [%]: right on the test games, with its interval; games are resampled, and seeds, or twins where there are
+--       several
 --   majority [%]: always naming what is most frequent in the fitting games
 --   minus_majority [%]: accuracy minus majority, same games
 --   source [%]: of skill: going by source and time control alone
@@ -23,6 +24,13 @@
 --   untrained [%]: accuracy of the twins, at the layer chosen in the same way
 --   untrained_layer: that layer
 --   minus_untrained [%]: accuracy minus that of the twins, same games
+--   overlap: whole games among those of all splits that the model was trained on, and that the probe was fitted on
+--   overlap_model_games [hidden]: the same as numbers, the most of any run; none: not known
+--   overlap_model_openings [hidden]: games whose first 20 plies the model was trained on
+--   overlap_model_positions [hidden]: different positions that it was trained on
+--   overlap_probe_games [hidden]: games that the probe was fitted on
+--   overlap_probe_openings [hidden]: games whose first 20 plies it was fitted on
+--   overlap_probe_positions [hidden]: different positions that it was fitted on
 --   train_games [games]: games fitted on
 --   epochs: passes over them
 --   runs: the probe runs
@@ -82,6 +90,15 @@ FROM (
 )
 WHERE place = 1
 
+-- statement: drawn
+-- What a cell's games were met by, numbered: its twins where there are several, else its runs (seeds).
+SELECT DISTINCT h.cell, k.run_id, dense_rank() OVER (
+    PARTITION BY h.cell ORDER BY CASE WHEN m.models > 1 THEN k.probed_id ELSE k.run_id END) AS draw
+FROM chosen AS h
+JOIN pools AS k ON k.pool = h.pool AND k.weights = h.weights AND k.layer = h.layer
+JOIN (SELECT pool, weights, count(DISTINCT probed_id) AS models FROM pools GROUP BY ALL) AS m
+    ON m.pool = h.pool AND m.weights = h.weights
+
 -- statement: base
 SELECT h.cell, h.pool, h.weights, h.selected_on, s.run_id, s.unit, s.attempt_id, s.split, s.item, s.layer, s.n,
        s.correct,
@@ -110,14 +127,22 @@ pooled AS (
     FROM pools
     GROUP BY ALL
 ),
+overlapping AS (
+    SELECT p.pool, p.weights, string_agg(DISTINCT o.overlap, '; ' ORDER BY o.overlap) AS overlap,
+           max(o.model_games) AS overlap_model_games, max(o.model_openings) AS overlap_model_openings,
+           max(o.model_positions) AS overlap_model_positions, max(o.probe_games) AS overlap_probe_games,
+           max(o.probe_openings) AS overlap_probe_openings, max(o.probe_positions) AS overlap_probe_positions
+    FROM (SELECT DISTINCT pool, weights, run_id FROM pools) AS p LEFT JOIN shared_games AS o USING (run_id) GROUP BY ALL
+),
 progress AS (
     SELECT pool, weights, whole(sum(done)) AS done, whole(sum(planned)) AS planned
     FROM (SELECT DISTINCT pool, weights, run_id, done, planned FROM pools) GROUP BY ALL
 )
 SELECT h.cell, p.checkpoint, h.weights, p.label, p.positions, h.selected_on, h.layer, h.layers_tried, p.seeds, p.models,
-       s.n_games, s.n, u.layer AS untrained_layer, p.train_games, p.epochs, p.runs, g.done, g.planned, p.checkpoint_id,
-       p.run_id
+       s.n_games, s.n, u.layer AS untrained_layer, o.* EXCLUDE (pool, weights), p.train_games, p.epochs, p.runs, g.done, g.planned,
+       p.checkpoint_id, p.run_id
 FROM chosen AS h
+JOIN overlapping AS o ON o.pool = h.pool AND o.weights = h.weights
 JOIN scored AS s ON s.cell = h.cell
 JOIN pooled AS p ON p.pool = h.pool AND p.weights = h.weights
 JOIN progress AS g ON g.pool = h.pool AND g.weights = h.weights
@@ -126,20 +151,34 @@ LEFT JOIN chosen AS u
 ORDER BY h.cell
 
 -- statement: clusters
--- A cluster is one game, with the answers of all runs of the pool, and beside them those of the untrained twins.
-WITH played AS (
-    SELECT cell, pool, weights, selected_on, item, whole(sum(correct)) AS correct, whole(sum(n)) AS n,
+-- A cluster is one game, with the answers of each run (of a twin: of all its runs), and those of the untrained twins.
+WITH answered AS (
+    SELECT b.cell, d.draw, b.item, whole(sum(correct)) AS correct, whole(sum(n)) AS n
+    FROM base AS b JOIN drawn AS d ON d.cell = b.cell AND d.run_id = b.run_id
+    GROUP BY ALL
+),
+played AS (
+    SELECT cell, pool, weights, selected_on, item,
            whole(sum(majority)) AS majority, sum(n) FILTER (majority IS NOT NULL)::BIGINT AS majority_n,
            whole(sum(by_source)) AS by_source, sum(n) FILTER (by_source IS NOT NULL)::BIGINT AS source_n,
            whole(sum(by_length)) AS by_length, sum(n) FILTER (by_length IS NOT NULL)::BIGINT AS length_n
     FROM base
     GROUP BY ALL
+),
+listed AS (
+    SELECT p.cell, p.item, list(a.correct ORDER BY d.draw) AS correct, list(a.n ORDER BY d.draw) AS n
+    FROM played AS p
+    JOIN (SELECT DISTINCT cell, draw FROM drawn) AS d ON d.cell = p.cell
+    LEFT JOIN answered AS a ON a.cell = p.cell AND a.item = p.item AND a.draw = d.draw
+    GROUP BY ALL
 )
-SELECT p.cell, p.correct, p.n, p.majority, p.majority_n, p.by_source, p.source_n, p.by_length, p.length_n,
-       u.correct AS base_correct, u.n AS base_n, count(*) AS clusters
+SELECT p.cell, l.correct, l.n, p.majority, p.majority_n, p.by_source, p.source_n, p.by_length, p.length_n,
+       t.correct AS base_correct, t.n AS base_n, count(*) AS clusters
 FROM played AS p
+JOIN listed AS l ON l.cell = p.cell AND l.item = p.item
 LEFT JOIN played AS u ON u.pool = p.pool AND u.selected_on = p.selected_on AND u.item = p.item
     AND u.weights = 'untrained' AND p.weights = 'trained'
+LEFT JOIN listed AS t ON t.cell = u.cell AND t.item = u.item
 GROUP BY ALL
 ORDER BY ALL
 

@@ -22,6 +22,13 @@
 --   length [%]: of skill: going by the length of the game alone
 --   chosen: highest accuracy on the validation games among the layers of its run
 --   layers_tried [layers]: among how many
+--   overlap: whole games among those of all its splits that the model was trained on, and that the probe was fitted on
+--   overlap_model_games [hidden]: the same as numbers; none: not known
+--   overlap_model_openings [hidden]: games whose first 20 plies the model was trained on
+--   overlap_model_positions [hidden]: different positions that it was trained on
+--   overlap_probe_games [hidden]: games that the probe was fitted on
+--   overlap_probe_openings [hidden]: games whose first 20 plies it was fitted on
+--   overlap_probe_positions [hidden]: different positions that it was fitted on
 --   train_games [games]: games fitted on
 --   epochs: passes over them
 --   run: the probe run
@@ -97,9 +104,11 @@ WHERE s.item >= 0
 
 -- statement: table
 SELECT b.cell, k.checkpoint, k.twin_of, k.label, k.positions, k.hook_point, k.layer, k.split,
-       count(*) AS n_games, whole(sum(b.n)) AS n, k.chosen, k.layers_tried, k.train_games, k.epochs,
-       k.run, k.done, k.planned, k.model, k.fit, k.checkpoint_id, k.run_id
-FROM base AS b JOIN numbered AS k ON k.cell = b.cell
+       count(*) AS n_games, whole(sum(b.n)) AS n, k.chosen, k.layers_tried, o.overlap, o.model_games AS overlap_model_games, o.model_openings AS overlap_model_openings,
+       o.model_positions AS overlap_model_positions, o.probe_games AS overlap_probe_games,
+       o.probe_openings AS overlap_probe_openings, o.probe_positions AS overlap_probe_positions, k.train_games,
+       k.epochs, k.run, k.done, k.planned, k.model, k.fit, k.checkpoint_id, k.run_id
+FROM base AS b JOIN numbered AS k ON k.cell = b.cell LEFT JOIN shared_games AS o ON o.run_id = k.run_id
 GROUP BY ALL
 ORDER BY b.cell
 

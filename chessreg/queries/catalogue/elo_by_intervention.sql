@@ -31,8 +31,11 @@
 --   elo [Elo]: against that engine; at a score of 0 or 1 only a bound is known
 --   delta_score: score minus that of the model without intervention, on the same openings
 --   delta_elo [Elo]: the same in Elo
---   delta_control: score minus that of the control directions (random, shuffled) at the same layers and size of scale,
---       on the same openings
+--   delta_random: score minus that of random directions in the place of this one, at the same layers and scale, on the
+--       same openings; openings and directions are resampled
+--   random_draws [directions]: such directions that played
+--   delta_shuffled: score minus that of directions from games with shuffled labels, likewise
+--   shuffled_draws [directions]: such directions that played
 --   first_try_legal [%]: turns of the model whose first try was a legal move
 --   runs: the runs that played
 --   machines: where they ran
@@ -44,7 +47,8 @@
 --   delta_score = score_difference(points, scored, base_points, base_scored)
 --   score_played = score(played_points, played)
 --   delta_elo = elo_difference(points, scored, base_points, base_scored)
---   delta_control = score_difference(points, scored, control_points, control_scored)
+--   delta_random = score_difference(points, scored, random_points, random_scored)
+--   delta_shuffled = score_difference(points, scored, shuffled_points, shuffled_scored)
 -- plot: win rate by level
 --   aliases: karvonen figure 2, figure 2
 --   form: lines
@@ -73,6 +77,18 @@ SELECT *,
                                    "limit", opening, policy, move_limit) AS protocol
 FROM arms
 JOIN (SELECT run_id, run, machines FROM scoped) USING (run_id)
+
+-- statement: controls
+-- The control directions of each edit, numbered: they stand for its vector, at its layers, scale and positions.
+SELECT cell, control_cell, kind, row_number() OVER (PARTITION BY cell, kind ORDER BY control_id) AS draw
+FROM (
+    SELECT DISTINCT e.cell, c.cell AS control_cell, c.intervention_id AS control_id,
+           regexp_extract(c.source, '^(random|shuffled)') AS kind
+    FROM cells AS e
+    JOIN cells AS c ON c.protocol = e.protocol AND c.stands_for = e.vector AND c.layers = e.layers AND c.scale = e.scale
+        AND c.positions = e.positions
+    WHERE e.stands_for IS NULL
+)
 
 -- statement: base
 SELECT c.cell, c.protocol, c.opening_seed,
@@ -112,15 +128,19 @@ arm AS (
            string_agg(DISTINCT machines, ', ' ORDER BY machines) AS machines
     FROM cells
     GROUP BY ALL
+),
+drawn AS (
+    SELECT cell, count(*) FILTER (kind = 'random') AS random_draws, count(*) FILTER (kind = 'shuffled') AS shuffled_draws
+    FROM controls GROUP BY cell
 )
 SELECT cell, checkpoint, intervention, color, engine, engine_version, opponent, level, "limit", opening, policy,
        move_limit, $scoring AS scoring, n, planned, unique_games, w, d, l, unscored, adjudicated, forfeits, ends,
-       first_try_legal, runs, machines, checkpoint_id, intervention_id
-FROM arm JOIN played USING (cell) JOIN different USING (cell) JOIN ended USING (cell)
+       first_try_legal, random_draws, shuffled_draws, runs, machines, checkpoint_id, intervention_id
+FROM arm JOIN played USING (cell) JOIN different USING (cell) JOIN ended USING (cell) LEFT JOIN drawn USING (cell)
 ORDER BY cell
 
 -- statement: clusters
--- A cluster is one opening; beside its points stand those of the plain model and of the controls from the same opening.
+-- A cluster is one opening; beside its points stand those of the plain model and of each control from the same opening.
 -- Openings on which the same happened in every cell of a protocol are counted together. A game is written as 8 * cell +
 -- twice its score, or + 3 without a score, or + 4 plus its score when it was forfeited.
 WITH opened AS (
@@ -149,23 +169,20 @@ twin AS (
     WHERE e.intervention_id IS NOT NULL
 ),
 control AS (
-    SELECT number, cell, sum(points) AS points, whole(sum(scored)) AS scored
-    FROM (
-        SELECT DISTINCT e.cell, c.cell AS control_cell
-        FROM cells AS e
-        JOIN cells AS c ON c.protocol = e.protocol AND c.layers = e.layers AND abs(c.scale) = abs(e.scale)
-            AND c.positions = e.positions AND regexp_matches(c.source, '^(random|shuffled)')
-        WHERE e.intervention_id IS NOT NULL AND NOT regexp_matches(e.source, '^(random|shuffled)')
-    )
-    JOIN (SELECT number, cell AS control_cell, points, scored FROM scored) USING (control_cell)
+    SELECT o.number, o.cell, c.kind, list(s.points ORDER BY c.draw) AS points, list(s.scored ORDER BY c.draw) AS scored
+    FROM controls AS c
+    JOIN scored AS o ON o.cell = c.cell
+    LEFT JOIN scored AS s ON s.number = o.number AND s.cell = c.control_cell
     GROUP BY ALL
 )
 SELECT o.cell, o.points, o.scored, o.played_points, o.played, p.points AS base_points, p.scored AS base_scored,
-       c.points AS control_points, c.scored AS control_scored, whole(sum(o.openings)) AS clusters
+       r.points AS random_points, r.scored AS random_scored, h.points AS shuffled_points, h.scored AS shuffled_scored,
+       whole(sum(o.openings)) AS clusters
 FROM scored AS o
 LEFT JOIN twin AS t ON t.cell = o.cell
 LEFT JOIN scored AS p ON p.number = o.number AND p.cell = t.plain_cell
-LEFT JOIN control AS c ON c.number = o.number AND c.cell = o.cell
+LEFT JOIN control AS r ON r.number = o.number AND r.cell = o.cell AND r.kind = 'random'
+LEFT JOIN control AS h ON h.number = o.number AND h.cell = o.cell AND h.kind = 'shuffled'
 GROUP BY ALL
 ORDER BY ALL
 

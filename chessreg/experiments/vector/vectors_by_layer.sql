@@ -1,0 +1,60 @@
+-- title: vectors by layer
+-- aliases: vectors, directions
+-- paper: Karvonen 2024, section 4.1
+-- kinds: vector, imported-vector
+-- made by: chessreg run vector
+-- columns:
+--   checkpoint: the model
+--   source: where the directions come from; random and shuffled are controls
+--   stands_for: the run whose vectors a control takes the place of
+--   positions: at which characters the residual stream was read
+--   layer: 0-based
+--   hook_point [hidden]: where in the model
+--   norm: length of the vector
+--   norm_high: length of the mean residual of the strong games
+--   norm_low: of the weak ones
+--   games_high [games]: strong games
+--   games_low [games]: weak games
+--   seed: of the run; draws of a control differ in it
+--   overlap: whole games among these that the model was trained on
+--   overlap_model_games [hidden]: the same as a number; none: not known
+--   overlap_model_openings [hidden]: games whose first 20 plies the model was trained on
+--   overlap_model_positions [hidden]: different positions that it was trained on
+--   run: the vector run
+--   done [layers]: units that are there
+--   planned [layers]: units of the run
+--   checkpoint_id [hidden]: its id
+--   run_id [hidden]: its id
+
+-- statement: base
+SELECT dense_rank() OVER (ORDER BY c.place, v.source, r.created_at, v.run_id, v.layer, v.unit) AS cell, v.run_id, v.unit,
+       v.layer, v.hook_point, v.source, v.positions, v.norm, v.checkpoint_id, c.checkpoint, r.run, r.done, r.planned,
+       u.attempt_id
+FROM vector AS v
+JOIN scoped AS r ON r.run_id = v.run_id
+LEFT JOIN checkpoints AS c ON c.checkpoint_id = v.checkpoint_id
+LEFT JOIN unit_range AS u ON u.run_id = v.run_id AND v.unit >= u.start AND v.unit < u.stop
+
+-- statement: table
+WITH measured AS (
+    SELECT run_id, unit, max(value) FILTER (name = 'norm_high') AS norm_high,
+           max(value) FILTER (name = 'norm_low') AS norm_low,
+           whole(max(value) FILTER (name = 'games_high')) AS games_high,
+           whole(max(value) FILTER (name = 'games_low')) AS games_low
+    FROM metric_point WHERE run_id IN (SELECT run_id FROM base) GROUP BY ALL
+)
+SELECT b.cell, b.checkpoint, b.source, f.run AS stands_for, b.positions, b.layer, b.hook_point, b.norm, m.norm_high,
+       m.norm_low, m.games_high, m.games_low, q.seed, coalesce(o.overlap, 'model unknown') AS overlap,
+       o.model_games AS overlap_model_games, o.model_openings AS overlap_model_openings,
+       o.model_positions AS overlap_model_positions, b.run, b.done, b.planned, b.checkpoint_id, b.run_id
+FROM base AS b
+LEFT JOIN measured AS m ON m.run_id = b.run_id AND m.unit = b.unit
+LEFT JOIN vector_run AS q ON q.run_id = b.run_id
+LEFT JOIN runs AS f ON 'run:' || f.spec_hash = q."of"
+LEFT JOIN shared_games AS o ON o.run_id = coalesce(f.run_id, b.run_id)
+ORDER BY b.cell
+
+-- statement: rows
+SELECT run || ':' || unit AS board, run, unit, layer, source, norm, run_id
+FROM base
+ORDER BY run_place(run_id), unit
