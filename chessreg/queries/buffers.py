@@ -55,7 +55,7 @@ def numbers(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def lists(column: pa.ChunkedArray) -> np.ndarray:
-    """A column of lists of numbers as float64 [n, length of the longest]; NULL, and what is beyond a list's end, is NaN."""
+    """A column of lists of numbers as float64 [n, length of the longest]; NULL, and what is beyond a list, is NaN."""
     import pyarrow as pa
 
     parts = []

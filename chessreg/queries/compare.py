@@ -289,7 +289,7 @@ def beyond_controls(database: Database, comparison: Comparison) -> list[Metric]:
     """What an edit does beyond directions in its place, as the catalogue's tables of these runs say it."""
     subjects, found = comparison.subjects, []
     for kind, (title, measure, unit) in CONTROLLED.items():
-        runs = [s.run_id.hex for s, of in zip(subjects, comparison.kinds, strict=True) if of == kind and not s.attempt_id]
+        runs = [s.run_id.hex for s, of in zip(subjects, comparison.kinds, strict=True) if of == kind]
         rows = run_query(database, title, run=runs, partial=True).rows if runs else []
         for control in ("random", "shuffled"):
             values = [beyond(rows, subject, f"delta_{control}", unit) for subject in subjects]
@@ -302,7 +302,7 @@ def beyond(rows: list[dict[str, Any]], subject: Subject, column: str, unit: floa
     """A difference of a subject's only edit from its controls, in shares of 1."""
     of_run = [row for row in rows if row.get("runs", row.get("run")) == subject.label]
     known = [row for row in of_run if row[column] is not None]
-    if len(known) != 1:
+    if len(known) != 1 or subject.attempt_id:
         return stats.UNKNOWN
     return Estimate(*(None if (v := known[0][column + end]) is None else v / unit for end in ("", "_low", "_high")))
 

@@ -298,7 +298,9 @@ def elo_difference(clusters: Clusters, points: str, games: str, base_points: str
         return UNKNOWN
     if 0 < ours.value < 1 and 0 < base.value < 1:
         both = [_ratios(pairs, points, games), _ratios(pairs, base_points, base_games, "base")]
-        trials = [np.maximum(pairs.resampled(name, side=side)[0], 1) for name, side in ((games, ""), (base_games, "base"))]
+        trials = [
+            np.maximum(pairs.resampled(name, side=side)[0], 1) for name, side in ((games, ""), (base_games, "base"))
+        ]
         # A resample that happens to hold no win at all counts as half a point, so that its Elo is finite.
         clipped = [np.clip(r, 0.5 / n, 1 - 0.5 / n) for r, n in zip(both, trials, strict=True)]
         elos = [-400 * np.log10(1 / r - 1) for r in clipped]

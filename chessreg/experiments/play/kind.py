@@ -256,8 +256,8 @@ def play_match(task: Task[PlaySpec, PlayHow]) -> None:
 
 
 class Cores:
-    """Who computes where; `used` notes the model's threads. Under a time limit the model's threads and the engines never share a core: an engine that
-    waits for one searches less in its time. Otherwise one core is left to engines."""
+    """Who computes where. Under a time limit the model's threads and the engines never share a core: an engine that
+    waits for one searches less in its time. Otherwise one core is left to engines. `used` notes the model's threads."""
 
     def __init__(self, how: PlayHow, device: str, timed: bool, engines: bool, used: set[int]) -> None:
         self.how, self.timed, self.engines, self.used, self.reserved = how, timed, engines, used, 0
