@@ -55,7 +55,7 @@ def run_query(
     if asked.result_where:
         table = engine.over(table, f"SELECT * FROM result WHERE {asked.result_where} ORDER BY cell", timeout)
     meta = metadata(engine, answer, table.num_rows, entry.digest, asked.meta)
-    notes = remarks(entry, table.num_rows, answer["left out"], scope)
+    notes = [*warnings(table), *remarks(entry, table.num_rows, answer["left out"], scope)]
     cells = table["cell"].to_pylist()
     return QueryResult(table.drop_columns(["cell"]), meta, notes, entry, cells, entry.columns)
 
@@ -231,6 +231,15 @@ def left_out(entry: Entry, scope: Scope, stale: list[UUID]) -> str:
     return f"""SELECT count(*) FILTER ({unfinished}) AS unfinished, count(*) FILTER (archived) AS archived,
         count(*) FILTER (invalid) AS invalid, count(*) FILTER ({stale_ones}) AS stale, count(*) AS runs
         FROM runs WHERE kind IN ({kinds})"""
+
+
+def warnings(table: pa.Table) -> list[str]:
+    """What the column `warning` of a table says of its rows, each text once with the rows that it is said of."""
+    rows: dict[str, list[str]] = {}
+    for number, text in enumerate(table["warning"].to_pylist() if "warning" in table.column_names else [], 1):
+        if text is not None:
+            rows.setdefault(text, []).append(str(number))
+    return [f"row{'s' * (len(which) > 1)} {', '.join(which)}: {text}" for text, which in rows.items()]
 
 
 def remarks(entry: Entry, rows: int, counts: pa.Table, scope: Scope) -> list[str]:

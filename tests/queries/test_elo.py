@@ -159,6 +159,18 @@ def test_a_control_stands_for_one_vector_at_one_scale_and_sign(database, make, c
     assert edited(database) == before
 
 
+def test_an_edit_without_room_to_show_is_warned_of(database, make):
+    checkpoint = make.checkpoint("m")
+    for level, wins in enumerate((19, 10)):  # .95 and .5 of the points
+        games = [WON] * wins + [LOST] * (20 - wins)
+        make.play(checkpoint, games, level=level)
+        make.play(checkpoint, games, level=level, intervention=make.intervention(checkpoint))
+    found = run_query(database, "elo by intervention")
+    assert [row["warning"] is not None for row in found.rows] == [False, True, False, False]
+    assert found.notes[0] == f"row 2: {found.rows[1]['warning']}"
+    assert "outside 20 to 80 %" in found.notes[0]
+
+
 def test_compare_shows_an_edit_beyond_the_controls_that_it_is_given(database, controlled):
     from chessreg.queries.compare import compare
 

@@ -28,6 +28,8 @@ kind in `markov.py` they are `markov.sql` and `markov_*.sql`. A file has a heade
     -- statement: clusters     per cell: distinct (counts of a cluster), and how many clusters have them
     -- statement: rows         what lies behind a cell; `board` is what `chessreg board` takes
 
+A column `warning` is also told in a note beside the table, with the rows that it is of.
+
 The first of `cells` and `base` that is there must have checkpoint_id: --checkpoint narrows it.
 
 `columns` is the shown order; a column that a statistic adds brings its `_low` and `_high`. `[hidden]` columns are in

@@ -39,6 +39,7 @@
 --   first_try_legal [%]: turns of the model whose first try was a legal move
 --   runs: the runs that played
 --   machines: where they ran
+--   warning [hidden]: of an edit: that the model without it scores outside 20 to 80 % here
 --   checkpoint_id [hidden]: its id
 --   intervention_id [hidden]: its id
 -- statistics:
@@ -121,8 +122,13 @@ ended AS (
           FROM base GROUP BY cell, termination)
     GROUP BY cell
 ),
+unedited AS (
+    SELECT b.protocol, avg(b.score) AS score
+    FROM base AS b JOIN cells AS c ON c.run_id = b.run_id AND c.match = b.match
+    WHERE c.intervention_id IS NULL GROUP BY b.protocol
+),
 arm AS (
-    SELECT cell, checkpoint, checkpoint_id, intervention, intervention_id, color, engine, engine_version, level,
+    SELECT cell, protocol, checkpoint, checkpoint_id, intervention, intervention_id, color, engine, engine_version, level,
            opponent, "limit", opening, policy, move_limit, whole(sum(planned)) AS planned,
            string_agg(DISTINCT run, ', ' ORDER BY run) AS runs,
            string_agg(DISTINCT machines, ', ' ORDER BY machines) AS machines
@@ -135,8 +141,12 @@ drawn AS (
 )
 SELECT cell, checkpoint, intervention, color, engine, engine_version, opponent, level, "limit", opening, policy,
        move_limit, $scoring AS scoring, n, planned, unique_games, w, d, l, unscored, adjudicated, forfeits, ends,
-       first_try_legal, random_draws, shuffled_draws, runs, machines, checkpoint_id, intervention_id
+       first_try_legal, random_draws, shuffled_draws, runs, machines,
+       CASE WHEN intervention_id IS NOT NULL AND (u.score < 0.2 OR u.score > 0.8)
+            THEN 'the unedited model scores outside 20 to 80 %: an edit has little room to show' END AS warning,
+       checkpoint_id, intervention_id
 FROM arm JOIN played USING (cell) JOIN different USING (cell) JOIN ended USING (cell) LEFT JOIN drawn USING (cell)
+LEFT JOIN unedited AS u ON u.protocol = arm.protocol
 ORDER BY cell
 
 -- statement: clusters
