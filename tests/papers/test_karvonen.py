@@ -1,11 +1,15 @@
 """Karvonen's paper as a list of specs: complete, in order, and with settings that its kinds know."""
 
+from collections import defaultdict
+from types import SimpleNamespace
+
 import pytest
 
 from chessreg.errors import NotFoundError
 from chessreg.papers import find, papers
 from chessreg.papers.karvonen.edits import layer_sets
 from chessreg.papers.karvonen.matches import skill_layers, suitable
+from chessreg.papers.karvonen.sizes import SIZES as SIZES_OF
 from chessreg.papers.plan import SIZES, Request, ordered, replaced
 from chessreg.papers.work import PREPARATIONS
 from chessreg.queries.catalogue import find as find_query
@@ -38,8 +42,62 @@ def test_the_reference_size_has_what_the_headlines_need():
     assert sum(step.kind == "twin" for step in steps.values()) >= 3
     assert steps["edits-all"].units >= 2000 / 0.7  # illegal greedy texts and king moves leave states out
     assert {steps[f"arm-{p}-{o}-none"].units for p in ("retry", "legal") for o in ("standard", "random")} == {400}
-    for control in ("shuffled-1", "random-1"):
-        assert steps[f"arm-legal-random-negative-{control}"].units == 400
+
+
+@pytest.mark.parametrize("arm", ["positive", "negative", "positive-of-probe", "negative-of-probe"])
+@pytest.mark.parametrize(("size", "policy"), [("reference", "legal"), ("reference", "retry"), ("paper", "retry")])
+def test_an_edit_of_skill_of_either_sign_plays_beside_five_draws_of_each_control(arm, size, policy):
+    steps = {s.name: s for s in find("karvonen").steps(Request("model", "train", "test", 8, 192, size))}
+    drawn = ["random"] if arm.endswith("probe") else ["random", "shuffled"]
+    for source in drawn:
+        plays = [s for name, s in steps.items() if name.startswith(f"arm-{policy}-random-{arm}-{source}-")]
+        assert len(plays) == 5
+        assert sum(step.units for step in plays) >= 400
+        vectors = {next(n for n in step.needs if n.startswith(source)) for step in plays}
+        real = {"skill-of-probe" if arm.endswith("probe") else "skill"}
+        assert {tuple(steps[name].needs) for name in vectors} == {tuple(real)}
+        assert {steps[name].settings["seed"] for name in vectors} == {1, 2, 3, 4, 5}
+
+
+def test_weak_models_find_a_rung_at_the_papers_move_limit():
+    for size in ("reference", "paper"):
+        assert {"random", "capture", "stockfish:-1+random=0.4", "stockfish:-1"} <= set(SIZES_OF[size].rungs)
+        steps = find("karvonen").steps(Request("model", "train", "test", 8, 192, size))
+        ladder = [s for s in steps if s.name.startswith("ladder-")]
+        assert {s.settings.get("move_limit") for s in ladder} == {90}
+        assert {s.settings["opponent"] for s in ladder} == set(SIZES_OF[size].rungs)
+
+
+class Played:
+    """What a paper has made: a score and a share of legal moves for each step's match, and vectors of length 2."""
+
+    def __init__(self, results):
+        self.results, self.recipes, self.session = results, defaultdict(lambda: "run:x"), None
+
+    def query(self, title, step):
+        score, legal = self.results.get(step, (0.5, 90.0))
+        return SimpleNamespace(rows=[{"score": score, "first_try_legal": legal}])
+
+
+def chosen(results, which="negative"):
+    [step] = [s for s in find("karvonen").steps(Request("m", "d", "e", 8, 64, "reference"))
+              if s.name == f"arm-retry-random-{which}"]  # fmt: skip
+    found = step.settings(Played(results))["intervention"]
+    return found["layers"], found["scale"]
+
+
+def test_the_sweep_chooses_no_edit_at_the_floor_nor_one_that_writes_illegal_moves():
+    """Layers 5-6 and 3-6 at 0.8, 2 and 4. The unedited model writes 90 % legal moves: 88 is what an edit must."""
+    lost = {"sweep-retry-negative-1-4": (0.0, 89.0)}
+    broken = {"sweep-retry-negative-1-2": (0.1, 87.0)}
+    whole = {"sweep-retry-negative-0-4": (0.2, 88.0)}
+    assert chosen(lost | broken | whole) == ((5, 6), -4.0)
+    assert chosen(lost | broken | {"sweep-retry-negative-0-4": (0.6, 88.0)}) == ((5, 6), -0.8)  # ties: the least edit
+    every = {f"sweep-retry-negative-{n}-{s}": (0.0, 90.0) for n in (0, 1) for s in ("0.8", "2", "4")}
+    assert chosen(every) == ((2, 3, 4, 5, 6), pytest.approx(-1.6))  # the paper's own: layers 3-7, -0.2 of sums over 8
+    assert chosen({"sweep-retry-none": (0.5, 99.8), "sweep-retry-positive-1-4": (0.9, 98.1)}, "positive") == (
+        (3, 4, 5, 6), 4.0,
+    )  # fmt: skip
 
 
 def test_one_dataset_is_cut_in_three_and_two_are_kept_apart():

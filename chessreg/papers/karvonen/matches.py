@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from chessreg.experiments.vector.contrast import scale_of
+from chessreg.papers.karvonen.readout import PROBE, PROBE_PAPER, SKILL, SKILL_PAPER, controls
 from chessreg.papers.karvonen.settings import ONE_SIDED, published
 from chessreg.papers.karvonen.sizes import SIZES, Size
 from chessreg.papers.plan import Request, Step, Values
 from chessreg.papers.work import Made
+from chessreg.queries import run_sql
 
 POLICIES = {"retry": "retry:5", "legal": "legal"}
 LADDER, SWEEP = "choice of the opponent", "Table 6"
 CHOICES = (LADDER, SWEEP)
 SIGNS = {"positive": 1, "negative": -1}
+LEGAL = 98.0  # %: the paper's condition for an edit of skill; or, where the unedited model's own share is lower,
+LEGAL_LOSS = 2.0  # so many points below that: the paper's models have 99.6 and 99.8
 OPENINGS = {"standard": "standard", "random": "random:20"}
 
 
@@ -84,7 +89,7 @@ def published_arms(request: Request, size: Size, opening: str) -> Iterator[Step]
     The paper's vectors are sums over eight positions, and so are those of `skill-paper`: its scales hold as printed. On
     which boards Table 7 and the one-sided directions of Appendix C were played is not stated.
     """
-    tables = [("table-3", "Table 3", 6, "skill-paper"), ("table-7", "Table 7", 7, "skill-of-probe-paper")]
+    tables = [("table-3", "Table 3", 6, SKILL_PAPER), ("table-7", "Table 7", 7, PROBE_PAPER)]
     if size.whole:
         tables += [(f"appendix-c-{side}", "Appendix C", 7, f"skill-of-probe-{side}") for side in ONE_SIDED]
     protocol = {"opponent": size.level_0, "opening": OPENINGS[opening]}
@@ -98,6 +103,11 @@ def published_arms(request: Request, size: Size, opening: str) -> Iterator[Step]
                 request, f"{name}-{opening}-{edit.goal}-{edit.counted}", serves, size.match_games,
                 intervention=intervention, **protocol,
             )  # fmt: skip
+            for source, draw, direction in controls(vector, size) if size.whole else ():
+                yield game_step(
+                    request, f"{source}-{draw}-{name}-{opening}-{edit.goal}-{edit.counted}", f"controls of {serves}",
+                    size.control_games, intervention={**intervention, "vector": f"@{direction}"}, **protocol,
+                )  # fmt: skip
 
 
 def ladder_and_arms(request: Request, size: Size, policy: str, opening: str) -> Iterator[Step]:
@@ -111,6 +121,7 @@ def ladder_and_arms(request: Request, size: Size, policy: str, opening: str) -> 
     def rung(made: Made) -> str:
         return size.rungs[suitable([score(made, name) for name in rungs])]
 
+    unedited = f"sweep-{policy}-none"
     sweep = {
         (which, layers, scale): f"sweep-{policy}-{which}-{layers}-{scale:g}"
         for which in ("positive", "negative")
@@ -119,53 +130,59 @@ def ladder_and_arms(request: Request, size: Size, policy: str, opening: str) -> 
     }
     if opening == "random":
         yield game_step(
-            request, f"sweep-{policy}-none", SWEEP, size.sweep_matches, rungs,
+            request, unedited, SWEEP, size.sweep_matches, rungs,
             lambda made: {"opponent": rung(made)}, opening_seed=1, **protocol,
         )  # fmt: skip
         for (which, layers, scale), name in sweep.items():
             yield game_step(
-                request, name, SWEEP, size.sweep_matches, ("skill", *rungs),
+                request, name, SWEEP, size.sweep_matches, (SKILL, *rungs),
                 lambda made, a=layers, s=scale, w=which: {
                     "opponent": rung(made),
-                    "intervention": edit_of(made, "skill", skill_layers(request.layers)[a], SIGNS[w] * s),
+                    "intervention": edit_of(made, SKILL, skill_layers(request.layers)[a], SIGNS[w] * s),
                 },
                 opening_seed=1, **protocol,
             )  # fmt: skip
 
     def best(made: Made, which: str) -> tuple[tuple[int, ...], float]:
-        sign = SIGNS[which]
-        tried = {(a, s): sign * score(made, name) for (w, a, s), name in sweep.items() if w == which}
-        layers, scale = max(tried, key=lambda key: (tried[key], -key[1]))
+        """Layers and scale of the sweep's best edit of those that left the model whole; if none did, the paper's."""
+        sign, floor = SIGNS[which], min(LEGAL, legality(made, unedited, policy) - LEGAL_LOSS)
+        tried = {(a, s): name for (w, a, s), name in sweep.items() if w == which}
+        points = {key: score(made, name) for key, name in tried.items() if legality(made, name, policy) >= floor}
+        points = {key: found for key, found in points.items() if 0 < found < 1}
+        if not points:
+            edit = next(published(6, (which,), request.layers, every=False))
+            return edit.layers, scale_of(edit.scale, positions_summed=1)
+        layers, scale = max(points, key=lambda key: (sign * points[key], -key[1]))
         return skill_layers(request.layers)[layers], sign * scale
 
-    needed = ("skill", *rungs, *sweep.values())
+    needed = (SKILL, unedited, *rungs, *sweep.values())
     yield game_step(
         request, f"arm-{end}-none", "Tables 3 and 7", size.match_games, rungs,
         lambda made: {"opponent": rung(made)}, **protocol,
     )  # fmt: skip
-    for which in ("positive", "negative"):
-        arms = [(which, "skill")]
-        arms += [
-            (f"{which}-{c}-{d}", f"{c}-{d}") for c in ("shuffled", "random") for d in range(1, size.match_controls + 1)
-        ]
+    for which in SIGNS:
+        arms = [(which, SKILL, "Table 3")]
         if opening == "random":
-            arms.append((f"{which}-of-probe", "skill-of-probe"))
-        for arm, vector in arms:
-            yield game_step(
-                request, f"arm-{end}-{arm}", "Table 7" if vector == "skill-of-probe" else "Table 3", size.match_games,
-                (*needed, vector),
-                lambda made, w=which, v=vector: {
-                    "opponent": rung(made), "intervention": matched(made, v, *best(made, w))
-                },
-                **protocol,
-            )  # fmt: skip
+            arms.append((f"{which}-of-probe", PROBE, "Table 7"))
+        for arm, vector, serves in arms:
+            played = [(arm, vector, serves, size.match_games)]
+            for source, draw, direction in controls(vector, size):
+                played.append((f"{arm}-{source}-{draw}", direction, f"controls of {serves}", size.control_games))
+            for name, direction, why, games in played:
+                yield game_step(
+                    request, f"arm-{end}-{name}", why, games, (*needed, direction),
+                    lambda made, w=which, v=vector, d=direction: {
+                        "opponent": rung(made), "intervention": edit_of(made, d, *matched(made, v, *best(made, w)))
+                    },
+                    **protocol,
+                )  # fmt: skip
 
 
 def policy_settings(policy: str, size: Size) -> dict[str, Any]:
     """The paper's retry rule as its preset has it; `legal` draws from legal moves, and writes no text to be cut."""
     if policy == "retry":
         return {"policy": POLICIES[policy]}
-    return {"policy": "legal", "move_tokens": 0, "move_limit": size.legal_move_limit or size.move_limit}
+    return {"policy": "legal", "move_tokens": 0}
 
 
 def skill_layers(layers: int) -> list[tuple[int, ...]]:
@@ -181,11 +198,9 @@ def edit_of(made: Made, vector: str, layers: tuple[int, ...], scale: float) -> d
     return {"vector": made.recipes[vector], "layers": layers, "scale": scale}
 
 
-def matched(made: Made, vector: str, layers: tuple[int, ...], scale: float) -> dict[str, Any]:
-    """The edit with another direction of the same length: a probe's has length 1, a control that of the vector."""
-    if vector != "skill-of-probe":
-        return edit_of(made, vector, layers, scale)
-    return edit_of(made, vector, layers, round(scale * mean_norm(made, layers), 3))
+def matched(made: Made, vector: str, layers: tuple[int, ...], scale: float) -> tuple[tuple[int, ...], float]:
+    """Layers, and the scale at which a vector is as long as the contrastive one: a probe's has length 1."""
+    return layers, scale if vector == SKILL else round(scale * mean_norm(made, layers), 3)
 
 
 def mean_norm(made: Made, layers: tuple[int, ...]) -> float:
@@ -193,7 +208,7 @@ def mean_norm(made: Made, layers: tuple[int, ...]) -> float:
     from chessreg.registry import tables
 
     inputs = made.session.inputs
-    rows = inputs.rows(tables.Vector, inputs.run(made.recipes["skill"], "vector"))
+    rows = inputs.rows(tables.Vector, inputs.run(made.recipes[SKILL], "vector"))
     norms = [row.norm for row in rows if row.layer in layers]
     return float(sum(norms) / len(norms))
 
@@ -202,6 +217,16 @@ def score(made: Made, step: str) -> float:
     """Points per game of a match."""
     [row] = made.query("elo by intervention", step).rows
     return float(row["score"] or 0.0)
+
+
+def legality(made: Made, step: str, policy: str) -> float:
+    """How often the model's moves are legal, %: first tries, or their mean exact mass where no text is written."""
+    if policy != "legal":
+        [row] = made.query("elo by intervention", step).rows
+        return float(row["first_try_legal"] or 0.0)
+    asked = f"SELECT 100 * avg(legal_mass) AS mass FROM play_game WHERE run_id = UUID '{made.run_id(step)}'"
+    [row] = run_sql(made.session.database, asked).rows
+    return float(row["mass"] or 0.0)
 
 
 def suitable(scores: Sequence[float]) -> int:

@@ -117,6 +117,16 @@ def probes(request: Request, size: Size) -> Iterator[Step]:
     )
 
 
+SKILL, PROBE, SKILL_PAPER, PROBE_PAPER = "skill", "skill-of-probe", "skill-paper", "skill-of-probe-paper"
+# What stands in the place of each; a probe's direction has no games whose labels could be shuffled
+CONTROLS = {
+    SKILL: ("shuffled", "random"),
+    PROBE: ("random",),
+    SKILL_PAPER: ("shuffled", "random"),
+    PROBE_PAPER: ("random",),
+}
+
+
 def vectors(request: Request, size: Size) -> Iterator[Step]:
     """Contrastive and probe-derived directions of skill, with shuffled and random ones of the same norm."""
 
@@ -131,15 +141,16 @@ def vectors(request: Request, size: Size) -> Iterator[Step]:
     for side in ("both", *(ONE_SIDED if size.whole else ())):
         name, serves = ("paper", "Table 7") if side == "both" else (side, "Appendix C")
         yield step(f"skill-of-probe-{name}", serves, source="probe", probe="@model-skill-paper", side=side)
-    for source in ("shuffled", "random"):
-        for draw in range(1, size.vector_draws + 1):
-            yield Step(
-                f"{source}-{draw}",
-                "vector",
-                {"source": source, "of": "@skill", "seed": draw},
-                "controls of Table 3",
-                units=request.layers,
-            )
+    for vector in CONTROLS if size.whole else (SKILL, PROBE):
+        for source, draw, direction in controls(vector, size):
+            yield step(direction, "controls of Tables 3 and 7", source=source, of=f"@{vector}", seed=draw)
+
+
+def controls(vector: str, size: Size) -> list[tuple[str, int, str]]:
+    """Source and draw of each control of a vector, and the step that makes it."""
+    end = "" if vector == SKILL else f"-of-{vector}"
+    draws = range(1, size.control_draws + 1)
+    return [(source, draw, f"{source}-{draw}{end}") for source in CONTROLS.get(vector, ()) for draw in draws]
 
 
 def skill_of_played(request: Request, size: Size) -> Iterator[Step]:

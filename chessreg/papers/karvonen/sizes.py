@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from chessreg.games.engines import LADDER
 from chessreg.papers.plan import SizeName
 
 
@@ -24,14 +25,14 @@ class Size:
     sweep_games: int
     edit_scales: tuple[float, ...]
     skill_scales: tuple[float, ...]
-    vector_draws: int  # shuffled and random directions
+    control_draws: int  # shuffled and random directions in the place of each vector of skill
     legality_games: int
     legality_every: int  # of White's turns
     rungs: tuple[str, ...]
     ladder_games: int
     sweep_matches: int  # games of one setting of the skill sweep
     match_games: int
-    match_controls: int  # draws of either control that play
+    control_games: int  # of each draw
     levels: tuple[str, ...]  # opponents of Figure 2
     level_games: int
     engine_limits: tuple[str, ...]  # Appendix E: level 0 under the first of these against itself under each
@@ -43,21 +44,20 @@ class Size:
     skill_test_games: int = 0
     move_limit: int = 90  # of games, and what evaluates those that reach it
     adjudication: str = "nodes=100000"
-    legal_move_limit: int | None = (
-        None  # of games under the policy `legal`, which do not end by forfeits; None: the same
-    )
 
 
 def ladder(nodes: int, levels: Sequence[int]) -> tuple[str, ...]:
     return tuple(f"stockfish:{level}@nodes={nodes}" for level in levels)
 
 
+BELOW_0 = tuple(engine.text for engine in LADDER if engine.level in (None, -1))  # for models that lose to level 0
+
 SIZES: dict[SizeName, Size] = {
     "small": Size(
         fit_games=60, test_games=30, min_plies=40, first_ply=20, seeds=1, twins=1, epochs=2, edit_games=4,
-        edit_states=2, sweep_games=2, edit_scales=(50.0,), skill_scales=(2.0,), vector_draws=1, legality_games=6,
+        edit_states=2, sweep_games=2, edit_scales=(50.0,), skill_scales=(2.0,), control_draws=2, legality_games=6,
         legality_every=8,
-        rungs=("random", "capture"), ladder_games=4, sweep_matches=2, match_games=4, match_controls=1,
+        rungs=("random", "capture"), ladder_games=4, sweep_matches=2, match_games=4, control_games=2,
         levels=("stockfish:0@nodes=100", "stockfish:1@nodes=100"), level_games=2,
         engine_limits=("nodes=100", "nodes=200"), judge="nodes=100",
         move_limit=15, adjudication="nodes=1000", level_0="stockfish:0@nodes=100", appendix_masks=("last",),
@@ -66,18 +66,18 @@ SIZES: dict[SizeName, Size] = {
     "reference": Size(
         fit_games=5_556, test_games=5_000, min_plies=65, first_ply=50, seeds=3, twins=3, epochs=5, edit_games=120,
         edit_states=24, sweep_games=40, edit_scales=(1.5, 12.0, 50.0, 100.0), skill_scales=(0.8, 2.0, 4.0),
-        vector_draws=5, legality_games=1000, legality_every=2,
-        rungs=("random", "capture", "stockfish:-1", *ladder(1000, (0, 2, 4))),
-        ladder_games=40, sweep_matches=40, match_games=400, match_controls=1, levels=ladder(1000, (0, 1, 2, 3)),
+        control_draws=5, legality_games=1000, legality_every=2,
+        rungs=(*BELOW_0, *ladder(1000, (0, 2, 4))),
+        ladder_games=40, sweep_matches=40, match_games=400, control_games=80, levels=ladder(1000, (0, 1, 2, 3)),
         level_games=60, engine_limits=("nodes=1000", "nodes=10000", "nodes=100000"), judge="nodes=10000",
-        legal_move_limit=40, level_0="stockfish:0@nodes=1000", appendix_masks=("last",), whole=False,
+        level_0="stockfish:0@nodes=1000", appendix_masks=("last",), whole=False,
     ),
     "paper": Size(
         fit_games=11_111, test_games=10_000, min_plies=65, first_ply=50, seeds=3, twins=3, epochs=5, edit_games=250,
         edit_states=30, sweep_games=60, edit_scales=(0.5, 1.0, 1.5, 2.0, 3.0), skill_scales=(0.4, 0.8, 1.6, 4.0),
-        vector_draws=5, legality_games=2000,
-        legality_every=1, rungs=ladder(100_000, (0, 1, 2, 3)), ladder_games=100, sweep_matches=200,
-        match_games=5000, match_controls=2, levels=tuple(f"stockfish:{n}@time=0.1" for n in range(10)),
+        control_draws=5, legality_games=2000,
+        legality_every=1, rungs=(*BELOW_0, *ladder(100_000, (0, 1, 2, 3))), ladder_games=100, sweep_matches=200,
+        match_games=5000, control_games=1000, levels=tuple(f"stockfish:{n}@time=0.1" for n in range(10)),
         level_games=1000, engine_limits=("time=0.1", "time=1", "time=10"), judge="nodes=100000",
         level_0="stockfish:0@nodes=100000", appendix_masks=("last", "all"), whole=True, skill_fit_games=33_400,
         skill_test_games=30_000,
