@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class Session:
     """A registry and a store, open. Close it, or use it in a `with`."""
 
-    def __init__(self, database: Database, store: Store) -> None:
-        self.database, self.store = database, store
+    def __init__(self, database: Database, store: Store | Callable[[], Store]) -> None:
+        self.database, self._store = database, store
 
     def __enter__(self) -> Session:
         return self
@@ -36,7 +36,15 @@ class Session:
 
     def close(self) -> None:
         self.database.close()
-        self.store.release()
+        if not callable(self._store):
+            self._store.release()
+
+    @property
+    def store(self) -> Store:
+        """The store, opened when first asked for. Raises StoreError when it is not there."""
+        if callable(self._store):
+            self._store = self._store()
+        return self._store
 
     @property
     def inputs(self) -> Inputs:
@@ -165,9 +173,20 @@ class Session:
 
 
 def open_session(registry: str | None = None, store: str | Path | None = None, create: bool = True) -> Session:
-    """Open a registry (a path, a folder or a URL) and its store; by default ./.chessreg/, made on first use."""
+    """Open a registry (a path, a folder or a URL) and its store; by default ./.chessreg/, made on first use.
+
+    Without `create` nothing is made: NotFoundError when there is no registry, StoreError when a store is asked for that
+    is not there. One that this user may not write is opened for reading.
+    """
     from store import Store
 
     place = place_of(registry)
+    root = store_path_of(store, place).resolve()
     database = Database.open(place.url, create=create)
-    return Session(database, Store.create(store_path_of(store, place).resolve()))
+    if not create:
+        return Session(database, lambda: Store.present(root))
+    try:
+        return Session(database, Store.create(root))
+    except BaseException:
+        database.close()
+        raise

@@ -40,6 +40,11 @@ def explained(action: str) -> Iterator[None]:
         raise StoreError(f"cannot {action}: {reason}", hint) from error
 
 
+def denied(error: BaseException | None) -> bool:
+    """Whether this is the operating system's word that we may not: by mode, owner or mount."""
+    return isinstance(error, OSError) and error.errno in _DENIED
+
+
 def keep_private(shared_by: Path | None = None) -> None:
     """Let what this process makes from here on be its user's alone (0600, folders 0700), whatever the umask was; or
     also its group's (0660, 0770), where the folder `shared_by` is shared. For a program's beginning, not for a library.

@@ -62,6 +62,16 @@ class Store:
                 fsync_path(root)
         return cls(root)
 
+    @classmethod
+    def present(cls, root: Path | str) -> Store:
+        """The store at `root`, for reading only where this user may not write it. Raises StoreError if there is none."""
+        try:
+            return cls(root)
+        except StoreError as error:
+            if not files.denied(error.__cause__):
+                raise
+            return cls(root, read_only=True)
+
     def _check(self) -> None:
         if not self.root.is_dir():
             found = "is not a folder" if self.root.exists() else "does not exist"

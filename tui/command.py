@@ -41,7 +41,7 @@ def tui(home: Home, read_only: bool, letters: bool, web: bool, write: bool, host
     if web:
         from tui.web import serve
 
-        home.database(create=write)  # said here, not by every page
+        home.database()  # said here, not by every page
         home.close()
         options = [*([] if write else ["--read-only"]), *(["--ascii"] if letters else [])]
         serve(place.url, store_path, options, host, port)
@@ -56,7 +56,7 @@ def tui(home: Home, read_only: bool, letters: bool, web: bool, write: bool, host
     def opener() -> Session:
         from tui.registry import open_session
 
-        return open_session(place.url, store_path, read_only)
+        return open_session(place.url, store_path, read_only, create=not home.named)
 
     glyphs: Glyphs | None = "letters" if letters or not (served or speaks_unicode()) else None
     app = ChessregApp(opener, place.shown, read_only=read_only, glyphs=glyphs, themes=own_themes())

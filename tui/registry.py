@@ -31,15 +31,18 @@ class OffLoopDatabase(Database):
             yield session
 
 
-def open_session(registry_url: str, store_path: Path, read_only: bool = False) -> Session:
-    """The registry and the store. Both are made where there are none, unless `read_only`.
+def open_session(registry_url: str, store_path: Path, read_only: bool = False, create: bool = True) -> Session:
+    """The registry and the store. With `create` both are made where there are none, unless `read_only`.
 
     Raises what Database.open and Store raise.
     """
     require_off_loop()
-    database = OffLoopDatabase.open(registry_url, create=not read_only)
+    database = OffLoopDatabase.open(registry_url, create=create and not read_only)
     try:
-        store = Store(store_path, read_only=True) if read_only else Store.create(store_path)
+        if read_only:
+            store = Store(store_path, read_only=True)
+        else:
+            store = Store.create(store_path) if create else Store.present(store_path)
     except BaseException:
         database.close()
         raise

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -176,6 +177,11 @@ class Home:
         return found
 
     @property
+    def named(self) -> bool:
+        """Whether somebody said where the registry is: then a program that looks makes nothing there."""
+        return self.given_registry is not None or bool(os.environ.get("CHESSREG_REGISTRY"))
+
+    @property
     def registry_url(self) -> str:
         """The registry's URL, password and all."""
         return self.place.url
@@ -187,22 +193,35 @@ class Home:
 
         return store_path_of(self.given_store, self.place)
 
-    def session(self) -> Session:
-        """The registry and store, open; made if they are not there."""
-        if self._session is None:
-            from chessreg.session import open_session
+    def session(self, create: bool = False) -> Session:
+        """The registry and store, open. With `create`, for a command that adds, what is not there is made, and said.
 
-            self._session = open_session(self.registry_url, self.store_path)
+        Raises NotFoundError when there is no registry.
+        """
+        if self._session is None and self.open(create):
+            click.echo(f"made the registry {visible(self.place.shown)}", err=True)
+        assert self._session is not None
         return self._session
 
-    def database(self, create: bool = True) -> Database:
-        """The registry alone."""
+    def open(self, create: bool) -> bool:
+        """Open the registry and store; returns whether the registry was made just now."""
+        from chessreg.session import open_session
+
+        path = self.place.path
+        own = path is not None and path.parent.name == ".chessreg" and not path.parent.exists()
+        self._session = open_session(self.registry_url, self.store_path, create=create)
+        if own and path is not None:
+            (path.parent / ".gitignore").write_text("*\n")  # results are no source code
+        return self._session.database.made
+
+    def database(self) -> Database:
+        """The registry alone. Raises NotFoundError when there is none."""
         if self._session is not None:
             return self._session.database
         if self._database is None:
             from chessreg.registry.database import Database
 
-            self._database = Database.open(self.registry_url, create=create)
+            self._database = Database.open(self.registry_url, create=False)
         return self._database
 
     def close(self) -> None:
@@ -320,13 +339,16 @@ def fresh(home: Home) -> Database:
     from chessreg.errors import ChessregError
     from chessreg.runs.ingest import ingest
     from chessreg.runs.watch import Watcher
+    from store.errors import StoreError
 
     session, began = home.session(), time.monotonic()
-    watcher = Watcher(session.store)
+    watcher = None
     try:
+        watcher = Watcher(session.store)
         ingest(session.database, session.store)
         watcher.look(session.database, began)
-    except ChessregError as error:
-        watcher.forget()
+    except (ChessregError, StoreError) as error:
+        if watcher is not None:
+            watcher.forget()
         click.echo(f"not up to date: {error.message}", err=True)
     return session.database

@@ -82,7 +82,7 @@ def add(
 
     if sample == bool(files):
         raise click.UsageError("give files, or --sample")
-    session = home.session()
+    session = home.session(create=True)
     with progress_line("dataset add", quiet=home.json) as on_progress:
         if sample:
             added = add_sample(session.database, session.store, name=name, on_progress=on_progress)
@@ -153,7 +153,7 @@ def fetch(home: Home, source: str, month: str, name: str | None, base_url: str |
     from chessreg.cli.base import progress_line
     from chessreg.entities.adding import fetch_dataset
 
-    session = home.session()
+    session = home.session(create=True)
     with progress_line(f"{source} {month}", quiet=home.json) as on_progress:
         added = fetch_dataset(
             session.database, session.store, month, base_url=base_url, keep=keep, name=name, on_progress=on_progress
@@ -209,7 +209,7 @@ def generate(
     from chessreg.cli.base import progress_line
     from chessreg.entities.adding import generate_dataset
 
-    session = home.session()
+    session = home.session(create=True)
     with progress_line(f"{engine} plays itself", quiet=home.json) as on_progress:
         added = generate_dataset(
             session.database,

@@ -86,17 +86,12 @@ def init(home: Home) -> None:
     """Make the registry and the store of this folder; what is there already stays as it is.
 
     Without --registry and --store they lie in ./.chessreg/; with --registry alone the store lies beside its file.
-    The first command that needs one makes it too.
+    The first command that adds something makes it too, and says where.
     """
-    from store import Store
-
-    own = home.place.path is not None and home.place.path.parent.name == ".chessreg"
-    new = own and home.place.path is not None and not home.place.path.parent.exists()
-    database = home.database(create=True)
-    if new and home.place.path is not None:
-        (home.place.path.parent / ".gitignore").write_text("*\n")  # results are no source code
-    store = Store.create(home.store_path)
-    emit(home, {"registry": home.place.shown, "store": str(store.root), "data_version": database.data_version()})
+    home.open(create=True)
+    session = home.session()
+    version = session.database.data_version()
+    emit(home, {"registry": home.place.shown, "store": str(session.store.root), "data_version": version})
 
 
 DAYS = 7.0

@@ -80,7 +80,7 @@ def work(home: Home, fix: bool, digests: bool) -> Iterator[Check]:
     if not home.store_path.exists():
         return
     wrong = 0
-    database = home.database(create=False)
+    database = home.database()
     for finding in health.findings(database, Store(home.store_path), home.registry_url, digests=digests):
         wrong += 1
         if not fix:

@@ -90,7 +90,7 @@ def checkpoint(
     given = {name: value for name, value in prompt.items() if value}
     if given and encoding != "prompt":
         raise click.UsageError(f"--{next(iter(given)).replace('_', '-')} is of prompts: give --encoding prompt")
-    session = home.session()
+    session = home.session(create=True)
     if source is None:
         made = import_reference(session.database, session.store, name or "reference")
     else:
@@ -163,7 +163,7 @@ def bring_in(home: Home, kind: Any, paths: tuple[Path, ...], name: str | None, g
     """Import the files as a run, and return its id."""
     from chessreg.experiments.imported.directions import spec_of
 
-    session = home.session()
+    session = home.session(create=True)
     given["residual"] = None if given["residual"] == "auto" else given["residual"]
     spec = spec_of(kind, paths, session.inputs, **given)
     how = kind.options(names=", ".join(path.name for path in paths))
@@ -211,7 +211,7 @@ def fetch(
         ]
         emit(home, rows, ["name", "repository", "file", "about"])
         return
-    found, session = source_named(source), home.session()
+    found, session = source_named(source), home.session(create=True)
     with progress_line(found.name, quiet=home.json) as on_progress:
         made = adding.fetch(
             session.database,
@@ -264,7 +264,7 @@ def results(home: Home, file: Path, name: str | None, format_: str | None, **set
     from chessreg.experiments.imported.players import name_externals
 
     spec = spec_of(file, format_, {key: value for key, value in settings.items() if value})
-    session = home.session()
+    session = home.session(create=True)
     with progress_line("import results", quiet=home.json) as on_progress:
         done = session.run(spec, ImportHow(source=file.name), name=name, on_progress=on_progress)
     if done.missing:

@@ -220,7 +220,7 @@ def go(home: Home, orders: list[Order], *, dry_run: bool, wait: bool, as_json: b
     from chessreg.scheduling.launch import launch, plan
     from chessreg.scheduling.presence import Presence
 
-    session = home.session()
+    session = home.session(create=not dry_run)
     ingest(session.database, session.store)
     if dry_run:
         group, planned = None, plan(orders, session.database, session.store)

@@ -150,7 +150,7 @@ def show_parts(database: Database, sql: str, format_: str, timeout: float | None
 
 
 def known(home: Home, name: str | None) -> Entry:
-    """The catalogue is looked up before anything is opened: a wrong name should not make a registry."""
+    """The catalogue is looked up first: a wrong name is said without a registry."""
     from chessreg.queries.catalogue import find
 
     if name is None:
@@ -159,7 +159,7 @@ def known(home: Home, name: str | None) -> Entry:
         return find(name)
     except NotFoundError as error:  # unless it stands beside a kind of the user's own, which has run here
         try:
-            database = home.database(create=False)
+            database = home.database()
         except ChessregError:
             raise error from None
     from chessreg.queries.ask import entry_of
@@ -244,7 +244,7 @@ def own_kinds(home: Home) -> tuple[Path, ...]:
     from chessreg.queries.ask import kind_files
 
     try:
-        return kind_files(home.database(create=False))
+        return kind_files(home.database())
     except ChessregError:
         return ()
 

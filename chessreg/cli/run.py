@@ -218,7 +218,7 @@ def execute(
     """Run it with a progress line, and say how it stands."""
     from chessreg.cli.base import progress_line
 
-    session = home.session()
+    session = home.session(create=True)
     with progress_line(kind.name, quiet=as_json) as on_progress:
         report = session.run(spec, how, kind=kind, name=name, given=given, on_progress=on_progress)
     record = {

@@ -100,7 +100,7 @@ def merge(home: Home, other: str) -> None:
     """
     from chessreg.entities.merge import merge as merged
 
-    session = home.session()
+    session = home.session(create=True)
     report = merged(session.database, session.store, other)
     if home.json:
         emit(home, report.as_dict())

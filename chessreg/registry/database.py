@@ -124,6 +124,7 @@ class Database:
 
     def __init__(self, place: Place, on_wait: Callable[[str], None] | None = None) -> None:
         self.place, self._on_wait = place, on_wait
+        self.made = False  # by `open`, just now
         network = place.path is not None and network_file_system(place.path) is not None
         self._network = network
         self._lease = Lease(place.path) if place.path is not None and network else None
@@ -150,14 +151,17 @@ class Database:
         place = place_of(url)
         if place.path is not None and not (create and not place.path.exists()):
             require_sqlite(place.path)
-        if place.path is not None and not place.path.exists():
+        made = place.path is not None and not place.path.exists()
+        if made:
             migrations.upgrade(place)
         database = cls(place, on_wait)
         try:
+            database.made = made
             database._await_server()
             status = migrations.status_of(database._reader, place)
             if status.state == "empty" and create:
                 migrations.upgrade(place)
+                database.made = True
                 status = migrations.status_of(database._reader, place)
             migrations.require(status, place)
         except BaseException:

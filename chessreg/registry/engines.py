@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -53,16 +54,20 @@ def place_of(reference: str | Path | None = None) -> Place:
     a folder, also of one that is not there yet (a name without a suffix), means the registry.db in it, or in its
     .chessreg.
 
-    Raises BadInputError for a URL of another database system, and for SQLite in memory (readers have their own
-    connection, so there is nothing that they could share).
+    Raises BadInputError for an empty name, a URL of another database system, and for SQLite in memory (readers have
+    their own connection, so there is nothing that they could share).
     """
-    text = str(reference or os.environ.get("CHESSREG_REGISTRY") or f"{HOME}/{FILE}")
+    text = str(os.environ.get("CHESSREG_REGISTRY") or f"{HOME}/{FILE}" if reference is None else reference)
+    if not text:
+        raise BadInputError("the registry's name is empty", "leave --registry out for ./.chessreg/")
+    if ":memory:" in text or "mode=memory" in text:
+        raise BadInputError(f"{text} would be a registry in memory; chessreg keeps them in files", "give a file's path")
     scheme, separator, rest = text.partition("://")
     if not separator:
         return _file(Path(text))
     if scheme == "sqlite":
         path = unquote(rest.removeprefix("/").partition("?")[0])
-        if path in ("", ":memory:"):
+        if not path:
             raise BadInputError(f"{text} names no file", "for example sqlite:////home/me/registry.db")
         return _file(Path(path))
     if scheme in POSTGRESQL:
@@ -148,6 +153,8 @@ def explained(place: Place) -> Iterator[None]:
         raise
     except DBAPIError as error:
         raise explain(place, error.orig or error) from error
+    except UnicodeEncodeError as error:  # half of a pair of surrogates: bytes of a command line that are no UTF-8
+        raise BadInputError(f"{error.object!a} is no text", "type it as UTF-8") from error
     except StatementError as error:
         if isinstance(error.orig, ChessregError):
             raise error.orig from error
@@ -203,12 +210,18 @@ def require_sqlite(path: Path) -> None:
         with path.open("rb") as file:
             head = file.read(len(MAGIC))
     except FileNotFoundError:
-        raise NotFoundError(f"there is no registry {path}", "chessreg init makes one") from None
+        raise NotFoundError(f"there is no registry {path}", f"{making(path)} makes one") from None
     except OSError as error:
         message, hint = f"the registry {path} cannot be read: {error.strerror}", "check its owner and mode"
         raise RegistryError(message, hint) from error
     if head and head != MAGIC:
         raise BadInputError(f"the registry {path} is not a SQLite database", "give the path of a registry")
+
+
+def making(path: Path) -> str:
+    """The command that makes a registry in this file."""
+    own = path == Path(HOME, FILE).absolute()
+    return "chessreg init" if own else f"chessreg init --registry {shlex.quote(str(path))}"
 
 
 def _sqlite(

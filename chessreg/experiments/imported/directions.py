@@ -49,9 +49,10 @@ class ImportSpec(Spec):
     @classmethod
     def _bundled(cls, values: Any) -> Any:
         """The bundled file by its word."""
-        if isinstance(values, dict) and SAMPLE in values.get("files", ()):
+        files = values.get("files") if isinstance(values, dict) else None
+        if isinstance(files, (list, tuple)) and SAMPLE in files:
             place = str(sample_file("sample-direction.pth"))
-            return {**values, "files": tuple(place if f == SAMPLE else f for f in values["files"])}
+            return {**values, "files": tuple(place if f == SAMPLE else f for f in files)}
         return values
 
 

@@ -1,0 +1,96 @@
+"""A registry that is not there: commands that look make nothing and say so, those that add make it and say where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chessreg.cli.root import run_command_line
+
+LOOKS = [
+    "runs list", "runs show zz", "runs conflicts", "run --resume zz", "status", "machines", "jobs", "job show zz",
+    "logs zz", "attach", "wait zz", "cancel zz", "retry zz", "priority zz --to 3", "supervisor status", "recover",
+    "dataset list", "dataset show zz", "dataset split zz --parts a=1,b=1", "checkpoint list", "cache list",
+    "probe list", "vector list", "game list", "board zz", "heatmap zz", "engine list", "lineage zz", "compare zz yy",
+    "reproduce zz", "invalidate zz --why x", "push zz --to there", "pull zz", "gc", "export checkpoint zz there",
+    "db status", "db backup", "lab zz --moves e4", "run legality --checkpoint zz --dataset zz --dry-run",
+    "runs tag zz paper", "query --sql SELECT*FROM(runs)", "plot probe-accuracy",
+]  # fmt: skip
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("CHESSREG_REGISTRY", "CHESSREG_STORE"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def games(folder: Path) -> str:
+    """A file of one game."""
+    file = folder.with_name(f"{folder.name}.pgn")
+    file.write_text('[Event "?"]\n[Result "1-0"]\n\n1. e4 e5 2. Qh5 Nc6 3. Bc4 Nf6 4. Qxf7# 1-0\n')
+    return str(file)
+
+
+@pytest.mark.parametrize("line", LOOKS)
+def test_a_command_that_looks_makes_nothing(line: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for place in (["--registry", "nothere/x.db"], []):
+        assert run_command_line([*line.split(), *place]) == 3
+        told = capsys.readouterr()
+        path = here / (place[1] if place else ".chessreg/registry.db")
+        making = f"chessreg init --registry {path}" if place else "chessreg init"
+        assert told.err == f"error: there is no registry {path}\nhint: {making} makes one\n"
+        assert told.out == ""
+        assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize("place", ["nothere/", "nothere", "nothere.db", "sqlite:///nothere/x.db"])
+def test_however_it_is_named(
+    place: str, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run_command_line(["runs", "list", "--registry", place]) == 3
+    monkeypatch.setenv("CHESSREG_REGISTRY", place)
+    assert run_command_line(["status"]) == 3
+    assert run_command_line(["doctor"]) in (0, 1)
+    assert "chessreg init --registry " in capsys.readouterr().err
+    assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize("place", [":memory:", "sqlite:///:memory:", "sqlite://", "file:x?mode=memory", ""])
+@pytest.mark.parametrize("line", ["init", "runs list", "doctor", "tui --read-only"])
+def test_memory_is_no_place_for_a_registry(
+    place: str, line: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command_line([*line.split(), "--registry", place]) == 4
+    assert capsys.readouterr().err.startswith("error: ")
+    assert list(here.iterdir()) == []
+
+
+def test_a_command_that_adds_makes_it_and_says_where_once(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add = ["dataset", "add", games(here), "--name", "sample", "--registry", "new/"]
+    assert run_command_line(add) == 0
+    made = f"made the registry {here / 'new' / 'registry.db'}\n"
+    assert capsys.readouterr().err.count(made) == 1
+    assert run_command_line(add) == 0
+    assert run_command_line(["runs", "list", "--registry", "new/registry.db"]) == 0
+    assert made not in capsys.readouterr().err
+    assert (here / "new" / "store").is_dir()
+
+
+def test_the_own_folder_made_by_a_command_that_adds_is_no_source_code(here: Path) -> None:
+    assert run_command_line(["merge", "nothere"]) != 0
+    assert (here / ".chessreg" / ".gitignore").read_text() == "*\n"
+
+
+def test_rows_are_listed_without_their_store(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command_line(["dataset", "add", games(here), "--name", "sample"]) == 0
+    (here / ".chessreg" / "registry.db").rename(here / "copy.db")
+    capsys.readouterr()
+    assert run_command_line(["dataset", "list", "--registry", "copy.db"]) == 0
+    assert "sample" in capsys.readouterr().out
+    assert run_command_line(["runs", "list", "--registry", "copy.db"]) == 0
+    assert f"not up to date: the store {here / 'store'} does not exist" in capsys.readouterr().err
+    assert run_command_line(["dataset", "verify", "sample", "--registry", "copy.db"]) == 3
+    assert not (here / "store").exists()
