@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from typing import Any, NamedTuple
 
 
@@ -52,9 +51,11 @@ def told(error: BaseException) -> tuple[str, str, int]:
         message = f"your kind {own.name} raised {type(error).__name__}: {first_line(error)}"
         return message, f"{own.file}, line {own.line}; --debug shows more", 1
     if isinstance(error, OSError):
-        where = f": {error.filename}" if error.filename else ""
-        hint = "free some space and try again" if error.errno == errno.ENOSPC else ""
-        return f"{error.strerror or error}{where}", hint, 1
+        from store.files import full, reason
+
+        place = (error.filename2 if full(error) else None) or error.filename
+        where = f": {place}" if place else ""
+        return f"{reason(error)}{where}", "free some space and try again" if full(error) else "", 1
     if isinstance(error, MemoryError):
         return "out of memory", "", 1
     if isinstance(error, FloatingPointError):  # of the trainer, which imports nothing of chessreg

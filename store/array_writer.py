@@ -168,7 +168,7 @@ class ActivationWriter:
         self._closer = Closer()
         self._open = True
         try:
-            with explained(f"write array {self.path.name}"):
+            with explained(f"write array {self.path.name}", self.path.parent):
                 wanted = {name: (fmt.array_name(name), self.kind, d_model, per_chunk) for name in self.hook_points}
                 indices = {name: (name, fmt.INDEX_TYPE, None, index_chunk) for name in fmt.INDEX}
                 for name, shape in (wanted | indices).items():
@@ -187,7 +187,7 @@ class ActivationWriter:
             raise StoreError(f"the writer of array {self.path.name} is closed")
         try:
             arrays, count = self._checked(rows, game, token, ply)
-            with explained(f"write array {self.path.name}"):
+            with explained(f"write array {self.path.name}", self.path.parent):
                 for name, values in arrays.items():
                     self._columns[name].write(values)
         except BaseException:
@@ -205,7 +205,7 @@ class ActivationWriter:
         try:
             if self.expected_rows is not None and self.rows != self.expected_rows:
                 raise StoreError(f"array {self.path.name} got {self.rows} rows where {self.expected_rows} were planned")
-            with explained(f"publish array {self.path.name}"):
+            with explained(f"publish array {self.path.name}", self.path.parent):
                 attributes = self._finish()
                 self._rename(attributes["digest"])
             return self.path

@@ -92,7 +92,7 @@ def stage(store: Store, kind: str) -> Iterator[Path]:
     """
     store.require_writable()
     folder = staging_path(store.tmp, kind)
-    with explained(f"write an artefact of kind {kind}"):
+    with explained(f"write an artefact of kind {kind}", store.root):
         try:
             folder.mkdir()  # in here: Ctrl-C may come as soon as it is there
             yield folder
@@ -112,7 +112,7 @@ def publish(store: Store, folder: Path, expect: str | None = None) -> Artefact:
     kind = staged_kind(folder)
     if folder.parent != store.tmp or not folder.is_dir():
         raise StoreError(f"{folder} is not a staging folder of the store {store.root}")
-    with explained(f"publish an artefact of kind {kind}"):
+    with explained(f"publish an artefact of kind {kind}", store.root):
         if (folder / MANIFEST).exists():
             raise StoreError(f"{MANIFEST} is the store's own file: an artefact cannot bring one")
         files = _manifest(folder)

@@ -25,19 +25,32 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
 
 
 @contextlib.contextmanager
-def explained(action: str) -> Iterator[None]:
-    """Turn an OSError inside the block into one StoreError: `cannot <action>: <reason>`."""
+def explained(action: str, at: Path | None = None) -> Iterator[None]:
+    """Turn an OSError inside the block into one StoreError: `cannot <action>: <reason> at <file>`.
+
+    `at` is named where the system names no file.
+    """
     try:
         yield
     except OSError as error:
-        where = f" at {error.filename}" if error.filename else ""
-        reason = (error.strerror or str(error)) + where
+        place = (error.filename2 if full(error) else None) or error.filename or at  # of a copy: where to
+        where = f" at {place}" if place else ""
         hint = ""
-        if error.errno in _FULL:
-            reason, hint = f"the disk is full{where}", "free some space, then run the same command again"
-        elif error.errno in _DENIED:
+        if full(error):
+            hint = "free some space, then run the same command again"
+        elif denied(error):
             hint = "check the owner and the permissions of that folder"
-        raise StoreError(f"cannot {action}: {reason}", hint) from error
+        raise StoreError(f"cannot {action}: {reason(error)}{where}", hint) from error
+
+
+def full(error: BaseException | None) -> bool:
+    """Whether this is the operating system's word that a disk or a quota is full."""
+    return isinstance(error, OSError) and error.errno in _FULL
+
+
+def reason(error: OSError) -> str:
+    """What an OSError says, without the file."""
+    return "the disk is full" if full(error) else error.strerror or str(error)
 
 
 def denied(error: BaseException | None) -> bool:

@@ -115,7 +115,7 @@ def pack(run_id: str, attempt_id: str, created_ns: int, lines: list[bytes]) -> b
 def place(store: Store, data: bytes, target: Path) -> None:
     """Write `data` aside, sync, rename: the file is there whole or not at all."""
     aside = staging_path(store.tmp, "fragment")
-    with explained(f"write fragment {target.name}"):
+    with explained(f"write fragment {target.name}", store.root):
         try:
             write_synced(aside, data)
             aside.rename(target)

@@ -104,7 +104,7 @@ class Objects(ABC):
         listed = files_of(self._small(f"{key}/{ZARR}"), digest)
         self._only(key, listed)
         aside = staging_path(store.tmp, "array")
-        with explained(f"copy array {name}"):
+        with explained(f"copy array {name}", store.root):
             try:
                 for file, size in listed.items():
                     self._get(f"{key}/{file}", aside / file, size, exactly=False)

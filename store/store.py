@@ -64,7 +64,7 @@ class Store:
 
     @classmethod
     def present(cls, root: Path | str) -> Store:
-        """The store at `root`, for reading only where this user may not write it. Raises StoreError if there is none."""
+        """The store at `root`, for reading only where it may not be written. Raises StoreError if there is none."""
         try:
             return cls(root)
         except StoreError as error:
@@ -109,7 +109,9 @@ class Store:
     def require_writable(self) -> None:
         """StoreError if this store was opened for reading only."""
         if self.read_only:
-            raise StoreError(f"the store {self.root} was opened read-only")
+            raise StoreError(
+                f"the store {self.root} is open for reading only", "check the owner and the permissions of its folders"
+            )
 
     def run_folder(self, run_id: str) -> Path:
         """`runs/<run id>/`, made if it is not there: a long unit keeps its scratch, checkpoints and logs here."""

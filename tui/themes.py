@@ -63,7 +63,7 @@ def theme_of(path: Path) -> Theme:
     """One file as a theme. Raises BadInputError saying what is wrong with it."""
     try:
         values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadInputError(f"{path}: {error}") from error
     colours = {f.name for f in fields(Theme)} - {"name", "dark", "variables", "luminosity_spread", "text_alpha"}
     if unknown := sorted(set(values) - colours - {"dark", "variables"}):

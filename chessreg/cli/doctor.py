@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import shlex
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -18,6 +20,7 @@ import click
 
 from chessreg.cli.base import Home, emit, json_option, pass_home
 from chessreg.errors import ChessregError
+from store.errors import StoreError
 
 FREE_BYTES = 2 * 2**30  # the demo's caches fit into this
 REQUIRED = (
@@ -81,7 +84,7 @@ def work(home: Home, fix: bool, digests: bool) -> Iterator[Check]:
         return
     wrong = 0
     database = home.database()
-    for finding in health.findings(database, Store(home.store_path), home.registry_url, digests=digests):
+    for finding in health.findings(database, Store.present(home.store_path), home.registry_url, digests=digests):
         wrong += 1
         if not fix:
             yield Check(finding.check, "broken", finding.detail, finding.mend)
@@ -98,7 +101,7 @@ def looked(look: Callable[[Home], Iterator[Check]], home: Home) -> list[Check]:
     """The checks of one look; one that breaks is itself a finding."""
     try:
         return list(look(home))
-    except ChessregError as error:
+    except (ChessregError, StoreError) as error:
         name = look.func.__name__ if isinstance(look, partial) else look.__name__
         return [Check(name, "broken", error.message, error.hint)]
 
@@ -158,6 +161,7 @@ def registry(home: Home) -> Iterator[Check]:
             yield Check("schema", "optional", f"there is no registry {place.path} yet", "chessreg init")
             return
         yield _writable("registry", folder, place.path)
+        yield from _open_to_all("registry", place.path)
         yield from _sqlite(place.path)
     found = migrations.status(place)
     if place.path is None:
@@ -205,6 +209,7 @@ def store(home: Home) -> Iterator[Check]:
         try:
             Store(root)
             yield Check("store", "ok", f"{root} can be written")
+            yield from _open_to_all("store", root)
         except StoreError as error:
             yield Check("store", "broken", error.message, error.hint)
     existing = next(folder for folder in (root, *root.parents) if folder.exists())
@@ -227,6 +232,16 @@ def _writable(name: str, folder: Path, file: Path | None = None) -> Check:
     if file is not None and not os.access(file, os.W_OK):
         return Check(name, "broken", f"{file} is read-only", f"chmod u+w {file}")
     return Check(name, "ok", f"{file or folder} can be written")
+
+
+def _open_to_all(name: str, path: Path) -> Iterator[Check]:
+    """Whether every user of this machine can read it, as what older versions made under a usual umask."""
+    from store.files import is_shared
+
+    if path.stat().st_mode & stat.S_IROTH and all(above.stat().st_mode & stat.S_IXOTH for above in path.parents):
+        whose = "o" if is_shared(path if path.is_dir() else path.parent) else "go"
+        mend = f"chmod -R {whose}-rwx {shlex.quote(str(path))}"
+        yield Check(name, "optional", f"everybody on this machine can read {path}", mend)
 
 
 def extras(home: Home) -> Iterator[Check]:

@@ -198,7 +198,7 @@ def file_orders(path: Path, params: dict[str, Any]) -> list[Order]:
     orders: list[Order] = []
     for number, job in enumerate(listed, 1):
         where = str(path) if len(listed) == 1 else f"{path}, job {number}"
-        if "kind" not in job:
+        if not isinstance(job, dict) or not isinstance(job.get("kind"), str):
             raise BadInputError(f"{where}: it has no kind", 'kind = "probe"')
         own = {key: job.pop(key) for key in ASKED if key in job}
         kind, name = find(kind_reference(job.pop("kind"), path)), job.pop("name", None)

@@ -156,7 +156,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise NotFoundError(f"{path} does not exist")
     try:
         return tomllib.loads(path.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also bytes that are no UTF-8, numbers of 5,000 digits
         raise BadInputError(f"{path} is not TOML: {error}") from error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from chessreg.entities.display import Column, Option, Part, Printed, Thing, Veri
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
+from chessreg.registry.engines import RegistryError
 from chessreg.registry.read import columns as columns_of
 from chessreg.registry.tables.types import utc_now
 from chessreg.runs.inputs import Inputs
@@ -169,7 +171,7 @@ def verify_dataset(database: Database, store: Store, reference: str, *, sample: 
     verify = positions.verify if content_of(row) == "positions" else dataset.verify
     found = verify(folder, sample=sample)
     if not found.problems:
-        with database.write() as session:
+        with suppress(RegistryError), database.write() as session:  # one that cannot be written keeps no note of it
             register.verified(session, artefact)
     return found
 

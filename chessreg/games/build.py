@@ -6,7 +6,6 @@ a move list came before is known for certain only at the end; the second pass ad
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -28,7 +27,7 @@ from chessreg.games.reader import READER_VERSION, Reader, reader
 from chessreg.games.rows import Reject, Rows, Tally
 from chessreg.games.sources import BrokenStreamError, Source
 from chessreg.games.transcripts import open_source
-from store.files import sha256_file
+from store.files import full, reason, sha256_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,11 +74,8 @@ def made_aside(folder: Path) -> Iterator[Path]:
         yield aside
         os.rename(aside, folder)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise ChessregError(
-                f"no space left for the dataset in {folder.parent}", "free some and add again"
-            ) from error
-        raise ChessregError(f"the dataset cannot be written to {folder}: {error.strerror or error}") from error
+        hint = "free some space and add it again" if full(error) else ""
+        raise ChessregError(f"the dataset cannot be written to {folder}: {reason(error)}", hint) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import urllib.error
 import urllib.request
@@ -11,6 +10,7 @@ from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
+from store.files import full, reason
 
 CHUNK = 1 << 18
 TIMEOUT_SECONDS = 60.0
@@ -139,8 +139,7 @@ def network_error(url: str, error: Exception) -> ChessregError:
 
 
 def disk_error(error: OSError, part: Path) -> ChessregError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return ChessregError(
-            f"no space left for {part}", "free some space and run the same command: it goes on from here"
-        )
-    return BadInputError(f"cannot write {part}: {error.strerror or error}")
+    message = f"cannot write {part}: {reason(error)}"
+    if full(error):
+        return ChessregError(message, "free some space and run the same command: it goes on from here")
+    return BadInputError(message)

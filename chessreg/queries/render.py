@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from chessreg.errors import BadInputError
 from chessreg.queries.result import QueryResult
 from chessreg.terminal import visible
+from store.files import reason
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,7 +34,7 @@ def written_whole(path: Path, data: bytes) -> None:
             os.unlink(aside)
             raise
     except OSError as error:
-        raise BadInputError(f"cannot write {path}: {error.strerror}") from error
+        raise BadInputError(f"cannot write {path}: {reason(error)}") from error
 
 
 def _umask() -> int:

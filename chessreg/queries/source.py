@@ -252,7 +252,7 @@ def _connection(database: Database) -> Iterator[Any]:
     if database.dialect == "sqlite":
         import adbc_driver_sqlite
 
-        driver, place = adbc_driver_sqlite._driver_path(), f"file:{_quoted(str(url.database))}?mode=ro"
+        driver, place = adbc_driver_sqlite._driver_path(), f"file:{_quoted(str(database.readable))}?mode=ro"
     else:
         import adbc_driver_postgresql
 

@@ -28,6 +28,7 @@ from chessreg.registry.engines import (
 )
 from chessreg.registry.lease import Lease, network_file_system
 from chessreg.registry.provenance import mask
+from chessreg.registry.sqlite import Copies
 from chessreg.registry.tables import RegistryState
 
 WAIT_SECONDS = 1.0  # between two looks at a server that does not answer
@@ -129,7 +130,8 @@ class Database:
         self._network = network
         self._lease = Lease(place.path) if place.path is not None and network else None
         self._writer = writer_engine(place, network=network)
-        self._reader = reader_engine(place, network=network)
+        self._copies = Copies()
+        self._reader = reader_engine(place, network=network, copies=self._copies)
         self._pid = os.getpid()
         self._thread = threading.local()
         self._gate = gate_at(place.path) if place.path is not None else None
@@ -173,6 +175,11 @@ class Database:
     def url(self) -> str:
         """The URL as SQLAlchemy takes it, password and all: mask it before showing it."""
         return self.place.url
+
+    @property
+    def readable(self) -> Path | None:
+        """The file that another copy of SQLite can read: the registry's, or the copy of it that is read here."""
+        return self.place.path and self._copies.of(self.place.path)
 
     @property
     def dialect(self) -> str:

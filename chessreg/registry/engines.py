@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -112,7 +113,12 @@ SAYINGS: tuple[tuple[str, type[ChessregError], str, str], ...] = (
     ("readonly database", RegistryError, "is read-only here", "check the owner and mode of it and its folder"),
     ("unable to open database", RegistryError, "cannot be opened", "check the owner and mode of it and its folder"),
     ("database is locked", RegistryError, "stayed locked for 30 s by another writer", "wait for it, then try again"),
-    ("disk I/O error", RegistryError, "cannot be read or written: disk I/O error", "chessreg doctor"),
+    (
+        "disk I/O error",
+        RegistryError,
+        "cannot be read or written: disk I/O error",
+        "a quota that is full, or a disk that fails; chessreg doctor says what is damaged",
+    ),
     ("password authentication failed", RegistryError, "refused the user or password", "check the URL, or ~/.pgpass"),
     ("no password supplied", RegistryError, "wants a password", "put it into the URL or ~/.pgpass"),
     (r"role .* does not exist", RegistryError, "knows no such user", "check the user in the URL"),
@@ -141,6 +147,19 @@ SAYINGS: tuple[tuple[str, type[ChessregError], str, str], ...] = (
 )
 
 
+DISK_FULL = "53100"  # what PostgreSQL calls it
+NO_ROOM = "disk I/O error|unable to open database"  # what SQLite may say where a disk without room holds its log
+ROOM = 64 * 1024
+
+
+def room(folder: Path) -> bool:
+    """Whether a log and what shares its index fit into this folder's disk; also when that cannot be told."""
+    try:
+        return shutil.disk_usage(folder).free >= ROOM
+    except OSError:
+        return True
+
+
 @contextmanager
 def explained(place: Place) -> Iterator[None]:
     """Turn a database's errors inside the block into ChessregErrors. A broken constraint stays an IntegrityError.
@@ -166,6 +185,10 @@ def explained(place: Place) -> Iterator[None]:
 def explain(place: Place, error: BaseException) -> ChessregError:
     """The ChessregError for one error of a database driver."""
     said = str(error).strip() or type(error).__name__
+    if getattr(error, "sqlstate", None) == DISK_FULL:  # in whatever language
+        said = "no space left"
+    elif place.path is not None and re.search(NO_ROOM, said) and not room(place.path.parent):
+        said = "database or disk is full"
     for pattern, kind, reason, hint in SAYINGS:
         if re.search(pattern, said, re.IGNORECASE):
             return kind(f"the registry {place.shown} {reason}", hint)
@@ -184,11 +207,14 @@ def writer_engine(place: Place, *, network: bool = False, create: bool = False) 
     return _sqlite(place, lambda: sqlite.open_writable(path, network, create), "IMMEDIATE")
 
 
-def reader_engine(place: Place, *, network: bool = False) -> Engine:
-    """The engine that cannot write. One transaction sees one state of the registry."""
+def reader_engine(place: Place, *, network: bool = False, copies: sqlite.Copies | None = None) -> Engine:
+    """The engine that cannot write. One transaction sees one state of the registry.
+
+    `copies` knows afterwards whether a copy of the file is read.
+    """
     if place.path is None:
         return _postgresql(place, READ_ONLY)
-    path, copies = place.path, sqlite.Copies()
+    path, copies = place.path, copies or sqlite.Copies()
     # Where a rollback journal is written no connection is kept: an idle one would keep writers from changing to it.
     pool = None if sqlite.takes_log(network) else NullPool
     engine = _sqlite(place, lambda: _readable(path, copies), "DEFERRED", pool)

@@ -207,13 +207,14 @@ def backup(url: str | Path | Place | None = None, target: Path | None = None) ->
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3] + "Z"
     if target is None and place.path is not None:
         target = place.path.parent / "backups" / f"{place.path.stem}-{stamp}.db"
-        make_folder(target.parent)
     elif target is None:
         target = Path(f"chessreg-{make_url(place.url).database}-{stamp}.dump").absolute()
     if target.exists():
         raise ChessregError(f"{target} exists already", "name another file with --to")
     aside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
+        if target.parent.name == "backups":
+            make_folder(target.parent)
         make_file(aside)
         if place.path is not None:
             _copy_sqlite(place, aside)

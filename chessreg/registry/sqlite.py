@@ -151,12 +151,16 @@ class Copies:
     def __init__(self) -> None:
         self.folder: str | None = None
 
+    def of(self, path: Path) -> Path:
+        """The copy of this file that is read now, else the file."""
+        return Path(self.folder) / path.name if self.folder else path
+
     def connect(self, path: Path) -> Connection:
         """Open a fresh copy of the database and its log, and say so once on stderr."""
         said = self.folder is not None
         self.remove()
         self.folder = tempfile.mkdtemp(prefix="chessreg-")
-        copy = Path(self.folder) / path.name
+        copy = self.of(path)
         for suffix in ("", "-wal", "-journal"):
             if (source := path.with_name(path.name + suffix)).exists():
                 shutil.copyfile(source, copy.with_name(copy.name + suffix))

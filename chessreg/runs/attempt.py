@@ -100,6 +100,7 @@ class Attempt:
                     self.resolved.kind.run(self.task)
                 if self.reduces:
                     self.task.flush()
+                    self.require_units()
                     assert self.resolved.kind.reduce
                     self.resolved.kind.reduce(self.task)
                     self.task.done(self.resolved.units - 1)
@@ -118,6 +119,16 @@ class Attempt:
             self.state, self.cause, self.message, self.code = state, cause, message, code
             self.end(state, cause, message, code)
         return False
+
+    def require_units(self) -> None:
+        """A reduce reads what the other units gave. Raises ChessregError unless the registry has all of it."""
+        left = len(missing_units(self.inputs, self.resolved)) - 1
+        if left > 0:
+            why = f": {self.outage}" if self.outage else ""
+            raise ChessregError(
+                f"the registry lacks {left} of {self.resolved.units - 1} units, so what needs all of them waits{why}",
+                f"chessreg run --resume {self.resolved.run_id.hex[-6:]} goes on",
+            )
 
     def begin(self) -> None:
         machine = this_machine()

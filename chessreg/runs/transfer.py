@@ -22,7 +22,7 @@ from chessreg.registry.machine import this_machine
 from chessreg.registry.tables.types import utc_now
 from chessreg.runs import trust
 from store.errors import StoreError
-from store.files import fsync_path
+from store.files import fsync_path, full
 
 if TYPE_CHECKING:
     from store import Store
@@ -164,7 +164,7 @@ def fetched(store: Store, item: Item, place: Place, refused: list[StoreError]) -
             fetch(store, item, place)
             return True
     except StoreError as error:
-        if store.read_only or "disk is full" in error.message:
+        if store.read_only or full(error.__cause__):
             raise
         refused.append(error)
     return False

@@ -109,7 +109,8 @@ def test_an_unknown_command_brings_those_that_come_near(capsys: pytest.CaptureFi
     [
         (NotFoundError("there is no run 'x'", "chessreg run list"), 3, "error: there is no run 'x'"),
         (BadInputError("a.pgn is\nno PGN"), 4, "error: a.pgn is no PGN"),
-        (OSError(28, "No space left on device", "/data/x"), 1, "error: No space left on device: /data/x"),
+        (OSError(28, "No space left on device", "/data/x"), 1, "error: the disk is full: /data/x"),
+        (OSError(122, "Disk quota exceeded", "/data/x"), 1, "error: the disk is full: /data/x"),
         (KeyError("who"), 1, "error: unexpected KeyError: 'who'"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (MemoryError(), 1, "error: out of memory"),

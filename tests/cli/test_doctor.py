@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import stat
+import tempfile
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -72,6 +74,29 @@ def test_a_full_disk_and_a_network_file_system_are_told(doctor: Any, monkeypatch
     assert status == 1
     assert checks["disk"]["state"] == "broken"
     assert "one process at a time writes" in checks["file system"]["detail"]
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o2775])
+def test_what_everybody_can_read_is_told_with_the_command(
+    doctor: Any, capsys: pytest.CaptureFixture[str], mode: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        place, whose = Path(folder) / "old", "o" if mode & stat.S_ISGID else "go"
+        Path(folder).chmod(0o755)
+        place.mkdir()
+        assert run_command_line(["init", "--registry", str(place)]) == 0
+        capsys.readouterr()
+        line = f"--registry {place}"
+        assert doctor(line)[1]["registry"]["state"] == "ok"
+        place.chmod(mode)
+        (place / "registry.db").chmod(0o644)
+        (place / "store").chmod(mode)
+        _, checks = doctor(line)
+        for name, path in (("registry", place / "registry.db"), ("store", place / "store")):
+            assert checks[name]["state"] == "optional"
+            assert checks[name]["mend"] == f"chmod -R {whose}-rwx {path}"
+        (Path(folder)).chmod(0o700)
+        assert doctor(line)[1]["registry"]["state"] == "ok"
 
 
 def test_a_server_that_does_not_answer_is_a_finding_not_a_failure(doctor: Any) -> None:

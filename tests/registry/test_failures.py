@@ -15,7 +15,7 @@ from sqlalchemy import func, select, text
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.registry import migrations, names, tables
 from chessreg.registry.database import Database
-from chessreg.registry.engines import RegistryError, place_of
+from chessreg.registry.engines import RegistryError, explain, explained, place_of
 from chessreg.registry.identity import new_id
 from chessreg.registry.provenance import mask
 from chessreg.registry.sqlite import dbapi as sqlite3
@@ -126,6 +126,27 @@ def test_a_full_disk_is_told_and_leaves_what_was_there(sqlite_path: Path, rows: 
         with pytest.raises(RegistryError, match=r"disk is full \(free some space"), database.write() as session:
             session.add(rows.game(rows.run(session, 1).id, detail={"long": "x" * 10**6}))
         assert count_runs(sqlite_path) == 1
+
+
+def test_a_disk_without_room_for_the_log_is_full(sqlite_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = sqlite3.OperationalError("disk I/O error")
+    assert "disk I/O error" in explain(place_of(sqlite_path), error).message
+    monkeypatch.setattr("chessreg.registry.engines.ROOM", 2**70)
+    assert "the disk is full" in explain(place_of(sqlite_path), error).message
+
+
+def test_a_full_disk_of_a_server_is_told_in_whatever_language(postgres: Any) -> None:
+    full = text("DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '53100', MESSAGE = 'disque plein'; END $$")
+    with Database.open(postgres.migrated()) as database, database.read() as session:
+        with pytest.raises(RegistryError, match="the server's disk is full"), explained(database.place):
+            session.execute(full)
+        session.rollback()
+
+
+def test_half_a_surrogate_is_no_text(sqlite_path: Path) -> None:
+    with Database.open(sqlite_path) as database, pytest.raises(BadInputError, match="is no text"):  # noqa: SIM117
+        with database.read() as session:
+            session.scalar(text("SELECT :word"), {"word": "a\ud800"})
 
 
 def test_a_damaged_file_is_told(sqlite_path: Path) -> None:

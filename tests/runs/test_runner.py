@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from chessreg.errors import BadInputError
+from chessreg.errors import BadInputError, ChessregError
 from chessreg.registry import names, tables
 from chessreg.runs.attempt import mark_dead
 
@@ -61,6 +61,35 @@ def test_how_settings_and_key_order_do_not_change_the_run(session, toy, run_toy)
     first = run_toy(positions=3, plies=5)
     again = session.run(toy.spec(plies=5, positions=3), toy.how(threads=1), kind=str(TOY))
     assert again.run_id == first.run_id
+
+
+def test_what_needs_all_units_waits_until_the_registry_has_them(session, monkeypatch):
+    from chessreg.registry.engines import RegistryError
+    from chessreg.runs import attempt
+    from chessreg.runs.kind import kind
+
+    path = str(TOY.parent / "markov_kind.py")
+    spec = kind(path).spec(games=5, plies=20, shuffles=3)
+    taken, began = attempt.ingest, []
+
+    def full(database, store):
+        if began:  # the run is there; then the disk of the registry is full
+            raise RegistryError("the registry cannot grow: the disk is full")
+        taken(database, store)
+
+    monkeypatch.setattr(attempt, "ingest", full)
+    monkeypatch.setattr(attempt.Attempt, "begin", lambda self, begin=attempt.Attempt.begin: began.append(begin(self)))
+    with pytest.raises(ChessregError, match=r"lacks 5 of 5 units.*the disk is full"):
+        session.run(spec, kind=path)
+    assert count(session, tables.Statistic) == 0
+    monkeypatch.undo()
+    assert session.run(spec, kind=path).state == "complete"
+    with session.database.read() as sql:
+        rerun = sql.scalars(select(tables.Statistic)).one()
+    other = session.run(kind(path).spec(**spec.model_dump() | {"replicate": 1}), kind=path)
+    with session.database.read() as sql:
+        undisturbed = sql.scalars(select(tables.Statistic).where(tables.Statistic.run_id == other.run_id)).one()
+    assert (rerun.value, rerun.p, rerun.n) == (undisturbed.value, undisturbed.p, undisturbed.n)
 
 
 def test_a_failing_kind_keeps_its_complete_units_and_says_why(session, tmp_path):

@@ -145,6 +145,12 @@ def test_a_full_disk_while_writing_is_one_error_and_leaves_nothing(store: Store)
     assert not list(store.tmp.iterdir())
 
 
+def test_a_full_disk_while_copying_names_where_to(store: Store, tmp_path: Path) -> None:
+    error = OSError(errno.EDQUOT, "Disk quota exceeded", str(tmp_path / "from"), None, str(tmp_path / "to"))
+    with pytest.raises(StoreError, match=r"the disk is full at /.*/to \("), store.stage("probe"):
+        raise error
+
+
 @pytest.mark.parametrize("call", ["fsync_tree", "write_synced"])
 def test_a_full_disk_while_publishing_is_one_error_and_leaves_nothing(
     store: Store, monkeypatch: pytest.MonkeyPatch, call: str
@@ -153,7 +159,7 @@ def test_a_full_disk_while_publishing_is_one_error_and_leaves_nothing(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(module, call, full)
-    with pytest.raises(StoreError, match="cannot publish an artefact of kind probe: the disk is full"):
+    with pytest.raises(StoreError, match=r"cannot publish an artefact of kind probe: the disk is full at /.*/store"):
         publish(store, FILES)
     assert list(store.list()) == []
     assert not list(store.tmp.iterdir())

@@ -75,7 +75,7 @@ def profile(name: str, folder: Path) -> Profile:
 def read(path: Path) -> dict[str, object]:
     try:
         return tomllib.loads(path.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also bytes that are no UTF-8, numbers of 5,000 digits
         raise BadInputError(f"{path} is not TOML: {error}") from error
     except OSError as error:
         raise BadInputError(f"cannot read {path}: {error.strerror}") from error

@@ -1,0 +1,67 @@
+"""A home that this user may only read: what looks works, what writes says in one line why it cannot."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from chessreg.cli.root import run_command_line
+
+SET_BOUND, OVERRIDE = 24, 1  # prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE): modes hold for root as well
+LINES = [
+    ("runs list", 0, "v"),
+    ("vector show v", 0, "norm"),
+    ("status", 0, "imported-vector"),
+    ("query --sql SELECT*FROM(runs)", 0, "imported-vector"),
+    ("dataset verify one", 0, "are as they were added"),
+    ("doctor", 1, "chmod u+w"),
+    ("run imported-vector --files sample --replicate 1", 1, "cannot write to the store"),
+    ("gc --remove", 1, "is open for reading only"),
+    ("db backup", 1, "no backup in"),
+]
+
+
+@pytest.fixture(scope="module")
+def look() -> Iterator[Callable[[str], tuple[int, str]]]:
+    """Types a line at a home of files 0444 in folders 0555, as somebody for whom modes hold; what it answers."""
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder) / "home"
+        game = Path(folder) / "one.pgn"
+        game.write_text('[Event "?"]\n[Result "1-0"]\n\n1. e4 e5 2. Qh5 Nc6 3. Bc4 Nf6 4. Qxf7# 1-0\n')
+        for line in (f"dataset add {game} --name one", "run imported-vector --files sample --name v"):
+            assert run_command_line([*line.split(), "--registry", str(home)]) == 0
+        modes = [(path, path.stat().st_mode & 0o777) for path in (Path(folder), *Path(folder).rglob("*"))]
+        for path, _ in modes:
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        env = {**os.environ, "HOME": "/nonexistent", "XDG_CONFIG_HOME": "/nonexistent"}
+
+        def look(line: str) -> tuple[int, str]:
+            bound = (lambda: ctypes.CDLL(None).prctl(SET_BOUND, OVERRIDE)) if os.geteuid() == 0 else None
+            command = [sys.executable, "-m", "chessreg.cli", *line.split(), "--registry", str(home)]
+            done = subprocess.run(command, env=env, cwd="/", preexec_fn=bound, capture_output=True, text=True)
+            return done.returncode, done.stdout + done.stderr
+
+        try:
+            yield look
+        finally:
+            for path, mode in modes:
+                path.chmod(mode)
+
+
+@pytest.mark.parametrize(("line", "status", "says"), LINES)
+def test_what_can_be_done_is_done(look: Callable[[str], tuple[int, str]], line: str, status: int, says: str) -> None:
+    found, told = look(line)
+    assert found == status, told
+    assert says in told
+    assert "Traceback" not in told
+    if status and line != "doctor":
+        said = [line for line in told.splitlines() if "reading a copy of it" not in line]
+        assert said[0].startswith("error: ")
+        assert len(said) <= 2
