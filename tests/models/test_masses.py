@@ -123,8 +123,8 @@ def test_the_legal_share_of_samples_is_the_exact_mass(pgn: Encoding) -> None:
 
 
 def test_first_tries_in_play_are_legal_as_often_as_the_exact_mass_says(pgn: Encoding) -> None:
-    """Sixty first tries of policy `retry` on each of twenty positions of the bundled model."""
-    tries, model = 60, bundled()
+    """Thirty first tries of policy `retry` on each of twenty positions of the bundled model."""
+    tries, model = 30, bundled()
     boards, prompts = positions(pgn, 20)
     session = model.session(20)
     session.feed(prompts)
