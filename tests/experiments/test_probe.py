@@ -13,10 +13,11 @@ from sqlalchemy import select
 
 from chessreg.entities.probe import best_layer, load_probe
 from chessreg.errors import BadInputError
-from chessreg.experiments.probe import ProbeSpec
+from chessreg.experiments.probe import Probe, ProbeSpec
 from chessreg.experiments.probe.data import ProbeData
 from chessreg.experiments.probe.reading import score
-from chessreg.experiments.probe.work import AdamW, Standard, fit
+from chessreg.experiments.probe.spec import PAPER
+from chessreg.experiments.probe.work import AdamW, Standard, fit, gradient_by_autograd, gradient_in_one_pass
 from chessreg.registry import tables
 
 
@@ -25,18 +26,18 @@ class Readable:
 
     def __init__(self, rows: int = 3000, width: int = 48) -> None:
         random = np.random.default_rng(0)
-        self.values = {1: 20 * random.standard_normal((rows, width)).astype(np.float32)}
-        self.values[0] = random.standard_normal((rows, width)).astype(np.float32)
+        self.stored = {1: 20 * random.standard_normal((rows, width)).astype(np.float32)}
+        self.stored[0] = random.standard_normal((rows, width)).astype(np.float32)
         rule = random.standard_normal((width, 64, 3))
-        labels = np.einsum("rd,dsk->rsk", self.values[1], rule).argmax(-1).astype(np.int8)
+        labels = np.einsum("rd,dsk->rsk", self.stored[1], rule).argmax(-1).astype(np.int8)
         self.data = ProbeData(self, None, np.repeat(np.arange(rows // 10), 10).astype(np.int32), labels, 3)
         self.array, self.d_model, self.token, self.ply = self, width, np.arange(rows), np.zeros(rows)
 
     def hook_point(self, layer):
         return f"blocks.{layer}.hook_resid_post"
 
-    def read(self, layer, rows=slice(None)):
-        return self.values[int(str(layer).split(".")[1]) if isinstance(layer, str) else layer][rows]
+    def values(self, layer, rows=slice(None)):
+        return self.stored[int(str(layer).split(".")[1]) if isinstance(layer, str) else layer][rows]
 
     def iter_batches(self, points, size, seed, epoch, keep):
         from store.batches import Batch
@@ -44,7 +45,7 @@ class Readable:
         order = np.random.default_rng([seed, epoch]).permutation(np.flatnonzero(keep))
         for start in range(0, len(order), size):
             rows = order[start : start + size]
-            yield Batch(rows, {point: self.read(point, rows) for point in points}, "float32")
+            yield Batch(rows, {point: self.values(point, rows) for point in points}, "float32")
 
 
 def test_a_linear_rule_is_learnt_whatever_the_size_of_the_layer():
@@ -71,27 +72,106 @@ def test_our_adamw_is_that_of_torch_bit_for_bit():
         rate = 1e-2 * (1 - 0.9 * step / 50)
         for weight in (ours, theirs):
             (weight * wanted).tanh().sum().backward()
-        optimizer.step(rate)
+        optimizer.step(ours.grad, rate)
+        ours.grad = None
         for group in reference.param_groups:
             group["lr"] = rate
         reference.step()
         reference.zero_grad()
-        assert ours.grad is None
         assert torch.equal(ours, theirs)
     assert not torch.equal(ours, first)
 
 
+# -- whole games in a step --------------------------------------------------------------------------------------------
+
+
+def test_a_step_of_whole_games_sees_all_their_rows_and_every_game_once_in_an_epoch():
+    data = Readable(rows=210).data
+    order = np.random.default_rng(3).permutation(210)  # however the cache is laid out
+    scattered = ProbeData(data.cache, None, data.item[order], data.labels[order], 3)
+    fitted = data.item % 5 != 0
+    for epoch in (0, 1):
+        steps = list(data.whole_games(fitted, 2, 7, epoch))
+        games = [tuple(dict.fromkeys(data.item[rows].tolist())) for rows in steps]
+        assert [len(found) for found in games] == [2] * 8  # 16 of 21 games
+        assert sorted(game for found in games for game in found) == np.unique(data.item[fitted]).tolist()
+        for found, rows in zip(games, steps, strict=True):
+            assert sorted(rows.tolist()) == np.flatnonzero(np.isin(data.item, found)).tolist()
+        elsewhere = list(scattered.whole_games(fitted[order], 2, 7, epoch))
+        assert [set(scattered.item[rows].tolist()) for rows in elsewhere] == list(map(set, games))
+        for layer, read in enumerate(data.activations([0, 1], steps[0])):
+            np.testing.assert_array_equal(read, data.cache.values(layer)[steps[0]])
+    assert [r.tolist() for r in data.whole_games(fitted, 2, 7, 0)] != [r.tolist() for r in steps]
+
+
+def by_class(weight, outputs):
+    return weight.unflatten(2, (-1, outputs)).mT.flatten(2)
+
+
+@pytest.mark.parametrize(("squares", "outputs"), [(64, 13), (1, 2), (1, 1)])
+def test_the_gradient_in_one_pass_is_that_of_autograd(squares, outputs):
+    drawn = torch.Generator().manual_seed(2)
+    residual = 3 * torch.randn(4, 10, 16, generator=drawn)
+    weight = torch.randn(4, 16, squares * outputs, generator=drawn)
+    target = torch.randint(0, outputs, (10, squares), generator=drawn)
+    if outputs == 1:
+        target = torch.randn(10, 1, generator=drawn)
+    wanted = gradient_by_autograd(residual, weight, target, outputs)
+    found = gradient_in_one_pass(residual, by_class(weight, outputs), target, outputs)
+    assert wanted.abs().max() > 0.1
+    torch.testing.assert_close(found, by_class(wanted, outputs), atol=1e-5, rtol=1e-4)
+
+
+def test_whole_games_are_fitted_as_torch_alone_would_fit_them():
+    made = Readable(rows=300)
+    rows = made.data.item < 24
+    spec = ProbeSpec(cache="run:" + "0" * 64, **{**PAPER, "epochs": 3, "learning_rate": 0.02})
+    found = fit(spec, made.data, rows, [1], "cpu", lambda fraction, text: None)[0]
+    weight = torch.randn(1, 48, 64 * 3, generator=torch.Generator().manual_seed(0))[0] / 48**0.5
+    weight.requires_grad_()
+    optimizer = torch.optim.AdamW([weight], lr=0.02, betas=(0.9, 0.99), weight_decay=0.01)
+    for epoch in range(3):
+        for chosen in made.data.whole_games(rows, 2, 0, epoch):
+            logits = torch.from_numpy(made.stored[1][chosen]) @ weight
+            target = torch.from_numpy(made.data.labels[chosen].astype(np.int64))
+            each = torch.nn.functional.cross_entropy(logits.view(-1, 3), target.flatten(), reduction="none")
+            each.view(-1, 64).mean(0).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    np.testing.assert_allclose(found, weight.detach().view(48, 64, 3).numpy(), atol=2e-4)
+    assert float(torch.tensor(1e-38) * 0.1) > 0  # afterwards the smallest numbers are no longer taken for 0
+
+
+def test_a_layer_is_fitted_alike_whichever_others_are_missing():
+    made = Readable(rows=300)
+    rows = made.data.item < 24
+    spec = ProbeSpec(cache="run:" + "0" * 64, batch_games=3, epochs=2)
+
+    def fitted(*layers):
+        return fit(spec, made.data, rows, list(layers), "cpu", lambda fraction, text: None, every=[0, 1])
+
+    np.testing.assert_array_equal(fitted(0, 1)[1], fitted(1)[0])
+
+
+def test_a_step_is_of_positions_or_of_games():
+    with pytest.raises(BadInputError, match="--batch-games and --batch-positions both say"):
+        ProbeSpec(cache="x", batch_games=2, batch_positions=66)
+    for name in ("paper", "paper-skill"):
+        assert Probe.presets[name]["batch_games"] == 2
+    assert Probe.presets["paper-rating"]["batch_games"] == 5
+
+
 def test_regression_learns_a_linear_rule():
     made = Readable()
-    elo = (1500 + 300 * made.values[1] @ np.random.default_rng(1).standard_normal(48) / 140).astype(np.float32)[:, None]
+    elo = (1500 + 300 * made.stored[1] @ np.random.default_rng(1).standard_normal(48) / 140).astype(np.float32)[:, None]
     data = ProbeData(made, None, made.data.item, elo, 0)
     rows = data.item < 240
     standard = Standard.of(elo[rows])
     spec = ProbeSpec(cache="run:" + "0" * 64, epochs=12, label="rating")
     weight = fit(spec, data, rows, [0, 1], "cpu", lambda fraction, text: None, standard)
-    read = made.values[1] @ weight[1, :, 0, 0] * standard.std + standard.mean
+    read = made.stored[1] @ weight[1, :, 0, 0] * standard.std + standard.mean
     assert np.abs(read - elo[:, 0])[~rows].mean() < 0.1 * standard.std
-    noise = made.values[0] @ weight[0, :, 0, 0] * standard.std + standard.mean
+    noise = made.stored[0] @ weight[0, :, 0, 0] * standard.std + standard.mean
     assert np.abs(noise - elo[:, 0])[~rows].mean() > 0.5 * standard.std
 
 
@@ -155,7 +235,7 @@ def test_a_layer_that_is_not_cached_is_refused(world_session):
 
 LOADED = """
 import sys
-from chessreg.experiments.probe import ProbeSpec
+from chessreg.experiments.probe import Probe, ProbeSpec
 from chessreg.session import open_session
 with open_session(sys.argv[1], sys.argv[2]) as session:
     session.run(ProbeSpec(cache="reference-fit", epochs=1, seed=77))

@@ -154,7 +154,7 @@ def test_probes_are_fitted_as_in_table_4_on_10000_games_beside_ours():
     for name in ("model-board-paper", "model-skill-paper", "twin-0-board-paper", "twin-0-skill-paper"):
         _, spec = steps[name]
         assert (spec.learning_rate, spec.weight_decay, spec.beta1, spec.beta2) == (0.001, 0.01, 0.9, 0.99)
-        assert (spec.epochs, spec.batch_positions, spec.schedule, spec.normalise) == (5, 66, "constant", False)
+        assert (spec.epochs, spec.batch_games, spec.schedule, spec.normalise) == (5, 2, "constant", False)
         assert name.replace("paper", "0") in steps
     for cache, classed in (("model-fit", 1), ("model-fit-skill", 1 / 3)):  # two of six bins are classed
         games = steps[cache][1].games * classed

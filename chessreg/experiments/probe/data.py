@@ -6,8 +6,9 @@ A baseline knows no activations: what a game's length, or its source and time co
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,6 +135,29 @@ class ProbeData:
     def evaluated(self, rows: np.ndarray) -> Evaluated:
         """What is looked at in these rows, to be compared with what was trained on."""
         return Evaluated.at(self.items, np.unique(self.item[rows]).astype(np.int64), self.positions[rows])
+
+    def whole_games(self, rows: np.ndarray, games: int, seed: int, epoch: int) -> Iterator[np.ndarray]:
+        """Row numbers int64 [n] of so many games at a time, those where `rows` is True: every game once in an epoch.
+
+        The order is drawn from seed and epoch over the games' numbers, however the cache is laid out.
+        """
+        chosen = np.flatnonzero(rows)
+        chosen = chosen[np.argsort(self.item[chosen], kind="stable")]
+        pieces = np.split(chosen, np.flatnonzero(np.diff(self.item[chosen])) + 1)
+        order = generator(seed, "games of an epoch", epoch).permutation(len(pieces))
+        for start in range(0, len(order), games):
+            yield np.concatenate([pieces[place] for place in order[start : start + games]])
+
+    def activations(self, layers: Sequence[int], rows: np.ndarray) -> np.ndarray:
+        """Activations float32 [layers, n, d_model] of these rows: one read for each run of rows that follow each other,
+        as a game's do."""
+        out = np.empty((len(layers), len(rows), self.cache.array.d_model), np.float32)
+        edges = np.flatnonzero(np.diff(rows, prepend=-2, append=-2) != 1)
+        for start, stop in pairwise(edges.tolist()):
+            stored = slice(int(rows[start]), int(rows[start]) + stop - start)
+            for place, layer in enumerate(layers):
+                out[place, start:stop] = self.cache.values(layer, stored)
+        return out
 
     def only(self, rows: np.ndarray) -> ProbeData:
         """The same data with only these rows usable."""

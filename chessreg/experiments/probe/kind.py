@@ -40,7 +40,8 @@ class Probe(Kind):
         "paper": PAPER,
         "paper-skill": {**PAPER, "label": "skill", "first": 25, "last": 33, "skill": {"strata": "pooled"}},
         "paper-rating": {
-            "label": "rating", "first": 25, "epochs": 1, "learning_rate": 3e-4, "init": 1.0, "normalise": False,
+            "label": "rating", "first": 25, "epochs": 1, "batch_games": 5, "learning_rate": 3e-4, "init": 1.0,
+            "normalise": False,
         },
     }  # fmt: skip
 

@@ -14,7 +14,8 @@
 --   beta2: its second
 --   train_games [games]: games fitted on
 --   epochs: passes over them
---   batch_positions [positions]: in one step
+--   batch_positions [positions]: in one step; none: of whole games
+--   batch_games [games]: in one step, where it sees whole games
 --   layers [layers]: probed in each run
 --   seeds: of the runs
 --   runs: the probe runs with these settings
@@ -26,7 +27,7 @@ SELECT p.run_id, p.unit, p.checkpoint_id, c.checkpoint, c.place AS checkpoint_pl
        r.learning_rate,
        r.weight_decay,
        r.beta1, r.beta2,
-       r.batch_positions,
+       CASE WHEN r.batch_games IS NULL THEN r.batch_positions END AS batch_positions, r.batch_games,
        r.seed, r.run, r.kind
 FROM probe AS p
 JOIN scoped AS s ON s.run_id = p.run_id
@@ -35,7 +36,7 @@ LEFT JOIN checkpoints AS c ON c.checkpoint_id = p.checkpoint_id
 
 -- statement: base
 SELECT dense_rank() OVER (ORDER BY checkpoint_place, label, positions, learning_rate, weight_decay, beta1, beta2,
-                                   train_games, epochs, batch_positions) AS cell,
+                                   train_games, epochs, batch_positions, batch_games) AS cell,
        k.*, a.attempt_id
 FROM cells AS k
 LEFT JOIN (SELECT run_id, start, stop, attempt_id FROM unit_range) AS a
@@ -43,7 +44,7 @@ LEFT JOIN (SELECT run_id, start, stop, attempt_id FROM unit_range) AS a
 
 -- statement: table
 SELECT cell, checkpoint, label, positions, 'AdamW' AS optimizer, learning_rate, weight_decay, beta1, beta2,
-       train_games, epochs, batch_positions, count(DISTINCT unit) AS layers,
+       train_games, epochs, batch_positions, batch_games, count(DISTINCT unit) AS layers,
        string_agg(DISTINCT seed::VARCHAR, ', ' ORDER BY seed::VARCHAR) AS seeds,
        string_agg(DISTINCT run, ', ' ORDER BY run) AS runs, checkpoint_id
 FROM base
@@ -52,6 +53,6 @@ ORDER BY cell
 
 -- statement: rows
 SELECT DISTINCT run || ':' || unit AS board, run, unit, label, positions, learning_rate, weight_decay, beta1, beta2,
-       train_games, epochs, batch_positions, seed, run_id
+       train_games, epochs, batch_positions, batch_games, seed, run_id
 FROM base
 ORDER BY run_place(run_id), unit

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, model_serializer
+from pydantic import BaseModel, Field, model_serializer, model_validator
 
+from chessreg.errors import BadInputError
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.experiments.settings.skill import SkillSettings
 from chessreg.models.hook_points import PATTERNS, RESID_POST
 from chessreg.runs.spec import Added, AtMost, Beta, ExecutionOptions, Layers, Ref, Spec
 
-PAPER: Mapping[str, Any] = {  # Karvonen Table 4 and specification 3.4: two games of 33 positions in a step
+PAPER: Mapping[str, Any] = {  # Karvonen Table 4 and specification 3.4
     "learning_rate": 1e-3,
     "schedule": "constant",
-    "batch_positions": 66,
+    "batch_games": 2,
     "init": 1.0,
     "normalise": False,
 }
@@ -44,6 +45,9 @@ class ProbeSpec(Spec):
     batch_positions: Annotated[int, AtMost(10_000_000, "memory holds them")] = Field(
         256, ge=1, description="positions in one step"
     )
+    batch_games: Annotated[int | None, Added()] = Field(
+        None, ge=1, description="instead: whole games in one step, with all their positions (Karvonen: 2)"
+    )
     learning_rate: float = Field(1e-2, gt=0, description="AdamW's")
     schedule: Literal["linear", "constant"] = Field(
         "linear", description="linear: the rate falls to a tenth; constant: as Karvonen's"
@@ -54,6 +58,13 @@ class ProbeSpec(Spec):
     init: float = Field(0.1, ge=0, description="standard deviation of the first weights, times 1/sqrt(d_model)")
     normalise: bool = Field(True, description="divide each layer by its root mean square while it is fitted")
     allow_overlap: AllowOverlap = ALLOW_OVERLAP
+
+    @model_validator(mode="after")
+    def _one_batch(self) -> Self:
+        """Settings without effect would make two runs of one experiment."""
+        if self.batch_games is not None and self.batch_positions != ProbeSpec.model_fields["batch_positions"].default:
+            raise BadInputError("--batch-games and --batch-positions both say what a step sees", "give one of them")
+        return self
 
 
 class ProbeHow(ExecutionOptions):

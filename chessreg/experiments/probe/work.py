@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -41,24 +42,29 @@ class Standard:
 
 class AdamW:
     """`torch.optim.AdamW` of one tensor, bit for bit: the function that it calls, without the class, whose first use
-    imports torch's compiler (2 seconds of processor time, more than a small run takes)."""
+    imports torch's compiler (2 seconds of processor time, more than a small run takes).
 
-    def __init__(self, weight: torch.Tensor, beta1: float, beta2: float, weight_decay: float) -> None:
-        self.weight, self.betas, self.weight_decay = weight, (beta1, beta2), weight_decay
+    `fused`: as `AdamW(fused=True)`, in one pass over the tensors, four times faster and with other last bits.
+    """
+
+    def __init__(
+        self, weight: torch.Tensor, beta1: float, beta2: float, weight_decay: float, fused: bool = False
+    ) -> None:
+        self.weight, self.betas, self.weight_decay, self.fused = weight, (beta1, beta2), weight_decay, fused
         self.mean, self.square = torch.zeros_like(weight), torch.zeros_like(weight)
-        self.steps = torch.tensor(0.0)
+        self.steps = torch.tensor(0.0, device=weight.device if fused else "cpu")
 
     @torch.no_grad()
-    def step(self, learning_rate: float) -> None:
-        """One step down the tensor's gradient, which is then cleared."""
-        assert self.weight.grad is not None
+    def step(self, gradient: torch.Tensor, learning_rate: float) -> None:
+        """One step down the gradient."""
         adamw(
             [self.weight],
-            [self.weight.grad],
+            [gradient],
             [self.mean],
             [self.square],
             [],
             [self.steps],
+            fused=self.fused,
             amsgrad=False,
             beta1=self.betas[0],
             beta2=self.betas[1],
@@ -67,7 +73,52 @@ class AdamW:
             eps=1e-8,
             maximize=False,
         )
-        self.weight.grad = None
+
+
+@contextmanager
+def denormals_flushed() -> Iterator[None]:
+    """Numbers below 1e-38 are 0. Softmax and AdamW make many, and a product with them takes a hundred times as long."""
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+
+
+def gradient_by_autograd(
+    residual: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, outputs: int
+) -> torch.Tensor:
+    """The gradient of the loss over residuals [layer, n, d_model], like weight [layer, d_model, squares * classes].
+
+    target: classes int64 [n, squares], or standardised ratings float32 [n, 1].
+    """
+    layers = len(weight)
+    leaf = weight.detach().requires_grad_()
+    logits = torch.bmm(residual, leaf).view(layers, -1, outputs)
+    if target.dtype == torch.int64:
+        loss = F.cross_entropy(logits.flatten(0, 1), target.flatten().repeat(layers), reduction="sum")
+    else:
+        loss = F.mse_loss(logits, target[None].expand(layers, -1, -1), reduction="sum")
+    (loss / len(target)).backward()
+    assert leaf.grad is not None
+    return leaf.grad
+
+
+def gradient_in_one_pass(
+    residual: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, outputs: int
+) -> torch.Tensor:
+    """The same gradient written out, five times faster: of the logits it is the softmax minus 1 at the right class, or
+    twice the error. weight [layer, d_model, classes * squares]: the softmax runs along squares, which lie side by side.
+    """
+    layers, positions = len(weight), len(target)
+    logits = torch.bmm(residual, weight).view(layers, positions, outputs, -1)
+    if target.dtype == torch.int64:
+        logits = logits.softmax(2)
+        right = target[None, :, None].expand(layers, -1, -1, -1)
+        logits.scatter_add_(2, right, logits.new_full((), -1.0).expand(right.shape))
+    else:
+        logits = 2 * (logits - target[None, :, None])
+    return torch.bmm(residual.mT, logits.flatten(2).div_(positions))
 
 
 def fit(
@@ -85,7 +136,7 @@ def fit(
     Karvonen's loss and optimiser (specification 3.4): cross-entropy averaged over positions and summed over squares,
     AdamW; every step sees the same positions in all layers. With `normalise` each layer is divided by its root mean
     square while it is fitted, so that one learning rate suits them all; the weights returned are those of the residual
-    as it is. Activations are read from the store in permuted chunks, never all at once.
+    as it is. Activations are read from the store in permuted chunks, or by game, never all at once.
 
     standard: for regression, whose loss is the squared error of the standardised rating (one class of one square).
     every: all layers of the run, where `layers` are not all of them.
@@ -95,32 +146,53 @@ def fit(
     # Drawn for every layer of the run, whichever are still missing: a layer begins the same in every attempt.
     every = list(every or layers)
     drawn = torch.randn(len(every), width, squares * outputs, generator=seeded)[[every.index(n) for n in layers]]
-    weight = (spec.init * drawn / width**0.5).to(device).requires_grad_()
-    optimizer = AdamW(weight, spec.beta1, spec.beta2, spec.weight_decay)
-    points = [data.cache.hook_point(layer) for layer in layers]
+    weight = (spec.init * drawn / width**0.5).to(device)
+    whole = spec.batch_games is not None
+    if whole:
+        weight = weight.unflatten(2, (squares, outputs)).mT.flatten(2).contiguous()
+    gradient = gradient_in_one_pass if whole else gradient_by_autograd
+    optimizer = AdamW(weight, spec.beta1, spec.beta2, spec.weight_decay, fused=whole)
     scale = torch.tensor(sizes(data, layers, spec.normalise), device=device).clamp_min(1e-6)[:, None, None]
-    steps = spec.epochs * -(-int(rows.sum()) // spec.batch_positions)
+    steps = spec.epochs * steps_of_an_epoch(spec, data, rows)
     step = 0
-    for epoch in range(spec.epochs):
-        for batch in data.cache.array.iter_batches(points, spec.batch_positions, spec.seed, epoch, keep=rows):
-            residual = torch.from_numpy(np.stack([batch.float32(point) for point in points])).to(device)
-            logits = torch.bmm(residual / scale, weight).view(len(layers), -1, outputs)
-            if standard is None:
-                target = torch.from_numpy(data.labels[batch.rows].astype(np.int64)).to(device)
-                loss = F.cross_entropy(logits.flatten(0, 1), target.flatten().repeat(len(layers)), reduction="sum")
-            else:
-                wanted = torch.from_numpy((data.labels[batch.rows] - standard.mean) / standard.std).float().to(device)
-                loss = F.mse_loss(logits, wanted[None].expand(len(layers), -1, -1), reduction="sum")
-            (loss / len(batch)).backward()
-            falls = 0.9 * step / steps if spec.schedule == "linear" else 0.0
-            optimizer.step(spec.learning_rate * (1 - falls))
-            step += 1
-            if step % 20 == 0:
-                on_progress(0.9 * step / steps, f"epoch {epoch + 1}/{spec.epochs}")
-    found = (weight.detach() / scale).cpu().view(len(layers), width, squares, outputs)
-    if not bool(found.isfinite().all()):
+    with denormals_flushed() if whole else nullcontext():
+        for epoch in range(spec.epochs):
+            for places, residual in batches(spec, data, rows, layers, epoch):
+                if standard is None:
+                    target = torch.from_numpy(data.labels[places].astype(np.int64))
+                else:
+                    target = torch.from_numpy((data.labels[places] - standard.mean) / standard.std).float()
+                falls = 0.9 * step / steps if spec.schedule == "linear" else 0.0
+                found = gradient(torch.from_numpy(residual).to(device) / scale, weight, target.to(device), outputs)
+                optimizer.step(found, spec.learning_rate * (1 - falls))
+                step += 1
+                if step % 20 == 0:
+                    on_progress(0.9 * step / steps, f"epoch {epoch + 1}/{spec.epochs}")
+    if whole:
+        weight = weight.unflatten(2, (outputs, squares)).mT.flatten(2)
+    fitted = (weight / scale).cpu().view(len(layers), width, squares, outputs)
+    if not bool(fitted.isfinite().all()):
         raise DivergedError("the probe's weights are not finite", "a smaller --learning-rate; chessreg cache verify")
-    return found.numpy()
+    return fitted.numpy()
+
+
+def steps_of_an_epoch(spec: ProbeSpec, data: ProbeData, rows: np.ndarray) -> int:
+    if spec.batch_games is not None:
+        return -(-len(np.unique(data.item[rows])) // spec.batch_games)
+    return -(-int(rows.sum()) // spec.batch_positions)
+
+
+def batches(
+    spec: ProbeSpec, data: ProbeData, rows: np.ndarray, layers: list[int], epoch: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """What each step of an epoch sees: row numbers int64 [n], and the residuals float32 [layer, n, d_model]."""
+    if spec.batch_games is not None:
+        for places in data.whole_games(rows, spec.batch_games, spec.seed, epoch):
+            yield places, data.activations(layers, places)
+        return
+    points = [data.cache.hook_point(layer) for layer in layers]
+    for batch in data.cache.array.iter_batches(points, spec.batch_positions, spec.seed, epoch, keep=rows):
+        yield batch.rows, np.stack([batch.float32(point) for point in points])
 
 
 def sizes(data: ProbeData, layers: list[int], normalise: bool) -> list[float]:
