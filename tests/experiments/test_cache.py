@@ -100,3 +100,18 @@ def test_weights_that_are_not_what_was_published_are_refused(world_session, monk
             world_session.run(CacheSpec(checkpoint="reference", dataset="sample:fit", games=2, last=3, seed=99))
     finally:
         path.write_bytes(whole)
+
+
+def test_an_attempt_records_with_how_many_threads_it_computed(world_session):
+    """Told nothing, it takes what the process may use; the number is no longer hidden behind a 0."""
+    from sqlalchemy import select
+
+    from chessreg.models.devices import cores
+    from chessreg.registry import tables
+
+    for replicate, threads in ((7, 0), (8, 1)):
+        spec = CacheSpec(checkpoint="reference", dataset="sample:fit", games=2, replicate=replicate)
+        report = world_session.run(spec, CacheHow(threads=threads))
+        with world_session.database.read() as sql:
+            attempt = sql.scalars(select(tables.Attempt).where(tables.Attempt.run_id == report.run_id)).one()
+        assert (attempt.how["threads"], attempt.how["used_threads"]) == (threads, [threads or cores()])

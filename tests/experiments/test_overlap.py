@@ -121,3 +121,46 @@ def test_a_probe_and_a_cache_lead_to_the_same_games(world_session):
         inputs, inputs.reference("run:vector", "skill"), Evaluated.of_moves(games.moves(cached[0][1][:2]))
     )
     assert (found.games, found.of_games) == (2, 2)
+
+
+@pytest.mark.usefixtures("forget")
+def test_probe_edit_and_vector_tables_say_what_was_trained_on(world_session):
+    """Games of `fit` under evaluation, of a model and probes that were made from them, and of a model of no known games."""
+    from chessreg.experiments.cache import CacheSpec
+    from chessreg.experiments.edit import EditSpec
+    from chessreg.experiments.probe import ProbeSpec
+    from chessreg.experiments.vector import VectorSpec
+    from chessreg.queries import run_sql
+
+    session, fit = world_session, world_session.inputs.reference("dataset", "sample:fit")
+    probe = {"cache": "reference-fit", "test_cache": "reference-test", "epochs": 1}
+    session.run(ProbeSpec(**probe, seed=8), name="of-unknown")
+    trained(session, fit)
+    session.run(CacheSpec(checkpoint="reference", dataset="sample:fit", games=6, last=16), name="six")
+    session.run(ProbeSpec(**probe | {"test_cache": "six"}, seed=9, allow_overlap=True), name="of-known")
+    session.run(EditSpec(
+        checkpoint="reference", probe="reference-board", dataset="sample:fit", games=3, per_game=1, samples=0,
+        controls=0, shuffled=0, allow_overlap=True,
+    ), name="edited")  # fmt: skip
+    session.run(VectorSpec(cache="reference-fit", first_ply=6, seed=9, allow_overlap=True), name="directed")
+    session.run(VectorSpec(source="random", of="directed", seed=2), name="drawn")
+
+    def said(title, run):
+        return {row["overlap"] for row in session.query(title, run=run).rows}
+
+    by_split = {row["split"]: row for row in session.query("probe accuracy by layer", run="of-known").rows}
+    test = by_split["test"]
+    assert test["overlap_model_games"] == test["n_games"] + by_split["validation"]["n_games"]  # all are of `fit`
+    assert 0 < test["overlap_probe_games"] <= test["n_games"] == 6  # without those that the probe held out
+    for title in ("probe accuracy by layer", "best probe layers"):
+        assert said(title, "of-unknown") == {"model unknown, probe 0"}
+    # This model writes no legal move: the table of edits has no row, but its column is there.
+    edited = "SELECT overlap FROM shared_games JOIN runs USING (run_id) WHERE run = 'edited'"
+    assert run_sql(session.database, edited).rows == [{"overlap": "model 3, probe 3"}]
+    assert "overlap" in session.query("board intervention legality").columns
+    [of_drawn] = said("vectors by layer", "drawn")
+    [directed, *_] = session.query("vectors by layer", run="directed").rows
+    assert of_drawn == directed["overlap"] == f"model {directed['games_low'] + directed['games_high']}"
+    assert said("vectors by layer", "skill") == {"model unknown"}
+    [drawn, *_] = session.query("vectors by layer", run="drawn").rows
+    assert (drawn["source"], drawn["stands_for"], drawn["seed"]) == ("random:contrastive:white_elo", "directed", 2)
