@@ -125,7 +125,7 @@ def test_a_probe_and_a_cache_lead_to_the_same_games(world_session):
 
 @pytest.mark.usefixtures("forget")
 def test_probe_edit_and_vector_tables_say_what_was_trained_on(world_session):
-    """Games of `fit` under evaluation, of a model and probes that were made from them, and of a model of no known games."""
+    """Games of `fit`, evaluated with a model and probes that were made from them; and a model of no known games."""
     from chessreg.experiments.cache import CacheSpec
     from chessreg.experiments.edit import EditSpec
     from chessreg.experiments.probe import ProbeSpec
