@@ -153,21 +153,21 @@ class Session:
 
     def probe(self, reference: str, layer: int | None = None) -> Any:
         """A fitted probe of a probe run: `.weight` float32 [d_model, 64 or 1, classes]."""
-        from chessreg.entities.probe import load_probe
+        from chessreg.runs.fitted import load_probe
 
         return load_probe(self.inputs, self.inputs.reference("run:probe", reference), layer)
 
     def vector(self, reference: str, layer: int) -> Any:
         """A direction of a vector run, float32 [d_model]."""
-        from chessreg.entities.vector import load_vector
+        from chessreg.runs.fitted import load_vector
 
         return load_vector(self.inputs, self.inputs.reference("run:vector", reference), layer)
 
     def cache(self, reference: str, hook_point: str | None = None) -> Any:
         """The activations of a cache run: `.batches(layer=5)`, and `.read(layer=5)` with each row's game, token and
         ply; after each block, or at another hook point of each layer, as `blocks.*.hook_resid_pre`."""
-        from chessreg.entities.cache import load_cache
         from chessreg.models.hook_points import RESID_POST
+        from chessreg.runs.activations import load_cache
 
         return load_cache(self.inputs, self.inputs.reference("run:cache", reference), pattern=hook_point or RESID_POST)
 

@@ -158,6 +158,14 @@ class Store:
         """Whether the artefact is here; its bytes are not read."""
         return artefacts.exists(self, digest)
 
+    def holds(self, digest: str, array: str | None = None) -> bool:
+        """Whether the bytes of an artefact, or of a group of activations (`array` is its name), are here; none are
+        read. False for what is no digest, or no name of an array."""
+        try:
+            return self.exists(digest) if array is None else (self.array(array) / "zarr.json").is_file()
+        except StoreError:
+            return False
+
     def artefact(self, digest: str) -> Artefact:
         """What is recorded of an artefact. Raises NotInStoreError."""
         return artefacts.describe(self, digest)

@@ -2,7 +2,7 @@
 
 An action belongs to a place: a screen, the table, or `everywhere`. The place's class has a method `action_<method>` and
 takes its BINDINGS from `bindings(place)`, so that neither a key nor a line of help can drift from what happens.
-`twin` is the command that does or prints the same; words in capitals are filled in by who types it.
+`command` is the one that does or prints the same; words in capitals are filled in by who types it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Action:
     keys: str  # of textual, separated by commas; the first is the one that is shown
     text: str
     short: str = ""
-    twin: str = ""
+    command: str = ""
     parameter: str = ""  # handed to the method
     writes: bool = False  # not offered with --read-only
     first: bool = False  # before the focused widget sees the key: what is typed next must go to the new focus
@@ -70,14 +70,15 @@ OWN_KEYS = (
 )  # keys of everywhere mean something else there
 ACTIONS: tuple[Action, ...] = (
     Action(EVERYWHERE, "help", "question_mark,f1", "Show every key that works here", "help", "chessreg tui --help"),
-    *(Action(EVERYWHERE, "go", entry.key, entry.text, twin=entry.twin, parameter=entry.name) for entry in ENTRIES),
+    *(Action(EVERYWHERE, "go", entry.key, entry.text, command=entry.command, parameter=entry.name)
+      for entry in ENTRIES),
     Action(EVERYWHERE, "back", "escape,backspace", "Go back", "back"),
-    Action(EVERYWHERE, "reload", "r", "Read everything here again", twin="chessreg runs list"),
+    Action(EVERYWHERE, "reload", "r", "Read everything here again", command="chessreg runs list"),
     Action(EVERYWHERE, "palette", "ctrl+p,colon", "Find an action by name", "actions"),
     Action(EVERYWHERE, "jump", "ctrl+o", "Jump to a part of the screen by its letter"),
     Action(EVERYWHERE, "copy_command", "y", "Copy the command that prints this"),
     Action(EVERYWHERE, "theme", "T", "Change the colours: dark, light, high contrast"),
-    Action(EVERYWHERE, "glyphs", "a", "Pieces solid, in outline, or as letters", twin="chessreg tui --ascii"),
+    Action(EVERYWHERE, "glyphs", "a", "Pieces solid, in outline, or as letters", command="chessreg tui --ascii"),
     Action(EVERYWHERE, "picture", "ctrl+s", "Save a picture of the screen (SVG)"),
     Action(EVERYWHERE, "quit", "q,ctrl+c", "Quit", "quit"),
     Action(TABLE, "cursor_down", "down,j", "Next row"),
@@ -109,19 +110,19 @@ ACTIONS: tuple[Action, ...] = (
     Action("runs", "sort", "greater_than_sign", "Sort by the next column", "sort", "chessreg runs list --sort COLUMN",
            "1"),
     Action("runs", "sort", "less_than_sign", "Sort by the column before", parameter="-1"),
-    Action("runs", "turn", "s", "Turn the order round", twin="chessreg runs list --sort -COLUMN"),
+    Action("runs", "turn", "s", "Turn the order round", command="chessreg runs list --sort -COLUMN"),
     Action("runs", "unmark", "u", "Unmark all"),
     Action("annotate", "toggle_mark", "asterisk", "Star, or take the star back", "star", "chessreg runs star RUN",
            "star", writes=True),
     Action("annotate", "tag", "t", "Tag", "tag", "chessreg runs tag RUN TAG", writes=True),
     Action("annotate", "note", "n", "Note something", "note", "chessreg runs note RUN TEXT", writes=True),
-    Action("annotate", "name", "N", "Name", twin="chessreg runs name RUN NAME", writes=True),
-    Action("annotate", "toggle_mark", "p", "Pin: the baseline of comparisons; or unpin", twin="chessreg runs pin RUN",
-           parameter="pin", writes=True),
-    Action("annotate", "toggle_mark", "x", "Archive, or take back out of the archive", twin="chessreg runs archive RUN",
-           parameter="archive", writes=True),
+    Action("annotate", "name", "N", "Name", command="chessreg runs name RUN NAME", writes=True),
+    Action("annotate", "toggle_mark", "p", "Pin: the baseline of comparisons; or unpin",
+           command="chessreg runs pin RUN", parameter="pin", writes=True),
+    Action("annotate", "toggle_mark", "x", "Archive, or take back out of the archive",
+           command="chessreg runs archive RUN", parameter="archive", writes=True),
     Action("annotate", "invalidate", "I", "Say that it is wrong, and why",
-           twin="chessreg runs invalidate RUN --why TEXT", writes=True),
+           command="chessreg runs invalidate RUN --why TEXT", writes=True),
     Action("columns", "shown", "space", "Show the column, or leave it out", "shown or not"),
     Action("columns", "shift", "K", "Put the column further up: to the left", "up", parameter="-1"),
     Action("columns", "shift", "J", "Put the column further down: to the right", "down", parameter="1"),
@@ -161,7 +162,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("board", "row", "down,j", "Next row of the list: its board", "next row", parameter="1"),
     Action("board", "row", "up,k", "Previous row of the list", parameter="-1"),
     Action("board", "illegal", "exclamation_mark,n", "Next position with an illegal try"),
-    Action("board", "limit", "m", "The position at the move limit", twin="chessreg board RUN:UNIT --ply N"),
+    Action("board", "limit", "m", "The position at the move limit", command="chessreg board RUN:UNIT --ply N"),
     Action("board", "beside", "b", "Beside the game of another arm from the same opening", "beside",
            "chessreg game part RUN:UNIT"),
     Action("board", "flip", "f", "Turn the board round", "flip"),
@@ -207,10 +208,10 @@ ACTIONS: tuple[Action, ...] = (
     Action("lab", "edited_layer", "right_square_bracket", "Edit the next layer", "edited layer",
            "chessreg lab … --layers N", "1"),
     Action("lab", "edited_layer", "left_square_bracket", "Edit the layer before", parameter="-1"),
-    Action("lab", "all_layers", "A", "Edit all layers, or the chosen one", twin="chessreg lab … --layers 0-7"),
+    Action("lab", "all_layers", "A", "Edit all layers, or the chosen one", command="chessreg lab … --layers 0-7"),
     Action("lab", "tool", "p", "The next probe or vector", "probe", "chessreg lab … --probe RUN"),
     Action("lab", "model", "m", "The next model", "model", "chessreg lab --checkpoint NAME"),
-    Action("lab", "tokens", "t", "Edit the last token, or all of them", twin="chessreg lab … --positions all"),
+    Action("lab", "tokens", "t", "Edit the last token, or all of them", command="chessreg lab … --positions all"),
     Action("lab", "store", "s", "Store the edit as a run", "store", 'chessreg run edit --moves "e4 e5 Nf3" …',
            writes=True),
     Action("queries", "filter", "slash", "Search the queries", "search", "chessreg query --list", first=True),
@@ -222,13 +223,13 @@ ACTIONS: tuple[Action, ...] = (
     Action("jobs", "launch", "n", "Launch an experiment", "launch", "chessreg launch KIND", writes=True),
     Action("jobs", "cancel", "x", "Cancel the job; complete units are kept", "cancel", "chessreg cancel JOB",
            writes=True),
-    Action("jobs", "cancel", "X", "Cancel every job of its launch", twin="chessreg cancel LAUNCH", parameter="launch",
-           writes=True),
+    Action("jobs", "cancel", "X", "Cancel every job of its launch",
+           command="chessreg cancel LAUNCH", parameter="launch", writes=True),
     Action("jobs", "retry", "t", "Try again what ended without finishing", "try again", "chessreg retry JOB",
            writes=True),
-    Action("jobs", "priority", "plus,equals_sign", "Start it sooner", twin="chessreg priority JOB --by 1",
+    Action("jobs", "priority", "plus,equals_sign", "Start it sooner", command="chessreg priority JOB --by 1",
            parameter="1", writes=True),
-    Action("jobs", "priority", "minus", "Start it later", twin="chessreg priority JOB --by -1", parameter="-1",
+    Action("jobs", "priority", "minus", "Start it later", command="chessreg priority JOB --by -1", parameter="-1",
            writes=True),
     Action("job", "pane", "tab", "Log, attempts or settings", "next part", "chessreg job show JOB", "1"),
     Action("job", "pane", "shift+tab", "The part before", parameter="-1"),
@@ -240,15 +241,15 @@ ACTIONS: tuple[Action, ...] = (
     Action("job", "run", "v", "View its run", "run", "chessreg runs show RUN"),
     Action("job", "cancel", "x", "Cancel the job; complete units are kept", "cancel", "chessreg cancel JOB",
            writes=True),
-    Action("job", "cancel", "X", "Cancel every job of its launch", twin="chessreg cancel LAUNCH", parameter="launch",
+    Action("job", "cancel", "X", "Cancel every job of its launch", command="chessreg cancel LAUNCH", parameter="launch",
            writes=True),
     Action("job", "retry", "t", "Try again what ended without finishing", "try again", "chessreg retry JOB",
            writes=True),
-    Action("job", "priority", "plus,equals_sign", "Start it sooner", twin="chessreg priority JOB --by 1",
+    Action("job", "priority", "plus,equals_sign", "Start it sooner", command="chessreg priority JOB --by 1",
            parameter="1", writes=True),
-    Action("job", "priority", "minus", "Start it later", twin="chessreg priority JOB --by -1", parameter="-1",
+    Action("job", "priority", "minus", "Start it later", command="chessreg priority JOB --by -1", parameter="-1",
            writes=True),
-    Action("log", "scroll_log", "down,j", "Down", twin="chessreg logs -f JOB", parameter="1"),
+    Action("log", "scroll_log", "down,j", "Down", command="chessreg logs -f JOB", parameter="1"),
     Action("log", "scroll_log", "up,k", "Up; the log then stands still", parameter="-1"),
     Action("log", "scroll_log", "pagedown,space,ctrl+d", "A page down", parameter="page"),
     Action("log", "scroll_log", "pageup,ctrl+u", "A page up", parameter="-page"),
@@ -293,13 +294,14 @@ ACTIONS: tuple[Action, ...] = (
     Action("answer", "partial", "u", "Unfinished runs too, or only complete ones", "unfinished",
            'chessreg query "NAME" --partial'),
     Action("answer", "scoring", "d", "Games scored as the papers say, or as their code does",
-           twin='chessreg query "NAME" --scoring author-2024'),
+           command='chessreg query "NAME" --scoring author-2024'),
     Action("answer", "meaning", "c", "What the columns mean", "columns", 'chessreg query "NAME" --columns'),
     Action("result", "export", "x", "Write a file: CSV, markdown, LaTeX, JSON, Parquet; a plot as SVG", "export",
            'chessreg query "NAME" --output FILE'),
-    Action("result", "copy_as", "m", "Copy as markdown", twin='chessreg query "NAME" --format markdown',
+    Action("result", "copy_as", "m", "Copy as markdown", command='chessreg query "NAME" --format markdown',
            parameter="markdown"),
-    Action("result", "copy_as", "L", "Copy as LaTeX", twin='chessreg query "NAME" --format latex', parameter="latex"),
+    Action("result", "copy_as", "L", "Copy as LaTeX",
+           command='chessreg query "NAME" --format latex', parameter="latex"),
     Action("plot", "turn", "tab,right,l", "Next plot of the query", "next plot", parameter="1"),
     Action("plot", "turn", "shift+tab,left,h", "Previous plot", parameter="-1"),
     Action("plot", "scroll_text", "down,j,pagedown", "Further down", parameter="1"),

@@ -27,7 +27,7 @@ class ScreenEntry:
     key: str
     screen: str  # "module:Class"
     text: str
-    twin: str
+    command: str
 
     def open(self) -> Screen[Any]:
         """The screen, made anew."""

@@ -145,7 +145,7 @@ def _program(name: str, absent: Literal["missing", "optional"], why: str) -> Che
 def registry(home: Home) -> Iterator[Check]:
     """Whether it answers, can be written, and has the right schema."""
     from chessreg.registry import migrations
-    from chessreg.registry.lease import network_file_system
+    from chessreg.registry.sqlite import network_file_system
 
     place = home.place
     if place.path is not None:

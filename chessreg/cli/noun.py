@@ -170,41 +170,29 @@ def take_back(home: Home, noun: str, reference: str, word: str) -> None:
 
 def add_words(group: click.Group, noun: str) -> None:
     """Give a noun's group the commands name, tag, note, star, pin, archive and invalidate, and those that undo them."""
-    what = noun.upper()
-
-    @group.command("name", help=f"Name a {noun}; a new name takes the old one's place.")
-    @click.argument("reference", metavar=what)
-    @click.argument("name")
-    @pass_home
-    def name(home: Home, reference: str, name: str) -> None:
-        say(home, noun, reference, "name", name)
-
-    @group.command("tag", help=f"Tag a {noun}. Example: chessreg {group.name} tag 3f2a09 paper")
-    @click.argument("reference", metavar=what)
-    @click.argument("tag")
-    @pass_home
-    def tag(home: Home, reference: str, tag: str) -> None:
-        say(home, noun, reference, "tag", tag)
-
-    @group.command("untag", help="Take a tag back.")
-    @click.argument("reference", metavar=what)
-    @click.argument("tag")
-    @pass_home
-    def untag(home: Home, reference: str, tag: str) -> None:
-        say(home, noun, reference, "tag", tag, withdrawn=True)
-
-    @group.command("note", help=f"Note something about a {noun}.")
-    @click.argument("reference", metavar=what)
-    @click.argument("text")
-    @pass_home
-    def note(home: Home, reference: str, text: str) -> None:
-        say(home, noun, reference, "note", text)
-
+    tagged = f"Tag a {noun}. Example: chessreg {group.name} tag 3f2a09 paper"
+    group.add_command(saying(noun, "name", "name", "name", f"Name a {noun}; a new name takes the old one's place."))
+    group.add_command(saying(noun, "tag", "tag", "tag", tagged))
+    group.add_command(saying(noun, "untag", "tag", "tag", "Take a tag back.", back=True))
+    group.add_command(saying(noun, "note", "note", "text", f"Note something about a {noun}."))
     for word, (undo, help, undone) in SWITCHES.items():
         group.add_command(switch(noun, word, word, help.format(noun=noun)))
         group.add_command(switch(noun, undo, word, undone, back=True))
     group.add_command(invalidate(noun))
     group.add_command(validate(noun))
+
+
+def saying(noun: str, name: str, word: str, value: str, help: str, back: bool = False) -> click.Command:
+    """A command that says a word with a value (the argument of that name) of a thing, or takes it back."""
+
+    @click.command(name, help=help)
+    @click.argument("reference", metavar=noun.upper())
+    @click.argument(value)
+    @pass_home
+    def command(home: Home, reference: str, **given: str) -> None:
+        say(home, noun, reference, word, given[value], withdrawn=back)
+
+    return command
 
 
 def switch(noun: str, name: str, word: str, help: str, back: bool = False) -> click.Command:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -168,12 +169,19 @@ def known(home: Home, name: str | None) -> Entry:
 
 
 def registry(home: Home) -> Database:
-    """The registry, with rows that wait to be taken in: the store is opened only where there are some."""
+    """The registry, with rows that wait to be taken in: the store is opened only where there are some.
+
+    What is imported by now lives until the process ends, and is not to be looked at by the garbage collector again.
+    DuckDB is imported after it: its binding reports what is not collected at the end as leaked.
+    """
     if any((home.store_path / "fragments" / "incoming").glob("*")):
         from chessreg.cli.base import fresh
 
-        return fresh(home)
-    return home.database()
+        found = fresh(home)
+    else:
+        found = home.database()
+    gc.freeze()
+    return found
 
 
 def ask(

@@ -12,7 +12,6 @@ from typing import Any
 import click
 
 from chessreg.cli.base import Home, LazyCommand, LazyGroup
-from chessreg.entities import nouns
 from chessreg.errors import told
 from chessreg.terminal import visible, visible_json, visible_streams
 
@@ -88,6 +87,8 @@ class Root(LazyGroup):
         """Add nouns and the commands of installed packages; a name of the table cannot be taken."""
         if not self._looked:
             from importlib.metadata import entry_points
+
+            from chessreg.entities import nouns
 
             for entry in sorted(entry_points(group="chessreg.commands"), key=lambda entry: entry.name):
                 text = "The terminal UI." if entry.name == "tui" else f"From {entry.dist.name if entry.dist else '?'}."

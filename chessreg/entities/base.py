@@ -1,28 +1,23 @@
-"""What a noun is to a user: how its things are listed, shown, drawn, verified and made again; how what is
-fitted for a layer is stored."""
+"""What a noun is to a user: how its things are listed, shown, drawn, verified and made again."""
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 from sqlalchemy import select
 
 from chessreg.entities.display import Column, Option, Part, Printed, Thing, annotations_of, counted, facts
-from chessreg.errors import BadInputError, NotFoundError, first_line
+from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import names, tables
 from chessreg.registry.read import NOTHING_SAID, columns, words
 
 if TYPE_CHECKING:
-    import numpy as np
     from sqlalchemy.orm import Session as SqlSession
 
     from chessreg.entities.display import Verified
-    from chessreg.runs.task import Task
     from chessreg.session import Session
 
 Row = dict[str, Any]
@@ -183,45 +178,3 @@ def with_model(rows: list[Row]) -> list[Row]:
         if row["model"] is None:
             row["model"] = f"unknown: {row['detail'].get('model') or 'not told'}"
     return rows
-
-
-def read_layer(path: Path, **dimensions: int) -> dict[str, np.ndarray]:
-    """The tensors of what was fitted for one layer, by name. `dimensions`: how many those have that must be there.
-
-    The file may come from others. Raises BadInputError when it is damaged, or lacks one of them.
-    """
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
-    try:
-        found = load_file(path)
-    except (SafetensorError, KeyError, ValueError, TypeError, OverflowError) as error:
-        raise BadInputError(f"{path} is damaged: {first_line(error)}", "chessreg doctor --digests") from error
-    for name, count in dimensions.items():
-        if name not in found or found[name].ndim != count or found[name].dtype.kind not in "fiu":
-            raise BadInputError(f"{path} holds no {name} of {count} dimensions", "it was not written by chessreg")
-    return found
-
-
-def publish_layer(
-    task: Task[Any, Any], table: str, unit: int, tensors: Mapping[str, np.ndarray], meta: dict[str, Any], **columns: Any
-) -> None:
-    """What was fitted for one layer, a probe or a vector: an artefact (safetensors and meta.json), and its row.
-
-    meta names `layer` and `hook_point`; it is the row's `detail`. columns are the others of the table.
-    """
-    from safetensors.numpy import save_file
-
-    with task.output(f"layer-{meta['layer']}", unit, table) as folder:
-        save_file(dict(tensors), folder / f"{table}.safetensors")
-        (folder / "meta.json").write_text(json.dumps(meta, sort_keys=True))
-    task.record(
-        table,
-        run_id=task.run_id,
-        unit=unit,
-        artefact=task.last_output.digest,
-        hook_point=meta["hook_point"],
-        layer=meta["layer"],
-        detail=meta,
-        **columns,
-    )

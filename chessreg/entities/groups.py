@@ -15,12 +15,12 @@ from uuid import UUID
 from sqlalchemy import delete, insert, or_, select
 
 from chessreg.entities import gc
-from chessreg.entities.cache import differs
 from chessreg.errors import ChessregError
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
 from chessreg.registry.run_state import complete_units
 from chessreg.registry.tables.types import utc_now
+from chessreg.runs.activations import differs
 from chessreg.runs.kind import RESULT_TABLES
 from chessreg.runs.task import ranges
 from store.errors import StoreError

@@ -1,20 +1,19 @@
-"""Directions in the residual stream: read back from the store, and compared by norm and cosine."""
+"""Directions in the residual stream as a user lists and shows them, compared by norm and cosine."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import numpy as np
 from sqlalchemy import select
 
-from chessreg.entities.base import Entity, Row, annotations_of_run, read_layer, with_model
+from chessreg.entities.base import Entity, Row, annotations_of_run, with_model
 from chessreg.entities.display import Column, Option, Part, Printed, Thing, counted, facts, lines_by_layer
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.noise import generator
 from chessreg.registry import names, tables
+from chessreg.runs.fitted import cosine, read_vector, vector_rows
 from chessreg.runs.inputs import Inputs
 from store.errors import NotInStoreError
 
@@ -24,81 +23,6 @@ if TYPE_CHECKING:
     from chessreg.session import Session
 
 MOST = 200  # vectors that one is compared with, the newest
-
-
-@dataclass(frozen=True)
-class Direction:
-    """A direction in the residual stream after one block, and what it was made of."""
-
-    vector: np.ndarray  # float32 [d_model]
-    high: np.ndarray | None = None  # float32 [d_model], of the strong games; vector = high - low
-    low: np.ndarray | None = None
-    detail: dict[str, Any] = field(default_factory=dict)
-    sums: np.ndarray | None = None  # float32 [games, d_model], of a contrast from one forward pass
-
-    @property
-    def norm(self) -> float:
-        return float(np.linalg.norm(self.vector))
-
-    def norms(self) -> dict[str, float]:
-        """Norms of the two sides, where there are two."""
-        sides = {"norm_high": self.high, "norm_low": self.low}
-        return {name: float(np.linalg.norm(side)) for name, side in sides.items() if side is not None}
-
-    def tensors(self) -> dict[str, np.ndarray]:
-        """What is stored of it, float32 [d_model] each."""
-        found = {"vector": self.vector, "high": self.high, "low": self.low}
-        return {name: np.ascontiguousarray(value, np.float32) for name, value in found.items() if value is not None}
-
-
-def random_like(direction: np.ndarray, layer: int, seed: int) -> np.ndarray:
-    """A direction float32 [d_model] drawn uniformly from the sphere, for this layer and seed, with the same norm."""
-    drawn = generator(seed, "random direction", layer).standard_normal(direction.shape)
-    return with_norm(drawn, float(np.linalg.norm(direction)))
-
-
-def with_norm(direction: np.ndarray, norm: float) -> np.ndarray:
-    """The direction float32 [d_model], scaled to a norm. BadInputError for the zero vector, which has no direction."""
-    own = np.linalg.norm(direction.astype(np.float64))
-    if not own > 0:
-        raise BadInputError("a direction of norm 0 cannot be scaled", "the two classes do not differ")
-    return (direction.astype(np.float64) * (norm / own)).astype(np.float32)
-
-
-def cosine(one: np.ndarray, other: np.ndarray, centre: bool = False) -> float:
-    """Cosine of two directions [d_model]; `centre`: of both minus their means, as between raw and centred residuals
-    (specification 2.3). 0 when one of them is 0."""
-    a, b = one.astype(np.float64), other.astype(np.float64)
-    if centre:
-        a, b = a - a.mean(), b - b.mean()
-    size = np.linalg.norm(a) * np.linalg.norm(b)
-    return float(a @ b / size) if size else 0.0
-
-
-def vector_rows(inputs: Inputs, reference: str) -> dict[int, tables.Vector]:
-    """The rows of a vector run by layer."""
-    rows: list[tables.Vector] = inputs.rows(tables.Vector, inputs.run(reference, "vector"))
-    return {row.layer: row for row in rows}
-
-
-def load_direction(inputs: Inputs, reference: str, layer: int) -> Direction:
-    """The direction of one layer of a vector run, with its two sides where it has them."""
-    rows = vector_rows(inputs, reference)
-    if layer not in rows:
-        raise BadInputError(f"that vector run has no layer {layer}", f"it has {', '.join(map(str, sorted(rows)))}")
-    return read_vector(inputs, reference, rows[layer])
-
-
-def read_vector(inputs: Inputs, reference: str, row: tables.Vector) -> Direction:
-    """The direction behind a row of the table `vector`."""
-    folder = inputs.located(f"vector layer {row.layer}", reference, row.artefact, row.run_id).path
-    found = read_layer(folder / "vector.safetensors", vector=1)
-    return Direction(found["vector"], found.get("high"), found.get("low"), dict(row.detail))
-
-
-def load_vector(inputs: Inputs, reference: str, layer: int) -> np.ndarray:
-    """The vector of one layer of a vector run, float32 [d_model]."""
-    return load_direction(inputs, reference, layer).vector
 
 
 def cosines(inputs: Inputs, reference: str, layer: int) -> list[dict[str, Any]]:

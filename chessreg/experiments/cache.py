@@ -9,13 +9,13 @@ from pydantic import Field
 from sqlalchemy import select
 
 from chessreg.encodings import Alignment, Encoding
-from chessreg.entities.cache import differs
 from chessreg.errors import BadInputError, ChessregError, DivergedError
 from chessreg.experiments.settings.games import GameSelection, select_items
 from chessreg.experiments.settings.sites import EncodedGames
 from chessreg.games.dataset import holds_positions, numbers
 from chessreg.models.hook_points import PATTERNS, RESID_POST, named_points
 from chessreg.registry import tables
+from chessreg.runs.activations import differs
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import Added, CheckpointRef, Distinct, ExecutionOptions, Layers, Stored
 

@@ -96,7 +96,7 @@ class EngineMatch(Kind):
     def run(self, task: Task[EngineMatchSpec, EngineMatchHow]) -> None:
         play_duel(task)
 
-    def frames(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+    def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         """A board for the start and one after every ply."""
         return next(stored_games(inputs.database, [(UUID(str(row["run_id"])), int(row["unit"]))])).frames()
 

@@ -88,7 +88,7 @@ class Legality(Kind):
             for unit in units:
                 task.done(unit)
 
-    def frames(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+    def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         return frames_of_turns(row, inputs)
 
 

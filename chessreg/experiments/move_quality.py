@@ -139,7 +139,7 @@ class MoveQuality(Kind):
     def run(self, task: Task[MoveQualitySpec, MoveQualityHow]) -> None:
         judge(task)
 
-    def frames(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+    def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         """A board for each judged move of a game: the move as an arrow, the judge's beside it where it differs."""
         return frames_of_moves(row, inputs)
 

@@ -15,7 +15,6 @@ from uuid import UUID
 import chess
 import numpy as np
 
-from chessreg.entities.probe import FittedProbe, load_probe
 from chessreg.errors import BadInputError
 from chessreg.experiments.edit.editor import canonical_probabilities, mass_of, scale_of
 from chessreg.experiments.edit.heat import logits_of, placed
@@ -32,6 +31,7 @@ from chessreg.models.hook_points import check_editable
 from chessreg.models.language_model import LanguageModel
 from chessreg.models.sampling import SampledText, sample_trees
 from chessreg.models.tree import Prefix, TokenTree
+from chessreg.runs.fitted import FittedProbe, load_probe
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -107,7 +107,7 @@ def plotted(
     database: Database, entry: Entry, plot: Plot, scope: Scope | None = None, *, scoring: str = "paper"
 ) -> QueryResult:
     """The rows of a catalogue query that a plot of it shows."""
-    result = run_query(database, entry.title, scope, scoring=scoring)
+    result = run_query(database, entry, scope, scoring=scoring)
     table = engine_of(database).over(result.table, f"SELECT * FROM result WHERE {plot.where}")
     return replace(result, table=table, cells=None, meta=result.meta | {"rows": table.num_rows})
 

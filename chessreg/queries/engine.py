@@ -13,7 +13,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -290,17 +290,19 @@ class Engine:
         return True
 
     def _set_views(self) -> None:
-        for name in self._views:
-            self._planner.execute(f'DROP VIEW IF EXISTS "{name}"')
+        before = self._views
         self._views = self._handy | views.of_kinds([*self._kinds, *self._registered], {*TABLES, *self._handy})
-        self._create_views(self._planner)
+        same = {name for name, select in before.items() if self._views.get(name) == select}
+        for name in before.keys() - same:
+            self._planner.execute(f'DROP VIEW IF EXISTS "{name}"')
+        self._create_views(self._planner, same)
         self._forget()
 
-    def _create_views(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """All views; one of a kind whose recorded columns are no names of columns is left out."""
+    def _create_views(self, connection: duckdb.DuckDBPyConnection, there: Collection[str] = ()) -> None:
+        """All views that are not there; one of a kind whose recorded columns are no names of columns is left out."""
         import duckdb
 
-        for name, select in list(self._views.items()):
+        for name, select in [(name, select) for name, select in self._views.items() if name not in there]:
             try:
                 connection.execute(f'CREATE VIEW "{name}" AS {select}')
             except duckdb.Error:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 from weakref import WeakMethod, WeakValueDictionary
 
 from sqlalchemy import Engine, func, select, update
@@ -26,10 +27,12 @@ from chessreg.registry.engines import (
     require_sqlite,
     writer_engine,
 )
-from chessreg.registry.lease import Lease, network_file_system
 from chessreg.registry.provenance import mask
 from chessreg.registry.sqlite import Copies
 from chessreg.registry.tables import RegistryState
+
+if TYPE_CHECKING:
+    from chessreg.registry.lease import Lease
 
 WAIT_SECONDS = 1.0  # between two looks at a server that does not answer
 
@@ -126,12 +129,14 @@ class Database:
     def __init__(self, place: Place, on_wait: Callable[[str], None] | None = None) -> None:
         self.place, self._on_wait = place, on_wait
         self.made = False  # by `open`, just now
-        network = place.path is not None and network_file_system(place.path) is not None
-        self._network = network
-        self._lease = Lease(place.path) if place.path is not None and network else None
-        self._writer = writer_engine(place, network=network)
+        self._lease: Lease | None = None
+        if place.path is not None and place.on_network:
+            from chessreg.registry.lease import Lease
+
+            self._lease = Lease(place.path)
+        self._writer = writer_engine(place)
         self._copies = Copies()
-        self._reader = reader_engine(place, network=network, copies=self._copies)
+        self._reader = reader_engine(place, copies=self._copies)
         self._pid = os.getpid()
         self._thread = threading.local()
         self._gate = gate_at(place.path) if place.path is not None else None

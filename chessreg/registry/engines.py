@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -40,6 +41,11 @@ class Place:
     @property
     def dialect(self) -> str:
         return "postgresql" if self.path is None else "sqlite"
+
+    @cached_property
+    def on_network(self) -> bool:
+        """Whether the file lies on a network file system."""
+        return self.path is not None and sqlite.network_file_system(self.path) is not None
 
     @property
     def shown(self) -> str:
@@ -199,15 +205,15 @@ MAGIC = b"SQLite format 3\0"
 READ_ONLY = "-c default_transaction_read_only=on -c default_transaction_isolation=repeatable\\ read"
 
 
-def writer_engine(place: Place, *, network: bool = False, create: bool = False) -> Engine:
+def writer_engine(place: Place, *, create: bool = False) -> Engine:
     """The engine that writes. Every transaction of SQLite takes the write lock at its start (BEGIN IMMEDIATE)."""
     if place.path is None:
         return _postgresql(place, "")
-    path = place.path
+    path, network = place.path, place.on_network
     return _sqlite(place, lambda: sqlite.open_writable(path, network, create), "IMMEDIATE")
 
 
-def reader_engine(place: Place, *, network: bool = False, copies: sqlite.Copies | None = None) -> Engine:
+def reader_engine(place: Place, *, copies: sqlite.Copies | None = None) -> Engine:
     """The engine that cannot write. One transaction sees one state of the registry.
 
     `copies` knows afterwards whether a copy of the file is read.
@@ -216,7 +222,7 @@ def reader_engine(place: Place, *, network: bool = False, copies: sqlite.Copies 
         return _postgresql(place, READ_ONLY)
     path, copies = place.path, copies or sqlite.Copies()
     # Where a rollback journal is written no connection is kept: an idle one would keep writers from changing to it.
-    pool = None if sqlite.takes_log(network) else NullPool
+    pool = None if sqlite.takes_log(place.on_network) else NullPool
     engine = _sqlite(place, lambda: _readable(path, copies), "DEFERRED", pool)
     weakref.finalize(engine, copies.remove)
     return engine

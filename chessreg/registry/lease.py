@@ -11,79 +11,16 @@ import fcntl
 import hashlib
 import json
 import os
-import re
 import socket
 import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from chessreg.registry.engines import RegistryError
-from chessreg.registry.machine import boot_id, pid_start
-
-MOUNTS = Path("/proc/mounts")
-NETWORK = frozenset(
-    (
-        *(
-            "9p",
-            "afs",
-            "beegfs",
-            "ceph",
-            "cifs",
-            "davfs",
-            "davfs2",
-            "gfs",
-            "gfs2",
-            "glusterfs",
-            "gpfs",
-            "lustre",
-            "mfs",
-        ),
-        *("ncpfs", "nfs", "nfs3", "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2", "s3fs", "smb2", "smb3", "smbfs"),
-        *("sshfs", "vboxsf", "webdav", "wekafs"),
-    )
-)
-
-
-def network_file_system(path: Path, mounts: Path = MOUNTS) -> str | None:
-    """The type of the network file system that holds `path` (which need not exist yet), or None for a local one.
-
-    CHESSREG_NETWORK_FILESYSTEM=1 or 0 overrules what is detected, for types that chessreg does not know.
-    """
-    told = os.environ.get("CHESSREG_NETWORK_FILESYSTEM")
-    if told is not None:
-        return "network" if told not in ("", "0") else None
-    kind = _type_of(path.resolve(), mounts)
-    name = kind.removeprefix("fuse.").removeprefix("fuse")
-    return kind if name in NETWORK else None
-
-
-def _type_of(path: Path, mounts: Path) -> str:
-    """The type of the mount with the longest folder above `path`; of equal ones the last, which covers the others."""
-    best, found = -1, ""
-    for folder, kind in _mounts(mounts):
-        if path.is_relative_to(folder) and len(folder.parts) >= best:
-            best, found = len(folder.parts), kind
-    return found
-
-
-def _mounts(mounts: Path) -> list[tuple[Path, str]]:
-    try:
-        lines = mounts.read_text(errors="replace").splitlines()
-    except OSError:  # macOS
-        import psutil
-
-        return [(Path(part.mountpoint), part.fstype) for part in psutil.disk_partitions(all=True)]
-    fields = [line.split(" ") for line in lines]
-    return [(Path(_unescaped(f[1])), f[2]) for f in fields if len(f) > 2]
-
-
-def _unescaped(text: str) -> str:
-    """/proc/mounts writes a space as \\040."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
+from chessreg.registry.machine import boot_id, pid_start, this_process
 
 
 class Lease:
@@ -180,13 +117,6 @@ class Lease:
         with path.open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
-
-
-def this_process() -> dict[str, Any]:
-    """What a lease file holds."""
-    pid = os.getpid()
-    since = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"host": socket.gethostname(), "pid": pid, "started": pid_start(pid), "boot_id": boot_id(), "since": since}
 
 
 def _is_this_process(holder: dict[str, Any]) -> bool:

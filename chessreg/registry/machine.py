@@ -124,6 +124,13 @@ def pid_start(pid: int) -> float | None:
         return None
 
 
+def this_process() -> dict[str, Any]:
+    """Who this process is, on which host and boot: what a lease file and a supervisor's say."""
+    pid = os.getpid()
+    since = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"host": socket.gethostname(), "pid": pid, "started": pid_start(pid), "boot_id": boot_id(), "since": since}
+
+
 def load() -> Load:
     """This machine now: `cpu` (processes that run or want to, over one minute), `cores`, `memory_bytes`,
     `memory_used_bytes`, and for each of `gpus` its index, name, `memory_bytes`, `memory_used_bytes`, `busy` (0 to 1).

@@ -32,12 +32,13 @@ from chessreg.registry.engines import (
     require_sqlite,
     writer_engine,
 )
-from chessreg.registry.lease import Lease, network_file_system
 from chessreg.registry.provenance import mask
 from store.files import make_file, make_folder
 
 if TYPE_CHECKING:
     from alembic.config import Config
+
+    from chessreg.registry.lease import Lease
 
 VERSION_TABLE = "chessreg_version"
 State = Literal["equal", "behind", "ahead", "empty", "foreign"]
@@ -102,7 +103,7 @@ def status(url: str | Path | Place | None = None) -> Status:
     place = url if isinstance(url, Place) else place_of(url)
     if place.path is not None:
         require_sqlite(place.path)
-    engine = reader_engine(place, network=_network(place))
+    engine = reader_engine(place)
     try:
         return status_of(engine, place)
     finally:
@@ -156,8 +157,11 @@ def upgrade(url: str | Path | Place | None = None, *, shared: bool = False) -> S
     added to a database that holds other programs' tables. Raises SchemaError for a newer or a foreign one.
     """
     place = url if isinstance(url, Place) else place_of(url)
-    network = _network(place)
-    lease = Lease(place.path) if place.path is not None and network else None
+    lease: Lease | None = None
+    if place.path is not None and place.on_network:
+        from chessreg.registry.lease import Lease
+
+        lease = Lease(place.path)
     if place.path is not None:
         _make_folder(place.path)
     new = place.path is not None and not place.path.exists()
@@ -166,7 +170,7 @@ def upgrade(url: str | Path | Place | None = None, *, shared: bool = False) -> S
         require(found, place)
     if lease is not None:
         lease.hold()
-    engine = writer_engine(place, network=network, create=True)
+    engine = writer_engine(place, create=True)
     try:
         saved = backup(place) if found.state == "behind" and place.path is not None else None
         if found.state != "equal":
@@ -233,7 +237,7 @@ def _copy_sqlite(place: Place, target: Path) -> None:
     """SQLite's backup, in one step: writers go on beside it."""
     assert place.path is not None
     try:
-        engine = reader_engine(place, network=_network(place))
+        engine = reader_engine(place)
         with engine.connect() as connection:
             source: Any = connection.connection.dbapi_connection
             copy = sqlite.dbapi.connect(target)
@@ -287,7 +291,3 @@ def _make_folder(path: Path) -> None:
     except OSError as error:
         message = f"the folder {folder} cannot be made: {error.strerror}"
         raise RegistryError(message, "name another with --registry") from error
-
-
-def _network(place: Place) -> bool:
-    return place.path is not None and network_file_system(place.path) is not None

@@ -8,7 +8,7 @@ with others between them, in name and kind. `field:value` looks at one field, `s
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -80,11 +80,25 @@ def condition(session: Session, word: str) -> ColumnElement[bool]:
     field, colon, value = word.partition(":")
     if colon and field.startswith("spec.") and len(field) > 5:
         return by_setting(session, field[5:], value)
-    if colon and field in FIELDS:
-        return by_field(session, field, value)
-    if colon:
-        raise BadInputError(f"runs have no {field!r} to look at", f"fields are {', '.join(FIELDS)} and spec.SETTING")
-    return or_(*(by_field(session, field, word) for field in SEARCHED))
+    by = lambda field, value: by_field(session, field, value)
+    return by_word("runs", word, FIELDS, SEARCHED, by, " and spec.SETTING")
+
+
+def by_word(
+    things: str,
+    word: str,
+    fields: Sequence[str],
+    searched: Sequence[str],
+    by_field: Callable[[str, str], ColumnElement[bool]],
+    more: str = "",
+) -> ColumnElement[bool]:
+    """`field:value` as the condition of that field; a word alone is looked for in each of `searched`."""
+    field, colon, value = word.partition(":")
+    if not colon:
+        return or_(*(by_field(name, word) for name in searched))
+    if field not in fields:
+        raise BadInputError(f"{things} have no {field!r} to look at", f"fields are {', '.join(fields)}{more}")
+    return by_field(field, value)
 
 
 def by_field(session: Session, field: str, value: str) -> ColumnElement[bool]:

@@ -21,7 +21,6 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import uuid_of
-from chessreg.runs import transfer
 from chessreg.runs.spec import clipped
 
 if TYPE_CHECKING:
@@ -180,10 +179,11 @@ class Inputs:
         machines that do, when this one reaches none of these places; CorruptError when an artefact's bytes are not
         those that were published.
         """
-        what = f"{field} of run {run_id.hex[-6:]}" if run_id else f"{field} {digest[:8]}"
-        item = transfer.Item(digest, what, 0, array)
-        if not item.here(self.store):
-            transfer.pull(self.database, self.store, [item])
+        if not self.store.holds(digest, array):
+            from chessreg.runs import transfer
+
+            what = f"{field} of run {run_id.hex[-6:]}" if run_id else f"{field} {digest[:8]}"
+            transfer.pull(self.database, self.store, [transfer.Item(digest, what, 0, array)])
         path = self.store.array(array) if array is not None else self.store.path(digest)
         if array is None:  # an array compares its chunks as they are read
             verified(self.store, digest)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import inspect
 import pkgutil
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import BaseModel
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.named import Registry, checked_name
-from chessreg.runs import trust
 from chessreg.runs.spec import ExecutionOptions, Spec
 
 if TYPE_CHECKING:
@@ -126,13 +128,14 @@ def importable(module: str) -> bool:
 
 MOVED = {  # sources of kinds as earlier runs recorded them: a module, or module:CLASS
     "chessreg.experiments.edit:Edit": "chessreg.experiments.edit:BoardEdit",
-    "chessreg.experiments.probe_apply": "chessreg.experiments.probe",
+    "chessreg.experiments.probe:ProbeApply": "chessreg.experiments.probe_apply:ProbeApply",
     "chessreg.experiments.imported_aggregates": "chessreg.experiments.imported",
     "chessreg.experiments.imported_directions": "chessreg.experiments.imported",
     "chessreg.experiments.imported_games": "chessreg.experiments.imported",
 }
 OWN = "chessreg.experiments"
 FILE_MODULES = "chessreg_kind_"  # the name of a module loaded from a user's file
+_loading = threading.RLock()  # a file may load another
 
 
 def in_module(module: Any) -> list[type[Kind]]:
@@ -172,6 +175,8 @@ def load_file(reference: str) -> Kind:
 
     Naming a file trusts it. Raises NotFoundError, BadInputError, NotTrustedError for a file in a store.
     """
+    from chessreg.runs import trust
+
     path, name = file_and_class(reference)
     path, content = trust.read(path)
     trust.named(path, trust.digest_of(content))
@@ -183,6 +188,8 @@ def load_trusted(reference: str) -> Kind:
 
     Raises NotTrustedError unless its bytes are trusted (`runs.trust`).
     """
+    from chessreg.runs import trust
+
     path, name = file_and_class(reference)
     return in_file(*trust.check(path), name)
 
@@ -194,28 +201,35 @@ def file_and_class(reference: str) -> tuple[Path, str]:
 
 def in_file(path: Path, content: bytes, name: str) -> Kind:
     """The kind of this name in a file of these bytes. They and nothing else are run: no compiled code beside them."""
-    module_name = FILE_MODULES + path.stem
-    module, digest = sys.modules.get(module_name), trust.digest_of(content)
-    if module is None or (module.__file__, vars(module).get("__digest__")) != (str(path), digest):
-        spec = importlib.util.spec_from_file_location(module_name, path)
-        assert spec
-        module = importlib.util.module_from_spec(spec)
-        vars(module)["__digest__"] = digest
-        sys.modules[module_name] = module
-        try:
-            exec(compile(content, str(path), "exec", dont_inherit=True), vars(module))
-        except ChessregError:
-            del sys.modules[module_name]
-            raise
-        except (Exception, SystemExit) as error:
-            del sys.modules[module_name]
-            raise BadInputError(f"{path} fails to import: {error!r}") from error
+    with _loading:  # a second thread waits until the first has run the file
+        module = module_of(path, content)
     kinds = {kind.__name__: kind for kind in in_module(module)}
     if name and name not in kinds:
         raise NotFoundError(f"{path} defines no kind {name}", f"it defines {', '.join(kinds) or 'none'}")
     if not name and len(kinds) != 1:
         raise BadInputError(f"{path} defines {len(kinds)} kinds", f"say which: {path}:CLASS")
     return checked(kinds[name] if name else next(iter(kinds.values())))
+
+
+def module_of(path: Path, content: bytes) -> ModuleType:
+    """The module of a user's file of these bytes: the one that is loaded already, or a fresh one."""
+    name, digest = FILE_MODULES + path.stem, hashlib.sha256(content).hexdigest()
+    module = sys.modules.get(name)
+    if module is not None and (module.__file__, vars(module).get("__digest__")) == (str(path), digest):
+        return module
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec
+    module = importlib.util.module_from_spec(spec)
+    vars(module)["__digest__"] = digest
+    sys.modules[name] = module
+    try:
+        exec(compile(content, str(path), "exec", dont_inherit=True), vars(module))
+    except BaseException as error:
+        del sys.modules[name]
+        if isinstance(error, ChessregError) or not isinstance(error, (Exception, SystemExit)):
+            raise
+        raise BadInputError(f"{path} fails to import: {error!r}") from error
+    return module
 
 
 def kinds() -> Registry[Kind]:
@@ -268,6 +282,8 @@ def recorded(source: str, read_only: bool = False) -> Kind:
     """
     if ".py" in source:
         if read_only:
+            from chessreg.runs import trust
+
             raise trust.NotTrustedError(
                 f"the kind in {source.partition('.py')[0]}.py is not loaded where nothing is to be changed",
                 "without --read-only a file that is trusted is (chessreg trust --list)",

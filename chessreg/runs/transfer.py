@@ -47,12 +47,7 @@ class Item:
         return f"arrays/{self.array}" if self.array is not None else f"artefacts/{self.digest[:2]}/{self.digest}"
 
     def here(self, store: Store) -> bool:
-        try:
-            if self.array is not None:
-                return (store.array(self.array) / "zarr.json").is_file()
-            return store.exists(self.digest)
-        except StoreError:  # no name of an array, no digest: whoever asks for its bytes is told so
-            return False
+        return store.holds(self.digest, self.array)
 
 
 @dataclass

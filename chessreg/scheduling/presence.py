@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chessreg.errors import ChessregError
-from chessreg.registry.lease import this_process
-from chessreg.registry.machine import boot_id, pid_start
+from chessreg.registry.machine import boot_id, pid_start, this_process
 
 if TYPE_CHECKING:
     from store import Store

@@ -25,7 +25,7 @@ from typing import Any
 from uuid import UUID
 
 from chessreg.errors import ChessregError, first_line, of_own_kind
-from chessreg.registry.lease import this_process
+from chessreg.registry.machine import this_process
 from store.files import keep_private
 
 BUSY = 75  # exit status (EX_TEMPFAIL): another process is at this job

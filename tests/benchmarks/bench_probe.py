@@ -24,7 +24,6 @@ from sqlalchemy import func, select
 
 from chessreg.encodings import encoding
 from chessreg.entities.adding import add_sample
-from chessreg.entities.cache import load_cache
 from chessreg.entities.checkpoint import import_reference
 from chessreg.entities.dataset import split_dataset
 from chessreg.experiments.cache import CacheSpec
@@ -32,6 +31,7 @@ from chessreg.experiments.probe import ProbeSpec
 from chessreg.experiments.probe.data import ProbeData
 from chessreg.models.devices import prepare
 from chessreg.registry import tables
+from chessreg.runs.activations import load_cache
 from chessreg.session import Session, open_session
 
 DOTS, EPOCHS = 33, 5

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from chessreg.encodings import encoding
-from chessreg.entities.cache import load_cache
 from chessreg.errors import BadInputError
 from chessreg.experiments.cache import CacheHow, CacheSpec
 from chessreg.runs import inputs
+from chessreg.runs.activations import load_cache
 from store.errors import CorruptError
 
 

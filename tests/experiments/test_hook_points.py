@@ -9,7 +9,8 @@ from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.experiments.cache import CacheSpec
 from chessreg.experiments.edit import EditSpec
 from chessreg.experiments.play import PlaySpec
-from chessreg.experiments.probe import ApplySpec, ProbeSpec
+from chessreg.experiments.probe import ProbeSpec
+from chessreg.experiments.probe_apply import ApplySpec
 from chessreg.experiments.settings.interventions import InterventionSettings
 from chessreg.experiments.vector import VectorSpec
 from chessreg.models.hook_points import EMBED, LN_FINAL, PATTERNS, RESID_POST, RESID_PRE
@@ -74,7 +75,7 @@ def test_a_vector_names_its_hook_point_and_so_does_its_control(session: Session)
     session.run(VectorSpec(cache="all", first_ply=2, hook_point=RESID_PRE), name="pre")
     session.run(VectorSpec(source="random", of="pre"), name="pre-random")
     for name in ("pre", "pre-random"):
-        from chessreg.entities.vector import vector_rows
+        from chessreg.runs.fitted import vector_rows
 
         rows = vector_rows(session.inputs, session.inputs.reference("run:vector", name))
         assert [row.hook_point for row in rows.values()] == ["blocks.0.hook_resid_pre", "blocks.1.hook_resid_pre"]

@@ -10,7 +10,6 @@ from sqlalchemy import select
 
 from chessreg.encodings import encoding
 from chessreg.entities import checkpoint
-from chessreg.entities.probe import load_probe
 from chessreg.errors import BadInputError
 from chessreg.experiments.cache import CacheSpec
 from chessreg.experiments.edit import EditSpec
@@ -27,6 +26,7 @@ from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.models.edits import ResidualEdit
 from chessreg.models.language_model import LanguageModel
 from chessreg.registry import tables
+from chessreg.runs.fitted import load_probe
 from chessreg.runs.kind import kind
 from chessreg.session import open_session
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from chessreg.entities.probe import best_layer, load_probe
 from chessreg.errors import BadInputError
 from chessreg.experiments.probe import Probe, ProbeSpec
 from chessreg.experiments.probe.data import ProbeData
@@ -19,6 +18,7 @@ from chessreg.experiments.probe.reading import score
 from chessreg.experiments.probe.spec import PAPER
 from chessreg.experiments.probe.work import AdamW, Standard, fit, gradient_by_autograd, gradient_in_one_pass
 from chessreg.registry import tables
+from chessreg.runs.fitted import best_layer, load_probe
 
 
 class Readable:
@@ -234,20 +234,41 @@ def test_a_layer_that_is_not_cached_is_refused(world_session):
 
 
 LOADED = """
-import sys
-from chessreg.experiments.probe import Probe, ProbeSpec
-from chessreg.session import open_session
-with open_session(sys.argv[1], sys.argv[2]) as session:
-    session.run(ProbeSpec(cache="reference-fit", epochs=1, seed=77))
-slow = {"torch._dynamo", "pandas", "zarr", "transformers", "duckdb", "scipy"}
-ours = {"chessreg.games.reader", "chessreg.games.san", "chessreg.games.build", "chessreg.entities.gc"}
-print(sorted((slow | ours) & set(sys.modules)))
+import os, sys, threading
+from pathlib import Path
+
+HOUSE = {"chessreg", "store", "tui", "migrations"}
+entered, at_work = set(), []
+
+def note(frame, event, argument):
+    code, name = frame.f_code, frame.f_globals.get("__name__", "")
+    # Not a module, a class or a comprehension, and nothing that dataclasses wrote.
+    function = code.co_flags & 2 and not code.co_name.startswith("<") and not code.co_filename.startswith("<")
+    if event == "call" and function and name.partition(".")[0] in HOUSE and not at_work:
+        entered.add(name)
+        if code.co_qualname == "ProbeWork.do":
+            at_work.append(name)
+            sys.setprofile(None)
+
+sys.setprofile(note)
+threading.setprofile(note)
+from chessreg.cli.root import run_command_line
+status = run_command_line(sys.argv[1:])
+assert status == 0 and at_work
+print("LOADED", *(name for name in sys.modules if name.partition(".")[0] in HOUSE))
+print("ENTERED", *entered)
+print("SLOW", *({"torch._dynamo", "pandas", "zarr", "transformers", "duckdb", "scipy"} & set(sys.modules)))
 """
 
 
-def test_a_run_loads_neither_a_compiler_nor_what_adds_games(pristine_world, tmp_path):
+def test_a_run_loads_what_it_needs_and_enters_few_modules_before_its_work(pristine_world, tmp_path):
     world = shutil.copytree(pristine_world, tmp_path / "world")
-    command = [sys.executable, "-c", LOADED, str(world / "registry.db"), str(world / "store")]
-    done = subprocess.run(command, capture_output=True, text=True)
+    words = [*["run", "probe", "--cache", "reference-fit", "--epochs", "1", "--seed", "77", "--registry"], str(world)]
+    done = subprocess.run([sys.executable, "-c", LOADED, *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "[]"
+    loaded, entered, slow = (line.split()[1:] for line in done.stdout.splitlines()[-3:])
+    assert slow == []
+    others = ("entities", "queries", "scheduling", "encodings", "runs.transfer", "runs.trust", "registry.lease")
+    assert not [name for name in loaded if name.startswith(tuple(f"chessreg.{other}" for other in others))]
+    assert len(loaded) <= 67, sorted(loaded)
+    assert len(entered) <= 45, sorted(entered)

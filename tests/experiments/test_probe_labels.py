@@ -9,19 +9,20 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
-from chessreg.entities.probe import best_layer, load_probe
 from chessreg.entities.run import board_views
 from chessreg.errors import BadInputError
 from chessreg.experiments.cache import CacheSpec
-from chessreg.experiments.probe import ApplySpec, ProbeHow, ProbeSpec
+from chessreg.experiments.probe import ProbeHow, ProbeSpec
 from chessreg.experiments.probe.data import ProbeData, allocator, guesses
 from chessreg.experiments.probe.reading import packed_plies
 from chessreg.experiments.probe.spec import ProbeScore
 from chessreg.experiments.probe.work import fit
+from chessreg.experiments.probe_apply import ApplySpec
 from chessreg.experiments.settings.skill import SkillSettings
 from chessreg.games.reader import boards_of
 from chessreg.queries import run_sql
 from chessreg.registry import tables
+from chessreg.runs.fitted import best_layer, load_probe
 
 SKILL = SkillSettings(bins=2, strata="pooled")
 

@@ -11,9 +11,6 @@ from click.testing import CliRunner
 from chessreg.cli import chessreg
 from chessreg.encodings import encoding
 from chessreg.entities import checkpoint
-from chessreg.entities.cache import load_cache
-from chessreg.entities.probe import load_probe
-from chessreg.entities.vector import load_vector
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.cache import CacheSpec
 from chessreg.experiments.probe import ProbeSpec
@@ -24,6 +21,8 @@ from chessreg.games.reader import boards_of
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
+from chessreg.runs.activations import load_cache
+from chessreg.runs.fitted import load_probe, load_vector
 from chessreg.session import open_session
 
 NAMES = {"uci-square-72": "uci", "fen-77": "fen"}

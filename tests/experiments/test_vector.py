@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from chessreg.entities.cache import load_cache
-from chessreg.entities.vector import load_direction, load_vector, vector_rows
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings.skill import SkillSettings
 from chessreg.experiments.vector import Vector, VectorSpec
+from chessreg.runs.activations import load_cache
+from chessreg.runs.fitted import load_direction, load_vector, vector_rows
 from chessreg.runs.spec import hashed
 
 from .vector.runs import STREAM, made, recipe

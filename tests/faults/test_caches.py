@@ -17,13 +17,13 @@ import pytest
 from sqlalchemy import select
 
 from chessreg.cli.root import run_command_line
-from chessreg.entities.cache import load_cache
 from chessreg.entities.merge import merge
 from chessreg.experiments import cache
 from chessreg.experiments.cache import CacheHow, CacheSpec
 from chessreg.registry import tables
 from chessreg.registry.tables import Cause
 from chessreg.runs import attempt, task, watch
+from chessreg.runs.activations import load_cache
 from chessreg.runs.task import plain
 from chessreg.session import Session, open_session
 from store import fragments

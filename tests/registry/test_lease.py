@@ -18,9 +18,10 @@ from sqlalchemy import func, select
 from chessreg.registry import tables
 from chessreg.registry.database import Database
 from chessreg.registry.engines import RegistryError
-from chessreg.registry.lease import Lease, network_file_system
+from chessreg.registry.lease import Lease
 from chessreg.registry.machine import boot_id, pid_start
 from chessreg.registry.sqlite import dbapi as sqlite3
+from chessreg.registry.sqlite import network_file_system
 
 ROOT = Path(__file__).resolve().parents[2]
 HOLDER = """

@@ -1,4 +1,4 @@
-"""One table of actions: every key does something, every action has a place, words of help and a command as twin."""
+"""One table of actions: every key does something, every action has a place, words of help and a command."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def test_a_key_taken_twice_is_refused() -> None:
 FILLED_IN = {"KIND": "play", "./FILE.py": str(Path(__file__).parent.parent / "kinds" / "toy_kind.py")}
 
 
-@pytest.mark.parametrize("twin", sorted({action.twin for action in ACTIONS if action.twin}))
-def test_a_twin_is_a_command_with_these_options(twin: str) -> None:
-    command, words = command_of([FILLED_IN.get(word, word) for word in shlex.split(twin)])
+@pytest.mark.parametrize("line", sorted({action.command for action in ACTIONS if action.command}))
+def test_a_command_of_an_action_has_these_options(line: str) -> None:
+    command, words = command_of([FILLED_IN.get(word, word) for word in shlex.split(line)])
     known = {flag: parameter for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
     while words:
         word = words.pop(0)

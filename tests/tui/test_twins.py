@@ -67,7 +67,7 @@ async def test_every_query_of_the_catalogue_shows_the_cells_that_its_command_pri
     compared = 0
     async with drive(studied, size=(160, 45), start="queries") as driver:
         for entry in entries():
-            driver.app.push_screen(AnswerScreen(entry.title))
+            driver.app.push_screen(AnswerScreen(entry))
             await driver.settle()
             screen = driver.screen
             assert isinstance(screen, AnswerScreen)

@@ -11,8 +11,8 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, String, and_, case, cast, func, literal, not_, or_, select, type_coerce
 
-from chessreg.errors import BadInputError, NotFoundError
-from chessreg.registry import read, tables
+from chessreg.errors import NotFoundError
+from chessreg.registry import read, run_filter, tables
 from chessreg.registry.tables import Cause, Job, JobState
 from chessreg.scheduling import status
 from tui.data.pages import ChosenPages, Pages, Row
@@ -57,25 +57,18 @@ def condition(session: Session, word: str) -> ColumnElement[bool]:
             if asks_queued(word)
             else not_(condition(session, inner))
         )
-    field, colon, value = word.partition(":")
-    if colon and field in FIELDS:
-        return by_field(session, field, value)
-    if colon:
-        raise BadInputError(f"jobs have no {field!r} to look at", f"fields are {', '.join(FIELDS)}")
-    return or_(*(by_field(session, field, word) for field in FIELDS))
+    return run_filter.by_word("jobs", word, FIELDS, FIELDS, lambda field, value: by_field(session, field, value))
 
 
 def by_field(session: Session, field: str, value: str) -> ColumnElement[bool]:
     if not value:  # `kind:` while it is typed
         return literal(1) == literal(1)
-    pattern = "%" + value.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
+    pattern = f"%{run_filter.escaped(value)}%"
     columns = {"kind": Job.kind, "on": Job.executor, "host": Job.host}
     if field in columns:
         return columns[field].ilike(pattern, escape="\\")
     if field == "name":
-        from chessreg.registry.run_filter import now_said
-
-        spoken = now_said("name").where(tables.Annotation.value.ilike(pattern, escape="\\"))
+        spoken = run_filter.now_said("name").where(tables.Annotation.value.ilike(pattern, escape="\\"))
         return hex_of(session, Job.run_id).in_(spoken)
     if field == "state":
         return by_state(value.lower())

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from chessreg.entities.display import Chart, Panel, Point, Series
-from chessreg.errors import BadInputError
+from chessreg.errors import BadInputError, ChessregError
 from tui.data.pages import PAGE, Listed, Pages, Row
 
 if TYPE_CHECKING:
-    from chessreg.queries.catalogue import Plot
+    from chessreg.queries.catalogue import Entry, Plot
     from chessreg.queries.result import QueryResult
     from chessreg.queries.scope import Scope
     from chessreg.session import Session
@@ -126,11 +126,15 @@ class Answer:
 class Question:
     """A query of the catalogue and how it is asked. `scope` has the words of the scope bar."""
 
-    title: str
+    entry: Entry
     scope: str = ""
     partial: bool = False
     published: bool = False
     scoring: str = "paper"
+
+    @property
+    def title(self) -> str:
+        return self.entry.title
 
     @property
     def options(self) -> str:
@@ -145,36 +149,31 @@ class Question:
         return f'chessreg query "{self.title}"{self.options}' + (" --published" if self.published else "")
 
 
-def catalogue(text: str = "") -> list[Row]:
-    """The queries whose title, aliases, paper or plots have all these words. Needs no registry."""
+def catalogue(session: Session, text: str = "") -> tuple[list[Row], str]:
+    """The queries whose title, aliases, paper or plots have all these words, each with its `entry`: chessreg's, and
+    those beside the files of users' kinds that were run here and are trusted. Also what is wrong with the latter, if
+    anything is: then chessreg's alone are listed."""
+    from chessreg.queries.ask import kind_files
     from chessreg.queries.catalogue import entries
 
-    words = text.lower().split()
-    return [
+    words, wrong = text.lower().split(), ""
+    try:
+        found = entries(kind_files(session.database))
+    except ChessregError as error:
+        found, wrong = entries(), error.message
+    rows = [
         {
+            "entry": e,
             "title": e.title,
             "paper": e.paper,
             "aliases": ", ".join(e.aliases),
             "made_by": e.made_by,
             "plots": ", ".join(plot.title for plot in e.plots),
         }
-        for e in entries()
+        for e in found
         if all(word in " ".join((e.title, *e.aliases, e.paper, *(p.title for p in e.plots))).lower() for word in words)
     ]
-
-
-def columns(title: str) -> list[Row]:
-    """What the columns of a query mean. Needs no registry."""
-    from chessreg.queries.catalogue import find
-
-    return [{"name": c.name, "unit": c.unit, "text": c.text} for c in find(title).columns]
-
-
-def plots_of(title: str) -> tuple[Plot, ...]:
-    """The plots of a query. Needs no registry."""
-    from chessreg.queries.catalogue import find
-
-    return find(title).plots
+    return rows, wrong
 
 
 def answer(session: Session, question: Question) -> Answer:
@@ -182,7 +181,7 @@ def answer(session: Session, question: Question) -> Answer:
     from chessreg.queries import run_query
 
     scope = scope_of(question.scope, question.partial)
-    result = run_query(session.database, question.title, scope, scoring=question.scoring)
+    result = run_query(session.database, question.entry, scope, scoring=question.scoring)
     if question.published:
         from chessreg.queries.published import beside, with_ours
 
@@ -195,17 +194,16 @@ def behind(session: Session, question: Question, number: int) -> Answer:
     from chessreg.queries.ask import rows_behind
 
     scope = scope_of(question.scope, question.partial)
-    result = rows_behind(session.database, question.title, number, scope, scoring=question.scoring)
+    result = rows_behind(session.database, question.entry, number, scope, scoring=question.scoring)
     return paged(f"row {number}", result)
 
 
 def plotted(session: Session, question: Question, plot: Plot) -> QueryResult:
     """The rows that a plot of a query shows."""
     from chessreg.queries import ask
-    from chessreg.queries.catalogue import find
 
     scope = scope_of(question.scope, question.partial)
-    return ask.plotted(session.database, find(question.title), plot, scope, scoring=question.scoring)
+    return ask.plotted(session.database, question.entry, plot, scope, scoring=question.scoring)
 
 
 def as_table(title: str, result: QueryResult) -> Answer:

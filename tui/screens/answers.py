@@ -20,13 +20,14 @@ from tui.actions import Action, bindings
 from tui.columns import Column
 from tui.data import query_answers
 from tui.data.pages import Row
-from tui.data.query_answers import Answer, Question, answer, behind, chart_of, columns, plots_of, plotted
+from tui.data.query_answers import Answer, Question, answer, behind, chart_of, plotted
 from tui.screens.base import AppScreen, FieldsScreen
 from tui.widgets.bars import FilterBar, PaneStrip, ScopeBar
 from tui.widgets.chart import ChartView
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:
+    from chessreg.queries.catalogue import Entry
     from chessreg.queries.result import QueryResult
     from chessreg.session import Session
 
@@ -174,10 +175,10 @@ class AnswerScreen(ResultScreen, ScopedScreen):
     AnswerScreen > .above { height: auto; max-height: 4; padding: 0 1; color: $foreground; }
     """
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, entry: Entry) -> None:
         super().__init__()
-        self.question = Question(title)
-        self.crumb = title
+        self.question = Question(entry)
+        self.crumb = entry.title
 
     def body(self) -> ComposeResult:
         yield ScopeBar()
@@ -207,7 +208,7 @@ class AnswerScreen(ResultScreen, ScopedScreen):
         self.show_answer(answer, rows, keep)
 
     def offers(self, action: Action) -> bool:
-        return super().offers(action) and (action.method != "plot" or bool(plots_of(self.question.title)))
+        return super().offers(action) and (action.method != "plot" or bool(self.question.entry.plots))
 
     def command(self) -> str:
         return self.scoped_question.command
@@ -226,12 +227,12 @@ class AnswerScreen(ResultScreen, ScopedScreen):
         self.load()
 
     def action_meaning(self) -> None:
-        meanings = columns(self.question.title)
-        fields = {f"{row['name']} [{row['unit']}]" if row["unit"] else row["name"]: row["text"] for row in meanings}
+        columns = self.question.entry.columns
+        fields = {f"{column.name} [{column.unit}]" if column.unit else column.name: column.text for column in columns}
         self.app.push_screen(FieldsScreen(fields, "columns"))
 
     def action_plot(self) -> None:
-        if plots_of(self.question.title):
+        if self.question.entry.plots:
             self.app.push_screen(PlotScreen(self.question))
         else:
             self.notify(f"{self.question.title} has no plot; chessreg plot --list says which queries have")
@@ -299,7 +300,7 @@ class PlotScreen(ResultScreen, ScopedScreen):
     def __init__(self, question: Question) -> None:
         super().__init__()
         self.question = replace(question, published=False)
-        self.plots = plots_of(question.title)
+        self.plots = question.entry.plots
         self.at = 0
         self.crumb = self.plots[0].title
 

@@ -133,7 +133,7 @@ class AppScreen(Screen[None]):
 
     def command(self) -> str:
         """The command that prints what is shown here."""
-        return next((action.twin for action in of(self.place) if action.twin), "chessreg")
+        return next((action.command for action in of(self.place) if action.command), "chessreg")
 
     # -- asking ---------------------------------------------------------------------------------------------------
 

@@ -46,7 +46,7 @@ class HelpScreen(TextScreen):
             table.add_column(style="dim", overflow="fold")
             for action, its in zip(self.offered, titles, strict=True):
                 if its == title:
-                    table.add_row(Text(action.shown_keys), Text(action.text), Text(action.twin))
+                    table.add_row(Text(action.shown_keys), Text(action.text), Text(action.command))
             parts += [Text(title, style="bold underline"), table, Text()]
         return Group(*parts, Text("At the right: the command that does or prints the same.", style="dim"))
 
@@ -116,7 +116,7 @@ class Actions(Provider):
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
         for action, screen in self.offered():
-            score = max(matcher.match(action.text), matcher.match(action.twin) if action.twin else 0.0)
+            score = max(matcher.match(action.text), matcher.match(action.command) if action.command else 0.0)
             if score > 0:
                 yield Hit(
                     score,
@@ -135,4 +135,4 @@ def run(action: Action, screen: AppScreen):  # type: ignore[no-untyped-def]
 
 
 def keys_and_command(action: Action) -> str:
-    return f"{action.shown_keys}    {action.twin}".rstrip()
+    return f"{action.shown_keys}    {action.command}".rstrip()

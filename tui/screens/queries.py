@@ -14,7 +14,7 @@ from tui.actions import EVERYWHERE, Action, bindings, of
 from tui.columns import Column
 from tui.data import query_answers
 from tui.data.pages import Listed
-from tui.data.query_answers import WORD, Names, Question, catalogue, completions, plots_of
+from tui.data.query_answers import WORD, Names, Question, catalogue, completions
 from tui.screens.answers import AnswerScreen, PlotScreen, ResultScreen, ScopedScreen, first_page
 from tui.widgets.bars import FilterBar, ScopeBar
 from tui.widgets.table import PageTable
@@ -48,14 +48,19 @@ class QueriesScreen(ScopedScreen):
         search = self.query_one("#filter", FilterBar)
         if not search.has_focus:
             search.set_words(words)
-        rows = await self.ask("reading the catalogue", lambda session: catalogue(words))
-        if rows is not None:
+        found = await self.ask("reading the catalogue", lambda session: catalogue(session, words))
+        if found is not None:
+            rows, wrong = found
+            if wrong and wrong != self._wrong:
+                self.notify(wrong, severity="warning", title="queries beside your kinds are left out")
+            self._wrong = wrong
             table = self.query_one(PageTable)
             table.show(Listed(rows), rows, columns=COLUMNS, keep=table.loaded and words == self._shown)
             self._shown = words
         await self.offer_words()
 
     _shown = ""
+    _wrong = ""
 
     def command(self) -> str:
         return "chessreg query --list"
@@ -65,8 +70,8 @@ class QueriesScreen(ScopedScreen):
 
     def action_plot(self) -> None:
         row = self.query_one(PageTable).current
-        if row is not None and plots_of(row["title"]):
-            self.app.push_screen(PlotScreen(Question(row["title"])))
+        if row is not None and row["entry"].plots:
+            self.app.push_screen(PlotScreen(Question(row["entry"])))
         elif row is not None:
             self.notify(f"{row['title']} has no plot")
 
@@ -76,7 +81,7 @@ class QueriesScreen(ScopedScreen):
             self.load()
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
-        self.app.push_screen(AnswerScreen(event.row["title"]))
+        self.app.push_screen(AnswerScreen(event.row["entry"]))
 
 
 OFFERED = 60  # at most

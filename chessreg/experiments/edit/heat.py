@@ -12,7 +12,6 @@ import chess
 import numpy as np
 import torch
 
-from chessreg.entities.probe import load_probe
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.edit.model import Condition, EditedModel
 from chessreg.experiments.edit.spec import CLEAN, EditSpec
@@ -23,15 +22,16 @@ from chessreg.games.picture import HeatPanel
 from chessreg.models.edits import mask_named
 from chessreg.registry import tables
 from chessreg.registry.identity import short
+from chessreg.runs.fitted import load_probe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-    from chessreg.entities.probe import FittedProbe
     from chessreg.models.edits import ResidualEdit
     from chessreg.models.language_model import LanguageModel
+    from chessreg.runs.fitted import FittedProbe
     from chessreg.runs.inputs import Inputs
 
 Measure = Literal["probability", "logprob", "logit"]

@@ -95,7 +95,7 @@ class BoardEdit(Kind):
             for unit in units:
                 task.done(unit)
 
-    def frames(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+    def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         return frames_of_state(row, inputs)
 
 

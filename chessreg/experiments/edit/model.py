@@ -10,7 +10,6 @@ from uuid import UUID
 import numpy as np
 import torch
 
-from chessreg.entities.probe import FittedProbe, load_probe
 from chessreg.experiments.edit import directions
 from chessreg.experiments.edit.directions import Reading, measured, scale_rule
 from chessreg.experiments.edit.spec import BLACK, BY_SIDE, WHITE, EditSpec, Setting, settings_of
@@ -19,6 +18,7 @@ from chessreg.games.labels import piece
 from chessreg.models.edits import ResidualEdit
 from chessreg.models.language_model import LanguageModel
 from chessreg.registry.identity import digest_of, uuid_of
+from chessreg.runs.fitted import FittedProbe, load_probe
 
 if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs

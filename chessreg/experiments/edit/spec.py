@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
-from chessreg.entities.probe import best_layer
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings.games import GameSelection
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.games.typed import typed_moves
 from chessreg.registry import tables
+from chessreg.runs.fitted import best_layer
 from chessreg.runs.spec import Added, AtMost, CheckpointRef, ExecutionOptions, Layers, Moves, Ref, Stored, clipped
 
 if TYPE_CHECKING:

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from chessreg.entities.base import publish_layer
-from chessreg.entities.vector import Direction, cosine
 from chessreg.errors import NotFoundError
 from chessreg.experiments.imported.file import SAMPLE, record_file, sample_file
 from chessreg.experiments.imported.saved import (
@@ -25,6 +23,7 @@ from chessreg.experiments.imported.saved import (
     two_sides,
     vectors_fit,
 )
+from chessreg.runs.fitted import Direction, cosine, publish_layer
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import ExecutionOptions, Ref, Spec

@@ -195,7 +195,7 @@ class ImportedGames(Kind):
         file, _ = games_of(task.spec, task.inputs)
         publish_report(task, file.rows, {"format": task.spec.format, "file": task.options.source, **file.report()})
 
-    def frames(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+    def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         """A board for the start and one after every ply, with the illegal tries."""
         run_id = row["run_id"] if isinstance(row["run_id"], UUID) else UUID(str(row["run_id"]))
         return next(stored_games(inputs.database, [(run_id, int(row["unit"]))])).frames()

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from chessreg.entities.vector import cosine
 from chessreg.errors import BadInputError
 from chessreg.models.hook_points import hook_point
 from chessreg.models.importers.directions import TRANSFORMER_LENS, ProbeFile
 from chessreg.registry import tables
+from chessreg.runs.fitted import cosine
 
 if TYPE_CHECKING:
     from chessreg.experiments.imported.directions import ImportedProbeSpec, ImportedVectorSpec, ImportSpec

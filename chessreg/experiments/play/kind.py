@@ -205,7 +205,7 @@ class Play(Kind):
     def run(self, task: Task[PlaySpec, PlayHow]) -> None:
         play_match(task)
 
-    def frames(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+    def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         """A board for the start and one after every ply, with the illegal tries."""
         run_id = row["run_id"] if isinstance(row["run_id"], UUID) else UUID(str(row["run_id"]))
         return next(stored_games(inputs.database, [(run_id, int(row["unit"]))])).frames()

@@ -1,18 +1,6 @@
-"""Linear probes of the board, of skill and of ratings, fitted on cached activations and applied to others."""
+"""Linear probes of the board, of skill and of ratings, fitted on cached activations."""
 
-from chessreg.entities.probe import FittedProbe, best_layer, load_probe
-from chessreg.experiments.probe.apply import ApplySpec, ProbeApply
 from chessreg.experiments.probe.kind import Probe
 from chessreg.experiments.probe.spec import ProbeHow, ProbeScore, ProbeSpec
 
-__all__ = [
-    "ApplySpec",
-    "FittedProbe",
-    "Probe",
-    "ProbeApply",
-    "ProbeHow",
-    "ProbeScore",
-    "ProbeSpec",
-    "best_layer",
-    "load_probe",
-]
+__all__ = ["Probe", "ProbeHow", "ProbeScore", "ProbeSpec"]

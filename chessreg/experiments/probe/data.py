@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chessreg.entities.cache import CachedActivations, load_cache
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings.overlap import Evaluated
 from chessreg.experiments.settings.skill import SkillSettings, classes_of
@@ -23,6 +22,7 @@ from chessreg.games.dataset import holds_positions
 from chessreg.games.labels import Label
 from chessreg.models.hook_points import RESID_POST
 from chessreg.noise import generator
+from chessreg.runs.activations import CachedActivations, load_cache
 from chessreg.runs.inputs import Inputs
 
 if TYPE_CHECKING:

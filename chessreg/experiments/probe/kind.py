@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from chessreg.entities.cache import cached_layers
 from chessreg.errors import BadInputError
 from chessreg.experiments.probe.spec import PAPER, ProbeHow, ProbeScore, ProbeSpec, RatingRow
 from chessreg.experiments.settings import overlap
@@ -12,6 +11,7 @@ from chessreg.experiments.settings.games import cached_items
 from chessreg.experiments.settings.skill import classes_of
 from chessreg.games.labels import label
 from chessreg.registry import tables
+from chessreg.runs.activations import cached_layers
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 
@@ -80,10 +80,10 @@ class Probe(Kind):
 
         ProbeWork(task, layers_of(task.spec, task.inputs)).do()
 
-    def frames(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-        from chessreg.experiments.probe.reading import frames_of_score
+    def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+        from chessreg.experiments.probe.board_views import views_of_score
 
-        return frames_of_score(row, inputs)
+        return views_of_score(row, inputs)
 
 
 def caches(spec: ProbeSpec) -> list[str]:

@@ -12,8 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch.optim.adamw import adamw
 
-from chessreg.entities.base import publish_layer
-from chessreg.entities.cache import CachedActivations
 from chessreg.errors import DivergedError
 from chessreg.experiments.probe.data import ProbeData, allocator, guesses, keys, length_edges
 from chessreg.experiments.probe.reading import Baselines, rating_rows, score, score_columns
@@ -21,6 +19,8 @@ from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.overlap import Evaluated, Overlap
 from chessreg.games.moves import HashSet
 from chessreg.models.devices import prepare
+from chessreg.runs.activations import CachedActivations
+from chessreg.runs.fitted import publish_layer
 
 if TYPE_CHECKING:
     from chessreg.experiments.probe.spec import ProbeHow, ProbeSpec

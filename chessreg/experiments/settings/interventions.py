@@ -14,11 +14,11 @@ from uuid import UUID
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from chessreg.entities.vector import load_vector, random_like, vector_rows
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.hook_points import check_editable
 from chessreg.named import Registry
 from chessreg.registry.identity import digest_of, uuid_of
+from chessreg.runs.fitted import load_vector, random_like, vector_rows
 from chessreg.runs.spec import Added, Layers, Ref, Settings, Stored
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from chessreg.entities.cache import CachedActivations, load_cache
-from chessreg.entities.vector import Direction
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings.games import select, selection_of
 from chessreg.experiments.settings.skill import classes_of
 from chessreg.experiments.vector import sums
 from chessreg.noise import generator
+from chessreg.runs.activations import CachedActivations, load_cache
+from chessreg.runs.fitted import Direction
 
 if TYPE_CHECKING:
     from chessreg.experiments.vector.spec import VectorSpec

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from chessreg.entities.base import publish_layer
-from chessreg.entities.vector import Direction
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.vector.contrast import gather
 from chessreg.experiments.vector.makers import MAKERS, Origin, labelled
 from chessreg.experiments.vector.spec import AUTHORS, CONTRASTS, VectorHow, VectorSpec, checkpoint_of, layers_of
 from chessreg.models.hook_points import hook_point
+from chessreg.runs.fitted import Direction, publish_layer
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 

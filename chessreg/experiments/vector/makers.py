@@ -10,16 +10,6 @@ from uuid import UUID
 
 import numpy as np
 
-from chessreg.entities.base import read_layer
-from chessreg.entities.probe import load_probe, probe_rows
-from chessreg.entities.vector import (
-    Direction,
-    load_direction,
-    random_like,
-    read_vector,
-    vector_rows,
-    with_norm,
-)
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.settings.sites import EncodedGames
 from chessreg.experiments.vector import sums
@@ -34,6 +24,17 @@ from chessreg.experiments.vector.spec import CONTRASTS, VectorHow, VectorSpec, l
 from chessreg.models.hook_points import RESID_POST, pattern_of
 from chessreg.named import Registry
 from chessreg.registry import tables
+from chessreg.runs.fitted import (
+    Direction,
+    load_direction,
+    load_probe,
+    probe_rows,
+    random_like,
+    read_layer,
+    read_vector,
+    vector_rows,
+    with_norm,
+)
 from store.errors import NotInStoreError
 
 if TYPE_CHECKING:
@@ -240,6 +241,11 @@ def labelled(spec: VectorSpec, inputs: Inputs) -> VectorSpec:
     return VectorSpec(**run.spec)
 
 
+def origin_like(row: tables.Probe | tables.Vector, source: str, detail: dict[str, Any]) -> Origin:
+    """The origin of directions made from another run's rows: of the same model, sites and hook point."""
+    return Origin(row.checkpoint_id, source[:64], row.positions, detail, hook_point=pattern_of(row.hook_point))
+
+
 @MAKERS.named("random")
 def random(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
     """Directions drawn from the sphere, with the norms of another run's."""
@@ -249,20 +255,13 @@ def random(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
     kept = ("positions", "positions_summed", "residual", "model")
     first = rows[layers[0]]
     detail = {name: first.detail[name] for name in kept if name in first.detail}
-    origin = Origin(
-        first.checkpoint_id,
-        f"random:{first.source}"[:64],
-        first.positions,
-        detail,
-        hook_point=pattern_of(first.hook_point),
-    )
 
     def drawn() -> Iterator[tuple[int, Direction]]:
         for layer in layers:
             real = load_direction(task.inputs, spec.of or "", layer).vector
             yield layer, Direction(random_like(real, layer, spec.seed), detail={"of": spec.of})
 
-    return origin, drawn()
+    return origin_like(first, f"random:{first.source}", detail), drawn()
 
 
 @MAKERS.named("probe")
@@ -281,13 +280,6 @@ def probe(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
     }
     if first.checkpoint_id is None:
         detail["model"] = first.detail.get("model")  # what the file says
-    origin = Origin(
-        first.checkpoint_id,
-        f"probe:{first.label}"[:64],
-        first.positions,
-        detail,
-        hook_point=pattern_of(first.hook_point),
-    )
 
     def taken() -> Iterator[tuple[int, Direction]]:
         for layer in layers:
@@ -296,4 +288,4 @@ def probe(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
             vector = with_norm(made.vector, 1.0) if spec.normalise == "unit" else made.vector
             yield layer, replace(made, vector=vector, detail=extra)
 
-    return origin, taken()
+    return origin_like(first, f"probe:{first.label}", detail), taken()

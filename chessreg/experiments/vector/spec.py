@@ -6,14 +6,13 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from chessreg.entities.cache import cached_layers
-from chessreg.entities.probe import probe_rows
-from chessreg.entities.vector import vector_rows
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.experiments.settings.skill import SkillSettings
 from chessreg.experiments.vector.contrast import AUTHORS_POSITIONS, scale_of
 from chessreg.models.hook_points import PATTERNS, RESID_POST, check_editable
+from chessreg.runs.activations import cached_layers
+from chessreg.runs.fitted import probe_rows, vector_rows
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.spec import Added, ExecutionOptions, Layers, Plies, Ref, Spec, Stored
 

@@ -18,10 +18,10 @@ from chessreg.experiments.settings.sites import EncodedGames
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
-    from chessreg.entities.cache import CachedActivations
     from chessreg.games.dataset import Games
     from chessreg.models.edits import ResidualEdit
     from chessreg.models.language_model import LanguageModel
+    from chessreg.runs.activations import CachedActivations
 
 SLICE = 1 << 16  # cached rows read at once
 GROUP = 128  # games between two savings of a forward pass that may be interrupted

@@ -10,7 +10,6 @@ from uuid import UUID
 
 from sqlalchemy import select
 
-from chessreg.entities.probe import best_layer
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.edit.spec import PAPER
 from chessreg.papers.karvonen.settings import TARGET_LOGIT, published
@@ -18,6 +17,7 @@ from chessreg.papers.karvonen.sizes import Size
 from chessreg.papers.plan import Request, Step, Values
 from chessreg.papers.work import Made
 from chessreg.registry import tables
+from chessreg.runs.fitted import best_layer
 
 EDITS, PROBE = "edits-all", "model-board-0"
 MASKS = ("last", "all")  # of the edited tokens

@@ -41,6 +41,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
@@ -214,11 +215,24 @@ def files() -> tuple[Path, ...]:
     return tuple(sorted(set(found)))
 
 
-@cache
 def entries(beside: tuple[Path, ...] = ()) -> tuple[Entry, ...]:
-    """Every query, by title; with those of these files of kinds. Raises ChessregError when two answer to one name."""
-    places = dict.fromkeys([*files(), *(path for file in beside for path in of_kind(file))])
-    found = [parse(path.read_text(encoding="utf-8"), path) for path in places]
+    """Every query, by title; with those of these files of kinds, as they are now. Raises ChessregError when two answer
+    to one name."""
+    return checked([*packaged(), *parsed(path for file in beside for path in of_kind(file))]) if beside else packaged()
+
+
+@cache
+def packaged() -> tuple[Entry, ...]:
+    return checked(parsed(files()))
+
+
+def parsed(paths: Iterable[Path]) -> list[Entry]:
+    return [parse(path.read_text(encoding="utf-8"), path) for path in paths]
+
+
+def checked(found: Sequence[Entry]) -> tuple[Entry, ...]:
+    """These queries by title, each once. Raises ChessregError when two answer to one name."""
+    found = list({entry.path: entry for entry in found}.values())
     taken: dict[str, str] = {}
     for entry in found:
         for name in {_key(n) for n in (entry.title, *entry.aliases, entry.path.stem)}:

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from chessreg.encodings import encoding
-from chessreg.entities.probe import FittedProbe
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.experiments.edit import directions
 from chessreg.experiments.edit.directions import SCALE_RULES, ScaleRule, register, scale_rule, target_scale
@@ -20,6 +19,7 @@ from chessreg.experiments.edit.states import State, removal
 from chessreg.games.labels import piece
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
 from chessreg.models.language_model import LanguageModel
+from chessreg.runs.fitted import FittedProbe
 
 GAMES = [(";1.", "e2e4"), (";1.e4 e5 2.", "g1f3"), (";1.d4 d5 2.c4 e6 3.Nc3 Nf6 4.", "c1g5")]
 PGN = encoding("pgn-char-32")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from chessreg.entities.vector import load_vector, vector_rows
 from chessreg.experiments.vector import VectorSpec
+from chessreg.runs.fitted import load_vector, vector_rows
 
 from .runs import made, recipe
 
@@ -48,7 +48,7 @@ def test_vectors_whose_files_are_elsewhere_are_left_out(world_session, monkeypat
 
 
 def test_raw_and_centred_vectors_are_compared_without_their_means():
-    from chessreg.entities.vector import cosine
+    from chessreg.runs.fitted import cosine
 
     raw = np.random.default_rng(0).standard_normal(64) + 3
     assert cosine(raw, raw - raw.mean(), centre=True) == pytest.approx(1)

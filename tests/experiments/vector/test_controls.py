@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from chessreg.entities.vector import load_vector, vector_rows
 from chessreg.errors import BadInputError
 from chessreg.experiments.vector import VectorSpec
+from chessreg.runs.fitted import load_vector, vector_rows
 
 from .runs import STREAM, made, recipe
 

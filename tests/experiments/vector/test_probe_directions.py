@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from chessreg.entities.vector import load_vector, vector_rows
 from chessreg.errors import BadInputError
 from chessreg.experiments.vector import VectorSpec
+from chessreg.runs.fitted import load_vector, vector_rows
 
 from .runs import made
 
@@ -29,8 +29,8 @@ def test_a_skill_probes_direction_is_its_highest_class_minus_its_lowest():
 
 @pytest.mark.parametrize("label", ["skill", "rating"])
 def test_the_vector_of_a_probe_run_has_unit_norm_unless_asked_otherwise(world_session, label):
-    from chessreg.entities.probe import load_probe
     from chessreg.experiments.probe import ProbeSpec
+    from chessreg.runs.fitted import load_probe
 
     inputs = world_session.inputs
     world_session.run(ProbeSpec(cache="reference-fit", label=label, epochs=1, first=2), name=f"{label}-probe")
@@ -50,8 +50,8 @@ def test_the_vector_of_a_probe_run_has_unit_norm_unless_asked_otherwise(world_se
 
 def test_one_side_of_a_skill_probe_is_a_direction_of_its_own(world_session):
     """Karvonen 2024, Appendix C: the low skill vector subtracted, or the high one added."""
-    from chessreg.entities.probe import load_probe
     from chessreg.experiments.probe import ProbeSpec
+    from chessreg.runs.fitted import load_probe
 
     world_session.run(ProbeSpec(cache="reference-fit", label="skill", epochs=1, first=2), name="sided")
     inputs = world_session.inputs
@@ -74,8 +74,8 @@ def test_karvonens_saved_skill_probe_gives_the_norm_and_cosine_of_its_classes(sh
     """Specification 3.9: norms 3.0739 and 2.9832 of the low and the high class, cosine -0.9435, at layer 7 of 8."""
     import torch
 
-    from chessreg.entities.vector import cosine
     from chessreg.experiments.vector.contrast import class_difference
+    from chessreg.runs.fitted import cosine
 
     path = shared_data / "probes" / "karvonen-tf_lens_lichess_8layers_ckpt_no_optimizer_chess_skill_probe_layer_7.pth"
     weight = (

@@ -371,9 +371,8 @@ def folder_checkpoint(world: World, data: bytes) -> None:
 )
 def fitted(world: World, data: bytes) -> None:
     """The file of a probe or vector that somebody else's chessreg published."""
-    from chessreg.entities.probe import load_probe
-    from chessreg.entities.vector import load_direction
     from chessreg.registry.names import nouns
+    from chessreg.runs.fitted import load_direction, load_probe
 
     inputs = world.session.inputs
     for noun, name, load in (("probe", "reference-board", load_probe), ("vector", "skill", load_direction)):

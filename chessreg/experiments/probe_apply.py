@@ -8,8 +8,6 @@ from uuid import UUID
 import numpy as np
 from pydantic import Field
 
-from chessreg.entities.cache import CachedActivations, cached_layers, load_cache
-from chessreg.entities.probe import FittedProbe, load_probe, probe_rows
 from chessreg.errors import BadInputError
 from chessreg.experiments.probe.data import ProbeData
 from chessreg.experiments.probe.spec import ProbeScore, ProbeSpec, ReadRow
@@ -20,6 +18,8 @@ from chessreg.games.labels import label
 from chessreg.games.moves import HashSet
 from chessreg.models.hook_points import pattern_of
 from chessreg.registry import tables
+from chessreg.runs.activations import CachedActivations, cached_layers, load_cache
+from chessreg.runs.fitted import FittedProbe, load_probe, probe_rows
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import ExecutionOptions, Layers, Ref, Spec
@@ -95,8 +95,8 @@ class ProbeApply(Kind):
                 emit_reads(task, unit, probe, data, centre, device)
             task.done(unit)
 
-    def frames(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-        from chessreg.experiments.probe.reading import frames_of_game
+    def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+        from chessreg.experiments.probe.board_views import views_of_game
 
         with inputs.database.read() as session:
             spec = ApplySpec(**session.get_one(tables.Run, UUID(str(row["run_id"]))).spec)
@@ -104,7 +104,7 @@ class ProbeApply(Kind):
             return []
         probe = load_probe(inputs, spec.probe, layers_of(spec, inputs)[int(row["unit"])])
         data = applied_data(spec, inputs, probe, game=int(row["item"]))
-        return frames_of_game(inputs, probe, data, int(row["item"]), centring(probe, data.cache))
+        return views_of_game(inputs, probe, data, int(row["item"]), centring(probe, data.cache))
 
 
 def layers_of(spec: ApplySpec, inputs: Inputs) -> tuple[int, ...]:

@@ -1,0 +1,91 @@
+"""The boards behind a score: what a probe reads off each position of a game, beside the truth."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+
+from chessreg.experiments.probe.data import ProbeData, label_of
+from chessreg.experiments.probe.reading import logits_by_game
+from chessreg.experiments.probe.spec import ProbeSpec
+from chessreg.games import labels
+from chessreg.games.boardframe import BoardFrame, Mark
+from chessreg.games.labels import Label
+from chessreg.games.skill import SkillReport
+from chessreg.registry import tables
+from chessreg.runs.fitted import FittedProbe, load_probe
+from chessreg.runs.inputs import Inputs
+
+
+def views_of_score(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+    """One frame per looked-at position of the game: the position, squares read wrongly marked, confidence as heat."""
+    with inputs.database.read() as session:
+        run = session.get_one(tables.Run, UUID(str(row["run_id"])))
+        spec = ProbeSpec(**run.spec)
+        reference = f"run:{run.spec_hash}"
+    tested = bool(row["split"] == "test" and spec.test_cache)
+    probe = load_probe(inputs, reference, int(row["layer"]))
+    data = ProbeData.load(
+        inputs,
+        spec.test_cache if tested and spec.test_cache else spec.cache,
+        spec.label,
+        "test_cache" if tested else "cache",
+        first=spec.first,
+        last=spec.last,
+        skill=spec.skill,
+        seed=spec.seed,
+        fitted=SkillReport(**probe.detail["skill"]) if "skill" in probe.detail else None,
+        game=int(row["item"]),
+        pattern=spec.hook_point,
+    )
+    return views_of_game(inputs, probe, data, int(row["item"]))
+
+
+def views_of_game(
+    inputs: Inputs, probe: FittedProbe, data: ProbeData, game: int, centre: bool = False
+) -> list[BoardFrame]:
+    """What a probe reads off the positions of one game of a cache, beside the truth where that is known."""
+    label = label_of(probe.label, probe.weight.shape[-1])
+    known = label.source == "position" or data.skill is not None
+    frames = []
+    for found in logits_by_game(probe.weight, data, data.rows & (data.item == game), probe.layer, centre=centre):
+        plies = data.cache.array.ply[found.rows]
+        (_, asked), *_ = labels.asked(data.items, data.item[found.rows], plies)
+        for logits, at, board, ply in zip(found.logits, found.rows, asked.boards, plies.tolist(), strict=True):
+            squares, said = letters(board), f"ply {ply}: layer {probe.layer} reads"
+            if label.source == "rating":
+                elo = float(logits[0, 0]) * probe.detail["std"] + probe.detail["mean"]
+                truth = f", the truth is {data.labels[at, 0]:.0f}" if known else ""
+                frames.append(BoardFrame(f"{said} {elo:.0f} Elo{truth}", squares))
+            else:
+                frames.append(frame(said, squares, label, softmax(logits), data.labels[at] if known else None))
+    return frames
+
+
+def frame(said: str, squares: str, label: Label, probability: np.ndarray, truth: np.ndarray | None) -> BoardFrame:
+    """One position: probability float [squares, classes] read, classes int8 [squares] true (None: not known)."""
+    read = probability.argmax(-1)
+    if truth is None or len(truth) == 1:
+        name, sure = label.classes[read[0]], probability[0, read[0]]
+        beside = "" if truth is None else f", the truth is {label.classes[truth[0]]}"
+        return BoardFrame(f"{said} {label.name} {name} ({sure:.0%}){beside}", squares)
+    wrong: dict[int, Mark] = {int(s): "wrong" for s in np.flatnonzero(read != truth)}
+    return BoardFrame(
+        title=f"{said} {64 - len(wrong)} of 64 squares",
+        squares=squares,
+        marks=wrong,
+        heat={s: float(probability[s, truth[s]]) for s in range(64)},
+        heat_label="probability of the truth",
+    )
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    shifted = np.exp(logits - logits.max(-1, keepdims=True))
+    return shifted / shifted.sum(-1, keepdims=True)
+
+
+def letters(values: np.ndarray) -> str:
+    """The 64 piece letters of a board of signed piece values int8 [64], a1 first."""
+    return "".join("kqrbnp.PNBRQK"[value + 6] for value in values.tolist())

@@ -1,0 +1,220 @@
+"""The activations behind the input reference of a cache run: which groups of arrays hold its units, and their bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from uuid import UUID
+
+import numpy as np
+from sqlalchemy import select
+
+from chessreg.errors import ChessregError, NotFoundError
+from chessreg.models.hook_points import RESID_POST, layer_of, pattern_of
+from chessreg.registry import tables
+from chessreg.registry.run_state import complete_units
+from chessreg.runs.inputs import Inputs
+from chessreg.runs.task import ranges
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session as SqlSession
+
+    from store.arrays import ActivationArray
+
+
+class Activations(NamedTuple):
+    """Rows of one layer of a cache, and where each was taken: all arrays are [rows], in one order."""
+
+    residual: np.ndarray  # float32 [rows, d_model]
+    game: np.ndarray  # int32: the game's row in the whole dataset, also where the cache is of a part of it
+    token: np.ndarray  # int32: the token within the game
+    ply: np.ndarray  # int32: plies played before it
+
+
+class CachedActivations:
+    """The activations of a cache run, as `chessreg.open().cache(…)` gives them: of one hook point of each layer, which
+    is the residual stream after it unless `pattern` names another."""
+
+    def __init__(
+        self,
+        run: tables.Run,
+        groups: list[tables.ActivationCache],
+        array: ActivationArray,
+        n_layers: int,
+        pattern: str = RESID_POST,
+    ) -> None:
+        self.run, self.groups, self.array = run, groups, array
+        self.pattern, self._points = pattern, points_by_layer(groups[0], n_layers, pattern)
+
+    @property
+    def layers(self) -> list[int]:
+        return list(self._points)
+
+    def hook_point(self, layer: int) -> str:
+        """The hook point of a layer. NotFoundError for one that is not cached."""
+        if layer not in self._points:
+            raise NotFoundError(
+                f"the cache holds no layer {layer} of {self.pattern}", f"it holds {span(self.groups[0].hook_points)}"
+            )
+        return self._points[layer]
+
+    @property
+    def checkpoint_id(self) -> Any:
+        return self.groups[0].checkpoint_id
+
+    @property
+    def checkpoint(self) -> str:
+        """The input reference of the model."""
+        return str(self.run.spec["checkpoint"])
+
+    @property
+    def dataset(self) -> str:
+        """The input reference of the games."""
+        return str(self.run.spec["dataset"])
+
+    @property
+    def sites(self) -> str:
+        """The name of the sites whose activations are here: dots, even-spaces, …"""
+        return str(self.run.spec["positions"])
+
+    @property
+    def first(self) -> int:
+        """How many sites at each game's start are left out."""
+        return int(self.run.spec["first"])
+
+    @property
+    def centred(self) -> bool:
+        """Whether the residual stream is that of a model whose weights were centred (Karvonen specification 2.3)."""
+        return bool(self.array.parts[0].attributes["spec"]["residual"] == "centred")
+
+    def read(self, layer: int, rows: Any = None) -> Activations:
+        """Activations of one layer with the game, token and ply of each: all rows, by game and by token in it.
+
+        `rows`: these alone, in the order asked for, numbered as they are stored (`batches` gives such numbers). How
+        they are stored follows the games' lengths, not the order of any file: pair them by `game`, never by place.
+        """
+        array = self.array
+        at = np.lexsort((array.token, array.game)) if rows is None else array.row_numbers(rows)
+        return Activations(self.values(layer, at), array.game[at], array.token[at], array.ply[at])
+
+    def values(self, layer: int, rows: Any = None) -> np.ndarray:
+        """Activations float32 [rows, d_model] of one layer, as they are stored or in the order asked for."""
+        from store.array_format import as_float32
+
+        return as_float32(self.array.read(self.hook_point(layer), rows), self.run.spec["dtype"])
+
+    def batches(self, layer: int, batch_rows: int = 4096, seed: int = 0, epoch: int = 0) -> Any:
+        """Shuffled batches of one layer, each row once in an epoch: `.rows` are numbers, `[hook point]` activations."""
+        return self.array.iter_batches(self.hook_point(layer), batch_rows, seed=seed, epoch=epoch)
+
+
+def points_by_layer(group: tables.ActivationCache, n_layers: int, pattern: str = RESID_POST) -> dict[int, str]:
+    """layer → the cached hook point of this pattern (`models.hook_points`), in the order in which they were cached.
+    NotFoundError where there is none."""
+    found = {layer_of(name, n_layers): name for name in group.hook_points if pattern_of(name) == pattern}
+    if not found:
+        raise NotFoundError(
+            f"the cache holds no {pattern}", f"it holds {', '.join(dict.fromkeys(map(pattern_of, group.hook_points)))}"
+        )
+    return found
+
+
+def load_cache(inputs: Inputs, reference: str, field: str = "cache", pattern: str = RESID_POST) -> CachedActivations:
+    """The activations behind an input reference.
+
+    Raises NotFoundError or BadInputError when they are not all here, CorruptError for bytes that were not published,
+    ChessregError when the run's groups do not hold its units once each.
+    """
+    from store.arrays import ActivationArray
+
+    run = inputs.run(reference, "cache")
+    rows: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, run)
+    rows = readable(run, rows)
+    groups = [
+        inputs.located(field, reference, row.digest, run.id, array=row.path.removeprefix("arrays/")) for row in rows
+    ]
+    array = ActivationArray.open(*(group.path for group in groups))
+    as_registered(rows, array.digests)
+    return CachedActivations(run, rows, array, layers_of_model(inputs, rows[0]), pattern)
+
+
+def as_registered(rows: Sequence[tables.ActivationCache], digests: Sequence[str]) -> None:
+    """Raises CorruptError for a group whose digest is not the one that the registry knows."""
+    from store.errors import CorruptError
+
+    for row, digest in zip(rows, digests, strict=True):
+        if digest != row.digest:
+            raise CorruptError(f"{row.path} is not the group that the registry knows", "chessreg doctor --digests")
+
+
+def layers_of_model(inputs: Inputs, group: tables.ActivationCache) -> int:
+    """How many layers the model has whose activations a group holds."""
+    with inputs.database.read() as session:
+        return session.get_one(tables.Checkpoint, group.checkpoint_id).layers
+
+
+def cached_layers(inputs: Inputs, reference: str, pattern: str = RESID_POST) -> tuple[int, ...]:
+    """The layers of a cache run, from its rows alone. NotFoundError where it holds no hook point of this pattern."""
+    rows: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, inputs.run(reference, "cache"))
+    return tuple(points_by_layer(rows[0], layers_of_model(inputs, rows[0]), pattern))
+
+
+# -- groups: two machines may have cut a run differently, so there may be groups to spare -----------------------------
+
+
+class Span(Protocol):
+    """Units [start, stop)."""
+
+    @property
+    def start(self) -> int: ...
+
+    @property
+    def stop(self) -> int: ...
+
+
+S = TypeVar("S", bound=Span)
+
+
+def chain(groups: Sequence[S], start: int, stop: int) -> list[S] | None:
+    """Of these groups those that hold units [start, stop) once each, in order, the longest first; None: none do."""
+    follows: dict[int, S] = {}
+    for group in sorted(groups, key=lambda group: (group.start, group.stop), reverse=True):
+        if group.start not in follows and (group.stop == stop or group.stop in follows):
+            follows[group.start] = group
+    found: list[S] = []
+    at = start
+    while at < stop:
+        if at not in follows:
+            return None
+        found.append(follows[at])
+        at = follows[at].stop
+    return found
+
+
+def readable(run: tables.Run, groups: Sequence[Any]) -> list[Any]:
+    """The groups that hold all units of a complete run. Raises ChessregError when no choice of them does."""
+    found = chain(groups, 0, run.units)
+    if found is None:
+        raise ChessregError(
+            f"{run.kind} run {run.id.hex[-6:]} has units that no group of arrays holds, or two", "chessreg doctor --fix"
+        )
+    return found
+
+
+def differs(session: SqlSession, table: Any, run_id: UUID) -> str:
+    """How a run's groups differ from its complete units; empty when they do not."""
+    groups = session.scalars(select(table).where(table.run_id == run_id)).all()
+    for start, stop in ranges(complete_units(session, run_id)):
+        if chain(groups, start, stop) is None:
+            inside = [group for group in groups if group.start < stop and group.stop > start]
+            held = sum(min(group.stop, stop) - max(group.start, start) for group in inside)
+            what = f"says that units {start} to {stop - 1} are done, and its groups"
+            if held > stop - start:
+                return f"{what} hold {held - (stop - start)} of them twice"
+            return f"{what} hold {held} of these {stop - start}" if held < stop - start else f"{what} hold others too"
+    return ""
+
+
+def span(hook_points: list[str]) -> str:
+    """Hook points in a table's cell: the first and the last."""
+    return hook_points[0] if len(hook_points) == 1 else f"{hook_points[0]} … {hook_points[-1]} ({len(hook_points)})"

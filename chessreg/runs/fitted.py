@@ -1,0 +1,205 @@
+"""What is fitted for one layer, a probe or a direction: published by the run that fits it, read back by others.
+
+The artefact of a layer holds its tensors (safetensors) and meta.json; its row is in the table of its noun.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from sqlalchemy import func, select
+
+from chessreg.errors import BadInputError, first_line
+from chessreg.noise import generator
+from chessreg.registry import tables
+from chessreg.runs.inputs import Inputs
+
+if TYPE_CHECKING:
+    from chessreg.runs.task import Task
+
+
+def read_layer(path: Path, **dimensions: int) -> dict[str, np.ndarray]:
+    """The tensors of what was fitted for one layer, by name. `dimensions`: how many those have that must be there.
+
+    The file may come from others. Raises BadInputError when it is damaged, or lacks one of them.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        found = load_file(path)
+    except (SafetensorError, KeyError, ValueError, TypeError, OverflowError) as error:
+        raise BadInputError(f"{path} is damaged: {first_line(error)}", "chessreg doctor --digests") from error
+    for name, count in dimensions.items():
+        if name not in found or found[name].ndim != count or found[name].dtype.kind not in "fiu":
+            raise BadInputError(f"{path} holds no {name} of {count} dimensions", "it was not written by chessreg")
+    return found
+
+
+def publish_layer(
+    task: Task[Any, Any], table: str, unit: int, tensors: Mapping[str, np.ndarray], meta: dict[str, Any], **columns: Any
+) -> None:
+    """What was fitted for one layer, a probe or a vector: an artefact (safetensors and meta.json), and its row.
+
+    meta names `layer` and `hook_point`; it is the row's `detail`. columns are the others of the table.
+    """
+    from safetensors.numpy import save_file
+
+    with task.output(f"layer-{meta['layer']}", unit, table) as folder:
+        save_file(dict(tensors), folder / f"{table}.safetensors")
+        (folder / "meta.json").write_text(json.dumps(meta, sort_keys=True))
+    task.record(
+        table,
+        run_id=task.run_id,
+        unit=unit,
+        artefact=task.last_output.digest,
+        hook_point=meta["hook_point"],
+        layer=meta["layer"],
+        detail=meta,
+        **columns,
+    )
+
+
+# -- probes ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FittedProbe:
+    """A linear probe without bias: logits[square, class] = residual · weight[:, square, class]."""
+
+    weight: np.ndarray  # float32 [d_model, squares, classes]; squares 64 or 1; classes 1 for regression
+    hook_point: str
+    layer: int
+    label: str
+    centred: bool  # whether it was fitted on residuals minus their mean over d_model
+    detail: Mapping[str, Any] = field(default_factory=dict)  # meta.json: skill report, mean and std of ratings, …
+
+
+def probe_rows(inputs: Inputs, reference: str) -> dict[int, tables.Probe]:
+    """The rows of a probe run by layer."""
+    rows: list[tables.Probe] = inputs.rows(tables.Probe, inputs.run(reference))
+    return {row.layer: row for row in rows}
+
+
+def load_probe(inputs: Inputs, reference: str, layer: int | None = None) -> FittedProbe:
+    """The probe of one layer of a probe run; without a layer the one that its validation games choose."""
+    rows = probe_rows(inputs, reference)
+    wanted = layer
+    if wanted is None:
+        wanted = next(iter(rows)) if len(rows) == 1 else best_layer(inputs, reference)
+    if wanted not in rows:
+        raise BadInputError(f"that probe run has no layer {wanted}", f"it has {', '.join(map(str, rows))}")
+    row = rows[wanted]
+    found = inputs.located(f"probe layer {wanted}", reference, row.artefact, row.run_id)
+    weight = read_layer(found.path / "probe.safetensors", weight=3)["weight"]
+    return FittedProbe(weight, row.hook_point, row.layer, row.label, bool(row.detail["centred"]), dict(row.detail))
+
+
+def best_layer(inputs: Inputs, reference: str, on: Literal["validation", "test"] = "validation") -> int:
+    """The layer of a probe run with the highest accuracy (of regression: the lowest error) on its validation games.
+
+    on="test" chooses on the test games, as the paper did (specification 3.5): what it then scores there is biased
+    upwards, and a table that shows it says so.
+    """
+    run = inputs.run(reference)
+    scores, metric = tables.Score, tables.MetricPoint
+    with inputs.database.read() as session:
+        found = session.execute(
+            select(scores.layer)
+            .where(scores.run_id == run.id, scores.split == on, scores.item >= 0)
+            .group_by(scores.layer)
+            .order_by((func.sum(scores.correct) * 1.0 / func.sum(scores.n)).desc(), scores.layer)
+        ).first()
+        if found is None:
+            found = session.execute(
+                select(tables.Probe.layer)
+                .join(metric, (metric.run_id == tables.Probe.run_id) & (metric.unit == tables.Probe.unit))
+                .where(metric.run_id == run.id, metric.name == f"{on}_mae")
+                .order_by(metric.value, tables.Probe.layer)
+            ).first()
+    if found is None or found[0] is None:
+        raise BadInputError(f"probe run {run.id.hex[-6:]} has no {on} scores", "say which layer")
+    return int(found[0])
+
+
+# -- directions --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Direction:
+    """A direction in the residual stream after one block, and what it was made of."""
+
+    vector: np.ndarray  # float32 [d_model]
+    high: np.ndarray | None = None  # float32 [d_model], of the strong games; vector = high - low
+    low: np.ndarray | None = None
+    detail: dict[str, Any] = field(default_factory=dict)
+    sums: np.ndarray | None = None  # float32 [games, d_model], of a contrast from one forward pass
+
+    @property
+    def norm(self) -> float:
+        return float(np.linalg.norm(self.vector))
+
+    def norms(self) -> dict[str, float]:
+        """Norms of the two sides, where there are two."""
+        sides = {"norm_high": self.high, "norm_low": self.low}
+        return {name: float(np.linalg.norm(side)) for name, side in sides.items() if side is not None}
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """What is stored of it, float32 [d_model] each."""
+        found = {"vector": self.vector, "high": self.high, "low": self.low}
+        return {name: np.ascontiguousarray(value, np.float32) for name, value in found.items() if value is not None}
+
+
+def random_like(direction: np.ndarray, layer: int, seed: int) -> np.ndarray:
+    """A direction float32 [d_model] drawn uniformly from the sphere, for this layer and seed, with the same norm."""
+    drawn = generator(seed, "random direction", layer).standard_normal(direction.shape)
+    return with_norm(drawn, float(np.linalg.norm(direction)))
+
+
+def with_norm(direction: np.ndarray, norm: float) -> np.ndarray:
+    """The direction float32 [d_model], scaled to a norm. BadInputError for the zero vector, which has no direction."""
+    own = np.linalg.norm(direction.astype(np.float64))
+    if not own > 0:
+        raise BadInputError("a direction of norm 0 cannot be scaled", "the two classes do not differ")
+    return (direction.astype(np.float64) * (norm / own)).astype(np.float32)
+
+
+def cosine(one: np.ndarray, other: np.ndarray, centre: bool = False) -> float:
+    """Cosine of two directions [d_model]; `centre`: of both minus their means, as between raw and centred residuals
+    (specification 2.3). 0 when one of them is 0."""
+    a, b = one.astype(np.float64), other.astype(np.float64)
+    if centre:
+        a, b = a - a.mean(), b - b.mean()
+    size = np.linalg.norm(a) * np.linalg.norm(b)
+    return float(a @ b / size) if size else 0.0
+
+
+def vector_rows(inputs: Inputs, reference: str) -> dict[int, tables.Vector]:
+    """The rows of a vector run by layer."""
+    rows: list[tables.Vector] = inputs.rows(tables.Vector, inputs.run(reference, "vector"))
+    return {row.layer: row for row in rows}
+
+
+def load_direction(inputs: Inputs, reference: str, layer: int) -> Direction:
+    """The direction of one layer of a vector run, with its two sides where it has them."""
+    rows = vector_rows(inputs, reference)
+    if layer not in rows:
+        raise BadInputError(f"that vector run has no layer {layer}", f"it has {', '.join(map(str, sorted(rows)))}")
+    return read_vector(inputs, reference, rows[layer])
+
+
+def read_vector(inputs: Inputs, reference: str, row: tables.Vector) -> Direction:
+    """The direction behind a row of the table `vector`."""
+    folder = inputs.located(f"vector layer {row.layer}", reference, row.artefact, row.run_id).path
+    found = read_layer(folder / "vector.safetensors", vector=1)
+    return Direction(found["vector"], found.get("high"), found.get("low"), dict(row.detail))
+
+
+def load_vector(inputs: Inputs, reference: str, layer: int) -> np.ndarray:
+    """The vector of one layer of a vector run, float32 [d_model]."""
+    return load_direction(inputs, reference, layer).vector
