@@ -1,4 +1,4 @@
-"""The wheel carries the revisions: a registry is made and upgraded far from any checkout."""
+"""The wheel carries all that the commands read: a registry is made, upgraded and asked far from any checkout."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_wheel_upgrades_a_registry_away_from_the_checkout(installed: Path, tmp_path: Path) -> None:
     own = os.environ | {"PYTHONPATH": str(installed)}
-    for line in ("db upgrade --json", "db status --json", "init"):
+    for line in ("db upgrade --json", "db status --json", "init", "query --list", "tui --help"):
         done = subprocess.run(
             [sys.executable, "-m", "chessreg.cli", *line.split()], cwd=tmp_path, env=own, capture_output=True, text=True
         )
@@ -43,6 +43,21 @@ def test_a_wheel_upgrades_a_registry_away_from_the_checkout(installed: Path, tmp
         check=True,
     )
     assert where.stdout.split() == [str(installed / "chessreg" / name) for name in ("_alembic", "_migrations")]
+
+
+def test_a_wheel_has_every_file_of_the_packages_and_the_revisions(installed: Path) -> None:
+    places = {name: name for name in ("chessreg", "store", "tui")}
+    places |= {"alembic": "chessreg/_alembic", "migrations": "chessreg/_migrations"}
+    here = {
+        Path(place) / path.relative_to(ROOT / folder): path
+        for folder, place in places.items()
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and path.parent != ROOT / "tui" / "pictures"
+    }
+    there = {path.relative_to(installed): path for path in installed.rglob("*") if path.is_file()}
+    assert {path.suffix for path in here} >= {".sql", ".toml", ".mako", ".safetensors", ".zst"}
+    assert {path for path in there if not path.parts[0].endswith(".dist-info")} == set(here)
+    assert all(there[path].read_bytes() == here[path].read_bytes() for path in here)
 
 
 def test_a_wheel_brings_no_package_that_hides_another(installed: Path) -> None:

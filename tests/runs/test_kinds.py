@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -143,3 +145,16 @@ def test_an_error_of_a_users_own_kind_is_told_with_its_name_and_line(tmp_path, s
     assert hint.startswith(f"{path}, line 16")
     assert status == 1
     assert told(ValueError("x"))[1].startswith("this is a fault in chessreg")
+
+
+def test_two_threads_that_load_one_file_run_it_once_and_get_one_class(tmp_path):
+    path = tmp_path / "slow_kind.py"
+    path.write_text(f"import time\nRUNS.append(1)\ntime.sleep(0.2)\n{TOY.read_text()}")
+    builtins.RUNS = []
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            found = list(threads.map(lambda _: kind(str(path)), range(4)))
+        assert builtins.RUNS == [1]
+        assert len({type(each) for each in found}) == 1
+    finally:
+        del builtins.RUNS

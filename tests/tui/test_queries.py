@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from chessreg.queries import render, run_query, run_sql
 from chessreg.queries.ask import plotted
 from chessreg.queries.catalogue import find_plot
-from chessreg.session import Session
+from chessreg.runs.kind import kind
+from chessreg.session import Session, open_session
 from tui.screens.boards import BoardScreen
 from tui.screens.queries import SqlEditor
 from tui.screens.run import RunScreen
@@ -20,6 +22,7 @@ from tui.widgets.chart import ChartView
 from tui.widgets.table import PageTable
 
 TITLE = "games by termination"
+MARKOV = Path(__file__).parent.parent / "kinds" / "markov_kind.py"
 
 
 async def opened(driver: Any, title: str = TITLE) -> None:
@@ -51,6 +54,30 @@ async def test_a_scope_narrows_the_answer_and_goes_with_one(drive: Any, session:
         await driver.press("s", "escape")
         await driver.press("enter")
         assert driver.screen.query_one(PageTable).count == len(whole)
+
+
+async def test_queries_beside_a_kind_of_ones_own_are_listed_and_asked_and_a_broken_one_hides_no_other(
+    drive: Any, world: Path, tmp_path: Path
+) -> None:
+    folder, path, title = tmp_path / "world", tmp_path / MARKOV.name, "captures after captures"
+    shutil.copytree(world, folder)
+    for suffix in (".py", ".sql"):
+        shutil.copy(MARKOV.with_suffix(suffix), tmp_path)
+    with open_session(str(folder / "registry.db"), folder / "store") as own:
+        own.run(kind(str(path)).spec(games=4, shuffles=5), kind=str(path))
+        lines = render.grid(run_query(own.database, title))[1]
+    async with drive(folder, size=(160, 40), start="queries") as driver:
+        await opened(driver, title)
+        table = driver.screen.query_one(PageTable)
+        assert [[table.row(0)[f"c{c}"] for c in range(len(lines[0]))]] == lines
+        assert "share" in await driver.press("c")  # what the columns mean
+        await driver.press("escape", "escape")
+        path.with_suffix(".sql").write_text("-- no query")
+        await driver.press("r")
+        table = driver.screen.query_one(PageTable)
+        titles = [table.row(n)["title"] for n in range(table.count)]
+        assert TITLE in titles
+        assert title not in titles
 
 
 async def test_a_scope_that_is_none_is_told_and_changes_nothing(drive: Any) -> None:
