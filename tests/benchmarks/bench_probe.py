@@ -32,6 +32,7 @@ from chessreg.entities.dataset import split_dataset
 from chessreg.experiments.cache import CacheHow, CacheSpec
 from chessreg.experiments.probe import Probe, ProbeSpec
 from chessreg.experiments.probe.data import ProbeData
+from chessreg.models.adapters.gpt2 import Kernel
 from chessreg.models.language_model import LanguageModel
 from chessreg.registry import tables
 from chessreg.session import Session, open_session
@@ -50,7 +51,7 @@ class AuthorsLoop:
         )
         self.ids = {character: i for i, character in enumerate(encoding("pgn-char-32").vocabulary)}
         self.kept: dict[str, Tensor] = {}
-        for layer, block in enumerate(model.network.h):  # type: ignore[arg-type, union-attr]
+        for layer, block in enumerate(model.network.h):  # type: ignore[arg-type]
             block.attn.kernel = self.attention_of(layer)
         for name, module in model.network.named_modules():
             module.register_forward_hook(lambda module, given, found, name=name: self.kept.update({name: found}))
@@ -58,7 +59,7 @@ class AuthorsLoop:
         self.optimizers = [optimizer_of(probe) for probe in self.probes]
         self.seconds, self.steps = 0.0, 0
 
-    def attention_of(self, layer: int):
+    def attention_of(self, layer: int) -> Kernel:
         """Attention that keeps scores and patterns, as run_with_cache does."""
         later = ~torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
 

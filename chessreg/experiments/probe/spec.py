@@ -45,7 +45,7 @@ class ProbeSpec(Spec):
     batch_positions: Annotated[int, AtMost(10_000_000, "memory holds them")] = Field(
         256, ge=1, description="positions in one step"
     )
-    batch_games: Annotated[int | None, Added()] = Field(
+    batch_games: Annotated[int | None, Added(), AtMost(100_000, "memory holds their positions")] = Field(
         None, ge=1, description="instead: whole games in one step, with all their positions (Karvonen: 2)"
     )
     learning_rate: float = Field(1e-2, gt=0, description="AdamW's")

@@ -28,7 +28,7 @@ READING_CLIP, EDIT_CLIP = 2.0, 5.0  # as in the author's notebook
 def layer_sets(layers: int) -> tuple[str, ...]:
     """What a sweep tries: every layer alone, the middle ones together, and what the paper publishes."""
     low, high = max(0, layers // 2 - 1), max(1, layers - 2)
-    sets = {(layer,): str(layer) for layer in range(layers)}
+    sets: dict[tuple[int, ...], str] = {(layer,): str(layer) for layer in range(layers)}
     if high > low:
         sets[tuple(range(low, high + 1))] = f"{low}-{high}"
     for edit in published(6, ("board",), layers, every=True):

@@ -92,7 +92,7 @@ def published_arms(request: Request, size: Size, opening: str) -> Iterator[Step]
     tables = [("table-3", "Table 3", 6, SKILL_PAPER), ("table-7", "Table 7", 7, PROBE_PAPER)]
     if size.whole:
         tables += [(f"appendix-c-{side}", "Appendix C", 7, f"skill-of-probe-{side}") for side in ONE_SIDED]
-    protocol = {"opponent": size.level_0, "opening": OPENINGS[opening]}
+    protocol: dict[str, Any] = {"opponent": size.level_0, "opening": OPENINGS[opening]}
     yield game_step(request, f"table-3-{opening}-none", "Tables 3 and 7", size.match_games, **protocol)
     for name, serves, table, vector in tables:
         for edit in published(table, tuple(SIGNS), request.layers, every=size.whole):

@@ -10,7 +10,7 @@ from chessreg.papers.karvonen.sizes import Size
 from chessreg.papers.plan import Request, Step
 
 SECTION_4_3 = "section 4.3 (games from random openings)"
-DOTS, SKILL_DOT = 33, 25  # looked-at positions of a game, and the first that skill is read off (specification 3.3)
+DOTS = 33  # looked-at positions of a game (specification 3.3)
 
 PLAYED_GAMES = 4000  # that the skill probe is asked about (section 4.3)
 
@@ -41,7 +41,9 @@ def models(request: Request, size: Size) -> Iterator[Step]:
     for who in ("model", *(f"twin-{number}" for number in range(size.twins))):
         yield from caches(request, size, who, "", games)
         if size.skill_fit_games:
-            yield from caches(request, size, who, "-skill", (size.skill_fit_games, size.skill_test_games), SKILL_DOT)
+            yield from caches(
+                request, size, who, "-skill", (size.skill_fit_games, size.skill_test_games), size.first_ply // 2
+            )
     if size.whole:
         yield from caches(request, size, "model", "-black", games, sites="black-turns")
 

@@ -271,9 +271,10 @@ def compared(value: Value, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return lines or [{**line, "comparison": "not comparable: nothing of ours plays this part"}]
 
 
-def outcome(value: Value, ours: float, differs: str) -> str:
+def outcome(value: Value, ours: float | None, differs: str) -> str:
     """What is said of two numbers that nothing forbids to compare."""
     assert value.value is not None
+    assert ours is not None
     if not value.setting:
         return "comparable"
     if differs:
