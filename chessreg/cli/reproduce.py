@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.tree import Tree
 
     from chessreg.registry.lineage import Branch
+    from chessreg.session import Session
 
 
 COLOURS = {"invalid": "red", "stale": "yellow", "missing": "red", "failed": "red"}  # the others are cyan
@@ -70,9 +71,6 @@ def drawn(branch: Branch, onto: Tree | None = None) -> Tree:
     return at
 
 
-SHOWN = 10  # differing rows that are listed
-
-
 @click.command()
 @click.argument("reference", metavar="RUN")
 @click.option("--run", "do", is_flag=True, help="Do it again, and compare.")
@@ -81,14 +79,15 @@ SHOWN = 10  # differing rows that are listed
 def reproduce(home: Home, reference: str, do: bool) -> None:
     """Print what made a run: the commands, the code, the versions, the machine. With --run, do it again and compare.
 
-    A run of an exact kind is done again apart from this registry, and every row must come out the same. One of a
-    statistical kind (games against an engine that cannot be seeded) is done as its next replicate, which stays, and
-    the two are compared like any runs. Exit status 1 says that they do not agree.
+    It is done apart from this registry, which stays as it is, and every row must come out the same: else the columns
+    that differ are listed, with by how much. Games against an engine that cannot be seeded are played anew as the next
+    replicate, and the two matches are compared like any runs (chessreg run … --replicate 1 makes one that stays).
+    Exit status 1 says that they do not agree.
 
     \b
     Example: chessreg reproduce reference-board
     """
-    from chessreg.entities.reproduce import steps
+    from chessreg.entities.reproduce import replays, steps
     from chessreg.registry import read
 
     database = fresh(home)
@@ -98,7 +97,9 @@ def reproduce(home: Home, reference: str, do: bool) -> None:
     if not do:
         show(home, row, made)
         return
-    agrees = exact(home, row["id"]) if determinism(home, row) == "exact" else statistical(home, row)
+    session = home.session()
+    way = exact if replays(session.database, row["id"]) else statistical
+    agrees = way(home, session, row["id"])
     if not agrees:
         click.get_current_context().exit(1)
 
@@ -123,62 +124,48 @@ def show(home: Home, row: dict[str, Any], made: list[dict[str, Any]]) -> None:
     click.echo(f"# {visible(', '.join(shown))}; chessreg reproduce {row['id'].hex[-6:]} --json has all of it")
 
 
-def determinism(home: Home, row: dict[str, Any]) -> str:
-    from chessreg.registry import tables
-
-    with home.session().database.read() as session:
-        return str(session.get_one(tables.KindRecord, (row["kind"], row["version"])).determinism)
-
-
-def exact(home: Home, run_id: UUID) -> bool:
-    """Do it again apart, and say whether every row is the same."""
+def exact(home: Home, session: Session, run_id: UUID) -> bool:
+    """Do it again, and say whether every row is the same."""
     from chessreg.cli.base import progress_line
     from chessreg.entities.reproduce import again
 
-    session = home.session()
     with progress_line("again", quiet=home.json) as on_progress:
         found = again(session.database, session.store, run_id, on_progress)
     if home.json:
-        emit(home, {"agrees": found.agrees, "same": found.same, "differing": found.differing,
-                    "outputs_same": found.outputs_same, "outputs_differing": found.outputs_differing})  # fmt: skip
+        emit(home, found.as_dict())
         return found.agrees
     click.echo(f"{found.same:,} rows came out the same, {len(found.differing):,} did not", err=True)
-    for line in found.differing[:SHOWN]:
-        click.echo(f"  {line}", err=True)
+    for column, differing in found.columns.items():
+        click.echo(visible(f"  {column}: {differing.written()}"), err=True)
+    if found.newer:
+        click.echo(f"not compared, as the run does not have them: {', '.join(sorted(found.newer))}", err=True)
     made = found.outputs_same + len(found.outputs_differing)
     if made:
         click.echo(f"{found.outputs_same} of {made} outputs have the same bytes", err=True)
     return found.agrees
 
 
-def statistical(home: Home, row: dict[str, Any]) -> bool:
-    """Do the next replicate, and compare the two: they agree when no difference's interval leaves 0 out."""
+def statistical(home: Home, session: Session, run_id: UUID) -> bool:
+    """Do a replicate, and compare the two: they agree when no difference's interval leaves 0 out."""
     from chessreg.cli.base import progress_line
+    from chessreg.entities.reproduce import replicated
     from chessreg.queries.compare import compare
-    from chessreg.registry import tables
-    from chessreg.runs.kind import recorded as find
 
-    session = home.session()
-    with session.database.read() as sql:
-        source = sql.get_one(tables.KindRecord, (row["kind"], row["version"])).source
-    kind = find(source)
-    spec = kind.spec(**row["spec"] | {"replicate": row["spec"].get("replicate", 0) + 1})
-    given = tuple(sorted({*row["given"], "replicate"}))
-    with progress_line("again", quiet=home.json) as on_progress:
-        report = session.run(spec, kind=kind, given=given, on_progress=on_progress)
-    if report.state != "complete":
-        return False
-    found = compare(session.database, [row["id"].hex, report.run_id.hex])
+    with (
+        progress_line("again", quiet=home.json) as on_progress,
+        replicated(session.database, session.store, run_id, on_progress) as (there, replicate),
+    ):
+        found = compare(there, [run_id.hex, replicate.hex])
     apart = [m for m in found.metrics if (d := m.differences[1]) and d.low is not None and d.high is not None
              and not d.low <= 0 <= d.high]  # fmt: skip
     if home.json:
-        emit(home, found.as_dict() | {"agrees": not apart, "replicate": report.run_id.hex})
-    else:
-        rows = []
-        for m in found.metrics:
-            then, now, difference = (*m.values, m.differences[1])
-            shown = difference.written("+") if difference else ""
-            rows.append({"metric": m.name, "then": then.written(), "again": now.written(), "difference": shown})
-        emit(home, rows)
-        click.echo(f"replicate {report.run_id.hex[-6:]}: {'agrees' if not apart else 'differs'}", err=True)
+        emit(home, found.as_dict() | {"agrees": not apart})
+        return not apart
+    rows = []
+    for m in found.metrics:
+        then, now, difference = (*m.values, m.differences[1])
+        shown = difference.written("+") if difference else ""
+        rows.append({"metric": m.name, "then": then.written(), "again": now.written(), "difference": shown})
+    emit(home, rows)
+    click.echo(f"the replicate {'agrees' if not apart else 'differs in ' + ', '.join(m.name for m in apart)}", err=True)
     return not apart

@@ -1,46 +1,128 @@
-"""What made a run, as commands in order; and an exact run once more, apart, to see whether it agrees."""
+"""What made a run, as commands in order; and the run once more, apart, to see whether it comes out the same."""
 
 from __future__ import annotations
 
 import shlex
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import numpy as np
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from chessreg.entities import entity
 from chessreg.entities.merge import MergeReport, merge_registry
 from chessreg.errors import BadInputError
+from chessreg.games.moves import unpack
 from chessreg.registry import lineage, names, tables
 from chessreg.registry.database import Database
+from chessreg.registry.identity import uuid_of
 from chessreg.runs import attempt, transfer
 from chessreg.runs.ingest import TABLES
-from chessreg.runs.kind import RESULT_TABLES, recorded
+from chessreg.runs.kind import RESULT_TABLES, Kind, recorded
+from chessreg.runs.resolve import references
+from chessreg.runs.spec import ExecutionOptions, Spec
 from chessreg.terminal import visible
 
 if TYPE_CHECKING:
     from store import Store
 
-NOT_COMPARED = frozenset({"attempt_id", "seconds"})
+NOT_COMPARED = frozenset({"attempt_id", "seconds", "move_hash"})  # the last follows from the moves
+
+
+@dataclass
+class Differing:
+    """How one column came out otherwise: in how many rows, by how much at most, and the first of them in words."""
+
+    rows: int = 0
+    largest: float | None = None  # of numbers: the largest difference, and the largest as a share of the value
+    relative: float | None = None
+    first: str = ""
+
+    def add(self, place: str, then: Any, now: Any) -> None:
+        self.rows += 1
+        for one, other in numbers(then, now):
+            by = abs(other - one)
+            self.largest = max(by, self.largest or 0.0)
+            self.relative = max(by / max(abs(one), abs(other), 1e-300), self.relative or 0.0)
+        self.first = self.first or f"{place}: {in_words(then, now)}"
+
+    def written(self) -> str:
+        """`3 rows, by at most 2.2e-16 (1e-15 of the value); first score unit 0 test 3: 17 then, 18 now`."""
+        much = "" if self.largest is None else f", by at most {self.largest:.2g} ({self.relative:.2g} of the value)"
+        return f"{self.rows:,} row{'s' * (self.rows > 1)}{much}; first {self.first}"
 
 
 @dataclass
 class Again:
-    """A run done once more: rows that are the same, and keys of those that are not."""
+    """A run done once more: rows that are the same, and keys and columns of those that are not."""
 
     same: int = 0
     differing: list[str] = field(default_factory=list)  # "score unit 3 test 17"
+    columns: dict[str, Differing] = field(default_factory=dict)  # "score.correct", "trial.detail.half", …
+    newer: set[str] = field(default_factory=set)  # columns that the run's rows do not have: not compared
     outputs_same: int = 0
     outputs_differing: list[str] = field(default_factory=list)
 
     @property
     def agrees(self) -> bool:
         return not self.differing and not self.outputs_differing
+
+    def as_dict(self) -> dict[str, Any]:
+        """As one JSON document."""
+        return {"agrees": self.agrees} | asdict(self) | {"newer": sorted(self.newer)}
+
+    def row(self, table: str, place: str, then: dict[str, Any] | None, now: dict[str, Any] | None) -> None:
+        """Compare one row of both; None: that side does not have it."""
+        if then is None or now is None:
+            apart = {"(whole row)": ("missing", "there") if then is None else ("there", "missing")}
+        else:
+            ours, theirs = flat(then), flat(now)
+            self.newer |= {f"{table}.{name}" for name in theirs.keys() - ours.keys()}
+            apart = {name: (v, theirs.get(name)) for name, v in ours.items() if v != theirs.get(name)}
+        if not apart:
+            self.same += 1
+            return
+        self.differing.append(place)
+        for name, values in apart.items():
+            self.columns.setdefault(f"{table}.{name}", Differing()).add(place, *values)
+
+
+UNPACKED: dict[str, Callable[[bytes], list[Any]]] = {
+    "moves": lambda packed: [move.uci() for move in unpack(packed)],
+    "counts": lambda packed: np.frombuffer(packed, "<i4").tolist(),
+    "tries": list,
+}
+
+
+def flat(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with the kind's extra columns beside the table's own, and packed lists as lists."""
+    extra = {f"detail.{name}": value for name, value in (row.get("detail") or {}).items()}
+    own = {n: UNPACKED[n](v) if n in UNPACKED and v is not None else v for n, v in row.items() if n != "detail"}
+    return own | extra
+
+
+def numbers(then: Any, now: Any) -> list[tuple[float, float]]:
+    """The numbers of two values, those of two lists of one length in pairs; none of anything else."""
+    if isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
+        return [pair for both in zip(then, now, strict=True) for pair in numbers(*both)]
+    plain = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in (then, now))
+    return [(float(then), float(now))] if plain else []
+
+
+def in_words(then: Any, now: Any) -> str:
+    """Two differing values; of two lists, such as moves, the first place at which they differ, counted from 0."""
+    if isinstance(then, list) and isinstance(now, list):
+        pairs = enumerate(zip_longest(then, now, fillvalue="the end"))
+        place, (then, now) = next((n, pair) for n, pair in pairs if pair[0] != pair[1])
+        return f"from place {place}: {then} then, {now} now"
+    return f"{then} then, {now} now"
 
 
 # -- what made it -----------------------------------------------------------------------------------------------------
@@ -81,16 +163,72 @@ def command(session: Session, node: lineage.Node, name: str | None) -> str:
 # -- once more --------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Apart:
+    """A home with a run's inputs and nothing else, in which it can be done once more as it was done."""
+
+    database: Database
+    store: Store
+    kind: Kind
+    spec: Spec
+    options: ExecutionOptions
+    given: tuple[str, ...]
+
+    def run(self, spec: Spec, on_progress: Callable[[float, str], None]) -> UUID:
+        """Do this spec; returns its run's id. Raises KeyboardInterrupt when it was asked to stop."""
+        report = attempt.run(
+            self.kind, spec, self.options, self.database, self.store, given=self.given, on_progress=on_progress
+        )
+        if report.missing:
+            raise KeyboardInterrupt
+        return report.run_id
+
+
+def replays(database: Database, run_id: UUID) -> bool:
+    """Whether a run's spec gives the same rows again on this machine."""
+    with database.read() as session:
+        run = session.get_one(tables.Run, run_id)
+        kind = recorded(session.get_one(tables.KindRecord, (run.kind, run.version)).source)
+        return kind.replays(kind.spec(**run.spec))
+
+
 def again(
     database: Database,
     store: Store,
     run_id: UUID,
     on_progress: Callable[[float, str], None] = lambda fraction, text: None,
 ) -> Again:
-    """Do an exact run once more in a home of its own, and compare every row and output.
+    """Do a run once more in a home of its own, and compare every row and output.
 
-    That home has the run's inputs and nothing else; it is gone afterwards. Raises BadInputError for a run that is not
-    complete or of a statistical kind, NotFoundError when the inputs' bytes are not here.
+    Raises what `apart` and the run raise, and KeyboardInterrupt when it was asked to stop: nothing is kept then.
+    """
+    with apart(database, store, run_id) as home:
+        home.run(home.spec, on_progress)
+        return compared(database, home.database, run_id, home.kind.clocked)
+
+
+@contextmanager
+def replicated(
+    database: Database,
+    store: Store,
+    run_id: UUID,
+    on_progress: Callable[[float, str], None] = lambda fraction, text: None,
+) -> Iterator[tuple[Database, UUID]]:
+    """Do a run's next replicate in a home of its own: that home's registry, which has both, and the replicate's id.
+
+    Nothing of it comes into this registry, where it would be pooled with the run. Raises as `again` does.
+    """
+    with apart(database, store, run_id, with_itself=True) as home:
+        spec = home.spec.model_copy(update={"replicate": home.spec.replicate + 1})
+        yield home.database, home.run(spec, on_progress)
+
+
+@contextmanager
+def apart(database: Database, store: Store, run_id: UUID, *, with_itself: bool = False) -> Iterator[Apart]:
+    """A home with the run's inputs (and `with_itself` the run) in which it can be done again; gone afterwards.
+
+    Raises BadInputError for a run that is not complete or was made by another version of its kind, NotFoundError when
+    the inputs' bytes are not here.
     """
     from store import Store as StoreOf
 
@@ -100,29 +238,38 @@ def again(
         short = run_id.hex[-6:]
         if run.completed_at is None:
             raise BadInputError(f"run {short} is not complete", f"chessreg run --resume {short}")
-        tree = lineage.tree(session, lineage.Node("run", run_id.hex), up=True)
-        inputs = [node for node in dict.fromkeys(lineage.nodes(tree)) if node != tree.node]
+        kind, version, given, how = recorded(record.source), run.version, tuple(run.given), options_of(session, run_id)
+        if kind.version != version:
+            raise BadInputError(
+                f"run {short} was made by version {version} of kind {kind.name}, here is version {kind.version}",
+                "check out the commit that `chessreg reproduce` prints",
+            )
+        spec = kind.spec(**run.spec)
+        named = [ref.removeprefix("run:").partition("/")[0] for ref in references(spec).values() if ref[:4] == "run:"]
+        roots = [lineage.Node("run", id.hex) for id in (run_id, *map(uuid_of, named))]
+        trees = [lineage.tree(session, root, up=True) for root in roots]
+        inputs = [node for node in dict.fromkeys(n for tree in trees for n in lineage.nodes(tree)) if node != roots[0]]
         needed = transfer.items(session, inputs)
-        spec, given, version, source = run.spec, tuple(run.given), run.version, record.source
-    kind = recorded(source)
-    if kind.version != version:
-        raise BadInputError(
-            f"run {short} was made by version {version} of kind {kind.name}; this chessreg has version {kind.version}",
-            "check out the commit that `chessreg reproduce` prints",
-        )
     missing = [item for item in needed if not item.here(store)]
     if missing:
         transfer.pull(database, store, missing)
+    options = kind.options(**{name: value for name, value in how.items() if name in kind.options.model_fields})
     with tempfile.TemporaryDirectory(prefix="chessreg-again-", dir=store.tmp) as folder:
         home = Path(folder)
         scratch = StoreOf.create(home / "store")
         for item in needed:
             link(store, scratch, item)
         with Database.open(home / "registry.db") as there:
-            runs = {UUID(hex=node.id) for node in inputs if node.noun == "run"}
+            runs = {UUID(hex=node.id) for node in inputs if node.noun == "run"} | ({run_id} if with_itself else set())
             merge_registry(there, database, MergeReport(), runs)
-            attempt.run(kind, kind.spec(**spec), kind.options(), there, scratch, given=given, on_progress=on_progress)
-            return compared(database, there, run_id)
+            yield Apart(there, scratch, kind, spec, options, given)
+
+
+def options_of(session: Session, run_id: UUID) -> dict[str, Any]:
+    """The execution options of the attempt that did most of a run: batches and threads decide the last digits."""
+    attempts = session.scalars(select(tables.Attempt).where(tables.Attempt.run_id == run_id))
+    ordered = sorted(attempts, key=lambda attempt: (attempt.units_done or 0, attempt.started_at))
+    return dict(ordered[-1].how) if ordered else {}
 
 
 def link(store: Store, scratch: Store, item: transfer.Item) -> None:
@@ -137,18 +284,17 @@ def link(store: Store, scratch: Store, item: transfer.Item) -> None:
         target.symlink_to(source, target_is_directory=True)
 
 
-def compared(database: Database, there: Database, run_id: UUID) -> Again:
-    """The rows and outputs of one run in two registries."""
+def compared(database: Database, there: Database, run_id: UUID, clocked: Collection[str] = ()) -> Again:
+    """The rows and outputs of one run in two registries; without the metric points that a clock gave."""
     found = Again()
     for family in RESULT_TABLES:
         table = TABLES[family]
         key = [column.name for column in table.primary_key if column.name != "run_id"]
         ours, theirs = (rows_of(home, family, key, run_id) for home in (database, there))
         for place in sorted(ours.keys() | theirs.keys(), key=repr):
-            if ours.get(place) == theirs.get(place):
-                found.same += 1
-            else:
-                found.differing.append(f"{family} {' '.join(map(str, place))}")
+            if family == "metric_point" and (ours.get(place) or theirs[place])["name"] in clocked:
+                continue
+            found.row(family, f"{family} {' '.join(map(str, place))}", ours.get(place), theirs.get(place))
     made = []
     for home in (database, there):
         with home.read() as session:

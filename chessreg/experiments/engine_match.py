@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from uuid import UUID
 
-import chess
 from pydantic import ConfigDict, Field
 
 from chessreg.entities.game import stored_games
@@ -18,24 +17,30 @@ from chessreg.experiments.matches import (
     MatchSpec,
     PlayedGame,
     Rules,
+    Stopping,
     check_engine,
+    check_pairs,
+    colour_of,
     engine_row,
     game_columns,
+    matches_of,
+    number_of,
     opening_maker,
     record_opening,
+    remarks_on,
+    replayed,
 )
 from chessreg.games.engines import EngineSpec, Limit, find_stockfish, parse_engine, parse_limit
 from chessreg.games.openings import Opening
 from chessreg.games.pool import EnginePool, free_cores
 from chessreg.runs.kind import Estimate, Kind
-from chessreg.runs.spec import ExecutionOptions, Moves, Processes, Ref
+from chessreg.runs.spec import Added, ExecutionOptions, Moves, Processes, Ref
 
 if TYPE_CHECKING:
     from chessreg.games.boardframe import BoardFrame
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task
 
-NUMBER = 0  # an engine-match run has one match
 TICK_SECONDS = 0.2
 NO_LIMIT = 1 << 30
 BYTES_PER_GAME = 700  # a fragment's share of one game
@@ -47,7 +52,9 @@ class EngineMatchSpec(MatchSpec):
     player: str = Field("stockfish:0@time=0.1", description="the engine whose score is asked for, as for play")
     opponent: str = Field("stockfish:0@time=0.1", description="the engine that it meets")
     games: int = Field(100, ge=1, description="games to play")
-    color: Literal["white", "black"] = Field("white", description="the player's colour")
+    color: Literal["white", "black", "both"] = Field(
+        "white", description="the player's colour; both: each opening twice, first with White"
+    )
     opening: str = Field("standard", description="standard, random:PLIES or book:FILE")
     book: Annotated[str | None, Ref("book")] = Field(None, description="the file of book:FILE, filled in from it")
     opening_seed: int = Field(0, description="seed of the openings")
@@ -55,6 +62,9 @@ class EngineMatchSpec(MatchSpec):
         0, ge=0, description="full moves after the opening, then the game is stopped; 0: no limit"
     )
     adjudication: str = Field("nodes=100000", description="Stockfish's limit for evaluating a stopped game, or none")
+    against: Annotated[str | None, Added(), Ref("run:engine-match")] = Field(
+        None, description="the match whose games from the same openings --stop compares with"
+    )
 
     @property
     def opening_source(self) -> str:
@@ -72,7 +82,7 @@ class EngineMatch(Kind):
     """
 
     name = "engine-match"
-    tables = ("game",)
+    tables = ("game", "statistic")
     determinism = "statistical"
     spec = EngineMatchSpec
     options = EngineMatchHow
@@ -84,6 +94,7 @@ class EngineMatch(Kind):
 
     def check(self, spec: EngineMatchSpec, inputs: Inputs) -> None:
         """Raise for what would only fail later: an engine or a book that is not here."""
+        check_pairs(spec, inputs)
         if spec.book is not None:
             inputs.artefact("book", spec.book)
         judged = spec.move_limit > 0 and spec.adjudication != "none"
@@ -91,7 +102,13 @@ class EngineMatch(Kind):
             find_stockfish()
 
     def estimate(self, spec: EngineMatchSpec, inputs: Inputs) -> Estimate:
-        return Estimate({"game": spec.games}, spec.games * BYTES_PER_GAME)
+        return Estimate({"game": spec.games}, spec.games * BYTES_PER_GAME, remarks_on(spec))
+
+    def in_order(self, spec: EngineMatchSpec) -> bool:
+        return spec.stop != "none"
+
+    def replays(self, spec: EngineMatchSpec) -> bool:
+        return replayed((spec.player, spec.opponent), spec.adjudication)
 
     def run(self, task: Task[EngineMatchSpec, EngineMatchHow]) -> None:
         play_duel(task)
@@ -163,63 +180,73 @@ def play_duel(task: Task[EngineMatchSpec, EngineMatchHow]) -> None:
     timed = any(limit is not None and limit.kind == "time" for limit in limits)
     at_once = task.options.engine_processes or free_cores()
     at_once = min(at_once, free_cores()) if timed else at_once
-    own = chess.WHITE if spec.color == "white" else chess.BLACK
+    stopping = Stopping(task)
     with ExitStack() as stack:
         pools = [stack.enter_context(EnginePool(engine, at_once, timed=timed)) for engine in (player, opponent)]
         duel = Duel(
             pools[0],
             pools[1],
-            Rules(own, spec.move_limit or NO_LIMIT),
+            Rules(colour_of(spec), spec.move_limit or NO_LIMIT),
             opening_maker(task),
             (spec.seed, spec.replicate),
             adjudicate,
             at_once,
             tick=lambda: task.progress(task.units_done / len(task.units), ""),
         )
-        for game in duel.play(task.units):
-            game.seconds = time.monotonic() - game.started
-            columns = game_columns(game)
-            plies = range(len(game.opening.moves), game.ply)
-            turns = sum((ply % 2 == 0) == (own == chess.WHITE) for ply in plies)
-            columns.update(turns=turns, first_try_legal=None, tries=None)
-            task.emit("game", game.unit, match=NUMBER, **columns)
-            task.done(game.unit)
+        for ended in duel.play(task.units):
+            ended.seconds = time.monotonic() - ended.started
+            for game in stopping.take(ended):
+                hand_back(task, game, stopping)
+            if stopping.decided:
+                break
+
+
+def hand_back(task: Task[EngineMatchSpec, EngineMatchHow], game: PlayedGame, stopping: Stopping) -> None:
+    """The rows of one finished game."""
+    columns = game_columns(game)
+    plies = range(len(game.opening.moves), game.ply)
+    turns = sum((ply % 2 == 0) == game.colour for ply in plies)
+    columns.update(turns=turns, first_try_legal=None, tries=None)
+    task.emit("game", game.unit, match=number_of(task.spec, game.unit), **columns)
+    stopping.done(game.unit)
 
 
 def record_match(task: Task[EngineMatchSpec, EngineMatchHow], player: EngineSpec, opponent: EngineSpec) -> None:
     """The rows that the games refer to. Raises BadInputError when earlier games of this run met another engine."""
     spec = task.spec
     engine, own = engine_row(opponent), engine_row(player)
-    check_engine(task, NUMBER, engine)
+    check_engine(task, 0, engine)
     task.record("engine", **engine)
     if own["id"] != engine["id"]:
         task.record("engine", **own)
-    task.record(
-        "match",
-        run_id=task.run_id,
-        number=NUMBER,
-        player=engine_name(player, own),
-        checkpoint_id=None,
-        intervention_id=None,
-        engine_id=engine["id"],
-        opponent=opponent.text,
-        level=opponent.level,
-        limit=opponent.limit.text if opponent.limit else None,
-        color=spec.color,
-        opening=record_opening(task),
-        opening_seed=spec.opening_seed,
-        policy="engine",
-        move_limit=spec.move_limit or None,
-        planned=spec.games,
-        detail={
-            "adjudication": spec.adjudication,
-            "player": player.text,
-            "player_engine_id": UUID(str(own["id"])).hex,
-            "player_level": player.level,
-            "player_limit": player.limit.text if player.limit else None,
-            "book": spec.book,
-        },
-    )
+    opening = record_opening(task)
+    for number, color, planned in matches_of(spec):
+        task.record(
+            "match",
+            run_id=task.run_id,
+            number=number,
+            player=engine_name(player, own),
+            checkpoint_id=None,
+            intervention_id=None,
+            engine_id=engine["id"],
+            opponent=opponent.text,
+            level=opponent.level,
+            limit=opponent.limit.text if opponent.limit else None,
+            color=color,
+            opening=opening,
+            opening_seed=spec.opening_seed,
+            policy="engine",
+            move_limit=spec.move_limit or None,
+            planned=planned,
+            detail={
+                "adjudication": spec.adjudication,
+                "player": player.text,
+                "player_engine_id": UUID(str(own["id"])).hex,
+                "player_level": player.level,
+                "player_limit": player.limit.text if player.limit else None,
+                "book": spec.book,
+            },
+        )
 
 
 def engine_name(spec: EngineSpec, row: dict[str, Any]) -> str:

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self
 from uuid import UUID
 
 import chess
 import numpy as np
-from pydantic import field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
+from sqlalchemy import select
 
 from chessreg.errors import BadInputError
-from chessreg.games.adjudication import ADJUDICATED, GameEnd, Termination, game_over, lost_by
+from chessreg.games.adjudication import ADJUDICATED, GameEnd, Termination, game_over, lost_by, score
 from chessreg.games.engines import EngineSpec, engine_identity, parse_engine, parse_limit
 from chessreg.games.moves import pack
 from chessreg.games.openings import Book, Opening, OpeningSpec, openings, parse_opening
+from chessreg.games.sprt import COLOURS, DIFFERENCES, log_likelihood_ratio, parse_stop
 from chessreg.registry import tables
 from chessreg.registry.identity import digest_of, short, uuid_of
 from chessreg.registry.names import name_of
 from chessreg.registry.tables.types import utc_now
-from chessreg.runs.spec import Spec
+from chessreg.runs.spec import Added, Spec
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from chessreg.experiments.play.policies import Choice
+    from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task
 
 
@@ -35,6 +38,12 @@ class MatchSpec(Spec):
     """What the specs of all matches make of their settings `opening`, `book` and `adjudication`: one spelling, so that
     equal matches hash equally, and an error that says what to write. Each spec has these fields with its own defaults.
     """
+
+    stop: Annotated[str, Added()] = Field(
+        "none",
+        description="stop once enough is known: sprt:-0.05,0.05 (LOW,HIGH in points per game[,ALPHA,BETA]) over pairs "
+        "of games from one opening, those of --against or of --color both; or none",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -59,6 +68,24 @@ class MatchSpec(Spec):
     def _limit(cls, adjudication: str) -> str:
         return "none" if adjudication == "none" else parse_limit(adjudication).text
 
+    @field_validator("stop")
+    @classmethod
+    def _rule(cls, stop: str) -> str:
+        rule = parse_stop(stop)
+        return rule.text if rule else "none"
+
+    @model_validator(mode="after")
+    def _has_pairs(self) -> Self:
+        against, both = getattr(self, "against", None), getattr(self, "color", "") == "both"
+        if self.stop != "none" and against is None and not both:
+            raise BadInputError(
+                "--stop compares pairs of games from one opening",
+                "--against RUN (a match with the same openings, such as that without an edit), or --color both",
+            )
+        if self.stop == "none" and against is not None:
+            raise BadInputError("--against is what --stop compares with", "give --stop sprt:-0.05,0.05")
+        return self
+
     @model_validator(mode="after")
     def _book_has_file(self) -> Self:
         if (getattr(self, "opening", "") == "book") != (getattr(self, "book", None) is not None):
@@ -70,10 +97,14 @@ class MatchSpec(Spec):
 
 
 class Starts(Protocol):
-    """The settings of a spec that say where its games start."""
+    """The settings of a spec that say where its games start, and who has White."""
 
     @property
     def book(self) -> str | None: ...
+    @property
+    def color(self) -> str: ...
+    @property
+    def games(self) -> int: ...
     @property
     def opening_seed(self) -> int: ...
     @property
@@ -81,10 +112,12 @@ class Starts(Protocol):
 
 
 def opening_maker(task: Task[Any, Any]) -> Callable[[int], Opening]:
-    """Opening n of this match, the same in every arm with this opening and opening seed."""
+    """The opening of a unit, the same in every arm with this opening and opening seed: opening n in game n; with both
+    colours in games 2n and 2n + 1."""
     spec: Starts = task.spec
     source = OpeningSpec("book", str(book_file(task)[1])) if spec.book else parse_opening(spec.opening_source)
-    return lambda number: openings(source, spec.opening_seed, [number])[0]
+    games = 2 if spec.color == "both" else 1
+    return lambda unit: openings(source, spec.opening_seed, [unit // games])[0]
 
 
 def record_opening(task: Task[Any, Any]) -> str:
@@ -117,6 +150,23 @@ def book_file(task: Task[Any, Any]) -> tuple[str, Path]:
     return found.digest, task.store.artefact(found.digest).file
 
 
+def colour_of(spec: Starts) -> chess.Color | None:
+    """The model's colour in every game; None: White in games of even number, Black in the others."""
+    return {"white": chess.WHITE, "black": chess.BLACK}.get(spec.color)
+
+
+def matches_of(spec: Starts) -> list[tuple[int, str, int]]:
+    """The matches of a run: number, colour of the model, planned games. With both colours one of each."""
+    if spec.color != "both":
+        return [(0, spec.color, spec.games)]
+    return [(0, "white", (spec.games + 1) // 2), (1, "black", spec.games // 2)]
+
+
+def number_of(spec: Starts, unit: int) -> int:
+    """The number of the match that a unit is a game of."""
+    return unit % 2 if spec.color == "both" else 0
+
+
 # -- one game ----------------------------------------------------------------------------------------------------
 
 
@@ -130,7 +180,7 @@ class Rules:
     number `adjudicate_at` where that is not 0 and the game came so far (chess_gpt_eval's notebook: 90).
     """
 
-    colour: chess.Color
+    colour: chess.Color | None  # the model's; None: both in turn
     move_limit: int = 90
     context_full: Literal["adjudicate", "forfeit", "crop"] = "adjudicate"
     adjudicate_at: int = 0
@@ -161,7 +211,12 @@ class PlayedGame:
 
     @property
     def model_to_move(self) -> bool:
-        return self.end is None and self.board.turn == self.rules.colour
+        return self.end is None and self.board.turn == self.colour
+
+    @property
+    def colour(self) -> chess.Color:
+        """The model's: of a match with both White in games of even number."""
+        return self.unit % 2 == 0 if self.rules.colour is None else self.rules.colour
 
     @property
     def ply(self) -> int:
@@ -200,14 +255,119 @@ class PlayedGame:
             self.push(choice.move)
         else:
             why = Termination.RESIGNATION if choice.resigned else Termination.FORFEIT_ILLEGAL
-            self.end = lost_by(self.rules.colour, why)
+            self.end = lost_by(self.colour, why)
 
     def fill_context(self) -> None:
         """The model cannot read on: end the game as the rules say."""
         if self.rules.context_full == "forfeit":
-            self.end = lost_by(self.rules.colour, Termination.CONTEXT_FULL)
+            self.end = lost_by(self.colour, Termination.CONTEXT_FULL)
         else:
             self.end = GameEnd(Termination.CONTEXT_FULL, "*")
+
+
+# -- enough games ------------------------------------------------------------------------------------------------
+
+
+class Stopping:
+    """Which games of a match count: all, or where a rule may stop it those up to the pair that decides.
+
+    Pairs are looked at in the order of their units, and a game is handed back once all before it are: who ends first,
+    how many play at once and where an attempt was interrupted change nothing.
+    """
+
+    def __init__(self, task: Task[Any, Any]) -> None:
+        self.task, self.rule = task, parse_stop(task.spec.stop)
+        self.waiting: dict[int, PlayedGame] = {}
+        self.next, self.decided, self.counts = 0, "", [0] * 5
+        if self.rule is None:
+            return
+        with task.inputs.database.read() as session:
+            self.points = points_of(session, task.run_id)
+            against = task.spec.against
+            self.base = None if against is None else points_of(session, task.inputs.run(against).id)
+        self.values = COLOURS if self.base is None else DIFFERENCES
+        while self.next in self.points:  # of earlier attempts, which did not end it
+            self._count(self.next)
+
+    def take(self, game: PlayedGame) -> Iterator[PlayedGame]:
+        """The games that are to be handed back now that this one has ended, in the order of their units."""
+        if self.rule is None:
+            yield game
+            return
+        self.waiting[game.unit] = game
+        while not self.decided and (found := self.waiting.pop(self.next, None)) is not None:
+            assert found.end is not None
+            colour = "white" if found.colour else "black"
+            self.points[found.unit] = points(colour, found.end.result, found.end.termination, found.adjudication_cp)
+            self._count(found.unit)
+            self.decided = self.rule.decision(self.counts, self.values)
+            yield found
+            while self.next in self.points:
+                self._count(self.next)
+
+    def _count(self, unit: int) -> None:
+        """Count the pair that this unit completes; one with a game that nothing scores says nothing."""
+        self.next = unit + 1
+        ours = self.points[unit]
+        other = self.points.get(unit - 1) if self.base is None else self.base.get(unit)
+        if ours is None or other is None or (self.base is None and unit % 2 == 0):
+            return
+        self.counts[round(2 * (ours + other) if self.base is None else 2 * (ours - other) + 2)] += 1
+
+    def done(self, unit: int) -> None:
+        """A unit whose rows are emitted is done; with the last that counts what the test says, and the units that no
+        game is played for."""
+        task, rest = self.task, []
+        if self.rule is not None and (self.decided or unit == task.spec.games - 1):
+            ratio = log_likelihood_ratio(self.counts, self.values, self.rule.low, self.rule.high)
+            accepted = {"low": f"accepts {self.rule.low:g}", "high": f"accepts {self.rule.high:g}"}
+            name = f"{self.rule.text} {accepted.get(self.decided, 'undecided')}"
+            task.emit(
+                "statistic", unit, name=name, value=ratio, low=None, high=None, p=None, n=sum(self.counts), detail=None
+            )
+            rest = [left for left in task.units if left > unit]
+        task.done(unit, *rest)
+
+
+def points(color: str, result: str, termination: str, cp: int | None) -> float | None:
+    """What a game counts for its model under the paper's rule; None where nothing scores it."""
+    if termination == Termination.FORFEIT_ILLEGAL:
+        return 0.0
+    return score("paper", chess.WHITE if color == "white" else chess.BLACK, result, cp)
+
+
+def points_of(session: Session, run_id: UUID) -> dict[int, float | None]:
+    """The points of every game of a run that is there, by unit."""
+    game, match = tables.Game, tables.Match
+    rows = session.execute(
+        select(game.unit, match.color, game.result, game.termination, game.adjudication_cp)
+        .join(match, (match.run_id == game.run_id) & (match.number == game.match))
+        .where(game.run_id == run_id)
+    )
+    return {unit: points(*columns) for unit, *columns in rows}
+
+
+def remarks_on(spec: Any) -> tuple[str, ...]:
+    """What a dry run says of a match that may stop early."""
+    if spec.stop == "none":
+        return ()
+    return (f"{spec.stop} may end it after fewer games; one shard plays it, as those before decide which games count",)
+
+
+ALIKE = ("color", "opening", "opening_seed", "book", "finished_openings", "opponent", "move_limit", "adjudication",
+         "adjudicate_at", "policy")  # fmt: skip
+
+
+def check_pairs(spec: Any, inputs: Inputs) -> None:
+    """Raise BadInputError when the match that --against names was not played as this one is to be."""
+    if spec.against is None:
+        return
+    run = inputs.run(spec.against)
+    other = type(spec)(**run.spec)
+    apart = [name for name in ALIKE if getattr(spec, name, None) != getattr(other, name, None)]
+    if apart:
+        named = ", ".join(f"--{name.replace('_', '-')} {getattr(other, name)}" for name in apart)
+        raise BadInputError(f"the match of --against was played with {named}: its games make no pairs with these")
 
 
 # -- rows --------------------------------------------------------------------------------------------------------
@@ -229,6 +389,12 @@ def engine_row(spec: EngineSpec) -> dict[str, Any]:
     else:
         columns = {"name": spec.kind, "version": "1", "binary_sha256": None, "options": {}}
     return {"id": uuid_of(digest_of(columns)), **columns}
+
+
+def replayed(engines: Sequence[str], adjudication: str) -> bool:
+    """Whether games of these engines come out again move by move: all can be seeded, and no clock decides."""
+    limits = () if adjudication == "none" else (parse_limit(adjudication),)
+    return all(parse_engine(engine).seedable for engine in engines) and all(limit.kind != "time" for limit in limits)
 
 
 def check_engine(task: Task[Any, Any], number: int, engine: dict[str, Any]) -> None:

@@ -172,7 +172,6 @@ class Source(Protocol):
     """Where the moves come from."""
 
     count: int
-    color: str
     checkpoint_id: UUID | None
     intervention_id: UUID | None
 
@@ -184,6 +183,10 @@ class Source(Protocol):
         """The game's number and all its moves."""
         ...
 
+    def color(self, unit: int) -> str:
+        """The model's in this game."""
+        ...
+
 
 class PlayedMoves:
     """The moves of the model in a play run."""
@@ -192,11 +195,15 @@ class PlayedMoves:
         assert spec.play is not None
         self.run = inputs.run(spec.play, "play")
         self.inputs = inputs
-        self.count = min(spec.games or self.run.units, self.run.units)
         with inputs.database.read() as session:
+            played = session.scalar(sqlalchemy.select(sqlalchemy.func.count()).where(tables.Game.run_id == self.run.id))
             match = session.get_one(tables.Match, (self.run.id, 0))
-            self.color, self.checkpoint_id = match.color, match.checkpoint_id
-            self.intervention_id = match.intervention_id
+            self.checkpoint_id, self.intervention_id = match.checkpoint_id, match.intervention_id
+        self.count = min(spec.games or played, played)  # a match that stopped early has fewer than it has units
+
+    def color(self, unit: int) -> str:
+        setting = str(self.run.spec["color"])
+        return ("white", "black")[unit % 2] if setting == "both" else setting
 
     def _row(self, unit: int) -> tables.Game:
         with self.inputs.database.read() as session:
@@ -207,9 +214,8 @@ class PlayedMoves:
         return row
 
     def games(self, task: Task[MoveQualitySpec, MoveQualityHow]) -> Iterator[JudgedGame]:
-        own = chess.WHITE if self.color == "white" else chess.BLACK
         for unit in task.units:
-            row = self._row(unit)
+            row, own = self._row(unit), self.color(unit) == "white"
             game, board = JudgedGame(unit, unit), chess.Board()
             for ply, move in enumerate(unpack(row.moves)):
                 if ply >= row.opening_plies and board.turn == own:
@@ -230,7 +236,6 @@ class FirstTries:
         everything = GameSelection(dataset=spec.dataset, games=spec.games or 1 << 62)
         self.dataset, self.places = select(everything, inputs)
         self.count = len(self.places)
-        self.color = "black" if spec.black else "white"
         checkpoint, self.folder = inputs.checkpoint(spec.checkpoint)
         self.checkpoint_id: UUID | None = checkpoint.id
         self._checkpoint, self._load, self._inputs, self._spec = checkpoint, interventions.load, inputs, spec
@@ -258,6 +263,9 @@ class FirstTries:
                     games[turn.game].turns.append(kept)
                 task.progress(task.units_done / len(task.units), f"ply {turns[0].ply}" if turns else "")
             yield from games
+
+    def color(self, unit: int) -> str:
+        return "black" if self._spec.black else "white"
 
     def moves(self, unit: int) -> tuple[int, list[chess.Move]]:
         place = int(self.places[unit])
@@ -326,7 +334,7 @@ def hand_back(task: Task[MoveQualitySpec, MoveQualityHow], moves: Source, game: 
         text = turn.move.uci() if turn.move else turn.text
         task.emit("prediction", game.unit, detail, item=turn.ply, name=MOVE, text=text, value=float(losses[-1]))
     summary = MoveDetail(
-        color=moves.color,
+        color=moves.color(game.unit),
         game=game.game,
         judged=len(losses),
         illegal=len(game.turns) - len(losses),

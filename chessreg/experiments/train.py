@@ -114,7 +114,11 @@ class Train(Kind):
     families = ("metric_point",)
     spec = TrainSpec
     how = TrainHowSettings
+    clocked = ("tokens_per_second",)
     determinism = "statistical"  # exact on one machine with one thread count; kernels differ elsewhere
+
+    def replays(self, spec: TrainSpec) -> bool:
+        return True
 
     def units(self, spec: TrainSpec, inputs: Inputs) -> int:
         if spec.n_embd % spec.n_head:

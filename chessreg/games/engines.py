@@ -40,6 +40,7 @@ from chessreg.noise import uniform
 ENGINE_OPTIONS: Mapping[str, int] = {"Threads": 1, "Hash": 16}
 """Sent to every engine process, beside its Skill Level."""
 
+FULL_SKILL = 20
 DEFAULT_NODES = 100_000
 """Karvonen's intervention tables: 100,000 nodes a move."""
 
@@ -107,6 +108,14 @@ class EngineSpec:
     @property
     def needs_process(self) -> bool:
         return self.kind == "stockfish"
+
+    @property
+    def seedable(self) -> bool:
+        """Whether it plays the same moves again. Stockfish draws at random below its full level, and a clock decides
+        how far it sees."""
+        if not self.needs_process:
+            return True
+        return self.level == FULL_SKILL and self.limit is not None and self.limit.kind != "time"
 
     @property
     def skill(self) -> int:

@@ -23,7 +23,7 @@ from typing import TypeVar
 import chess
 
 from chessreg.errors import BadInputError, ChessregError
-from chessreg.games.engines import ENGINE_OPTIONS, EngineSpec, Limit, choose_move, find_stockfish
+from chessreg.games.engines import ENGINE_OPTIONS, FULL_SKILL, EngineSpec, Limit, choose_move, find_stockfish
 from chessreg.games.uci import EngineDiedError, SearchResult, UciProcess
 
 MATE_CP = 10_000
@@ -32,7 +32,6 @@ MATE_CP = 10_000
 A = TypeVar("A")
 B = TypeVar("B")
 
-FULL_SKILL = 20
 DEFAULT_ANALYSIS = Limit("nodes", 100_000)
 
 

@@ -18,13 +18,13 @@ from sqlalchemy.exc import DBAPIError
 from chessreg.errors import ChessregError
 from chessreg.registry import provenance
 from chessreg.registry.database import Database
-from chessreg.registry.identity import new_id
+from chessreg.registry.identity import new_id, uuid_of
 from chessreg.registry.machine import boot_id, load, pid_start, this_machine
 from chessreg.registry.tables.types import utc_now
 from chessreg.runs.ingest import ingest
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Kind
-from chessreg.runs.resolve import ResolvedSpec, check, keep, missing_units, resolve
+from chessreg.runs.resolve import ResolvedSpec, check, keep, missing_units, references, resolve
 from chessreg.runs.spec import ExecutionOptions, Spec
 from chessreg.runs.task import Stop, Task, plain
 from chessreg.runs.watch import mark_dead
@@ -191,6 +191,15 @@ class Attempt:
                 digest=digest,
                 source_run_id=found.run_id,
             )
+        for name, reference, spec_hash in self.rows_read():
+            self.add(
+                "run_input",
+                run_id=self.resolved.run_id,
+                name=name,
+                recipe=reference,
+                digest=spec_hash,
+                source_run_id=uuid_of(spec_hash),
+            )
         self.add(
             "attempt_end",
             id=self.id,
@@ -220,6 +229,13 @@ class Attempt:
         """With how many CPU threads it has computed, whatever it was told; nothing where torch was not used."""
         torch = sys.modules.get("torch")
         return {"used_threads": sorted({torch.get_num_threads()} | self.task.threads)} if torch else {}
+
+    def rows_read(self) -> list[tuple[str, str, str]]:
+        """Runs that the spec names and of which no artefact was read, but rows: field, reference and spec hash."""
+        seen = {found.run_id for found in self.inputs.read.values()}
+        named = [(name, ref, ref.removeprefix("run:").partition("/")[0])
+                 for name, ref in references(self.resolved.spec).items() if ref.startswith("run:")]  # fmt: skip
+        return [row for row in named if uuid_of(row[2]) not in seen]
 
     def add(self, table: str, **columns: Any) -> None:
         self.writer.add(table, plain(columns))

@@ -56,6 +56,7 @@ class Kind:
     options: ClassVar[type[ExecutionOptions]] = ExecutionOptions
     columns: ClassVar[Mapping[str, type[BaseModel]]] = {}  # result table → the kind's extra columns of it
     queries: ClassVar[tuple[str, ...]] = ()  # the catalogue queries that show its results
+    clocked: ClassVar[tuple[str, ...]] = ()  # metric points that a clock gave: a reproduction does not compare them
     example: ClassVar[str] = ""  # settings of a small run on what `chessreg demo` makes, shown in help
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # name → settings that it fills in; they are hashed, not it
 
@@ -89,6 +90,14 @@ class Kind:
 
     def run(self, task: Task[Any, Any]) -> None:
         raise NotImplementedError
+
+    def in_order(self, spec: Any) -> bool:
+        """Whether units must be done by one worker, because earlier ones decide whether later ones are needed."""
+        return False
+
+    def replays(self, spec: Any) -> bool:
+        """Whether this spec gives the same rows again on the same machine; of others a replicate is compared."""
+        return self.determinism == "exact"
 
     # Called once, when all units are complete, as one more unit (its number is `units`). None: nothing to reduce.
     reduce: ClassVar[Callable[..., None] | None] = None

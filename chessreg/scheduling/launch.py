@@ -221,9 +221,10 @@ def status_now(session: Session, planned: Planned) -> str:
 
 
 def jobs_of(planned: Planned, group: UUID, store: Store, folder: Path) -> list[Job]:
-    """One job a shard, and one for the reduce of a kind that has one."""
+    """One job a shard, and one for the reduce of a kind that has one. A run whose units go in order is one shard."""
     order = planned.order
-    shards = min(order.shards, max((planned.units or order.shards) - (order.kind.reduce is not None), 1))
+    most = 1 if order.kind.in_order(planned.spec) else order.shards
+    shards = min(most, max((planned.units or most) - (order.kind.reduce is not None), 1))
     how = order.options.model_dump(mode="json")
     numbers = list(range(shards)) + ([shards] if order.kind.reduce is not None else [])
     return [

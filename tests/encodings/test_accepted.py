@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 
 import chess
 import pytest
@@ -51,3 +54,22 @@ def test_null_moves_are_refused_and_an_alphabet_restricts() -> None:
     assert model == {text for text in spellings(board) if set(text) <= set(PgnChar.vocabulary)}
     assert {"a8=Q", "a8Q", "a7xb8=b#", "a7-a8N+"} <= model
     assert not any(set(text) & set("nrq") for text in model)
+
+
+ORDERS = """
+import sys, chess
+from chessreg.encodings import encoding, names
+for fen in sys.argv[1:]:
+    board = chess.Board(fen)
+    for name in names():
+        made = encoding(name)
+        print(name, list(made.answers(board).items()), made.accepted(board), made.accepted_ids(board))
+"""
+
+
+def test_their_order_is_the_same_in_every_process() -> None:
+    """Probabilities are added up in it, and the order of a set of texts follows PYTHONHASHSEED."""
+    command = [sys.executable, "-c", ORDERS, *list(POSITIONS.values())[1:3]]
+    said = [subprocess.check_output(command, env={**os.environ, "PYTHONHASHSEED": seed}) for seed in ("1", "2")]
+    assert len(said[0]) > 1000
+    assert said[0] == said[1]

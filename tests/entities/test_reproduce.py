@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
 import shutil
+from types import SimpleNamespace
 
+import chess
 import pytest
 from sqlalchemy import func, select
 
+from chessreg.cli.root import run_command_line
 from chessreg.entities.reproduce import again, steps
 from chessreg.errors import BadInputError
+from chessreg.experiments.cache import Cache
+from chessreg.experiments.edit import EditSpec
+from chessreg.experiments.play import Play, PlaySpec
+from chessreg.games.moves import pack, unpack
+from chessreg.queries import run_query
+from chessreg.queries.catalogue import entries
 from chessreg.registry import tables
+from chessreg.runs.task import Stop
 from chessreg.session import open_session
+
+EDIT = EditSpec(checkpoint="reference", probe="reference-board", dataset="sample:test", games=2, per_game=3, samples=1)
+PLAY = PlaySpec(
+    checkpoint="reference", opponent="stockfish:0@nodes=1", games=4, policy="legal", opening="random:6", move_limit=10
+)
 
 
 @pytest.fixture
@@ -18,6 +36,16 @@ def session(world, tmp_path):
     shutil.copytree(world, tmp_path / "world")
     with open_session(str(tmp_path / "world" / "registry.db"), tmp_path / "world" / "store") as opened:
         yield opened
+
+
+def typed(session, *words):
+    """A command on this registry: its exit status, and what it printed."""
+    session.close()
+    out, err = io.StringIO(), io.StringIO()
+    where = ["--registry", session.database.url.removeprefix("sqlite:///"), "--store", str(session.store.root)]
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = run_command_line([*where, *words])
+    return status, SimpleNamespace(out=out.getvalue(), err=err.getvalue())
 
 
 def test_steps_are_commands_in_an_order_that_works(session):
@@ -47,10 +75,92 @@ def test_a_row_that_was_changed_is_found(session):
     run_id = session.id("run", "reference-board")
     with session.database.write() as sql:
         row = sql.scalars(select(tables.Score).where(tables.Score.run_id == run_id)).first()
-        row.correct += 1
+        row.correct += 3
         place = f"score {row.unit} {row.split} {row.item}"
+        now = row.correct - 3
     found = again(session.database, session.store, run_id)
     assert found.differing == [place]
+    assert {name: vars(column) for name, column in found.columns.items()} == {
+        "score.correct": {
+            "rows": 1,
+            "largest": 3.0,
+            "relative": 3 / (now + 3),
+            "first": f"{place}: {now + 3} then, {now} now",
+        }
+    }
+    status, said = typed(session, "reproduce", "reference-board", "--run")
+    assert status == 1
+    assert f"score.correct: 1 row, by at most 3 ({3 / (now + 3):.2g} of the value)" in said.err
+
+
+def test_games_come_out_move_by_move_and_the_first_other_move_is_named(session):
+    session.run(PLAY.model_copy(update={"opponent": "random"}), name="seedable")
+    run_id = session.id("run", "seedable")
+    assert again(session.database, session.store, run_id).agrees
+    with session.database.write() as sql:
+        game = sql.get_one(tables.Game, (run_id, 2))
+        moves = unpack(game.moves)
+        game.moves = pack([*moves[:9], chess.Move.from_uci("a1h8"), *moves[10:]])
+    found = again(session.database, session.store, run_id)
+    assert found.differing == ["game 2"]
+    assert found.columns["game.moves"].first == f"game 2: from place 9: a1h8 then, {moves[9].uci()} now"
+
+
+def test_a_column_that_older_rows_do_not_have_is_not_compared(session):
+    session.run(EDIT, name="edits")
+    run_id = session.id("run", "edits")
+    with session.database.write() as sql:
+        for row in sql.scalars(select(tables.Trial).where(tables.Trial.run_id == run_id, tables.Trial.sample == -1)):
+            row.detail = {name: value for name, value in row.detail.items() if name != "half"}
+    found = again(session.database, session.store, run_id)
+    assert found.agrees
+    assert found.newer == {"trial.detail.half"}
+
+
+def test_a_reproduction_changes_no_table(session):
+    """Rows and intervals of every catalogue query; the match's opponent cannot be seeded, so a replicate is played."""
+    session.run(PLAY, name="unseedable")
+    session.run(PLAY.model_copy(update={"opponent": "random"}), name="seedable")
+    session.run(EDIT, name="edits")
+    asked = [(entry.title, partial) for entry in entries() for partial in (False, True)]
+    before = [run_query(session.database, title, partial=partial) for title, partial in asked]
+    version = session.database.data_version()
+    for name in ("unseedable", "seedable", "edits"):
+        status, said = typed(session, "reproduce", name, "--run", "--json")
+        assert status in (0, 1), said.err
+    answer = json.loads(typed(session, "reproduce", "unseedable", "--run", "--json")[1].out)
+    assert answer["subjects"][0]["label"] == "unseedable"
+    assert {"score", "first try legal"} <= {metric["metric"] for metric in answer["metrics"]}
+    assert session.database.data_version() == version
+    for (title, partial), then in zip(asked, before, strict=True):
+        now = run_query(session.database, title, partial=partial)
+        assert (now.rows, now.notes) == (then.rows, then.notes), title
+    assert list(session.store.tmp.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("opponent", "adjudication", "replays"),
+    [
+        ("random", "none", True),
+        ("capture", "nodes=100", True),
+        ("stockfish:20@nodes=50", "none", True),
+        ("stockfish:20@depth=2+random=0.5", "none", True),
+        ("random", "time=0.01", False),
+        ("stockfish:20@time=0.01", "none", False),
+        ("stockfish:19@nodes=50", "none", False),
+        ("stockfish:-1", "none", False),
+    ],
+)
+def test_only_games_that_nothing_but_a_seed_decides_are_held_to_their_moves(opponent, adjudication, replays):
+    spec = PLAY.model_copy(update={"opponent": opponent, "adjudication": adjudication})
+    assert Play().replays(spec) == replays
+
+
+def test_ctrl_c_leaves_nothing(session, monkeypatch):
+    monkeypatch.setattr(Cache, "run", lambda self, task: (_ for _ in ()).throw(Stop))
+    with pytest.raises(KeyboardInterrupt):
+        again(session.database, session.store, session.id("run", "reference-fit"))
+    assert list(session.store.tmp.iterdir()) == []
 
 
 def test_a_run_that_is_not_complete_is_refused(session):

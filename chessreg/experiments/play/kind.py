@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from uuid import UUID
 
-import chess
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -16,12 +15,19 @@ from chessreg.experiments.matches import (
     MatchSpec,
     PlayedGame,
     Rules,
+    Stopping,
     check_engine,
+    check_pairs,
+    colour_of,
     engine_row,
     game_columns,
+    matches_of,
+    number_of,
     opening_maker,
     player_name,
     record_opening,
+    remarks_on,
+    replayed,
 )
 from chessreg.experiments.play.arena import Arena
 from chessreg.experiments.play.policies import make_policy
@@ -34,7 +40,7 @@ from chessreg.games.moves import move_hash, move_hashes
 from chessreg.games.pool import EnginePool, free_cores
 from chessreg.registry import tables
 from chessreg.runs.kind import Estimate, Kind
-from chessreg.runs.spec import CheckpointRef, ExecutionOptions, Moves, Processes, Ref
+from chessreg.runs.spec import Added, CheckpointRef, ExecutionOptions, Moves, Processes, Ref
 
 if TYPE_CHECKING:
     from pydantic import ValidationInfo
@@ -43,7 +49,6 @@ if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task
 
-NUMBER = 0  # a play run has one match
 BYTES_PER_PLY = 2
 BYTES_PER_GAME = 900  # a fragment's share of one game
 
@@ -81,7 +86,9 @@ class PlaySpec(MatchSpec):
         description="random, capture, stockfish:-1, or stockfish:LEVEL@nodes=N (0 to 20; default 100,000 nodes)",
     )
     games: int = Field(100, ge=1, description="games to play")
-    color: Literal["white", "black"] = Field("white", description="the model's colour")
+    color: Literal["white", "black", "both"] = Field(
+        "white", description="the model's colour; both: each opening twice, first with White"
+    )
     opening: str = Field(
         "standard", description="standard, random:PLIES or book:FILE; game n of every arm starts from opening n"
     )
@@ -113,6 +120,9 @@ class PlaySpec(MatchSpec):
         "float32", description="what the model computes in (the author: float16 on a GPU)"
     )
     intervention: InterventionSettings = Field(default_factory=InterventionSettings)
+    against: Annotated[str | None, Added(), Ref("run:play")] = Field(
+        None, description="the match whose games from the same openings --stop compares with"
+    )
 
     @field_validator("temperatures")
     @classmethod
@@ -162,13 +172,14 @@ class Play(Kind):
     """Games of a model against Stockfish or a simple mover, with or without an intervention.
 
     Karvonen 2024, Figure 2 and Tables 3 and 7. One unit is one game; game n has opening n in every arm, so arms are
-    compared in pairs. Stockfish's handicapped levels cannot be seeded: reproducing a match compares distributions.
+    compared in pairs. Stockfish's handicapped levels cannot be seeded: reproducing a match against one compares
+    distributions; against others games come out move by move.
     """
 
     name = "play"
     version = 2  # 2: the context is cropped as the author crops it, to the model's last position
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": PAPER, "author-2024": AUTHOR_2024}
-    tables = ("game", "illegal_attempt")
+    tables = ("game", "illegal_attempt", "statistic")
     determinism = "statistical"
     spec = PlaySpec
     options = PlayHow
@@ -183,6 +194,7 @@ class Play(Kind):
         """Raise for what would only fail later: an engine, a checkpoint, a vector or a book that is not here."""
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
         inputs.encoding(spec.checkpoint)  # raises NotFoundError
+        check_pairs(spec, inputs)
         if spec.intervention.active:
             rows_used(spec.intervention, checkpoint, inputs)
         if spec.book is not None:
@@ -200,7 +212,13 @@ class Play(Kind):
 
     def estimate(self, spec: PlaySpec, inputs: Inputs) -> Estimate:
         remarks = (f"at most {2 * spec.move_limit} plies a game; illegal tries are as many as the model makes",)
-        return Estimate({"game": spec.games}, spec.games * BYTES_PER_GAME, remarks)
+        return Estimate({"game": spec.games}, spec.games * BYTES_PER_GAME, (*remarks, *remarks_on(spec)))
+
+    def in_order(self, spec: PlaySpec) -> bool:
+        return spec.stop != "none"
+
+    def replays(self, spec: PlaySpec) -> bool:
+        return replayed((spec.opponent,), spec.adjudication)
 
     def run(self, task: Task[PlaySpec, PlayHow]) -> None:
         play_match(task)
@@ -236,12 +254,7 @@ def play_match(task: Task[PlaySpec, PlayHow]) -> None:
         arena = Arena(
             model,
             make_policy(spec.policy, spec.temperatures, spec.resignation == "counts", spec.move_tokens),
-            Rules(
-                chess.WHITE if spec.color == "white" else chess.BLACK,
-                spec.move_limit,
-                spec.context,
-                spec.adjudicate_at,
-            ),
+            Rules(colour_of(spec), spec.move_limit, spec.context, spec.adjudicate_at),
             pool,
             opening_maker(task),
             noise=(spec.seed, spec.replicate),
@@ -251,8 +264,12 @@ def play_match(task: Task[PlaySpec, PlayHow]) -> None:
             engines_slow=cores.share,
             tick=lambda: task.progress(task.units_done / len(task.units), ""),
         )
+        stopping = Stopping(task)
         for game in arena.play(task.units):
-            hand_back(task, game, training)
+            for counted in stopping.take(game):
+                hand_back(task, counted, training, stopping)
+            if stopping.decided:
+                break
 
 
 class Cores:
@@ -275,16 +292,18 @@ class Cores:
         prepare("cpu", threads)
 
 
-def hand_back(task: Task[PlaySpec, PlayHow], game: PlayedGame, training: TrainingGames | None) -> None:
+def hand_back(
+    task: Task[PlaySpec, PlayHow], game: PlayedGame, training: TrainingGames | None, stopping: Stopping
+) -> None:
     """The rows of one finished game."""
     columns = game_columns(game)
     mass = round(sum(game.legal_mass) / len(game.legal_mass), 4) if game.legal_mass else None
     openings, games = training.like(columns["moves"]) if training else (None, None)
     detail = GameDetail(legal_mass=mass, training_openings=openings, training_games=games)
-    task.emit("game", game.unit, detail, match=NUMBER, **columns)
+    task.emit("game", game.unit, detail, match=number_of(task.spec, game.unit), **columns)
     for ply, number, text in game.illegal:
         task.emit("illegal_attempt", game.unit, ply=ply, number=number, text=text)
-    task.done(game.unit)
+    stopping.done(game.unit)
 
 
 def record_match(
@@ -297,7 +316,7 @@ def record_match(
     spec = task.spec
     opponent = parse_engine(spec.opponent)
     engine = engine_row(opponent)
-    check_engine(task, NUMBER, engine)
+    check_engine(task, 0, engine)
     with task.inputs.database.read() as session:
         player = player_name(session, checkpoint.id)
     task.record("engine", **engine)
@@ -307,25 +326,27 @@ def record_match(
         name: getattr(spec, name)
         for name in ("move_tokens", "resignation", "adjudication", "adjudicate_at", "context", "precision")
     }
-    task.record(
-        "match",
-        run_id=task.run_id,
-        number=NUMBER,
-        player=player,
-        checkpoint_id=checkpoint.id,
-        intervention_id=intervention.id if intervention else None,
-        engine_id=engine["id"],
-        opponent=opponent.text,
-        level=opponent.level,
-        limit=opponent.limit.text if opponent.limit else None,
-        color=spec.color,
-        opening=record_opening(task),
-        opening_seed=spec.opening_seed,
-        policy=spec.policy,
-        move_limit=spec.move_limit,
-        planned=spec.games,
-        detail={**detail, "temperatures": list(spec.temperatures), "book": spec.book},
-    )
+    opening = record_opening(task)
+    for number, color, planned in matches_of(spec):
+        task.record(
+            "match",
+            run_id=task.run_id,
+            number=number,
+            player=player,
+            checkpoint_id=checkpoint.id,
+            intervention_id=intervention.id if intervention else None,
+            engine_id=engine["id"],
+            opponent=opponent.text,
+            level=opponent.level,
+            limit=opponent.limit.text if opponent.limit else None,
+            color=color,
+            opening=opening,
+            opening_seed=spec.opening_seed,
+            policy=spec.policy,
+            move_limit=spec.move_limit,
+            planned=planned,
+            detail={**detail, "temperatures": list(spec.temperatures), "book": spec.book},
+        )
 
 
 # -- games that were trained on ----------------------------------------------------------------------------------

@@ -18,6 +18,9 @@
 --   scoring: paper (draws a half; beyond the move limit more than 100 centipawns decide) or author-2024
 --   n [games]: games played
 --   planned [games]: games that the runs were to play
+--   stopped: how a match ended that could stop early (--stop): which mean difference of its pairs the test accepts, and
+--       after how many pairs; undecided is one that played all its games. The scores of matches that stopped are biased
+--       away from what the test left open
 --   unique_games [games]: different move lists among them
 --   w [games]: won
 --   d [games]: drawn
@@ -127,6 +130,13 @@ unedited AS (
     FROM base AS b JOIN cells AS c ON c.run_id = b.run_id AND c.match = b.match
     WHERE c.intervention_id IS NULL GROUP BY b.protocol
 ),
+stops AS (
+    SELECT cell, string_agg(DISTINCT s.name || ' after ' || s.n || ' pairs', ', '
+                            ORDER BY s.name || ' after ' || s.n || ' pairs') AS stopped
+    FROM cells JOIN statistic AS s USING (run_id)
+    WHERE starts_with(s.name, 'sprt:')
+    GROUP BY cell
+),
 arm AS (
     SELECT cell, protocol, checkpoint, checkpoint_id, intervention, intervention_id, color, engine, engine_version, level,
            opponent, "limit", opening, policy, move_limit, whole(sum(planned)) AS planned,
@@ -140,13 +150,13 @@ drawn AS (
     FROM controls GROUP BY cell
 )
 SELECT cell, checkpoint, intervention, color, engine, engine_version, opponent, level, "limit", opening, policy,
-       move_limit, $scoring AS scoring, n, planned, unique_games, w, d, l, unscored, adjudicated, forfeits, ends,
+       move_limit, $scoring AS scoring, n, planned, stopped, unique_games, w, d, l, unscored, adjudicated, forfeits, ends,
        first_try_legal, random_draws, shuffled_draws, runs, machines,
        CASE WHEN intervention_id IS NOT NULL AND (u.score < 0.2 OR u.score > 0.8)
             THEN 'the unedited model scores outside 20 to 80 %: an edit has little room to show' END AS warning,
        checkpoint_id, intervention_id
 FROM arm JOIN played USING (cell) JOIN different USING (cell) JOIN ended USING (cell) LEFT JOIN drawn USING (cell)
-LEFT JOIN unedited AS u ON u.protocol = arm.protocol
+LEFT JOIN unedited AS u ON u.protocol = arm.protocol LEFT JOIN stops USING (cell)
 ORDER BY cell
 
 -- statement: clusters

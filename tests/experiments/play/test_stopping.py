@@ -1,0 +1,146 @@
+"""Matches that stop once enough is known: which games count, whatever plays them, and what the table says."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import select
+
+from chessreg.entities.checkpoint import import_checkpoint
+from chessreg.entities.reproduce import again
+from chessreg.errors import BadInputError
+from chessreg.experiments.engine_match import EngineMatchSpec
+from chessreg.experiments.matches import Stopping
+from chessreg.experiments.play import Play, PlayHow, PlaySpec
+from chessreg.queries import run_query
+from chessreg.registry import tables
+from chessreg.runs.task import Stop
+from chessreg.scheduling.launch import Order, jobs_of, plan
+from chessreg.session import open_session
+
+LOST = {"policy": "retry:1", "temperatures": (9.0,), "opening": "random:4"}  # every game is forfeited
+VARIED = {"policy": "legal", "opening": "random:6", "move_limit": 14, "adjudication": "nodes=20"}
+
+
+def played(session, run_id):
+    """What a run left: its games, what the test says, how many units are done."""
+    with session.database.read() as sql:
+        game, said = tables.Game, tables.Statistic
+        games = sql.execute(
+            select(game.unit, game.match, game.opening_number, game.moves, game.result, game.adjudication_cp)
+            .where(game.run_id == run_id)
+            .order_by(game.unit)
+        ).all()
+        statistics = sql.execute(
+            select(said.unit, said.name, said.value, said.n).where(said.run_id == run_id).order_by(said.unit)
+        ).all()
+        return [tuple(row) for row in games], [tuple(row) for row in statistics]
+
+
+def test_a_match_that_loses_every_game_stops_at_once_and_the_table_says_so(session, play):
+    report = play(games=400, color="both", stop="sprt:-0.05,0.05", **LOST)
+    assert (report.state, report.missing) == ("complete", 0)
+    games, [(unit, name, ratio, pairs)] = played(session, report.run_id)
+    assert {row[4] for row in games} == {"0-1", "1-0"}  # as White, as Black
+    assert len(games) == 2 * pairs == unit + 1 < 60
+    assert [row[:3] for row in games] == [(n, n % 2, n // 2) for n in range(len(games))]
+    assert name == "sprt:-0.05,0.05 accepts -0.05"
+    assert ratio < -2.94
+    rows = run_query(session.database, "elo by intervention").rows
+    assert [(row["color"], row["n"], row["planned"], row["score"]) for row in rows] == [
+        ("black", pairs, 200, 0.0),
+        ("white", pairs, 200, 0.0),
+    ]
+    assert {row["stopped"] for row in rows} == {f"sprt:-0.05,0.05 accepts -0.05 after {pairs} pairs"}
+    assert play(games=400, color="both", stop="sprt:-0.05,0.05", **LOST).attempt_id is None  # nothing to do
+
+
+def test_all_games_lost_by_both_arms_end_undecided_with_the_last_game(session, play):
+    base = play(games=30, **LOST)
+    arm = play(games=30, seed=1, stop="sprt:-0.05,0.05", against=base.run_id.hex, **LOST)
+    games, [(unit, name, ratio, pairs)] = played(session, arm.run_id)
+    assert (len(games), unit, pairs) == (30, 29, 30)
+    assert name == "sprt:-0.05,0.05 undecided"
+    assert ratio == pytest.approx(0.0, abs=1e-6)
+    [row] = run_query(session.database, "elo by intervention", run=arm.run_id.hex).rows
+    assert row["stopped"] == "sprt:-0.05,0.05 undecided after 30 pairs"
+
+
+@pytest.mark.usefixtures("stockfish")
+def test_which_games_count_is_the_same_however_they_are_played(session, play, tmp_path, checkpoint_folder, monkeypatch):
+    """One at a time, 32 at once, done again, and interrupted after every seventh game."""
+    settings = {"games": 300, "color": "both", "stop": "sprt:-0.15,0.15", **VARIED}
+    whole = played(session, play({"batch_games": 1}, **settings).run_id)
+    assert 10 <= whole[1][0][3] < 150
+    assert len({row[4:] for row in whole[0]}) > 2
+    run_id = None
+    with open_session(str(tmp_path / "other" / "registry.db"), tmp_path / "other" / "store") as other:
+        import_checkpoint(other.database, other.store, checkpoint_folder, name="bigram")
+        spec = PlaySpec(checkpoint="bigram", opponent="random", **settings)
+        done, counted = Stopping.done, [0]
+
+        def stopping(self, unit):
+            done(self, unit)
+            counted[0] += 1
+            if counted[0] % 7 == 0:
+                raise Stop
+
+        monkeypatch.setattr(Stopping, "done", stopping)
+        state, tries = "", 0
+        while state != "complete":
+            report = other.run(spec, PlayHow(device="cpu", threads=1, batch_games=32))
+            state, run_id, tries = report.state, report.run_id, tries + 1
+        monkeypatch.undo()
+        assert tries > 2
+        assert played(other, run_id) == whole
+        assert again(other.database, other.store, run_id).agrees
+
+
+@pytest.mark.usefixtures("stockfish")
+def test_an_arm_is_compared_game_by_game_with_the_match_that_it_names(session, play):
+    base = play(games=120, **VARIED)
+    arm = play(games=120, seed=1, stop="sprt:-0.3,0.3", against=base.run_id.hex, **VARIED)
+    games, [(unit, _, ratio, pairs)] = played(session, arm.run_id)
+    assert len(games) == pairs == unit + 1 < 120
+    before = {row[0]: row for row in played(session, base.run_id)[0]}
+    assert all(before[row[0]][2] == row[2] for row in games)
+    assert abs(ratio) > 2.94
+
+
+def test_a_match_with_other_openings_makes_no_pairs(session, play):
+    base = play(games=4, **LOST)
+    for setting, text in (({"opening_seed": 1}, "--opening-seed 0"), ({"color": "black"}, "--color white")):
+        with pytest.raises(BadInputError, match=f"was played with {text}"):
+            play(games=4, stop="sprt:-0.05,0.05", against=base.run_id.hex, **LOST, **setting)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"stop": "sprt:-0.05,0.05"}, "pairs of games"),
+        ({"against": "base"}, "--against is what --stop compares with"),
+        ({"stop": "sprt:1"}, "is no rule"),
+    ],
+)
+@pytest.mark.parametrize("spec", [PlaySpec, EngineMatchSpec])
+def test_a_rule_without_pairs_is_refused(spec, settings, said):
+    with pytest.raises(Exception, match=said):
+        spec(**{"checkpoint": "m"} if spec is PlaySpec else {}, **settings)
+
+
+def test_engines_stop_too(session):
+    report = session.run(
+        EngineMatchSpec(player="capture", opponent="random", games=40, color="both", opening="random:4", move_limit=6,
+                        adjudication="none", stop="sprt:-0.05,0.05")
+    )  # fmt: skip
+    games, [(unit, name, _, pairs)] = played(session, report.run_id)
+    assert (len(games), unit) == (40, 39)
+    assert pairs < 20  # games that nothing scores make no pair
+    assert name.endswith("undecided")
+
+
+def test_such_a_match_is_one_shard(session):
+    spec = PlaySpec(checkpoint="bigram", opponent="random", games=40, adjudication="none", color="both")
+    for stop, shards in (("none", 4), ("sprt:-0.05,0.05", 1)):
+        order = Order(Play(), spec.model_copy(update={"stop": stop}), PlayHow(), shards=4)
+        [planned] = plan([order], session.database, session.store)
+        assert len(jobs_of(planned, planned.run_id, session.store, session.store.root)) == shards
