@@ -10,6 +10,7 @@ import chess
 import numpy as np
 from torch import Tensor
 
+from chessreg.experiments.edit.directions import EMPTY
 from chessreg.experiments.edit.model import EditedModel, intervention_row
 from chessreg.experiments.edit.spec import BLACK, CLEAN, EditHow, EditRow, EditSpec
 from chessreg.experiments.edit.states import Removal, State, reason_to_skip, removal, selection_split
@@ -21,6 +22,7 @@ from chessreg.models.tree import Prefix, TokenTree
 from chessreg.runs.task import Task
 
 GREEDY = -1
+TINY = 1e-300  # what an edited model finds impossible counts as so probable, so that a divergence is a number
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Answers:
     """The moves of a removal's two boards as the model would write them: canonical ones, and all that is accepted."""
 
     canonical: tuple[frozenset[Prefix], frozenset[Prefix]]  # of the original and the modified board
+    shared: tuple[tuple[Prefix, ...], ...]  # of each move that is legal on both, how it is written on either
     accepted: Trie  # of both; empty when it is not asked for
 
 
@@ -78,7 +81,7 @@ class Editor:
             return
         answers = [self.answers(removed) for removed in removals]
         session.select(rows)
-        self.condition(CLEAN, trees.take(rows), removals, answers)
+        clean = self.condition(CLEAN, trees.take(rows), removals, answers)
         kept = [prompts[row] for row in rows]
         real: list[ResidualEdit] = []
         for condition in self.edited.conditions():
@@ -87,12 +90,14 @@ class Editor:
             else:
                 edits = self.edited.controls(condition, removals, real)
             branch = TokenTree(session.branch(edits))
-            self.condition(condition.name, branch, removals, answers, edits, condition.setting.number)
+            self.condition(condition.name, branch, removals, answers, clean, edits, condition.setting.number)
 
     def answers(self, removed: Removal) -> Answers:
-        original, modified = (frozenset(self.encoding.answers(board).values()) for board in removed.boards)
+        original, modified = (self.encoding.answers(board) for board in removed.boards)
+        shared = tuple(tuple(sorted({original[move], modified[move]})) for move in original if move in modified)
         accepted = [self.encoding.accepted_ids(board) for board in removed.boards] if self.spec.spellings else []
-        return Answers((original, modified), Trie.of(accepted))
+        canonical = frozenset(original.values()), frozenset(modified.values())
+        return Answers(canonical, shared, Trie.of(accepted))
 
     def write(
         self,
@@ -110,12 +115,18 @@ class Editor:
         trees: TokenTree,
         removals: Sequence[Removal],
         answers: Sequence[Answers],
+        clean: Sequence[Seen] | None = None,
         edits: Sequence[ResidualEdit] = (),
         setting: int | None = None,
-    ) -> None:
-        """Exact legal mass on both boards, greedy text and sampled texts of every state under one condition."""
+    ) -> list[Seen]:
+        """Exact legal mass on both boards, greedy text and sampled texts of every state under one condition, and what
+        it does besides, compared with what is seen of the `clean` model. Returns what is seen of this one."""
         spec = self.spec
-        masses = canonical_masses(trees, answers)
+        probabilities = canonical_probabilities(trees, [own.canonical for own in answers])
+        masses = [
+            (mass_of(p, own.canonical[0]), mass_of(p, own.canonical[1]))
+            for p, own in zip(probabilities, answers, strict=True)
+        ]
         every: list[list[Mass]] = [[]] * len(removals)
         if spec.spellings:
             tries = [own.accepted for own in answers]
@@ -126,6 +137,10 @@ class Editor:
         ]
         boards = [removed.state.board for removed in removals]
         texts = self.write(trees, boards, keys, [0.0, *[spec.temperature] * spec.samples])
+        # read last: it computes the prompts' last tokens once more, in a branch where the session itself goes on
+        session = trees.session if edits else trees.session.branch(())
+        logits = self.edited.read(session, [removed.state.prompt for removed in removals], edits)
+        seen = [Seen.of(*each) for each in zip(logits, probabilities, answers, removals, strict=True)]
         for row, removed in enumerate(removals):
             detail = EditRow(
                 piece=removed.piece.symbol(),
@@ -136,6 +151,7 @@ class Editor:
                 setting=setting,
                 scales=[scale_of(edit, row) for edit in edits if edit.token_mask != BLACK] or None,
             )
+            detail = detail.model_copy(update=seen[row].columns(clean[row] if clean else None))
             if every[row]:
                 original, modified = every[row]
                 detail.spelled_original, detail.spelled_modified = original.found, modified.found
@@ -143,6 +159,7 @@ class Editor:
             self.emit(name, removed, GREEDY, texts[row][0], masses[row], detail)
             for sample, sampled in enumerate(texts[row][1:]):
                 self.emit(name, removed, sample, sampled)
+        return seen
 
     def emit(
         self,
@@ -195,12 +212,45 @@ class Editor:
         )
 
 
-def canonical_masses(trees: TokenTree, answers: Sequence[Answers]) -> list[tuple[float, float]]:
-    """The exact probability of a legal move, canonically written, on the original and the modified board, per state."""
-    boards = [own.canonical for own in answers]
-    probabilities = canonical_probabilities(trees, boards)
-    pairs = zip(probabilities, boards, strict=True)
-    return [(mass_of(p, original), mass_of(p, modified)) for p, (original, modified) in pairs]
+@dataclass(frozen=True)
+class Seen:
+    """What tells an edit's aim from its damage in one state: what the probe reads there, and how probable each of the
+    moves is that are legal on both boards."""
+
+    square: int  # of the piece that is taken off
+    empty: float  # probability that it is empty
+    classes: np.ndarray  # most probable class of every square, int64 [64]
+    shared: np.ndarray  # exact probability of each move, as either board writes it, float64 [moves]
+
+    @classmethod
+    def of(cls, logits: np.ndarray, probabilities: Mapping[Prefix, float], answers: Answers, removed: Removal) -> Seen:
+        """From the probe's logits float32 [64, 13] and the probability of every answer."""
+        shared = [sum(probabilities[ids] for ids in ways) for ways in answers.shared]
+        there = np.exp(logits[removed.square].astype(np.float64) - logits[removed.square].max())
+        return cls(removed.square, float(there[EMPTY] / there.sum()), logits.argmax(1), np.array(shared, np.float64))
+
+    def columns(self, clean: Seen | None) -> dict[str, float | None]:
+        """The columns of EditRow that say this; without the clean model those that compare with it are left out."""
+        found: dict[str, float | None] = {"shared_mass": min(float(self.shared.sum()), 1.0), "read_empty": self.empty}
+        if clean is None:
+            return found
+        found["squares_changed"] = int((self.classes != clean.classes)[np.arange(64) != self.square].sum()) / 63
+        if self.shared.sum() > 0 and clean.shared.sum() > 0:
+            found["shared_moved"], found["shared_kl"] = divergences(clean.shared, self.shared)
+        return found
+
+
+def divergences(clean: np.ndarray, edited: np.ndarray) -> tuple[float, float]:
+    """How far the choice among moves went from the clean one, whatever all of them weigh together: total variation
+    (0 to 1), and the Kullback-Leibler divergence clean from edited in nats.
+
+    >>> divergences(np.array([0.2, 0.2]), np.array([0.5, 0.5]))
+    (0.0, 0.0)
+    """
+    p, q = clean / clean.sum(), edited / edited.sum()
+    known = p > 0
+    kl = float((p[known] * (np.log(p[known]) - np.log(np.maximum(q[known], TINY)))).sum())
+    return float(np.abs(p - q).sum() / 2), max(kl, 0.0)
 
 
 def canonical_probabilities(

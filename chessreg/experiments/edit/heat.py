@@ -13,21 +13,18 @@ import numpy as np
 import torch
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.experiments.edit.model import Condition, EditedModel
+from chessreg.experiments.edit.model import Condition, EditedModel, logits_of
 from chessreg.experiments.edit.spec import CLEAN, EditSpec
 from chessreg.experiments.edit.states import Removal, State, removal, state_of
 from chessreg.games.boardframe import squares_of
 from chessreg.games.labels import PIECE_CLASSES
 from chessreg.games.picture import HeatPanel
-from chessreg.models.edits import mask_named
 from chessreg.registry import tables
 from chessreg.registry.identity import short
 from chessreg.runs.fitted import load_probe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from torch import Tensor
 
     from chessreg.models.edits import ResidualEdit
     from chessreg.models.language_model import LanguageModel
@@ -137,28 +134,6 @@ def probe_logits(
     layers = [probe.layer for probe in probes]
     residuals = model.residuals(torch.tensor([list(prompt)]), layers, last, edits=edits)[:, 0, 0]
     return logits_of(residuals, model, prompt, probes, edits)
-
-
-def logits_of(
-    residuals: Tensor,
-    model: LanguageModel,
-    prompt: Sequence[int],
-    probes: Sequence[FittedProbe],
-    edits: Sequence[ResidualEdit],
-) -> np.ndarray:
-    """What probes read in the residuals [probes, d_model] of their layers at the last token, float32 [probes, 64, 13].
-
-    The mean that edits themselves add stays in, as it does in TransformerLens (2.3 there).
-    """
-    tokens = np.array(prompt)
-    here = [e for e in edits if mask_named(e.token_mask).of(tokens, model.encoding)[-1]]
-    found = []
-    for probe, residual in zip(probes, residuals.float().cpu(), strict=True):
-        if probe.centred and model.residual == "raw":
-            added = sum(float(edit.delta(residual)[0, 0].mean()) for edit in here if edit.layer <= probe.layer)
-            residual = residual - (residual.mean() - added)
-        found.append(np.einsum("d,dsk->sk", residual.numpy(), probe.weight, optimize=True))
-    return np.stack(found)
 
 
 def panels(found: Readings, label: int, measure: Measure, clip: float | None) -> list[HeatPanel]:

@@ -48,7 +48,7 @@ class BoardEdit(Kind):
     spec = EditSpec
     options = EditHow
     columns = {"trial": EditRow}  # noqa: RUF012
-    queries = ("board intervention legality", "best board edit")
+    queries = ("board intervention legality", "best board edit", "edit specificity")
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper-8": {**PAPER, "layers": (3, 4, 5, 6), "layers_label": "4-7", "scale": 1.5},
         "paper-16": {**PAPER, "layers": (5, 7, 9, 11, 13), "layers_label": "range(5,15,2)", "scale": 2.0},
@@ -61,7 +61,7 @@ class BoardEdit(Kind):
 
     def estimate(self, spec: EditSpec, inputs: Inputs) -> Estimate:
         tried = settings_of(spec, inputs)
-        conditions = 1 + len(tried) * (1 + spec.controls + spec.shuffled)
+        conditions = 1 + len(tried) * (1 + spec.controls + spec.shuffled + spec.wrong_layer + spec.sham)
         remarks = (f"{len(tried)} edits of every state: layers x scales",) if len(tried) > 1 else ()
         return Estimate({"trial": self.units(spec, inputs) * conditions * (1 + spec.samples)}, remarks=remarks)
 
@@ -107,6 +107,8 @@ def check(spec: EditSpec, inputs: Inputs) -> None:
     encoding = inputs.encoding(spec.checkpoint)
     if spec.token_mask not in ("all", "last") and spec.token_mask not in encoding.site_names:
         raise BadInputError(f"{encoding.name} has no tokens called {spec.token_mask}", "--token-mask all, or last")
+    if spec.wrong_layer and checkpoint.layers == 1:
+        raise BadInputError("--wrong-layer needs another layer, and this model has one")
     if spec.black_probe is not None and BLACK not in encoding.site_names:
         raise BadInputError(f"--black-probe edits the tokens of {BLACK}, which {encoding.name} does not have")
     named = {"--probe": spec.probe, "--black-probe": spec.black_probe, "--shuffled-probe": spec.shuffled_probe}

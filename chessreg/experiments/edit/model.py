@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from chessreg.experiments.edit import directions
 from chessreg.experiments.edit.directions import Reading, measured, scale_rule
-from chessreg.experiments.edit.spec import BLACK, BY_SIDE, WHITE, EditSpec, Setting, settings_of
+from chessreg.experiments.edit.spec import BLACK, BY_SIDE, WHITE, EditSpec, Setting, probed_layers, settings_of
 from chessreg.experiments.edit.states import Removal
 from chessreg.games.labels import piece
-from chessreg.models.edits import ResidualEdit
+from chessreg.models.edits import ResidualEdit, mask_named
 from chessreg.models.language_model import LanguageModel
 from chessreg.registry.identity import digest_of, uuid_of
 from chessreg.runs.fitted import FittedProbe, load_probe
 
 if TYPE_CHECKING:
+    from chessreg.models.decoding import DecodingSession
     from chessreg.runs.inputs import Inputs
 
 
@@ -30,7 +32,7 @@ class Condition:
 
     name: str
     setting: Setting
-    source: str  # edit, random, shuffled
+    source: str  # edit, random, shuffled, wrong-layer, sham
     draw: int = 0
 
 
@@ -49,6 +51,7 @@ class EditedModel:
         self.rule = scale_rule(spec.scale_rule)
         layers = sorted({layer for setting in self.settings for layer in setting.layers})
         self.probes = {layer: load_probe(inputs, spec.probe, layer) for layer in layers}
+        self.reader = load_probe(inputs, spec.probe, max(probed_layers(spec.probe, inputs)))
         self.black: dict[int, FittedProbe] = {}
         if spec.black_probe is not None:
             self.black = {layer: load_probe(inputs, spec.black_probe, layer) for layer in layers}
@@ -67,6 +70,8 @@ class EditedModel:
                     Condition(f"{source}-{setting.number * draws + draw}", setting, source, draw)
                     for draw in range(draws)
                 ]
+            for source, wanted in (("wrong-layer", spec.wrong_layer), ("sham", spec.sham)):
+                found += [Condition(f"{source}-{setting.number}", setting, source)] if wanted else []
         return found
 
     def edits(
@@ -90,6 +95,10 @@ class EditedModel:
         self, condition: Condition, removals: Sequence[Removal], real: Sequence[ResidualEdit]
     ) -> list[ResidualEdit]:
         """A control's edits in place of the `real` ones: at the same layers, as long for every state."""
+        if condition.source == "sham":
+            return [replace(edit, scale=0.0) for edit in real]
+        if condition.source == "wrong-layer":
+            return [replace(edit, layer=self.away(edit.layer)) for edit in real]
         made = []
         for edit in real:
             if condition.source == "shuffled" and self.shuffled:
@@ -102,6 +111,24 @@ class EditedModel:
             control = self._edit(edit.layer, vectors, edit.token_mask)
             made.append(ResidualEdit(control.layer, control.vector, edit.scale, control.token_mask, control.op))
         return made
+
+    def away(self, layer: int) -> int:
+        """The layer that is half the model's depth away from this one."""
+        return (layer + self.model.n_layers // 2) % self.model.n_layers
+
+    def read(
+        self, session: DecodingSession, prompts: Sequence[Sequence[int]], edits: Sequence[ResidualEdit] = ()
+    ) -> np.ndarray:
+        """Logits of the probe of the last layer that has one where each row's move begins, float32 [row, 64, 13].
+
+        The session is that of the edits; no tree of it may be in use.
+        """
+        residuals = session.residuals([self.reader.layer])
+        rows = [torch.tensor([row]) for row in range(len(prompts))]
+        return np.concatenate([
+            logits_of(residuals[:, row], self.model, prompt, [self.reader], [edit.take(at) for edit in edits])
+            for row, (prompt, at) in enumerate(zip(prompts, rows, strict=True))
+        ])  # fmt: skip
 
     def probe(self, layer: int, token_mask: str) -> FittedProbe:
         """The probe whose directions are subtracted at these tokens, in a layer."""
@@ -124,6 +151,28 @@ class EditedModel:
         return ResidualEdit(layer, on_device, 1.0, token_mask, op="subtract")
 
 
+def logits_of(
+    residuals: Tensor,
+    model: LanguageModel,
+    prompt: Sequence[int],
+    probes: Sequence[FittedProbe],
+    edits: Sequence[ResidualEdit],
+) -> np.ndarray:
+    """What probes read in the residuals [probes, d_model] of their layers at the last token, float32 [probes, 64, 13].
+
+    The mean that edits themselves add stays in, as it does in TransformerLens (2.3 there).
+    """
+    tokens = np.array(prompt)
+    here = [e for e in edits if mask_named(e.token_mask).of(tokens, model.encoding)[-1]]
+    found = []
+    for probe, residual in zip(probes, residuals.float().cpu(), strict=True):
+        if probe.centred and model.residual == "raw":
+            added = sum(float(edit.delta(residual)[0, 0].mean()) for edit in here if edit.layer <= probe.layer)
+            residual = residual - (residual.mean() - added)
+        found.append(np.einsum("d,dsk->sk", residual.numpy(), probe.weight, optimize=True))
+    return np.stack(found)
+
+
 def values_of(removed: Removal) -> np.ndarray:
     """The original board as piece values int8 [1, 64], as games.labels takes them."""
     board = np.zeros((1, 64), np.int8)
@@ -135,15 +184,21 @@ def values_of(removed: Removal) -> np.ndarray:
 def intervention_row(edited: EditedModel, condition: Condition) -> dict[str, Any]:
     """A row of the intervention table for a condition; its id derives from the rest."""
     spec, setting = edited.spec, condition.setting
-    if condition.source == "edit":
-        source, recipes = "probe:piece", [f"{spec.probe}/layer-{layer}" for layer in setting.layers]
+    layers, scale = list(setting.layers), setting.value
+    if condition.source == "wrong-layer":
+        layers = sorted(map(edited.away, layers))
+    elif condition.source == "sham":
+        scale = 0.0
+    if condition.source in ("edit", "wrong-layer", "sham"):
+        source = "probe:piece" if condition.source == "edit" else condition.source
+        recipes = [f"{spec.probe}/layer-{layer}" for layer in setting.layers]
     elif condition.source == "shuffled" and spec.shuffled_probe is not None:
         source, recipes = "shuffled", [f"{spec.shuffled_probe}/layer-{layer}" for layer in setting.layers]
     else:
         source, recipes = condition.source, [f"seed:{spec.seed}/{condition.draw}"]
         if edited.rule.target is not None or condition.source == "shuffled":
             recipes.append(spec.probe)
-    if spec.black_probe is not None and condition.source == "edit":
+    if spec.black_probe is not None and condition.source in ("edit", "wrong-layer", "sham"):
         recipes += [f"{spec.black_probe}/layer-{layer}" for layer in setting.layers]
     elif spec.black_probe is not None and condition.source == "shuffled" and spec.shuffled_probe is None:
         recipes.append(spec.black_probe)
@@ -154,8 +209,8 @@ def intervention_row(edited: EditedModel, condition: Condition) -> dict[str, Any
         "checkpoint_id": edited.checkpoint.id.hex,
         "source": source,
         "recipes": recipes,
-        "layers": list(setting.layers),
-        "scale": setting.value,
+        "layers": layers,
+        "scale": scale,
         "scale_rule": spec.scale_rule,
         "positions": spec.token_mask if spec.black_probe is None else BY_SIDE,
         "detail": detail,

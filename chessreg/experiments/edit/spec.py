@@ -76,6 +76,12 @@ class EditSpec(GameSelection):
     shuffled_probe: Annotated[str | None, Ref("run:probe")] = Field(
         None, description="probes of shuffled labels: their directions as the shuffled control"
     )
+    wrong_layer: Annotated[bool, Added()] = Field(
+        False, description="also a control: the same directions, each half the model's depth away from its layer"
+    )
+    sham: Annotated[bool, Added()] = Field(
+        False, description="also a control: the edit with length 0, which must change nothing"
+    )
     samples: Annotated[int, AtMost(1000, "more say no more")] = Field(
         5, ge=0, description="texts drawn per condition (Karvonen: 5)"
     )
@@ -141,6 +147,13 @@ class EditRow(BaseModel):
     spelled_original: float | None = None  # exact probability of all that is read as a legal move
     spelled_modified: float | None = None
     spelled_missed: float | None = None  # at most so much more
+    # Against the clean model in the same state, over the moves that are legal on both boards:
+    shared_mass: float | None = None  # exact probability of these moves
+    shared_moved: float | None = None  # share of it that went from one of them to another (total variation)
+    shared_kl: float | None = None  # Kullback-Leibler divergence of the clean choice among them, nats
+    # What the probe of the last layer that has one reads where the move begins:
+    read_empty: float | None = None  # probability that the square of the piece is empty
+    squares_changed: float | None = None  # share of the 63 other squares whose most probable class is another
 
 
 # -- which edits a run tries: sets of layers times values of the scale rule -------------------------

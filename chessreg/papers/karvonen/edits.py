@@ -21,6 +21,7 @@ from chessreg.runs.fitted import best_layer
 
 EDITS, PROBE = "edits-all", "model-board-0"
 MASKS = ("last", "all")  # of the edited tokens
+MORE_CONTROLS: Values = {"wrong_layer": True, "sham": True}  # beside random and shuffled: beyond the paper
 OPENED = 20  # plies: from here on a position is no opening (the paper's is after White's eleventh move)
 READING_CLIP, EDIT_CLIP = 2.0, 5.0  # as in the author's notebook
 
@@ -64,7 +65,7 @@ def published_edits(request: Request, size: Size) -> Iterator[Step]:
             what: Values = {"layers": edit.layers, "layers_label": edit.label, "token_mask": mask}
             at: Values = {**what, "scale": edit.scale}
             end = f"{mask}-{edit.counted}"
-            yield step(f"table-2-{end}", "Table 2", 3, **at)
+            yield step(f"table-2-{end}", "Table 2", 5, **at, **MORE_CONTROLS)
             if mask not in size.appendix_masks:
                 continue
             yield step(f"appendix-c-blank-{end}", "Appendix C", 3, **at, blank=1.0)
@@ -101,13 +102,13 @@ def tuned_edits(request: Request, size: Size, mask: str) -> Iterator[Step]:
         return {
             **common, "probe": made.recipes["model-board-0"],
             "dataset": f"{request.test}:test", "games": size.edit_games, "per_game": size.edit_states,
-            "controls": 1, "shuffled": 1, **best_edit(made, f"edit-sweep-{mask}"),
+            "controls": 1, "shuffled": 1, **MORE_CONTROLS, **best_edit(made, f"edit-sweep-{mask}"),
         }  # fmt: skip
 
     states = size.edit_games * size.edit_states
     yield Step(
         f"edits-{mask}", "edit", settings, "Table 2, tuned here", ("parts", "model-board-0", f"edit-sweep-{mask}"),
-        units=states, rows={"trial": states * 4 * 6},
+        units=states, rows={"trial": states * 6 * 6},
     )  # fmt: skip
 
 

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from types import SimpleNamespace
 from uuid import UUID
 
 import chess
 import numpy as np
 import pytest
+import torch
 from sqlalchemy import select
 
 from chessreg.encodings import encoding
 from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.experiments.cache import CacheHow, CacheSpec
+from chessreg.experiments.edit import heat
+from chessreg.experiments.edit.editor import Editor, divergences
 from chessreg.experiments.edit.kind import BoardEdit
-from chessreg.experiments.edit.spec import EditHow, EditSpec
-from chessreg.experiments.edit.states import reason_to_skip, states
+from chessreg.experiments.edit.model import Condition, EditedModel
+from chessreg.experiments.edit.spec import EditHow, EditSpec, Setting
+from chessreg.experiments.edit.states import State, reason_to_skip, removal, states
 from chessreg.experiments.probe import ProbeHow, ProbeSpec
 from chessreg.experiments.settings.games import select as select_games
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.models.edits import ResidualEdit
+from chessreg.models.legal import answer_logprobs
 from chessreg.registry import tables
 
 
@@ -84,8 +90,6 @@ def test_the_piece_is_off_the_modified_board_and_the_rest_is_as_it_was(edited):
 
 
 def test_exact_masses_equal_teacher_forcing_one_move_at_a_time(edited, world_session):
-    import torch
-
     spec, by_unit = edited(scale=0.0, controls=0, samples=0)
     model, pgn = world_session.model("bigram"), encoding("pgn-char-32")
     games, places = select_games(spec, world_session.inputs)
@@ -214,8 +218,6 @@ def test_the_fixed_guard_asks_the_modified_board():
 @pytest.mark.parametrize("positions", ["last", "white-segments"])
 def test_edited_texts_are_those_of_a_full_recompute(edited, world_session, positions):
     """Specification 6.1 and 6.3: greedy texts, each character by a full pass with the edit at these positions."""
-    import torch
-
     settings = {"token_mask": positions, "scale_rule": "single_target", "scale": -3.0, "samples": 0, "controls": 0}
     spec, by_unit = edited(**settings, shuffled=0, games=3, per_game=2, max_tokens=7)
     model, pgn = world_session.model("bigram"), encoding("pgn-char-32")
@@ -278,8 +280,6 @@ def test_the_part_that_was_edited_is_recorded_and_not_the_one_that_the_probe_rea
 
 
 def test_readings_before_and_after_are_the_probe_s_logits(edited, world_session, tmp_path):
-    import torch
-
     from chessreg.experiments.edit import heat
     from chessreg.games.picture import save_frame, save_heatmaps
 
@@ -340,8 +340,6 @@ def test_each_side_s_characters_are_edited_by_its_own_probe(edited, world_sessio
 
 def test_an_imported_probe_edits_as_one_of_ours_and_needs_its_checkpoint(edited, world_session, tmp_path):
     """Karvonen's layout [modes, d_model, rank, file, class], residuals centred (specification 2.3, 3.9)."""
-    import torch
-
     from chessreg.experiments.imported.directions import ImportedProbeSpec
 
     edited(games=1, per_game=1)  # the checkpoint and its probe are there
@@ -400,3 +398,98 @@ def test_heat_maps_on_the_command_line(edited, world, tmp_path, capsys):
         assert (status, out) == (wanted, "")
         assert message in err
     assert made == sorted(path.name for path in tmp_path.iterdir() if path.suffix)
+
+
+# -- aim and damage ---------------------------------------------------------------------------------------------------
+
+
+def greedy_rows(by_unit, condition):
+    return [rows[condition, -1] for rows in by_unit.values() if (condition, -1) in rows]
+
+
+def test_damage_is_what_one_state_computed_by_itself_gives(edited, world_session):
+    _, by_unit = edited(scale=4.0, samples=0)
+    unit, rows = next((u, r) for u, r in sorted(by_unit.items()) if ("edit", -1) in r)
+    run_id, inputs = rows["edit", -1].run_id, world_session.inputs
+    with world_session.database.read() as sql:
+        last = max(
+            sql.scalars(
+                select(tables.Probe.layer).where(tables.Probe.run_id == world_session.id("run", "bigram-board"))
+            )
+        )
+    chosen = {}
+    for condition in ("clean", "edit", "random-0", "shuffled-0"):
+        found = heat.placed(inputs, run_id, unit, None if condition == "clean" else condition)
+        model, removed = found.edited.model, found.removed
+        session = model.session(1, () if condition == "clean" else found.edits)
+        session.feed([found.state.prompt])
+        original, modified = (model.encoding.answers(board) for board in removed.boards)
+        both = sorted(original.keys() & modified.keys(), key=str)
+        ways = [ids for move in both for ids in sorted({original[move], modified[move]})]
+        [scores] = answer_logprobs(session, [ways])
+        total = dict(zip(ways, np.exp(scores), strict=True))
+        chosen[condition] = np.array([sum(total[ids] for ids in {original[m], modified[m]}) for m in both])
+        row = rows[condition, -1].detail
+        assert row["shared_mass"] == pytest.approx(chosen[condition].sum(), abs=1e-5)
+        if condition == "clean":
+            assert row["shared_moved"] is row["shared_kl"] is row["squares_changed"] is None
+            continue
+        p, q = (chosen[name] / chosen[name].sum() for name in ("clean", condition))
+        assert row["shared_moved"] == pytest.approx(abs(p - q).sum() / 2, abs=1e-5)
+        assert row["shared_kl"] == pytest.approx((p * np.log(p / q)).sum(), abs=1e-4)
+        read = heat.readings(inputs, run_id, unit, condition, layer=last)
+        others = [square for square in range(64) if square != removed.square]
+        changed = (read.clean.argmax(1) != read.edited.argmax(1))[others]
+        assert row["squares_changed"] == pytest.approx(changed.mean())
+        assert row["read_empty"] == pytest.approx(read.values("edited", 6, "probability")[removed.square], abs=1e-5)
+    assert rows["edit", -1].detail["shared_moved"] > 0.001
+
+
+def test_a_move_that_both_boards_have_counts_however_either_writes_it(edited, world_session):
+    """Without the knight on f3 the other's move to d2 needs no file: it is the same move."""
+    board = chess.Board("4k3/8/8/8/8/5N2/8/1N2K3 w - - 0 1")
+    state = State(0, 0, 0, (0,), board)
+    answers = Editor.answers(
+        SimpleNamespace(encoding=encoding("pgn-char-32"), spec=SimpleNamespace(spellings=False)),
+        removal(state, chess.Move.from_uci("f3g5")),
+    )
+    texts = [{encoding("pgn-char-32").answer_text(ids) for ids in ways} for ways in answers.shared]
+    assert {"Nbd2", "Nd2"} in texts
+    assert {"Na3"} in texts
+    assert not any("f" in text for ways in texts for text in ways if text.startswith("Nf"))
+
+
+def test_a_sham_changes_nothing(edited, world_session):
+    _, by_unit = edited(scale=4.0, samples=0, sham=True)
+    sham, clean = greedy_rows(by_unit, "sham-0"), greedy_rows(by_unit, "clean")
+    assert len(sham) == len(clean) > 0
+    for row, base in zip(sham, clean, strict=True):
+        assert row.text == base.text
+        assert row.mass_modified == pytest.approx(base.mass_modified, abs=1e-5)
+        assert row.detail["squares_changed"] == 0
+        assert row.detail["shared_moved"] == pytest.approx(0, abs=1e-5)
+    with world_session.database.read() as sql:
+        row = sql.get_one(tables.Intervention, sham[0].intervention_id)
+        assert (row.source, row.layers, row.scale) == ("sham", [0], 0.0)
+
+
+def test_a_wrong_layer_is_half_the_depth_away_and_takes_the_same_direction(edited):
+    made = EditedModel.__new__(EditedModel)
+    made.model = SimpleNamespace(n_layers=16)
+    real = [ResidualEdit(layer, torch.full((3, 4), float(layer)), 2.0, op="subtract") for layer in (5, 7, 9, 11, 13)]
+    wrong = made.controls(Condition("wrong-layer-0", Setting(0, (), 2.0), "wrong-layer"), [], real)
+    assert [edit.layer for edit in wrong] == [13, 15, 1, 3, 5]
+    assert all(
+        (one.vector is other.vector, one.scale, one.op) == (True, 2.0, "subtract")
+        for one, other in zip(wrong, real, strict=True)
+    )
+    with pytest.raises(BadInputError, match="this model has one"):
+        edited(wrong_layer=True)
+
+
+def test_what_both_choose_alike_is_no_damage_however_much_it_weighs():
+    assert divergences(np.array([0.1, 0.3]), np.array([0.2, 0.6])) == pytest.approx((0.0, 0.0))
+    assert divergences(np.array([0.5, 0.5]), np.array([0.0, 1.0]))[0] == 0.5
+    assert divergences(np.array([0.25, 0.75]), np.array([0.5, 0.5])) == pytest.approx(
+        (0.25, 0.25 * np.log(0.5) + 0.75 * np.log(1.5))
+    )

@@ -1,0 +1,124 @@
+-- title: edit specificity
+-- aliases: specificity, frontier of edits, damage of edits
+-- paper: none: beyond Karvonen 2024, section 4.2
+-- kinds: edit
+-- made by: chessreg run edit --wrong-layer --sham
+-- columns:
+--   checkpoint: the model
+--   condition: edit (the piece taken off), or a control: random, shuffled (the direction of another piece), wrong-layer
+--       (the same directions half the model's depth away), sham (length 0)
+--   intervention: source, layers (0-based), scale and positions of the edit
+--   layer_set [hidden]: its layers as text; of a control those of the edit that it stands beside
+--   scale [hidden]: its value of the scale rule; of a control that of the edit that it stands beside
+--   edits_tried [hidden]: edits in the run: more than one is a sweep
+--   states [states]: positions with a piece to take off
+--   games [games]: games that they are from
+--   effect [%]: what is aimed at: mean exact probability of a legal move on the board without the piece; games are
+--       resampled
+--   gain [%]: effect minus that of the clean model, same games
+--   read_empty [%]: mean probability that the probe of the last layer gives to an empty square where the piece stands
+--   moved [%]: damage: share of the choice among moves legal on both boards that went from one to another
+--   kl [nats]: damage: Kullback-Leibler divergence of the clean choice among these moves from the edited one
+--   squares_changed [%]: damage: the 63 other squares whose most probable class, by that probe, is another than clean
+--   frontier: of edits, whether no other edit of the run has as much effect with less moved
+--   measured [states]: states of which damage is known; runs of earlier versions have none
+--   run: the edit run
+--   done [states]: units that are there
+--   planned [states]: units of the run
+--   checkpoint_id [hidden]: its id
+--   run_id [hidden]: its id
+-- statistics:
+--   effect = percent(mass_modified, states)
+--   gain = percent_difference(mass_modified, states, base_mass_modified, base_states)
+--   read_empty = percent(read_empty, measured)
+--   moved = percent(moved, compared)
+--   kl = mean(kl, compared)
+--   squares_changed = percent(squares_changed, measured)
+-- plot: edit specificity
+--   aliases: specificity of edits
+--   form: lines
+--   x: moved
+--   y: effect
+--   series: condition, layer_set, run
+--   panels: checkpoint
+--   where: measured > 0
+-- plot: frontier of edits
+--   aliases: edit frontier
+--   form: lines
+--   x: moved
+--   y: effect
+--   series: run
+--   panels: checkpoint
+--   where: frontier
+
+-- statement: trials
+-- The greedy row of every state and condition; numbers of conditions and of edits are told by their names.
+SELECT t.run_id, t.unit, t.condition, regexp_replace(t.condition, '-[0-9]+$', '') AS kind, t.intervention_id, t.setting,
+       t.attempt_id, t.item, t.ply, t.text, exact(t.mass_modified::VARCHAR) AS mass_modified,
+       exact(t.read_empty::VARCHAR) AS read_empty, exact(t.squares_changed::VARCHAR) AS squares_changed,
+       exact(t.shared_moved::VARCHAR) AS moved, exact(t.shared_kl::VARCHAR) AS kl
+FROM edit_trial AS t
+WHERE t.sample = -1 AND t.condition <> 'skipped' AND t.run_id IN (SELECT run_id FROM scoped)
+
+-- statement: cells
+-- One row per run, kind of condition and edit that it is, or stands beside.
+SELECT a.run_id, a.kind, a.setting, a.intervention_id, i.checkpoint_id, c.checkpoint, i.intervention,
+       layers_text(TRY_CAST(e.layers AS BIGINT[])) AS layer_set, e.scale, r.run, r.done, r.planned,
+       count(*) FILTER (a.kind = 'edit') OVER (PARTITION BY a.run_id) AS edits_tried,
+       dense_rank() OVER (ORDER BY c.place, r.created_at, a.run_id, a.setting,
+                          list_position(['edit', 'random', 'shuffled', 'wrong-layer', 'sham'], a.kind), a.kind) AS cell
+FROM (SELECT run_id, kind, setting, min(intervention_id) AS intervention_id FROM trials
+      WHERE kind <> 'clean' GROUP BY ALL) AS a
+JOIN scoped AS r ON r.run_id = a.run_id
+JOIN interventions AS i ON i.intervention_id = a.intervention_id
+LEFT JOIN (SELECT DISTINCT t.run_id, t.setting, n.layers, n.scale
+           FROM trials AS t JOIN interventions AS n USING (intervention_id) WHERE t.kind = 'edit') AS e
+    ON e.run_id = a.run_id AND e.setting IS NOT DISTINCT FROM a.setting
+LEFT JOIN checkpoints AS c ON c.checkpoint_id = i.checkpoint_id
+
+-- statement: base
+SELECT k.cell, k.run, k.checkpoint_id, k.checkpoint, k.intervention, t.*
+FROM trials AS t
+JOIN cells AS k ON k.run_id = t.run_id AND k.kind = t.kind AND k.setting IS NOT DISTINCT FROM t.setting
+
+-- statement: means
+SELECT cell, count(DISTINCT unit) AS states, count(DISTINCT item) AS games,
+       count(DISTINCT unit) FILTER (read_empty IS NOT NULL) AS measured,
+       sum(mass_modified)::DOUBLE / count(mass_modified) AS effect, sum(moved)::DOUBLE / count(moved) AS moved
+FROM base GROUP BY cell
+
+-- statement: table
+SELECT k.cell, k.checkpoint, k.kind AS condition, k.intervention, k.layer_set, k.scale, k.edits_tried, m.states, m.games,
+       CASE WHEN k.kind = 'edit' AND m.moved IS NOT NULL THEN NOT EXISTS (
+           SELECT 1 FROM cells AS o JOIN means AS n ON n.cell = o.cell
+           WHERE o.run_id = k.run_id AND o.kind = 'edit' AND n.effect >= m.effect AND n.moved <= m.moved
+               AND (n.effect > m.effect OR n.moved < m.moved)) END AS frontier,
+       m.measured, k.run, k.done, k.planned, k.checkpoint_id, k.run_id
+FROM cells AS k JOIN means AS m ON m.cell = k.cell
+ORDER BY k.cell
+
+-- statement: clusters
+-- A cluster is one game; beside its sums stand those of the clean model in the same states.
+WITH summed AS (
+    SELECT run_id, item, cell, sum(mass_modified)::DOUBLE AS mass_modified, count(mass_modified) AS states,
+           sum(read_empty)::DOUBLE AS read_empty, count(read_empty) AS measured,
+           sum(squares_changed)::DOUBLE AS squares_changed,
+           sum(moved)::DOUBLE AS moved, sum(kl)::DOUBLE AS kl, count(moved) AS compared
+    FROM base GROUP BY ALL
+),
+clean AS (
+    SELECT run_id, item, sum(mass_modified)::DOUBLE AS base_mass_modified, count(mass_modified) AS base_states
+    FROM trials WHERE kind = 'clean' GROUP BY ALL
+)
+SELECT s.cell, s.mass_modified, s.states, c.base_mass_modified, c.base_states, s.read_empty, s.measured,
+       s.squares_changed, s.moved, s.kl, s.compared, count(*) AS clusters
+FROM summed AS s LEFT JOIN clean AS c ON c.run_id = s.run_id AND c.item = s.item
+GROUP BY ALL
+ORDER BY ALL
+
+-- statement: rows
+SELECT run || ':' || unit AS board, run, unit, condition, item AS game, ply, text, mass_modified::DOUBLE AS mass_modified,
+       moved::DOUBLE AS moved, kl::DOUBLE AS kl, squares_changed::DOUBLE AS squares_changed,
+       read_empty::DOUBLE AS read_empty, intervention, run_id
+FROM base
+ORDER BY run_place(run_id), unit, condition
