@@ -97,10 +97,9 @@ def reproduce(home: Home, reference: str, do: bool) -> None:
     if not do:
         show(home, row, made)
         return
-    session = home.session()
-    way = exact if replays(session.database, row["id"]) else statistical
-    agrees = way(home, session, row["id"])
-    if not agrees:
+    opened = home.session()
+    way = exact if replays(opened.database, row["id"]) else statistical
+    if not way(home, opened, row["id"]):
         click.get_current_context().exit(1)
 
 

@@ -81,7 +81,9 @@ class Again:
     def row(self, table: str, place: str, then: dict[str, Any] | None, now: dict[str, Any] | None) -> None:
         """Compare one row of both; None: that side does not have it."""
         if then is None or now is None:
-            apart = {"(whole row)": ("missing", "there") if then is None else ("there", "missing")}
+            apart: dict[str, tuple[Any, Any]] = {
+                "(whole row)": ("missing", "there") if then is None else ("there", "missing")
+            }
         else:
             ours, theirs = flat(then), flat(now)
             self.newer |= {f"{table}.{name}" for name in theirs.keys() - ours.keys()}

@@ -196,7 +196,8 @@ class PlayedMoves:
         self.run = inputs.run(spec.play, "play")
         self.inputs = inputs
         with inputs.database.read() as session:
-            played = session.scalar(sqlalchemy.select(sqlalchemy.func.count()).where(tables.Game.run_id == self.run.id))
+            games = sqlalchemy.select(sqlalchemy.func.count()).where(tables.Game.run_id == self.run.id)
+            played = session.scalar(games) or 0
             match = session.get_one(tables.Match, (self.run.id, 0))
             self.checkpoint_id, self.intervention_id = match.checkpoint_id, match.intervention_id
         self.count = min(spec.games or played, played)  # a match that stopped early has fewer than it has units
