@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -40,3 +42,25 @@ def test_the_code_is_formatted() -> None:
 @pytest.mark.timeout(900)  # a minute where nothing else runs
 def test_the_types_hold() -> None:
     check("mypy")
+
+
+def test_make_and_uv_install_the_same_versions_of_what_is_declared() -> None:
+    def plain(name: str) -> str:
+        return re.sub(r"[-_.]+", "-", name).lower()
+
+    lock = tomllib.loads((ROOT / "uv.lock").read_text())
+    locked = {package["name"]: package.get("version") for package in lock["package"]}
+    lines = (line.partition("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines())
+    constrained = {plain(name): version for name, _, version in (line.partition("==") for line in lines if line)}
+    assert {name: locked.get(name) for name in constrained} == constrained
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = [
+        *project["dependencies"],
+        *(one for extra in project["optional-dependencies"].values() for one in extra),
+    ]
+    (own,) = (package for package in lock["package"] if package["name"] == project["name"])
+    known = {
+        (requirement["name"], requirement.get("specifier", "")) for requirement in own["metadata"]["requires-dist"]
+    }
+    parts = [re.fullmatch(r"([\w.-]+)(?:\[\w+\])?([^;]*)(?:;.*)?", line) for line in declared]
+    assert {(plain(part[1]), part[2].strip()) for part in parts if part} == known

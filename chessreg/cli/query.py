@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -169,19 +168,12 @@ def known(home: Home, name: str | None) -> Entry:
 
 
 def registry(home: Home) -> Database:
-    """The registry, with rows that wait to be taken in: the store is opened only where there are some.
-
-    What is imported by now lives until the process ends, and is not to be looked at by the garbage collector again.
-    DuckDB is imported after it: its binding reports what is not collected at the end as leaked.
-    """
+    """The registry, with rows that wait to be taken in: the store is opened only where there are some."""
     if any((home.store_path / "fragments" / "incoming").glob("*")):
         from chessreg.cli.base import fresh
 
-        found = fresh(home)
-    else:
-        found = home.database()
-    gc.freeze()
-    return found
+        return fresh(home)
+    return home.database()
 
 
 def ask(

@@ -11,6 +11,7 @@ import pytest
 
 from chessreg.cli.root import run_command_line
 from chessreg.queries.published import values
+from chessreg.registry.database import Database
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def test_json_is_one_document_with_meta_and_nothing_on_stderr(type_, filled):
     assert document["meta"]["scope"] == {"run": ["plain"]}
 
 
-def test_an_empty_registry_gives_a_helpful_line_and_typed_columns(type_):
+def test_an_empty_registry_gives_a_helpful_line_and_typed_columns(type_, database):
     code, out, err = type_("elo")
     assert (code, out) == (0, "")
     assert err.startswith("no runs yet; chessreg run play makes what this table shows\ncolumns: checkpoint, ")
@@ -167,6 +168,7 @@ def test_rows_that_wait_are_taken_in_first(type_, tmp_path, monkeypatch, databas
 
 @pytest.mark.parametrize("sql", ["SELECT 1 AS one", "SELECT nonsense"])
 def test_nothing_of_duckdbs_binding_is_told_at_the_end(tmp_path, sql):
+    Database.open(tmp_path / "registry.db").close()
     command = [sys.executable, "-m", "chessreg.cli", "--registry", str(tmp_path / "registry.db"), "query", "--sql", sql]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == (0 if "one" in sql else 4), done.stderr
