@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["ActivationArray", "Batch", "as_float32", "group_path", "groups", "to_bfloat16"]
 
 
+MEND = "chessreg doctor --digests --fix fetches it again, or has it made again"
+
+
 @dataclass(frozen=True)
 class Plain:
     """One array of a group, as its own zarr.json describes it: plain memory, cut into chunks of whole rows."""
@@ -87,9 +90,11 @@ class Group:
             for chunk in range(self.chunks(name)):
                 key = fmt.chunk_file(name, chunk)
                 if Path(key).name not in found:
-                    raise CorruptError(f"chunk {key} of array {self.path.name} is missing")
+                    raise CorruptError(f"chunk {key} of array {self.path.name} is missing", MEND)
                 if found[Path(key).name] != array.chunk_bytes:
-                    raise CorruptError(f"chunk {key} of array {self.path.name} is not {array.chunk_bytes} bytes long")
+                    raise CorruptError(
+                        f"chunk {key} of array {self.path.name} is not {array.chunk_bytes} bytes long", MEND
+                    )
             if self.chunks(name) != len(self.attributes["chunks"][name]):
                 raise CorruptError(f"the metadata of array {self.path.name} is damaged: chunks of {name}")
         if fmt.group_digest(self.attributes) != self.digest:
@@ -141,11 +146,11 @@ class Group:
                         wanted[:] = content[at : at + piece.nbytes]
                         complete = True
             except FileNotFoundError:
-                raise CorruptError(f"chunk {key} of array {self.path.name} is missing") from None
+                raise CorruptError(f"chunk {key} of array {self.path.name} is missing", MEND) from None
             except OSError as error:
                 raise StoreError(f"chunk {key} of array {self.path.name} cannot be read: {error.strerror}") from error
             if not complete:
-                raise CorruptError(f"chunk {key} of array {self.path.name} is cut short")
+                raise CorruptError(f"chunk {key} of array {self.path.name} is cut short", MEND)
             done += len(piece)
 
     def _compare(self, name: str, chunk: int, content: bytes | memoryview) -> None:
@@ -154,12 +159,9 @@ class Group:
 
         key = fmt.chunk_file(name, chunk)
         if len(content) != self._arrays[name].chunk_bytes:
-            raise CorruptError(f"chunk {key} of array {self.path.name} is cut short")
+            raise CorruptError(f"chunk {key} of array {self.path.name} is cut short", MEND)
         if xxhash.xxh3_128_hexdigest(content) != self.attributes["chunks"][name][chunk]:
-            raise CorruptError(
-                f"chunk {key} of array {self.path.name} has changed since publication",
-                "chessreg doctor --digests --fix fetches it again, or has it made again",
-            )
+            raise CorruptError(f"chunk {key} of array {self.path.name} has changed since publication", MEND)
         self._sound.add((f"{self.path}:{self.digest}", key))
 
     def verify(self) -> None:
@@ -170,7 +172,7 @@ class Group:
                 try:
                     self._compare(name, chunk, (self.path / key).read_bytes())
                 except OSError as error:
-                    raise CorruptError(f"chunk {key} of array {self.path.name} is missing") from error
+                    raise CorruptError(f"chunk {key} of array {self.path.name} is missing", MEND) from error
 
 
 class ActivationArray:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid5
 
-from sqlalchemy import Column, Table, select, text, update
+from sqlalchemy import Column, Table, or_, select, text, update
 from sqlalchemy.orm import Session
 
 from chessreg.errors import BadInputError, NotFoundError
@@ -135,6 +135,7 @@ def merge_registry(
         if table.name not in STAYS | APART:
             for rows in fact_rows(there, table, ids, everything=runs is None):
                 admit(table, rows)
+    require_own_units(there)
     for table in tables.Base.metadata.sorted_tables:  # parents first
         if table.name not in STAYS | APART:
             for rows in fact_rows(there, table, ids, everything=runs is None):
@@ -154,6 +155,19 @@ def merge_registry(
             report.conflicts += taken.conflicts
         report.runs += report.results > before
         settle(database, there, run_id)
+
+
+def require_own_units(there: Database) -> None:
+    """Raise BadInputError for a unit range that its run has not: ranges are read unit by unit."""
+    found, run = tables.UnitRange, tables.Run
+    beyond = or_(found.start < 0, found.stop <= found.start, found.stop > run.units)
+    with there.read() as session:
+        row = session.execute(select(found.start, found.stop, run.units).join(run).where(beyond).limit(1)).first()
+    if row is not None:
+        raise BadInputError(
+            f"a row of unit_range is refused: units {row.start} to {row.stop} are none of its run's {row.units}",
+            "whatever holds this row was not written by chessreg, or was changed since",
+        )
 
 
 def settle(database: Database, there: Database, run_id: UUID) -> None:

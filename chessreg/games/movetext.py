@@ -34,6 +34,8 @@ _NULL = frozenset({"--", "Z0", "null", "pass", "@@@@", "0000"})
 
 LONGEST_GAME = 32_767
 """Plies: what fits the column. The longest possible game under the 75-move rule has 17,697."""
+LONGEST_TEXT = 8 << 20
+"""Characters of one game, tags and comments and all: what is longer is refused."""
 _PLAIN_LIMIT = 1 << 17  # characters: fewer plies than the longest game, whatever the moves
 
 

@@ -158,8 +158,12 @@ def _unpacked(path: Path, data: bytes) -> tuple[str, bytes]:
 
 
 def _table(path: Path, text: str, delimiter: str) -> list[Line]:
-    rows = csv.DictReader(io.StringIO(text), delimiter=delimiter)
-    column = next((name for name in COLUMNS if name in (rows.fieldnames or ())), None)
+    reader = csv.DictReader(io.StringIO(text), delimiter=delimiter)
+    try:
+        names, rows = reader.fieldnames or (), list(reader)
+    except csv.Error as error:
+        raise BadInputError(f"{path}, line {reader.line_num}: {error}", "is it a table?") from error
+    column = next((name for name in COLUMNS if name in names), None)
     if column is None:
         raise BadInputError(f"{path} has no column of moves", f"name one of its columns {', '.join(COLUMNS)}")
     return [Line(row.get("name") or "", " ".join((row[column] or "").split())) for row in rows]

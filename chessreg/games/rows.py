@@ -145,6 +145,11 @@ def _collect(raws: Iterable[RawGame], tally: Tally) -> tuple[list[_Game], int]:
     games: list[_Game] = []
     row = 0
     for raw in raws:
+        if len(raw.tags) + len(raw.moves) >= movetext.LONGEST_TEXT:
+            problem = 0, f"a game of more than {movetext.LONGEST_TEXT >> 20} MiB of text"
+            games.append(_Game(row, raw.line, {}, "", movetext.Movetext("", [], None, problem), raw.cut))
+            row += 1
+            continue
         tags = movetext.tags(raw.tags)
         for number, cleaned in enumerate(movetext.clean(raw.moves)):
             mine = tags if number == 0 else {}

@@ -16,8 +16,8 @@ from chessreg.games.movetext import RawGame
 
 BLOCK = 4 << 20
 """Bytes of text handled at once: about 6,000 games, 200 MB of working memory a worker."""
-_LONGEST = 2 * BLOCK
-"""Text without any border between games is cut here; nothing that long is a game."""
+_LONGEST = movetext.LONGEST_TEXT
+"""Text without any border between games is cut here."""
 _WINDOW = 1 << 27  # what `zstd --long` asks for; more would be a file's way to take all memory
 _MAGIC = {b"\x28\xb5\x2f\xfd": "zst", b"\x1f\x8b": "gz", b"BZh": "bz2", b"PK\x03\x04": "zip"}
 
@@ -86,11 +86,18 @@ class Source:
         its end; what was read of a game that is cut off is in the exception's `args[1]`."""
         buffer = bytearray()
         full = BLOCK
+        passing = False  # over the rest of a game that is too long
         try:
             for chunk in self._decoded():
                 buffer += chunk
+                if passing:
+                    passing, lines = _pass(buffer)
+                    yield lines
                 while len(buffer) >= full:
                     cut = _cut(buffer)
+                    if not cut and len(buffer) >= _LONGEST:
+                        passing = _is_one_game(buffer)
+                        cut = len(buffer) if passing else buffer.rfind(b"\n") + 1
                     if not cut:
                         full = len(buffer) + BLOCK // 4  # a search for a border is not for every few bytes more
                         break
@@ -201,6 +208,18 @@ def _cut(buffer: bytearray) -> int:
         for result in (b"1-0\n\n", b"0-1\n\n", b"1/2\n\n", b"*\n\n"):
             place = buffer.rfind(result)
             cut = max(cut, place + len(result) if place >= 0 else 0)
-    if not cut and len(buffer) >= _LONGEST:
-        cut = buffer.rfind(b"\n") + 1 or len(buffer)
     return cut
+
+
+def _is_one_game(buffer: bytearray) -> bool:
+    """Whether so much text without a border ends inside a comment, or inside a line that is no list of moves."""
+    return buffer.rfind(b"{") > buffer.rfind(b"}") or len(buffer) - buffer.rfind(b"\n") > _LONGEST // 2
+
+
+def _pass(buffer: bytearray) -> tuple[bool, bytes]:
+    """Drop what comes before the next game; whether that has not come yet, and the line ends that were dropped."""
+    borders = movetext.starts(buffer)
+    end = int(borders[0]) if len(borders) else max(len(buffer) - 2, 0)  # a border may be cut in two
+    lines = b"\n" * buffer.count(b"\n", 0, end)
+    del buffer[:end]
+    return not len(borders), lines

@@ -34,10 +34,19 @@ _PREFIX = re.compile(r"(1-0|0-1|1/2-1/2|\*)#")  # the author's "results" variant
 
 
 def open_source(path: Path) -> Source:
-    """The file as a source of games: a transcript CSV if its first line has that column, else PGN."""
+    """The file as a source of games: a transcript CSV if its first line has that column, else PGN.
+
+    Raises what `Source` does, and BadInputError for a CSV without that column.
+    """
     source = Source(path)
     head = head_of(source)
-    return TranscriptSource(path, head) if COLUMN in columns_of(head) else Source(path)
+    if COLUMN in columns_of(head):
+        return TranscriptSource(path, head)
+    if ".csv" in path.suffixes and not head.lstrip().startswith(b"["):
+        raise BadInputError(
+            f"{path} has no column {COLUMN!r}", f"its columns are {', '.join(columns_of(head)) or 'none'}"
+        )
+    return Source(path)
 
 
 class TranscriptSource(Source):

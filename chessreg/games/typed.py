@@ -66,8 +66,10 @@ def _same(board: chess.Board, target: chess.Board) -> bool:
 
 
 def _too_far(board: chess.Board, target: chess.Board, plies: int) -> bool:
-    """Whether `plies` plies cannot be enough: a ply brings one piece to its square (castling two) and takes one."""
-    if target.clean_castling_rights() & ~board.clean_castling_rights():
+    """Whether `plies` plies cannot be enough: a ply brings one piece to its square (castling two) and takes one, a pawn
+    does not come back, and a king or rook that stands at home without its right went away and came back."""
+    rights, wanted = board.clean_castling_rights(), target.clean_castling_rights()
+    if wanted & ~rights:
         return True
     for colour in chess.COLORS:
         turns = (plies + (board.turn == colour)) // 2
@@ -75,6 +77,13 @@ def _too_far(board: chess.Board, target: chess.Board, plies: int) -> bool:
         for piece in chess.PIECE_TYPES:
             missing += (target.pieces_mask(piece, colour) & ~board.pieces_mask(piece, colour)).bit_count()
         castles = bool(board.castling_rights & (chess.BB_RANK_1 if colour == chess.WHITE else chess.BB_RANK_8))
+        first, second = (chess.BB_RANK_1, chess.BB_RANK_2) if colour else (chess.BB_RANK_8, chess.BB_RANK_7)
+        if target.pieces_mask(chess.PAWN, colour) & second & ~board.pieces_mask(chess.PAWN, colour):
+            return True
+        king_at_home = target.pieces_mask(chess.KING, colour) & first & chess.BB_FILE_E
+        lost = rights & ~wanted & first & target.pieces_mask(chess.ROOK, colour)  # by their rooks' squares
+        if king_at_home and lost:
+            missing += 2
         if missing > turns + castles:
             return True
         taken = board.occupied_co[not colour].bit_count() - target.occupied_co[not colour].bit_count()

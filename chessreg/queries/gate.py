@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     import duckdb
 
 HINT = "a query may SELECT (or FROM, VALUES, DESCRIBE, SUMMARIZE, SHOW) from the registry; nothing can be changed"
+
+DEEPEST = 500  # parentheses inside each other: DuckDB's parser takes a second for a thousand, and ever more for each
 
 
 def selects(sql: str) -> str:
@@ -40,6 +43,8 @@ def require_text(sql: str) -> None:
         sql.encode()
     except UnicodeEncodeError:
         raise BadInputError("that SQL is no text in UTF-8", HINT) from None
+    if max(itertools.accumulate((sign == "(") - (sign == ")") for sign in sql if sign in "()"), default=0) > DEEPEST:
+        raise BadInputError(f"that SQL has more than {DEEPEST} parentheses inside each other", HINT)
 
 
 def expression(connection: duckdb.DuckDBPyConnection, text: str) -> str:

@@ -180,6 +180,8 @@ def explained(place: Place) -> Iterator[None]:
         raise explain(place, error.orig or error) from error
     except UnicodeEncodeError as error:  # half of a pair of surrogates: bytes of a command line that are no UTF-8
         raise BadInputError(f"{error.object!a} is no text", "type it as UTF-8") from error
+    except OverflowError as error:  # SQLite holds 64 bits
+        raise BadInputError("a number is too large for the registry", "give one below 2^63") from error
     except StatementError as error:
         if isinstance(error.orig, ChessregError):
             raise error.orig from error

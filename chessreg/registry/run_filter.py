@@ -263,7 +263,10 @@ def moment(text: str, now: datetime | None = None) -> datetime:
     '2026-01-31T00:00:00+00:00'
     """
     if ago := AGO.fullmatch(text.strip().lower()):
-        return (now or datetime.now(UTC)) - timedelta(hours=int(ago[1]) * HOURS[ago[2]])
+        try:
+            return (now or datetime.now(UTC)) - timedelta(hours=int(ago[1]) * HOURS[ago[2]])
+        except OverflowError:
+            raise BadInputError(f"{text!r} is before the first year", "for example --since 7d") from None
     try:
         found = datetime.fromisoformat(text.strip())
     except ValueError:

@@ -235,7 +235,7 @@ def module_of(path: Path, content: bytes) -> ModuleType:
         exec(compile(content, str(path), "exec", dont_inherit=True), vars(module))
     except BaseException as error:
         del sys.modules[name]
-        if isinstance(error, ChessregError) or not isinstance(error, (Exception, SystemExit)):
+        if isinstance(error, (ChessregError, KeyboardInterrupt)):
             raise
         raise BadInputError(f"{path} fails to import: {error!r}") from error
     return module

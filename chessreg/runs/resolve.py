@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from chessreg.errors import BadInputError
 from chessreg.models import devices
+from chessreg.registry.admission import MOST_UNITS
 from chessreg.registry.identity import digest_of, uuid_of
 from chessreg.registry.run_state import complete_units
 from chessreg.runs.inputs import Inputs
@@ -70,9 +71,6 @@ def references(settings: Any) -> dict[str, str]:
         elif reference_of(field) and value is not None:
             found[name] = value
     return found
-
-
-MOST_UNITS = 10_000_000  # of one run: lists of units are held in memory
 
 
 def resolve(kind: Kind, spec: Spec, inputs: Inputs) -> ResolvedSpec:

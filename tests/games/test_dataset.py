@@ -20,7 +20,7 @@ from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.games import build as build_module
 from chessreg.games import moves, sources
 from chessreg.games.build import build, identity
-from chessreg.games.dataset import Games, parse_parts, verify
+from chessreg.games.dataset import REJECTS_FILE, Games, parse_parts, verify
 from store.files import sha256_file
 
 
@@ -214,6 +214,17 @@ def test_where_blocks_are_cut_makes_no_difference(
     cut = build([source], tmp_path / "cut")
     assert (whole.games, whole.rejected, whole.skipped) == (60, {}, {})
     assert (cut.games_sha256, cut.plies) == (whole.games_sha256, whole.plies)
+
+
+@pytest.mark.parametrize("where", ["comment", "line", "tag"])
+def test_a_game_that_is_too_long_is_refused_once_by_name(tmp_path: Path, text: str, where: str) -> None:
+    filling = "a comment of words\n" * 1_000_000 if where == "comment" else "x" * 20_000_000
+    game = f'[Event "{filling}"]\n\n1. e4 *' if where == "tag" else f'[Event "long"]\n\n1. e4 {{{filling}}} e5 *'
+    report = build([write(tmp_path / "a.pgn", f"{text}\n\n{game}\n\n{text}")], tmp_path / "out")
+    assert report.games == 120
+    assert report.rejected == {"a game of more than 8 MiB of text": 1}
+    (reject,) = (tmp_path / "out" / REJECTS_FILE).read_text().splitlines()[1:]
+    assert reject.split("\t")[2] == str(text.count("\n") + 3)
 
 
 def test_text_without_any_border_is_read_in_bounded_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,6 +51,18 @@ def test_castling_rights_count() -> None:
     assert visits == [True, False]
 
 
+@pytest.mark.parametrize(
+    ("fen", "plies"), [("4P3/8/PPPP1PPP/RNBQKBNR b Kkq -", 9), ("8/8/PPPPPPPP/RNBQKBNR w - -", None)]
+)
+def test_a_right_that_is_lost_at_home_took_a_way_and_its_way_back(fen: str, plies: int | None) -> None:
+    board = chess.Board(f"rnbqkbnr/pppppppp/8/8/{fen} 0 1")
+    if plies is None:
+        with pytest.raises(BadInputError, match="no game of 6 plies"):
+            shortest_game(board, max_plies=6)
+        return
+    assert len(shortest_game(board)) == plies
+
+
 def test_a_position_too_far_from_the_start_is_refused() -> None:
     with pytest.raises(BadInputError, match="no game of 4 plies") as error:
         shortest_game(chess.Board("4k3/8/8/8/8/8/8/4K3 w - - 0 1"), max_plies=4)

@@ -262,3 +262,9 @@ def test_a_break_inside_a_stream_keeps_what_came_before_when_asked(tmp_path: Pat
     report = build([tmp_path / "games.csv.gz"], tmp_path / "made", salvage=True)
     assert 5 < report.games < 30
     assert report.rejected == {"the stream ends inside the game": 1}
+
+
+def test_a_csv_without_the_column_names_those_it_has(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("moves,elo\n1. e4 e5,1500\n")
+    with pytest.raises(BadInputError, match=r"a.csv has no column 'transcript' \(its columns are moves, elo\)"):
+        open_source(tmp_path / "a.csv")

@@ -62,6 +62,8 @@ def test_how_long_ago():
     now = datetime(2026, 3, 10, 12, tzinfo=UTC)
     assert moment("7d", now) == datetime(2026, 3, 3, 12, tzinfo=UTC)
     assert moment("36h", now) == datetime(2026, 3, 9, 0, tzinfo=UTC)
+    with pytest.raises(BadInputError, match="before the first year"):
+        moment("99999999d", now)
     assert moment("2w", now) == datetime(2026, 2, 24, 12, tzinfo=UTC)
     assert moment("2026-03-01T10:00+02:00") == datetime(2026, 3, 1, 8, tzinfo=UTC)
 

@@ -143,6 +143,12 @@ def test_a_full_disk_of_a_server_is_told_in_whatever_language(postgres: Any) -> 
         session.rollback()
 
 
+def test_a_number_beyond_64_bits_is_told(sqlite_path: Path) -> None:
+    with Database.open(sqlite_path) as database, pytest.raises(BadInputError, match="too large"):  # noqa: SIM117
+        with database.read() as session:
+            session.scalar(text("SELECT :number"), {"number": 10**30})
+
+
 def test_half_a_surrogate_is_no_text(sqlite_path: Path) -> None:
     with Database.open(sqlite_path) as database, pytest.raises(BadInputError, match="is no text"):  # noqa: SIM117
         with database.read() as session:

@@ -17,6 +17,7 @@ from chessreg.registry.identity import uuid_of
 from chessreg.registry.tables import AttemptState, Cause
 from chessreg.scheduling import queue
 from chessreg.scheduling.launch import Order, plan
+from chessreg.scheduling.sweep import cells
 
 
 def units_done(desk) -> int:
@@ -210,6 +211,11 @@ def test_a_registry_that_does_not_answer_stops_no_worker_and_loses_nothing(desk,
 
 
 # -- before queueing --------------------------------------------------------------------------------------------------
+
+
+def test_a_grid_of_too_many_cells_is_refused_before_it_is_made() -> None:
+    with pytest.raises(BadInputError, match="100,000,000,000,000 cells are more"):
+        cells({name: list(range(100)) for name in "abcdefg"})
 
 
 def test_a_sweep_is_one_group_of_which_only_missing_cells_run(desk):

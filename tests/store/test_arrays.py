@@ -119,7 +119,7 @@ def test_chunks_are_four_mebibytes_unless_the_array_is_smaller(store: Store) -> 
 def test_a_missing_chunk_is_named_at_open(write: Write, name: str) -> None:
     path, _ = write()
     (path / name).unlink()
-    with pytest.raises(CorruptError, match=f"chunk {name} .* is missing"):
+    with pytest.raises(CorruptError, match=f"chunk {name} .* is missing .chessreg doctor --digests --fix"):
         ActivationArray.open(path)
 
 

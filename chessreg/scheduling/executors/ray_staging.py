@@ -28,18 +28,29 @@ NODE_STORE = "CHESSREG_NODE_STORE"  # on a node: a folder to work in, and not in
 
 
 class StoreActor:
-    """An actor that lets others read the files of a store on its node."""
+    """An actor that lets others read artefacts and arrays of a store on its node, and nothing else there."""
 
     def keys(self, root: str, prefix: str) -> list[str]:
         """Paths below `root` of all files in the folder `prefix`."""
-        files = (path for path in (Path(root) / prefix).rglob("*") if path.is_file())
+        files = (path for path in self._inside(root, prefix).rglob("*") if path.is_file())
         return sorted(path.relative_to(root).as_posix() for path in files)
 
     def exists(self, root: str, key: str) -> bool:
-        return (Path(root) / key).is_file()
+        return self._inside(root, key).is_file()
+
+    def _inside(self, root: str, key: str) -> Path:
+        """Where this lies. Raises StoreError for a root that is no store, and for what is no artefact or array there."""
+        from store import Store
+        from store.errors import StoreError
+        from store.files import safe_path
+
+        store, path = Store(root, read_only=True), Path(root) / safe_path(key)
+        if not any(path.resolve().is_relative_to(folder.resolve()) for folder in (store.artefacts, store.arrays)):
+            raise StoreError(f"{key!a} is no artefact or array of the store {root}")
+        return path
 
     def read(self, root: str, key: str, offset: int) -> bytes:
-        with (Path(root) / key).open("rb") as file:
+        with self._inside(root, key).open("rb") as file:
             file.seek(offset)
             return file.read(PIECE)
 

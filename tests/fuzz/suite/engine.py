@@ -119,7 +119,7 @@ def work(name: str, seed: int, seconds: float, corpus: Path, out: Path, count: A
     os.environ.update(
         {"CHESSREG_REGISTRY": "/nonexistent/registry.db", "XDG_CONFIG_HOME": str(out), "OMP_NUM_THREADS": "1"}
     )
-    said = os.open(out / "said", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    said = os.open(out / "said", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(said, 1)
     os.dup2(said, 2)
     goal, world, lines = TARGETS[name], World(), Lines()

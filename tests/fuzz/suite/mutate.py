@@ -149,7 +149,7 @@ class Mutator:
         packed = io.BytesIO()
         with zipfile.ZipFile(packed, "w") as archive:
             for name, content in members:
-                archive.writestr(name.replace("\0", ""), content)
+                archive.writestr(name.replace("\0", "") or "nameless", content)
         return packed.getvalue()
 
     def safetensors(self, data: bytes) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import zstandard
 
@@ -14,7 +16,7 @@ from chessreg.runs.transfer import fetch
 from chessreg.scheduling.executors import ray_staging
 from chessreg.scheduling.executors.ray_staging import ActorStore, Home, StoreActor, inputs_of
 from store import Store
-from store.errors import CorruptError, NotInStoreError
+from store.errors import CorruptError, NotInStoreError, StoreError
 
 
 class Here(ActorStore):
@@ -97,3 +99,17 @@ def test_the_copy_of_a_registry_is_whole_while_others_write(world_session, order
         assert session.query(tables.Run).count() == before > 0
     assert items
     assert not list(world_session.store.tmp.iterdir())
+
+
+@pytest.mark.parametrize(
+    "key", ["../registry.db", "store.json", "/etc/passwd", "arrays/../../x", "artefacts/link/passwd", ""]
+)
+def test_an_actor_reads_nothing_but_artefacts_and_arrays_of_a_store(tmp_path: Path, key: str) -> None:
+    store = Store.create(tmp_path / "store")
+    (tmp_path / "registry.db").write_text("mine")
+    (store.artefacts / "link").symlink_to("/etc")
+    actor = StoreActor()
+    for ask in (lambda: actor.read(str(store.root), key, 0), lambda: actor.exists(str(store.root), key),
+                lambda: actor.keys(str(store.root), key), lambda: actor.read("/", "etc/passwd", 0)):  # fmt: skip
+        with pytest.raises(StoreError):
+            ask()
