@@ -39,7 +39,7 @@ class StoreActor:
         return self._inside(root, key).is_file()
 
     def _inside(self, root: str, key: str) -> Path:
-        """Where this lies. Raises StoreError for a root that is no store, and for what is no artefact or array there."""
+        """Where this lies. Raises StoreError for a root that is no store, or for no artefact or array of one."""
         from store import Store
         from store.errors import StoreError
         from store.files import safe_path
