@@ -359,7 +359,8 @@ ALIKE = ("color", "opening", "opening_seed", "book", "finished_openings", "oppon
 
 
 def check_pairs(spec: Any, inputs: Inputs) -> None:
-    """Raise BadInputError when the match that --against names was not played as this one is to be."""
+    """Raise BadInputError when the match that --against names was not played as this one is to be, or has fewer games:
+    those without a pair would tell nothing."""
     if spec.against is None:
         return
     run = inputs.run(spec.against)
@@ -368,6 +369,12 @@ def check_pairs(spec: Any, inputs: Inputs) -> None:
     if apart:
         named = ", ".join(f"--{name.replace('_', '-')} {getattr(other, name)}" for name in apart)
         raise BadInputError(f"the match of --against was played with {named}: its games make no pairs with these")
+    with inputs.database.read() as session:
+        there = len(points_of(session, run.id))
+    if there < spec.games:
+        raise BadInputError(
+            f"the match of --against has {there:,} games, and this one {spec.games:,}", f"--games {there}"
+        )
 
 
 # -- rows --------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@
 -- columns:
 --   checkpoint: the model
 --   condition: clean (no edit), edit (the piece taken off), or a control of the same length: random, or shuffled (the
---       direction of another piece)
+--       direction of another piece), wrong-layer (the same directions half the model's depth away), sham (length 0)
 --   intervention: source, layers (0-based), scale and positions of the edit
 --   layer [hidden]: the layer, where one alone is edited
 --   layers [hidden]: all of them
