@@ -180,7 +180,8 @@ def test_figure_2_appendix_e_and_section_4_3():
     engines = [steps[f"engines-{n}"][1] for n in range(3)]
     assert [spec.opponent for spec in engines] == [f"stockfish:0@time={s}" for s in ("0.1", "1", "10")]
     assert {(spec.player, spec.games) for spec in engines} == {("stockfish:0@time=0.1", 1000)}
-    assert steps["played-cache-paper"][1].games == 4000
+    assert steps["played-cache"][1].games == 4000
+    assert steps["played-skill-paper"][1].probe == "@model-skill-paper"
 
 
 @pytest.mark.parametrize("layers", [8, 16])
