@@ -73,17 +73,18 @@ FROM called AS c JOIN split AS s ON s.dataset_id = c.id
 -- view: interventions
 -- An intervention in one line, as tables show it: probe:piece L3-6 x1.5 (last token). `blank`: the coefficient of the
 -- empty square's direction, where it has one. `vector` is the run whose vectors are added, `stands_for` that whose
--- vectors a control takes the place of.
+-- vectors a control takes the place of; `side` says which class alone a probe's vectors are of.
 SELECT i.id AS intervention_id, i.checkpoint_id, i.source, i.scale, i.scale_rule, i.positions, i.layers, i.recipes,
        json_extract_string(i.recipes, '$[0]') AS vector,
        CASE WHEN i.source = 'random' THEN json_extract_string(i.recipes, '$[0]')
             WHEN regexp_matches(i.source, '^(random|shuffled):') THEN json_extract_string(v.spec, '$.of') END AS stands_for,
        json_extract_string(i.detail, '$.layers_label') AS layers_label,
        nullif(TRY_CAST(json_extract_string(i.detail, '$.blank') AS DOUBLE), 0) AS blank,
+       nullif(json_extract_string(v.spec, '$.side'), 'both') AS side,
        i.source || ' L' || layers_text(TRY_CAST(i.layers AS BIGINT[])) || ' x' || scale_text(i.scale)
        || CASE WHEN i.scale_rule IN ('constant', 'none', 'single_scale', 'times-mean') THEN '' ELSE ' ' || i.scale_rule END
        || CASE i.positions WHEN 'all' THEN '' WHEN 'last' THEN ' (last token)' ELSE ' (' || i.positions || ')' END
-       || coalesce(' blank x' || scale_text(blank), '') AS intervention
+       || coalesce(' blank x' || scale_text(blank), '') || coalesce(' ' || side || ' class alone', '') AS intervention
 FROM intervention AS i
 LEFT JOIN run AS v ON v.kind = 'vector' AND 'run:' || v.spec_hash = json_extract_string(i.recipes, '$[0]')
 

@@ -146,9 +146,9 @@ def steps(layers):
     return {step.name: step.settings for step in found if not callable(step.settings)}
 
 
-def vector(make, checkpoint, summed):
-    """A run that made a contrastive vector whose sides are sums over so many positions; its reference."""
-    run = make.run("vector", 1)
+def vector(make, checkpoint, summed, **spec):
+    """A run that made a vector whose sides are sums over so many positions; its reference."""
+    run = make.run("vector", 1, spec=spec)
     digest = digest_of(["vector", str(run.id)])
     artefact = tables.Artefact(digest=digest, kind="vector", bytes=1, state="complete", created_at=run.created_at)
     row = tables.Vector(
@@ -176,16 +176,18 @@ def match_of(make, checkpoint, settings, reference, source):
 def test_the_papers_own_matches_are_compared_with_each_of_its_cells(database, make, layers):
     checkpoint = make.checkpoint("paper", layers=layers, d_model=512, heads=8)
     make.say("checkpoint", checkpoint.id, "tag", f"karvonen-2024:{layers}-layer")
-    contrast, probed = vector(make, checkpoint, 8), vector(make, checkpoint, 1)
+    made = {
+        "@skill-paper": (vector(make, checkpoint, 8), "contrastive:white_elo"),
+        "@skill-of-probe-paper": (vector(make, checkpoint, 1), "probe:skill"),
+        "@skill-of-probe-high": (vector(make, checkpoint, 1, side="high"), "probe:skill"),
+    }
     for name, settings in steps(layers).items():
-        if name.startswith(("table-3-", "table-7-random-")) and "intervention" in settings:
-            of_probe = name.startswith("table-7-")
-            match_of(
-                make, checkpoint, settings, probed if of_probe else contrast,
-                "probe:skill" if of_probe else "contrastive:white_elo",
-            )  # fmt: skip
+        if name.startswith(("table-3-", "table-7-random-", "appendix-c-high-random-")) and "intervention" in settings:
+            match_of(make, checkpoint, settings, *made[settings["intervention"]["vector"]])
     rows = beside(database, run_query(database, "elo"), ("Table 3", "Table 7")).rows
-    edited = [row for row in rows if row["ours"] is not None]
+    alone = "not comparable: the high class alone, the paper's high minus low"
+    assert sum(row["comparison"] == alone for row in rows) == 4  # both readings of two
+    edited = [row for row in rows if row["ours"] is not None and row["comparison"] != alone]
     cells = {(row["table"], row["row"], row["column"]) for row in edited}
     of_model = {(v.table, v.row, v.column) for v in values() if f"{layers} layer" in v.row and v.column != "none"}
     assert cells == {cell for cell in of_model if cell[0] in ("Table 3", "Table 7")}

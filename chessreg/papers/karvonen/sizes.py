@@ -55,7 +55,7 @@ BELOW_0 = tuple(engine.text for engine in LADDER if engine.level in (None, -1)) 
 SIZES: dict[SizeName, Size] = {
     "small": Size(
         fit_games=60, test_games=30, min_plies=40, first_ply=20, seeds=1, twins=1, epochs=2, edit_games=4,
-        edit_states=2, sweep_games=2, edit_scales=(50.0,), skill_scales=(2.0,), control_draws=2, legality_games=6,
+        edit_states=2, sweep_games=2, edit_scales=(1.5, 50.0), skill_scales=(2.0,), control_draws=2, legality_games=6,
         legality_every=8,
         rungs=("random", "capture"), ladder_games=4, sweep_matches=2, match_games=4, control_games=2,
         levels=("stockfish:0@nodes=100", "stockfish:1@nodes=100"), level_games=2,

@@ -290,7 +290,7 @@ def described(engine: Engine, result: QueryResult) -> pa.Table:
         {
             "checkpoints": "SELECT checkpoint_id, layers, d_model, random_init, tags, parent_id FROM checkpoints",
             # of a vector that is no probe's, the scale at which a sum over eight positions does the same
-            "interventions": f"""SELECT i.intervention_id, i.source, i.scale_rule, i.blank,
+            "interventions": f"""SELECT i.intervention_id, i.source, i.scale_rule, i.blank, i.side,
                 layers_text(TRY_CAST(i.layers AS BIGINT[])) AS layers,
                 i.scale * CASE WHEN i.source LIKE 'probe:%' THEN 1 ELSE coalesce(v.summed, {AUTHORS_POSITIONS})
                     / {AUTHORS_POSITIONS} END AS scale
@@ -326,6 +326,7 @@ def described(engine: Engine, result: QueryResult) -> pa.Table:
             ("edit_scale", edit.get("scale")),
             ("edit_rule", edit.get("scale_rule")),
             ("edit_blank", edit.get("blank")),
+            ("edit_side", edit.get("side")),
             ("edit_layers", edit.get("layers")),
             ("data_tags", data.get("tags")),
             *((f"fit_{name}", fit.get(name)) for name in FIT),
@@ -348,6 +349,7 @@ TYPES = {
     "edit_scale": "float64",
     "edit_rule": "string",
     "edit_blank": "float64",
+    "edit_side": "string",
     "edit_layers": "string",
     "data_tags": "string",
     **{f"fit_{name}": "float64" for name in FIT},
