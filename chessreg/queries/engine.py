@@ -1,8 +1,9 @@
 """DuckDB over a snapshot of the registry: in memory, locked down, holding only what was asked for.
 
 DuckDB's own planner says which columns of which tables a statement needs: it plans over empty tables of the declared
-types. Only these are read, and kept for as long as the registry's data version stands. Nothing can reach files, the
-network, or the registry itself from inside.
+types. Only these are read, and kept for as long as the registry's data version stands; so are the answers of the views
+that most statements name several times (views.ONCE). Nothing can reach files, the network, or the registry itself from
+inside.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from chessreg.errors import ChessregError
 from chessreg.queries import duck, gate, source, views
 from chessreg.queries.duck import DEFAULT_MEMORY
 from chessreg.queries.source import TABLES
+from chessreg.queries.views import ONCE
 
 if TYPE_CHECKING:
     import duckdb
@@ -69,15 +71,16 @@ class Engine:
         self._rows: dict[str, int] = {}
         self._answers: dict[Any, Answer] = {}  # to what was asked before, while the data version stands
         self._read: dict[str, frozenset[str]] = {}
+        self._made: dict[str, frozenset[str]] = {}  # of the views in ONCE, the columns that were computed
         self._lock = threading.RLock()
+        self._handy = views.handy()
+        self._columns = {t: {n: source.duckdb_type(c) for n, c in source.columns(t).items()} for t in TABLES}
         self._planner = self._new_planner()
         self._kinds: list[views.KindRow] = []  # as the registry's runs recorded them
         self._registered: list[views.KindRow] = []  # as this installation has them: read when a query needs them
         self._files: tuple[Path, ...] | None = None  # of users' kinds among them; None: not read yet
-        self._handy = views.handy()
-        self._views: dict[str, str] = {}
+        self._views: dict[str, str] = {}  # of kinds
         self._data: duckdb.DuckDBPyConnection | None = None
-        self._set_views()
 
     @property
     def database(self) -> Database:
@@ -87,12 +90,18 @@ class Engine:
         return found
 
     def _new_planner(self) -> duckdb.DuckDBPyConnection:
-        """A connection with empty tables of the declared types."""
+        """A connection with empty tables of the declared types, and of those of the views in ONCE."""
         planner = duck.connect(DEFAULT_MEMORY, self.threads, NOT_WHEN_PLANNING)
         weakref.finalize(self, duck.close, [planner])
         for table in TABLES:
-            types = ", ".join(f'"{n}" {source.duckdb_type(c)}' for n, c in source.columns(table).items())
+            types = ", ".join(f'"{name}" {type_}' for name, type_ in self._columns[table].items())
             planner.execute(f'CREATE TABLE "{table}" ({types})')
+        for name, select in self._handy.items():
+            planner.execute(f'CREATE {"TABLE" if name in ONCE else "VIEW"} "{name}" AS {select}')
+            if name in ONCE:
+                described = planner.execute(f'DESCRIBE "{name}"').fetchall()
+                self._columns[name] = {str(row[0]): str(row[1]) for row in described}
+        planner.execute(views.RUN_PLACE)
         return planner
 
     @contextmanager
@@ -128,7 +137,7 @@ class Engine:
             connection = self._load(needed, until)
             left = until - time.monotonic()
             tables = {name: duck.run(connection, sql, parameters, left) for name, sql in statements.items()}
-            answer = Answer(tables, {table: self._rows[table] for table in needed}, self.version)
+            answer = Answer(tables, self._rows_of(needed), self.version)
             if sum(table.num_rows for table in tables.values()) <= KEPT_ROWS:
                 self._answers[key] = answer
             return answer
@@ -143,13 +152,16 @@ class Engine:
             self.refresh()
             needed = duck.within(self._planner, until, lambda: self._needed({"rows": sql}, None))
             connection = self._load(needed, until)
-            read = {table: self._rows[table] for table in needed}
+            read = self._rows_of(needed)
             for table in duck.batches(connection, sql, until):
                 yield Streamed(table, read, self.version)
 
     def _needed(self, statements: Mapping[str, str], parameters: Mapping[str, Any] | None) -> dict[str, frozenset[str]]:
-        """table → columns that these statements need. What does not bind is tried again with the views of kinds that
-        never ran here, and with the columns that kinds got since they ran."""
+        """table → columns that these statements need, also by way of the views in ONCE, which are named too.
+
+        What does not bind is tried again with the views of kinds that never ran here, and with the columns that kinds
+        got since they ran.
+        """
         import duckdb
 
         needed: dict[str, frozenset[str]] = {}
@@ -161,12 +173,22 @@ class Engine:
                     raise
                 plans = [self.plan(sql, parameters) for sql in statements.values()]
         for plan in plans:
-            for table, names in plan.items():
-                needed[table] = needed.get(table, frozenset()) | names
+            _merge(needed, plan)
+        for name in reversed(self._handy):
+            if name in ONCE and name in needed:
+                _merge(needed, self.plan(self._some_of(name, needed[name])))
         return needed
 
+    def _some_of(self, name: str, columns: frozenset[str]) -> str:
+        """SELECT of some columns of a handy view, from what it is made of."""
+        listed = ", ".join(f'"{column}"' for column in sorted(columns))
+        return f"SELECT {listed} FROM ({self._handy[name]})"
+
+    def _rows_of(self, needed: Mapping[str, frozenset[str]]) -> dict[str, int]:
+        return {table: self._rows[table] for table in needed if table in TABLES}
+
     def plan(self, sql: str, parameters: Mapping[str, Any] | None = None) -> dict[str, frozenset[str]]:
-        """table → columns that a statement needs. A table of which only rows are counted gives its key's first column.
+        """table, or view in ONCE → columns that a statement needs. Where only rows are counted, that is the first.
 
         >>> engine.plan("SELECT kind, count(*) FROM run GROUP BY kind")  # doctest: +SKIP
         {'run': frozenset({'kind'})}
@@ -180,12 +202,12 @@ class Engine:
             pending += node.get("children", [])
             extra = node.get("extra_info", {})
             table = str(extra.get("Table", "")).rpartition(".")[2].strip('"')
-            if table in TABLES:
-                listed = extra.get("Projections") or [next(iter(source.columns(table)))]
+            if table in self._columns:
+                listed = extra.get("Projections") or [next(iter(self._columns[table]))]
                 names = frozenset([listed] if isinstance(listed, str) else listed)
-                if not names <= source.columns(table).keys():  # a plan that reads otherwise: take it all
-                    names = frozenset(source.columns(table))
-                needed[table] = needed.get(table, frozenset()) | names
+                if not names <= self._columns[table].keys():  # a plan that reads otherwise: take it all
+                    names = frozenset(self._columns[table])
+                _merge(needed, {table: names})
         return needed
 
     def binds(self, sql: str, parameters: Mapping[str, Any] | None = None) -> str:
@@ -223,15 +245,15 @@ class Engine:
         with self._lock:
             self.refresh()
             self._learn()
-            return sorted({*TABLES, *self._views})
+            return sorted({*TABLES, *self._handy, *self._views})
 
     def described(self) -> dict[str, list[str]]:
         """The columns of every table and view that a query may name."""
         with self._lock:
             self.refresh()
             self._learn()
-            found: dict[str, list[str]] = {name: list(source.columns(name)) for name in TABLES}
-            for name in self._views:
+            found: dict[str, list[str]] = {name: list(columns) for name, columns in self._columns.items()}
+            for name in {*self._handy, *self._views} - found.keys():
                 rows = self._planner.execute(f'DESCRIBE "{name}"').fetchall()
                 found[name] = [str(row[0]) for row in rows]
             return dict(sorted(found.items()))
@@ -262,7 +284,7 @@ class Engine:
     def _forget(self) -> None:
         if self._data is not None:
             self._data.close()
-        self._data, self._read, self._rows, self._answers = None, {}, {}, {}
+        self._data, self._read, self._rows, self._made, self._answers = None, {}, {}, {}, {}
 
     def _kind_rows(self) -> list[views.KindRow]:
         from sqlalchemy import select
@@ -291,7 +313,7 @@ class Engine:
 
     def _set_views(self) -> None:
         before = self._views
-        self._views = self._handy | views.of_kinds([*self._kinds, *self._registered], {*TABLES, *self._handy})
+        self._views = views.of_kinds([*self._kinds, *self._registered], {*TABLES, *self._handy})
         same = {name for name, select in before.items() if self._views.get(name) == select}
         for name in before.keys() - same:
             self._planner.execute(f'DROP VIEW IF EXISTS "{name}"')
@@ -299,17 +321,14 @@ class Engine:
         self._forget()
 
     def _create_views(self, connection: duckdb.DuckDBPyConnection, there: Collection[str] = ()) -> None:
-        """All views that are not there; one of a kind whose recorded columns are no names of columns is left out."""
+        """Those of kinds that are not there; one whose recorded columns are no names of columns is left out."""
         import duckdb
 
         for name, select in [(name, select) for name, select in self._views.items() if name not in there]:
             try:
                 connection.execute(f'CREATE VIEW "{name}" AS {select}')
             except duckdb.Error:
-                if name in self._handy:
-                    raise
                 del self._views[name]
-        connection.execute(views.RUN_PLACE)
 
     def _load(self, needed: Mapping[str, frozenset[str]], until: float) -> duckdb.DuckDBPyConnection:
         """Have these columns in the snapshot. If the registry has moved on, what was read before is read anew too."""
@@ -340,21 +359,58 @@ class Engine:
             duck.register(self._data, f"_{table}", arrow)
             select = source.view(self.database, table, missing[table], f'"_{table}"')
             self._data.execute(f'CREATE OR REPLACE VIEW "{table}" AS {select}')
+        self._compute(self._data, needed, until)
         return self._data
+
+    def _compute(
+        self, connection: duckdb.DuckDBPyConnection, needed: Mapping[str, frozenset[str]], until: float
+    ) -> None:
+        """Have these columns of views in ONCE as tables."""
+        made = {}
+        for name in self._handy:
+            have = self._made.get(name, frozenset())
+            if name in ONCE and not needed.get(name, frozenset()) <= have:
+                made[name] = needed[name] | have
+        statements = []
+        for name, names in made.items():
+            statements.append(f'CREATE OR REPLACE TABLE "_{name}" AS {self._some_of(name, names)}')
+            statements.append(f'CREATE OR REPLACE VIEW "{name}" AS {self._unread(name, names)} FROM "_{name}"')
+        if statements:
+            with duck.explained():
+                duck.within(connection, until, lambda: connection.execute(";".join(statements)))
+        self._made |= made
+
+    def _unread(self, name: str, have: frozenset[str] = frozenset()) -> str:
+        """SELECT list of a table's or view's columns. One that is not there fails when it is looked at."""
+        parts = []
+        for column, type_ in self._columns[name].items():
+            value = f'"{column}"' if column in have else f"CAST(error('{name}.{column} was not read') AS {type_})"
+            parts.append(f'{value} AS "{column}"')
+        return f"SELECT {', '.join(parts)}"
 
     def _missing(self, needed: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str]]:
         """What must be read: a table of which a column is missing is read again with all that are wanted of it."""
-        wanted = {table: names | self._read.get(table, frozenset()) for table, names in needed.items()}
+        wanted = {t: names | self._read.get(t, frozenset()) for t, names in needed.items() if t in TABLES}
         return {table: names for table, names in wanted.items() if names != self._read.get(table)}
 
     def _open(self) -> duckdb.DuckDBPyConnection:
         connection = duck.connect(self.memory, self.threads)
         weakref.finalize(self, duck.close, [connection])
-        for table in TABLES:
-            types = ", ".join(f'NULL::{source.duckdb_type(c)} AS "{n}"' for n, c in source.columns(table).items())
+        for table, columns in self._columns.items():
+            types = ", ".join(f'NULL::{type_} AS "{name}"' for name, type_ in columns.items())
             connection.execute(f"CREATE VIEW \"{table}\" AS SELECT {types} WHERE error('{table} was not read')")
+        for name, select in self._handy.items():
+            if name not in ONCE:
+                connection.execute(f'CREATE VIEW "{name}" AS {select}')
+        connection.execute(views.RUN_PLACE)
         self._create_views(connection)
         return connection
+
+
+def _merge(into: dict[str, frozenset[str]], more: Mapping[str, frozenset[str]]) -> None:
+    """Add columns by table."""
+    for table, names in more.items():
+        into[table] = into.get(table, frozenset()) | names
 
 
 def engine_of(database: Database, memory: str | None = None) -> Engine:

@@ -57,6 +57,10 @@ MACROS = (
          || ['Pawn', 'Knight', 'Bishop', 'Rook', 'Queen', 'King'][abs(class - 6)] END""",
 )
 
+# Handy views of few rows, which a statement names up to a dozen times, each in the other: computed once a snapshot.
+ONCE = frozenset({"words", "named", "tagged", "runs", "run_order", "checkpoints", "datasets", "interventions",
+                  "run_checkpoint"})  # fmt: skip
+
 # A run's place in time: what rows are ordered by, in place of its id. Made after the views, of which it reads one.
 RUN_PLACE = "CREATE OR REPLACE MACRO run_place(run) AS (SELECT o.place FROM run_order AS o WHERE o.run_id = run)"
 

@@ -44,6 +44,24 @@ def test_a_view_costs_only_the_columns_that_are_asked_of_it(database, make, read
     assert reads[1]["game"] == {"run_id", "match", "plies", "moves"}
 
 
+def test_a_view_that_is_computed_once_has_the_columns_that_were_asked_of_it(database, make, reads):
+    import duckdb
+
+    make.play(make.checkpoint("a"), [{}], name="one")
+    sql = "SELECT a.kind, b.run FROM runs AS a JOIN runs AS b USING (run_id) JOIN named AS n ON n.target = a.run_id"
+    assert run_sql(database, sql).rows == [{"kind": "play", "run": "one"}]
+    assert "spec" not in reads[0]["run"]
+    engine = engine_of(database)
+    assert engine._made["runs"] == {"run_id", "kind", "run"}
+    with pytest.raises(duckdb.Error, match=r"runs\.tags was not read"):
+        engine._data.execute("SELECT tags FROM runs").fetchall()
+    assert run_sql(database, "SELECT spec, tags, state FROM runs").rows == [
+        {"spec": "{}", "tags": None, "state": "complete"}
+    ]
+    assert engine._made["runs"] == {"run_id", "kind", "run", "spec", "tags", "state"}
+    assert run_sql(database, sql).meta["rows_read"].keys() <= reads[0].keys() | reads[1].keys()
+
+
 def test_counting_rows_reads_one_column(database, make, reads):
     make.play(make.checkpoint("a"), [{}] * 3)
     assert run_sql(database, "SELECT count(*) AS n FROM game").rows == [{"n": 3}]
