@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import multiprocessing
 import os
 import shutil
 import signal
+import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import chess
 import chess.pgn
 import pytest
+from sqlalchemy import Engine
 
 from chessreg.noise import generator
+from chessreg.registry import migrations, sqlite
+from chessreg.registry.engines import Place
 from chessreg.runs.attempt import RunReport
 from chessreg.runs.kind import Kind, kind
 from chessreg.session import Session, open_session
@@ -28,19 +37,35 @@ os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="chessreg-config-")
 atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
 # Tiny matrices, and as many tests at once as there are cores: a second thread only waits, the longer the busier.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# What a test starts finds chessreg compiled, also on a machine where Python shall not keep what it compiles.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in a shell's background: commands would not hear Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 LONGEST = (
-    "test_architecture.py", "test_other_cpu.py", "test_every_kind.py", "test_postgresql.py", "test_rounds.py",
-    "test_lab.py", "test_play_resume.py", "test_launch.py", "test_demo.py", "test_wheel.py",
+    "test_architecture.py", "test_ray.py", "test_slurm.py", "test_supervisor.py", "test_rounds.py", "test_twins.py",
+    "test_pictures_of_data.py", "test_pictures.py", "test_queries.py", "test_render.py", "test_stopping.py",
+    "test_other_cpu.py", "test_everywhere.py", "test_every_kind.py", "test_demo.py", "test_journeys.py",
 )  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first: a worker that gets one of them last works alone."""
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end: it need not be looked at again and again."""
+    gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish() -> None:
+    """pytest then collects five times what all tests have left, which takes seconds."""
+    gc.freeze()
+    atexit.register(gc.unfreeze)
 
 
 @pytest.fixture(scope="session")
@@ -50,6 +75,37 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("no ../shared/data beside the checkout")
     return folder
+
+
+@pytest.fixture(scope="session")
+def empty_registry(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a SQLite registry that holds nothing, as the revisions make it."""
+    path = tmp_path_factory.mktemp("empty") / "registry.db"
+    migrations.upgrade(path)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def migrated_once(empty_registry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever makes a SQLite registry gets a copy of that one, with an id of its own, in a tenth of the time.
+
+    Tests of how registries are made have another fixture of this name, which does nothing.
+    """
+    migrate, lock = migrations._migrate, threading.Lock()
+
+    def copy(engine: Engine, place: Place, saved: Path | None) -> None:
+        with lock, engine.connect() as connection, closing(sqlite.dbapi.connect(empty_registry)) as empty:
+            made: Any = connection.connection.dbapi_connection
+            usual = place.path is not None and made.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+            if usual and migrations.status_of(engine, place).state == "empty":
+                empty.backup(made)
+                made.execute("UPDATE registry_state SET registry_id = ?", (uuid4().hex,))
+                made.commit()
+            else:
+                connection.close()
+                migrate(engine, place, saved)
+
+    monkeypatch.setattr(migrations, "_migrate", copy)
 
 
 @pytest.fixture
@@ -71,9 +127,9 @@ def run_toy(session: Session, toy: Kind) -> Callable[..., RunReport]:
     return lambda **settings: session.run(toy.spec(**settings), kind=TOY)
 
 
-def random_game(number: int, plies: int = 44) -> str:
-    """A PGN of random legal moves, with ratings."""
-    random, board = generator("kinds world", number), chess.Board()
+def random_game(number: int, plies: int = 44, world: str = "kinds world") -> chess.pgn.Game:
+    """Random legal moves, with ratings; each world has its own."""
+    random, board = generator(world, number), chess.Board()
     game = chess.pgn.Game()
     game.headers.update({"WhiteElo": str(1000 + 40 * number), "BlackElo": "1500", "Result": "*"})
     node: chess.pgn.GameNode = game
@@ -81,7 +137,7 @@ def random_game(number: int, plies: int = 44) -> str:
         move = random.choice(list(board.legal_moves))
         board.push(move)
         node = node.add_variation(move)
-    return f"{game}\n\n"
+    return game
 
 
 def match_of_two() -> str:
@@ -113,7 +169,7 @@ def pristine_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 
     root = tmp_path_factory.mktemp("world")
-    (root / "games.pgn").write_text("".join(random_game(n) for n in range(60)))
+    (root / "games.pgn").write_text("".join(f"{random_game(n)}\n\n" for n in range(60)))
     twin = random_gpt2(GPT2Config(n_layer=2, n_head=2, n_embd=32, block_size=1023, vocab_size=32), seed=0)
     save_checkpoint(twin, root / "twin", CheckpointInfo.of(twin, "pgn-char-32"))
     with open_session(str(root / "registry.db"), root / "store") as session:

@@ -16,6 +16,11 @@ from store import Store
 
 
 @pytest.fixture
+def migrated_once() -> None:
+    """Here the revisions make every registry."""
+
+
+@pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name in ("CHESSREG_REGISTRY", "CHESSREG_STORE"):

@@ -130,7 +130,7 @@ def test_positions_of_random_games_are_those_of_python_chess(tmp_path: Path) -> 
     from chessreg.games.build import build
     from tests.conftest import random_game
 
-    (tmp_path / "random.pgn").write_text("".join(random_game(number, 120) for number in range(12)))
+    (tmp_path / "random.pgn").write_text("".join(f"{random_game(n, 120)}\n\n" for n in range(12)))
     build([tmp_path / "random.pgn"], tmp_path / "made")
     games = Games(tmp_path / "made")
     tokens = fen.games(games, np.arange(len(games)))

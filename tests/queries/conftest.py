@@ -239,13 +239,6 @@ class Maker:
         return run
 
 
-@pytest.fixture(scope="session")
-def empty_registry(tmp_path_factory):
-    path = tmp_path_factory.mktemp("empty") / "registry.db"
-    Database.open(path).close()
-    return path
-
-
 @pytest.fixture
 def database(tmp_path, empty_registry):
     shutil.copy(empty_registry, tmp_path / "registry.db")

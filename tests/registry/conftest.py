@@ -15,7 +15,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy.orm import Session
 
-from chessreg.registry import migrations, tables
+from chessreg.registry import tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import digest_of, new_id, uuid_of
 
@@ -24,11 +24,9 @@ from ..postgres import postgres as postgres
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(scope="session")
-def _sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("template") / "registry.db"
-    migrations.upgrade(path)
-    return path
+@pytest.fixture
+def migrated_once() -> None:
+    """Here the revisions make every registry."""
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -44,7 +42,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a registry."""
     if request.param == "sqlite":
         path = tmp_path / "registry.db"
-        shutil.copyfile(request.getfixturevalue("_sqlite_template"), path)
+        shutil.copyfile(request.getfixturevalue("empty_registry"), path)
         return f"sqlite:///{path}"
     return str(request.getfixturevalue("postgres").migrated())
 
@@ -56,9 +54,9 @@ def database(url: str) -> Iterator[Database]:
 
 
 @pytest.fixture
-def sqlite_path(_sqlite_template: Path, tmp_path: Path) -> Path:
+def sqlite_path(empty_registry: Path, tmp_path: Path) -> Path:
     """The file of a SQLite registry."""
-    return Path(shutil.copyfile(_sqlite_template, tmp_path / "registry.db"))
+    return Path(shutil.copyfile(empty_registry, tmp_path / "registry.db"))
 
 
 Processes = Callable[..., list[subprocess.CompletedProcess[str]]]

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from textual._compositor import Compositor
+from textual._context import visible_screen_stack
+from textual.css.stylesheet import Stylesheet
 from textual.events import Key
 from textual.keys import _character_to_key
 from textual.pilot import Pilot
@@ -40,6 +43,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.xdist_group("tui"))  # one worker makes the world, once
+
+
+@pytest.fixture(scope="session", autouse=True)
+def drawn_when_asked() -> Iterator[None]:
+    """Nobody sees the terminal of a test, so nothing is drawn on it: `Driver.text` and pictures draw the whole screen.
+    The style sheets of all apps, which are the same, are parsed once."""
+    parse, update = Stylesheet._parse_rules, Compositor.render_update
+    parsed: dict[Any, Any] = {}
+
+    def parse_once(self: Stylesheet, *source: Any, **named: Any) -> Any:
+        key = (source, *named.items(), frozenset(self._variables.items()))
+        if key not in parsed:
+            parsed[key] = parse(self, *source, **named)
+        return parsed[key]
+
+    def render_update(self: Compositor, full: bool = False, simplify: bool = False, **given: Any) -> Any:
+        if full:
+            return update(self, full, simplify=simplify, **given)
+        self._dirty_regions.clear()
+        return None
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Stylesheet, "_parse_rules", parse_once)
+        patch.setattr(Compositor, "render_update", render_update)
+        yield
 
 
 @pytest.fixture
@@ -177,6 +205,7 @@ class Driver:
 
     @property
     def text(self) -> str:
+        visible_screen_stack.set(self.app._background_screens)  # what a modal screen lets through
         strips = self.app.screen._compositor.render_strips()
         return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips)
 

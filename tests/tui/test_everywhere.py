@@ -13,6 +13,7 @@ from tui.widgets.table import PageTable
 
 from .commands import command_of
 
+pytestmark = pytest.mark.usefixtures("near_model")
 everywhere = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 
 

@@ -10,31 +10,18 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-import chess
-import chess.pgn
 import numpy as np
 import pytest
 from sqlalchemy import select
 
 from chessreg.cli.root import run_command_line
-from chessreg.noise import generator
 from chessreg.registry import provenance, tables
 from chessreg.runs.kind import kind
 from chessreg.session import Session, open_session
 
+from ..conftest import random_game
+
 TOY = str(Path(__file__).parent.parent / "kinds" / "toy_kind.py")
-
-
-def random_games(number: int, plies: int = 40) -> Iterator[chess.pgn.Game]:
-    for n in range(number):
-        random, board, game = generator("tui world", n), chess.Board(), chess.pgn.Game()
-        game.headers.update({"WhiteElo": str(1000 + 40 * n), "BlackElo": "1500", "Result": "*"})
-        node: chess.pgn.GameNode = game
-        while len(board.move_stack) < plies and not board.is_game_over():
-            move = random.choice(list(board.legal_moves))
-            board.push(move)
-            node = node.add_variation(move)
-        yield game
 
 
 def bigram_checkpoint(folder: Path, texts: list[str]) -> None:
@@ -90,7 +77,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from chessreg.games.movetext import numbered
 
     root = tmp_path_factory.mktemp("tui")
-    games = list(random_games(24))
+    games = [random_game(n, 40, "tui world") for n in range(24)]
     (root / "games.pgn").write_text("".join(f"{game}\n\n" for game in games))
     sans = [[node.san() for node in game.mainline()] for game in games]
     bigram_checkpoint(root / "bigram", [numbered(moves) + " " for moves in sans])
