@@ -62,6 +62,7 @@ def test_a_launch_outlives_its_terminal_and_its_supervisor(here, presence, gated
     command = [sys.executable, "-m", "chessreg.cli", *map(str, gated), "--count", "6", "--shards", "2", "--name", "six"]
     pid, terminal = pty.fork()
     if pid == 0:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup a shell would not hear that its terminal is gone
         os.execv("/bin/sh", ["/bin/sh", "-c", '"$@"; echo launched; sleep 600', "sh", *command])
     said = b""
     while b"launched\r\n" not in said:

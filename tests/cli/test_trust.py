@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,13 @@ def typed(lines: list[list[str]], folder: Path, env: dict[str, str], path: str, 
     from chessreg.cli.root import run_command_line
 
     sys.exit([run_command_line(words) for words in lines][-1])
+
+
+def looked(text: str, env: dict[str, str], out: Path) -> None:
+    """Run this Python in this process, with what it prints in a file."""
+    os.environ.update(env)
+    with out.open("w") as file, redirect_stdout(file):
+        exec(text, {})
 
 
 class Machine:
@@ -284,13 +292,15 @@ with open_session("sqlite:///{ours.registry}", Path("{ours.registry.parent}/stor
 """)
     file = ours.kind()
     ours.write("update kind set source = ?", f"{file}:Toy")
-    env = {**os.environ, "XDG_CONFIG_HOME": str(ours.folder / "config"), "RAN": str(ours.ran)}
+    env = {"XDG_CONFIG_HOME": str(ours.folder / "config"), "RAN": str(ours.ran)}
 
     def said(read_only: bool) -> str:
         text = script.read_text().replace("{read_only}", str(read_only)).replace("{{", "{").replace("}}", "}")
-        done = subprocess.run([sys.executable, "-c", text], env=env, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        process = CONTEXT.Process(target=looked, args=(text, env, ours.folder / "out.txt"))
+        process.start()
+        process.join(120)
+        assert process.exitcode == 0
+        return (ours.folder / "out.txt").read_text()
 
     for read_only in (True, False):
         assert "chessreg trust" in said(read_only) or look == "kinds"

@@ -24,10 +24,10 @@ from chessreg.registry import tables
 from chessreg.registry.tables import Cause
 from chessreg.runs import attempt, task, watch
 from chessreg.runs.activations import load_cache
-from chessreg.runs.task import plain
 from chessreg.session import Session, open_session
 from store import fragments
-from store.arrays import Group
+
+from .suite.earlier import emit_group
 
 SETTINGS = [
     "--checkpoint",
@@ -93,15 +93,7 @@ def earlier(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, int], None]:
     """A cache run as it was before: a group's row and its units one by one, killed before the n-th fragment."""
 
     def record_group(task: Any, path: Path, points: list[str], checkpoint: Any, low: int, high: int) -> None:
-        group = Group(path)
-        row = {
-            "run_id": task.run_id, "start": low, "stop": high, "checkpoint_id": checkpoint.id, "hook_points": points,
-            "path": str(path.relative_to(task.store.root)), "digest": group.digest, "rows": group.rows,
-            "d_model": checkpoint.d_model, "dtype": task.spec.dtype,
-            "bytes": group.rows * checkpoint.d_model * len(points) * 2,
-        }  # fmt: skip
-        task._writer.add("activation_cache", plain(row))
-        task.emit("metric_point", low, name="rows", step=0, value=float(group.rows))
+        emit_group(task, path, points, checkpoint, low, high)
         for unit in range(low, high):
             task.done(unit)
 

@@ -9,15 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from earlier import emit_group
 from homes import Home
 
 from chessreg.experiments import cache
 from chessreg.registry import engines, sqlite
 from chessreg.runs import ingest, trust
-from chessreg.runs.task import Task, plain
+from chessreg.runs.task import Task
 from chessreg.scheduling import launch
 from store import artefacts, places
-from store.arrays import Group
 from store.errors import CorruptError
 from store.files import fsync_path, write_synced
 
@@ -115,15 +115,7 @@ def group_before_units(home: Home) -> None:
     """The row of a group goes out at once, and its units one by one."""
 
     def record_group(task: Any, path: Path, points: list[str], checkpoint: Any, low: int, high: int) -> None:
-        group = Group(path)
-        row = {
-            "run_id": task.run_id, "start": low, "stop": high, "checkpoint_id": checkpoint.id, "hook_points": points,
-            "path": str(path.relative_to(task.store.root)), "digest": group.digest, "rows": group.rows,
-            "d_model": checkpoint.d_model, "dtype": task.spec.dtype,
-            "bytes": group.rows * checkpoint.d_model * len(points) * 2,
-        }  # fmt: skip
-        task._writer.add("activation_cache", plain(row))
-        task.emit("metric_point", low, name="rows", step=0, value=float(group.rows))
+        emit_group(task, path, points, checkpoint, low, high)
         for unit in range(low, high):
             task.flush()
             task.done(unit)
