@@ -57,6 +57,7 @@ class Mutator:
                 KeyError,
                 TypeError,
                 RecursionError,
+                MemoryError,
                 zipfile.BadZipFile,
                 struct.error,
                 zstandard.ZstdError,
