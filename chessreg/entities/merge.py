@@ -7,15 +7,17 @@ conflicts; words about things are a log, of which both halves are kept. Jobs sta
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid5
 
 from sqlalchemy import Column, Table, or_, select, text, update
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from chessreg.errors import BadInputError, NotFoundError
+from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
 from chessreg.registry import lineage, names, tables
 from chessreg.registry.admission import admit
 from chessreg.registry.database import Database
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 STAYS = frozenset({"registry_state", "job"})  # of this registry alone
 APART = frozenset({*RESULT_TABLES, "unit_range", "fragment"})  # results, taken in unit by unit
-AT_ONCE = 500  # rows in one transaction
+AT_ONCE = 500  # rows in one statement
 UNITS_AT_ONCE = 500  # units in one transaction
 
 
@@ -131,21 +133,24 @@ def merge_registry(
     if origin == identity(database):  # a copy: its parts are told apart by where it is
         origin = uuid5(origin, there.url)
     ids = run_ids(there, runs)
-    for table in tables.Base.metadata.sorted_tables:  # all of it, before any of it is here
-        if table.name not in STAYS | APART:
-            for rows in fact_rows(there, table, ids, everything=runs is None):
-                admit(table, rows)
-    require_own_units(there)
+    facts = []  # all of them, before any is here
     for table in tables.Base.metadata.sorted_tables:  # parents first
         if table.name not in STAYS | APART:
-            for rows in fact_rows(there, table, ids, everything=runs is None):
-                with database.write() as session:
-                    one_at_a_time(session)
+            with refused(table.name):
+                facts.append((table, list(fact_rows(there, table, ids, everything=runs is None))))
+            for rows in facts[-1][1]:
+                admit(table, rows)
+    require_own_units(there)
+    with database.write() as session:
+        one_at_a_time(session)
+        for table, parts in facts:
+            for rows in parts:
+                with refused(table.name):
                     take_facts(session, table, rows, report)
     for run_id in ids:
         before = report.results
         for name, results in result_rows(there, run_id, seen=fragments_of(database, run_id), origin=origin):
-            with database.write() as session:
+            with database.write() as session, refused(f"run {run_id.hex[-6:]}"):
                 one_at_a_time(session)
                 taken = IngestReport()
                 take_rows(session, results, taken)
@@ -155,6 +160,18 @@ def merge_registry(
             report.conflicts += taken.conflicts
         report.runs += report.results > before
         settle(database, there, run_id)
+
+
+@contextmanager
+def refused(whose: str) -> Iterator[None]:
+    """Turn what a row of theirs raises that cannot be read, or cannot be here, into one BadInputError."""
+    try:
+        yield
+    except (IntegrityError, *DAMAGE) as error:
+        why = first_line(getattr(error, "orig", None) or error)
+        raise BadInputError(
+            f"a row of {whose} is refused: {why}", "whatever holds this row was not written by chessreg, or was changed"
+        ) from error
 
 
 def require_own_units(there: Database) -> None:
@@ -191,7 +208,7 @@ def one_at_a_time(session: Session) -> None:
 
 
 def run_ids(there: Database, runs: Collection[UUID] | None) -> list[UUID]:
-    with there.read() as session:
+    with refused("run"), there.read() as session:
         known = session.scalars(select(tables.Run.id).order_by(tables.Run.created_at, tables.Run.id)).all()
     return [id for id in known if runs is None or id in runs]
 
@@ -325,7 +342,7 @@ def result_rows(
             continue
         units = {unit for row in part for unit in range(row["start"], row["stop"])}
         rows: dict[str, list[dict[str, Any]]] = {"unit_range": part}
-        with there.read() as session:
+        with refused(f"run {run_id.hex[-6:]}"), there.read() as session:
             for family in RESULT_TABLES:
                 table = TABLES[family]
                 of_part = table.c.run_id == run_id, table.c.unit.between(min(units), max(units))

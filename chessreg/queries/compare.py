@@ -171,7 +171,10 @@ def subjects_of(session: Session, references: list[str]) -> list[Subject]:
         ids.sort(key=lambda id: id.hex not in pinned)  # stable: the order given, but the pinned one first
         return [Subject(called.get(id, id.hex[-6:]), id) for id in ids]
     attempt, machine = tables.Attempt, tables.Machine
-    units = session.get_one(tables.Run, ids[0]).units
+    run = session.get(tables.Run, ids[0])
+    if run is None:  # named when it was launched
+        raise NotFoundError(f"run {references[0]} has not begun", f"chessreg jobs {references[0]}")
+    units = run.units
     first = set(session.scalars(select(tables.UnitRange.attempt_id).where(tables.UnitRange.run_id == ids[0])))
     differ = set(session.scalars(select(tables.Conflict.attempt_id).where(tables.Conflict.run_id == ids[0])))
     rows = session.execute(

@@ -101,6 +101,27 @@ def test_a_poisoned_row_that_is_here_already_reaches_nothing(theirs, tmp_path):
     assert {path for path in snapshot(tmp_path) - before if not path.startswith(("place", "theirs"))} == set()
 
 
+UNREADABLE = [
+    "update run set spec = 'not json'",
+    f"update run set spec = '{'[' * 5000}'",
+    "update run set spec = '1e999'",
+    "update run set created_at = 'yesterday'",
+    "update run set created_at = 5",
+    "update run set id = 'zz' where id = (select min(id) from run)",
+    "update attempt set state = 'dancing'",
+    "update dataset set plies = -1",
+]
+
+
+@pytest.mark.parametrize("statement", UNREADABLE)
+def test_a_row_that_cannot_be_read_or_be_here_is_refused_in_one_line(theirs, ours, statement):
+    change(theirs, "pragma foreign_keys = off", "pragma ignore_check_constraints = on", statement)
+    before = rows_of(ours)
+    with pytest.raises(BadInputError):
+        merge(ours.database, ours.store, str(theirs / "registry.db"))
+    assert rows_of(ours) == before
+
+
 @pytest.mark.parametrize("part", BAD_PARTS)
 @pytest.mark.parametrize("form", ["{}", "a/{}", "{}/a", "/{}"])
 def test_paths_in_a_store_have_one_grammar(form, part):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from chessreg.errors import BadInputError
+from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.probe import ProbeSpec
 from chessreg.queries.compare import compare
 from chessreg.registry import names
+from chessreg.registry.identity import new_id
 from chessreg.session import Session
 
 
@@ -55,6 +56,13 @@ def test_the_pinned_run_is_the_baseline_wherever_it_is_named(probes: Session):
     found = compare(probes.database, ["reference-board", "longer"])
     assert [subject.label for subject in found.subjects] == ["longer", "reference-board"]
     assert found.metrics[0].differences[0] is None
+
+
+def test_a_run_that_has_a_name_and_has_not_begun_is_said(session: Session):
+    with session.database.write() as sql:
+        names.say(sql, "run", new_id(), "name", "later")
+    with pytest.raises(NotFoundError, match="run later has not begun"):
+        compare(session.database, ["later", "later"])
 
 
 def test_a_run_of_one_attempt_alone_is_refused(probes: Session):
