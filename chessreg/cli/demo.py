@@ -24,7 +24,7 @@ class Size:
 
 
 SIZES = {"full": Size(1200, 400, 420, 60), "small": Size(20, 10, 8, 2)}
-OPPONENT = "random"
+OPPONENT = "stockfish:-1+random=0.7"  # weak enough for the bundled model, and able to mate it
 AFTERWARDS = [
     ("tui", "runs, boards before and after an edit, games, the lab"),
     ("lineage edits", "what the edits were made from, back to the games"),
@@ -37,6 +37,7 @@ def commands(size: Size) -> list[tuple[str, list[str]]]:
     """What is done, and the commands that do it."""
     model = "--checkpoint reference"
     play = f"run play {model} --opponent {OPPONENT} --games {size.match_games} --policy legal --opening random:6"
+    edit = "--intervention.layers 3-6 --intervention.scale -2"
     return [
         (
             "Games: 5,000 of Stockfish against itself, split so that no move list is in two parts",
@@ -75,11 +76,14 @@ def commands(size: Size) -> list[tuple[str, list[str]]]:
             ],
         ),
         (
-            "Skill: what differs between games of strong and weak engines; matches without and with that subtracted",
+            "Skill: subtract what differs between games of strong and weak engines, and what differs when labels are "
+            "shuffled: on this model the one has not been shown to do more than the other",
             [
                 "run vector --cache reference-fit --first-ply 20 --name skill",
+                "run vector --source shuffled --of skill --seed 1 --name shuffled",
                 f"{play} --name plain",
-                f"{play} --intervention.vector skill --intervention.layers 3-6 --intervention.scale -2 --name weakened",
+                f"{play} --intervention.vector skill {edit} --name weakened",
+                f"{play} --intervention.vector shuffled {edit} --name control",
             ],
         ),
         (
@@ -90,7 +94,7 @@ def commands(size: Size) -> list[tuple[str, list[str]]]:
                 'query "best probe layers" --show checkpoint,weights,selected_on,layer,accuracy,minus_untrained',
                 'query "board intervention legality" '
                 "--show condition,intervention,states,original,modified,delta_modified,delta_random",
-                'query "elo by intervention" --show intervention,n,w,d,l,score,delta_score,first_try_legal',
+                'query "elo by intervention" --show intervention,n,w,d,l,adjudicated,score,delta_score,delta_shuffled',
             ],
         ),
         (
