@@ -24,7 +24,7 @@ class Size:
 
 
 SIZES = {"full": Size(1200, 400, 420, 60), "small": Size(20, 10, 8, 2)}
-OPPONENT = "stockfish:-1+random=0.7"  # weak enough for the bundled model, and able to mate it
+OPPONENT = "stockfish:-1+random=0.6"  # weak enough for the bundled model, and able to mate it
 AFTERWARDS = [
     ("tui", "runs, boards before and after an edit, games, the lab"),
     ("lineage edits", "what the edits were made from, back to the games"),
@@ -36,7 +36,8 @@ AFTERWARDS = [
 def commands(size: Size) -> list[tuple[str, list[str]]]:
     """What is done, and the commands that do it."""
     model = "--checkpoint reference"
-    play = f"run play {model} --opponent {OPPONENT} --games {size.match_games} --policy legal --opening random:6"
+    play = f"run play {model} --opponent {OPPONENT} --games {size.match_games} --policy legal --temperatures 0.3"
+    play += " --opening random:6"
     edit = "--intervention.layers 3-6 --intervention.scale -2"
     return [
         (
