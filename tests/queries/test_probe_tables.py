@@ -118,3 +118,21 @@ def test_many_different_games_take_draws_made_once(database, make):
     [row] = run_query(database, "probe accuracy by layer").rows
     width = 2 * 1.96 * 100 * (500 / 12**0.5) / 2112 / 500**0.5  # of a mean of 500 draws from a uniform distribution
     assert row["accuracy_high"] - row["accuracy_low"] == pytest.approx(width, rel=0.08)
+
+
+def test_seeds_and_twins_are_resampled_where_they_are_what_varies(database, make):
+    """Every game is read alike, but one seed reads half of the squares and one all of them; so do two twins."""
+    model = make.checkpoint("reference")
+    alike, games = {(0, "validation"): [(64, 40)]}, 30
+    for seed, right in enumerate((32, 64)):
+        read = {(0, "test"): [(64, right)] * games}
+        make.probe(model, alike | read, layers=(0,), spec={"seed": seed, "cache": "a"})
+        twin = make.checkpoint(f"twin-{seed}", source_format="random-init", parent_id=model.id)
+        make.probe(twin, alike | read, layers=(0,), spec={"seed": 0, "cache": f"b{seed}"})
+    [trained, twins] = [row for row in run_query(database, "best probe layers").rows if row["selected_on"] == "test"]
+    for row in (trained, twins):
+        assert row["accuracy"] == 75
+        assert (row["accuracy_low"], row["accuracy_high"]) == (50, pytest.approx(100, abs=15))
+    assert (trained["minus_untrained"], trained["minus_untrained_low"], trained["minus_untrained_high"]) == (0, -50, 50)
+    one = run_query(database, "best probe layers", run=trained["runs"].split(", ")[0]).rows[0]
+    assert one["accuracy_high"] - one["accuracy_low"] < 45  # of games alone
