@@ -128,14 +128,35 @@ SELECT *, 'model ' || coalesce(model_games::VARCHAR, 'unknown')
        || CASE WHEN of_probe THEN ', probe ' || coalesce(probe_games::VARCHAR, 'unknown') ELSE '' END AS overlap
 FROM known
 
+-- view: match_rules
+-- What of a match's rules is not as `run play` has it by default, in words; NULL: nothing.
+SELECT run_id, number, nullif(concat_ws(', ',
+    CASE WHEN temperatures <> CASE WHEN starts_with(policy, 'retry')
+                                   THEN list_transform(range(len(temperatures)), lambda n: round(least(n / 5 + 0.001, 0.5), 6))
+                                   ELSE [1.0] END
+         THEN 'temperature ' || array_to_string(list_distinct(temperatures), ' ') END,
+    'context ' || nullif(context, 'adjudicate'), 'results written ' || nullif(resignation, 'counts'),
+    nullif(precision, 'float32'), 'adjudication ' || nullif(adjudication, 'nodes=100000'),
+    'evaluated at move ' || nullif(adjudicate_at, 0), nullif(move_tokens, 0) || ' tokens a try'), '') AS rules
+FROM (
+    SELECT run_id, number, policy, TRY_CAST(json_extract(detail, '$.temperatures') AS DOUBLE[]) AS temperatures,
+           json_extract_string(detail, '$.context') AS context, json_extract_string(detail, '$.resignation') AS resignation,
+           json_extract_string(detail, '$.precision') AS precision,
+           json_extract_string(detail, '$.adjudication') AS adjudication,
+           whole(json_extract_string(detail, '$.adjudicate_at')) AS adjudicate_at,
+           whole(json_extract_string(detail, '$.move_tokens')) AS move_tokens
+    FROM "match"
+)
+
 -- view: arms
 -- One row per arm of a match, with everything that its games share.
 SELECT m.run_id, m.number AS match, m.checkpoint_id, coalesce(c.checkpoint, m.player) AS checkpoint,
        CASE WHEN m.checkpoint_id IS NULL THEN m.player ELSE c.own_name END AS own_name, c.place AS checkpoint_place,
        m.player, m.intervention_id, coalesce(i.intervention, 'none') AS intervention, i.source, i.layers, i.scale, i.positions,
        i.vector, i.stands_for, m.color, m.engine_id, e.name AS engine, e.version AS engine_version, m.opponent, m.level, m."limit", m.opening,
-       m.opening_seed, m.policy, m.move_limit, m.planned
+       m.opening_seed, m.policy, m.move_limit, r.rules, m.planned
 FROM "match" AS m
+LEFT JOIN match_rules AS r ON r.run_id = m.run_id AND r.number = m.number
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = m.checkpoint_id
 LEFT JOIN interventions AS i ON i.intervention_id = m.intervention_id
 LEFT JOIN engine AS e ON e.id = m.engine_id

@@ -220,6 +220,21 @@ def test_nothing_is_pooled_that_differs(database, make):
     ]
 
 
+def test_games_under_other_rules_are_apart_and_say_which(database, make):
+    checkpoint = make.checkpoint("m")
+    usual = {"temperatures": [0.001, 0.201, 0.401, 0.5, 0.5], "context": "adjudicate", "resignation": "counts",
+             "precision": "float32", "adjudication": "nodes=100000", "adjudicate_at": 0, "move_tokens": 0}  # fmt: skip
+    make.play(checkpoint, [WON] * 4, detail=usual)
+    make.play(checkpoint, [LOST] * 2, detail=usual | {"temperatures": [0.7] * 5, "context": "crop"})
+    make.play(checkpoint, [WON] * 3, policy="legal", detail=usual | {"temperatures": [1.0]})
+    make.play(checkpoint, [WON] * 2, policy="legal", detail=usual | {"temperatures": [0.3], "adjudicate_at": 90})
+    rules = [None, None, "temperature 0.3, evaluated at move 90", "temperature 0.7, context crop"]
+    for title in ("elo by intervention", "games by termination", "unique games"):
+        found = sorted(run_query(database, title).rows, key=lambda row: row["rules"] or "")
+        assert [row["rules"] for row in found] == rules
+    assert [row["n"] for row in sorted(ask(database), key=lambda row: row["rules"] or "")][2:] == [2, 2]
+
+
 def test_runs_of_one_protocol_and_edit_are_one_row_and_named(database, make):
     checkpoint = make.checkpoint("a")
     make.play(checkpoint, [WON] * 2, name="first", host="box1")

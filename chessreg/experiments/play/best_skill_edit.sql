@@ -13,6 +13,7 @@
 --   opening: standard, random:PLIES or book:DIGEST
 --   policy: how the model's move is chosen
 --   move_limit [moves]: after so many moves of the model the game is stopped and adjudicated
+--   rules: what else is not as `run play` has it by default: temperatures, a full context, adjudication
 --   intervention: the edit that is best on the openings that it was chosen on; none where no edit qualifies
 --   layers [hidden]: its layers, 0-based
 --   scale [hidden]: its scale
@@ -40,7 +41,7 @@
 SELECT *, CASE WHEN scale > 0 THEN 'positive' ELSE 'negative' END AS goal,
        dense_rank() OVER (ORDER BY own_name, checkpoint_place, color, engine, engine_version, engine_id,
                                    level, opponent,
-                                   "limit", opening, policy, move_limit) AS protocol
+                                   "limit", opening, policy, move_limit, rules) AS protocol
 FROM arms
 JOIN (SELECT run_id, run FROM scoped) USING (run_id)
 WHERE intervention_id IS NULL OR NOT regexp_matches(source, '^(random|shuffled)')
@@ -89,7 +90,7 @@ JOIN played AS p ON p.protocol = b.protocol AND p.intervention_id = b.interventi
 WITH contest AS (
     SELECT protocol, any_value(checkpoint) AS checkpoint, any_value(color) AS color, any_value(opponent) AS opponent,
            any_value(engine_version) AS engine_version, any_value(opening) AS opening, any_value(policy) AS policy,
-           any_value(move_limit) AS move_limit, any_value(checkpoint_id) AS checkpoint_id
+           any_value(move_limit) AS move_limit, any_value(rules) AS rules, any_value(checkpoint_id) AS checkpoint_id
     FROM cells
     GROUP BY ALL
 ),
@@ -101,8 +102,8 @@ arm AS (
     GROUP BY ALL
 )
 SELECT b.cell, c.checkpoint, b.source, b.goal, c.color, c.opponent, c.engine_version, c.opening, c.policy, c.move_limit,
-       coalesce(a.intervention, 'none') AS intervention, a.layers, a.scale, b.tried, b.qualified, b.legality_floor,
-       b.legality, 'even openings' AS selected_on, 'odd openings' AS reported_on,
+       c.rules, coalesce(a.intervention, 'none') AS intervention, a.layers, a.scale, b.tried, b.qualified,
+       b.legality_floor, b.legality, 'even openings' AS selected_on, 'odd openings' AS reported_on,
        (SELECT count(*) FROM base AS p WHERE p.cell = b.cell AND p.opening_number % 2 = 1) AS n, a.runs,
        c.checkpoint_id, b.intervention_id
 FROM best AS b

@@ -15,6 +15,7 @@
 --   opening: standard, random:PLIES or book:DIGEST
 --   policy: how the model's move is chosen
 --   move_limit [moves]: after so many moves of the model the game is stopped and adjudicated
+--   rules: what else is not as `run play` has it by default: temperatures, a full context, adjudication
 --   scoring: paper (draws a half; beyond the move limit more than 100 centipawns decide) or author-2024
 --   n [games]: games played
 --   planned [games]: games that the runs were to play
@@ -74,11 +75,11 @@
 SELECT *,
        dense_rank() OVER (ORDER BY own_name, checkpoint_place, color, engine, engine_version, engine_id,
                                    level, opponent,
-                                   "limit", opening, policy, move_limit,
+                                   "limit", opening, policy, move_limit, rules,
                                    intervention_id IS NOT NULL, intervention, intervention_id) AS cell,
        dense_rank() OVER (ORDER BY own_name, checkpoint_place, color, engine, engine_version, engine_id,
                                    level, opponent,
-                                   "limit", opening, policy, move_limit) AS protocol
+                                   "limit", opening, policy, move_limit, rules) AS protocol
 FROM arms
 JOIN (SELECT run_id, run, machines FROM scoped) USING (run_id)
 
@@ -139,7 +140,7 @@ stops AS (
 ),
 arm AS (
     SELECT cell, protocol, checkpoint, checkpoint_id, intervention, intervention_id, color, engine, engine_version, level,
-           opponent, "limit", opening, policy, move_limit, whole(sum(planned)) AS planned,
+           opponent, "limit", opening, policy, move_limit, rules, whole(sum(planned)) AS planned,
            string_agg(DISTINCT run, ', ' ORDER BY run) AS runs,
            string_agg(DISTINCT machines, ', ' ORDER BY machines) AS machines
     FROM cells
@@ -150,7 +151,7 @@ drawn AS (
     FROM controls GROUP BY cell
 )
 SELECT cell, checkpoint, intervention, color, engine, engine_version, opponent, level, "limit", opening, policy,
-       move_limit, $scoring AS scoring, n, planned, stopped, unique_games, w, d, l, unscored, adjudicated, forfeits, ends,
+       move_limit, rules, $scoring AS scoring, n, planned, stopped, unique_games, w, d, l, unscored, adjudicated, forfeits, ends,
        first_try_legal, random_draws, shuffled_draws, runs, machines,
        CASE WHEN intervention_id IS NOT NULL AND (u.score < 0.2 OR u.score > 0.8)
             THEN 'the unedited model scores outside 20 to 80 %: an edit has little room to show' END AS warning,

@@ -12,6 +12,7 @@
 --   opening: standard, random:PLIES or book:DIGEST
 --   policy: how the model's move is chosen
 --   move_limit [moves]: after so many moves of the model the game is stopped and adjudicated
+--   rules: what else is not as `run play` has it by default: temperatures, a full context, adjudication
 --   termination: why the games stopped
 --   n [games]: games that stopped so
 --   share [%]: of the games of this arm, with its interval; openings are resampled
@@ -31,7 +32,7 @@
 SELECT *,
        dense_rank() OVER (ORDER BY own_name, checkpoint_place, color, engine, engine_version, engine_id,
                                    level, opponent,
-                                   "limit", opening, policy, move_limit,
+                                   "limit", opening, policy, move_limit, rules,
                                    intervention_id IS NOT NULL, intervention, intervention_id) AS arm
 FROM arms
 JOIN (SELECT run_id, run FROM scoped) USING (run_id)
@@ -57,11 +58,11 @@ WITH ended AS (
 ),
 described AS (
     SELECT arm, checkpoint, checkpoint_id, intervention, intervention_id, color, opponent, engine_version, opening,
-           policy, move_limit, whole(sum(planned)) AS planned, string_agg(DISTINCT run, ', ' ORDER BY run) AS runs
+           policy, move_limit, rules, whole(sum(planned)) AS planned, string_agg(DISTINCT run, ', ' ORDER BY run) AS runs
     FROM cells
     GROUP BY ALL
 )
-SELECT cell, checkpoint, intervention, color, opponent, engine_version, opening, policy, move_limit, termination, n,
+SELECT cell, checkpoint, intervention, color, opponent, engine_version, opening, policy, move_limit, rules, termination, n,
        sum(n) OVER (PARTITION BY arm)::BIGINT AS games, planned, w, d, l, plies, runs, checkpoint_id, intervention_id
 FROM ended JOIN described USING (arm)
 ORDER BY cell

@@ -10,6 +10,7 @@
 --   opponent: the opponent as it was asked for
 --   opening: standard, random:PLIES or book:DIGEST
 --   policy: how the model's move is chosen
+--   rules: what else is not as `run play` has it by default: temperatures, a full context, adjudication
 --   n [games]: games played
 --   planned [games]: games that the runs were to play
 --   unique_games [games]: different move lists among them
@@ -30,7 +31,7 @@
 SELECT *,
        dense_rank() OVER (ORDER BY own_name, checkpoint_place, color, engine, engine_version, engine_id,
                                    level, opponent,
-                                   "limit", opening, policy, move_limit,
+                                   "limit", opening, policy, move_limit, rules,
                                    intervention_id IS NOT NULL, intervention, intervention_id) AS cell
 FROM arms
 JOIN (SELECT run_id, run FROM scoped) USING (run_id)
@@ -53,12 +54,12 @@ WITH played AS (
     GROUP BY cell
 ),
 arm AS (
-    SELECT cell, checkpoint, checkpoint_id, intervention, intervention_id, color, opponent, opening, policy,
+    SELECT cell, checkpoint, checkpoint_id, intervention, intervention_id, color, opponent, opening, policy, rules,
            whole(sum(planned)) AS planned, string_agg(DISTINCT run, ', ' ORDER BY run) AS runs
     FROM cells
     GROUP BY ALL
 )
-SELECT cell, checkpoint, intervention, color, opponent, opening, policy, n, planned, unique_games, compared,
+SELECT cell, checkpoint, intervention, color, opponent, opening, policy, rules, n, planned, unique_games, compared,
        training_games, runs, checkpoint_id, intervention_id
 FROM arm JOIN played USING (cell)
 ORDER BY cell
