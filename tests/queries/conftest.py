@@ -150,7 +150,8 @@ class Maker:
         return self.add(row)
 
     def play(self, checkpoint, games, *, intervention=None, color="white", planned=None, opening="random:20",
-             opening_seed=0, level=0, limit="nodes=1000", version="15.1", policy="retry:5", detail=None, **run):  # fmt: skip
+             opening_seed=0, level=0, limit="nodes=1000", version="15.1", policy="retry:5", detail=None,
+             **run):  # fmt: skip
         """A play run; `games` are dicts of what matters in each (result, …), unit by unit."""
         run = self.run("play", planned or len(games), done=len(games), checkpoint=checkpoint, **run)
         match = tables.Match(
