@@ -20,6 +20,7 @@ from chessreg.entities import entity
 from chessreg.entities.merge import MergeReport, merge_registry
 from chessreg.errors import BadInputError
 from chessreg.games.moves import unpack
+from chessreg.models import devices
 from chessreg.registry import lineage, names, tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import uuid_of
@@ -27,7 +28,7 @@ from chessreg.runs import attempt, transfer
 from chessreg.runs.ingest import TABLES
 from chessreg.runs.kind import RESULT_TABLES, Kind, recorded
 from chessreg.runs.resolve import references
-from chessreg.runs.spec import ExecutionOptions, Spec
+from chessreg.runs.spec import ExecutionOptions, Spec, build
 from chessreg.terminal import visible
 
 if TYPE_CHECKING:
@@ -105,9 +106,19 @@ UNPACKED: dict[str, Callable[[bytes], list[Any]]] = {
 
 def flat(row: dict[str, Any]) -> dict[str, Any]:
     """A row with the kind's extra columns beside the table's own, and packed lists as lists."""
-    extra = {f"detail.{name}": value for name, value in (row.get("detail") or {}).items()}
-    own = {n: UNPACKED[n](v) if n in UNPACKED and v is not None else v for n, v in row.items() if n != "detail"}
-    return own | extra
+    own = {name: unpacked(name, value) for name, value in row.items()}
+    extra = own.pop("detail", None)
+    return own | {f"detail.{name}": value for name, value in (extra if isinstance(extra, dict) else {}).items()}
+
+
+def unpacked(name: str, value: Any) -> Any:
+    """A packed list as a list; bytes that are none as hexadecimal digits."""
+    if not isinstance(value, bytes):
+        return value
+    try:
+        return UNPACKED[name](value)
+    except (KeyError, ValueError):
+        return value.hex()
 
 
 def numbers(then: Any, now: Any) -> list[tuple[float, float]]:
@@ -255,7 +266,7 @@ def apart(database: Database, store: Store, run_id: UUID, *, with_itself: bool =
     missing = [item for item in needed if not item.here(store)]
     if missing:
         transfer.pull(database, store, missing)
-    options = kind.options(**{name: value for name, value in how.items() if name in kind.options.model_fields})
+    options = build(kind.options, {name: value for name, value in how.items() if name in kind.options.model_fields})
     with tempfile.TemporaryDirectory(prefix="chessreg-again-", dir=store.tmp) as folder:
         home = Path(folder)
         scratch = StoreOf.create(home / "store")
@@ -268,10 +279,15 @@ def apart(database: Database, store: Store, run_id: UUID, *, with_itself: bool =
 
 
 def options_of(session: Session, run_id: UUID) -> dict[str, Any]:
-    """The execution options of the attempt that did most of a run: batches and threads decide the last digits."""
+    """The execution options of the attempt that did most of a run, with as many threads as it used, where there are so
+    many: batches and threads decide the last digits."""
     attempts = session.scalars(select(tables.Attempt).where(tables.Attempt.run_id == run_id))
     ordered = sorted(attempts, key=lambda attempt: (attempt.units_done or 0, attempt.started_at))
-    return dict(ordered[-1].how) if ordered else {}
+    how = dict(ordered[-1].how) if ordered else {}
+    used = how.get("used_threads", [])
+    if not how.get("threads") and len(used) == 1 and used[0] <= devices.cores():
+        how["threads"] = used[0]
+    return how
 
 
 def link(store: Store, scratch: Store, item: transfer.Item) -> None:

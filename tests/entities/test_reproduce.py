@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import func, select
 
 from chessreg.cli.root import run_command_line
-from chessreg.entities.reproduce import again, steps
+from chessreg.entities.reproduce import Again, again, steps
 from chessreg.errors import BadInputError
 from chessreg.experiments.cache import Cache
 from chessreg.experiments.edit import EditSpec
@@ -106,6 +106,28 @@ def test_games_come_out_move_by_move_and_the_first_other_move_is_named(session):
     assert found.columns["game.moves"].first == f"game 2: from place 9: a1h8 then, {moves[9].uci()} now"
 
 
+def test_a_run_is_done_again_with_as_many_threads_and_as_large_batches(session, monkeypatch):
+    asked = []
+    monkeypatch.setattr(Cache, "run", lambda self, task: asked.append(task.options) or stopped(task))
+    run_id = session.id("run", "reference-fit")
+    with session.database.write() as sql:
+        [attempt] = sql.scalars(select(tables.Attempt).where(tables.Attempt.run_id == run_id))
+        attempt.how = {**attempt.how, "threads": 0, "used_threads": [1], "batch_games": 3}
+    with pytest.raises(KeyboardInterrupt):
+        again(session.database, session.store, run_id)
+    assert [(options.threads, options.batch_games) for options in asked] == [(1, 3)]
+
+
+def test_rows_that_are_no_rows_are_compared_as_they_are():
+    found = Again()
+    found.row("game", "game 1", {"moves": b"abc", "detail": [1]}, {"moves": b"abd", "detail": None})
+    assert found.columns["game.moves"].first == "game 1: 616263 then, 616264 now"
+
+
+def stopped(task):
+    raise Stop
+
+
 def test_a_column_that_older_rows_do_not_have_is_not_compared(session):
     session.run(EDIT, name="edits")
     run_id = session.id("run", "edits")
@@ -157,7 +179,7 @@ def test_only_games_that_nothing_but_a_seed_decides_are_held_to_their_moves(oppo
 
 
 def test_ctrl_c_leaves_nothing(session, monkeypatch):
-    monkeypatch.setattr(Cache, "run", lambda self, task: (_ for _ in ()).throw(Stop))
+    monkeypatch.setattr(Cache, "run", lambda self, task: stopped(task))
     with pytest.raises(KeyboardInterrupt):
         again(session.database, session.store, session.id("run", "reference-fit"))
     assert list(session.store.tmp.iterdir()) == []
