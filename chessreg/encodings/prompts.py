@@ -160,7 +160,10 @@ class PretrainedTokenizer:
         return hashlib.sha256(json.dumps([self.sha256, self.special], sort_keys=True).encode()).hexdigest()
 
     def encode(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        try:
+            return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        except Exception as error:  # the library has no class of its own for this
+            raise BadInputError(f"the tokenizer cannot write {text[:40]!a}: {error}") from error
 
     def decode(self, ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
@@ -168,7 +171,7 @@ class PretrainedTokenizer:
     def character(self, character: str) -> int | None:
         """Looked up alone. A token that stands for more or less than the character does not count: two of it must read
         as two characters, with nothing between them."""
-        ids = self._tokenizer.encode(character, add_special_tokens=False).ids
+        ids = self.encode(character)
         for number in (*(ids if len(ids) == 1 else ()), self._tokenizer.token_to_id(character)):
             if number is not None and self._tokenizer.decode([number, number]) == 2 * character:
                 return int(number)

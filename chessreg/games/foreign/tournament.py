@@ -12,6 +12,7 @@ from typing import Any
 import chess
 import chess.pgn
 
+from chessreg.errors import DAMAGE, BadInputError
 from chessreg.games import movetext
 from chessreg.games.adjudication import Termination
 from chessreg.games.foreign.game import (
@@ -40,6 +41,14 @@ def fits(text: str) -> bool:
     return bool(re.match(r"\[[A-Za-z]\w* \"", start) or re.match(r"(?:\{[^}]*\}\s*)?1\.\s?[a-hNO]", start))
 
 
+def parsed(stream: io.StringIO, row: int) -> chess.pgn.Game | None:
+    """The next game. Raises BadInputError for text that python-chess breaks at: a stray `)` before a `?`, for one."""
+    try:
+        return chess.pgn.read_game(stream)
+    except DAMAGE as error:
+        raise BadInputError(f"game {row + 1} is no PGN: {type(error).__name__}: {error}") from error
+
+
 def read(text: str) -> ForeignFile:
     """Every game, replayed; one with an illegal move or another start position is listed, not kept."""
     games: list[ForeignGame] = []
@@ -47,7 +56,7 @@ def read(text: str) -> ForeignFile:
     row = 0
     stream = io.StringIO(text)
     with quiet_parser():
-        while (found := chess.pgn.read_game(stream)) is not None:
+        while (found := parsed(stream, row)) is not None:
             kept = read_game(row, found)
             if isinstance(kept, Rejected):
                 rejected.append(kept)
