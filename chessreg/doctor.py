@@ -302,28 +302,28 @@ def beyond_units(database: Database) -> Iterator[Finding]:
     with database.read() as session:
         runs = session.scalars(select(tables.Run.id).where(tables.Run.completed_at.is_(None)).order_by(tables.Run.id))
         for run_id in runs.all():
-            for family in RESULT_TABLES:
-                if units := units_beyond(session, family, run_id):
+            for result_table in RESULT_TABLES:
+                if units := units_beyond(session, result_table, run_id):
                     yield Finding(
                         "units",
-                        f"run {run_id.hex[-6:]} has {family} rows of {len(units)} units that are not done",
+                        f"run {run_id.hex[-6:]} has {result_table} rows of {len(units)} units that are not done",
                         "chessreg doctor --fix",
-                        partial(remove_rows, database, family, run_id),
+                        partial(remove_rows, database, result_table, run_id),
                     )
 
 
-def units_beyond(session: Session, family: str, run_id: UUID) -> set[int]:
+def units_beyond(session: Session, result_table: str, run_id: UUID) -> set[int]:
     """Units of a run that have rows in this result table and are not done."""
-    table = tables.Base.metadata.tables[family]
+    table = tables.Base.metadata.tables[result_table]
     there = set(session.scalars(select(table.c.unit).where(table.c.run_id == run_id).distinct()))
     return there - complete_units(session, run_id) if there else there
 
 
-def remove_rows(database: Database, family: str, run_id: UUID) -> None:
+def remove_rows(database: Database, result_table: str, run_id: UUID) -> None:
     """Remove the rows of a run's units that are not done: whoever does them writes them again."""
-    table = tables.Base.metadata.tables[family]
+    table = tables.Base.metadata.tables[result_table]
     with database.write() as session:
-        for start, stop in ranges(units_beyond(session, family, run_id)):
+        for start, stop in ranges(units_beyond(session, result_table, run_id)):
             within = table.c.run_id == run_id, table.c.unit >= start, table.c.unit < stop
             session.execute(delete(table).where(*within))
 

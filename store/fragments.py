@@ -53,12 +53,12 @@ class Fragment:
         return cls(path, path.name, parts[1])
 
     def read(self) -> Iterator[tuple[str, Rows]]:
-        """(family, rows) in the order written, neighbours of one family together. Everything is checked first.
+        """(table, rows) in the order written, neighbours of one table together. Everything is checked first.
 
         Raises CorruptError (torn, cut short, bits flipped: no row is given out), NotInStoreError (moved away).
         """
         _, lines = self._checked()
-        return iter([(family, [line["row"] for line in same]) for family, same in groupby(lines, itemgetter("t"))])
+        return iter([(table, [line["row"] for line in same]) for table, same in groupby(lines, itemgetter("t"))])
 
     def header(self) -> dict[str, Any]:
         """`run`, `attempt`, `host`, `created` (seconds since 1970) of the whole, checked fragment."""
@@ -153,7 +153,7 @@ class _Encoder(json.JSONEncoder):
 _ENCODER = _Encoder()
 
 
-def encode_row(family: str, row: Mapping[str, Any]) -> bytes:
+def encode_row(table: str, row: Mapping[str, Any]) -> bytes:
     """One line, without its newline. Raises StoreError naming the field that cannot be written."""
     try:
         text = _ENCODER.encode(dict(row)).encode()
@@ -161,9 +161,9 @@ def encode_row(family: str, row: Mapping[str, Any]) -> bytes:
             raise ValueError(f"the key {_BYTES} is reserved")
     except (TypeError, ValueError, RecursionError) as error:
         field = _offender(row)
-        name = f"{family} row, field {field}" if field else f"{family} row"
+        name = f"{table} row, field {field}" if field else f"{table} row"
         raise StoreError(f"{name}: {error}", "rows hold finite numbers, text, bytes, lists and dicts") from None
-    return b'{"t":' + json.dumps(family).encode() + b',"row":' + text + b"}"
+    return b'{"t":' + json.dumps(table).encode() + b',"row":' + text + b"}"
 
 
 def decode_bytes(value: dict[str, Any]) -> Any:
@@ -287,13 +287,13 @@ class Together:
     def __init__(self) -> None:
         self.lines: list[bytes] = []
 
-    def add(self, family: str, row: Mapping[str, Any]) -> None:
+    def add(self, table: str, row: Mapping[str, Any]) -> None:
         """Add one row; see FragmentWriter.add."""
-        self.lines.append(encode_row(family, row))
+        self.lines.append(encode_row(table, row))
 
-    def rows(self, family: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Add many rows of one family."""
-        self.lines.extend(encode_row(family, row) for row in rows)
+    def rows(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Add many rows of one table."""
+        self.lines.extend(encode_row(table, row) for row in rows)
 
 
 class FragmentWriter:
@@ -323,17 +323,17 @@ class FragmentWriter:
         self._last_ns = 0
         self._open = True
 
-    def add(self, family: str, row: Mapping[str, Any]) -> None:
+    def add(self, table: str, row: Mapping[str, Any]) -> None:
         """Add one row: None, bool, int, float, str, bytes, lists and dicts of these; numpy scalars become Python's.
 
         Raises StoreError naming the field for NaN, infinity or another type; the row is then not added.
         """
-        self._extend([encode_row(family, row)])
+        self._extend([encode_row(table, row)])
 
-    def rows(self, family: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Add many rows of one family; they may be spread over several fragments."""
+    def rows(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Add many rows of one table; they may be spread over several fragments."""
         for row in rows:
-            self._extend([encode_row(family, row)])
+            self._extend([encode_row(table, row)])
 
     def together(self) -> _TogetherBlock:
         """`with writer.together() as unit: unit.add(…)`: these rows land in one fragment, or in none if it raises."""

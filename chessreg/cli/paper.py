@@ -174,10 +174,10 @@ def show_plan(work: Work, as_json: bool) -> None:
     if as_json:
         emit(True, {"paper": work.paper.name, "tag": work.tag, "steps": rows, "totals": summed})
         return
-    shown = [row | {"rows": ", ".join(f"{count:,} {family}" for family, count in row["rows"].items())} for row in rows]  # type: ignore[attr-defined]
+    shown = [row | {"rows": ", ".join(f"{count:,} {table}" for table, count in row["rows"].items())} for row in rows]  # type: ignore[attr-defined]
     emit(False, shown, ["step", "kind", "state", "units", "missing", "rows", "bytes", "serves"])
     states = ", ".join(f"{count} {state}" for state, count in summed["states"].items())
-    left = ", ".join(f"{count:,} {family}" for family, count in summed["rows"].items()) or "none"
+    left = ", ".join(f"{count:,} {table}" for table, count in summed["rows"].items()) or "none"
     click.echo(
         f"{summed['steps']} steps: {states}; rows to come: {left}; {summed['bytes']:,} bytes in the store", err=True
     )

@@ -117,7 +117,7 @@ def show_plan(planned: dict[str, Any], as_json: bool) -> None:
     if as_json:
         emit(True, planned)
         return
-    rows = ", ".join(f"{count:,} {family}" for family, count in planned["rows"].items()) or "not estimated"
+    rows = ", ".join(f"{count:,} {table}" for table, count in planned["rows"].items()) or "not estimated"
     click.echo(f"{planned['kind']} {planned['run_id'][-6:]} ({planned['determinism']})")
     click.echo(f"  units  {planned['units']:,}, of which {planned['missing']:,} are missing")
     click.echo(f"  rows   {rows}")

@@ -305,14 +305,14 @@ def link(store: Store, scratch: Store, item: transfer.Item) -> None:
 def compared(database: Database, there: Database, run_id: UUID, clocked: Collection[str] = ()) -> Again:
     """The rows and outputs of one run in two registries; without the metric points that a clock gave."""
     found = Again()
-    for family in RESULT_TABLES:
-        table = TABLES[family]
+    for result_table in RESULT_TABLES:
+        table = TABLES[result_table]
         key = [column.name for column in table.primary_key if column.name != "run_id"]
-        ours, theirs = (rows_of(home, family, key, run_id) for home in (database, there))
+        ours, theirs = (rows_of(home, result_table, key, run_id) for home in (database, there))
         for place in sorted(ours.keys() | theirs.keys(), key=repr):
-            if family == "metric_point" and (ours.get(place) or theirs[place])["name"] in clocked:
+            if result_table == "metric_point" and (ours.get(place) or theirs[place])["name"] in clocked:
                 continue
-            found.row(family, f"{family} {' '.join(map(str, place))}", ours.get(place), theirs.get(place))
+            found.row(result_table, f"{result_table} {' '.join(map(str, place))}", ours.get(place), theirs.get(place))
     made = []
     for home in (database, there):
         with home.read() as session:
@@ -330,8 +330,10 @@ def compared(database: Database, there: Database, run_id: UUID, clocked: Collect
     return found
 
 
-def rows_of(database: Database, family: str, key: list[str], run_id: UUID) -> dict[tuple[Any, ...], dict[str, Any]]:
-    table = TABLES[family]
+def rows_of(
+    database: Database, result_table: str, key: list[str], run_id: UUID
+) -> dict[tuple[Any, ...], dict[str, Any]]:
+    table = TABLES[result_table]
     with database.read() as session:
         rows = session.execute(select(table).where(table.c.run_id == run_id)).mappings()
         return {

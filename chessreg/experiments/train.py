@@ -111,7 +111,7 @@ class Train(Kind):
         "--datasets sample:fit --heldout sample:test --n-layer 2 --n-head 2 --n-embd 32 --block-size 255 "
         "--steps 20 --batch-tokens 2048 --warmup-steps 5"
     )
-    families = ("metric_point",)
+    tables = ("metric_point",)
     spec = TrainSpec
     how = TrainHowSettings
     clocked = ("tokens_per_second",)

@@ -241,8 +241,8 @@ def totals(plan: Sequence[Planned]) -> dict[str, Any]:
     for planned in plan:
         states[planned.state] = states.get(planned.state, 0) + 1
         if planned.state != "complete":
-            for family, count in planned.rows.items():
-                rows[family] = rows.get(family, 0) + count
+            for table, count in planned.rows.items():
+                rows[table] = rows.get(table, 0) + count
     left = sum(p.bytes for p in plan if p.state != "complete")
     return {"steps": len(plan), "states": states, "rows": rows, "bytes": left}
 

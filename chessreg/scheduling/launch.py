@@ -275,7 +275,7 @@ NEAREST = 3
 
 
 def preview(planned: Planned, database: Database, store: Store) -> Row:
-    """A planned order in numbers: rows by family, bytes in the store, seconds, and remarks of its kind.
+    """A planned order in numbers: rows by result table, bytes in the store, seconds, and remarks of its kind.
 
     Rows and bytes are of the whole run, `seconds` of what is missing of it, all shards side by side. Each is None where
     it is not known: inputs that are yet to be made, a kind that does not estimate, one that was never run.

@@ -5,6 +5,7 @@ from uuid import UUID
 import chess
 import pytest
 
+from chessreg.errors import BadInputError
 from chessreg.games.moves import pack, unpack
 from chessreg.queries import run_sql, views
 from chessreg.registry import tables
@@ -78,6 +79,18 @@ def test_the_name_of_a_table_stays_the_tables(database, make):
     kind(make, name="probe")
     assert "hook_point" in run_sql(database, "SELECT * FROM probe").columns
     assert "fen" in run_sql(database, "SELECT * FROM probe_score").columns
+
+
+def test_views_are_there_however_a_statement_names_them(database, make):
+    make.run("cache", 1, name="one")
+    for sql in ("SELECT run FROM RUNS", "SELECT run FROM query_table('ru' || 'ns')", 'SELECT run FROM "Runs"'):
+        assert run_sql(database, sql).rows == [{"run": "one"}]
+    shown = {row["name"] for row in run_sql(database, "SHOW TABLES").rows}
+    assert {"runs", "games", "checkpoints"} <= shown
+    listed = run_sql(database, "SELECT table_name FROM information_schema.tables").rows
+    assert shown <= {row["table_name"] for row in listed}
+    with pytest.raises(BadInputError, match='Did you mean "games'):
+        run_sql(database, "SELECT * FROM gamess")
 
 
 def test_a_kind_with_quotes_in_its_names_does_no_harm(database, make):

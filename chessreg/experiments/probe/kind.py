@@ -58,8 +58,8 @@ class Probe(Kind):
             remarks = skill_remarks(spec, inputs)
         rows: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, run)
         size = rows[0].d_model * wanted.squares * max(len(wanted.classes), 1) * 4
-        family = "prediction" if wanted.source == "rating" else "score"
-        return Estimate({family: int(tested * len(layers))}, size * len(layers), tuple(remarks))
+        table = "prediction" if wanted.source == "rating" else "score"
+        return Estimate({table: int(tested * len(layers))}, size * len(layers), tuple(remarks))
 
     def check(self, spec: ProbeSpec, inputs: Inputs) -> None:
         """Refuses what was trained on: games of the model among those evaluated, fitted games among the test games."""

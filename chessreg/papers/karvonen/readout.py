@@ -84,8 +84,8 @@ def probes(request: Request, size: Size) -> Iterator[Step]:
         values = {"cache": f"@{who}-fit{end}", "test_cache": f"@{who}-test{end}", "epochs": size.epochs, **settings}
         games = (size.skill_test_games if end == "-skill" else 0) or size.test_games
         rows = request.layers * (games + size.fit_games // 10)
-        family = "prediction" if "rating" in name else "score"
-        return Step(f"{who}-{name}", "probe", values, serves, units=request.layers, rows={family: rows})
+        table = "prediction" if "rating" in name else "score"
+        return Step(f"{who}-{name}", "probe", values, serves, units=request.layers, rows={table: rows})
 
     first, end = size.first_ply // 2, of_skill(size)
     twins = [(f"twin-{number}", 0) for number in range(size.twins)]
