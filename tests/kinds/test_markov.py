@@ -35,6 +35,7 @@ def typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
 
 
 def test_its_table_is_there_before_and_after_its_first_run(typed, tmp_path):
+    assert typed("init")[0] == 0
     assert typed("trust", FILE)[0] == 0
     status, out, err = typed("query", FILE.with_suffix(".sql"), "--format", "csv")
     assert status == 0, err

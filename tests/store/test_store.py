@@ -81,9 +81,9 @@ def test_a_store_that_cannot_be_written_is_one_clear_error_and_can_be_read(store
 
 def test_a_read_only_store_refuses_to_write(store: Store) -> None:
     reader = Store(store.root, read_only=True)
-    with pytest.raises(StoreError, match="opened read-only"), reader.stage("probe"):
+    with pytest.raises(StoreError, match="open for reading only"), reader.stage("probe"):
         pass
-    with pytest.raises(StoreError, match="opened read-only"):
+    with pytest.raises(StoreError, match="open for reading only"):
         reader.run_folder("run1")
 
 
