@@ -78,7 +78,7 @@ def commands(size: Size) -> list[tuple[str, list[str]]]:
         ),
         (
             "Skill: subtract what differs between games of strong and weak engines, and what differs when labels are "
-            "shuffled: on this model the one has not been shown to do more than the other",
+            "shuffled; on this model no weakening by skill has been shown",
             [
                 "run vector --cache reference-fit --first-ply 20 --name skill",
                 "run vector --source shuffled --of skill --seed 1 --name shuffled",
