@@ -44,7 +44,8 @@ def draw(result: QueryResult, plot: Plot) -> Figure:
         several |= any(len(points[label]) < len(part) for label, part in parts.items())
         (bars if plot.form == "bars" else lines)(axis, result, plot, points, series)
         axis.set_title(title, fontsize="medium")
-        axis.set_xlabel(result.column(plot.x).name.replace("_", " "))
+        measured = plot.x in result.intervals  # then it has a unit, as the other axis
+        axis.set_xlabel(heading(result, plot.x) if measured else result.column(plot.x).name.replace("_", " "))
         axis.grid(axis="y", alpha=0.3)
     axes[0].set_ylabel(heading(result, plot.y))
     if len(series) > 1:
