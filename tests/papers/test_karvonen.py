@@ -146,5 +146,5 @@ def test_runs_that_choose_settings_are_kept_apart_from_results():
     assert choosing == {"ladder", "sweep", "edit"}
     assert not any(step.choice for step in steps if step.name.startswith(("arm-", "edits-", "level-")))
     assert {sheet.file for sheet in find("karvonen").sheets if sheet.choices} == {
-        "ladder", "table-6", "table-6-skill"
+        "frontier", "ladder", "table-6", "table-6-skill"
     }  # fmt: skip
