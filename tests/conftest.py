@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import gc
-import multiprocessing
 import os
 import shutil
 import signal
@@ -29,6 +28,8 @@ from chessreg.registry.engines import Place
 from chessreg.runs.attempt import RunReport
 from chessreg.runs.kind import Kind, kind
 from chessreg.session import Session, open_session
+
+from .forked import FORKED
 
 TOY = str(Path(__file__).parent / "kinds" / "toy_kind.py")
 
@@ -214,11 +215,9 @@ def spawn() -> Callable[..., BaseProcess]:
 
     It is forked from a process that has imported what runs need and done nothing else: seconds less than a new one.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["chessreg.cli.root", "chessreg.session", "chessreg.models.language_model"])
 
     def start(words: list[str], said: Path | str = os.devnull) -> BaseProcess:
-        process = context.Process(target=exec, args=(COMMAND, {"words": words, "said": str(said)}))
+        process = FORKED.Process(target=exec, args=(COMMAND, {"words": words, "said": str(said)}))
         process.start()
         return process
 

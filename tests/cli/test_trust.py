@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import shutil
 import sqlite3
@@ -15,12 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from ..forked import FORKED
+
 TOY = Path(__file__).parent.parent / "kinds" / "toy_kind.py"
 Said = subprocess.CompletedProcess
-
-
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["chessreg.cli.root", "chessreg.session", "chessreg.models.language_model"])
 
 
 def typed(lines: list[list[str]], folder: Path, env: dict[str, str], path: str, out: Path, err: Path) -> None:
@@ -55,7 +52,7 @@ class Machine:
     def types(self, lines: list[list[str]], ok: bool | None, path: Path | None = None) -> Said[str]:
         env = {"XDG_CONFIG_HOME": str(self.folder / "config"), "RAN": str(self.ran)}
         out, err = self.folder / "out.txt", self.folder / "err.txt"
-        process = CONTEXT.Process(target=typed, args=(lines, self.folder, env, str(path or ""), out, err))
+        process = FORKED.Process(target=typed, args=(lines, self.folder, env, str(path or ""), out, err))
         process.start()
         process.join(120)
         said = subprocess.CompletedProcess(lines, process.exitcode or 0, out.read_text(), err.read_text())
@@ -296,7 +293,7 @@ with open_session("sqlite:///{ours.registry}", Path("{ours.registry.parent}/stor
 
     def said(read_only: bool) -> str:
         text = script.read_text().replace("{read_only}", str(read_only)).replace("{{", "{").replace("}}", "}")
-        process = CONTEXT.Process(target=looked, args=(text, env, ours.folder / "out.txt"))
+        process = FORKED.Process(target=looked, args=(text, env, ours.folder / "out.txt"))
         process.start()
         process.join(120)
         assert process.exitcode == 0
