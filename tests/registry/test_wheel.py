@@ -28,7 +28,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_wheel_upgrades_a_registry_away_from_the_checkout(installed: Path, tmp_path: Path) -> None:
-    own = os.environ | {"PYTHONPATH": str(installed)}
+    own = os.environ | {"PYTHONPATH": str(installed), "PYTHONDONTWRITEBYTECODE": "1"}  # its files stay as unpacked
     for line in ("db upgrade --json", "db status --json", "init", "query --list", "tui --help"):
         done = subprocess.run(
             [sys.executable, "-m", "chessreg.cli", *line.split()], cwd=tmp_path, env=own, capture_output=True, text=True
