@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 STAYS = frozenset({"registry_state", "job"})  # of this registry alone
 APART = frozenset({*RESULT_TABLES, "unit_range", "fragment"})  # results, taken in unit by unit
+UNFIT: tuple[type[Exception], ...] = (IntegrityError, *DAMAGE)
 AT_ONCE = 500  # rows in one statement
 UNITS_AT_ONCE = 500  # units in one transaction
 
@@ -167,7 +168,7 @@ def refused(whose: str) -> Iterator[None]:
     """Turn what a row of theirs raises that cannot be read, or cannot be here, into one BadInputError."""
     try:
         yield
-    except (IntegrityError, *DAMAGE) as error:
+    except UNFIT as error:
         why = first_line(getattr(error, "orig", None) or error)
         raise BadInputError(
             f"a row of {whose} is refused: {why}", "whatever holds this row was not written by chessreg, or was changed"
