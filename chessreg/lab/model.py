@@ -17,9 +17,9 @@ import numpy as np
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.edit.editor import canonical_probabilities, mass_of, scale_of
-from chessreg.experiments.edit.heat import logits_of, placed
+from chessreg.experiments.edit.heat import placed
 from chessreg.experiments.edit.kind import check as check_edit
-from chessreg.experiments.edit.model import EditedModel
+from chessreg.experiments.edit.model import EditedModel, logits_of
 from chessreg.experiments.edit.spec import probed_layers
 from chessreg.experiments.edit.states import Removal, after_moves, removal
 from chessreg.experiments.settings import interventions
