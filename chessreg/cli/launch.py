@@ -103,8 +103,8 @@ class LaunchCommand(KindCommand):
         if params["sweep"]:
             orders = sweep_orders(self.kind, params)
         else:
-            spec, how, sources = settings(self.kind, params)
-            orders = [order_of(self.kind, spec, how, tuple(sorted(sources)), params["name"], params)]
+            spec, execution, sources = settings(self.kind, params)
+            orders = [order_of(self.kind, spec, execution, tuple(sorted(sources)), params["name"], params)]
         go_or_print(home, orders, params)
 
 
@@ -115,7 +115,9 @@ def go_or_print(home: Home, orders: list[Order], params: dict[str, Any]) -> None
         go(home, orders, dry_run=params["dry_run"], wait=params["wait"], as_json=params["json"])
 
 
-def order_of(kind: Kind, spec: Any, how: Any, given: tuple[str, ...], name: str | None, asked: dict[str, Any]) -> Order:
+def order_of(
+    kind: Kind, spec: Any, execution: Any, given: tuple[str, ...], name: str | None, asked: dict[str, Any]
+) -> Order:
     """The order, with what was asked of the executor; what was not is the default."""
     from chessreg.scheduling.launch import Order
 
@@ -125,7 +127,7 @@ def order_of(kind: Kind, spec: Any, how: Any, given: tuple[str, ...], name: str 
             raise BadInputError("--address goes with --on ray")
         on = f"ray:{asked['address']}"
     more = {key: asked[key] for key in ASKED if key != "on" and asked.get(key) is not None}
-    return Order(kind, spec, how, given, name, on, **more)
+    return Order(kind, spec, execution, given, name, on, **more)
 
 
 def sweep_orders(kind: Kind, params: dict[str, Any]) -> list[Order]:
@@ -158,8 +160,8 @@ def cell_orders(
         if wrong:
             raise BadInputError(f"{where}: {kind.name} has no setting {', '.join(sorted(wrong))}")
         spec = build(kind.spec, {k: v for k, v in values.items() if k in kind.spec.model_fields})
-        how = build(kind.options, {k: v for k, v in values.items() if k in kind.options.model_fields})
-        orders.append(order_of(kind, spec, how, tuple(sorted(values)), cell_name(name, cell, number), asked))
+        execution = build(kind.options, {k: v for k, v in values.items() if k in kind.options.model_fields})
+        orders.append(order_of(kind, spec, execution, tuple(sorted(values)), cell_name(name, cell, number), asked))
     return orders
 
 

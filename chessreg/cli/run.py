@@ -59,7 +59,7 @@ def command(
 ) -> click.Command:
     """The command of one kind: its settings, its execution options, and `more` options of one's own."""
 
-    what, how = options(kind.spec), options(kind.options)
+    settings, execution = options(kind.spec), options(kind.options)
     preset = click.Option(
         ["--preset"],
         type=click.Choice(list(kind.presets)),
@@ -75,7 +75,7 @@ def command(
         click.Option(["--dry-run"], is_flag=True, help="Print the plan (units, rows, bytes) and do nothing."),
         click.Option(["--json"], is_flag=True, help="Print one JSON document."),
     ]
-    return (made or KindCommand)(kind, name, what, how, own)
+    return (made or KindCommand)(kind, name, settings, execution, own)
 
 
 class KindCommand(click.Command):
@@ -83,17 +83,19 @@ class KindCommand(click.Command):
 
     verb = "run"
 
-    def __init__(self, kind: Kind, name: str, what: list[Any], how: list[Any], own: list[Any]) -> None:
+    def __init__(self, kind: Kind, name: str, settings: list[Any], execution: list[Any], own: list[Any]) -> None:
         self.kind, self.groups = (
             kind,
-            {"Settings": what, "Execution options (not part of the run's identity)": how, "Options": own},
+            {"Settings": settings, "Execution options (not part of the run's identity)": execution, "Options": own},
         )
         import inspect
 
         text = inspect.getdoc(type(kind)) or ""
         if kind.example:
             text += f"\n\n\b\nExample: chessreg {self.verb} {name}\n  {kind.example.replace(' --', chr(10) + '  --')}"
-        super().__init__(name, params=[*what, *how, *own], callback=self.go, help=text, short_help=kind.summary)
+        super().__init__(
+            name, params=[*settings, *execution, *own], callback=self.go, help=text, short_help=kind.summary
+        )
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, parameters in self.groups.items():
@@ -106,11 +108,11 @@ class KindCommand(click.Command):
     def go(self, **params: Any) -> None:
         home = click.get_current_context().find_object(Home)
         assert home
-        spec, how, sources = settings(self.kind, params)
+        spec, execution, sources = settings(self.kind, params)
         if params["dry_run"]:
-            show_plan(plan(home.session(), self.kind, spec, how, sources), params["json"])
+            show_plan(plan(home.session(), self.kind, spec, execution, sources), params["json"])
         else:
-            execute(home, self.kind, spec, how, tuple(sorted(sources)), params["name"], params["json"])
+            execute(home, self.kind, spec, execution, tuple(sorted(sources)), params["name"], params["json"])
 
 
 def show_plan(planned: dict[str, Any], as_json: bool) -> None:
@@ -132,7 +134,7 @@ def show_plan(planned: dict[str, Any], as_json: bool) -> None:
 
 
 def settings(kind: Kind, params: dict[str, Any]) -> tuple[Any, Any, dict[str, str]]:
-    """The spec, the how, and where each value that is not a default came from."""
+    """The spec, the execution options, and where each value that is not a default came from."""
     from chessreg.runs.spec import build, by_present_names, merged
 
     from_file = by_present_names(kind.spec, read_toml(Path(params["spec"]))) if params["spec"] else {}
@@ -141,14 +143,16 @@ def settings(kind: Kind, params: dict[str, Any]) -> tuple[Any, Any, dict[str, st
         raise BadInputError(f"{params['spec']}: {kind.name} has no setting {', '.join(sorted(wrong))}")
     if from_file.get("kind", kind.name) != kind.name:
         raise BadInputError(f"{params['spec']} is a spec of kind {from_file['kind']}, not {kind.name}")
-    what_given, how_given = given_values(kind.spec, params), given_values(kind.options, params)
-    sources = {key: str(params["spec"]) for key in from_file} | dict.fromkeys(what_given | how_given, "given")
+    spec_given, execution_given = given_values(kind.spec, params), given_values(kind.options, params)
+    sources = {key: str(params["spec"]) for key in from_file} | dict.fromkeys(spec_given | execution_given, "given")
     filled = kind.preset(params["preset"]) if params.get("preset") else {}
     sources = dict.fromkeys(filled, f"preset {params.get('preset')}") | sources
     in_file = {k: v for k, v in from_file.items() if k in kind.spec.model_fields}
-    spec = build(kind.spec, merged(merged(filled, in_file), what_given))
-    how = build(kind.options, merged({k: v for k, v in from_file.items() if k in kind.options.model_fields}, how_given))
-    return spec, how, sources
+    spec = build(kind.spec, merged(merged(filled, in_file), spec_given))
+    execution = build(
+        kind.options, merged({k: v for k, v in from_file.items() if k in kind.options.model_fields}, execution_given)
+    )
+    return spec, execution, sources
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -160,7 +164,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise BadInputError(f"{path} is not TOML: {error}") from error
 
 
-def plan(session: Session, kind: Kind, spec: Any, how: Any, sources: dict[str, str]) -> dict[str, Any]:
+def plan(session: Session, kind: Kind, spec: Any, execution: Any, sources: dict[str, str]) -> dict[str, Any]:
     """What a run of this spec would do."""
     from chessreg.runs.ingest import ingest
     from chessreg.runs.resolve import check, missing_units, resolve
@@ -170,7 +174,7 @@ def plan(session: Session, kind: Kind, spec: Any, how: Any, sources: dict[str, s
     resolved: ResolvedSpec = resolve(kind, spec, inputs)
     missing = missing_units(inputs, resolved)
     if missing:
-        check(resolved, how, inputs)
+        check(resolved, execution, inputs)
     estimate = kind.estimate(resolved.spec, inputs)
     return {
         "run_id": resolved.run_id.hex,
@@ -183,7 +187,7 @@ def plan(session: Session, kind: Kind, spec: Any, how: Any, sources: dict[str, s
         "determinism": kind.determinism,
         "settings": {
             name: {"value": value, "source": sources.get(name, "default")}
-            for name, value in (resolved.spec.model_dump(mode="json") | how.model_dump(mode="json")).items()
+            for name, value in (resolved.spec.model_dump(mode="json") | execution.model_dump(mode="json")).items()
         },
         "remarks": list(estimate.remarks),
     }
@@ -213,14 +217,14 @@ def recorded(home: Home, reference: str) -> tuple[Kind, Any, tuple[str, ...]]:
 
 
 def execute(
-    home: Home, kind: Kind, spec: Any, how: Any, given: tuple[str, ...], name: str | None, as_json: bool
+    home: Home, kind: Kind, spec: Any, execution: Any, given: tuple[str, ...], name: str | None, as_json: bool
 ) -> None:
     """Run it with a progress line, and say how it stands."""
     from chessreg.cli.base import progress_line
 
     session = home.session(create=True)
     with progress_line(kind.name, quiet=as_json) as on_progress:
-        report = session.run(spec, how, kind=kind, name=name, given=given, on_progress=on_progress)
+        report = session.run(spec, execution, kind=kind, name=name, given=given, on_progress=on_progress)
     record = {
         "run_id": report.run_id.hex,
         "kind": report.kind,

@@ -75,14 +75,6 @@ def others(inputs: Inputs, mine: tables.Vector) -> Iterator[tuple[tables.Vector,
         yield row, values
 
 
-def between_layers(inputs: Inputs, reference: str) -> tuple[list[int], np.ndarray]:
-    """The layers of a vector run, and the cosines between their vectors, float64 [layers, layers]."""
-    rows = vector_rows(inputs, reference)
-    layers = sorted(rows)
-    vectors = [read_vector(inputs, reference, rows[layer]).vector for layer in layers]
-    return layers, np.array([[cosine(a, b) for b in vectors] for a in vectors])
-
-
 def of_run(inputs: Inputs, one: str, other: str) -> dict[int, float]:
     """Cosine between two vector runs in every layer that both have."""
     left, right = vector_rows(inputs, one), vector_rows(inputs, other)

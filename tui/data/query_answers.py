@@ -161,7 +161,7 @@ def catalogue(session: Session, text: str = "") -> tuple[list[Row], str]:
         found = entries(kind_files(session.database))
     except ChessregError as error:
         found, wrong = entries(), error.message
-    rows = [
+    rows: list[Row] = [
         {
             "entry": e,
             "title": e.title,

@@ -24,9 +24,6 @@ def test_vectors_are_compared_with_the_others_of_their_layer(world_session):
     assert found["random-21"]["source"] == "random:contrastive:white_elo"
     by_layer = vectors.of_run(inputs, recipe(world_session, "skill"), recipe(world_session, "random-21"))
     assert by_layer[1] == pytest.approx(expected, abs=1e-6)
-    layers, matrix = vectors.between_layers(inputs, recipe(world_session, "skill"))
-    assert layers == [0, 1]
-    np.testing.assert_allclose(np.diag(matrix), 1)
 
 
 def test_vectors_whose_files_are_elsewhere_are_left_out(world_session, monkeypatch):
