@@ -240,6 +240,8 @@ def to_json(value: Any) -> str:
 
 def require_sqlite(path: Path) -> None:
     """Raises NotFoundError or BadInputError unless the file could be a SQLite database (an empty one counts)."""
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise BadInputError(f"the registry {path} is not a file", "give the path of a registry")
     try:
         with path.open("rb") as file:
             head = file.read(len(MAGIC))

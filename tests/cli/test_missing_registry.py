@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,13 @@ def test_memory_is_no_place_for_a_registry(
     assert run_command_line([*line.split(), "--registry", place]) == 4
     assert capsys.readouterr().err.startswith("error: ")
     assert list(here.iterdir()) == []
+
+
+def test_a_pipe_is_no_registry_and_nobody_waits_for_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(here / "pipe")
+    for line in ("runs list", "init"):
+        assert run_command_line([*line.split(), "--registry", "pipe"]) == 4
+        assert "is not a file" in capsys.readouterr().err
 
 
 def test_a_command_that_adds_makes_it_and_says_where_once(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
