@@ -197,7 +197,8 @@ def test_ctrl_c_leaves_nothing(here: Any, tmp_path: Path) -> None:
         time.sleep(0.005)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=300)
-    assert process.returncode == 130, said
+    # -2, which a shell shows as 130 too: Python's own end where the signal came amid an import that compiles text
+    assert process.returncode in (130, -signal.SIGINT), said
     assert said.strip() == "interrupted"
     assert here.state() == before
     assert not list(staging.iterdir())

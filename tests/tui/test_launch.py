@@ -210,9 +210,11 @@ async def test_choices_turn_presets_fill_and_words_find(drive, tmp_path: Path) -
         await driver.press("slash")
         await driver.type("color")
         await driver.press("enter")
-        assert next(row.field.path for row in screen.rows if row.display) == "color"
+        assert screen.row.field.path == "color", "a setting of that name before those whose help has the word"
         await driver.press("space")
         assert screen.form.typed == {"color": "black"}
+        await driver.press("space")
+        assert screen.form.typed == {"color": "both"}
         await driver.press("space")
         assert screen.form.typed == {}
         await driver.press("slash", "escape", "p")

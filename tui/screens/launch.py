@@ -123,6 +123,7 @@ class FormScreen(AppScreen):
         self.form, self.crumb = form, form.kind.name
         self.checked: Checked = form.check()
         self.outlook: Outlook | None = None
+        self.words: list[str] = []  # of the filter
         self._timer: Timer | None = None
         self._planning = self._again = False
 
@@ -351,7 +352,7 @@ class FormScreen(AppScreen):
         self.set_focus(row)
 
     def on_filter_bar_typed(self, event: FilterBar.Typed) -> None:
-        words = event.words.lower().split()
+        words = self.words = event.words.lower().split()
         texts = {row: f"{row.field.path} {row.field.text}".lower() for row in self.rows}
         fitting = [row for row, text in texts.items() if all(word in text for word in words)]
         for row in texts:
@@ -361,8 +362,9 @@ class FormScreen(AppScreen):
 
     def leave_filter(self) -> None:
         rows = [row for row in self.rows if row.display]
+        named = [row for row in rows if all(word in row.field.path for word in self.words)]
         if rows:
-            self.set_focus(self.row if self.row in rows else rows[0])
+            self.set_focus(self.row if self.row in rows else (named or rows)[0])
 
     def command(self) -> str:
         return self.form.command()
