@@ -12,15 +12,17 @@ TORCH_INDEX ?=
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 ARGS ?=
+# Processes that tests run in: more than two cores, since some tests wait for what others do
+WORKERS ?= 3
 
 demo: $(VENV)/.installed stockfish
 	@$(BIN)/chessreg demo
 
 test: $(VENV)/.installed-dev
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 15 -q $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 15 -q $(ARGS)
 
 slow: $(VENV)/.installed-dev
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 15 -q -m slow $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 15 -q -m slow $(ARGS)
 
 bench: $(VENV)/.installed-dev
 	@for b in tests/benchmarks/bench_*.py; do echo "== $$b"; $(BIN)/python $$b || exit 1; done

@@ -39,6 +39,7 @@ def results(database, make):
     return database
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["elo by intervention", "board intervention legality"])
 def test_the_same_query_again_and_again_on_eight_threads_gives_the_same_bytes(results, name):
     seen = set()

@@ -74,7 +74,7 @@ MEASURED = COMMAND.replace(
 )
 
 
-@pytest.mark.parametrize("format_", ["csv", "jsonl"])
+@pytest.mark.parametrize("format_", ["csv", pytest.param("jsonl", marks=pytest.mark.slow)])
 def test_many_rows_are_written_in_constant_memory(tmp_path, format_):
     open_session(str(tmp_path / "registry.db"), tmp_path / "store").close()
     place, peaks = ["--registry", str(tmp_path / "registry.db")], []

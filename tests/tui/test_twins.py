@@ -63,6 +63,7 @@ async def test_the_rows_of_a_screen_are_those_of_its_command(drive, studied: Pat
             assert {row["run_id"].hex for row in seen} == {row["run_id"] for row in rows}
 
 
+@pytest.mark.slow
 async def test_every_query_of_the_catalogue_shows_the_cells_that_its_command_prints(drive, studied: Path) -> None:
     compared = 0
     async with drive(studied, size=(160, 45), start="queries") as driver:
