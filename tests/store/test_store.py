@@ -152,12 +152,19 @@ lock = WriterLock(Path({str(store.tmp)!r}), "one"); print("held", flush=True); t
     assert holder.stdout.readline() == b"held\n"
     with pytest.raises(StoreError, match=f"one is being written by process {holder.pid} on"):
         WriterLock(store.tmp, "one")
+    assert not store.stale_staging(0)
     holder.kill()
     holder.communicate()
+    left = store.stale_staging(0)
+    assert [(each.path.name, each.kind, each.pid) for each in left] == [("one.lock", "lock", holder.pid)]
     lock = WriterLock(store.tmp, "one")
+    assert not store.stale_staging(0)
     with pytest.raises(StoreError, match=f"process {os.getpid()}"):
         WriterLock(store.tmp, "one")
     lock.release()
     lock.release()
     WriterLock(store.tmp, "one").release()
+    assert not list(store.tmp.iterdir())
+    (store.tmp / "two.lock").touch()  # a power cut took what it said
+    assert [each.path.name for each in store.clean_staging(0)] == ["two.lock"]
     assert not list(store.tmp.iterdir())
