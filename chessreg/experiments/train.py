@@ -19,7 +19,7 @@ from chessreg.games.dataset import holds_positions, numbers
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import Added, AtMost, Beta, ExecutionOptions, Ref, Spec, Stored
-from store.files import write_synced
+from store.files import fsync_path, write_synced
 
 if TYPE_CHECKING:
     from chessreg.games.dataset import Games
@@ -288,9 +288,12 @@ def curve_path(task: Task[TrainSpec, TrainHowSettings]) -> Any:
 def write_curve(task: Task[TrainSpec, TrainHowSettings], curve: list[TrainPoint]) -> None:
     """Append the newest point; the curve so far belongs to the state that resumes the run."""
     with curve_path(task).open("a") as file:
+        first = not file.tell()
         file.write(json.dumps(asdict(curve[-1])) + "\n")
         file.flush()
         os.fsync(file.fileno())  # the state that is saved after it must not outlive it
+    if first:
+        fsync_path(task.folder)  # nor may a power cut take the file's name and leave the state's
 
 
 def read_curve(task: Task[TrainSpec, TrainHowSettings]) -> list[TrainPoint]:

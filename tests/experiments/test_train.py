@@ -16,7 +16,7 @@ import torch
 from chessreg.encodings import encoding
 from chessreg.entities.adding import add_dataset
 from chessreg.errors import BadInputError
-from chessreg.experiments.train import TrainHowSettings, TrainSpec, corpus, read_curve
+from chessreg.experiments.train import TrainHowSettings, TrainSpec, corpus, read_curve, write_curve
 from chessreg.games.moves import replay, unpack
 from chessreg.models.training import TrainPoint
 from chessreg.registry import tables
@@ -162,3 +162,12 @@ def test_a_curve_that_a_crash_cut_short_goes_on_from_the_saved_state(tmp_path):
     task = SimpleNamespace(folder=tmp_path)
     assert read_curve(task) == points[:2]
     assert (tmp_path / "curve.jsonl").read_text().splitlines() == lines[:2]
+
+
+def test_the_name_of_the_curve_is_on_the_disk_before_a_state_goes_on_from_it(tmp_path, monkeypatch):
+    synced: list[Path] = []
+    monkeypatch.setattr("chessreg.experiments.train.fsync_path", synced.append)
+    points = [TrainPoint(step, 10 * step, 1.0 / step, None, 1.0, 5.0) for step in (5, 10)]
+    for number in (1, 2):
+        write_curve(SimpleNamespace(folder=tmp_path), points[:number])
+    assert synced == [tmp_path]
