@@ -1,5 +1,5 @@
 # make demo   everything set up, then the main job from real games to tables, in ./.chessreg/
-# make test   everything set up, then the tests
+# make test   everything set up, then the tests; one that fails is tried once more, and named at the end
 # make deps   system packages that tests can use: stockfish (engine), tmux (drives the TUI), slurm-wlm (a cluster of one)
 # make slow   the tests that make test has no time for
 # make bench  timings, as ratios; make faults: long rounds of induced crashes; make wheel: the wheel in dist/
@@ -19,7 +19,7 @@ demo: $(VENV)/.installed stockfish
 	@$(BIN)/chessreg demo
 
 test: $(VENV)/.installed-dev
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 15 -q $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --reruns 1 --durations 15 -q $(ARGS)
 
 slow: $(VENV)/.installed-dev
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 15 -q -m slow $(ARGS)
@@ -48,7 +48,7 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "installing chessreg and what it needs (the first time takes a few minutes)"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) \
 		-c constraints.txt torch
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e .
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[web]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

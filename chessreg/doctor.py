@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Problem:
     """One thing that is wrong: where, what, the command that mends it, and the mending itself where it is safe."""
 
     check: str
@@ -47,7 +47,7 @@ class Finding:
     fix: Callable[[], object] | None = None
 
 
-def findings(database: Database, store: Store, registry: str, *, digests: bool = False) -> Iterator[Finding]:
+def problems(database: Database, store: Store, registry: str, *, digests: bool = False) -> Iterator[Problem]:
     """Everything that is wrong now; with `digests` every byte of every artefact and array is read again."""
     yield from waiting(database, store)  # first what tells of attempts, then what became of these
     yield from forgotten(database, store)
@@ -64,26 +64,26 @@ def findings(database: Database, store: Store, registry: str, *, digests: bool =
         yield from wrong_digests(database, store)
 
 
-def orphans(database: Database) -> Iterator[Finding]:
+def orphans(database: Database) -> Iterator[Problem]:
     """Attempts that are said to run here, and whose process is gone."""
     for attempt, host in watch.running(database):
         if watch.gone(attempt, host):
             lost = [attempt.id]
-            yield Finding(
+            yield Problem(
                 "orphans",
                 f"attempt {attempt.id.hex[-6:]} of run {attempt.run_id.hex[-6:]} runs, but its process "
                 f"{attempt.pid} is gone",
                 "chessreg doctor --fix",
-                lambda lost=lost: watch.lose(database, lost, Cause.KILLED, "its process is gone"),  # type: ignore[misc]
+                lambda lost=lost: watch.lose(database, lost, Cause.KILLED, watch.GONE),  # type: ignore[misc]
             )
 
 
-def promises(database: Database, store: Store) -> Iterator[Finding]:
+def promises(database: Database, store: Store) -> Iterator[Problem]:
     """Attempts elsewhere whose check-in is overdue, by what was seen from here."""
     watcher = watch.Watcher(store)
     for attempt in watcher.overdue(database):
         lost = [attempt.id]
-        yield Finding(
+        yield Problem(
             "promises",
             f"attempt {attempt.id.hex[-6:]} of run {attempt.run_id.hex[-6:]} did not check in as promised",
             "chessreg doctor --fix",
@@ -91,7 +91,7 @@ def promises(database: Database, store: Store) -> Iterator[Finding]:
         )
 
 
-def unattended(database: Database, store: Store, registry: str) -> Iterator[Finding]:
+def unattended(database: Database, store: Store, registry: str) -> Iterator[Problem]:
     """Jobs of this host that no supervisor looks after; processes that work for no running job."""
     presence = Presence(store)
     with database.read() as session:
@@ -99,47 +99,47 @@ def unattended(database: Database, store: Store, registry: str) -> Iterator[Find
         left = [job for job in jobs if job.state is JobState.RUNNING or queue.able(session, job)]
         running = {job.id.hex for job in jobs if job.state is JobState.RUNNING}
     if left and not presence.who():
-        yield Finding(
+        yield Problem(
             "supervisor",
             f"{len(left)} jobs wait or run on {socket.gethostname()}, and no supervisor looks after them",
             "chessreg supervisor start",
             lambda: presence.start(registry),
         )
     for path in store.runs.glob("*/jobs/*/process.json"):
-        found = worker.read(path)
-        if found is None or path.parent.name in running or found.get("host") != socket.gethostname():
+        record = worker.read(path)
+        if record is None or path.parent.name in running or record.get("host") != socket.gethostname():
             continue
-        if found["boot_id"] == boot_id() and pid_start(found["pid"]) == found["started"]:
+        if record["boot_id"] == boot_id() and pid_start(record["pid"]) == record["started"]:
             if presence.who():
                 continue  # just started, and about to be noted
-            yield Finding(
+            yield Problem(
                 "orphans",
-                f"process {found['pid']} works at job {path.parent.name[-6:]}, which is not said to run",
+                f"process {record['pid']} works at job {path.parent.name[-6:]}, which is not said to run",
                 "chessreg supervisor start",
             )
 
 
-def waiting(database: Database, store: Store) -> Iterator[Finding]:
+def waiting(database: Database, store: Store) -> Iterator[Problem]:
     """Results that are not in the registry."""
     rows = ingest.waiting(database, store)
     wait = [row for row in rows if row["state"] == "waiting"]
     aside = [row for row in rows if row["state"] == "set aside"]
     if wait:
-        yield Finding(
+        yield Problem(
             "fragments",
             f"{len(wait)} wait to be taken in: {wait[0]['why']}",
             "chessreg recover",
             lambda: ingest.take_in_waiting(database, store),
         )
     if aside:
-        yield Finding(
+        yield Problem(
             "fragments",
             f"{len(aside)} are set aside: {aside[0]['why']}",
             "chessreg recover --list, then chessreg recover --again",
         )
 
 
-def forgotten(database: Database, store: Store) -> Iterator[Finding]:
+def forgotten(database: Database, store: Store) -> Iterator[Problem]:
     """Fragments that were taken in once and that the registry does not know: a backup of it was put back, or a power
     cut took its last transactions. Their rows go in by their keys, so nothing is doubled."""
     from store.fragments import ingested
@@ -157,7 +157,7 @@ def forgotten(database: Database, store: Store) -> Iterator[Finding]:
         ingest.take_in_waiting(database, store)
 
     runs = len({fragment.run_id for fragment in unknown})
-    yield Finding(
+    yield Problem(
         "fragments",
         f"{len(unknown)} of {runs} runs were taken in once, and the registry does not know them: it is older than they",
         "chessreg doctor --fix",
@@ -165,12 +165,12 @@ def forgotten(database: Database, store: Store) -> Iterator[Finding]:
     )
 
 
-def leftovers(store: Store) -> Iterator[Finding]:
+def leftovers(store: Store) -> Iterator[Problem]:
     """What crashed writers left in `tmp/`."""
     stale = store.stale_staging()
     if stale:
         oldest = max(item.age for item in stale) / 86400
-        yield Finding(
+        yield Problem(
             "staging",
             f"{len(stale)} left-overs of crashed writers in {store.tmp}, up to {oldest:.0f} days old",
             "chessreg doctor --fix",
@@ -178,7 +178,7 @@ def leftovers(store: Store) -> Iterator[Finding]:
         )
 
 
-def unfinished_artefacts(database: Database, store: Store) -> Iterator[Finding]:
+def unfinished_artefacts(database: Database, store: Store) -> Iterator[Problem]:
     """Artefacts that were begun and never completed."""
     staging = tables.ArtefactState.STAGING
     with database.read() as session:
@@ -192,7 +192,7 @@ def unfinished_artefacts(database: Database, store: Store) -> Iterator[Finding]:
                 session.get_one(tables.Artefact, digest).state = tables.ArtefactState.COMPLETE
 
         what = "its bytes are here" if here else "its bytes are not here"
-        yield Finding(
+        yield Problem(
             "artefacts",
             f"artefact {digest[:12]} was begun and never completed; {what}",
             "chessreg doctor --fix" if here else "run again what made it",
@@ -200,7 +200,7 @@ def unfinished_artefacts(database: Database, store: Store) -> Iterator[Finding]:
         )
 
 
-def missing_files(database: Database, store: Store) -> Iterator[Finding]:
+def missing_files(database: Database, store: Store) -> Iterator[Problem]:
     """Bytes that are said to be in this store, that something registered and not archived needs, and that are not."""
     with database.read() as session:
         location = tables.ArtefactLocation
@@ -232,11 +232,11 @@ def written_here(database: Database, item: transfer.Item) -> bool:
         return socket.gethostname() in transfer.cache_hosts(session, item)
 
 
-def missing(database: Database, store: Store, item: transfer.Item, uri: str | None) -> Finding:
+def missing(database: Database, store: Store, item: transfer.Item, uri: str | None) -> Problem:
     path = item.key
     if any(gc.was_at(binned, store) == path for binned in gc.in_bin(store)):
         detail = f"{item.what} is needed again, and lies in the bin of {store.root}"
-        return Finding("files", detail, "chessreg gc --restore", lambda: gc.restore(store, path))
+        return Problem("files", detail, "chessreg gc --restore", lambda: gc.restore(store, path))
 
     def fetch_or_forget() -> None:
         if uri is not None:
@@ -245,19 +245,18 @@ def missing(database: Database, store: Store, item: transfer.Item, uri: str | No
                 session.execute(delete(location).where(location.digest == item.digest, location.uri == uri))
         transfer.pull(database, store, [item])
 
-    return Finding(
-        "files", f"{item.what} is not in {store.root}", "chessreg doctor --fix, else make it again", fetch_or_forget
-    )
+    again = f"chessreg doctor --fix, else {transfer.remade_by(database, item)}"
+    return Problem("files", f"{item.what} is not in {store.root}", again, fetch_or_forget)
 
 
-def torn_groups(database: Database, store: Store) -> Iterator[Finding]:
+def torn_groups(database: Database, store: Store) -> Iterator[Problem]:
     """Runs whose groups of arrays do not hold, once each, the units that are said to be done."""
     for run in groups.torn(database):
         again = f"chessreg doctor --fix, then chessreg run --resume {run.run_id.hex[-6:]}"
-        yield Finding("units", run.wrong, again, partial(groups.mend, database, store, run))
+        yield Problem("units", run.wrong, again, partial(groups.mend, database, store, run))
 
 
-def damaged_groups(database: Database, store: Store, digests: bool) -> Iterator[Finding]:
+def damaged_groups(database: Database, store: Store, digests: bool) -> Iterator[Problem]:
     """Groups of arrays here that lack a chunk; with `digests`, those of which any byte is not what was published."""
     from store.arrays import Group
 
@@ -267,23 +266,23 @@ def damaged_groups(database: Database, store: Store, digests: bool) -> Iterator[
     for table, row in known:
         array = row.path.removeprefix("arrays/")
         try:
-            found = Group(store.array(array))
+            group = Group(store.array(array))
             if digests:
-                found.verify()
-            if found.digest != row.digest:
+                group.verify()
+            if group.digest != row.digest:
                 raise CorruptError(f"{row.path} is not the group that the registry knows")
         except NotInStoreError:
             continue  # another check says so, where it should be here
         except CorruptError as error:
             torn = groups.Torn(row.run_id, table, error.message)
             item = transfer.Item(row.digest, error.message, row.bytes, array=array)
-            yield Finding(
+            yield Problem(
                 "arrays", f"{error.message}, of run {row.run_id.hex[-6:]}",
                 f"chessreg doctor --digests --fix, then chessreg run --resume {row.run_id.hex[-6:]}",
                 partial(fetch_or_make_again, database, store, torn, item),
             )  # fmt: skip
         except StoreError as error:  # it cannot be read, or no group can have its name
-            yield Finding("arrays", f"{error.message}, of run {row.run_id.hex[-6:]}", error.hint or "chessreg pull")
+            yield Problem("arrays", f"{error.message}, of run {row.run_id.hex[-6:]}", error.hint or "chessreg pull")
 
 
 def fetch_or_make_again(database: Database, store: Store, of: groups.Torn, item: transfer.Item) -> str:
@@ -297,14 +296,14 @@ def fetch_or_make_again(database: Database, store: Store, of: groups.Torn, item:
     return "fetched again"
 
 
-def beyond_units(database: Database) -> Iterator[Finding]:
+def beyond_units(database: Database) -> Iterator[Problem]:
     """Rows of units that no attempt said it had done."""
     with database.read() as session:
         runs = session.scalars(select(tables.Run.id).where(tables.Run.completed_at.is_(None)).order_by(tables.Run.id))
         for run_id in runs.all():
             for result_table in RESULT_TABLES:
                 if units := units_beyond(session, result_table, run_id):
-                    yield Finding(
+                    yield Problem(
                         "units",
                         f"run {run_id.hex[-6:]} has {result_table} rows of {len(units)} units that are not done",
                         "chessreg doctor --fix",
@@ -328,24 +327,26 @@ def remove_rows(database: Database, result_table: str, run_id: UUID) -> None:
             session.execute(delete(table).where(*within))
 
 
-def wrong_digests(database: Database, store: Store) -> Iterator[Finding]:
+def wrong_digests(database: Database, store: Store) -> Iterator[Problem]:
     """Artefacts whose bytes are not what they were. They are kept: whoever made them may want to look."""
     for artefact in store.list():
         try:
             store.verify(artefact.digest)
         except CorruptError as error:
-            yield Finding("digests", error.message, "chessreg pull it from elsewhere, or make it again")
+            yield Problem("digests", error.message, "chessreg pull it from elsewhere, or make it again")
         except StoreError:
             continue  # gone meanwhile
 
 
-def mend(finding: Finding) -> str:
+def mend(problem: Problem) -> str:
     """Mend it; returns what came of it in words."""
-    if finding.fix is None:
+    if problem.fix is None:
         return "not by itself"
     began = time.monotonic()
     try:
-        came = finding.fix()
+        outcome = problem.fix()
     except (ChessregError, StoreError) as error:
         return error.message
-    return f"mended in {time.monotonic() - began:.1f} s" + (f"; {came}" if came and isinstance(came, str) else "")
+    return f"mended in {time.monotonic() - began:.1f} s" + (
+        f"; {outcome}" if outcome and isinstance(outcome, str) else ""
+    )

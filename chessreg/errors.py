@@ -43,7 +43,7 @@ class DivergedError(ChessregError, FloatingPointError):
     """Numbers that are no numbers: NaN or infinite activations, logits or weights. The attempt ends as `diverged`."""
 
 
-def told(error: BaseException) -> tuple[str, str, int]:
+def described(error: BaseException) -> tuple[str, str, int]:
     """What to say of any error: message, hint, exit status. Those of chessreg and of the store have their own words."""
     if hasattr(error, "message") and hasattr(error, "hint"):
         return error.message, error.hint or "", getattr(error, "exit_code", 1)

@@ -66,8 +66,9 @@ class Registry(dict[str, T]):
 def checked_name(what: str, name: str) -> str:
     """The name itself. Raises BadInputError, with `what` it would be of, for what cannot be one."""
     if not NAME.fullmatch(name):
-        shown = name if len(name) <= 80 else f"{name[:77]}…"
+        excerpt = name if len(name) <= 80 else f"{name[:77]}…"
         raise BadInputError(
-            f"{shown!a} cannot be the name of {what}", "use up to 100 letters, digits and ._+-, a letter or digit first"
+            f"{excerpt!a} cannot be the name of {what}",
+            "use up to 100 letters, digits and ._+-, a letter or digit first",
         )
     return name

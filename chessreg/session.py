@@ -12,6 +12,7 @@ from chessreg.registry.database import Database
 from chessreg.registry.engines import place_of, store_path_of
 
 if TYPE_CHECKING:
+    from chessreg.experiments.sae.gated import GatedSae
     from chessreg.games.dataset import Games
     from chessreg.models.language_model import LanguageModel
     from chessreg.queries.result import QueryResult
@@ -73,31 +74,31 @@ class Session:
         from chessreg.runs import attempt
         from chessreg.runs.kind import of_spec
 
-        found = of_spec(spec, kind)
+        run_kind = of_spec(spec, kind)
 
         def begin(resolved: Any, missing: int) -> None:
             if name:  # refuse a taken name before anything is done
                 with self.database.read() as session:
                     names.check_free(session, "run", resolved.run_id, name)
 
-        def say(run_id: UUID) -> None:
+        def name_run(run_id: UUID) -> None:
             if name:
                 with self.database.write() as session:
-                    names.say(session, "run", run_id, "name", name)
+                    names.annotate(session, "run", run_id, "name", name)
 
         report = attempt.run(
-            found,
+            run_kind,
             spec,
-            options or found.options(),
+            options or run_kind.options(),
             self.database,
             self.store,
             given=tuple(sorted(spec.model_fields_set)) if given is None else given,
             on_start=begin,
-            on_begun=say,
+            on_begun=name_run,
             on_progress=on_progress,
         )
         if report.attempt_id is None:  # it was complete already
-            say(report.run_id)
+            name_run(report.run_id)
         return report
 
     def launch(
@@ -107,7 +108,7 @@ class Session:
         *,
         kind: str | Kind | None = None,
         name: str | None = None,
-        **asked: Any,
+        **queueing: Any,
     ) -> UUID | None:
         """Queue a spec's run as jobs that outlive this process: `on`, `shards`, `priority`, … as `chessreg launch`.
 
@@ -117,8 +118,10 @@ class Session:
         from chessreg.scheduling.launch import Order, launch
         from chessreg.scheduling.presence import Presence
 
-        found = of_spec(spec, kind)
-        order = Order(found, spec, options or found.options(), tuple(sorted(spec.model_fields_set)), name, **asked)
+        run_kind = of_spec(spec, kind)
+        order = Order(
+            run_kind, spec, options or run_kind.options(), tuple(sorted(spec.model_fields_set)), name, **queueing
+        )
         group, _ = launch([order], self.database, self.store)
         if group is not None:
             Presence(self.store).start(self.database.url)
@@ -162,6 +165,13 @@ class Session:
         from chessreg.runs.fitted import load_vector
 
         return load_vector(self.inputs, self.inputs.reference("run:vector", reference), layer)
+
+    def sae(self, reference: str, layer: int | None = None, hook_point: str | None = None) -> GatedSae:
+        """A sparse autoencoder of an SAE run, which may have one of each layer: `.encode(residual)` [..., features],
+        `.decode(latents)` [..., d_model], `.W_dec` float32 [features, d_model] and its other parameters, as tensors."""
+        from chessreg.experiments.sae.reading import load_sae
+
+        return load_sae(self.inputs, self.inputs.reference("run:sae", reference), layer, hook_point)
 
     def cache(self, reference: str, hook_point: str | None = None) -> Any:
         """The activations of a cache run: `.batches(layer=5)`, and `.read(layer=5)` with each row's game, token and

@@ -6,6 +6,7 @@ sequence, a newline, a change of writing direction) could hide a line, forge one
 
 from __future__ import annotations
 
+import io
 import sys
 import unicodedata
 from collections.abc import Iterator
@@ -69,7 +70,7 @@ class Lines:
 def visible_streams() -> Iterator[None]:
     """stdout and stderr send visible text alone, until the block ends."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (Lines(stream) for stream in before)
+    sys.stdout, sys.stderr = (Lines(stream or io.StringIO()) for stream in before)  # None: it is closed
     try:
         yield
     finally:

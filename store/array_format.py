@@ -93,9 +93,9 @@ def canonical(value: object) -> bytes:
 
 def spec_hash(spec: Mapping[str, Any]) -> str:
     """The spec's own `spec_hash` where it has one, else the sha256 of its canonical JSON."""
-    given = spec.get("spec_hash")
-    if isinstance(given, str) and re.fullmatch(r"[0-9a-f]{16,128}", given):
-        return given
+    stored = spec.get("spec_hash")
+    if isinstance(stored, str) and re.fullmatch(r"[0-9a-f]{16,128}", stored):
+        return stored
     return hashlib.sha256(canonical(dict(spec))).hexdigest()
 
 
@@ -111,8 +111,8 @@ def group_path(store: Store, spec: Mapping[str, Any], units: tuple[int, int]) ->
 
 def groups(store: Store, spec: Mapping[str, Any]) -> list[Path]:
     """The published groups of a spec, ordered by their first unit."""
-    found = [path for path in store.arrays.glob(f"{spec_hash(spec)[:32]}-*-*") if (path / "zarr.json").is_file()]
-    return sorted(found, key=lambda path: tuple(map(int, path.name.rsplit("-", 2)[1:])))
+    paths = [path for path in store.arrays.glob(f"{spec_hash(spec)[:32]}-*-*") if (path / "zarr.json").is_file()]
+    return sorted(paths, key=lambda path: tuple(map(int, path.name.rsplit("-", 2)[1:])))
 
 
 def group_digest(attributes: Mapping[str, Any]) -> str:
@@ -130,9 +130,9 @@ def files_of(metadata: bytes, digest: str | None) -> dict[str, int]:
         names = [*map(array_name, check_hook_points(attributes["hook_points"])), *INDEX]
         rows, width, size = int(attributes["rows"]), int(attributes["d_model"]), TYPES[attributes["logical_dtype"]]
         chunks = {name: len(attributes["chunks"][name]) for name in names}
-        found = group_digest(attributes)
-        if found != (attributes["digest"] if digest is None else digest):
-            raise CorruptError(f"the metadata of this array is of digest {found[:12]}, not as expected")
+        actual = group_digest(attributes)
+        if actual != (attributes["digest"] if digest is None else digest):
+            raise CorruptError(f"the metadata of this array is of digest {actual[:12]}, not as expected")
     except (ValueError, LookupError, TypeError, OverflowError, RecursionError, AttributeError) as error:
         raise CorruptError(f"the metadata of this array is damaged: {error}") from error
     files = dict.fromkeys(["zarr.json", "layers/zarr.json", *(f"{name}/zarr.json" for name in names)], METADATA_BYTES)

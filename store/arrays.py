@@ -86,12 +86,12 @@ class Group:
             kind = self.kind if layer else fmt.INDEX_TYPE
             if array.shape != ((self.rows, width) if layer else (self.rows,)) or array.dtype != kind.storage:
                 raise CorruptError(f"the metadata of array {self.path.name} is damaged: {name} is not as described")
-            found = {entry.name: entry.stat().st_size for entry in os.scandir(self.path / name)}
+            sizes = {entry.name: entry.stat().st_size for entry in os.scandir(self.path / name)}
             for chunk in range(self.chunks(name)):
                 key = fmt.chunk_file(name, chunk)
-                if Path(key).name not in found:
+                if Path(key).name not in sizes:
                     raise CorruptError(f"chunk {key} of array {self.path.name} is missing", MEND)
-                if found[Path(key).name] != array.chunk_bytes:
+                if sizes[Path(key).name] != array.chunk_bytes:
                     raise CorruptError(
                         f"chunk {key} of array {self.path.name} is not {array.chunk_bytes} bytes long", MEND
                     )

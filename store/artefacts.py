@@ -72,10 +72,10 @@ def parse_manifest(content: bytes, digest: str) -> Manifest:
         record = json.loads(content)
         kind = safe_name("kind", str(record["kind"]))
         files = tuple((str(name), int(size), str(sha)) for name, size, sha in record["files"])
-        found = _digest(list(files))
+        actual = _digest(list(files))
     except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
         raise CorruptError(f"the manifest of artefact {digest[:12]} is damaged") from error
-    if found != digest:
+    if actual != digest:
         raise CorruptError(f"artefact {digest[:12]}: its manifest does not belong to it")
     for name, size, sha in files:
         safe_path(name)
@@ -220,13 +220,13 @@ def verify(store: Store, digest: str) -> Artefact:
     record = _record(folder)
     with explained(f"read artefact {digest[:12]}"):
         expected = {name: (size, sha) for name, size, sha in record["files"]}
-        found = {name: (size, sha) for name, size, sha in _manifest(folder)}
-    for name in sorted(expected.keys() | found.keys()):
-        if name not in found:
+        actual = {name: (size, sha) for name, size, sha in _manifest(folder)}
+    for name in sorted(expected.keys() | actual.keys()):
+        if name not in actual:
             raise CorruptError(f"artefact {digest[:12]}: {name} is missing")
         if name not in expected:
             raise CorruptError(f"artefact {digest[:12]}: {name} was added after publication")
-        if found[name] != expected[name]:
+        if actual[name] != expected[name]:
             raise CorruptError(f"artefact {digest[:12]}: {name} has changed since publication")
     if _digest([(name, *expected[name]) for name in expected]) != digest:
         raise CorruptError(f"artefact {digest[:12]}: its manifest does not belong to it")
@@ -235,13 +235,13 @@ def verify(store: Store, digest: str) -> Artefact:
 
 def list_all(store: Store, kind: str | None = None) -> list[Artefact]:
     """All artefacts with a readable manifest, ordered by digest; `verify` tells what is wrong with one."""
-    found = []
+    artefacts = []
     for folder in sorted(store.artefacts.glob("??/*")):
         with contextlib.suppress(CorruptError, NotInStoreError):
             artefact = describe(store, folder.name)
             if kind is None or artefact.kind == kind:
-                found.append(artefact)
-    return found
+                artefacts.append(artefact)
+    return artefacts
 
 
 def key(digest: str) -> str:
@@ -256,6 +256,9 @@ def _target(store: Store, digest: str) -> Path:
 
 
 def _intact(store: Store, digest: str) -> bool:
+    """Whether the artefact is here, every byte as it was published."""
+    if not exists(store, digest):
+        return False
     try:
         verify(store, digest)
     except StoreError:

@@ -200,7 +200,7 @@ def staged_kind(path: Path) -> str:
 
 def stale(tmp: Path, older_than: float = DAY) -> list[Staging]:
     """What lies in `tmp/` unwritten for `older_than` seconds and has no living owner on this machine; oldest first."""
-    here, now, found = hostname(), time.time(), []
+    here, now, stagings = hostname(), time.time(), []
     for path in tmp.iterdir():
         owner = _owner(path)
         if owner is None:
@@ -208,27 +208,27 @@ def stale(tmp: Path, older_than: float = DAY) -> list[Staging]:
         kind, host, pid = owner
         age = now - _newest(path)
         if age >= older_than and not (host == here and _alive(pid) and age < _ALIVE_FOR):
-            found.append(Staging(path, kind, host, pid, age))
-    return sorted(found, key=lambda staging: -staging.age)
+            stagings.append(Staging(path, kind, host, pid, age))
+    return sorted(stagings, key=lambda staging: -staging.age)
 
 
 def _owner(path: Path) -> tuple[str, str, int] | None:
     """What something in `tmp/` was made for, and the host and process that made it; None for what is not ours."""
     if path.suffix == ".lock":  # of one that was killed holding it; whoever holds it writes itself in
         with contextlib.suppress(OSError):
-            said = re.fullmatch(r"process (\d+) on (\S+)\n", path.read_text(errors="replace")[:200])
-            return ("lock", said[2], int(said[1])) if said else ("lock", "", 0)
+            match = re.fullmatch(r"process (\d+) on (\S+)\n", path.read_text(errors="replace")[:200])
+            return ("lock", match[2], int(match[1])) if match else ("lock", "", 0)
     parts = path.name.split("~")
     return (parts[0], parts[1], int(parts[2])) if len(parts) == 4 and parts[2].isdigit() else None
 
 
 def clean(tmp: Path, older_than: float = DAY) -> list[Staging]:
     """Remove what `stale` lists and return it."""
-    found = stale(tmp, older_than)
+    stagings = stale(tmp, older_than)
     with explained("clean the staging folder"):
-        for staging in found:
+        for staging in stagings:
             discard(staging.path)
-    return found
+    return stagings
 
 
 def discard(path: Path) -> None:

@@ -220,8 +220,8 @@ def pending(store: Store) -> list[Fragment]:
 def ingested(store: Store, run_id: str | None = None) -> list[Fragment]:
     """Fragments that were ingested and kept, of one run or of all, ordered by creation."""
     folders = store.ingested.iterdir() if run_id is None else [store.ingested / safe_name("run id", run_id)]
-    found = [fragment for folder in folders if folder.is_dir() for fragment in _fragments(folder)]
-    return sorted(found, key=lambda fragment: fragment.name)
+    fragments = [fragment for folder in folders if folder.is_dir() for fragment in _fragments(folder)]
+    return sorted(fragments, key=lambda fragment: fragment.name)
 
 
 def mark_ingested(store: Store, fragment: Fragment, *, keep: bool = True) -> None:

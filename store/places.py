@@ -109,9 +109,9 @@ class Objects(ABC):
                 for file, size in listed.items():
                     self._get(f"{key}/{file}", aside / file, size, exactly=False)
                 fsync_tree(aside)
-                (found,) = ActivationArray.open(aside).verify()
-                if digest is not None and found != digest:
-                    raise CorruptError(f"array {name} has digest {found[:12]}, not {digest[:12]} as expected")
+                (damaged,) = ActivationArray.open(aside).verify()
+                if digest is not None and damaged != digest:
+                    raise CorruptError(f"array {name} has digest {damaged[:12]}, not {digest[:12]} as expected")
                 try:
                     aside.rename(target)
                 except OSError:
@@ -123,8 +123,8 @@ class Objects(ABC):
 
     def _only(self, key: str, listed: Collection[str]) -> None:
         """Raise CorruptError for a file that nothing lists."""
-        for found in self._keys(key):
-            if (name := found.removeprefix(f"{key}/")) not in listed:
+        for full_name in self._keys(key):
+            if (name := full_name.removeprefix(f"{key}/")) not in listed:
                 raise CorruptError(f"{key} at {self.url} has a file that is not listed: {name!a}")
 
     def _small(self, key: str) -> bytes:

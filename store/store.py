@@ -74,8 +74,8 @@ class Store:
 
     def _check(self) -> None:
         if not self.root.is_dir():
-            found = "is not a folder" if self.root.exists() else "does not exist"
-            raise StoreError(f"the store {self.root} {found}", "make one with `chessreg init`", exit_code=3)
+            reason = "is not a folder" if self.root.exists() else "does not exist"
+            raise StoreError(f"the store {self.root} {reason}", "make one with `chessreg init`", exit_code=3)
         try:
             layout = json.loads((self.root / "store.json").read_bytes())["chessreg_store"]
         except FileNotFoundError:

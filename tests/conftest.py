@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import fcntl
 import gc
 import os
 import shutil
@@ -31,6 +32,7 @@ from chessreg.session import Session, open_session
 
 from .forked import FORKED
 
+pytest.register_assert_rewrite("tests.scheduling.executors.conformance")
 TOY = str(Path(__file__).parent / "kinds" / "toy_kind.py")
 
 # What a test trusts is no setting of whoever runs the tests; subprocesses see the same.
@@ -49,6 +51,7 @@ LONGEST = (
     "test_architecture.py", "test_ray.py", "test_slurm.py", "test_supervisor.py", "test_rounds.py", "test_twins.py",
     "test_pictures_of_data.py", "test_pictures.py", "test_queries.py", "test_render.py", "test_stopping.py",
     "test_other_cpu.py", "test_everywhere.py", "test_every_kind.py", "test_demo.py", "test_journeys.py",
+    "test_hostile_settings.py", "test_edit.py", "test_published.py", "test_matrix.py", "test_catalogue.py",
 )  # fmt: skip
 
 
@@ -76,6 +79,22 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("no ../shared/data beside the checkout")
     return folder
+
+
+def made_once(name: str, make: Callable[[Path], None], folders: pytest.TempPathFactory) -> Path:
+    """A folder that `make` fills. Of several processes of tests the first does; each has a copy of its own."""
+    here = folders.getbasetemp()
+    base = here.parent if "PYTEST_XDIST_WORKER" in os.environ else here
+    made, done = base / f"made-{name}", base / f"made-{name}.done"
+    with (base / f"made-{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            shutil.rmtree(made, ignore_errors=True)
+            made.mkdir()
+            make(made)
+            done.touch()
+    kind(TOY)  # trusted by the process that ran it, and here
+    return Path(shutil.copytree(made, folders.mktemp(name) / "world"))
 
 
 @pytest.fixture(scope="session")
@@ -128,17 +147,54 @@ def run_toy(session: Session, toy: Kind) -> Callable[..., RunReport]:
     return lambda **settings: session.run(toy.spec(**settings), kind=TOY)
 
 
-def random_game(number: int, plies: int = 44, world: str = "kinds world") -> chess.pgn.Game:
-    """Random legal moves, with ratings; each world has its own."""
+TRANSPOSED = {  # games of the world that begin with a position by several move orders, and one with its neighbour
+    44: "d2d4 g8f6 c2c4 e7e6 g1f3 d7d5 b1c3 f8e7 c1g5 e8g8",
+    45: "g1f3 d7d5 d2d4 g8f6 c2c4 e7e6 b1c3 f8e7 c1g5 e8g8 e2e3",
+    49: "c2c4 e7e6 d2d4 d7d5 g1f3 g8f6 b1c3 f8e7 c1g5 e8g8 g2g3",
+    52: "d2d4 d7d5 c2c4 e7e6 g1f3 b8c6 b1c3",
+}
+
+
+def random_game(number: int, plies: int = 44, world: str = "kinds world", opening: str = "") -> chess.pgn.Game:
+    """Random legal moves after an opening, with ratings; each world has its own."""
     random, board = generator(world, number), chess.Board()
     game = chess.pgn.Game()
     game.headers.update({"WhiteElo": str(1000 + 40 * number), "BlackElo": "1500", "Result": "*"})
     node: chess.pgn.GameNode = game
+    for text in opening.split():
+        node = node.add_variation(board.parse_uci(text))
+        board.push_uci(text)
     while len(board.move_stack) < plies and not board.is_game_over():
         move = random.choice(list(board.legal_moves))
         board.push(move)
         node = node.add_variation(move)
     return game
+
+
+PLIES = (0, 1, 7, 12, 20)  # of the decisions that write_games writes
+
+
+def write_games(folder: Path, name: str, numbers: range, shift: int = 0) -> None:
+    """Games with an address, and their decisions: the best move is the last one by name that is not played."""
+    text, lines = [], []
+    for number in numbers:
+        game = random_game(number, plies=26, world="twins")
+        game.headers["Site"] = f"https://lichess.org/game{number:04}"
+        text.append(f"{game}\n\n")
+        board = game.board()
+        for ply, move in enumerate(game.mainline_moves()):
+            if ply in PLIES:
+                best = max(other.uci() for other in board.legal_moves if other != move)
+                lines.append(f"{board.fen()},{best},{move.uci()},game{number:04},{ply + shift}\n")
+            board.push(move)
+    (folder / f"{name}.pgn").write_text("".join(text))
+    with (folder / "decisions.csv").open("a") as file:
+        file.writelines(lines)
+
+
+def world_game(number: int) -> chess.pgn.Game:
+    """A game of the world."""
+    return random_game(number, opening=TRANSPOSED.get(number, ""))
 
 
 def match_of_two() -> str:
@@ -154,11 +210,21 @@ def match_of_two() -> str:
 
 
 @pytest.fixture(scope="session")
-def pristine_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def game_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a registry and a store in which `sample`, `reference`, `reference-fit`, … exist: to be copied.
 
     The names are those of the kinds' examples: `chessreg demo` makes the same things, larger.
     """
+    return made_once("world", make_world, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def pristine_world(game_world: Path) -> Path:
+    """What `world` is a copy of. Folders whose tests run the examples of all kinds take `solver_world` instead."""
+    return game_world
+
+
+def make_world(root: Path) -> None:
     from chessreg.entities.adding import add_dataset
     from chessreg.entities.checkpoint import import_checkpoint
     from chessreg.entities.dataset import split_dataset
@@ -169,8 +235,7 @@ def pristine_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
     from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 
-    root = tmp_path_factory.mktemp("world")
-    (root / "games.pgn").write_text("".join(f"{random_game(n)}\n\n" for n in range(60)))
+    (root / "games.pgn").write_text("".join(f"{world_game(n)}\n\n" for n in range(60)))
     twin = random_gpt2(GPT2Config(n_layer=2, n_head=2, n_embd=32, block_size=1023, vocab_size=32), seed=0)
     save_checkpoint(twin, root / "twin", CheckpointInfo.of(twin, "pgn-char-32"))
     with open_session(str(root / "registry.db"), root / "store") as session:
@@ -184,7 +249,32 @@ def pristine_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         session.run(VectorSpec(cache="reference-fit", first_ply=6), name="skill")
         (root / "plain.pgn").write_text(match_of_two())
         session.run(ImportedGamesSpec(file=str(root / "plain.pgn")), name="plain")  # the demo plays its `plain`
-    return root
+
+
+PUZZLES = """r6k/pp2r2p/4Rp1Q/3p4/8/1N1P2R1/PqP2bPP/7K b - - 0 24,f2g3 e6e7 b2b1 b3c1 b1c1 h6c1,1828
+5rk1/1p3ppp/pq3b2/8/8/1P1Q1N2/P4PPP/3R2K1 w - - 2 27,d3d6 f8d8 d6d8 f6d8,1479
+8/4R3/1p2P3/p4r2/P6p/1P3Pk1/4K3/8 w - - 1 64,e7f7 f5e5 e2f1 e5e6,1440
+5k2/5ppp/8/8/8/8/8/RR4K1 b - - 0 1,f8g8 a1a8,600
+5k2/5ppp/8/8/8/8/8/RR4K1 b - - 0 1000,f8g8 a1a8,610
+5k2/P4ppp/8/8/8/8/8/6K1 b - - 0 40,f8e7 a7a8q,
+"""
+
+
+@pytest.fixture(scope="session")
+def solver_world(game_world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """That folder with what is of positions besides: the model `fen` and the dataset `puzzles`."""
+    from chessreg.entities.adding import add_dataset
+
+    from .language_models import bring_in
+
+    def make(root: Path) -> None:
+        shutil.copytree(game_world, root, dirs_exist_ok=True)
+        (root / "puzzles.csv").write_text(PUZZLES)
+        with open_session(str(root / "registry.db"), root / "store") as session:
+            add_dataset(session.database, session.store, [root / "puzzles.csv"], name="puzzles")
+            bring_in(session, "fen-77", "bidirectional-fen-encoder", root / "fen")
+
+    return made_once("solver-world", make, tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

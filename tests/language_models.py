@@ -1,14 +1,20 @@
-"""Tiny pretrained language models as Hugging Face keeps them: config.json, model.safetensors, tokenizer.json."""
+"""Tiny models of every encoding, of random weights; pretrained ones as Hugging Face keeps them: config.json,
+model.safetensors, tokenizer.json."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chessreg.encodings.prompts import TEMPLATES
 
+if TYPE_CHECKING:
+    from chessreg.models.adapters import Network
+    from chessreg.session import Session
+
 VOCABULARY = 320
+LONG = 448  # tokens of the longest game of the tests' world, a little more
 
 
 def write_tokenizer(path: Path, bos: str | None = "<s>", vocabulary: int = VOCABULARY) -> None:
@@ -52,3 +58,43 @@ def write_language_model(folder: Path, architecture: str = "llama", context: int
     write_tokenizer(folder / "tokenizer.json")
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "</s>"}, "bos_token": "<s>"}))
     return folder
+
+
+def network(adapter: str, vocabulary: int) -> Network:
+    """2 layers, d_model 32, of random weights."""
+    import torch
+    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM
+
+    from chessreg.models.adapters.bridge import Bridged
+    from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
+    from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+
+    if adapter == "gpt2":
+        return random_gpt2(GPT2Config(n_layer=2, n_head=2, n_embd=32, block_size=LONG, vocab_size=vocabulary), 0)
+    if adapter.endswith("fen-encoder"):
+        return FenEncoder(FenConfig(2, 2, 32, adapter.partition("-")[0])).untrained(0)  # type: ignore[arg-type]
+    torch.manual_seed(0)
+    shape = {"vocab_size": vocabulary, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
+    shape |= {"num_attention_heads": 2, "max_position_embeddings": LONG}
+    if adapter == "llama":
+        return Bridged(LlamaForCausalLM(LlamaConfig(**shape)).eval())
+    return Bridged(GPTNeoXForCausalLM(GPTNeoXConfig(**shape)).eval())
+
+
+def bring_in(session: Session, name: str, adapter: str, folder: Path) -> str:
+    """A checkpoint of random weights, saved and imported; a prompt's is a Hugging Face folder with a tokenizer."""
+    from chessreg.encodings import encoding
+    from chessreg.encodings.prompts import prompt_of_folder
+    from chessreg.entities.checkpoint import import_checkpoint
+    from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
+
+    if name == "prompt" and not adapter.endswith("fen-encoder"):
+        write_language_model(folder, adapter, LONG)
+    else:
+        made = network(adapter, encoding("fen-77" if name == "prompt" else name).size)
+        save_checkpoint(made, folder, CheckpointInfo.of(made, name))
+    if name == "prompt" and adapter.endswith("fen-encoder"):
+        write_tokenizer(folder / "tokenizer.json")
+    written = prompt_of_folder(folder, end="</s>") if name == "prompt" else name
+    import_checkpoint(session.database, session.store, folder, name=folder.name, encoding=written)
+    return folder.name

@@ -13,8 +13,8 @@ from chessreg.registry.tables import ArtefactState
 from chessreg.session import open_session
 
 
-def found(session) -> list[health.Finding]:
-    return list(health.findings(session.database, session.store, session.database.url, digests=True))
+def found(session) -> list[health.Problem]:
+    return list(health.problems(session.database, session.store, session.database.url, digests=True))
 
 
 def count(session, table) -> int:
@@ -38,10 +38,10 @@ def test_results_that_a_restored_backup_does_not_know_come_back_once(session, ru
     shutil.copy(tmp_path / "backup.db", path)
     with open_session(str(path), tmp_path / "store") as again:
         assert count(again, tables.Score) == 3
-        (finding,) = found(again)
-        assert "does not know them" in finding.detail
-        assert finding.mend == "chessreg doctor --fix"
-        assert health.mend(finding).startswith("mended")
+        (problem,) = found(again)
+        assert "does not know them" in problem.detail
+        assert problem.mend == "chessreg doctor --fix"
+        assert health.mend(problem).startswith("mended")
         assert found(again) == []
         assert (count(again, tables.Score), count(again, tables.Run), count(again, tables.Conflict)) == (7, 2, 0)
 
@@ -53,10 +53,10 @@ def test_artefacts_that_were_begun_are_completed_if_their_bytes_are_here(session
         for digest in (here, away):
             row = {"kind": "file", "bytes": 12, "state": ArtefactState.STAGING, "created_at": tables.types.utc_now()}
             sql.add(tables.Artefact(digest=digest, **row))
-    findings = {finding.detail.split()[1]: finding for finding in found(session)}
-    assert findings.keys() == {here[:12], away[:12]}
-    assert health.mend(findings[here[:12]]).startswith("mended")
-    assert health.mend(findings[away[:12]]) == "not by itself"
+    problems = {problem.detail.split()[1]: problem for problem in found(session)}
+    assert problems.keys() == {here[:12], away[:12]}
+    assert health.mend(problems[here[:12]]).startswith("mended")
+    assert health.mend(problems[away[:12]]) == "not by itself"
     (left,) = found(session)
     assert "its bytes are not here" in left.detail
     with session.database.write() as sql:

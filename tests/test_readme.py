@@ -27,7 +27,7 @@ def test_the_python_snippet_runs_on_what_the_demo_makes(world, monkeypatch):
 def test_every_command_that_it_shows_exists():
     from chessreg.cli.root import root
 
-    shown = set(re.findall(r"(?:^|[\s`$])chessreg ([a-z]+(?: [a-z]+)?)", README))
+    shown = set(re.findall(r"(?:^|[\s`$])chessreg ([a-z]+(?: [a-z]+(?:-[a-z]+)*)?)", README))
     assert shown
     for words in shown:
         command: click.Command = root

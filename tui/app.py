@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import shlex
 import time
-from collections.abc import Callable, Sequence
+import unicodedata
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,24 +21,29 @@ from textual.color import Color
 from textual.events import Event, Key
 from textual.filter import LineFilter
 
-from chessreg.errors import told
+from chessreg.errors import described
+from chessreg.registry.engines import RegistryError
 from chessreg.terminal import shows
 from tui import show
-from tui.actions import EVERYWHERE, bindings
+from tui.actions import EVERYWHERE, Action, bindings, changed
 from tui.database_worker import DatabaseWorker
 from tui.entries import ENTRIES, modes, sweep, warm_up
 from tui.model_process import ModelProcess
 from tui.screens.base import AppScreen
-from tui.screens.help import Actions, HelpScreen, Jump, targets
+from tui.screens.help import HelpScreen, Jump, Palette, targets
 from tui.state import Remembered, kept
 from tui.themes import BOARD_DARK, THEMES
-from tui.widgets.bars import Banner
+from tui.widgets.bars import Banner, TopBar
+from tui.widgets.images import PLACEHOLDER
+from tui.writes import Notice, Write, Writes
 
 if TYPE_CHECKING:
+    from sqlalchemy.orm import Session as SqlSession
     from textual.theme import Theme
     from textual.widget import Widget
 
     from chessreg.session import Session
+    from tui.data.query_answers import Question
     from tui.widgets.board import Glyphs
 
 TICK = 0.5  # seconds between looks at what is waited for
@@ -43,6 +52,8 @@ TAKE_IN = 20  # ticks between takings in of results that wait
 SWEEP = 60  # ticks between collections of old garbage
 REST = 3.0  # seconds without a key before one
 SLOW = 1.0  # seconds after which the banner tells
+NOTICES = 20  # newest that can be read again
+PATIENCE = 1.0  # seconds that quitting waits for a write that has just begun
 LEFT = "left"  # under which it is remembered when one looked last
 FIRST_TIME = timedelta(days=1)  # so much is news to who never looked before
 
@@ -65,24 +76,64 @@ class Printable(LineFilter):
         return [
             segment
             if segment.control or segment.text.isprintable()
-            else Segment("".join(c if shows(c) else "?" * cell_len(c) for c in segment.text), segment.style)
+            else Segment(
+                "".join(c if shows(c) or c == PLACEHOLDER else "?" * cell_len(c) for c in segment.text), segment.style
+            )
             for segment in segments
         ]
 
 
 PRINTABLE = Printable()
+SIGNS = {
+    sign: plain
+    for plain, signs in {
+        "-": "━─▬▃▂–—−", ".": "╸┄╌·…", "|": "│┃▏▕▎▌▐", ">": "›→▶»≥", "<": "←◀«≤", "^": "↑▲", "v": "↓▼", "#": "█▇▆■●★◆",
+        "=": "▅▄½", "_": "▁", "+": "┼┤├┬┴╭╮╰╯┌┐└┘✓", "x": "✗×", "d": "Δ", "/": "╱", "\\": "╲", "o": "○□△◇", "l": "λ",
+    }.items()
+    for sign in signs
+}  # fmt: skip
+
+
+class Ascii(LineFilter):
+    """For terminals that have nothing but ASCII: every sign by one that looks like it, letters without their accents,
+    all else by a question mark, in as many cells."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return [
+            segment
+            if segment.control or segment.text.isascii()
+            else Segment("".join(map(ascii_of, segment.text)), segment.style)
+            for segment in segments
+        ]
+
+
+def ascii_of(character: str) -> str:
+    """A character in ASCII, as wide as it is.
+
+    >>> "".join(map(ascii_of, "é½♞漢⠁"))
+    'e=???*'
+    """
+    if character.isascii():
+        return character
+    if "\u2800" <= character <= "\u28ff":  # dots of a chart or of an arrow
+        return "*" if character > "\u2800" else " "
+    plain = SIGNS.get(character) or unicodedata.normalize("NFKD", character)[:1]
+    return plain if plain.isascii() and plain else "?" * cell_len(character)
+
+
+ASCII = Ascii()
 
 
 class ChessregApp(App[Exception | None]):
     """`opener` opens the registry, on a thread of the database worker. `start` is the first screen; without one it is
-    the screen that was open last. `themes` are the user's own.
+    the screen that was open last. `themes` are the user's own, `keys` too: by the names of their actions.
 
     Ends with the error when the registry cannot be opened at all.
     """
 
     TITLE = "chessreg"
     BINDINGS = bindings(EVERYWHERE)
-    COMMANDS: ClassVar[set[Any]] = {Actions}
+    COMMANDS: ClassVar[set[Any]] = {Palette}
     MODES: ClassVar[dict[str, Any]] = modes()
     DEFAULT_MODE = ENTRIES[0].name
     ENABLE_COMMAND_PALETTE = True
@@ -99,12 +150,19 @@ class ChessregApp(App[Exception | None]):
         glyphs: Glyphs | None = None,
         start: str = "",
         themes: Sequence[Theme] = (),
+        plain: bool = False,
+        images: type[Any] | None = None,
+        keys: Mapping[str, str] | None = None,
     ) -> None:
         self.remembered = Remembered(place, frozen=read_only)
         start = start or self.remembered.get("room", "")
         if start in self.MODES:
             self.DEFAULT_MODE = start  # type: ignore[misc]  # textual reads it of the instance
         super().__init__()
+        self.plain, self.images = plain, images
+        self.pictures = images is not None  # whether boards and figures are images now
+        self.keys = dict(keys or {})
+        self.set_keymap(self.keys)
         self.themes = (*THEMES, *themes)
         self.database = DatabaseWorker(opener, answered=self.tell_slow)
         self.model = ModelProcess(self.database)
@@ -112,13 +170,16 @@ class ChessregApp(App[Exception | None]):
         self.glyphs: Glyphs = glyphs or ("outline" if self.no_color else "solid")
         self.place_shown = " · ".join(filter(None, [show.place(place), "read only" if read_only else ""]))
         self.since, self.since_told = last_time(self.remembered)
+        self.writes = Writes()
+        self.followed: set[UUID] = set()  # jobs whose end is told
+        self.notices: deque[Notice] = deque(maxlen=NOTICES)
         self.version: str | None = None
         self.lost = False
         self._ticks, self._sweep_at, self._keyed = 0, SWEEP, 0.0
         self._looking = self._taking_in = False
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        return [*super().get_line_filters(), PRINTABLE]
+        return [*super().get_line_filters(), PRINTABLE, *([ASCII] if self.plain and self.glyphs == "letters" else [])]
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return BOARD_DARK
@@ -142,6 +203,10 @@ class ChessregApp(App[Exception | None]):
         await self.model.close()
         self.database.close()
 
+    def keyed(self, actions: Iterable[Action]) -> list[Action]:
+        """Actions with the user's own keys."""
+        return changed(actions, self.keys)
+
     @property
     def top_screen(self) -> AppScreen | None:
         """The screen that is looked at, below a palette."""
@@ -159,6 +224,7 @@ class ChessregApp(App[Exception | None]):
             sweep()
         self.tell_slow()
         if self._ticks % LOOK == 0:
+            self.write_on()
             if self.top_screen is not None and self.top_screen.stale:
                 self.top_screen.catch_up()
             if not self._looking:
@@ -172,8 +238,8 @@ class ChessregApp(App[Exception | None]):
         if banner is None or banner.has_class("-wrong"):
             return
         if waiting and waiting.seconds > SLOW:
-            banner.say(f"still {waiting.what} … {waiting.seconds:.0f} s; every key works meanwhile")
-        elif banner.words:
+            banner.set_message(f"still {waiting.what} … {waiting.seconds:.0f} s; every key works meanwhile")
+        elif banner.message:
             banner.hush()
 
     def banner(self) -> Banner | None:
@@ -198,6 +264,7 @@ class ChessregApp(App[Exception | None]):
         changed, self.version = version != self.version and self.version is not None, version
         if self.lost or changed:
             self.changed()
+            self.look_at_followed()
 
     @work(group="take in")
     async def take_in(self, tell: bool = False) -> None:
@@ -217,6 +284,87 @@ class ChessregApp(App[Exception | None]):
         if why_not and tell:
             self.notify(f"not up to date: {why_not}", severity="warning")
 
+    def follow(self, job_id: UUID) -> None:
+        """Tell when this job has ended, wherever one is then."""
+        self.followed.add(job_id)
+
+    @work(group="followed")
+    async def look_at_followed(self) -> None:
+        """Tell of followed jobs that have ended: a notice here, a bell and a notification of the terminal."""
+        from tui.data.job_rows import ended
+
+        ids = list(self.followed)
+        if not ids:
+            return
+        try:
+            rows = await self.database.ask("looking at followed jobs", lambda session: ended(session, ids))
+        except Exception as error:  # the look for changes tells of a registry that cannot be read
+            self.log.warning(error)
+            return
+        for row in rows:
+            if row["id"] in self.followed:
+                self.followed.discard(row["id"])
+                self.tell_ended(row)
+
+    def tell_ended(self, row: Mapping[str, Any]) -> None:
+        name, state = row["name"] or row["title"], row["state"].replace("_", " ")
+        severity = "information" if state == "finished" else "warning"
+        self.notify(f"{state}: {show.done(row)} units", title=name, severity=severity)
+        self.bell()
+        if self._driver is not None and not self.is_web:
+            told = "".join(c for c in f"chessreg: {name} {state}" if c.isprintable())
+            self._driver.write(f"\x1b]9;{told}\x07")
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def write(self, what: str, function: Callable[[SqlSession], Any], told: Callable[[Any], str]) -> None:
+        """Write `function(sql)` in a transaction of its own, after what was asked for before. While the registry cannot
+        be written it is held, and tried again every 2 s. `told` says of the answer what was done to `what`."""
+        self.writes.add(Write(what, function, told))
+        self.write_on()
+
+    @work(group="write")
+    async def write_on(self) -> None:
+        """Write what waits, the oldest first, as far as it goes."""
+        if self.writes.busy:
+            return
+        self.writes.busy = True
+        try:
+            while (first := self.writes.first) is not None:
+                try:
+                    answer = await self.database.ask(f"writing: {first.what}", first)
+                except RegistryError as error:
+                    if not first.error:
+                        self.notify(
+                            f"not written yet: {error.message}; it is tried again every 2 s, ^n shows it",
+                            title=first.what, severity="warning",
+                        )  # fmt: skip
+                    first.error = error.message
+                    return
+                except Exception as error:  # a name that is taken, or a fault of ours: not to be tried again
+                    self.writes.drop(first)
+                    if self.top_screen is not None and not first.dropped:
+                        self.trouble(self.top_screen, error)
+                    continue
+                self.writes.drop(first)
+                self.notify(first.told(answer), title=first.what)
+                if self.top_screen is not None:
+                    self.top_screen.load()
+        finally:
+            self.writes.busy = False
+            self.tell_held()
+
+    def tell_held(self) -> None:
+        """Say on top how many changes are held."""
+        if self.top_screen is not None:
+            for bar in self.top_screen.query(TopBar):
+                bar.held = len(self.writes.held)
+
+    def notify(self, message: str, *, title: str = "", severity: Any = "information", **more: Any) -> None:
+        """As textual does; and it can be read again."""
+        self.notices.append(Notice(datetime.now(UTC), title, message, severity))
+        super().notify(message, title=title, severity=severity, **more)
+
     def changed(self) -> None:
         """Every screen that follows the registry reads again: the one in sight now, the others when they are seen."""
         for stack in self._screen_stacks.values():
@@ -228,16 +376,17 @@ class ChessregApp(App[Exception | None]):
 
     def trouble(self, screen: AppScreen, error: Exception) -> None:
         """Say in the banner what went wrong. A registry that cannot be opened at all ends the program."""
-        from chessreg.registry.engines import RegistryError
-
         if not self.database.opened and not isinstance(error, RegistryError):
             self.exit(error)
             return
-        message, hint, _ = told(error)
+        message, hint, _ = described(error)
         self.lost = self.lost or isinstance(error, RegistryError)
         again = "; asked again every 2 s" if isinstance(error, RegistryError) else ""
+        told = message + (f" ({hint}{again})" if hint else again)
+        if not self.notices or self.notices[-1].message != told:
+            self.notices.append(Notice(datetime.now(UTC), "", told, "error"))
         for banner in screen.query(Banner):
-            banner.say(message + (f" ({hint}{again})" if hint else again), wrong=True)
+            banner.set_message(told, wrong=True)
 
     def all_well(self, screen: AppScreen) -> None:
         self.lost = False
@@ -259,6 +408,13 @@ class ChessregApp(App[Exception | None]):
         else:
             self.push_screen(ThingScreen(noun, id, called))
 
+    def open_plot(self, question: Question) -> None:
+        """The screen of a query's plots: of boards where its first plot is of these."""
+        from tui.screens.answers import PlotScreen
+        from tui.screens.heat import HeatScreen
+
+        self.push_screen((HeatScreen if question.entry.plots[0].form == "board" else PlotScreen)(question))
+
     def open_lineage(self, noun: str, id: str, called: str) -> None:
         """The lineage of a thing."""
         from tui.screens.lineage import LineageScreen
@@ -271,12 +427,34 @@ class ChessregApp(App[Exception | None]):
 
     async def action_back(self) -> None:
         """Its end is not awaited: who asks may be a part of the screen that goes, and would wait for its own end."""
+        if self.top_screen is not None and self.screen is self.top_screen and self.top_screen.step_back():
+            return
         if len(self.screen_stack) > 1:
+            self.pop_screen()
+
+    def prompt(self, question: str, answered: Callable[[str | None], None]) -> None:
+        """Ask for one line; None when it was left."""
+        from tui.screens.dialogs import Prompt
+
+        self.push_screen(Prompt(question), answered)
+
+    def back_to(self, depth: int) -> None:
+        """The screen of a breadcrumb: 0 is home, 1 the room, 2 what was opened in it."""
+        if not depth:
+            self.action_go(ENTRIES[0].name)
+            return
+        for _ in self.screen_stack[depth:]:
             self.pop_screen()
 
     def action_help(self) -> None:
         if self.top_screen is not None and not isinstance(self.top_screen, HelpScreen):
-            self.push_screen(HelpScreen(self.top_screen.actions()))
+            self.push_screen(HelpScreen(self.top_screen.keyed_actions()))
+
+    def action_messages(self) -> None:
+        from tui.screens.messages import MessagesScreen
+
+        if not isinstance(self.top_screen, MessagesScreen):
+            self.push_screen(MessagesScreen())
 
     def action_palette(self) -> None:
         self.action_command_palette()
@@ -319,12 +497,36 @@ class ChessregApp(App[Exception | None]):
         self.theme = names[(place + 1) % len(names)]
         self.remembered.set("theme", self.theme)
 
+    @work(group="command")
+    async def run_command(self, words: Sequence[str], exact: Sequence[str] = (), doing: str = "doing it",
+                          done: str = "done") -> None:  # fmt: skip
+        """Run a command of chessreg on this registry, in a process of its own; what it says last is told. `words` are
+        shown, `exact` are run, where a person would write it otherwise. Every key works meanwhile."""
+        if self.read_only:
+            self.notify("nothing is changed with --read-only", severity="warning")
+            return
+        self.notify(shlex.join(["chessreg", *words]), title=doing)
+        status, out, err = await self.model.run_command(exact or words)
+        said = [line for line in err.splitlines() if line.strip()]
+        if status:
+            self.notify(said[-1] if said else f"exit status {status}", title=f"not {done}", severity="error")
+        else:
+            printed = out.strip().splitlines() or said
+            self.notify(printed[-1] if printed else "", title=done)
+            if self.top_screen is not None:
+                self.top_screen.load()
+
     def action_glyphs(self) -> None:
         from tui.screens.board_base import DrawingScreen
         from tui.widgets.board import GLYPHS
 
         ways = list(GLYPHS)
-        self.glyphs = ways[(ways.index(self.glyphs) + 1) % len(ways)]
+        place = ways.index(self.glyphs) + 1
+        if self.images is not None and (self.pictures or place == len(ways)):
+            self.pictures, place = not self.pictures, 0  # images stand before the first of the texts
+        self.glyphs = ways[place % len(ways)]
+        if self.plain:
+            self.refresh_css(animate=False)  # every line anew, with or without the filter
         if isinstance(self.top_screen, DrawingScreen):
             self.top_screen.draw()
 
@@ -333,4 +535,18 @@ class ChessregApp(App[Exception | None]):
         self.notify(path, title="saved")
 
     async def action_quit(self) -> None:
-        self.exit()
+        """Quit, but not before what was written down is written, or given up."""
+        until = time.monotonic() + PATIENCE
+        while self.writes.waits and not self.writes.held and time.monotonic() < until:
+            await asyncio.sleep(TICK / 20)
+        if not self.writes.waits:
+            self.exit()
+            return
+        from tui.screens.dialogs import Confirm
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self.exit()
+
+        number = show.counted(len(self.writes.waits), "change")
+        self.push_screen(Confirm(f"{number} could not be written yet. Quit, and lose what is not written?"), answered)

@@ -18,14 +18,19 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--read-only", is_flag=True, help="Change nothing: not even waiting results are taken in.")
-@click.option("--ascii", "letters", is_flag=True, help="Pieces as letters, for terminals without figurines.")
+@click.option("--ascii", "letters", is_flag=True, help="Draw with ASCII alone, pieces as letters; LANG=C does too.")
+@click.option("--keys", "list_keys", is_flag=True, help="Print every action with its keys, as a file of your own.")
 @click.option("--web", is_flag=True, help="Serve it to a browser instead of this terminal.")
 @click.option("--write", is_flag=True, help="With --web: let the page change things; else it is read-only.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="With --web: the address that it listens on.")
 @click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True, help="With --web: its port.")
 @pass_home
-def tui(home: Home, read_only: bool, letters: bool, web: bool, write: bool, host: str, port: int) -> None:
+def tui(
+    home: Home, read_only: bool, letters: bool, list_keys: bool, web: bool, write: bool, host: str, port: int
+) -> None:
     """Look at runs, games, boards and tables in the terminal. ? shows the keys.
+
+    Keys of your own stand in ~/.config/chessreg/keys.toml, as --keys prints them.
 
     --web prints a URL with a random token: who has it can use the page, nobody else.
 
@@ -35,6 +40,11 @@ def tui(home: Home, read_only: bool, letters: bool, web: bool, write: bool, host
     """
     from chessreg.errors import BadInputError
 
+    if list_keys:
+        from tui.keys import listing
+
+        click.echo(listing(), nl=False)
+        return
     if write and (read_only or not web):
         raise BadInputError("--write lets a page of --web change things", "give it with --web and without --read-only")
     place, store_path = home.place, home.store_path
@@ -51,20 +61,35 @@ def tui(home: Home, read_only: bool, letters: bool, web: bool, write: bool, host
         raise BadInputError("chessreg tui needs a terminal", "chessreg runs list prints the runs")
     gc.disable()  # until the screens' code is there: see tui.entries
     from tui.app import ChessregApp
+    from tui.keys import own_keys
     from tui.themes import own_themes
+    from tui.widgets.images import image_widget
 
     def opener() -> Session:
         from tui.registry import open_session
 
         return open_session(place.url, store_path, read_only, create=not home.named)
 
-    glyphs: Glyphs | None = "letters" if letters or not (served or speaks_unicode()) else None
-    app = ChessregApp(opener, place.shown, read_only=read_only, glyphs=glyphs, themes=own_themes())
+    plain = not served and not speaks_unicode()
+    glyphs: Glyphs | None = "letters" if letters or plain else None
+    app = ChessregApp(
+        opener, place.masked, read_only=read_only, glyphs=glyphs, themes=own_themes(), keys=own_keys(),
+        plain=letters or plain,
+        images=None if served or letters or plain else image_widget(),
+    )  # fmt: skip
     error = app.run()
     if error is not None:
         raise error
 
 
+COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
+
+
 def speaks_unicode() -> bool:
-    """Whether the terminal's encoding and kind can be expected to draw figurines."""
-    return (sys.stdout.encoding or "").lower().startswith("utf") and os.environ.get("TERM") not in ("linux", "dumb")
+    """Whether the terminal's locale and kind can be expected to draw figurines. In the locale C Python reads and writes
+    UTF-8 and sets LC_CTYPE so (PEP 538): that LC_CTYPE says nothing of the terminal."""
+    own = os.environ.get("LC_CTYPE", "")
+    locale = os.environ.get("LC_ALL") or ("" if own in COERCED else own) or os.environ.get("LANG", "")
+    if locale in ("C", "POSIX") or os.environ.get("TERM") in ("linux", "dumb"):
+        return False
+    return (sys.stdout.encoding or "").lower().startswith("utf")

@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from chessreg.errors import ChessregError
@@ -54,6 +55,16 @@ class ModelProcess:
     async def environment(self) -> Environment:
         """Where the app's registry and store are, for a process."""
         return await self._database.ask("opening the registry", Environment.of)
+
+    async def run_command(self, words: Sequence[str]) -> tuple[int, str, str]:
+        """Run a command of chessreg on the app's registry, in a process of its own: its status, and what it printed."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "chessreg.cli", *words, env=await self.environment(),
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )  # fmt: skip
+        out, err = await process.communicate()
+        return process.returncode or 0, out.decode(errors="replace"), err.decode(errors="replace")
 
     async def close(self) -> None:
         """End the process."""

@@ -10,23 +10,31 @@ from pathlib import Path
 from sqlalchemy.orm import Session as SqlSession
 
 from chessreg.registry.database import Database
+from chessreg.registry.engines import RegistryError
 from chessreg.session import Session
 from store import Store
 from tui.database_worker import require_off_loop
 
 
 class OffLoopDatabase(Database):
-    """A Database that raises OnEventLoopError when it is used on a thread that runs an event loop."""
+    """A Database that raises OnEventLoopError when it is used on a thread that runs an event loop, and RegistryError
+    when its file was deleted: SQLite goes on reading one that is open."""
+
+    def require_there(self) -> None:
+        if self.place.path is not None and not self.place.path.exists():
+            raise RegistryError(f"the registry {self.place.path} was deleted", "put back a copy, or quit")
 
     @contextmanager
     def read(self) -> Iterator[SqlSession]:
         require_off_loop()
+        self.require_there()
         with super().read() as session:
             yield session
 
     @contextmanager
     def write(self) -> Iterator[SqlSession]:
         require_off_loop()
+        self.require_there()
         with super().write() as session:
             yield session
 

@@ -96,9 +96,9 @@ def full(thing: Any) -> str:
     return value(thing)
 
 
-def listed(words: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     """Words as a sentence lists them: a, b and c."""
-    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 FULL, PART, EMPTY = "━", "╸", "┄"
@@ -139,6 +139,35 @@ def pace(row: Mapping[str, Any]) -> str:
     """How fast a job is, and how long it will yet take: 12.3/s, 4 min 0 s left."""
     left = f"{show.duration(row['seconds_left'])} left" if row["seconds_left"] is not None else ""
     return ", ".join(filter(None, [rate(row["rate"]), left]))
+
+
+def answer(found: Mapping[str, Any]) -> str:
+    """A run's result, and how it differs from the one of its kind before it.
+
+    >>> answer({"measure": "test %", "value": 93.256, "change": 1.5})
+    'test % 93.26, Δ +1.5'
+    """
+    change = "" if found["change"] is None else f", Δ {found['change']:+.3g}"
+    return f"{found['measure']} {found['value']:.4g}{change}"
+
+
+SPARKS = "▁▂▃▄▅▆▇█"
+
+
+def sparks(values: Sequence[float], width: int, low: float | None = None, high: float | None = None) -> str:
+    """Values as one line of so many cells, the last of those that share a cell; from the lowest to the highest, or
+    between these.
+
+    >>> sparks([1, 2, 3, 4], 4), sparks([0.5], 4, 0, 1), sparks([], 4)
+    ('▁▃▆█', '▅', '')
+    """
+    span = max(1, -(-len(values) // max(1, width)))
+    cells = [values[min(n + span, len(values)) - 1] for n in range(0, len(values), span)]
+    if not cells:
+        return ""
+    least, most = min(cells) if low is None else low, max(cells) if high is None else high
+    steps = len(SPARKS) - 1
+    return "".join(SPARKS[round(steps * min(1.0, max(0.0, (v - least) / ((most - least) or 1.0))))] for v in cells)
 
 
 def done(row: Mapping[str, Any]) -> str:

@@ -23,11 +23,13 @@ from chessreg.errors import BadInputError
 
 BOARD_DARK = {
     "board-light": "#b9a488", "board-dark": "#8a6f55", "board-white": "#ffffff", "board-black": "#101010",
-    "board-last": "#e6c84b", "board-arrow": "#5d9f5d", "board-wrong": "#d0453a", "board-heat": "#2f6db3",
+    "board-last": "#e6c84b", "board-arrow": "#5d9f5d", "board-best": "#2f9c95", "board-wrong": "#d0453a",
+    "board-heat": "#2f6db3",
 }  # fmt: skip
 BOARD_CONTRAST = {
     "board-light": "#8c8c8c", "board-dark": "#595959", "board-white": "#ffffff", "board-black": "#000000",
-    "board-last": "#ffd400", "board-arrow": "#00b050", "board-wrong": "#ff2020", "board-heat": "#1f6fff",
+    "board-last": "#ffd400", "board-arrow": "#00b050", "board-best": "#00c8c8", "board-wrong": "#ff2020",
+    "board-heat": "#1f6fff",
 }  # fmt: skip
 THEMES = (
     Theme(

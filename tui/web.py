@@ -45,8 +45,8 @@ def serve(registry_url: str, store_path: Path, options: Sequence[str], host: str
     async def guard(
         request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        given = request.path.split("/")[1]
-        if not secrets.compare_digest(given.encode(), token.encode()):
+        first = request.path.split("/")[1]
+        if not secrets.compare_digest(first.encode(), token.encode()):
             raise web.HTTPForbidden(text="open the URL that chessreg printed: it has a token", headers=HEADERS)
         if not of_here(request.host, host) or not own(request.headers.get("Origin"), request.host):
             raise web.HTTPForbidden(text="only the page that is served here may ask", headers=HEADERS)
@@ -98,8 +98,8 @@ def serve(registry_url: str, store_path: Path, options: Sequence[str], host: str
         tunnel = f"ssh -L {port}:localhost:{port} {socket.gethostname()}"
         click.echo(f"http is not encrypted: who listens on the way can take the URL; safer: {tunnel}", err=True)
     os.environ |= {"CHESSREG_REGISTRY": registry_url, "CHESSREG_STORE": str(store_path)}  # a URL may hold a password
-    words = [sys.executable, "-m", "chessreg.cli", "tui", *options]
-    Guarded(shlex.join(words), host=host, port=port, title="chessreg").serve()
+    command = [sys.executable, "-m", "chessreg.cli", "tui", *options]
+    Guarded(shlex.join(command), host=host, port=port, title="chessreg").serve()
 
 
 def loops_back(name: str) -> bool:
@@ -114,7 +114,7 @@ def loops_back(name: str) -> bool:
         return False
 
 
-def of_here(asked: str, host: str) -> bool:
+def of_here(requested: str, host: str) -> bool:
     """Whether the Host of a request is this machine's, so that no foreign name was made to point here (DNS rebinding):
     served on the loopback, a loopback's (on any port: a tunnel has its own); else any address, or a name of ours.
 
@@ -124,7 +124,7 @@ def of_here(asked: str, host: str) -> bool:
     [True, True, False]
     """
     try:
-        name = urlsplit(f"//{asked}").hostname or ""
+        name = urlsplit(f"//{requested}").hostname or ""
     except ValueError:
         return False
     if loops_back(host) or loops_back(name):
@@ -135,10 +135,10 @@ def of_here(asked: str, host: str) -> bool:
         return name in {host.lower(), socket.gethostname().lower(), socket.getfqdn().lower()}
 
 
-def own(origin: str | None, asked: str) -> bool:
+def own(origin: str | None, requested: str) -> bool:
     """Whether a request comes from our page, by its Origin; a browser leaves that out of what a person asks for.
 
     >>> own("http://127.0.0.1:8000", "127.0.0.1:8000"), own("http://evil.example", "127.0.0.1:8000"), own(None, "x")
     (True, False, True)
     """
-    return origin is None or origin in (f"http://{asked}", f"https://{asked}")
+    return origin is None or origin in (f"http://{requested}", f"https://{requested}")

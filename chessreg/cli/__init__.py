@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import sys
+from contextlib import suppress
 
 from chessreg.cli.root import root as chessreg
 from chessreg.cli.root import run_command_line
@@ -25,9 +27,16 @@ class FrozenBeforeDuckDB:
             gc.freeze()
 
 
+def say_where_it_crashed() -> None:
+    """At a crash below Python (SIGSEGV, SIGABRT, SIGFPE) write the Python lines that led to it to stderr."""
+    with suppress(RuntimeError, OSError, ValueError):  # there is no stderr
+        faulthandler.enable(sys.__stderr__ or sys.stderr, all_threads=False)
+
+
 def main() -> None:
     """The console script: exits with 0 done, 1 failed, 2 usage, 3 not found, 4 bad input, 130 interrupted."""
     keep_private()
+    say_where_it_crashed()
     gc.set_threshold(100_000, 20, 20)  # imports make many objects and no garbage
     sys.meta_path.insert(0, FrozenBeforeDuckDB)
     status = run_command_line(sys.argv[1:])

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from uuid import UUID
 
@@ -64,7 +65,7 @@ def print_json(data: Any) -> None:
     sys.stdout.write(visible_json(document) + "\n")
 
 
-def shown(value: Any) -> str:
+def cell_text(value: Any) -> str:
     """A value in a table's cell, in one line."""
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -98,7 +99,7 @@ def print_table(rows: list[dict[str, Any]], columns: Columns = None) -> None:
         numbers = all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values if v is not None)
         table.add_column(Text(heading), justify="right" if numbers else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(shown(row.get(name))) for name in headings))
+        table.add_row(*(Text(cell_text(row.get(name))) for name in headings))
     console().print(table)
 
 
@@ -107,7 +108,7 @@ def print_record(record: Mapping[str, Any], columns: Columns = None) -> None:
     headings = _headings(columns, record)
     width = max((len(heading) for heading in headings.values()), default=0)
     for name, heading in headings.items():
-        sys.stdout.write(f"{heading:<{width}}  {shown(record.get(name))}".rstrip() + "\n")
+        sys.stdout.write(f"{heading:<{width}}  {cell_text(record.get(name))}".rstrip() + "\n")
 
 
 def _headings(columns: Columns, row: Mapping[str, Any]) -> dict[str, str]:
@@ -172,14 +173,17 @@ class Home:
         from chessreg.registry.engines import place_of, store_path_of
         from store.files import keep_private
 
-        found = place_of(self.given_registry)
-        keep_private(shared_by=store_path_of(self.given_store, found))
-        return found
+        place = place_of(self.given_registry)
+        keep_private(shared_by=store_path_of(self.given_store, place))
+        return place
 
     @property
     def named(self) -> bool:
-        """Whether somebody said where the registry is: then a program that looks makes nothing there."""
-        return self.given_registry is not None or bool(os.environ.get("CHESSREG_REGISTRY"))
+        """Whether somebody said where the registry or the store is: then a program that looks makes nothing there."""
+        paths = self.given_registry, self.given_store
+        return any(path is not None for path in paths) or bool(
+            os.environ.get("CHESSREG_REGISTRY") or os.environ.get("CHESSREG_STORE")
+        )
 
     @property
     def registry_url(self) -> str:
@@ -199,7 +203,7 @@ class Home:
         Raises NotFoundError when there is no registry.
         """
         if self._session is None and self.open(create):
-            click.echo(f"made the registry {visible(self.place.shown)}", err=True)
+            click.echo(f"made the registry {visible(self.place.masked)}", err=True)
         assert self._session is not None
         return self._session
 
@@ -289,13 +293,15 @@ class LazyCommand(NamedTuple):
     def load(self) -> click.Command:
         """Import it."""
         module, _, attribute = self.target.partition(":")
-        found = getattr(importlib.import_module(module), attribute)
-        command: click.Command = found(self.of) if self.of else found
+        declared = getattr(importlib.import_module(module), attribute)
+        command: click.Command = declared(self.of) if self.of else declared
         return command
 
 
 class LazyGroup(click.Group):
     """A group whose commands are named in a table: its help imports none of them."""
+
+    meant: Mapping[str, str] = MappingProxyType({})  # word that is no command → what it stands for
 
     def __init__(self, *arguments: Any, lazy: Mapping[str, LazyCommand] | None = None, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -317,7 +323,8 @@ class LazyGroup(click.Group):
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             import difflib
 
-            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=2)
+            near = [self.meant[word]] if (word := args[0].lower()) in self.meant else []
+            near = near or difflib.get_close_matches(args[0], self.list_commands(ctx), n=2)
             also = f"; did you mean {' or '.join(near)}?" if near else ""
             ctx.fail(f"there is no command {args[0]!r}{also}")
         return super().resolve_command(ctx, args)

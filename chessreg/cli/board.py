@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import click
 
 from chessreg.cli.base import Home, emit, fresh, json_option, pass_home
 from chessreg.errors import BadInputError
+from chessreg.terminal import for_data
 
 if TYPE_CHECKING:
     from chessreg.experiments.edit.heat import Measure, Readings
@@ -22,11 +24,29 @@ FEW = 4  # so many boards are all shown where no ply is given
 @click.argument("reference", metavar="GAME")
 @click.option("--ply", type=int, help="Which board: 0 is the start, -1 the last.  [default: the last; all where few]")
 @click.option("--item", type=int, help="Of a unit with many rows (a probe's layer): the game's row in its dataset.")
+@click.option("--condition", help="Of an edit: edit-3, random-0, …  [default: the first edit]")
 @click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture instead (one board).")
 @click.option("--png", type=click.Path(dir_okay=False, path_type=Path), help="The same picture as PNG.")
+@click.option(
+    "--as",
+    "form",
+    type=click.Choice(["fen", "pgn", "lichess"]),
+    help="Print the position as FEN, the game that leads to it as PGN, or the link to Lichess's analysis of it.",
+)
+@click.option("--evaluate", metavar="LIMIT", help="Evaluate the boards with Stockfish: nodes=N, depth=N or time=S.")
 @json_option
 @pass_home
-def board(home: Home, reference: str, ply: int | None, item: int | None, svg: Path | None, png: Path | None) -> None:
+def board(
+    home: Home,
+    reference: str,
+    ply: int | None,
+    item: int | None,
+    condition: str | None,
+    svg: Path | None,
+    png: Path | None,
+    form: str | None,
+    evaluate: str | None,
+) -> None:
     """Draw the boards behind GAME, which is RUN:UNIT: a game's position, an edit's two boards, a probe's reading.
 
     GAME may also be DATASET:NUMBER, a game or position of a dataset by its row.
@@ -37,26 +57,39 @@ def board(home: Home, reference: str, ply: int | None, item: int | None, svg: Pa
     chessreg board edits:7
     chessreg board sample:40 --ply 12
     chessreg board edits:7 --ply 1 --png after.png
+    chessreg board plain:12 --ply 30 --as lichess
+    chessreg board plain:12 --ply 30 --evaluate nodes=10000
     """
     from chessreg.games.picture import render_svg, render_text
 
     fresh(home)
-    frames = picked(frames_behind(home, reference, item), ply, reference)
+    views = picked(views_behind(home, reference, item, condition), ply, reference)
+    if evaluate is not None:
+        views = evaluated(views, evaluate)
+    if form is not None:
+        if home.json:
+            raise BadInputError("--json has the position and its FEN", "leave out --as, or --json")
+        frame = views[-1]
+        if not frame.position:
+            click.echo("who is to move is not known here: White is taken", err=True)
+        texts = {"fen": frame.whole_fen, "pgn": frame.pgn.strip(), "lichess": frame.lichess}
+        click.echo(texts[form], file=for_data(sys.stdout))
+        return
     if svg is not None:
-        write(svg, render_svg(frames[-1]))
-        click.echo(f"{svg}: {frames[-1].title}", err=True)
+        write(svg, render_svg(views[-1]))
+        click.echo(f"{svg}: {views[-1].title}", err=True)
     if png is not None:
         from chessreg.games.picture import save_frame
 
-        save_frame(frames[-1], png)
-        click.echo(f"{png}: {frames[-1].title}", err=True)
+        save_frame(views[-1], png)
+        click.echo(f"{png}: {views[-1].title}", err=True)
     if home.json:
-        emit(home, as_object(frames, svg, png))
+        emit(home, as_object(views, svg, png))
     elif svg is None and png is None:
-        click.echo("\n".join(render_text(frame) for frame in frames), nl=False)
+        click.echo("\n".join(render_text(frame) for frame in views), nl=False)
 
 
-def frames_behind(home: Home, reference: str, item: int | None) -> list[BoardFrame]:
+def views_behind(home: Home, reference: str, item: int | None, condition: str | None = None) -> list[BoardFrame]:
     """The boards of RUN:UNIT, or of DATASET:NUMBER where no run is called so."""
     from chessreg.entities import dataset as datasets
     from chessreg.entities import run as runs
@@ -77,16 +110,31 @@ def frames_behind(home: Home, reference: str, item: int | None) -> list[BoardFra
             if not (number.isascii() and number.isdigit() and len(number) < 19):
                 raise BadInputError(f"{number[:40]!a} is no row of {dataset}", "rows are counted from 0") from None
             return datasets.board_views(session.inputs, dataset, int(number))
-    return runs.board_views(session.inputs, run_id, unit, item)
+    return runs.board_views(session.inputs, run_id, unit, item, condition)
 
 
-def picked(frames: list[BoardFrame], ply: int | None, reference: str) -> list[BoardFrame]:
+def evaluated(views: list[BoardFrame], limit: str) -> list[BoardFrame]:
+    """The boards with Stockfish's evaluation. Raises BadInputError where a position is not known in full."""
+    from dataclasses import replace
+
+    from chessreg.games.engines import parse_engine, parse_limit
+    from chessreg.games.pool import EnginePool
+
+    search = parse_limit(limit)
+    if not all(frame.position for frame in views):
+        raise BadInputError("who is to move on these boards is not known", "games and positions can be evaluated")
+    with EnginePool(parse_engine("stockfish:20"), timed=search.kind == "time") as pool:
+        found = pool.evaluations((frame.position for frame in views), search)
+        return [replace(frame, evaluation=value) for frame, value in zip(views, found, strict=True)]
+
+
+def picked(views: list[BoardFrame], ply: int | None, reference: str) -> list[BoardFrame]:
     """The frames that are meant. Raises BadInputError for a ply that there is not."""
     if ply is None:
-        return frames if len(frames) <= FEW else frames[-1:]
-    if not -len(frames) <= ply < len(frames):
-        raise BadInputError(f"{reference} has no ply {ply}", f"its boards are 0 to {len(frames) - 1}")
-    return [frames[ply]]
+        return views if len(views) <= FEW else views[-1:]
+    if not -len(views) <= ply < len(views):
+        raise BadInputError(f"{reference} has no ply {ply}", f"its boards are 0 to {len(views) - 1}")
+    return [views[ply]]
 
 
 def write(path: Path, text: str) -> None:
@@ -96,7 +144,7 @@ def write(path: Path, text: str) -> None:
         raise BadInputError(f"cannot write {path}: {error.strerror}") from error
 
 
-def as_object(frames: list[BoardFrame], svg: Path | None, png: Path | None = None) -> dict[str, object]:
+def as_object(views: list[BoardFrame], svg: Path | None, png: Path | None = None) -> dict[str, object]:
     """The boards as one JSON object."""
     boards = [
         {
@@ -106,8 +154,12 @@ def as_object(frames: list[BoardFrame], svg: Path | None, png: Path | None = Non
             "marks": {str(square): mark for square, mark in frame.marks.items()},
             "heat": None if frame.heat is None else {str(square): value for square, value in frame.heat.items()},
             "caption": frame.caption,
+            "arrows": [arrow._asdict() for arrow in frame.arrows],
+            "read": {str(square): reading._asdict() for square, reading in frame.read.items()},
+            "evaluation": frame.evaluation,
+            "position": frame.position or None,
         }
-        for frame in frames
+        for frame in views
     ]
     return {"boards": boards, "svg": str(svg) if svg else None, "png": str(png) if png else None}
 
@@ -174,45 +226,45 @@ def heatmap(
         raise BadInputError("--json prints numbers, --output draws them", "give one of them")
     with session.database.read() as sql:
         run_id, unit = unit_reference(sql, reference)
-    found = heat.readings(session.inputs, run_id, unit, condition, layer)
-    label = found.label if piece is None else heat.class_of(piece)
+    readings = heat.readings(session.inputs, run_id, unit, condition, layer)
+    label = readings.label if piece is None else heat.class_of(piece)
     if home.json:
-        emit(home, heat_as_object(found, label, measure))
+        emit(home, heat_as_object(readings, label, measure))
     elif output is None:
-        click.echo(as_text(found, label, measure), nl=False)
+        click.echo(as_text(readings, label, measure), nl=False)
     else:
-        title = f"{reference}, layer {found.layer}, {found.condition}: {found.original.fen()}"
+        title = f"{reference}, layer {readings.layer}, {readings.condition}: {readings.original.fen()}"
         if form == "edit":
-            save_heatmaps(heat.panels(found, label, measure, clip or 5.0), output, title)
+            save_heatmaps(heat.panels(readings, label, measure, clip or 5.0), output, title)
         else:
-            save_heatmaps(heat.panels_of_reading(found, label, measure, clip or 2.0), output, title, columns=3)
-        click.echo(f"{output}: class {heat.PIECE_CLASSES[label]} at layer {found.layer}", err=True)
+            save_heatmaps(heat.panels_of_reading(readings, label, measure, clip or 2.0), output, title, columns=3)
+        click.echo(f"{output}: class {heat.PIECE_CLASSES[label]} at layer {readings.layer}", err=True)
 
 
-def heat_as_object(found: Readings, label: int, measure: Measure) -> dict[str, Any]:
+def heat_as_object(readings: Readings, label: int, measure: Measure) -> dict[str, Any]:
     """Both boards' numbers by square, a1 first."""
     from chessreg.experiments.edit.heat import PIECE_CLASSES
 
     return {
-        "fen": found.original.fen(),
+        "fen": readings.original.fen(),
         "class": PIECE_CLASSES[label],
-        "square": found.square,
-        "layer": found.layer,
-        "condition": found.condition,
+        "square": readings.square,
+        "layer": readings.layer,
+        "condition": readings.condition,
         "measure": measure,
-        "clean": found.values("clean", label, measure).tolist(),
-        "edited": found.values("edited", label, measure).tolist(),
+        "clean": readings.values("clean", label, measure).tolist(),
+        "edited": readings.values("edited", label, measure).tolist(),
     }
 
 
-def as_text(found: Readings, label: int, measure: Measure) -> str:
+def as_text(readings: Readings, label: int, measure: Measure) -> str:
     """Both boards' numbers, rank 8 on top."""
     from chessreg.experiments.edit.heat import WHICH
 
     lines = []
     for which in WHICH:
-        values = found.values(which, label, measure)
-        lines.append(f"{which} model, layer {found.layer}, {measure}")
+        values = readings.values(which, label, measure)
+        lines.append(f"{which} model, layer {readings.layer}, {measure}")
         for rank in range(7, -1, -1):
             lines.append(f"{rank + 1} " + " ".join(f"{values[rank * 8 + file]:7.2f}" for file in range(8)))
         lines.append("  " + " ".join(f"{name:>7}" for name in FILES))

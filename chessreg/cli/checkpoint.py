@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from chessreg.entities.checkpoint import Registered
 
 checkpoint = group_of("checkpoint")
+SEED = click.IntRange(-(2**63), 2**63 - 1)  # as torch takes it
 LISTED = headings(entity("checkpoint"))
 
 
@@ -32,7 +33,9 @@ def tell(home: Home, made: Registered) -> None:
 @checkpoint.command()
 @click.argument("reference", metavar="CHECKPOINT")
 @click.option("--name", help="What to call the twin.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of its weights.")
+@click.option(
+    "--seed", type=click.IntRange(-(2**63), 2**63 - 1), default=0, show_default=True, help="Seed of its weights."
+)
 @json_option
 @pass_home
 def twin(home: Home, reference: str, name: str | None, seed: int) -> None:
@@ -41,10 +44,10 @@ def twin(home: Home, reference: str, name: str | None, seed: int) -> None:
     \b
     Example: chessreg checkpoint twin reference --name untrained --seed 0
     """
-    from chessreg.entities.checkpoint import random_twin
+    from chessreg.entities.checkpoint import random_init_control
 
     session = home.session()
-    tell(home, random_twin(session.database, session.store, reference, name=name, seed=seed))
+    tell(home, random_init_control(session.database, session.store, reference, name=name, seed=seed))
 
 
 checkpoint.add_command(export_command, "export")

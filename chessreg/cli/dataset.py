@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,8 +48,27 @@ def tell(home: Home, added: Added) -> None:
 @click.argument("files", nargs=-1, metavar="FILE…", type=FILE)
 @name_option
 @click.option("--sample", is_flag=True, help="Add the games that come with chessreg instead of a file.")
-@click.option("--salvage", is_flag=True, help="Keep the games before the place where a damaged stream breaks.")
-@click.option("--min-plies", type=click.IntRange(0), default=0, show_default=True, help="Skip games shorter than this.")
+@click.option("--salvage", is_flag=True, help="Keep what comes before the place where a damaged file breaks.")
+@click.option(
+    "--min-plies",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Skip games shorter than this, and positions after fewer plies.",
+)
+@click.option(
+    "--exclude",
+    multiple=True,
+    metavar="DATASET",
+    help="Leave out games whose moves stand in this dataset or part (NAME:PART), and positions that stand in it or "
+    "are of its games; may be given several times.",
+)
+@click.option(
+    "--within",
+    multiple=True,
+    metavar="DATASET",
+    help="Of positions: keep those whose game is in this dataset or part; may be given several times.",
+)
 @click.option(
     "--rating-scale",
     type=click.Choice(["lichess", "stockfish", "fide"]),
@@ -64,6 +84,8 @@ def add(
     sample: bool,
     salvage: bool,
     min_plies: int,
+    exclude: tuple[str, ...],
+    within: tuple[str, ...],
     rating_scale: str | None,
     licence: str | None,
 ) -> None:
@@ -71,17 +93,23 @@ def add(
 
     The same bytes with the same filters are recognised. Games that are no legal chess are listed with the dataset.
     A CSV has a column `transcript`, as Karvonen's files of games; games that it cuts short keep their whole moves.
-    A Parquet or CSV with a column `fen` becomes a dataset of positions; so does a CSV of puzzles (FEN,moves,rating).
+    A Parquet or CSV with a column `fen` becomes a dataset of positions; so do a CSV of puzzles (FEN,moves,rating) and
+    the bags of ChessBench (.bag, .bagz; NAME@3_data.bag: all three shards).
 
     \b
     Example: chessreg dataset add lichess-puzzles.csv --name puzzles
     Example: chessreg dataset add lichess_db_standard_rated_2013-01.pgn.zst --name jan
+    Example: chessreg dataset add more.pgn --exclude jan --name unseen
+    Example: chessreg dataset add positions.parquet --within jan --name decisions
+    Example: chessreg dataset add behavioral_cloning_data.bag --name chessbench
     """
     from chessreg.cli.base import progress_line
     from chessreg.entities.adding import add_dataset, add_sample
 
     if sample == bool(files):
         raise click.UsageError("give files, or --sample")
+    if sample and (exclude or within):
+        raise click.UsageError("--exclude and --within are of files, not of --sample")
     session = home.session(create=True)
     with progress_line("dataset add", quiet=home.json) as on_progress:
         if sample:
@@ -94,6 +122,8 @@ def add(
                 name=name,
                 salvage=salvage,
                 min_plies=min_plies,
+                exclude=exclude,
+                within=within,
                 rating_scale=rating_scale,
                 licence=licence,
                 on_progress=on_progress,
@@ -122,7 +152,8 @@ def split(home: Home, reference: str, parts: str, seed: int) -> None:
 
     session = home.session()
     made = split_dataset(session.database, session.store, reference, parts, seed)
-    emit(home, [read.columns(part) for part in made.parts], ["name", "games", "seed", "low", "high"])
+    headings = {"name": "name", "games": made.content, "seed": "seed", "low": "low", "high": "high"}
+    emit(home, [read.columns(part) for part in made.parts], headings)
     if not made.created:
         click.echo("these parts were there already; nothing has changed", err=True)
     for overlap in made.overlaps:
@@ -134,6 +165,58 @@ def split(home: Home, reference: str, parts: str, seed: int) -> None:
         )
     if made.outside:
         click.echo(f"{made.outside:,} {made.content} are in none of these parts", err=True)
+
+
+@dataset.command()
+@click.argument("reference", metavar="DATASET")
+@click.argument("other", metavar="OTHER")
+@json_option
+@pass_home
+def overlap(home: Home, reference: str, other: str) -> None:
+    """Say how much of a dataset or part stands in another too.
+
+    Games are compared by their moves. Where one of the two holds positions, games are known by their Lichess id; two
+    datasets of positions are also compared by board: pieces, side to move, castling rights and en passant.
+
+    \b
+    Example: chessreg dataset overlap sample:test sample:fit
+    """
+    from chessreg.entities.dataset import shared_by
+
+    rows = [asdict(row) for row in shared_by(home.session().inputs, reference, other)]
+    emit(home, rows, ["what", "shared", "of", "percent"])
+
+
+@dataset.command()
+@click.argument("reference", metavar="DATASET")
+@click.argument("file", required=False, metavar="[FILE]", type=FILE)
+@click.option("--format", "format_", type=click.Choice(["bag", "bagz"]), help="bagz packs each record.  [default: bag]")
+@click.option(
+    "--coding",
+    type=click.Choice(["behavioral_cloning", "state_value", "action_value"]),
+    help="What a record holds beside its FEN: the best move, a win probability, a move and a win probability.  "
+    "[default: the most that the positions have]",
+)
+@json_option
+@pass_home
+def export(home: Home, reference: str, file: Path | None, format_: str | None, coding: Any) -> None:
+    """Write a dataset of positions, or one part of it, as a file of ChessBench: FILE.bag or FILE.bagz.
+
+    A bag that was added comes out byte for byte, where none of its rows was rejected or written otherwise.
+
+    \b
+    Example: chessreg dataset export puzzles puzzles.bag
+    """
+    from chessreg.games.bags import export as write
+
+    suffix = format_ or (file.suffix.lower().lstrip(".") if file else "bag")
+    path = file or Path(f"{reference.replace(':', '-')}.{suffix}")
+    if path.suffix.lower() != f".{suffix}":
+        raise click.UsageError(f"{path} is not called .{suffix}")
+    inputs = home.session().inputs
+    positions, part = inputs.positions(inputs.reference("dataset", reference))
+    coding, count = write(positions, positions.rows(part), path, coding)
+    emit(home, {"file": str(path), "coding": coding, "records": count, "bytes": path.stat().st_size})
 
 
 @dataset.command()

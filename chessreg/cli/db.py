@@ -30,7 +30,7 @@ def upgrade(home: Home, shared: bool) -> None:
 
     before, _ = _status(home)
     after = migrations.upgrade(home.place, shared=shared)
-    emit(home, {"registry": home.place.shown, "before": before, "schema": after.current})
+    emit(home, {"registry": home.place.masked, "before": before, "schema": after.current})
 
 
 @db.command()
@@ -41,13 +41,13 @@ def status(ctx: click.Context, home: Home) -> None:
     """Say which schema the registry has and which this chessreg needs. Exit status 1 when they differ."""
     from chessreg.registry import migrations
 
-    found = migrations.status(home.place)
-    record = {"registry": home.place.shown, "current": found.current, "head": found.head, "state": found.state}
+    schema = migrations.status(home.place)
+    record = {"registry": home.place.masked, "current": schema.current, "head": schema.head, "state": schema.state}
     emit(home, record)
-    if found.state != "equal":
+    if schema.state != "equal":
         hint = {"behind": "chessreg db upgrade", "ahead": "pip install -U chessreg", "empty": "chessreg init"}
-        if not home.json and found.state in hint:
-            click.echo(f"hint: {hint[found.state]}", err=True)
+        if not home.json and schema.state in hint:
+            click.echo(f"hint: {hint[schema.state]}", err=True)
         ctx.exit(1)
 
 
@@ -63,7 +63,7 @@ def backup(home: Home, target: Path | None) -> None:
     from chessreg.registry import migrations
 
     made = migrations.backup(home.place, target)
-    emit(home, {"registry": home.place.shown, "backup": str(made), "bytes": made.stat().st_size})
+    emit(home, {"registry": home.place.masked, "backup": str(made), "bytes": made.stat().st_size})
 
 
 def _status(home: Home) -> tuple[str | None, str]:
@@ -71,12 +71,12 @@ def _status(home: Home) -> tuple[str | None, str]:
     from chessreg.registry import migrations
 
     try:
-        found = migrations.status(home.place)
+        schema = migrations.status(home.place)
     except NotFoundError:
         if home.place.path is None:
             raise
         return None, "empty"
-    return found.current, found.state
+    return schema.current, schema.state
 
 
 @click.command()
@@ -91,7 +91,7 @@ def init(home: Home) -> None:
     home.open(create=True)
     session = home.session()
     version = session.database.data_version()
-    emit(home, {"registry": home.place.shown, "store": str(session.store.root), "data_version": version})
+    emit(home, {"registry": home.place.masked, "store": str(session.store.root), "data_version": version})
 
 
 DAYS = 7.0
@@ -164,8 +164,10 @@ def recover(home: Home, only_list: bool, again: bool) -> None:
         if taken:
             click.echo(f"{taken['fragments']} fragments taken in, {taken['rows']} rows", err=True)
         if left:
-            shown = [{**row, "age": f"{max(now - row['created'], 0):.0f} s" if row["created"] else ""} for row in left]
-            emit(home, shown, ["fragment", "state", "run", "rows", "age", "why"])
+            left_rows = [
+                {**row, "age": f"{max(now - row['created'], 0):.0f} s" if row["created"] else ""} for row in left
+            ]
+            emit(home, left_rows, ["fragment", "state", "run", "rows", "age", "why"])
         else:
             click.echo("nothing waits", err=True)
     if left and not only_list:

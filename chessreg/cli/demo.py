@@ -21,14 +21,17 @@ class Size:
     test_games: int
     edit_games: int
     match_games: int
+    uci_games: int
+    uci_edit_games: int
 
 
-SIZES = {"full": Size(1200, 400, 420, 60), "small": Size(20, 10, 8, 2)}
+SIZES = {"full": Size(1200, 400, 420, 60, 300, 100), "small": Size(20, 10, 8, 2, 20, 4)}
 OPPONENT = "stockfish:-1+random=0.6"  # weak enough for the bundled model, and able to mate it
 AFTERWARDS = [
     ("tui", "runs, boards before and after an edit, games, the lab"),
     ("lineage edits", "what the edits were made from, back to the games"),
     ("board edits:0", "the first edited position"),
+    ("board uci-edits:0", "one of the other model: probabilities of squares, before and after"),
     ("query --list", "the other tables"),
 ]
 
@@ -36,8 +39,8 @@ AFTERWARDS = [
 def commands(size: Size) -> list[tuple[str, list[str]]]:
     """What is done, and the commands that do it."""
     model = "--checkpoint reference"
-    play = f"run play {model} --opponent {OPPONENT} --games {size.match_games} --policy legal --temperatures 0.3"
-    play += " --opening random:6"
+    match = f"--opponent {OPPONENT} --policy legal --temperatures 0.3 --opening random:6"
+    play = f"run play {model} --games {size.match_games} {match}"
     edit = "--intervention.layers 3-6 --intervention.scale -2"
     return [
         (
@@ -77,6 +80,22 @@ def commands(size: Size) -> list[tuple[str, list[str]]]:
             ],
         ),
         (
+            "A model that writes UCI squares, not text: change its board, and other squares come next. One position "
+            "(after 1.e4 d5, as if Black had played e5), then prefixes of games",
+            [
+                "import checkpoint --reference=uci --name uci",
+                f"run cache --checkpoint uci --dataset sample:fit --games {size.uci_games} --sites white-turns "
+                "--last 33 --name uci-fit",
+                "run probe --cache uci-fit --name uci-board",
+                'run edit --checkpoint uci --probe uci-board --moves "e4 d5" --board "d5=. d7=p e7=. e5=p" '
+                "--layers 2-5 --scale 1 --name figure-4",
+                "board figure-4:0",
+                f"run edit --checkpoint uci --probe uci-board --dataset sample:test --measure next-token --games "
+                f"{size.uci_edit_games} --prefixes 4,14,24 --layers 2-5 --scale 1 --name uci-edits",
+                f"run play --checkpoint uci --games {max(2, 2 * size.match_games // 5)} {match} --name uci-plain",
+            ],
+        ),
+        (
             "Skill: subtract what differs between games of strong and weak engines, and what differs when labels are "
             "shuffled; on this model no weakening by skill has been shown",
             [
@@ -95,7 +114,9 @@ def commands(size: Size) -> list[tuple[str, list[str]]]:
                 'query "best probe layers" --show checkpoint,weights,selected_on,layer,accuracy,minus_untrained',
                 'query "board intervention legality" '
                 "--show condition,intervention,states,original,modified,delta_modified,delta_random",
-                'query "elo by intervention" --show intervention,n,w,d,l,adjudicated,score,delta_score,delta_shuffled',
+                'query "legal move mass by edit" --run uci-edits '
+                "--show checkpoint,type,cases,original,target,gain,minus_random",
+                'query "elo by intervention" --show checkpoint,intervention,n,w,d,l,score,delta_score,delta_shuffled',
             ],
         ),
         (

@@ -67,9 +67,9 @@ def doctor(ctx: click.Context, home: Home, fix: bool, digests: bool) -> None:
     at left-overs of crashes; at bytes that are not where they should be. Exit status 1 when something is missing or
     broken that work needs; optional things do not count.
     """
-    checks = [check for look in LOOKS for check in looked(look, home)]
+    checks = [check for look in LOOKS for check in checks_of(look, home)]
     if home.place.path is None or home.place.path.exists():
-        checks += looked(partial(work, fix=fix, digests=digests), home)
+        checks += checks_of(partial(work, fix=fix, digests=digests), home)
     emit(home, [asdict(check) for check in checks])
     if any(check.state in ("missing", "broken") for check in checks):
         ctx.exit(1)
@@ -84,21 +84,21 @@ def work(home: Home, fix: bool, digests: bool) -> Iterator[Check]:
         return
     wrong = 0
     database = home.database()
-    for finding in health.findings(database, Store.present(home.store_path), home.registry_url, digests=digests):
+    for problem in health.problems(database, Store.present(home.store_path), home.registry_url, digests=digests):
         wrong += 1
         if not fix:
-            yield Check(finding.check, "broken", finding.detail, finding.mend)
+            yield Check(problem.check, "broken", problem.detail, problem.mend)
             continue
-        came = health.mend(finding)
-        state: Literal["ok", "broken"] = "ok" if came.startswith("mended") else "broken"
-        yield Check(finding.check, state, f"{finding.detail}: {came}", "" if state == "ok" else finding.mend)
+        outcome = health.mend(problem)
+        state: Literal["ok", "broken"] = "ok" if outcome.startswith("mended") else "broken"
+        yield Check(problem.check, state, f"{problem.detail}: {outcome}", "" if state == "ok" else problem.mend)
     if not wrong:
         unread = "" if digests else "; bytes were not read: --digests does"
         yield Check("work", "ok", f"attempts, jobs, results and files are as they are said to be{unread}")
 
 
-def looked(look: Callable[[Home], Iterator[Check]], home: Home) -> list[Check]:
-    """The checks of one look; one that breaks is itself a finding."""
+def checks_of(look: Callable[[Home], Iterator[Check]], home: Home) -> list[Check]:
+    """The checks of one look; one that breaks is itself a problem."""
     try:
         return list(look(home))
     except (ChessregError, StoreError) as error:
@@ -163,17 +163,17 @@ def registry(home: Home) -> Iterator[Check]:
         yield _writable("registry", folder, place.path)
         yield from _open_to_all("registry", place.path)
         yield from _sqlite(place.path)
-    found = migrations.status(place)
+    schema = migrations.status(place)
     if place.path is None:
-        yield Check("postgresql", "ok", f"{place.shown} answers")
+        yield Check("postgresql", "ok", f"{place.masked} answers")
     mend = {"behind": "chessreg db upgrade", "ahead": "pip install -U chessreg", "empty": "chessreg init"}
-    if found.state == "equal":
-        yield Check("schema", "ok", found.head)
-    elif found.state == "empty":
-        yield Check("schema", "optional", f"{place.shown} holds no registry yet", mend["empty"])
+    if schema.state == "equal":
+        yield Check("schema", "ok", schema.head)
+    elif schema.state == "empty":
+        yield Check("schema", "optional", f"{place.masked} holds no registry yet", mend["empty"])
     else:
-        detail = f"{found.state}: {found.current} here, {found.head} wanted"
-        yield Check("schema", "broken", detail, mend.get(found.state, "give chessreg a database of its own"))
+        detail = f"{schema.state}: {schema.current} here, {schema.head} wanted"
+        yield Check("schema", "broken", detail, mend.get(schema.state, "give chessreg a database of its own"))
     if place.path is None:
         yield _program("pg_dump", "optional", "chessreg db backup uses it")
 
@@ -189,6 +189,12 @@ def _sqlite(path: Path) -> Iterator[Check]:
         yield Check("sqlite", "ok", detail)
     else:
         yield Check("sqlite", "optional", f"{detail}: {sqlite.OLD}", f"{sys.executable} -m pip install pysqlite3")
+    level = sqlite.synchronous()
+    if level == "NORMAL":
+        detail = "synchronous=NORMAL: the last commits may go when the power goes (RELIABILITY.md promises FULL)"
+        yield Check("durability", "optional", detail, "unset CHESSREG_SYNCHRONOUS")
+    else:
+        yield Check("durability", "ok", f"synchronous={level}: a commit is on the disk when it returns")
     wrong = sqlite.quick_check(path)
     if wrong:
         mend = f"put back a copy: chessreg db backup made them in {path.parent / 'backups'}"

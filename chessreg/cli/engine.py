@@ -78,12 +78,12 @@ def installed() -> dict[str, Any] | None:
     from chessreg.games.engines import engine_identity
 
     try:
-        found = engine_identity()
+        engine = engine_identity()
     except NotFoundError:
         return None
     return {
-        "name": found.name,
-        "version": found.version,
-        "binary_sha256": found.sha256,
-        "options": dict(found.options),
+        "name": engine.name,
+        "version": engine.version,
+        "binary_sha256": engine.sha256,
+        "options": dict(engine.options),
     }

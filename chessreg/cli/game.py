@@ -71,7 +71,7 @@ def show(home: Home, run: str, unit: int) -> None:
         click.echo(game_pgn(stored.record()), nl=False, file=for_data(sys.stdout))
 
 
-PARTNERS = {"run": "run", "unit": "game", "arm": "arm", "plies": "plies", "parts": "parts at ply", "moves": "there"}
+PARTNERS = {"run": "run", "unit": "game", "arm": "arm", "plies": "plies", "parts": "plies alike", "moves": "then"}
 
 
 @game.command()
@@ -90,13 +90,13 @@ def part(home: Home, reference: str, other: str | None) -> None:
 
     with fresh(home).read() as session:
         run_id, unit = unit_reference(session, reference)
-        found = partners(session, run_id, unit) if other is None else []
-        keys = [(p.run_id, p.unit) for p in found] if other is None else [unit_reference(session, other)]
-    arms = {(partner.run_id, partner.unit): partner.arm for partner in found}
+        partner_rows = partners(session, run_id, unit) if other is None else []
+        keys = [(p.run_id, p.unit) for p in partner_rows] if other is None else [unit_reference(session, other)]
+    arms = {(partner.run_id, partner.unit): partner.arm for partner in partner_rows}
     rows = []
     for key in keys:
         pair = paired(home.session().database, (run_id, unit), key)
-        rows.append({"run": key[0].hex, "unit": key[1], "arm": arms.get(key, ""), **pair.told()})
+        rows.append({"run": key[0].hex, "unit": key[1], "arm": arms.get(key, ""), **pair.as_row()})
     emit(home, rows, PARTNERS)
 
 
@@ -149,10 +149,10 @@ def chosen(database: Database, source: str, row: int | None) -> list[tuple[UUID,
         if row is None and " " not in source:
             raise no_run from error
         raise
-    behind = [found for number in rows for found in rows_behind(database, source, number).rows]
+    behind = [decision for number in rows for decision in rows_behind(database, source, number).rows]
     if behind and not {"run_id", "unit", "termination"} <= behind[0].keys():
         raise BadInputError(f"behind {source!r} are no games", 'chessreg game export "elo by intervention" --pgn FILE')
-    keys = dict.fromkeys((UUID(str(found["run_id"])), int(found["unit"])) for found in behind)
+    keys = dict.fromkeys((UUID(str(decision["run_id"])), int(decision["unit"])) for decision in behind)
     if not keys:
         raise NotFoundError(f"behind {source!r} are no games yet", "chessreg run play makes games")
     return list(keys)

@@ -12,7 +12,6 @@ from chessreg.cli.noun import print_rows
 from chessreg.cli.run import Numbers
 from chessreg.encodings.prompts import TEMPLATES, Counters, Layout, Notation, prompt_of_folder
 from chessreg.entities import entity
-from chessreg.models.hub import SOURCES
 
 if TYPE_CHECKING:
     from chessreg.runs.spec import Spec
@@ -25,12 +24,19 @@ def import_() -> None:
 
 @import_.command()
 @click.argument("source", required=False, metavar="FILE|FOLDER", type=click.Path(path_type=Path))
-@click.option("--reference", is_flag=True, help="The model that comes with chessreg, instead of a file.")
+@click.option(
+    "--reference",
+    is_flag=False,
+    flag_value="pgn",
+    type=click.Choice(["pgn", "uci"]),
+    metavar="[pgn|uci]",
+    help="A model that comes with chessreg, instead of a file: of PGN characters (the default), or of UCI squares.",
+)
 @click.option("--name", help="What to call the checkpoint.")
 @click.option(
     "--encoding",
     help="How chess is written for the model: a name, or prompt: a template over the folder's own tokenizer.json.  "
-    "[default: what the folder says, else pgn-char-32]",
+    "[default: what the folder or its tokenizer says, else pgn-char-32]",
 )
 @click.option("--tokenizer", hidden=True, help="The earlier name of --encoding.")
 @click.option(
@@ -58,7 +64,7 @@ def import_() -> None:
 def checkpoint(
     home: Home,
     source: Path | None,
-    reference: bool,
+    reference: str | None,
     name: str | None,
     encoding: str | None,
     tokenizer: str | None,
@@ -76,25 +82,29 @@ def checkpoint(
     character. Tokenizer and template are kept with the checkpoint.
 
     \b
-    Example: chessreg import checkpoint ckpt.pt --name karvonen-8
+    Example: chessreg import checkpoint --reference=uci
+             chessreg import checkpoint ckpt.pt --name karvonen-8
              chessreg import checkpoint llama/ --encoding prompt --template junkin-1 --name llama
     """
     from chessreg.cli.checkpoint import tell
     from chessreg.entities.checkpoint import import_checkpoint, import_reference
 
-    if reference == (source is not None):
+    if (reference is None) == (source is None):
         raise click.UsageError("give a file or folder, or --reference")
+    if reference is not None and (encoding or tokenizer or trained_on):
+        raise click.UsageError("--encoding and --trained-on are of files: a model of --reference says them itself")
     if tokenizer is not None:
         click.echo("--tokenizer is called --encoding now", err=True)
         encoding = tokenizer
-    given = {name: value for name, value in prompt.items() if value}
-    if given and encoding != "prompt":
-        raise click.UsageError(f"--{next(iter(given)).replace('_', '-')} is of prompts: give --encoding prompt")
+    settings = {name: value for name, value in prompt.items() if value}
+    if settings and encoding != "prompt":
+        raise click.UsageError(f"--{next(iter(settings)).replace('_', '-')} is of prompts: give --encoding prompt")
     session = home.session(create=True)
     if source is None:
-        made = import_reference(session.database, session.store, name or "reference")
+        made = import_reference(session.database, session.store, name, reference or "pgn")
     else:
-        written = prompt_of_folder(source, **given) if encoding == "prompt" else encoding
+        assert source is not None
+        written = prompt_of_folder(source, **settings) if encoding == "prompt" else encoding
         made = import_checkpoint(
             session.database, session.store, source, name=name, encoding=written, trained_on=trained_on or None
         )
@@ -127,24 +137,28 @@ def direction_options(function: Any) -> Any:
 
 @import_.command()
 @direction_options
-def probe(home: Home, paths: tuple[Path, ...], name: str | None, **given: Any) -> None:
-    """Import saved probes of one model, one file a layer, as Karvonen's code writes them.
+@click.option("--hook-point", help="Where they read, * for each layer, where no path tells.")
+@click.option("--phase", type=click.IntRange(0, 5), help="Of the tokens, in UCI squares, where no path tells.")
+def probe(home: Home, paths: tuple[Path, ...], name: str | None, **settings: Any) -> None:
+    """Import saved probes of one model, one file a layer, as Karvonen's code writes them, or Davis's safetensors.
 
-    They stand wherever a probe run is asked for. A file that would execute code is refused, never run.
+    Davis's paths tell label, layer (his index: 0 the embeddings, L the output of the L-th block) and phase. Probes
+    stand wherever a probe run is asked for. A file that would execute code is refused, never run.
 
     \b
     Example: chessreg import probe tf_lens_lichess_16layers_ckpt_no_optimizer_chess_piece_probe_layer_11.pth
+             chessreg import probe to_piece_by_color/layer-0[1-9]/phase-0/model.safetensors --name joint-0
     """
     from chessreg.experiments.imported.directions import ImportedProbe
 
-    run_id = bring_in(home, ImportedProbe, paths, name, given)
+    run_id = bring_in(home, ImportedProbe, paths, name, settings)
     with home.session().database.read() as session:
         print_rows(home, entity("probe"), entity("probe").rows(session, run_id))
 
 
 @import_.command()
 @direction_options
-def vector(home: Home, paths: tuple[Path, ...], name: str | None, **given: Any) -> None:
+def vector(home: Home, paths: tuple[Path, ...], name: str | None, **settings: Any) -> None:
     """Import saved activation vectors of one model, one file a layer, or the class difference of skill probes.
 
     They stand wherever a vector run is asked for. A file that would execute code is refused, never run.
@@ -154,20 +168,20 @@ def vector(home: Home, paths: tuple[Path, ...], name: str | None, **given: Any) 
     """
     from chessreg.experiments.imported.directions import ImportedVector
 
-    run_id = bring_in(home, ImportedVector, paths, name, given)
+    run_id = bring_in(home, ImportedVector, paths, name, settings)
     with home.session().database.read() as session:
         print_rows(home, entity("vector"), entity("vector").rows(session, run_id))
 
 
-def bring_in(home: Home, kind: Any, paths: tuple[Path, ...], name: str | None, given: dict[str, Any]) -> str:
+def bring_in(home: Home, kind: Any, paths: tuple[Path, ...], name: str | None, settings: dict[str, Any]) -> str:
     """Import the files as a run, and return its id."""
     from chessreg.experiments.imported.directions import spec_of
 
     session = home.session(create=True)
-    given["residual"] = None if given["residual"] == "auto" else given["residual"]
-    spec = spec_of(kind, paths, session.inputs, **given)
-    how = kind.options(names=", ".join(path.name for path in paths))
-    report = session.run(spec, how, name=name)
+    settings["residual"] = None if settings["residual"] == "auto" else settings["residual"]
+    spec = spec_of(kind, paths, session.inputs, **settings)
+    options = kind.options(names=", ".join(path.name for path in paths))
+    report = session.run(spec, options, name=name)
     if report.attempt_id is None:
         click.echo(f"these files are {kind.name} {report.run_id.hex[-6:]} already; nothing was added", err=True)
     return report.run_id.hex
@@ -177,7 +191,10 @@ def bring_in(home: Home, kind: Any, paths: tuple[Path, ...], name: str | None, g
 @click.argument("source", required=False, metavar="NAME")
 @click.option("--file", help="Another file of the same repository.")
 @click.option("--revision", default="main", show_default=True, help="Branch, tag or commit of the repository.")
-@click.option("--endpoint", help="A mirror of the hub.  [default: HF_ENDPOINT, else https://huggingface.co]")
+@click.option(
+    "--endpoint",
+    help="A mirror.  [default: HF_ENDPOINT, else https://huggingface.co; of ChessBench, its own storage]",
+)
 @click.option("--name", help="What to call it.  [default: NAME with a dash]")
 @click.option("--keep", is_flag=True, help="Keep the downloaded file in the store.")
 @json_option
@@ -191,32 +208,33 @@ def fetch(
     name: str | None,
     keep: bool,
 ) -> None:
-    """Download a model or games and import them; without NAME, list what can be fetched.
+    """Download a model, games or positions and import them; without NAME, list what can be fetched.
 
-    The SHA-256 that the hub publishes is checked and kept. A download that broke off is gone on with.
+    The digest that is published is checked, and the SHA-256 kept. A download that broke off is gone on with.
 
     \b
     Example: chessreg fetch karvonen/8layers
+    Example: chessreg fetch chessbench/test/behavioral_cloning
     """
     from chessreg.cli import checkpoint, dataset
     from chessreg.cli.base import progress_line
     from chessreg.entities import adding
     from chessreg.entities.adding import Added
-    from chessreg.models.hub import source_named
+    from chessreg.models.hub import every_source, source_named
 
     if source is None:
         rows = [
             {"name": s.name, "holds": s.holds, "repository": s.repository, "file": s.file, "about": s.about}
-            for s in SOURCES.values()
+            for s in every_source().values()
         ]
         emit(home, rows, ["name", "repository", "file", "about"])
         return
-    found, session = source_named(source), home.session(create=True)
-    with progress_line(found.name, quiet=home.json) as on_progress:
+    source_file, session = source_named(source), home.session(create=True)
+    with progress_line(source_file.name, quiet=home.json) as on_progress:
         made = adding.fetch(
             session.database,
             session.store,
-            found,
+            source_file,
             file=file,
             revision=revision,
             endpoint=endpoint,
@@ -230,13 +248,18 @@ def fetch(
         checkpoint.tell(home, made)
 
 
-COUNTS = ["run", "format", "rows", "games", "aggregates"]
+COUNTS = ["run", "format", "rows", "games", "aggregates", "points", "other_lines"]
 
 
 @click.command()
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @click.option("--name", help="What to call the import's run.")
-@click.option("--format", "format_", metavar="NAME", help="chess_gpt_eval, pgn or grid-search.  [default: by content]")
+@click.option(
+    "--format",
+    "format_",
+    metavar="NAME",
+    help="chess_gpt_eval, pgn, grid-search, sweep or training-log.  [default: by content]",
+)
 @click.option(
     "--player", multiple=True, metavar="NAME", help="Whose results the games are; several: most wanted first."
 )
@@ -248,16 +271,27 @@ COUNTS = ["run", "format", "rows", "games", "aggregates"]
 @click.option("--policy", help="How the model's moves were chosen.  [default: as the format's program does]")
 @click.option("--adjudication", metavar="LIMIT", help="Let Stockfish evaluate stopped games, such as nodes=100000.")
 @click.option("--move-limit", type=click.IntRange(1), help="Full moves after which games were stopped.")
+@click.option(
+    "--color", type=click.Choice(["both", "white", "black"]), help="Of a sweep: the model's.  [default: both]"
+)
+@click.option(
+    "--assist",
+    type=click.Choice(["none", "author", "on-repetition", "unknown"]),
+    help="Of a sweep: when Stockfish played the model's move.  [default: unknown]",
+)
 @json_option
 @pass_home
 def results(home: Home, file: Path, name: str | None, format_: str | None, **settings: Any) -> None:
-    """Import results that others published: a CSV of chess_gpt_eval, a tournament's PGN, or a grid search's means.
+    """Import results that others published: a CSV of chess_gpt_eval, a tournament's PGN, a grid search's means, a sweep
+    of level,wins,draws,losses, or what a training script printed.
 
     Every game is replayed and compared with what its row says. What does not fit is listed, and nothing is dropped in
-    silence. The same bytes are recognised.
+    silence. The same bytes are recognised. Sweeps stand in `wins by level` and in ratings, logs in `training curves`.
 
     \b
     Example: chessreg import results games.csv --name gpt-3.5 --limit time=0.1
+             chessreg import results stockfish_sweep.txt --player fen-600k --color white --assist none --limit time=0.1
+             chessreg import results train.log --name author
     """
     from chessreg.cli.base import progress_line
     from chessreg.experiments.imported.file import ImportHow, report_of
@@ -282,21 +316,29 @@ def results(home: Home, file: Path, name: str | None, format_: str | None, **set
     tell({"run": called, **report})
 
 
-def spec_of(file: Path, format_: str | None, given: dict[str, Any]) -> Spec:
+def spec_of(file: Path, format_: str | None, settings: dict[str, Any]) -> Spec:
     """The spec of the import of this file. Raises for a file or format that there is not, and a setting that does not
     fit."""
     from chessreg.errors import BadInputError
     from chessreg.experiments.imported.aggregates import ImportedAggregatesSpec
+    from chessreg.experiments.imported.curves import ImportedCurvesSpec
     from chessreg.experiments.imported.games import ImportedGamesSpec
+    from chessreg.experiments.imported.sweep import ImportedSweepSpec
     from chessreg.games.foreign import FORMATS, find_format
     from chessreg.runs.spec import build
 
-    found = FORMATS[format_] if format_ else find_format(file)
-    model = ImportedGamesSpec if found.holds == "games" else ImportedAggregatesSpec
-    if unknown := given.keys() - model.model_fields.keys():
+    file_format = FORMATS[format_] if format_ else find_format(file)
+    models: dict[str, type[Spec]] = {
+        "games": ImportedGamesSpec,
+        "aggregates": ImportedAggregatesSpec,
+        "counts": ImportedSweepSpec,
+        "curves": ImportedCurvesSpec,
+    }
+    model = models[file_format.holds]
+    if unknown := settings.keys() - model.model_fields.keys():
         flag = f"--{min(unknown).replace('_', '-')}"
-        raise BadInputError(f"{flag} does not apply to a {found.name} file: it holds no games")
-    spec: Spec = build(model, {"file": str(file), "format": found.name, **given})
+        raise BadInputError(f"{flag} does not apply to a {file_format.name} file: it holds {file_format.holds}")
+    spec: Spec = build(model, {"file": str(file), "format": file_format.name, **settings})
     return spec
 
 
@@ -316,8 +358,8 @@ def tell(report: dict[str, Any]) -> None:
             click.echo(f"{title}: " + ", ".join(f"{count} {key}" for key, count in report[title].items()))
     if report["oddities"]:
         click.echo("\noddities")
-        shown = [{**odd, "rows": some(odd["rows"]), "for example": odd["texts"][0]} for odd in report["oddities"]]
-        emit(False, shown, ["code", "count", "rows", "for example"])
+        oddity_rows = [{**odd, "rows": some(odd["rows"]), "for example": odd["texts"][0]} for odd in report["oddities"]]
+        emit(False, oddity_rows, ["code", "count", "rows", "for example"])
     if report["rejected"]:
         click.echo("\nrows without a game")
         emit(False, report["rejected"], ["row", "reason"])

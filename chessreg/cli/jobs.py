@@ -34,7 +34,7 @@ def jobs(home: Home, references: tuple[str, ...], everything: bool) -> None:
     Example: chessreg jobs
     """
     rows = job_status(home, references, everything)
-    emit(home, rows if home.json else [shown(row) for row in rows], LISTED)
+    emit(home, rows if home.json else [readable_row(row) for row in rows], LISTED)
     warn_without_supervisor(home, rows)
 
 
@@ -50,21 +50,21 @@ def job_status(home: Home, references: tuple[str, ...] | list[str], everything: 
 
     with fresh(home).read() as session:
         if references:
-            return stand.rows(session, found(session, references))
+            return stand.rows(session, named_jobs(session, references))
         query = select(Job).order_by(Job.created_at, Job.shard, Job.id)
         if not everything:
             query = query.where(or_(Job.ended_at.is_(None), Job.ended_at > utc_now() - timedelta(days=1)))
         return stand.rows(session, session.scalars(query).all())
 
 
-def found(session: Any, references: tuple[str, ...] | list[str]) -> list[Job]:
+def named_jobs(session: Any, references: tuple[str, ...] | list[str]) -> list[Job]:
     """The jobs that are meant, each once."""
     from chessreg.scheduling import queue
 
     return list({job.id: job for reference in references for job in queue.find(session, reference)}.values())
 
 
-def shown(row: dict[str, Any]) -> dict[str, Any]:
+def readable_row(row: dict[str, Any]) -> dict[str, Any]:
     """A row for people: how fast, how long yet, and why not."""
     why = row["message"] or ""
     if row["waits_for"]:
@@ -76,15 +76,15 @@ def shown(row: dict[str, Any]) -> dict[str, Any]:
 
 def pace(row: dict[str, Any]) -> str:
     """`12.3/s, 4 min left`."""
-    words = []
+    parts = []
     if row["rate"]:
         rate = row["rate"]
-        words.append(
+        parts.append(
             f"{rate:.1f}/s" if rate >= 1 else f"{60 * rate:.1f}/min" if rate >= 1 / 60 else f"{3600 * rate:.1f}/h"
         )
     if row["seconds_left"] is not None:
-        words.append(f"{duration(row['seconds_left'])} left")
-    return ", ".join(words)
+        parts.append(f"{duration(row['seconds_left'])} left")
+    return ", ".join(parts)
 
 
 def duration(seconds: float) -> str:
@@ -126,7 +126,7 @@ def show(home: Home, reference: str) -> None:
     from chessreg.scheduling import status as stand
 
     with fresh(home).read() as session:
-        details = [stand.detail(session, each) for each in found(session, [reference])]
+        details = [stand.full_row(session, each) for each in named_jobs(session, [reference])]
     if home.json:
         emit(home, details[0] if len(details) == 1 else details)
         return
@@ -137,7 +137,7 @@ def show(home: Home, reference: str) -> None:
                    "group_id", "run_id", "created_at", "started_at", "ended_at", "folder"]  # fmt: skip
         emit(home, {**row, "waits_for": ", ".join(row["waits_for"])}, [*columns, "waits_for"])
         click.echo("\nsettings")
-        values = {**row["spec"], **row["how"]}
+        values = {**row["spec"], **row["execution_options"]}
         emit(home, [{"setting": key, "value": str(value)} for key, value in values.items()])
         if row["attempts"]:
             click.echo("\nattempts")
@@ -191,7 +191,7 @@ def change(home: Home, references: tuple[str, ...], do: Any) -> list[str]:
     from chessreg.scheduling.presence import Presence
 
     with fresh(home).write() as session:
-        changed = do(session, found(session, references))
+        changed = do(session, named_jobs(session, references))
         ids = [each.id.hex for each in changed]
         here = any(each.host == socket.gethostname() for each in changed)
     if here:
@@ -234,7 +234,7 @@ def until_over(home: Home, references: tuple[str, ...] | list[str], timeout: flo
     if as_json:
         emit(True, rows)
     else:
-        emit(False, [shown(row) for row in rows], LISTED)
+        emit(False, [readable_row(row) for row in rows], LISTED)
     if any(row["state"] != "finished" for row in rows):
         sys.exit(1)
 
@@ -266,7 +266,7 @@ def priority(home: Home, references: tuple[str, ...], to: int | None, by: int) -
     if to is None and not by:
         raise click.UsageError("say which: --to N or --by N")
     with fresh(home).write() as session:
-        ids = [job.id.hex for job in prioritise(session, found(session, references), to, by)]
+        ids = [job.id.hex for job in prioritise(session, named_jobs(session, references), to, by)]
     tell(home, ids, "priority changed", "none of these is queued")
 
 
@@ -311,7 +311,7 @@ def log_files(home: Home, references: tuple[str, ...]) -> dict[str, Path]:
 
     store = home.session().store
     with fresh(home).read() as session:
-        wanted = found(session, references)
+        wanted = named_jobs(session, references)
         files: dict[str, Path] = {}
         for each in wanted:
             path: Path | None = queue.folder_of(store, each) / "log.txt"

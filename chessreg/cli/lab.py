@@ -9,6 +9,7 @@ import click
 from chessreg.cli.base import Home, emit, fresh, json_option, pass_home
 from chessreg.cli.run import Numbers
 from chessreg.errors import BadInputError
+from chessreg.runs.spec import clipped
 
 if TYPE_CHECKING:
     from chessreg.lab.question import Position, StoredState
@@ -16,14 +17,35 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("state", metavar="[STATE]", required=False)
-@click.option("--condition", help="Of STATE: edit, edit-3, random-0, …  [default: the first edit]")
+@click.option(
+    "--condition", help="The edit, or a control: random-0, shuffled-0, …; of STATE also edit-3.  [default: edit]"
+)
 @click.option("--checkpoint", help="The model.")
+@click.option("--fen", default="", help="Any position, for a model of positions, in place of --moves.")
 @click.option("--moves", default="", help="The position: moves in SAN or UCI, or a FEN near the start.")
 @click.option("--probe", help="A piece probe: its boards are shown, and its direction is subtracted.")
 @click.option("--vector", help="A vector run: its directions are added instead.")
 @click.option("--layers", type=Numbers(int), default="", help="0-based.  [default: the probe's best, the vector's all]")
-@click.option("--scale", type=float, default=1.5, show_default=True, help="How strongly the model is edited.")
-@click.option("--positions", type=click.Choice(["last", "all"]), default="last", show_default=True)
+@click.option("--board", default="", help="Squares to change by the probe, such as d5=. d7=p: the next token is read.")
+@click.option(
+    "--later", default="", help="The moves that follow: --condition patch adds the residual of the board there."
+)
+@click.option("--measure", type=click.Choice(["moves", "next-token"]), help="What is read.  [default: whole moves]")
+@click.option("--scale", type=float, help="How strongly the model is edited.  [default: 1.5; of the next token 0.5]")
+@click.option(
+    "--positions",
+    type=click.Choice(["last", "all", "white-segments", "turns"]),
+    default="last",
+    show_default=True,
+    help="The tokens that are edited.",
+)
+@click.option(
+    "--setting",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Another setting of `chessreg run edit`, such as scale-rule=ln-next; may be given several times.",
+)
 @click.option("--layer", type=int, help="Of which layer the probe's boards are shown.  [default: the last edited]")
 @click.option("--top", type=click.IntRange(min=0), default=5, show_default=True, help="So many moves of each.")
 @json_option
@@ -33,21 +55,29 @@ def lab(
     state: str | None,
     condition: str | None,
     checkpoint: str | None,
+    fen: str,
     moves: str,
     probe: str | None,
     vector: str | None,
     layers: tuple[int, ...],
-    scale: float,
+    board: str,
+    later: str,
+    measure: str | None,
+    scale: float | None,
     positions: str,
+    settings: tuple[str, ...],
     layer: int | None,
     top: int,
 ) -> None:
     """Look at one position with the clean and with the edited model: what the probe reads, moves, legal move mass.
 
-    STATE is RUN:UNIT of an edit run; or give --checkpoint and --moves. `chessreg run edit --moves …` stores an edit.
+    STATE is RUN:UNIT of an edit run; or give --checkpoint and --moves, or --fen. `chessreg run edit --moves …` stores
+    an edit.
 
     \b
     chessreg lab --checkpoint reference --probe reference-board --moves "e4 e5 Nf3" --scale 2
+    chessreg lab --checkpoint uci --probe uci-board --moves "e4 d5" --board "d5=. d7=p e7=. e5=p" --scale 1
+    chessreg lab --checkpoint uci --probe uci-board --moves e4 --measure next-token --later "d5 Nc3" --condition patch
     chessreg lab edits:7 --condition random-0
     """
     from chessreg.entities.game import unit_reference
@@ -59,7 +89,19 @@ def lab(
     database = fresh(home)
     question: Position | StoredState
     if state is not None:
-        if checkpoint or moves or probe or vector or layers:
+        if (
+            checkpoint
+            or moves
+            or fen
+            or probe
+            or vector
+            or layers
+            or board
+            or later
+            or measure
+            or scale is not None
+            or settings
+        ):
             raise BadInputError("STATE has its own model, moves and edit", "leave out the other options")
         with database.read() as session:
             run_id, unit = unit_reference(session, state)
@@ -67,9 +109,11 @@ def lab(
     elif checkpoint is None:
         raise BadInputError("which model?", "chessreg lab --checkpoint NAME, or RUN:UNIT of an edit run")
     else:
+        given = {"scale": scale, "measure": measure, "condition": condition}
         question = Position.of(
-            checkpoint=checkpoint, moves=moves, probe=probe, vector=vector, layers=layers, scale=scale,
-            positions=positions,
+            checkpoint=checkpoint, moves=moves, fen=fen, probe=probe, vector=vector, layers=layers,
+            positions=positions, board=board, later=later, settings=tuple(map(pair, settings)),
+            **{name: value for name, value in given.items() if value is not None},
         )  # fmt: skip
     prepare("cpu")
     answer = Lab(home.session().inputs).ask(question)
@@ -77,3 +121,11 @@ def lab(
         emit(home, answer.summary())
     else:
         click.echo(as_text(answer, layer, top), nl=False)
+
+
+def pair(text: str) -> tuple[str, str]:
+    """NAME=VALUE in two. Raises BadInputError for anything else."""
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise BadInputError(f"{clipped(text)!r} is no NAME=VALUE", "--setting scale-rule=ln-next")
+    return name.strip().replace("-", "_"), value.strip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,13 @@ if TYPE_CHECKING:
     from chessreg.runs.kind import Kind
     from chessreg.scheduling.launch import Order, Planned
 
-ASKED = ("on", "shards", "priority", "share_gpu", "gpu_memory")  # how it is launched, as options and in job files
+LAUNCH_OPTIONS = (
+    "on",
+    "shards",
+    "priority",
+    "share_gpu",
+    "gpu_memory",
+)  # how it is launched, as options and in job files
 LISTED = {"kind": "kind", "run": "run", "name": "name", "status": "", "units": "units", "missing": "missing",
           "shards": "shards", "waits": "waits for"}  # fmt: skip
 
@@ -27,7 +34,7 @@ def placing() -> list[click.Option]:
     from chessreg.scheduling.launch import LaunchOptions
 
     return [
-        *(option(setting) for setting in settings_of(LaunchOptions) if setting.path in ASKED),
+        *(option(setting) for setting in settings_of(LaunchOptions) if setting.path in LAUNCH_OPTIONS),
         click.Option(["--address"], help="Address of the Ray cluster, with --on ray."),
         click.Option(["--print"], is_flag=True, help="Show the batch scripts of --on slurm and do nothing."),
         click.Option(["--wait"], is_flag=True, help="Come back when all has ended; exit status 1 unless all finished."),
@@ -47,7 +54,13 @@ class LaunchGroup(KindGroup):
             type=click.Path(dir_okay=False),
             help="A TOML file with [grid] or [[cells]]: many runs at once.",
         )
-        return command(kind(name), name, LaunchCommand, [*placing(), sweep])
+        grid = click.Option(
+            ["--grid"],
+            multiple=True,
+            metavar="SETTING=A|B",
+            help="Several values of a setting: a run for each, and for each combination with other --grid.",
+        )
+        return command(kind(name), name, LaunchCommand, [*placing(), sweep, grid])
 
 
 @click.group(cls=LaunchGroup, invoke_without_command=True, subcommand_metavar="KIND|job.toml [SETTINGS]…")
@@ -88,8 +101,8 @@ def launch(ctx: click.Context, resume: str | None) -> None:
         assert home
         from chessreg.scheduling.launch import Order
 
-        kind, spec, given = recorded(home, resume)
-        go(home, [Order(kind, spec, kind.options(), given)], dry_run=False, wait=False, as_json=False)
+        kind, spec, explicit = recorded(home, resume)
+        go(home, [Order(kind, spec, kind.options(), explicit)], dry_run=False, wait=False, as_json=False)
 
 
 class LaunchCommand(KindCommand):
@@ -100,7 +113,7 @@ class LaunchCommand(KindCommand):
     def go(self, **params: Any) -> None:
         home = click.get_current_context().find_object(Home)
         assert home
-        if params["sweep"]:
+        if params["sweep"] or params["grid"]:
             orders = sweep_orders(self.kind, params)
         else:
             spec, execution, sources = settings(self.kind, params)
@@ -116,38 +129,64 @@ def go_or_print(home: Home, orders: list[Order], params: dict[str, Any]) -> None
 
 
 def order_of(
-    kind: Kind, spec: Any, execution: Any, given: tuple[str, ...], name: str | None, asked: dict[str, Any]
+    kind: Kind, spec: Any, execution: Any, explicit: tuple[str, ...], name: str | None, queueing: dict[str, Any]
 ) -> Order:
     """The order, with what was asked of the executor; what was not is the default."""
     from chessreg.scheduling.launch import Order
 
-    on = asked.get("on") or "local"
-    if asked.get("address"):
+    on = queueing.get("on") or "local"
+    if queueing.get("address"):
         if on != "ray":
             raise BadInputError("--address goes with --on ray")
-        on = f"ray:{asked['address']}"
-    more = {key: asked[key] for key in ASKED if key != "on" and asked.get(key) is not None}
-    return Order(kind, spec, execution, given, name, on, **more)
+        on = f"ray:{queueing['address']}"
+    more = {key: queueing[key] for key in LAUNCH_OPTIONS if key != "on" and queueing.get(key) is not None}
+    return Order(kind, spec, execution, explicit, name, on, **more)
 
 
 def sweep_orders(kind: Kind, params: dict[str, Any]) -> list[Order]:
-    """The cells of a sweep file, each over the settings of the command line."""
+    """The cells of a sweep file and of --grid, each over the settings of the command line."""
     from chessreg.cli.run import given_values
-    from chessreg.runs.spec import merged
+    from chessreg.runs.spec import flat, merged
 
-    path = Path(params["sweep"])
-    table = read_toml(path)
+    path = params["sweep"] or "--grid"
+    table = read_toml(Path(path)) if params["sweep"] else {}
+    if grid := grid_of(kind, params["grid"]):
+        table = {**table, "grid": flat(table.get("grid", {})) | grid}
     if wrong := table.keys() - {"grid", "cells"}:
         raise BadInputError(f"{path}: {', '.join(sorted(wrong))} is neither grid nor cells", "[grid]\nseed = [0, 1, 2]")
-    given = merged(given_values(kind.spec, params), given_values(kind.options, params))
+    settings = merged(given_values(kind.spec, params), given_values(kind.options, params))
     file = read_toml(Path(params["spec"])) if params["spec"] else {}
     preset = kind.preset(params["preset"]) if params.get("preset") else {}
-    base = merged(merged(dict(preset), {k: v for k, v in file.items() if k not in ("kind", "name")}), given)
+    base = merged(merged(dict(preset), {k: v for k, v in file.items() if k not in ("kind", "name")}), settings)
     return cell_orders(kind, base, table, params["name"], params, str(path))
 
 
+def grid_of(kind: Kind, given: Sequence[str]) -> dict[str, list[Any]]:
+    """The values of `--grid SETTING=A|B`, by path.
+
+    Raises BadInputError for a setting that there is not, for a value that it cannot have, and for one given twice.
+    """
+    from chessreg.runs.spec import settings_of
+
+    known = {setting.path: setting for setting in (*settings_of(kind.spec), *settings_of(kind.options))}
+    grid: dict[str, list[Any]] = {}
+    for text in given:
+        name, equals, values = text.partition("=")
+        path = name.strip().removeprefix("--").replace("-", "_")
+        if not equals or not all(value.strip() for value in values.split("|")) or path not in known:
+            missing = f"{kind.name} has no setting {name!r}" if path not in known else "it wants values"
+            raise BadInputError(f"--grid {text}: {missing}", '--grid "seed=0|1|2"')
+        try:
+            grid[path] = [known[path].parsed(value) for value in values.split("|")]
+        except ValueError as error:
+            raise BadInputError(f"--grid {text}: {error}", '--grid "seed=0|1|2"') from error
+        if len(set(map(str, grid[path]))) < len(grid[path]):
+            raise BadInputError(f"--grid {text} has a value twice")
+    return grid
+
+
 def cell_orders(
-    kind: Kind, base: dict[str, Any], table: dict[str, Any], name: str | None, asked: dict[str, Any], where: str
+    kind: Kind, base: dict[str, Any], table: dict[str, Any], name: str | None, queueing: dict[str, Any], where: str
 ) -> list[Order]:
     """One order a cell of `table`'s grid and cells, over the settings `base`; one order where it has neither."""
     from chessreg.runs.spec import build, by_present_names, merged, nested
@@ -161,7 +200,7 @@ def cell_orders(
             raise BadInputError(f"{where}: {kind.name} has no setting {', '.join(sorted(wrong))}")
         spec = build(kind.spec, {k: v for k, v in values.items() if k in kind.spec.model_fields})
         execution = build(kind.options, {k: v for k, v in values.items() if k in kind.options.model_fields})
-        orders.append(order_of(kind, spec, execution, tuple(sorted(values)), cell_name(name, cell, number), asked))
+        orders.append(order_of(kind, spec, execution, tuple(sorted(values)), cell_name(name, cell, number), queueing))
     return orders
 
 
@@ -190,19 +229,21 @@ def file_orders(path: Path, params: dict[str, Any]) -> list[Order]:
     from chessreg.runs.kind import kind as find
 
     table = read_toml(path)
-    general = {key: table.pop(key) for key in ASKED if key in table}
-    over = {key: params[key] for key in (*ASKED, "address") if params.get(key) is not None}
+    general = {key: table.pop(key) for key in LAUNCH_OPTIONS if key in table}
+    over = {key: params[key] for key in (*LAUNCH_OPTIONS, "address") if params.get(key) is not None}
     listed = table.pop("job", None)
     if listed is None:
         listed = [table]
     elif not isinstance(listed, list) or table:
-        raise BadInputError(f"{path}: beside [[job]] only {', '.join(ASKED)} may stand", "put settings into a [[job]]")
+        raise BadInputError(
+            f"{path}: beside [[job]] only {', '.join(LAUNCH_OPTIONS)} may stand", "put settings into a [[job]]"
+        )
     orders: list[Order] = []
     for number, job in enumerate(listed, 1):
         where = str(path) if len(listed) == 1 else f"{path}, job {number}"
         if not isinstance(job, dict) or not isinstance(job.get("kind"), str):
             raise BadInputError(f"{where}: it has no kind", 'kind = "probe"')
-        own = {key: job.pop(key) for key in ASKED if key in job}
+        own = {key: job.pop(key) for key in LAUNCH_OPTIONS if key in job}
         kind, name = find(kind_reference(job.pop("kind"), path)), job.pop("name", None)
         sweep = {key: job.pop(key) for key in ("grid", "cells") if key in job}
         preset = kind.preset(job.pop("preset")) if "preset" in job else {}
@@ -234,8 +275,8 @@ def go(home: Home, orders: list[Order], *, dry_run: bool, wait: bool, as_json: b
     if as_json and not wait:
         emit(True, {"group_id": group, "runs": rows, "supervisor": presence.who() if group else None})
     elif not as_json:
-        shown = [{**row, "run": row["run_id"].hex[-6:], "waits": ", ".join(row["waits_for"])} for row in rows]
-        emit(False, shown, LISTED)
+        planned_rows = [{**row, "run": row["run_id"].hex[-6:], "waits": ", ".join(row["waits_for"])} for row in rows]
+        emit(False, planned_rows, LISTED)
         if group:
             click.echo(f"launched as {group.hex[-6:]}; chessreg attach {group.hex[-6:]} follows it", err=True)
             if started:
@@ -257,7 +298,7 @@ def show_scripts(home: Home, orders: list[Order], as_json: bool) -> None:
 
     if wrong := next((order.on for order in orders if order.on.partition(":")[0] != "slurm"), None):
         raise BadInputError(f"--print shows batch scripts, and --on {wrong} has none", "--on slurm:PROFILE --print")
-    session, group, found = home.session(), new_id(), []
+    session, group, scripts = home.session(), new_id(), []
     for each in plan(orders, session.database, session.store):
         if each.status == "queued":
             jobs = jobs_of(each, group, session.store, Path.cwd())
@@ -265,12 +306,12 @@ def show_scripts(home: Home, orders: list[Order], as_json: bool) -> None:
             shards = [work for work, job in zip(works, jobs, strict=True) if job.shard < job.shards]
             last = [work for work, job in zip(works, jobs, strict=True) if job.shard == job.shards]  # the reduce
             at: Any = executor(each.order.on)
-            found += [script for part in (shards, last) if part for script in at.preview(part)]
+            scripts += [script for part in (shards, last) if part for script in at.preview(part)]
     if as_json:
-        emit(True, {"scripts": found})
+        emit(True, {"scripts": scripts})
     else:
-        click.echo("\n".join(found), nl=False)
-    if not found:
+        click.echo("\n".join(scripts), nl=False)
+    if not scripts:
         click.echo("there is nothing to submit: all of it is complete or launched already", err=True)
 
 

@@ -12,7 +12,6 @@ from chessreg.cli.base import Home, emit, fresh, json_option, pass_home
 from chessreg.entities import entity
 from chessreg.entities.base import Entity
 from chessreg.entities.display import Option
-from chessreg.registry import tables
 from chessreg.session import Session
 
 TYPES: dict[type, Any] = {str: str, int: click.IntRange(0), bool: None}
@@ -20,13 +19,13 @@ TYPES: dict[type, Any] = {str: str, int: click.IntRange(0), bool: None}
 
 def group_of(noun: str) -> click.Group:
     """The commands that a noun has because it is one; what else can be done with it is added to them."""
-    found = entity(noun)
-    group = click.Group(found.command or noun, help=found.__doc__)
-    group.add_command(list_command(found))
-    group.add_command(show_command(found))
-    if found.verify is not None:
-        group.add_command(verify_command(found))
-    if not found.of_run:  # what a run made goes by the run
+    noun_entity = entity(noun)
+    group = click.Group(noun_entity.command or noun, help=noun_entity.__doc__)
+    group.add_command(list_command(noun_entity))
+    group.add_command(show_command(noun_entity))
+    if noun_entity.verify is not None:
+        group.add_command(verify_command(noun_entity))
+    if not noun_entity.of_run:  # what a run made goes by the run
         add_words(group, noun)
     return group
 
@@ -51,7 +50,7 @@ def list_command(noun: Entity) -> click.Command:
     @json_option
     @pass_home
     def command(home: Home, run: str | None = None, everything: bool = True) -> None:
-        with opened(home, noun).database.read() as sql:
+        with opened(home).database.read() as sql:
             rows = noun.rows(sql, run)
         print_rows(home, noun, [row for row in rows if everything or not row["archived"]])
 
@@ -72,7 +71,7 @@ def show_command(noun: Entity) -> click.Command:
     @json_option
     @pass_home
     def command(home: Home, reference: str, **options: Any) -> None:
-        printed = noun.show(opened(home, noun), reference, **options)
+        printed = noun.show(opened(home), reference, **options)
         for remark in printed.remarks:
             click.echo(remark, err=True)
         if home.json or isinstance(printed.data, list):
@@ -100,28 +99,27 @@ def verify_command(noun: Entity) -> click.Command:
     @click.pass_context
     def command(ctx: click.Context, home: Home, reference: str, **options: Any) -> None:
         assert noun.verify is not None
-        found = noun.verify(home.session(), reference, **options)
-        emit(home, found.counts, found.fields)
-        for problem in found.problems:
+        verified = noun.verify(home.session(), reference, **options)
+        emit(home, verified.counts, verified.fields)
+        for problem in verified.problems:
             click.echo(f"error: {problem}", err=True)
-        if found.problems:
+        if verified.problems:
             ctx.exit(1)
-        click.echo(found.outcome, err=True)
+        click.echo(verified.outcome, err=True)
 
     command.params[1:1] = as_click(noun.verify_options)
     return command
 
 
-def opened(home: Home, noun: Entity) -> Session:
-    """The home, with what waits taken in where runs make these, or are these."""
-    if noun.of_run or noun.table is tables.Run:
-        fresh(home)
+def opened(home: Home) -> Session:
+    """The home, with what waits taken in."""
+    fresh(home)
     return home.session()
 
 
 def as_click(options: Iterable[Option]) -> list[click.Parameter]:
     return [
-        click.Option([f"--{option.name}"], type=TYPES[option.type], help=option.help,
+        click.Option([f"--{option.name.replace('_', '-')}"], type=TYPES[option.type], help=option.help,
                      is_flag=option.type is bool, metavar=option.metavar, default=option.default,
                      show_default=option.default is not None)
         for option in options
@@ -144,16 +142,16 @@ SWITCHES = {
 }
 
 
-def say(home: Home, noun: str, reference: str, word: str, value: str, withdrawn: bool = False) -> None:
+def annotate(home: Home, noun: str, reference: str, word: str, value: str, withdrawn: bool = False) -> None:
     """Say it, or take it back, and tell so on stderr."""
     from chessreg.registry import names
 
     database = home.session().database
     with database.write() as session:
         target = names.resolve(session, noun, reference)
-        names.say(session, noun, target, word, value, withdrawn=withdrawn)
-    said = f"{word} {value!r}" if value else word
-    click.echo(f"{noun} {target.hex[-6:]}: {'no longer ' if withdrawn else ''}{said}", err=True)
+        names.annotate(session, noun, target, word, value, withdrawn=withdrawn)
+    annotation = f"{word} {value!r}" if value else word
+    click.echo(f"{noun} {target.hex[-6:]}: {'no longer ' if withdrawn else ''}{annotation}", err=True)
 
 
 def take_back(home: Home, noun: str, reference: str, word: str) -> None:
@@ -189,8 +187,8 @@ def saying(noun: str, name: str, word: str, value: str, help: str, back: bool = 
     @click.argument("reference", metavar=noun.upper())
     @click.argument(value)
     @pass_home
-    def command(home: Home, reference: str, **given: str) -> None:
-        say(home, noun, reference, word, given[value], withdrawn=back)
+    def command(home: Home, reference: str, **withdrawn: str) -> None:
+        annotate(home, noun, reference, word, withdrawn[value], withdrawn=back)
 
     return command
 
@@ -205,7 +203,7 @@ def switch(noun: str, name: str, word: str, help: str, back: bool = False) -> cl
         if back:
             take_back(home, noun, reference, word)
         else:
-            say(home, noun, reference, word, "")
+            annotate(home, noun, reference, word, "")
 
     return command
 
@@ -218,7 +216,7 @@ def invalidate(noun: str) -> click.Command:
     @click.option("--why", required=True, help="The reason; it is shown wherever this is.")
     @pass_home
     def command(home: Home, reference: str, why: str) -> None:
-        say(home, noun, reference, "invalid", why)
+        annotate(home, noun, reference, "invalid", why)
         tell_stale(home)
 
     command.help = f"Say that a {noun} is wrong: no query counts it, and what was made from it is marked stale."

@@ -11,6 +11,8 @@ import click
 from chessreg.cli.base import Home, emit, json_option, pass_home
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from chessreg.papers.work import Planned, Work
 
 SIZES = ["small", "reference", "paper"]  # chessreg.papers.plan.SIZES, unimported
@@ -30,7 +32,7 @@ class PaperGroup(click.Group):
         if name == "list":
             return list_
         paper = papers().get(name)
-        return command(name, paper.title) if paper else None
+        return command(name, paper.title, paper.firsts, paper.trains, paper.compares) if paper else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -59,18 +61,46 @@ def list_(home: Home) -> None:
     emit(home, rows, ["name", "title"])
 
 
-def command(name: str, title: str) -> click.Command:
+def command(
+    name: str, title: str, firsts: Iterable[str], trains: bool = False, compares: bool = False
+) -> click.Command:
     """The command of one paper."""
     from functools import partial
 
-    options = [
+    of_model = [
         click.Option(["--checkpoint"], required=True, metavar="CHECKPOINT", help="The model."),
+        click.Option(["--sae"], metavar="RUN", help="SAEs of every layer: tuned board edits have a control "
+                     "more, encode-decode."),
+    ]  # fmt: skip
+    of_positions = [
+        click.Option(["--positions"], required=True, metavar="DATASET", help="Positions with best moves, of these "
+                     "games: what the models learn, and are asked."),
+        click.Option(["--puzzles"], metavar="DATASET", help="Puzzles to ask the models of positions."),
+    ]  # fmt: skip
+    of_others = [
+        click.Option(["--beside"], multiple=True, metavar="CHECKPOINT", help="Another model of games, a row of the "
+                     "table that compares models; may be given several times."),
+    ]  # fmt: skip
+    options = [
+        *(of_positions if trains else of_model),
+        *(of_others if compares else []),
         click.Option(["--dataset"], required=True, metavar="DATASET", help="Games to fit on, and to test on: parts "
                      "fit, validation and test of it are made if they are not there."),
         click.Option(["--test"], metavar="DATASET", help="Other games to test on; --dataset is then fitted on whole."),
         click.Option(["--size"], type=click.Choice(SIZES), default="reference", show_default=True,
                      help="How much of everything: minutes, hours, or as the paper."),
-        click.Option(["--dry-run"], is_flag=True, help="Print the plan (runs, units, rows, bytes) and do nothing."),
+        click.Option(["--dry-run"], is_flag=True, help="Print the plan (runs, units, rows, bytes, CPU time) and do "
+                     "nothing."),
+        click.Option(["--only"], multiple=True, metavar="STEP", help="Only this step and what it needs, * for "
+                     "anything; may be given several times (--dry-run lists the steps)."),
+        click.Option(["--first"], multiple=True, metavar="WHAT", help="Do these steps, and what they need, "
+                     "before the others: a name, a pattern (arm-legal-*), or what answers a question: "
+                     + (", ".join(firsts) or "none here")),
+        click.Option(["--save"], type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+                     help="Do nothing; write what is there as one file for another machine: rows, and the bytes that "
+                     "are still read, without activations."),
+        click.Option(["--load"], type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+                     help="Take in what --save wrote, then go on."),
         click.Option(["--report"], is_flag=True, help="Only write the tables of what is there."),
         click.Option(["--on"], metavar="EXECUTOR", help="As jobs, as chessreg launch does: local, slurm:PROFILE, ray."),
         click.Option(["--device"], metavar="DEVICE", help="Of every run: auto, cpu, cuda or cuda:N."),
@@ -80,20 +110,24 @@ def command(name: str, title: str) -> click.Command:
                      help="Where the tables go  [default: papers/ and the paper's tag]"),
         click.Option(["--json"], is_flag=True, help="Print one JSON document."),
     ]  # fmt: skip
+    example = "--dataset games --positions best-moves" if trains else "--checkpoint reference --dataset sample"
     text = f"""{title}
 
     Runs in the order of what they need; a run that is complete is skipped, an interrupted one goes on. Then every
     table and figure is written, the paper's numbers beside ours.
 
     \b
-    Example: chessreg paper {name} --checkpoint reference --dataset sample --size small"""
+    Example: chessreg paper {name} {example} --size small"""
     return click.Command(name, params=options, callback=partial(go, name), help=text, short_help=title)  # type: ignore[arg-type]
 
 
 def go(
-    name: str, checkpoint: str, dataset: str, test: str | None, size: Any, dry_run: bool, report: bool,
-    on: str | None, device: str | None, threads: int | None, output: Path | None, json: bool,
+    name: str, dataset: str, test: str | None, size: Any, only: tuple[str, ...], dry_run: bool, first: tuple[str, ...],
+    save: Path | None, load: Path | None, report: bool, on: str | None, device: str | None, threads: int | None,
+    output: Path | None, json: bool, checkpoint: str | None = None, sae: str | None = None,
+    positions: str | None = None, puzzles: str | None = None, beside: tuple[str, ...] = (),
 ) -> None:  # fmt: skip
+    from chessreg.errors import BadInputError
     from chessreg.papers import find
     from chessreg.papers.work import Work, request
 
@@ -101,17 +135,31 @@ def go(
     assert home
     session = home.session()
     how = {key: value for key, value in (("device", device), ("threads", threads)) if value is not None}
-    work = Work(session, find(name), request(session, checkpoint, dataset, test, size), how)
+    asked = request(session, checkpoint, dataset, test, size, sae, positions, puzzles, beside)
+    work = Work(session, find(name), asked, how, first, only)
+    if load is not None and (dry_run or save is not None):
+        raise BadInputError("--load changes the registry, --dry-run and --save do not", "give one of them")
+    if load is not None or save is not None:
+        from chessreg.papers import archive
+
+        if load is not None:
+            report_of = archive.load(work, load)
+            click.echo(f"{report_of.results:,} new results of {report_of.runs:,} runs from {load}", err=True)
+        if save is not None:
+            saved = archive.save(work, save)
+            told = "{complete} of {steps} steps complete: {runs} runs, {artefacts} artefacts, {bytes:,} bytes"
+            emit(True, saved) if json else click.echo(f"{save}: {told.format(**saved)}", err=True)
+            return
     if dry_run:
         show_plan(work, json)
         return
-    if report:
-        work.look()
-    elif on is not None:
+    if on is not None and not report:
         launch(work, on, json)
-    elif interrupted(work, json):
+    elif not report and interrupted(work, json):
         click.echo("interrupted: complete units are kept; the same command goes on", err=True)
         sys.exit(130)
+    if report or only:
+        work.look()
     from chessreg.papers.report import write
 
     folder = output or Path("papers") / work.tag
@@ -134,7 +182,8 @@ def interrupted(work: Work, quiet: bool) -> bool:
 
         def begin(number: int, planned: Planned) -> None:
             if not quiet:
-                state = "is complete" if planned.state == "complete" else f"{planned.missing:,} units"
+                state = f"is {planned.state}" if planned.done else f"{planned.missing:,} units"
+                state = f"refused: {planned.why}" if planned.state == "refused" else state
                 click.echo(f"[{number}/{total}] {planned.step.name} ({planned.step.kind}): {state}", err=True)
 
         return work.do(begin, on_progress)
@@ -145,14 +194,15 @@ def launch(work: Work, on: str, quiet: bool) -> None:
     from chessreg.cli.base import progress_line
     from chessreg.papers.launching import Launching
 
-    def told(queued: int) -> None:
+    def on_queued(queued: int) -> None:
         if not quiet:
             click.echo(
-                f"{queued} runs queued on {on}; {len(work.recipes)} of {len(work.steps)} steps are complete", err=True
+                f"{queued} runs queued on {on}; {len(work.references)} of {len(work.steps)} steps are complete",
+                err=True,
             )
 
     with progress_line("", quiet=quiet) as on_progress:
-        stopped = Launching(work, on, told, on_progress).do()
+        stopped = Launching(work, on, on_queued, on_progress).do()
     if stopped:
         click.echo("interrupted: the jobs that are launched go on (chessreg jobs); the same command goes on", err=True)
         sys.exit(130)
@@ -160,25 +210,52 @@ def launch(work: Work, on: str, quiet: bool) -> None:
 
 def show_plan(work: Work, as_json: bool) -> None:
     """Every step with what it would do; what waits for others is an expectation."""
+    from chessreg.papers.cost import multiplying, seconds
     from chessreg.papers.work import totals
 
     plan = work.plan()
-    rows = [
+    rate = multiplying() if any(p.step.operations for p in plan) else 0.0
+    times = {
+        p.step.name: 0.0 if p.done else seconds(p.step, rate, p.missing / p.units if p.units else 1.0) for p in plan
+    }
+    rows: list[dict[str, Any]] = [
         {
             "step": p.step.name, "kind": p.step.kind, "state": p.state, "units": p.units, "missing": p.missing,
-            "rows": p.rows, "bytes": p.bytes, "serves": p.step.serves,
+            "rows": p.rows, "bytes": p.bytes, "cpu_seconds": times[p.step.name], "serves": p.step.serves, "why": p.why,
         }
         for p in plan
     ]  # fmt: skip
-    summed = totals(plan)
+    summed = totals(plan) | {"cpu_seconds": sum(each or 0.0 for each in times.values()) if rate else None}
     if as_json:
         emit(True, {"paper": work.paper.name, "tag": work.tag, "steps": rows, "totals": summed})
         return
-    shown = [row | {"rows": ", ".join(f"{count:,} {table}" for table, count in row["rows"].items())} for row in rows]  # type: ignore[attr-defined]
-    emit(False, shown, ["step", "kind", "state", "units", "missing", "rows", "bytes", "serves"])
+    rows_listed = [
+        row
+        | {
+            "rows": ", ".join(f"{count:,} {table}" for table, count in row["rows"].items()),
+            "cpu": lasting(row["cpu_seconds"]),
+        }
+        for row in rows
+    ]
+    columns = ["step", "kind", "state", "units", "missing", "rows", "bytes", *(["cpu"] if rate else []), "serves"]
+    emit(False, rows_listed, columns)
     states = ", ".join(f"{count} {state}" for state, count in summed["states"].items())
     left = ", ".join(f"{count:,} {table}" for table, count in summed["rows"].items()) or "none"
     click.echo(
         f"{summed['steps']} steps: {states}; rows to come: {left}; {summed['bytes']:,} bytes in the store", err=True
     )
+    if rate:
+        cost = f"about {summed['cpu_seconds'] / 3600:,.1f} core-hours on one thread of this machine"
+        click.echo(f"{cost}, of {rate / 1e9:,.0f} Gflop/s; what takes seconds is not counted", err=True)
     click.echo("what waits is an expectation: it is counted once the steps before it are there", err=True)
+
+
+def lasting(seconds: float | None) -> str:
+    """A time for a person: minutes, or hours from 100 minutes on; nothing where nobody counted.
+
+    >>> lasting(0.0), lasting(90.0), lasting(36_000.0), lasting(None)
+    ('0 min', '2 min', '10.0 h', '')
+    """
+    if seconds is None:
+        return ""
+    return f"{seconds / 3600:,.1f} h" if seconds >= 6000 else f"{seconds / 60:,.0f} min"

@@ -66,7 +66,7 @@ def scope_options(function: F) -> F:
 @click.option("--sql", metavar="SELECT", help="Ask with a SELECT of your own instead (- reads it from stdin).")
 @scope_options
 @click.option("--rows", type=int, metavar="N", help="The games, trials or scores behind row N of the table.")
-@click.option("--show", "shown", metavar="COLUMN,…", help="Print only these columns (--columns names them).")
+@click.option("--show", "kept_columns", metavar="COLUMN,…", help="Print only these columns (--columns names them).")
 @click.option("--published", is_flag=True, help="The paper's numbers, with ours beside them.")
 @click.option("--format", "format_", type=click.Choice(FORMATS), help="How to print  [default: table]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -85,7 +85,7 @@ def query(
     sql: str | None,
     scoring: str,
     rows: int | None,
-    shown: str | None,
+    kept_columns: str | None,
     published: bool,
     format_: str | None,
     as_json: bool,
@@ -100,6 +100,9 @@ def query(
     chessreg query "elo by intervention" --checkpoint reference --show checkpoint,intervention,n,score
     chessreg query "probe accuracy by layer" --format latex --output table1.tex
     chessreg query --sql "SELECT termination, count(*) FROM games GROUP BY termination"
+
+    With --sql, --format csv and jsonl write rows as they come: any number, in constant memory beside the columns that
+    the SELECT names. Without an ORDER BY an answer of more than 32 MiB is not sorted.
     """
     as_json = as_json or home.json
     if list_:
@@ -116,7 +119,7 @@ def query(
         from chessreg.queries.ask import run_sql
 
         text = sys.stdin.read() if sql == "-" else sql
-        if format_ in ("csv", "jsonl") and not (shown or as_json or output):
+        if format_ in ("csv", "jsonl") and not (kept_columns or as_json or output):
             show_parts(registry(home), text, format_, timeout, memory)
             return
         result = run_sql(registry(home), text, timeout=timeout, memory=memory)
@@ -124,8 +127,8 @@ def query(
         result = ask(home, known(home, name), rows, published, scoring, timeout, memory, scope)
     if as_json and format_ not in (None, "json"):
         raise click.UsageError("--json and --format say different things")
-    if shown:
-        result = result.showing([name.strip().replace(" ", "_") for name in shown.split(",")])
+    if kept_columns:
+        result = result.showing([name.strip().replace(" ", "_") for name in kept_columns.split(",")])
     show(result, "json" if as_json else format_, output)
     if not memory:
         from chessreg.queries.engine import engine_of
@@ -135,7 +138,7 @@ def query(
 
 
 def show_parts(database: Database, sql: str, format_: str, timeout: float | None, memory: str | None) -> None:
-    """The rows on stdout as they come, in constant memory."""
+    """The rows on stdout as they come."""
     from chessreg.queries import render
     from chessreg.queries.ask import stream_sql
 
@@ -168,8 +171,10 @@ def known(home: Home, name: str | None) -> Entry:
 
 
 def registry(home: Home) -> Database:
-    """The registry, with rows that wait to be taken in: the store is opened only where there are some."""
-    if any((home.store_path / "fragments" / "incoming").glob("*")):
+    """The registry, with rows that wait to be taken in: a store is opened only where some do; one that is not there
+    is said."""
+    store = home.store_path
+    if not (store / "store.json").is_file() or any((store / "fragments" / "incoming").glob("*")):
         from chessreg.cli.base import fresh
 
         return fresh(home)
@@ -252,8 +257,8 @@ def own_kinds(home: Home) -> tuple[Path, ...]:
 def show_list(home: Home, as_json: bool) -> None:
     from chessreg.queries.catalogue import entries
 
-    found = entries(own_kinds(home))
-    rows = [{"title": e.title, "aliases": list(e.aliases), "paper": e.paper, "made_by": e.made_by} for e in found]
+    listed = entries(own_kinds(home))
+    rows = [{"title": e.title, "aliases": list(e.aliases), "paper": e.paper, "made_by": e.made_by} for e in listed]
     if as_json:
         emit(True, rows)
         return
@@ -301,18 +306,18 @@ def plot(
         return
     if name is None:
         raise click.UsageError("give the NAME of a plot; --list shows what there is")
-    entry, found = find_plot(name, own_kinds(home))
-    target = output or Path(f"{found.title.replace(' ', '-')}.svg")
+    entry, plot_spec = find_plot(name, own_kinds(home))
+    target = output or Path(f"{plot_spec.title.replace(' ', '-')}.svg")
     from chessreg.queries import plot as plots
     from chessreg.queries.ask import plotted
     from chessreg.queries.render import footer
     from chessreg.queries.scope import Scope
 
     plots.check_suffix(target)
-    result = plotted(registry(home), entry, found, Scope.of(scope), scoring=scoring)
-    plots.write(plots.draw(result, found), target)
+    result = plotted(registry(home), entry, plot_spec, Scope.of(scope), scoring=scoring)
+    plots.write(plots.draw(result, plot_spec), target)
     if as_json:
-        emit(True, {"file": str(target), "plot": found.title, "query": entry.title, "points": len(result)})
+        emit(True, {"file": str(target), "plot": plot_spec.title, "query": entry.title, "points": len(result)})
         return
     for note in result.notes:
         click.echo(note, err=True)

@@ -40,14 +40,14 @@ def lineage(home: Home, reference: str, direction: str | None) -> None:
         node = find(session, reference)
         trees = {way: tree(session, node, up=way == "up") for way in ("up", "down") if direction in (None, way)}
     if home.json:
-        emit(home, {way: found.as_dict() for way, found in trees.items()})
+        emit(home, {way: node_tree.as_dict() for way, node_tree in trees.items()})
         return
     from rich.console import Console
 
     console = Console(file=for_drawing(sys.stdout), highlight=False)
-    for way, found in trees.items():
+    for way, node_tree in trees.items():
         console.print(f"[bold]{'made from' if way == 'up' else 'went into'}[/bold]")
-        console.print(drawn(found))
+        console.print(drawn(node_tree))
 
 
 def drawn(branch: Branch, onto: Tree | None = None) -> Tree:
@@ -71,6 +71,9 @@ def drawn(branch: Branch, onto: Tree | None = None) -> Tree:
     return at
 
 
+SIGNIFICANT = 0.05  # of all metrics of a replicate together
+
+
 @click.command()
 @click.argument("reference", metavar="RUN")
 @click.option("--run", "do", is_flag=True, help="Do it again, and compare.")
@@ -80,8 +83,9 @@ def reproduce(home: Home, reference: str, do: bool) -> None:
     """Print what made a run: the commands, the code, the versions, the machine. With --run, do it again and compare.
 
     It is done apart from this registry, which stays as it is, and every row must come out the same: else the columns
-    that differ are listed, with by how much. Games against an engine that cannot be seeded are played anew as the next
-    replicate, and the two matches are compared like any runs (chessreg run … --replicate 1 makes one that stays).
+    that differ are listed, with by how much. Outputs whose bytes have gone are kept if they have the same digest. Games
+    against an engine that cannot be seeded are played anew as the next replicate, and the two matches are compared
+    metric by metric, at 5 % for all of them together, by Holm (chessreg run … --replicate 1 makes one that stays).
     Exit status 1 says that they do not agree.
 
     \b
@@ -119,8 +123,10 @@ def show(home: Home, row: dict[str, Any], made: list[dict[str, Any]]) -> None:
             patch = ", with a patch that is kept in the registry" if state.get("patch") else ""
             click.echo(visible(f"# {where} at commit {state['commit'][:12]}{patch}"))
     versions = last.get("environment") or {}
-    shown = [f"{name} {versions[name]}" for name in ("torch", "transformers", "chess", "numpy") if name in versions]
-    click.echo(f"# {visible(', '.join(shown))}; chessreg reproduce {row['id'].hex[-6:]} --json has all of it")
+    versions_listed = [
+        f"{name} {versions[name]}" for name in ("torch", "transformers", "chess", "numpy") if name in versions
+    ]
+    click.echo(f"# {visible(', '.join(versions_listed))}; chessreg reproduce {row['id'].hex[-6:]} --json has all of it")
 
 
 def exact(home: Home, session: Session, run_id: UUID) -> bool:
@@ -129,23 +135,28 @@ def exact(home: Home, session: Session, run_id: UUID) -> bool:
     from chessreg.entities.reproduce import again
 
     with progress_line("again", quiet=home.json) as on_progress:
-        found = again(session.database, session.store, run_id, on_progress)
+        outcome = again(session.database, session.store, run_id, on_progress)
     if home.json:
-        emit(home, found.as_dict())
-        return found.agrees
-    click.echo(f"{found.same:,} rows came out the same, {len(found.differing):,} did not", err=True)
-    for column, differing in found.columns.items():
+        emit(home, outcome.as_dict())
+        return outcome.agrees
+    click.echo(f"{outcome.same:,} rows came out the same, {len(outcome.differing):,} did not", err=True)
+    for column, differing in outcome.columns.items():
         click.echo(visible(f"  {column}: {differing.written()}"), err=True)
-    if found.newer:
-        click.echo(f"not compared, as the run does not have them: {', '.join(sorted(found.newer))}", err=True)
-    made = found.outputs_same + len(found.outputs_differing)
+    if outcome.newer:
+        click.echo(f"not compared, as the run does not have them: {', '.join(sorted(outcome.newer))}", err=True)
+    made = outcome.outputs_same + len(outcome.outputs_differing)
     if made:
-        click.echo(f"{found.outputs_same} of {made} outputs have the same bytes", err=True)
-    return found.agrees
+        click.echo(f"{outcome.outputs_same} of {made} outputs have the same bytes", err=True)
+    for what in outcome.outputs_kept:
+        click.echo(visible(f"kept, as its bytes were not here: {what}"), err=True)
+    return outcome.agrees
 
 
 def statistical(home: Home, session: Session, run_id: UUID) -> bool:
-    """Do a replicate, and compare the two: they agree when no difference's interval leaves 0 out."""
+    """Do a replicate, and compare the two: they agree when of all metrics together none differs, at 5 % by Holm.
+
+    Without a metric that has an interval they are not known to agree.
+    """
     from chessreg.cli.base import progress_line
     from chessreg.entities.reproduce import replicated
     from chessreg.queries.compare import compare
@@ -154,17 +165,30 @@ def statistical(home: Home, session: Session, run_id: UUID) -> bool:
         progress_line("again", quiet=home.json) as on_progress,
         replicated(session.database, session.store, run_id, on_progress) as (there, replicate),
     ):
-        found = compare(there, [run_id.hex, replicate.hex])
-    apart = [m for m in found.metrics if (d := m.differences[1]) and d.low is not None and d.high is not None
-             and not d.low <= 0 <= d.high]  # fmt: skip
+        comparison = compare(there, [run_id.hex, replicate.hex])
+    p = comparison.corrected()
+    apart = [name for name, adjusted in p.items() if adjusted < SIGNIFICANT]
+    agrees = bool(p) and not apart
     if home.json:
-        emit(home, found.as_dict() | {"agrees": not apart})
-        return not apart
+        emit(home, comparison.as_dict() | {"p_holm": p, "agrees": agrees if p else None})
+        return agrees
     rows = []
-    for m in found.metrics:
+    for m in comparison.metrics:
         then, now, difference = (*m.values, m.differences[1])
-        shown = difference.written("+") if difference else ""
-        rows.append({"metric": m.name, "then": then.written(), "again": now.written(), "difference": shown})
+        difference_text = difference.written("+") if difference else ""
+        adjusted = f"{p[m.name]:.2g}" if m.name in p else ""
+        rows.append(
+            {
+                "metric": m.name, "then": then.written(), "again": now.written(), "difference": difference_text,
+                "p (Holm)": adjusted,
+            }
+        )  # fmt: skip
     emit(home, rows)
-    click.echo(f"the replicate {'agrees' if not apart else 'differs in ' + ', '.join(m.name for m in apart)}", err=True)
-    return not apart
+    if not p:
+        click.echo("the replicate says nothing: no metric has an interval, there are too few games", err=True)
+    elif apart:
+        click.echo(f"the replicate differs in {', '.join(apart)}", err=True)
+    else:
+        tested = f"{len(p)} metrics differ" if len(p) > 1 else "1 metric differs"
+        click.echo(f"the replicate agrees: none of {tested} (5 %, by Holm)", err=True)
+    return agrees

@@ -7,12 +7,13 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from types import MappingProxyType
 from typing import Any
 
 import click
 
 from chessreg.cli.base import Home, LazyCommand, LazyGroup
-from chessreg.errors import told
+from chessreg.errors import described, of_own_kind
 from chessreg.terminal import visible, visible_json, visible_streams
 
 PIPE_CLOSED = 141  # 128 + SIGPIPE, as a shell says it of any program
@@ -28,7 +29,7 @@ COMMANDS = {
         "chessreg.cli.dataset:dataset", "Add, fetch, generate, split and verify games and positions."
     ),
     "import": LazyCommand("chessreg.cli.import_:import_", "Bring in checkpoints, probes, vectors, results from files."),
-    "fetch": LazyCommand("chessreg.cli.import_:fetch", "Fetch and import others' models and games from the hub."),
+    "fetch": LazyCommand("chessreg.cli.import_:fetch", "Fetch and import others' models, games and positions."),
     "export": LazyCommand("chessreg.cli.transfer:export", "Write a checkpoint for other tools."),
     "checkpoint": LazyCommand("chessreg.cli.checkpoint:checkpoint", "List, show and export models."),
     "run": LazyCommand("chessreg.cli.run:run", "Run an experiment, or go on with one."),
@@ -70,6 +71,7 @@ COMMANDS = {
     "board": LazyCommand("chessreg.cli.board:board", "Draw a board of a game or a trial."),
     "heatmap": LazyCommand("chessreg.cli.board:heatmap", "Draw what a probe reads before and after an edit."),
     "lab": LazyCommand("chessreg.cli.lab:lab", "Ask one position, clean and edited: boards, moves, legal mass."),
+    "uci": LazyCommand("chessreg.cli.uci:uci", "Be a UCI engine: a model, edited or not, in a chess GUI."),
     "engine": LazyCommand("chessreg.cli.engine:engine", "List engines and the ladder of opponents."),
 }
 ANYWHERE = {"--registry": True, "--store": True, "--debug": False}  # option → whether it takes a value
@@ -78,6 +80,8 @@ ANYWHERE = {"--registry": True, "--store": True, "--debug": False}  # option →
 class Root(LazyGroup):
     """Commands of the table, those of nouns, and those that other packages bring (entry points `chessreg.commands`
     and `chessreg.entities`)."""
+
+    meant = MappingProxyType(dict.fromkeys(("sql", "select"), "query --sql"))
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, lazy=COMMANDS, **settings)
@@ -107,11 +111,11 @@ class Root(LazyGroup):
         return super().get_command(ctx, name)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        with closed_pipe_told():
+        with closed_pipe_reported():
             return super().parse_args(ctx, hoisted(args))
 
     def invoke(self, ctx: click.Context) -> Any:
-        with closed_pipe_told():
+        with closed_pipe_reported():
             return super().invoke(ctx)
 
 
@@ -120,7 +124,7 @@ class PipeClosedError(Exception):
 
 
 @contextmanager
-def closed_pipe_told() -> Iterator[None]:
+def closed_pipe_reported() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
@@ -199,13 +203,15 @@ def answered(args: Sequence[str]) -> int:
     except (PipeClosedError, BrokenPipeError):
         return pipe_closed()
     except SystemExit as error:
+        if of_own_kind(error) is not None:  # a kind that ends the process has not done its work, whatever its status
+            return fail(args, *described(error))
         return error.code if isinstance(error.code, int) else int(bool(error.code))
     except Exception as error:
         if "--debug" in args:
             import traceback
 
             traceback.print_exc()
-        return fail(args, *told(error))
+        return fail(args, *described(error))
     return status if isinstance(status, int) else 0  # an int: ctx.exit(status)
 
 

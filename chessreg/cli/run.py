@@ -195,8 +195,8 @@ def plan(session: Session, kind: Kind, spec: Any, execution: Any, sources: dict[
 
 def go_on(home: Home, reference: str) -> None:
     """Resume a run from its recorded spec."""
-    kind, spec, given = recorded(home, reference)
-    execute(home, kind, spec, kind.options(), given, None, False)
+    kind, spec, explicit = recorded(home, reference)
+    execute(home, kind, spec, kind.options(), explicit, None, False)
 
 
 def recorded(home: Home, reference: str) -> tuple[Kind, Any, tuple[str, ...]]:
@@ -211,20 +211,20 @@ def recorded(home: Home, reference: str) -> tuple[Kind, Any, tuple[str, ...]]:
         if record is None:  # named when it was launched, and not begun yet
             raise NotFoundError(f"run {reference} has not begun", f"chessreg jobs {reference}")
         source = sql.get_one(tables.KindRecord, (record.kind, record.version)).source
-        spec_values, given = record.spec, tuple(record.given)
+        spec_values, explicit = record.spec, tuple(record.given)
     kind = find(source)
-    return kind, kind.spec(**spec_values), given
+    return kind, kind.spec(**spec_values), explicit
 
 
 def execute(
-    home: Home, kind: Kind, spec: Any, execution: Any, given: tuple[str, ...], name: str | None, as_json: bool
+    home: Home, kind: Kind, spec: Any, execution: Any, explicit: tuple[str, ...], name: str | None, as_json: bool
 ) -> None:
     """Run it with a progress line, and say how it stands."""
     from chessreg.cli.base import progress_line
 
     session = home.session(create=True)
     with progress_line(kind.name, quiet=as_json) as on_progress:
-        report = session.run(spec, execution, kind=kind, name=name, given=given, on_progress=on_progress)
+        report = session.run(spec, execution, kind=kind, name=name, given=explicit, on_progress=on_progress)
     record = {
         "run_id": report.run_id.hex,
         "kind": report.kind,
@@ -294,13 +294,13 @@ def earlier_option(setting: Setting) -> click.Option:
     """The hidden option of a renamed setting's earlier name, which says what it is called now."""
     earlier = replace(setting, path=setting.earlier)
 
-    def say(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    def note_renamed(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
         if value is not None:
             click.echo(f"{earlier.flag} is called {setting.flag} now", err=True)
         return value
 
     made = option(earlier)
-    made.hidden, made.callback = True, say
+    made.hidden, made.callback = True, note_renamed
     return made
 
 
@@ -330,9 +330,9 @@ def parameter(path: str) -> str:
 
 def given_values(model: type[BaseModel], params: dict[str, Any]) -> dict[str, Any]:
     """The values given on the command line, nested as the model is."""
-    found = {}
+    values = {}
     for setting in settings_of(model):
         for path in filter(None, (setting.earlier, setting.path)):
             if (value := params.get(parameter(path))) is not None:
-                found[setting.path] = value
-    return nested(found)
+                values[setting.path] = value
+    return nested(values)

@@ -20,7 +20,7 @@ runs = group_of("run")
 
 
 @runs.command("list")
-@click.argument("words", metavar="[WORD...]", nargs=-1)
+@click.argument("filter_words", metavar="[WORD...]", nargs=-1)
 @click.option("--kind", help="Those of one kind.")
 @click.option("--all", "everything", is_flag=True, help="Also those in the archive.")
 @click.option(
@@ -28,7 +28,7 @@ runs = group_of("run")
 )
 @json_option
 @pass_home
-def list_(home: Home, words: tuple[str, ...], kind: str | None, everything: bool, sort: str | None) -> None:
+def list_(home: Home, filter_words: tuple[str, ...], kind: str | None, everything: bool, sort: str | None) -> None:
     """List the runs, the newest last, or those that all the words fit.
 
     A word is looked for in name, kind, tags, state, machine and id; ~word takes letters with others between them;
@@ -41,13 +41,13 @@ def list_(home: Home, words: tuple[str, ...], kind: str | None, everything: bool
     from chessreg.registry import read, run_filter
 
     with fresh(home).read() as session:
-        rows = read.runs(session, kind=kind, archived=everything or "archived" in words)
-        if words or sort:
+        rows = read.runs(session, kind=kind, archived=everything or "archived" in filter_words)
+        if filter_words or sort:
             by_id = {row["id"]: row for row in rows}
-            fitting = run_filter.find(session, " ".join(words), sort or "created", archived=everything)
+            fitting = run_filter.find(session, " ".join(filter_words), sort or "created", archived=everything)
             rows = [by_id[id] for id in fitting if id in by_id]
-    shown = rows if home.json else [{**row, "progress": progress(row), "tags": " ".join(row["tags"])} for row in rows]
-    emit(home, shown, headings(RUN))
+    listed = rows if home.json else [{**row, "progress": progress(row), "tags": " ".join(row["tags"])} for row in rows]
+    emit(home, listed, headings(RUN))
 
 
 @runs.command()
@@ -65,10 +65,10 @@ def conflicts(home: Home, reference: str | None) -> None:
     with fresh(home).read() as session:
         rows = read.conflicts(session, reference)
     if not home.json:
-        said = {"attempt_id", "run_id"}
+        keys = {"attempt_id", "run_id"}
         for row in rows:
-            row["key"] = " ".join(f"{name} {value}" for name, value in row["key"].items() if name not in said)
-            row["row"] = " ".join(f"{name}={value}" for name, value in row["row"].items() if name not in said)[:100]
+            row["key"] = " ".join(f"{name} {value}" for name, value in row["key"].items() if name not in keys)
+            row["row"] = " ".join(f"{name}={value}" for name, value in row["row"].items() if name not in keys)[:100]
     emit(home, rows, {"run": "run", "kind": "kind", "family": "what", "key": "which", "host": "from", "row": "there",
                       "found_at": "found"})  # fmt: skip
 
@@ -98,19 +98,19 @@ def compare(home: Home, references: tuple[str, ...], only: str | None) -> None:
     if only is not None:
         beside(home, references, only)
         return
-    found = compared(fresh(home), list(references))
+    comparison = compared(fresh(home), list(references))
     if home.json:
-        emit(home, found.as_dict())
+        emit(home, comparison.as_dict())
         return
-    labels = [subject.label for subject in found.subjects]
-    if not found.differing:
+    labels = [subject.label for subject in comparison.subjects]
+    if not comparison.differing:
         click.echo("nothing differs between their settings, code and machines", err=True)
-    for group, rows in found.differing.items():
+    for group, rows in comparison.differing.items():
         click.echo(f"\n{group}")
-        emit(home, [{"": key} | dict(zip(labels, map(shown, values), strict=True)) for key, values in rows.items()])
-    if found.metrics:
+        emit(home, [{"": key} | dict(zip(labels, map(cell_text, values), strict=True)) for key, values in rows.items()])
+    if comparison.metrics:
         click.echo(f"\nmetrics, and differences from {labels[0]}")
-        emit(home, [metric_row(labels, m.name, m.values, m.differences) for m in found.metrics])
+        emit(home, [metric_row(labels, m.name, m.values, m.differences) for m in comparison.metrics])
 
 
 def beside(home: Home, references: tuple[str, ...], what: str) -> None:
@@ -123,7 +123,7 @@ def beside(home: Home, references: tuple[str, ...], what: str) -> None:
         if what == "machines":
             rows = compare.machines(session, subjects)
             columns = ["label", "hosts", "cpu", "cores", "gpus", "torch", "python", "seconds", "units", "units_an_hour"]
-            emit(home, rows if home.json else [{k: shown(v) for k, v in row.items()} for row in rows], columns)
+            emit(home, rows if home.json else [{k: cell_text(v) for k, v in row.items()} for row in rows], columns)
             return
         curves = compare.curves(session, subjects)
     points = []
@@ -146,6 +146,6 @@ def metric_row(
     return row
 
 
-def shown(value: Any) -> str:
+def cell_text(value: Any) -> str:
     text = "" if value is None else ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     return text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"

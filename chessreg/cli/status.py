@@ -11,13 +11,14 @@ from typing import Any
 import click
 
 from chessreg.cli.base import Home, emit, fresh, json_option, pass_home
-from chessreg.cli.jobs import POLL_SECONDS, duration, is_over, job_status, shown, warn_once
+from chessreg.cli.jobs import POLL_SECONDS, duration, is_over, job_status, readable_row, warn_once
 from chessreg.terminal import for_drawing, visible
 
 GOING = {"title": "what", "name": "name", "status": "state", "done": "done", "units": "units", "pace": "pace",
          "executor": "on", "host": "host", "why": ""}  # fmt: skip
-ENDED = {"ended_at": "ended", "title": "what", "name": "name", "cause": "how", "done": "done", "units": "units",
-         "took": "took", "host": "host", "message": ""}  # fmt: skip
+ENDED = {"ended_at": "ended", "title": "what", "name": "name", "cause": "how", "answer": "result", "done": "done",
+         "units": "units", "took": "took", "host": "host", "message": ""}  # fmt: skip
+ANSWERED = 50  # of what has ended, the newest: their results are read
 
 
 @click.command()
@@ -38,11 +39,13 @@ def status(home: Home, since: str) -> None:
     with fresh(home).read() as session:
         going, ended = job_status.going(session), job_status.ended(session, after)
         machines = read.machines(session)
+        answers = read.answers(session, [row["run_id"] for row in ended[:ANSWERED]])
+    ended = [{**row, "answer": answers.get(row["run_id"])} for row in ended]
     if home.json:
         emit(home, {"going": going, "machines": machines, "since": after, "ended": ended})
         return
     if going:
-        emit(home, [shown(row) for row in going], GOING)
+        emit(home, [readable_row(row) for row in going], GOING)
         for row in machines:
             if row["load"]:
                 click.echo(f"{row['host']}: {busy(row['load'])}")
@@ -50,15 +53,31 @@ def status(home: Home, since: str) -> None:
     else:
         click.echo("nothing runs\n", err=True)
     if ended:
-        emit(home, [told(row) for row in ended], ENDED)
+        emit(home, [ended_row(row) for row in ended], ENDED)
     else:
         click.echo(f"nothing has ended since {after:%Y-%m-%d %H:%M} UTC", err=True)
 
 
-def told(row: dict[str, Any]) -> dict[str, Any]:
+def ended_row(row: dict[str, Any]) -> dict[str, Any]:
     """A row for people."""
     took = "" if row["seconds"] is None else duration(row["seconds"])
-    return {**row, "took": took, "message": (row["message"] or "").splitlines()[0][:80] if row["message"] else ""}
+    answer = "" if row["answer"] is None else result_words(row["answer"])
+    return {
+        **row,
+        "answer": answer,
+        "took": took,
+        "message": (row["message"] or "").splitlines()[0][:80] if row["message"] else "",
+    }
+
+
+def result_words(answer: dict[str, Any]) -> str:
+    """A run's result and how it differs from the one of its kind before it.
+
+    >>> result_words({"measure": "test %", "value": 93.256, "change": 1.5})
+    'test % 93.26 (+1.5)'
+    """
+    change = "" if answer["change"] is None else f" ({answer['change']:+.3g})"
+    return f"{answer['measure']} {answer['value']:.4g}{change}"
 
 
 @click.command()
@@ -95,13 +114,13 @@ def busy(load: dict[str, Any] | None) -> str:
     """What runs there has told: load of the cores, then each GPU's own and its memory."""
     if not load:
         return ""
-    told = [f"{load['cpu']:.1f} of {load['cores']} cores"]
+    parts = [f"{load['cpu']:.1f} of {load['cores']} cores"]
     for gpu in load["gpus"]:
         work = "" if gpu["busy"] is None else f"{100 * gpu['busy']:.0f} %, "
         used, total = gpu["memory_used_bytes"], gpu["memory_bytes"]
         taken = "" if used is None or total is None else f"{used / 2**30:.0f}/{total / 2**30:.0f} GiB"
-        told.append(f"GPU {gpu['index']} {work}{taken}".rstrip(", "))
-    return "; ".join(told)
+        parts.append(f"GPU {gpu['index']} {work}{taken}".rstrip(", "))
+    return "; ".join(parts)
 
 
 def gpus(names: list[Any]) -> str:
@@ -163,7 +182,7 @@ def lines(home: Home, references: tuple[str, ...]) -> list[dict[str, Any]]:
             if home.json:
                 print(json.dumps(plain(row), ensure_ascii=False), flush=True)
             else:
-                people = shown(row)
+                people = readable_row(row)
                 of = f"{row['done']:,}/{row['units']:,}" if row["units"] else ""
                 print(
                     " ".join(filter(None, (row["title"], row["state"], of, people["pace"], people["why"]))), flush=True
@@ -188,7 +207,7 @@ def bars(home: Home, references: tuple[str, ...]) -> list[dict[str, Any]]:
     with Progress(*columns, console=Console(file=for_drawing(sys.stderr))) as progress:
         tasks: dict[Any, Any] = {}
         for rows in changes(home, references):
-            for row in map(shown, rows):
+            for row in map(readable_row, rows):
                 fields = {"state": row["state"], "pace": row["pace"], "why": visible(row["why"] or "")}
                 if row["id"] not in tasks:
                     tasks[row["id"]] = progress.add_task(visible(row["title"]), total=1.0, **fields)

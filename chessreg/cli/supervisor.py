@@ -48,15 +48,15 @@ def status(home: Home) -> None:
     from chessreg.scheduling import queue
 
     here = presence(home)
-    found = here.who() or {}
+    holder = here.who() or {}
     session = home.session()
     with session.database.read() as sql:
         counts = {state.value: len(queue.mine(sql, session.store, state)) for state in queue.ACTIVE}
     row = {
-        "state": "running" if found else "not running",
-        "host": found.get("host"),
-        "pid": found.get("pid") if home.json or not found else str(found["pid"]),
-        "since": found.get("since"),
+        "state": "running" if holder else "not running",
+        "host": holder.get("host"),
+        "pid": holder.get("pid") if home.json or not holder else str(holder["pid"]),
+        "since": holder.get("since"),
         "log": here.log,
         "jobs_queued": counts["queued"],
         "jobs_running": counts["running"],

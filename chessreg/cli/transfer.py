@@ -122,9 +122,14 @@ def export() -> None:
 @export.command()
 @click.argument("reference", metavar="CHECKPOINT")
 @click.argument("folder", type=click.Path(path_type=Path))
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "float16", "bfloat16"]),
+    help="Round the weights to this type.  [default: as they are stored]",
+)
 @json_option
 @pass_home
-def checkpoint(home: Home, reference: str, folder: Path) -> None:
+def checkpoint(home: Home, reference: str, folder: Path, dtype: Any) -> None:
     """Write a checkpoint as a new Hugging Face folder: config.json and model.safetensors.
 
     \b
@@ -133,6 +138,6 @@ def checkpoint(home: Home, reference: str, folder: Path) -> None:
     from chessreg.entities.checkpoint import export_checkpoint
 
     session = home.session()
-    made = export_checkpoint(session.database, session.store, reference, folder)
+    made = export_checkpoint(session.database, session.store, reference, folder, dtype)
     files = {file.name: file.stat().st_size for file in sorted(made.iterdir())}
     emit(home, {"folder": str(made.resolve()), "files": files, "bytes": sum(files.values())}, ["folder", "bytes"])

@@ -15,7 +15,7 @@ from chessreg.encodings.uci_square import davis, lcb
 from chessreg.errors import NotFoundError
 from chessreg.named import Registry
 
-__all__ = ["Alignment", "Encoding", "Sites", "Tokens", "encoding", "names", "register"]
+__all__ = ["Alignment", "Encoding", "Sites", "Tokens", "encoding", "names", "phase_number", "phase_site", "register"]
 
 _encodings: Registry[Encoding] = Registry("encoding")
 
@@ -42,6 +42,21 @@ def encoding(name: str, folder: Path | None = None) -> Encoding:
             f"{name} is the encoding of a checkpoint with a tokenizer of its own", "only that checkpoint is asked so"
         )
     return PromptEncoding.load(folder, name)
+
+
+def phase_number(name: str) -> int:
+    """The number of a phase that some encoding calls so (each name has one number). NotFoundError lists the names."""
+    known = {phase: number for made in _encodings.values() for number, phase in enumerate(made.phases)}
+    if name not in known:
+        shortened = name if len(name) <= 60 else f"{name[:60]}…"
+        raise NotFoundError(f"there is no phase {shortened!r}", f"there are {', '.join(known)}")
+    return known[name]
+
+
+def phase_site(written: Encoding, phase: int) -> str:
+    """The name of the sites of a phase: where the encoding has such sites their own, as white-origins."""
+    name = written.phases[phase]
+    return f"{name}s" if f"{name}s" in written.site_names else name
 
 
 for _made in (PgnChar(), davis, lcb, Fen77()):

@@ -26,6 +26,8 @@ Alignment = Literal["post-ply", "pre-ply"]
 as Davis's code does (specification 1.3). It matters where a move ends with a token of its own: in UCI squares."""
 
 Content = Literal["history", "position"]
+Form = tuple[frozenset[int], ...]
+"""Sets of ids, one for each place of a text."""
 Ids = Sequence[int] | np.ndarray
 
 
@@ -143,6 +145,10 @@ class Encoding(Protocol):
         """One move so. BadInputError for a move that cannot be written."""
         ...
 
+    def origin_of(self, number: int) -> int | None:
+        """The square whose piece moves when an answer begins with this id; None where the id alone does not tell."""
+        ...
+
     def answer_text(self, ids: Ids) -> str:
         """The text of what a model wrote, without the token that ends a move."""
         ...
@@ -153,6 +159,12 @@ class Encoding(Protocol):
 
     def accepted_ids(self, board: chess.Board) -> tuple[tuple[int, ...], ...]:
         """The tokens of each of `accepted`, without a token that ends a move."""
+        ...
+
+    @property
+    def forms(self) -> tuple[Form, ...]:
+        """What a move may look like on any board, without a token that ends it: a text is a move in form (Junkin's
+        *valid*, specification 3.1) if each of its ids is in the set at its place. Of UCI the 1,968 moves."""
         ...
 
     def parse(self, written: str | Ids, board: chess.Board) -> chess.Move | None:

@@ -10,7 +10,7 @@ Short fields are filled with `.` on the right. What a model reads before it (Jun
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ import numpy as np
 from chessreg.encodings.base import (
     Alignment,
     Content,
+    Form,
     Ids,
     Sites,
     Tokens,
@@ -41,27 +42,16 @@ _FIELDS = {"castling": (65, 4), "en-passant": (69, 2), "halfmoves": (71, 3), "fu
 SQUARE_OF = np.full(LENGTH, -1, np.int8)
 """The square (a1 = 0) that each token is, -1 for the others."""
 SQUARE_OF[1:65] = np.arange(64).reshape(8, 8)[::-1].reshape(64)
-_BAD = 255
-_WIDTH = np.full(256, _BAD, np.uint8)  # squares that a character of the first field stands for
-_WIDTH[np.frombuffer(b"pnbrqkPNBRQK", np.uint8)] = 1
-_WIDTH[np.frombuffer(b"12345678", np.uint8)] = np.arange(1, 9)
-_WIDTH[ord("/")] = 0
-_AT_ONCE = 1 << 15  # FENs: the working arrays stay small
-
-
-def _among(characters: bytes) -> np.ndarray:
-    """bool [256]: one of these characters."""
-    return np.isin(np.arange(256), np.frombuffer(characters, np.uint8))
-
-
-_DIGITS = _among(b"0123456789")
-_ALLOWED = {  # the characters of each place; the last stands for those behind it
-    "castling": (_among(b"KQkq"),),
-    "en-passant": (_among(b"abcdefgh"), _among(b"36")),
-    "halfmoves": (_DIGITS,),
-    "fullmoves": (_DIGITS,),
-}
-_FEN = re.compile(r"\S+ [wb] (?:-|[KQkq]{1,4}) (?:-|[a-h][36]) \d{1,3} \d{1,3}")
+_AT_ONCE = 1 << 10  # FENs: the working arrays stay in the cache
+_FEN = re.compile(r"\S+ [wb] (?:-|[KQkq]{1,4}) (?:-|[a-h][36]) \d{1,3} \d{1,3}", re.ASCII)
+_TAIL = re.compile(r"([wb]) (-|[KQkq]{1,4}) (-|[a-h][36]) (\d{1,3}) (\d{1,3})", re.ASCII)
+_RUNS = [(b"%d" % run, b"1" * run) for run in range(2, 9)]
+_SLASH, _END, _BAD = 200, 201, 255
+_OF_BYTE = bytes(
+    {"1": _EMPTY, "/": _SLASH, " ": _END}.get(c, _CHARACTERS.index(c) if c in "pnbrqkPNBRQK" else _BAD)
+    for c in map(chr, range(256))
+)
+"""Byte of a FEN's first field, its runs written as ones, → token, or one of the three above."""
 
 
 class FenError(BadInputError):
@@ -100,6 +90,45 @@ def actions() -> Iterator[str]:
                     yield from (squares + piece for piece in "qrbn")
 
 
+def forms_of_uci(ids: Callable[[str], int], width: int) -> tuple[Form, ...]:
+    """The forms of the 1,968 moves as UCI texts, `width` characters a token where squares are written: `ids` gives the
+    token of a character (1) or of a square (2), and of a promotion's piece."""
+    behind: dict[tuple[str, ...], set[str]] = {}
+    promoted: dict[tuple[str, ...], set[str]] = {}
+    for move in actions():
+        words = [move[start : start + width] for start in range(0, 4, width)]
+        last = behind.setdefault(tuple(words[:-1]), set())
+        if len(move) == 5:
+            promoted.setdefault(tuple(words), set()).add(move[4])
+        else:
+            last.add(words[-1])
+    ends = [*behind.items(), *promoted.items()]
+    return tuple(
+        (*(frozenset({ids(word)}) for word in head), frozenset(map(ids, sorted(last)))) for head, last in ends if last
+    )
+
+
+class _Tails(dict[str, bytes]):
+    """What follows the squares of a FEN → its 13 tokens and, in two bytes, the plies before. KeyError for none."""
+
+    most = 1 << 16
+
+    def __missing__(self, tail: str) -> bytes:
+        found = _TAIL.fullmatch(tail)
+        if found is None:
+            raise KeyError(tail)
+        side, *fields = found.groups()
+        text = side + "".join(
+            ("" if field == "-" else field).ljust(length, ".")
+            for field, (_, length) in zip(fields, _FIELDS.values(), strict=True)
+        )
+        ply = max(2 * (int(fields[-1]) - 1), 0) + (side == "b")
+        if len(self) >= self.most:
+            self.clear()
+        self[tail] = bytes(map(_CHARACTERS.index, text)) + ply.to_bytes(2, "little")
+        return self[tail]
+
+
 class Fen77:
     """The encoding: reads 31 characters, writes 1,968 actions.
 
@@ -127,6 +156,7 @@ class Fen77:
         self._characters = np.frombuffer(_CHARACTERS.encode(), np.uint8)
         self._ids = np.full(256, 255, np.uint8)
         self._ids[self._characters] = np.arange(self.size)
+        self._tails = _Tails()
 
     @cached_property
     def actions(self) -> tuple[str, ...]:
@@ -149,11 +179,11 @@ class Fen77:
 
     def actions_of(self, codes: np.ndarray) -> np.ndarray:
         """The actions int16 [n] of packed moves uint16 [n]. BadInputError for one that is no action."""
-        found = self._action_of_code[codes]
-        if (found < 0).any():
-            code = int(codes[(found < 0).argmax()])
+        actions = self._action_of_code[codes]
+        if (actions < 0).any():
+            code = int(codes[(actions < 0).argmax()])
             raise self._no_action(chess.Move(code & 63, code >> 6 & 63, code >> 12 or None).uci())
-        return found
+        return actions
 
     @property
     def site_names(self) -> tuple[str, ...]:
@@ -206,67 +236,39 @@ class Fen77:
         """FENs, or boards, in any number. FenError names the first that has no 77 characters."""
         fens = [board if isinstance(board, str) else board.fen() for board in boards]
         out = np.empty((len(fens), LENGTH), np.uint8)
+        ply = np.empty(len(fens), np.int64)
         for start in range(0, len(fens), _AT_ONCE):
-            some = fens[start : start + _AT_ONCE]
-            out[start : start + len(some)] = self._encoded(some)
-        digits = out[:, 74:77].astype(np.int64)
-        known = digits < 10
-        number = np.zeros(len(fens), np.int64)
-        for column in range(3):
-            number = np.where(known[:, column], 10 * number + digits[:, column], number)
-        ply = np.maximum(2 * (number - 1), 0) + (out[:, 0] != self._ids[ord("w")])
+            chunk = slice(start, start + _AT_ONCE)
+            self._encode(fens[chunk], out[chunk], ply[chunk])
         offsets = np.arange(len(fens) + 1, dtype=np.int64) * LENGTH
         return Tokens(out.reshape(-1), offsets, np.arange(len(fens), dtype=np.int64), ply)
 
-    def _encoded(self, fens: Sequence[str]) -> np.ndarray:
-        """uint8 [fens, 77]. FenError for the first that is none."""
-        text = np.frombuffer(("\n".join(fens) + "\n").encode("latin-1", "replace"), np.uint8)
-        ends = np.flatnonzero(text == ord("\n"))
-        blanks = np.flatnonzero(text == ord(" "))
-        if len(ends) != len(fens) or len(blanks) != 5 * len(fens):
-            raise self._refusal(fens)
-        spaces = blanks.reshape(-1, 5)
-        starts = np.concatenate([[0], ends[:-1] + 1])
-        if (spaces[:, 0] <= starts).any() or (spaces[:, 4] > ends).any():
-            raise self._refusal(fens)
-        out = np.full((len(fens), LENGTH), _EMPTY, np.uint8)
-        out[:, 0] = self._ids[text[spaces[:, 0] + 1]]
-        good = (spaces[:, 1] - spaces[:, 0] == 2) & np.isin(text[spaces[:, 0] + 1], (ord("w"), ord("b")))
-        edges = np.column_stack([spaces[:, 1:], ends])
-        for column, (name, (start, most)) in enumerate(_FIELDS.items()):
-            at, length = edges[:, column] + 1, edges[:, column + 1] - edges[:, column] - 1
-            none = (length == 1) & (text[at] == ord("-")) & (column < 2)
-            good &= (length > 0) & (length <= most) & (none | (length == 2) | (name != "en-passant"))
-            for place in range(most):
-                rows = np.flatnonzero((length > place) & ~none)
-                characters = text[at[rows] + place]
-                out[rows, start + place] = self._ids[characters]
-                good[rows] &= _ALLOWED[name][min(place, len(_ALLOWED[name]) - 1)][characters]
-        squares = self._squares(text, starts, spaces[:, 0])
-        if squares is None or not good.all():
-            raise self._refusal(fens)
-        out[:, 1:65] = squares
-        return out
+    def _encode(self, fens: Sequence[str], out: np.ndarray, ply: np.ndarray) -> None:
+        """Fills uint8 [fens, 77] and the plies before int64 [fens]. FenError for the first that is no FEN.
 
-    def _squares(self, text: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray | None:
-        """The squares uint8 [fens, 64] of the fields text[starts:ends]; None where one is not eight ranks of eight."""
-        step = np.zeros(len(text), np.int8)
-        step[starts] = 1
-        step[ends] = -1
-        inside = np.cumsum(step, dtype=np.int8).view(bool)
-        characters = text[inside]
-        width = _WIDTH[characters]
-        count = np.arange(len(starts), dtype=np.int64)
-        through = np.cumsum(width, dtype=np.int64)
-        slashes = np.flatnonzero(characters == ord("/"))
-        if len(slashes) != 7 * len(starts) or (width == _BAD).any():
-            return None
-        if not np.array_equal(through[slashes].reshape(-1, 7), 64 * count[:, None] + np.arange(8, 64, 8)):
-            return None
-        if not np.array_equal(through[np.cumsum(ends - starts) - 1], 64 * (count + 1)):
-            return None
-        drawn = np.where((characters >= ord("1")) & (characters <= ord("8")), np.uint8(ord(".")), characters)
-        return np.repeat(self._ids[drawn], width).reshape(-1, 64)
+        Runs of empty squares are written out in all FENs at once; of what follows the squares there are few kinds."""
+        parts = [fen.partition(" ") for fen in fens]
+        heads = (" ".join([head for head, _, _ in parts]) + " ").encode("latin-1", "replace")
+        for run, ones in _RUNS:
+            heads = heads.replace(run, ones)
+        if len(heads) != 72 * len(fens):
+            raise self._refusal(fens)
+        ranks = np.frombuffer(heads.translate(_OF_BYTE), np.uint8).reshape(-1, 8, 9)
+        borders = ranks[:, :, 8]
+        if (borders[:, :7] != _SLASH).any() or (borders[:, 7] != _END).any():
+            raise self._refusal(fens)
+        squares = ranks[:, :, :8].reshape(-1, 64)
+        if squares.max(initial=0) >= self.size:
+            raise self._refusal(fens)
+        try:
+            tails = b"".join([self._tails[tail] for _, _, tail in parts])
+        except KeyError:
+            raise self._refusal(fens) from None
+        rest = np.frombuffer(tails, np.uint8).reshape(-1, 15)
+        out[:, 0] = rest[:, 0]
+        out[:, 1:65] = squares
+        out[:, 65:] = rest[:, 1:13]
+        ply[:] = rest[:, 13:].copy().view("<u2")[:, 0]
 
     def _refusal(self, fens: Sequence[str]) -> FenError:
         """What is wrong with the first bad one of these FENs."""
@@ -284,7 +286,7 @@ class Fen77:
                 return FenError(f"{fen!r} has Chess960 castling rights", f"{self.name} writes standard chess")
             if not _FEN.fullmatch(fen):
                 return FenError(f"{fen!r} is no FEN", "a FEN is like rnbqkbnr/… w KQkq - 0 1")
-        return FenError("one of the FENs holds a line break", "a FEN is one line")
+        return FenError("one of the FENs is none", "a FEN is like rnbqkbnr/… w KQkq - 0 1")
 
     def sites(self, name: str, tokens: Tokens, alignment: Alignment = "post-ply") -> Sites:
         """A position is one board: both alignments are the same."""
@@ -313,6 +315,9 @@ class Fen77:
     def _no_action(self, uci: str) -> BadInputError:
         return BadInputError(f"{uci} is none of the {self.answer_size:,} actions of {self.name}")
 
+    def origin_of(self, number: int) -> int | None:
+        return chess.parse_square(self.actions[number][:2])
+
     def answer_text(self, ids: Ids) -> str:
         return " ".join(self.actions[number] for number in checked_ids(ids, self.answer_size, self.name).tolist())
 
@@ -321,6 +326,10 @@ class Fen77:
 
     def accepted_ids(self, board: chess.Board) -> tuple[tuple[int, ...], ...]:
         return tuple((self.action_ids[text],) for text in self.accepted(board))
+
+    @property
+    def forms(self) -> tuple[Form, ...]:
+        return ((frozenset(range(self.answer_size)),),)
 
     def parse(self, written: str | Ids, board: chess.Board) -> chess.Move | None:
         text = written if isinstance(written, str) else self.answer_text(written[:1])

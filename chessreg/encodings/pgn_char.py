@@ -7,7 +7,8 @@ the move that follows it (specification 3.2).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import chess
@@ -16,6 +17,7 @@ import numpy as np
 from chessreg.encodings.base import (
     Alignment,
     Content,
+    Form,
     Ids,
     Select,
     Sites,
@@ -140,6 +142,9 @@ class PgnChar:
         """Canonical SAN and its space."""
         return tuple(self.encode(board.san(move) + " ").tolist())
 
+    def origin_of(self, number: int) -> int | None:
+        return None
+
     def answer_text(self, ids: Ids) -> str:
         return self.decode(ids[:-1] if len(ids) and int(ids[-1]) in self.stop_ids else ids)
 
@@ -150,13 +155,17 @@ class PgnChar:
         tokens = self.texts(self.accepted(board))
         return tuple(tuple(tokens.item(number).tolist()) for number in range(len(tokens)))
 
+    @cached_property
+    def forms(self) -> tuple[Form, ...]:
+        return forms_of_san({character: number for number, character in enumerate(_CHARACTERS)})
+
     def parse(self, written: str | Ids, board: chess.Board) -> chess.Move | None:
         text = written if isinstance(written, str) else self.decode(written)
-        words = text.split(";", 1)[0].split()
-        if not words:
+        parts = text.split(";", 1)[0].split()
+        if not parts:
             return None
         try:
-            move = board.parse_san(words[0])
+            move = board.parse_san(parts[0])
         except ValueError:
             return None
         return move or None  # python-chess reads `--` as a null move, which is falsy and no chess move
@@ -218,3 +227,17 @@ def spellings(board: chess.Board, alphabet: Iterable[str] | None = None) -> froz
         return frozenset(written)
     known = set(alphabet)
     return frozenset(text for text in written if known.issuperset(text))
+
+
+def forms_of_san(ids: Mapping[str, int]) -> tuple[Form, ...]:
+    """The forms of moves in SAN, disambiguation and signs included, where each of these characters is one id."""
+    square, sets = ("abcdefgh", "12345678"), list[tuple[str, ...]]()
+    for origin in ((), ("abcdefgh",), ("12345678",), square):
+        for taken in ((), ("x",)):
+            sets.append(("NBRQK", *origin, *taken, *square))
+    for begin in ((), ("abcdefgh", "x")):
+        sets.append((*begin, "abcdefgh", "234567"))
+        sets.append((*begin, "abcdefgh", "18", "=", "NBRQ"))
+    sets += [tuple("O-O"), tuple("O-O-O")]
+    signed = [(*form, *sign) for form in sets for sign in ((), ("+#",))]
+    return tuple(tuple(frozenset(ids[character] for character in place) for place in form) for form in signed)

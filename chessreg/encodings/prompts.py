@@ -27,6 +27,7 @@ import numpy as np
 from chessreg.encodings.base import (
     Alignment,
     Content,
+    Form,
     Ids,
     Sites,
     Tokens,
@@ -34,8 +35,8 @@ from chessreg.encodings.base import (
     check_alignment,
     checked_ids,
 )
-from chessreg.encodings.fen77 import LENGTH, Fen77
-from chessreg.encodings.pgn_char import spellings
+from chessreg.encodings.fen77 import LENGTH, Fen77, forms_of_uci
+from chessreg.encodings.pgn_char import forms_of_san, spellings
 from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
 from chessreg.games.moves import replay
 from chessreg.named import Registry
@@ -136,19 +137,22 @@ class PretrainedTokenizer:
         """
         path = folder / TOKENIZER_FILE
         tokenizer = _read_tokenizer(path)
-        told = [_json(folder / name) for name in ("tokenizer_config.json", "config.json")]
+        configs = [_json(folder / name) for name in ("tokenizer_config.json", "config.json")]
 
         def token(name: str) -> str | None:
-            value = told[0].get(f"{name}_token")
+            value = configs[0].get(f"{name}_token")
             text = value.get("content") if isinstance(value, dict) else value
-            number = told[1].get(f"{name}_token_id")
+            number = configs[1].get(f"{name}_token_id")
             number = number[0] if isinstance(number, list) and number else number
             return text if isinstance(text, str) else tokenizer.id_to_token(number) if type(number) is int else None
 
         end = token("eos") if end is None else end
         if end is None:
             raise BadInputError(f"{folder.name} does not say which token ends a text", "name it with --end TOKEN")
-        plain, whole = (tokenizer.encode("a", add_special_tokens=special) for special in (False, True))
+        try:
+            plain, whole = (tokenizer.encode("a", add_special_tokens=special) for special in (False, True))
+        except Exception as error:  # tokenizers raises no class of its own
+            raise BadInputError(f"{folder.name}/{TOKENIZER_FILE} cannot write a text: {error}") from error
         begun = whole.tokens[: whole.ids.index(plain.ids[0])] if plain.ids and plain.ids[0] in whole.ids else []
         pad = token("pad")
         known = pad is not None and tokenizer.token_to_id(pad) is not None
@@ -178,6 +182,32 @@ class PretrainedTokenizer:
         return None
 
 
+def write_tokenizer(folder: Path, merged: bool) -> PretrainedTokenizer:
+    """A byte-level tokenizer of chessreg's own, for models of initial weights: written to `folder`, and returned.
+
+    merged: with the merges that byte pair encoding finds in the published templates, so that their words are one token
+    or few; without, every byte is a token. `<s>` begins a sequence, `</s>` ends an answer, `<pad>` pads.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    special = {"bos": "<s>", "end": "</s>", "pad": "<pad>"}
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=512 if merged else len(alphabet) + len(special),
+        special_tokens=list(special.values()),
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    made.train_from_iterator([text for name, text in TEMPLATES.items() if name.startswith("junkin-")], trainer)
+    made.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    folder.mkdir(parents=True, exist_ok=True)
+    made.save(str(folder / TOKENIZER_FILE))
+    return PretrainedTokenizer(folder / TOKENIZER_FILE, **special)
+
+
 def _read_tokenizer(path: Path) -> Any:
     """The library's tokenizer of this file."""
     from tokenizers import Tokenizer
@@ -195,7 +225,7 @@ def _json(path: Path) -> dict[str, Any]:
     """What a JSON file of a folder says; nothing where it is not there or no object."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 
@@ -281,18 +311,22 @@ class PromptEncoding:
         """
         if not (folder / PROMPT_FILE).is_file():
             raise NotFoundError(f"{folder.name} holds no {PROMPT_FILE}", "import its weights with --encoding prompt")
-        told = _json(folder / PROMPT_FILE)
+        record = _json(folder / PROMPT_FILE)
         try:
-            settings = PromptSettings(**{field: told[field] for field in PromptSettings.__dataclass_fields__})
-            words = PretrainedTokenizer(folder / TOKENIZER_FILE, **told["special"])
+            settings = PromptSettings(**{field: record[field] for field in PromptSettings.__dataclass_fields__})
+            tokenizer = PretrainedTokenizer(folder / TOKENIZER_FILE, **record["special"])
         except (KeyError, TypeError) as error:
             raise BadInputError(
                 f"{folder.name}/{PROMPT_FILE} is damaged: {error}", "import the weights anew"
             ) from error
-        made = cls(words, settings)
+        made = cls(tokenizer, settings)
         if name is not None and made.name != name:
             raise BadInputError(f"{folder.name} holds the encoding {made.name}, not {name}", "import the weights anew")
         return made
+
+    def with_settings(self, settings: PromptSettings) -> PromptEncoding:
+        """The same tokenizer asked in another way."""
+        return PromptEncoding(self._words, settings)
 
     def save(self, folder: Path) -> None:
         """Write what `load` reads. BadInputError for a vocabulary that no file holds."""
@@ -300,8 +334,8 @@ class PromptEncoding:
             raise BadInputError(f"{self.name} has no {TOKENIZER_FILE} to keep")
         if self._words.path.resolve() != (folder / TOKENIZER_FILE).resolve():
             shutil.copyfile(self._words.path, folder / TOKENIZER_FILE)
-        told = {**asdict(self.settings), "template": self.settings.text, "special": self._words.special}
-        (folder / PROMPT_FILE).write_text(json.dumps(told, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        record = {**asdict(self.settings), "template": self.settings.text, "special": self._words.special}
+        (folder / PROMPT_FILE).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
     def _character(self, character: str) -> int:
         number = self._words.character(character)
@@ -375,8 +409,8 @@ class PromptEncoding:
         if array[:start].tolist() != self._before:
             raise BadInputError(f"these ids are no prompt of {self.name}", "encode a FEN")
         if self.settings.layout == "ruoss77":
-            found = {number: place for place, number in enumerate(self._table.tolist())}
-            position = [found.get(number, -1) for number in array[start : start + LENGTH].tolist()]
+            place_of = {number: place for place, number in enumerate(self._table.tolist())}
+            position = [place_of.get(number, -1) for number in array[start : start + LENGTH].tolist()]
             if len(position) != LENGTH or -1 in position:
                 raise BadInputError(f"these ids are no prompt of {self.name}", "encode a FEN")
             fen = self._fen.decode(np.array(position))
@@ -412,8 +446,8 @@ class PromptEncoding:
             ids[:, start : start + width] = self._table[every[:, :width]]
             items, lengths = ids.reshape(-1), np.full(len(every), len(first))
         else:
-            given = [None] * len(every) if boards is None else boards
-            made = [self._tokens(self._position(one), board) for one, board in zip(every, given, strict=True)]
+            boards_or_none = [None] * len(every) if boards is None else boards
+            made = [self._tokens(self._position(one), board) for one, board in zip(every, boards_or_none, strict=True)]
             items = np.concatenate(made) if made else np.zeros(0, np.int32)
             lengths = np.fromiter(map(len, made), np.int64, len(made))
         laid = Tokens.laid(items, lengths)
@@ -462,6 +496,9 @@ class PromptEncoding:
         """The characters of the move, and the token that ends the text."""
         return (*self._written(board, move), self._words.end)
 
+    def origin_of(self, number: int) -> int | None:
+        return None
+
     def answer_text(self, ids: Ids) -> str:
         return self._words.decode([int(number) for number in ids if int(number) not in self.stop_ids])
 
@@ -473,12 +510,18 @@ class PromptEncoding:
     def accepted_ids(self, board: chess.Board) -> tuple[tuple[int, ...], ...]:
         return tuple(tuple(self._characters[character] for character in text) for text in self.accepted(board))
 
+    @cached_property
+    def forms(self) -> tuple[Form, ...]:
+        if self.settings.notation == "uci":
+            return forms_of_uci(self._characters.__getitem__, 1)
+        return forms_of_san(self._characters)
+
     def parse(self, written: str | Ids, board: chess.Board) -> chess.Move | None:
-        words = (written if isinstance(written, str) else self.answer_text(written)).split()
-        if not words:
+        parts = (written if isinstance(written, str) else self.answer_text(written)).split()
+        if not parts:
             return None
         try:
-            move = board.parse_san(words[0]) if self.settings.notation == "san" else chess.Move.from_uci(words[0])
+            move = board.parse_san(parts[0]) if self.settings.notation == "san" else chess.Move.from_uci(parts[0])
         except ValueError:
             return None
         return move if move and board.is_legal(move) else None
@@ -514,7 +557,7 @@ def prompt_of_folder(
 def check_template(text: str) -> None:
     """Raise BadInputError for a template without its parts."""
     if text.count("{FEN}") != 1 or not text.endswith("{BM}") or "{LM}" in text.partition("{FEN}")[0]:
-        shown = text if len(text) <= 60 else f"{text[:59]}…"
+        excerpt = text if len(text) <= 60 else f"{text[:59]}…"
         raise BadInputError(
-            f"a prompt template has one {{FEN}}, perhaps {{LM}} behind it, and ends in {{BM}}: {shown!r} does not"
+            f"a prompt template has one {{FEN}}, perhaps {{LM}} behind it, and ends in {{BM}}: {excerpt!r} does not"
         )

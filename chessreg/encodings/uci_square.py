@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import chess
@@ -17,6 +18,7 @@ import numpy as np
 from chessreg.encodings.base import (
     Alignment,
     Content,
+    Form,
     Ids,
     Select,
     Sites,
@@ -29,6 +31,7 @@ from chessreg.encodings.base import (
     no_boards,
     select_sites,
 )
+from chessreg.encodings.fen77 import forms_of_uci
 from chessreg.errors import BadInputError
 from chessreg.named import Registry
 
@@ -137,10 +140,10 @@ class UciSquare:
         ids = [] if text.lstrip().startswith("<s>") else [self._bos]
         place = 0
         while place < len(text):
-            found = _PIECE.match(text, place)
-            piece = found[0] if found else text[place]
+            match = _PIECE.match(text, place)
+            piece = match[0] if match else text[place]
             word = piece.lower() if len(piece) == 1 else piece
-            if found is None or (not piece.isspace() and (word == "<unk>" or word not in self._id)):
+            if match is None or (not piece.isspace() and (word == "<unk>" or word not in self._id)):
                 raise BadInputError(
                     f"{text[place : place + 8]!r} at index {place} is no square, promotion or special of {self.name}",
                     "moves are written like e2e4 e7e8q",
@@ -153,23 +156,23 @@ class UciSquare:
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
         """The moves; a `<s>` in front is not shown, other specials are words of their own."""
         array = checked_ids(ids, self.size, self.name)
-        words: list[str] = []
+        texts: list[str] = []
         squares = 0  # of the present move
         for place, number in enumerate(array.tolist()):
             text = self.vocabulary[number]
-            if number in self._piece_of and words and squares == 2:
-                words[-1] += text
+            if number in self._piece_of and texts and squares == 2:
+                texts[-1] += text
                 squares = 0
             elif number in self._square_of:
                 if squares == 1:
-                    words[-1] += text
+                    texts[-1] += text
                 else:
-                    words.append(text)
+                    texts.append(text)
                 squares = 2 if squares == 1 else 1
             elif place or number != self._bos:
-                words.append(text)
+                texts.append(text)
                 squares = 0
-        return " ".join(words)
+        return " ".join(texts)
 
     def games(self, games: Games, places: Sequence[int] | np.ndarray) -> Tokens:
         return self.packed(games.moves(places))
@@ -221,6 +224,9 @@ class UciSquare:
     def answer(self, board: chess.Board, move: chess.Move) -> tuple[int, ...]:
         return self._written(move)
 
+    def origin_of(self, number: int) -> int | None:
+        return self._square_of.get(number)
+
     def answer_text(self, ids: Ids) -> str:
         return self.decode(ids)
 
@@ -230,12 +236,16 @@ class UciSquare:
     def accepted_ids(self, board: chess.Board) -> tuple[tuple[int, ...], ...]:
         return tuple(self._written(chess.Move.from_uci(text)) for text in self.accepted(board))
 
+    @cached_property
+    def forms(self) -> tuple[Form, ...]:
+        return forms_of_uci(self._id.__getitem__, 2)
+
     def parse(self, written: str | Ids, board: chess.Board) -> chess.Move | None:
         """Of ids, those up to the end of the first move count; of a text its first word."""
         if isinstance(written, str):
-            words = written.split()
+            parts = written.split()
             try:
-                move = chess.Move.from_uci(words[0].lower() if words else "")
+                move = chess.Move.from_uci(parts[0].lower() if parts else "")
             except ValueError:
                 return None
         else:

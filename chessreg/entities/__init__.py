@@ -27,14 +27,14 @@ DECLARES = re.compile(r'^class \w+\(Entity\):\n    """([^"\n]+)', re.MULTILINE)
 @functools.cache
 def modules() -> dict[str, str]:
     """The modules of this package that declare a noun, each named as it, and what they say it is. Imports none."""
-    found = {}
+    module_of = {}
     for info in pkgutil.iter_modules(__path__):
         for folder in __path__:
             path = Path(folder) / f"{info.name}.py"
             declared = DECLARES.search(path.read_text(encoding="utf-8")) if path.is_file() else None
             if declared:
-                found[info.name] = declared[1]
-    return found
+                module_of[info.name] = declared[1]
+    return module_of
 
 
 def nouns() -> dict[str, str]:
@@ -46,14 +46,14 @@ def nouns() -> dict[str, str]:
 def entities() -> dict[str, Entity]:
     """Every noun that is declared, in the order in which a user meets them. Raises ChessregError when two share one."""
     classes = [_declared_in(name) for name in modules()] + [_brought(point) for point in entry_points(group=GROUP)]
-    found: dict[str, Entity] = {}
+    declared: dict[str, Entity] = {}
     for cls in classes:
         made: Entity = cls()
-        if made.noun in found:
-            both = f"{type(found[made.noun]).__module__} and {cls.__module__}"
+        if made.noun in declared:
+            both = f"{type(declared[made.noun]).__module__} and {cls.__module__}"
             raise ChessregError(f"two entities are called {made.noun}: {both}", "remove the package that brings one")
-        found[made.noun] = made
-    return dict(sorted(found.items(), key=lambda item: (item[1].place, item[0])))
+        declared[made.noun] = made
+    return dict(sorted(declared.items(), key=lambda item: (item[1].place, item[0])))
 
 
 def entity(noun: str) -> Entity:
@@ -85,10 +85,10 @@ def _declared_in(module: str) -> type[Entity]:
     """The subclass of Entity in a module of this package."""
     from chessreg.entities.base import Entity
 
-    found = importlib.import_module(f"{__name__}.{module}")
+    imported = importlib.import_module(f"{__name__}.{module}")
     (declared,) = (
         value
-        for value in vars(found).values()
-        if inspect.isclass(value) and issubclass(value, Entity) and value.__module__ == found.__name__
+        for value in vars(imported).values()
+        if inspect.isclass(value) and issubclass(value, Entity) and value.__module__ == imported.__name__
     )
     return declared

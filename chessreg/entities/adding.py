@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 from uuid import UUID
 
+import numpy as np
+
 from chessreg.entities import register
 from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.errors import BadInputError, NotFoundError
@@ -19,13 +21,16 @@ from chessreg.registry import tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import uuid_of
 from chessreg.registry.tables.types import utc_now
+from chessreg.runs.inputs import Inputs
 from store.files import sha256_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from chessreg.entities.checkpoint import Registered
+    from chessreg.games.chessbench import BenchFile
     from chessreg.games.dataset import DatasetReport
+    from chessreg.games.positions import Filter
     from chessreg.models.hub import HubSource
     from store import Artefact, Store
 
@@ -58,25 +63,34 @@ def add_dataset(
     name: str | None = None,
     salvage: bool = False,
     min_plies: int = 0,
+    exclude: Sequence[str] = (),
+    within: Sequence[str] = (),
     rating_scale: str | None = None,
     licence: str | None = None,
-    detail: dict[str, Any] | None = None,
+    extra: dict[str, Any] | None = None,
     on_progress: OnProgress = silent,
 ) -> Added:
     """Read games (PGN, transcript CSV) or positions (Parquet, CSV with FENs) into the store, registered as one dataset.
 
+    What stands in a dataset or part of `exclude` is left out and counted: games with the same moves, positions with the
+    same board or of the same game. Of positions only those of a game of `within` are kept, where that is given.
     The same bytes under the same filters are recognised, and only named. `rating_scale` None: guessed from the tags.
-    `detail` is added to the report. Raises NotFoundError and BadInputError as `games.build.build` does, and
+    `extra` is added to the report. Raises NotFoundError and BadInputError as `games.build.build` does, and
     BadInputError for a taken name; then nothing is stored or recorded.
     """
-    from chessreg.games import build, positions
+    from chessreg.games import bags, build, positions
 
-    of_positions = holds_positions(paths)
-    if of_positions and min_plies:
-        raise BadInputError("--min-plies is a filter of games, and these files hold positions", "leave it out")
+    paths = [shard for path in paths for shard in bags.shards(Path(path))]
+    of_positions = holds_positions(paths, salvage)
+    if within and not of_positions:
+        raise BadInputError("--within chooses positions by their game, and these files hold games", "leave it out")
     register.prepare(database, name)
+    inputs = Inputs(database, store)
+    excluded = {} if of_positions else hashes_of(inputs, exclude)
+    chosen = position_filter(inputs, min_plies, exclude, within) if of_positions else positions.Filter()
     digests = [sha256_file(path) for path in paths]
-    identity = positions.identity(digests) if of_positions else build.identity(digests, {"min_plies": min_plies})
+    filters = build.filters_of(min_plies, excluded)
+    identity = positions.identity(digests, chosen) if of_positions else build.identity(digests, filters)
     known = uuid_of(identity)
     there = find(database, store, known)
     register.refuse_taken(database, NOUN, name, known)
@@ -85,36 +99,74 @@ def add_dataset(
             register.give_name(session, NOUN, there.id, name)
         return there
 
-    def shown(done: int, total: int, games: int) -> None:
+    def reading(done: int, total: int, games: int) -> None:
         on_progress(done / max(total, 1), f"{games:,} {'positions' if of_positions else 'games'}")
 
     with store.stage(NOUN) as folder:
         made = folder / "made"
         if of_positions:
-            report = positions.build(paths, made, salvage=salvage, on_progress=shown)
+            report = positions.build(paths, made, salvage=salvage, chosen=chosen, on_progress=reading)
         else:
-            report = build.build(paths, made, salvage=salvage, min_plies=min_plies, on_progress=shown)
+            report = build.build(
+                paths, made, salvage=salvage, min_plies=min_plies, exclude=excluded, on_progress=reading
+            )
         for file in sorted(made.iterdir()):
             file.rename(folder / file.name)
         made.rmdir()
         scale = rating_scale or (None if of_positions else guessed_rating_scale(folder))
         artefact = store.publish(folder)
-    return record(database, artefact, report, name, scale, licence, detail or {})
+    return record(database, artefact, report, name, scale, licence, extra or {})
 
 
-def holds_positions(paths: Sequence[Path]) -> bool:
+def hashes_of(inputs: Inputs, references: Sequence[str]) -> dict[str, np.ndarray]:
+    """Of each dataset or part of games its input reference, with the move hashes uint64 [n] of its games."""
+    hashes = {}
+    for name in references:
+        reference = inputs.reference(NOUN, name)
+        games, part = inputs.dataset(reference, NOUN)
+        hashes[reference] = games.hashes[games.rows(part)]
+    return hashes
+
+
+def position_filter(inputs: Inputs, min_plies: int, exclude: Sequence[str], within: Sequence[str]) -> Filter:
+    """The filter of positions by datasets or parts of either content. BadInputError for games without ids."""
+    from chessreg.games.dataset import holds_positions
+    from chessreg.games.positions import Filter, game_ids
+
+    excluded, kept, none = {}, {}, np.zeros(0, np.uint64)
+    for name in dict.fromkeys((*exclude, *within)):
+        reference = inputs.reference(NOUN, name)
+        items, part = inputs.items(reference, NOUN)
+        rows = items.rows(part)
+        if holds_positions(items):
+            games, boards = items.hashes[rows], items.position_hashes[rows]
+            excluded_games = none
+        else:
+            known, hashes = game_ids(items)
+            excluded_games = games = hashes[np.isin(known, rows)]
+            boards = none
+            if not len(games):
+                raise BadInputError(f"no game of {name} has an id of Lichess in its Site tag, by which games are known")
+        if name in exclude:
+            excluded[reference] = excluded_games, boards
+        if name in within:
+            kept[reference] = games
+    return Filter(min_plies, excluded, kept)
+
+
+def holds_positions(paths: Sequence[Path], salvage: bool = False) -> bool:
     """Whether these files are of positions, not of games. BadInputError for some of both, or what can be neither."""
     from chessreg.games.positions import open_positions
     from chessreg.games.transcripts import open_source
 
-    found = [open_positions(path) is not None for path in paths]
-    for path, of_positions in zip(paths, found, strict=True):
+    are_positions = [open_positions(path, salvage) is not None for path in paths]
+    for path, of_positions in zip(paths, are_positions, strict=True):
         if not of_positions:
             open_source(path)
-    if any(found) and not all(found):
-        games = next(path for path, of_positions in zip(paths, found, strict=True) if not of_positions)
+    if any(are_positions) and not all(are_positions):
+        games = next(path for path, of_positions in zip(paths, are_positions, strict=True) if not of_positions)
         raise BadInputError(f"{games} holds games, and other files positions", "add them as two datasets")
-    return any(found)
+    return any(are_positions)
 
 
 def find(database: Database, store: Store, dataset_id: UUID) -> Added | None:
@@ -131,7 +183,7 @@ def record(
     name: str | None,
     rating_scale: str | None,
     licence: str | None,
-    detail: dict[str, Any],
+    extra: dict[str, Any],
 ) -> Added:
     """The rows of a published dataset, in one transaction."""
     dataset_id = uuid_of(report.identity)
@@ -152,7 +204,7 @@ def record(
                     skipped=sum(report.skipped.values()),
                     rating_scale=rating_scale,
                     licence=licence,
-                    report=asdict(report) | detail,
+                    report=asdict(report) | extra,
                     created_at=utc_now(),
                 )
             )
@@ -182,8 +234,8 @@ def guessed_rating_scale(folder: Path) -> str | None:
         ours = pc.equal(event, EVENT)
         votes["lichess"] += pc.sum(lichess).as_py() or 0
         votes["stockfish"] += pc.sum(ours).as_py() or 0
-        said = pc.and_(pc.not_equal(site, ""), pc.invert(pc.or_(lichess, ours)))
-        votes["other"] += pc.sum(said).as_py() or 0
+        other_site = pc.and_(pc.not_equal(site, ""), pc.invert(pc.or_(lichess, ours)))
+        votes["other"] += pc.sum(other_site).as_py() or 0
     best = max(votes, key=lambda scale: votes[scale])
     sure = votes[best] == sum(votes.values()) and 2 * votes[best] >= rated > 0
     return best if sure and best != "other" else None
@@ -216,12 +268,12 @@ def fetch_dataset(
     """
     from chessreg.games import lichess
 
-    def shown(done: int, total: int | None) -> None:
+    def report(done: int, total: int | None) -> None:
         on_progress(done / total if total else 0.0, f"{done >> 20:,} MiB")
 
     lichess.month_name(month)  # raises before anything is asked of the registry or the network
     register.prepare(database, name)
-    path = lichess.fetch(month, store.root / "downloads", base_url or lichess.BASE_URL, shown)
+    path = lichess.fetch(month, store.root / "downloads", base_url or lichess.BASE_URL, report)
     added = add_dataset(
         database, store, [path], name=name, licence="CC0-1.0", rating_scale="lichess", on_progress=on_progress
     )
@@ -281,7 +333,7 @@ def generate_dataset(
             [path],
             name=name,
             rating_scale=RATING_SCALE,
-            detail={"generated": {"games": games, "seed": seed, **settings, **made_by}},
+            extra={"generated": {"games": games, "seed": seed, **settings, **made_by}},
         )
         if pgn is not None:
             shutil.move(path, pgn)
@@ -305,7 +357,7 @@ def text_file(path: Path) -> Iterator[IO[str]]:
 def fetch(
     database: Database,
     store: Store,
-    source: HubSource,
+    source: HubSource | BenchFile,
     *,
     file: str | None = None,
     revision: str = "main",
@@ -314,23 +366,28 @@ def fetch(
     keep: bool = False,
     on_progress: OnProgress = silent,
 ) -> Registered | Added:
-    """Download a source and register what it holds: a checkpoint, or a dataset of games.
+    """Download a source and register what it holds: a checkpoint, or a dataset of games or positions.
 
     A download that breaks off stays in the store's `downloads` folder and is gone on with the next time; once it is
     registered the file is removed, unless `keep`. Its address, commit and SHA-256 are kept with the checkpoint or
     dataset. Raises what downloading and importing raise; then nothing is registered.
     """
+    from chessreg.games import chessbench
     from chessreg.models import hub
 
-    def shown(done: int, total: int | None) -> None:
+    def report(done: int, total: int | None) -> None:
         on_progress(done / total if total else 0.0, f"{done >> 20:,} MiB")
 
     register.prepare(database, name)
     noun = "checkpoint" if source.holds == "checkpoint" else "dataset"
     wanted = name or (source.called if file in (None, source.file) else None)
-    arrived = hub.fetch(
-        source, store.root / "downloads", file=file, revision=revision, endpoint=endpoint, on_progress=shown
-    )
+    downloads = store.root / "downloads"
+    if isinstance(source, chessbench.BenchFile):
+        if revision != "main":
+            raise BadInputError(f"{source.name} has no revisions", "leave out --revision")
+        arrived = chessbench.fetch(source, downloads, file=file, endpoint=endpoint, on_progress=report)
+    else:
+        arrived = hub.fetch(source, downloads, file=file, revision=revision, endpoint=endpoint, on_progress=report)
     made: Registered | Added
     if noun == "checkpoint":
         made = import_checkpoint(database, store, arrived.path, name=wanted, fetched=arrived.as_json())
@@ -340,8 +397,9 @@ def fetch(
             store,
             [arrived.path],
             name=wanted,
-            rating_scale="lichess",
-            detail={"fetched": arrived.as_json()},
+            rating_scale="lichess" if source.holds == "games" else None,
+            licence=chessbench.LICENCE if source.holds == "positions" else None,
+            extra={"fetched": arrived.as_json()},
             on_progress=on_progress,
         )
     if not keep:

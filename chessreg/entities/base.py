@@ -12,7 +12,7 @@ from sqlalchemy import select
 from chessreg.entities.display import Column, Option, Part, Printed, Thing, annotations_of, counted, facts
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import names, tables
-from chessreg.registry.read import NOTHING_SAID, columns, words
+from chessreg.registry.read import NO_ANNOTATIONS, annotations_by_id, columns
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession
@@ -124,16 +124,16 @@ class Entity:
 
 def entity_rows(sql: SqlSession, noun: str, table: Any) -> list[Row]:
     """All rows of a table of things with their annotations, oldest first."""
-    annotations = words(sql, noun)
+    annotations = annotations_by_id(sql, noun)
     order = table.created_at if hasattr(table, "created_at") else table.id
     records = sql.scalars(select(table).order_by(order, table.id)).all()
-    return [{**annotations.get(record.id, NOTHING_SAID), **columns(record)} for record in records]
+    return [{**annotations.get(record.id, NO_ANNOTATIONS), **columns(record)} for record in records]
 
 
 def entity_row(sql: SqlSession, noun: str, table: Any, reference: str) -> Row:
     """One of them, by name or id."""
     record = sql.get_one(table, names.resolve(sql, noun, reference))
-    return {**words(sql, noun).get(record.id, NOTHING_SAID), **columns(record)}
+    return {**annotations_by_id(sql, noun).get(record.id, NO_ANNOTATIONS), **columns(record)}
 
 
 def made(sql: SqlSession, noun: str, table: Any, reference: str | None = None) -> list[Row]:
@@ -162,13 +162,13 @@ def by_run(rows: list[Row]) -> dict[UUID, list[Row]]:
 
 def with_annotations(sql: SqlSession, rows: list[Row]) -> list[Row]:
     """Rows of what runs made with the annotations of these runs."""
-    annotations = words(sql, "run")
-    return [{**NOTHING_SAID, **annotations.get(row["run_id"], {}), **row} for row in rows]
+    annotations = annotations_by_id(sql, "run")
+    return [{**NO_ANNOTATIONS, **annotations.get(row["run_id"], {}), **row} for row in rows]
 
 
 def annotations_of_run(sql: SqlSession, run_id: UUID) -> str:
     """The annotations of a run in one line."""
-    return annotations_of(words(sql, "run").get(run_id, NOTHING_SAID))
+    return annotations_of(annotations_by_id(sql, "run").get(run_id, NO_ANNOTATIONS))
 
 
 def with_model(rows: list[Row]) -> list[Row]:

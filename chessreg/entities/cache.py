@@ -99,7 +99,7 @@ class Caches(Entity):
 
     def rows(self, sql: SqlSession, reference: str | None = None) -> list[Row]:
         """One row a run: its groups joined, those to spare left out."""
-        found = by_run(super().rows(sql, reference)).values()
+        caches = by_run(super().rows(sql, reference)).values()
         return [
             {
                 **{key: rows[0][key] for key in ("name", "checkpoint", "run_id", "checkpoint_id", "hook_points")},
@@ -110,7 +110,7 @@ class Caches(Entity):
                 "bytes": sum(row["bytes"] for row in rows),
                 "groups": [{k: row[k] for k in ("start", "stop", "rows", "bytes", "path", "digest")} for row in rows],
             }
-            for rows in map(joined, found)
+            for rows in map(joined, caches)
         ]
 
     def one(self, rows: list[Row]) -> Row:

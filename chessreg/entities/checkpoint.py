@@ -6,10 +6,10 @@ import os
 import shlex
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
 from sqlalchemy import func, select
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from store import Artefact, Store
 
 NOUN = "checkpoint"
+ExportType = Literal["float32", "float16", "bfloat16"]
 
 
 class Checkpoints(Entity):
@@ -118,7 +119,9 @@ def described(sql: SqlSession, reference: str) -> Row:
         "fetched_from": (row["detail"].get("fetched") or {}).get("url"),
         "parent": names.name_of(sql, "checkpoint", row["parent_id"]) if row["parent_id"] else None,
         "first_try_legal": first_try_legal(sql, row["artefact"]),
-        "trained_on": None if trained_on is None else [datasets.get(recipe[8:72], recipe) for recipe in trained_on],
+        "trained_on": None
+        if trained_on is None
+        else [datasets.get(dataset_reference[8:72], dataset_reference) for dataset_reference in trained_on],
     }
 
 
@@ -162,7 +165,7 @@ def checkpoint_row(
     training_datasets: Sequence[str] | None,
     parent_id: UUID | None = None,
     run_id: UUID | None = None,
-    detail: dict[str, Any] | None = None,
+    extra: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The columns of a checkpoint's row. `digest` is its artefact's; the id derives from it."""
     shape = info.architecture
@@ -183,15 +186,15 @@ def checkpoint_row(
         "source_format": info.source.get("format", "unknown"),
         "parent_id": parent_id,
         "run_id": run_id,
-        "detail": {"shape": shape, "source": info.source, **(detail or {})},
+        "detail": {"shape": shape, "source": info.source, **(extra or {})},
         "created_at": utc_now(),
     }
 
 
 def tokenizer_row(name: str, folder: Path | None = None) -> dict[str, Any]:
     """The columns of a tokenizer's row; `folder` is the checkpoint's."""
-    found = encoding(name, folder)
-    return {"name": name, "size": found.size, "vocabulary": list(found.vocabulary)}
+    tokenizer = encoding(name, folder)
+    return {"name": name, "size": tokenizer.size, "vocabulary": list(tokenizer.vocabulary)}
 
 
 def import_checkpoint(
@@ -206,9 +209,9 @@ def import_checkpoint(
 ) -> Registered:
     """Convert the file or folder `source`, verify it by logits, publish and register it.
 
-    `encoding` None: what a folder of chessreg's own says, else pgn-char-32; `encodings.prompts.prompt_of_folder` makes
-    one of a language model. The same weights imported again are recognised. `trained_on` names datasets of the registry
-    (None: unknown); `fetched` says where the file was downloaded from.
+    `encoding` None: what a folder of chessreg's own, or its tokenizer of UCI squares, says, else pgn-char-32;
+    `encodings.prompts.prompt_of_folder` makes one of a language model. The same weights imported again are recognised.
+    `trained_on` names datasets of the registry (None: unknown); `fetched` says where the file was downloaded from.
     Raises NotFoundError (no such file or dataset) and BadInputError (no checkpoint, code in a pickle, another
     vocabulary, a name that is taken); then nothing is stored or recorded.
     """
@@ -219,7 +222,7 @@ def import_checkpoint(
     if not source.exists():
         raise NotFoundError(f"no file or folder {source}")
     inputs = Inputs(database, store)
-    recipes = None if trained_on is None else [inputs.reference("dataset", reference) for reference in trained_on]
+    references = None if trained_on is None else [inputs.reference("dataset", reference) for reference in trained_on]
     register.prepare(database, name)
     with store.stage(NOUN) as folder:
         report = importers.import_checkpoint(source, folder, encoding=encoding)
@@ -229,22 +232,22 @@ def import_checkpoint(
                 shutil.copyfile(source / file, folder / file)
             info = read_info(folder)
         content = content_digest(folder)
-        if recipes is None:
-            recipes = info.source.get("training_datasets")
+        if references is None:
+            references = info.source.get("training_datasets")
         known = find_content(database, store, content)
         register.refuse_taken(database, NOUN, name, known.id if known else None)
         artefact = publish(store, folder, known)
-    detail = {
+    extra = {
         **({"fetched": fetched} if fetched else {}),
         "content": content,
         "verified": {"max_logit_difference": report.max_logit_difference, "tokens": report.tokens_compared},
     }
     with database.write() as session:
         if known is not None:
-            learn_training(session, known.id, recipes)
+            learn_training(session, known.id, references)
             register.give_name(session, NOUN, known.id, name)
             return known
-        columns = checkpoint_row(info, artefact.digest, training_datasets=recipes, detail=detail)
+        columns = checkpoint_row(info, artefact.digest, training_datasets=references, extra=extra)
         return record(session, artefact, columns, name)
 
 
@@ -304,33 +307,42 @@ def find_content(database: Database, store: Store, content: str) -> Registered |
     return None
 
 
-def learn_training(session: SqlSession, checkpoint_id: UUID, recipes: Sequence[str] | None) -> None:
+def learn_training(session: SqlSession, checkpoint_id: UUID, references: Sequence[str] | None) -> None:
     """Add what a checkpoint was trained on where that was unknown. BadInputError where something else is recorded."""
     row = session.get_one(tables.Checkpoint, checkpoint_id)
-    if recipes is None or row.training_datasets == list(recipes):
+    if references is None or row.training_datasets == list(references):
         return
     if row.training_datasets is not None:
         raise BadInputError(
             f"checkpoint {checkpoint_id.hex[-6:]} is registered as trained on other datasets",
             f"chessreg checkpoint show {checkpoint_id.hex[-6:]}",
         )
-    row.training_datasets = list(recipes)
+    row.training_datasets = list(references)
 
 
-def import_reference(database: Database, store: Store, name: str | None = "reference") -> Registered:
-    """Register the reference model that comes with chessreg."""
-    with as_file(files("chessreg") / "data" / "reference-model") as folder:
+REFERENCES = {"pgn": ("reference-model", "reference"), "uci": ("uci-model", "uci")}
+"""What comes with chessreg: the folder in chessreg/data, and the checkpoint's name where none is given."""
+
+
+def import_reference(database: Database, store: Store, name: str | None = None, which: str = "pgn") -> Registered:
+    """Register a model that comes with chessreg: of PGN characters (`pgn`) or of UCI squares (`uci`)."""
+    data, called = REFERENCES[which]
+    with as_file(files("chessreg") / "data" / data) as folder:
         if not folder.is_dir():
             raise NotFoundError(
                 "this installation of chessreg carries no reference model", "chessreg run train makes one"
             )
-        return import_checkpoint(database, store, folder, name=name)
+        return import_checkpoint(database, store, folder, name=name or called)
 
 
-def export_checkpoint(database: Database, store: Store, reference: str, folder: Path) -> Path:
+def export_checkpoint(
+    database: Database, store: Store, reference: str, folder: Path, dtype: ExportType | None = None
+) -> Path:
     """Write a checkpoint as a Hugging Face folder (config.json, model.safetensors; chessreg.json beside them).
 
-    Every byte is checked on the way. Raises BadInputError for a folder that exists, NotFoundError for its parent.
+    Every byte is checked on the way. Weights stay as they are stored, or are rounded to `dtype`: then it is another
+    checkpoint, whose chessreg.json says what it was trained on. Raises BadInputError for a folder that exists and for
+    weights that `dtype` cannot hold, NotFoundError for the folder's parent.
     """
     from chessreg.models.checkpoint import files_of
 
@@ -345,15 +357,35 @@ def export_checkpoint(database: Database, store: Store, reference: str, folder: 
     aside = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     try:
         aside.mkdir()
-        for file in files_of(artefact.path):
-            shutil.copyfile(artefact.path / file, aside / file)
+        if dtype is None:
+            for file in files_of(artefact.path):
+                shutil.copyfile(artefact.path / file, aside / file)
+        else:
+            write_rounded(artefact.path, aside, dtype, row.training_datasets)
         aside.rename(folder)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return folder
 
 
-def random_twin(
+def write_rounded(source: Path, folder: Path, dtype: ExportType, training_datasets: list[str] | None) -> None:
+    """The checkpoint in `source` with its weights in another type. BadInputError for weights beyond its range."""
+    import torch
+
+    from chessreg.models.checkpoint import copy_encoding, load_model, read_info, save_checkpoint
+
+    network, info = load_model(source), read_info(source)
+    largest = max(float(tensor.abs().max()) for tensor in network.state_dict().values())
+    if largest > torch.finfo(getattr(torch, dtype)).max:
+        raise BadInputError(f"weights reach {largest:.3g}: {dtype} ends before", "--dtype bfloat16")
+    origin = {**info.source, "rounded_to": dtype}
+    if training_datasets is not None:
+        origin["training_datasets"] = training_datasets
+    save_checkpoint(network, folder, replace(info, source=origin), dtype)
+    copy_encoding(source, folder)
+
+
+def random_init_control(
     database: Database, store: Store, reference: str, *, name: str | None = None, seed: int = 0
 ) -> Registered:
     """Register an untrained model of a checkpoint's shape: the baseline of every probe (Karvonen 2024, Table 1)."""
@@ -378,6 +410,6 @@ def random_twin(
             register.give_name(session, NOUN, known.id, name)
             return known
         columns = checkpoint_row(
-            info, artefact.digest, training_datasets=[], parent_id=parent.id, detail={"content": content, "seed": seed}
+            info, artefact.digest, training_datasets=[], parent_id=parent.id, extra={"content": content, "seed": seed}
         )
         return record(session, artefact, columns, name)

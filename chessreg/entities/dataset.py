@@ -28,7 +28,7 @@ from chessreg.terminal import visible
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession
 
-    from chessreg.games.boardframe import BoardFrame
+    from chessreg.games.boardframe import BoardFrame, Role
     from chessreg.games.dataset import DatasetFile, Verification
     from chessreg.session import Session
     from store import Store
@@ -37,7 +37,7 @@ NOUN = "dataset"
 
 
 class Datasets(Entity):
-    """Games and positions: add, fetch, generate, split, verify."""
+    """Games and positions: add, fetch, generate, split, overlap, verify."""
 
     table = tables.Dataset
     plural = "datasets"
@@ -53,7 +53,7 @@ class Datasets(Entity):
     hidden = ("report", "parts", "notes", "archived", "invalid")
     show_help = "Show a dataset: counts, sources, parts."
     example = "sample"
-    show_options = (Option("rejects", "List the games that were rejected, and why.", bool),)
+    show_options = (Option("rejects", "List the games or positions that were rejected, and why.", bool),)
     verify_help = "Read every byte of a dataset again, compare it with its report, and replay a sample of it."
     verify_options = (Option("sample", "Games or positions to replay in python-chess.", int, default=200),)
 
@@ -83,6 +83,8 @@ class Datasets(Entity):
         if report.get("cut"):
             lines.append(f"cut           {report['cut']:,} games end inside a move in their source; "
                          "whole moves are kept")  # fmt: skip
+        if report.get("salvaged"):
+            lines.append(f"salvaged      {visible(report['salvaged'])}")
         lines += [f"layout        {note}" for note in report.get("notes", ())]
         for source in report["sources"]:
             lines.append(f"file          {source['name']}  {source['bytes']:,} bytes  sha256 {source['sha256']}")
@@ -96,10 +98,11 @@ class Datasets(Entity):
         with session.database.read() as sql:
             (row,) = self.rows(sql, id.hex)
         report = row["report"]
-        left_out = [{"why": "a game with these moves was there already", "how": "duplicate",
-                     "games": row["duplicates"]}]  # fmt: skip
-        left_out += [{"why": why, "how": how, "games": number}
-                     for how in ("rejected", "skipped") for why, number in report[how].items()]  # fmt: skip
+        items = Column("games", row["content"])
+        copy = "a game with these moves" if row["content"] == "games" else "this board"
+        left_out = [{"why": f"{copy} was there already", "how": "duplicate", "games": row["duplicates"]}]
+        left_out += [{"why": why, "how": outcome, "games": number}
+                     for outcome in ("rejected", "skipped") for why, number in report[outcome].items()]  # fmt: skip
         try:
             bad_games = rejects(session.database, session.store, id.hex)
         except (ChessregError, OSError):  # its files are elsewhere
@@ -111,9 +114,9 @@ class Datasets(Entity):
             annotations_of(row),
             [
                 Part(f"parts {len(row['parts'])}",
-                     (Column("name", "part"), Column("games", "games"), Column("seed", "seed"), Column("low", "from"),
+                     (Column("name", "part"), items, Column("seed", "seed"), Column("low", "from"),
                       Column("high", "to")), row["parts"]),
-                Part("left out", (Column("how", "as"), Column("games", "games"), Column("why", "why")), left_out),
+                Part("left out", (Column("how", "as"), items, Column("why", "why")), left_out),
                 Part(f"rejects {len(bad_games):,}",
                      (Column("source", "source"), Column("row", "game"), Column("line", "line"), Column("ply", "ply"),
                       Column("reason", "reason")), bad_games),
@@ -124,11 +127,16 @@ class Datasets(Entity):
         )  # fmt: skip
 
     def verify(self, session: Session, reference: str, **options: Any) -> Verified:
-        found = verify_dataset(session.database, session.store, reference, **options)
-        counts = {found.content: found.games, "replayed": found.replayed, "ok": not found.problems}
-        return Verified({**counts, "problems": found.problems}, list(counts),
-                        f"{found.games:,} {found.content} are as they were added; {found.replayed:,} replayed",
-                        found.problems)  # fmt: skip
+        verification = verify_dataset(session.database, session.store, reference, **options)
+        counts = {
+            verification.content: verification.games,
+            "replayed": verification.replayed,
+            "ok": not verification.problems,
+        }
+        return Verified({**counts, "problems": verification.problems}, list(counts),
+                        f"{verification.games:,} {verification.content} are as they were added; "
+                        f"{verification.replayed:,} replayed",
+                        verification.problems)  # fmt: skip
 
     def made_by(self, sql: SqlSession, row: Any) -> tuple[str, str]:
         return f"chessreg dataset add {shlex.quote(row.source)}", f"content {row.identity[:12]}"
@@ -169,11 +177,11 @@ def verify_dataset(database: Database, store: Store, reference: str, *, sample: 
     row, folder = folder_of(database, store, reference)
     artefact = store.verify(row.artefact)
     verify = positions.verify if content_of(row) == "positions" else dataset.verify
-    found = verify(folder, sample=sample)
-    if not found.problems:
+    verification = verify(folder, sample=sample)
+    if not verification.problems:
         with suppress(RegistryError), database.write() as session:  # one that cannot be written keeps no note of it
             register.verified(session, artefact)
-    return found
+    return verification
 
 
 def rejects(database: Database, store: Store, reference: str) -> list[dict[str, Any]]:
@@ -270,12 +278,62 @@ def overlaps(hashes: Any, things: Any, parts: dict[str, Any], wanted: Sequence[s
 
     inside = {name: part.contains(hashes) for name, part in parts.items()}
     lists = {name: np.unique(things[mask]) for name, mask in inside.items()}
-    found = []
+    overlapping = []
     for place, name in enumerate(wanted):
         for other in [*wanted[place + 1 :], *(o for o in parts if o not in wanted)]:
             shared = np.intersect1d(lists[name], lists[other], assume_unique=True)
-            found.append(Overlap(name, other, int((inside[name] & inside[other]).sum()), len(shared)))
-    return found
+            overlapping.append(Overlap(name, other, int((inside[name] & inside[other]).sum()), len(shared)))
+    return overlapping
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Of `of` games, positions or boards of one dataset, those that stand in another too: `shared`, and in per cent."""
+
+    what: str
+    shared: int
+    of: int
+    percent: float
+
+
+def shared_by(inputs: Inputs, first: str, second: str) -> list[Shared]:
+    """What a dataset or part has in common with another: games by their moves, or, where one holds positions, by their
+    ids; positions, and different boards, by the first four fields of their FEN.
+
+    Raises BadInputError for games without ids that positions are to be found by.
+    """
+    import numpy as np
+
+    from chessreg.games.dataset import holds_positions
+    from chessreg.games.positions import game_ids
+
+    items = [inputs.items(inputs.reference(NOUN, name), NOUN) for name in (first, second)]
+    (mine, _), (theirs, _) = items
+    rows = [dataset.rows(part) for dataset, part in items]
+
+    def row(what: str, ours: np.ndarray, other: np.ndarray) -> Shared:
+        shared = int(np.isin(ours, other).sum())
+        return Shared(what, shared, len(ours), 100 * shared / max(len(ours), 1))
+
+    if not holds_positions(mine) and not holds_positions(theirs):
+        ours, other = (dataset.hashes[some] for (dataset, _), some in zip(items, rows, strict=True))
+        return [row("games", ours, other), row("different move lists", np.unique(ours), other)]
+    told, games = [], []
+    for (dataset, _), some, name in zip(items, rows, (first, second), strict=True):
+        if holds_positions(dataset):
+            games.append(dataset.hashes[some])
+            continue
+        known, hashes = game_ids(dataset)
+        games.append(hashes[np.isin(known, some)])
+        if not len(games[-1]):
+            raise BadInputError(f"no game of {name} has an id of Lichess in its Site tag", "games are known by it")
+    ours, other = games
+    if holds_positions(mine) and holds_positions(theirs):
+        boards, there = mine.position_hashes[rows[0]], theirs.position_hashes[rows[1]]
+        told += [row("positions by board", boards, there), row("different boards", np.unique(boards), there)]
+    if holds_positions(mine):
+        told.append(row("positions by game", ours, other))
+    return [*told, row("games by id", np.unique(ours), other)]
 
 
 # -- its boards -------------------------------------------------------------------------------------------------------
@@ -286,7 +344,7 @@ def board_views(inputs: Inputs, dataset: str, number: int) -> list[BoardFrame]:
 
     Raises NotFoundError when the dataset or its files are not here, or when it has no such row.
     """
-    from chessreg.games.boardframe import game_frames
+    from chessreg.games.boardframe import game_views
     from chessreg.games.moves import unpack
 
     record, folder = folder_of(inputs.database, inputs.store, dataset)
@@ -299,28 +357,38 @@ def board_views(inputs: Inputs, dataset: str, number: int) -> list[BoardFrame]:
     with inputs.database.read() as session:
         called = names.name_of(session, "dataset", record.id) or record.id.hex[-6:]
     if thing == "position":
-        columns = ["fen", "best", "played", "eval_before", "rating", "game", "ply"]
-        (row,) = rows.take([number], columns).to_pylist()
+        columns = ["fen", "best", "played", "eval_before", "rating", "game", "ply", "action", "win_prob", "legal"]
+        (row,) = rows.take([number], rows.having(columns)).to_pylist()
         return [position_frame(row, f"{called} position {number}")]
     (row,) = rows.take([number], ["moves", "result", "white_elo", "black_elo"]).to_pylist()
     players = " – ".join("?" if row[side] is None else str(row[side]) for side in ("white_elo", "black_elo"))
     title = f"{called} game {number}: {players}, {row['result']}"
-    return game_frames([move.uci() for move in unpack(row["moves"])], title)
+    return game_views([move.uci() for move in unpack(row["moves"])], title)
 
 
 def position_frame(row: dict[str, Any], title: str) -> BoardFrame:
-    """A position of a dataset, its best move as an arrow, the move that was played as a thinner one."""
+    """A position of a dataset, its best move as an arrow, the move that was played (or evaluated) as a thinner one."""
     import chess
 
     from chessreg.games.boardframe import Arrow, BoardFrame
+    from chessreg.games.positions import mate_of
 
-    weights = {"best": 1.0, "played": 0.3}
+    board = chess.Board(row["fen"])
+    drawn: tuple[tuple[str, float, Role], ...] = (("best", 1.0, "best"), ("played", 0.3, "played"), ("action", 0.3, ""))
     arrows = tuple(
-        Arrow.of((row[name], weight, f"{name} {row[name]}")) for name, weight in weights.items() if row[name]
+        Arrow.of((row[name], weight, f"{name} {row[name]}", role)) for name, weight, role in drawn if row.get(name)
     )
     if row["game"]:
         title += f": game {row['game']}, ply {row['ply']}"
     elif row["rating"] is not None:
         title += f": rating {row['rating']}"
-    evaluation = () if row["eval_before"] is None else (f"{row['eval_before']:+.0f} centipawns before the move",)
-    return BoardFrame.from_board(chess.Board(row["fen"]), title, arrows=arrows, caption=evaluation)
+    told, score = [], row["eval_before"]
+    if score is not None:
+        mate = mate_of(score)
+        told.append(f"mate in {mate} before the move" if mate else f"{score:+.0f} centipawns before the move")
+    if row.get("win_prob") is not None:
+        after = f" after {row['action']}" if row["action"] else ""
+        told.append(f"win probability{after} {row['win_prob']:.3f}, of the side to move")
+    if row.get("legal") is not None:
+        told.append(f"{row['legal']} legal moves")
+    return BoardFrame.from_board(board, title, arrows=arrows, caption=told, evaluation=score)

@@ -14,7 +14,7 @@ from sqlalchemy import or_, select, tuple_
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.adjudication import Termination
-from chessreg.games.boardframe import BoardFrame, game_frames
+from chessreg.games.boardframe import BoardFrame, game_views
 from chessreg.games.moves import sans, unpack
 from chessreg.games.pgn import GameRecord
 from chessreg.registry import names, tables
@@ -66,6 +66,16 @@ class StoredGame:
         return both if self.match.color == "white" else both[::-1]
 
     @property
+    def assisted(self) -> list[int]:
+        """The plies that Stockfish played for the model: its turns without a try."""
+        game, other = self.game, self.match.color == "black"
+        if (self.match.detail or {}).get("assist", "none") == "none":
+            return []
+        first = game.opening_plies + (game.opening_plies % 2 != other)
+        plies = [first + 2 * turn for turn, tries in enumerate(game.tries or b"") if not tries]
+        return [ply for ply in plies if ply < game.plies]
+
+    @property
     def limit_ply(self) -> int | None:
         """How many plies the game has when its move limit stops it; None without a limit, or where none is recorded."""
         limit = self.match.move_limit
@@ -84,6 +94,8 @@ class StoredGame:
         }
         if match.move_limit is not None:
             headers["MoveLimit"] = str(match.move_limit)
+        if self.assisted:
+            headers["AssistedPlies"] = " ".join(map(str, self.assisted))
         if match.checkpoint_id is not None:
             headers["Checkpoint"] = match.checkpoint_id.hex
         if self.engine is not None and self.engine.binary_sha256:
@@ -105,27 +117,32 @@ class StoredGame:
             headers=headers,
         )
 
-    def frames(self) -> list[BoardFrame]:
+    def board_views(self) -> list[BoardFrame]:
         """One frame for the start and one a ply; the squares that illegal tries named are marked."""
         white, black = self.players
         game = self.game
-        frames = game_frames(
+        views = game_views(
             self.moves,
             f"{white} – {black}, game {game.unit}",
             tries=self.illegal,
             flipped=self.match.color == "black",
         )
-        for ply in range(1, min(game.opening_plies, len(frames) - 1) + 1):
-            frames[ply] = frames[ply].with_marks({}, ["opening"])
+        for ply in range(1, min(game.opening_plies, len(views) - 1) + 1):
+            views[ply] = views[ply].with_marks({}, ["opening"])
+        for ply in self.assisted:
+            views[ply + 1] = views[ply + 1].with_marks({}, ["Stockfish moved for the model"])
         for ply, texts in self.illegal.items():
-            place = min(ply + 1, len(frames) - 1)
+            place = min(ply + 1, len(views) - 1)
             squares = {square for text in texts if (square := target_square(text)) is not None}
-            frames[place] = frames[place].with_marks(dict.fromkeys(squares, "illegal"))
+            views[place] = views[place].with_marks(dict.fromkeys(squares, "illegal"))
+        drawn = (game.detail or {}).get("draw_cp")
         ending = [f"{game.result} by {game.termination.replace('_', ' ')}"]
         if game.adjudication_cp is not None:
             ending.append(f"evaluation {game.adjudication_cp / 100:+.2f} for White")
-        frames[-1] = frames[-1].with_marks({}, ending)
-        return frames
+        if isinstance(drawn, int):
+            ending.append(f"evaluation before the model's last move {drawn / 100:+.2f} for the model")
+        views[-1] = views[-1].with_marks({}, ending)
+        return views
 
 
 def describe_intervention(row: tables.Intervention) -> str:
@@ -150,9 +167,9 @@ def stored_games(database: Database, keys: Iterable[tuple[UUID, int]]) -> Iterat
     wanted = list(keys)
     for start in range(0, len(wanted), CHUNK):
         with database.read() as session:
-            found = _chunk(session, wanted[start : start + CHUNK])
+            stored = _chunk(session, wanted[start : start + CHUNK])
             session.expunge_all()
-        yield from found
+        yield from stored
 
 
 def _chunk(session: Session, keys: list[tuple[UUID, int]]) -> list[StoredGame]:
@@ -201,9 +218,9 @@ def game_list(session: Session, run_id: UUID | None = None, limit: int | None = 
         matches = {m.number: m for m in session.scalars(select(match).where(match.run_id == one))}
         if not matches:
             continue
-        for found in session.scalars(played.limit(None if limit is None else limit - len(rows))):
-            of = _columns(matches[found.match], {"run_id", "number"})
-            rows.append({"name": called.get(one), **_columns(found, PACKED | {"detail"}), **of})
+        for unmatched in session.scalars(played.limit(None if limit is None else limit - len(rows))):
+            of = _columns(matches[unmatched.match], {"run_id", "number"})
+            rows.append({"name": called.get(one), **_columns(unmatched, PACKED | {"detail"}), **of})
     return rows[::-1]
 
 
@@ -304,7 +321,7 @@ def partners(session: Session, run_id: UUID, unit: int) -> list[Partner]:
     )
     called = names.names(session, "run")
     opening, moves = mine.opening_plies, unpack(mine.moves)
-    found = []
+    pairs = []
     for other, its in session.execute(alike):
         theirs = unpack(other.moves)
         if theirs[:opening] != moves[:opening]:  # numbered alike, but of another book
@@ -312,8 +329,8 @@ def partners(session: Session, run_id: UUID, unit: int) -> list[Partner]:
         arm = called.get(other.run_id) or short(other.run_id)
         edited = its.intervention_id is not None
         arm += f" ({its.player}{', edited' if edited else ''})"
-        found.append(Partner(other.run_id, other.unit, arm, edited, other.plies, parting(moves, theirs)))
-    return sorted(found, key=lambda partner: partner.edited == (own.intervention_id is not None))
+        pairs.append(Partner(other.run_id, other.unit, arm, edited, other.plies, parting(moves, theirs)))
+    return sorted(pairs, key=lambda partner: partner.edited == (own.intervention_id is not None))
 
 
 @dataclass(frozen=True)
@@ -328,7 +345,7 @@ class Pair:
         """The first ply that differs."""
         return parting(self.one.moves, self.other.moves)
 
-    def told(self) -> dict[str, Any]:
+    def as_row(self) -> dict[str, Any]:
         """Lengths, the ply, and what both played there: `12.Nf3 | 12.Bc4`."""
         at = self.parts
         return {
@@ -340,10 +357,10 @@ class Pair:
 
 def move_at(game: StoredGame, ply: int) -> str:
     """The move of a ply with its number, or how the game had ended before it."""
-    found = sans(game.game.moves)
-    if ply >= len(found):
+    moves = sans(game.game.moves)
+    if ply >= len(moves):
         return f"{game.game.result} by {game.game.termination.replace('_', ' ')}"
-    return f"{ply // 2 + 1}.{'' if ply % 2 == 0 else '..'}{found[ply]}"
+    return f"{ply // 2 + 1}.{'' if ply % 2 == 0 else '..'}{moves[ply]}"
 
 
 def paired(database: Database, one: tuple[UUID, int], other: tuple[UUID, int]) -> Pair:

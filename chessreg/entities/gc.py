@@ -48,7 +48,7 @@ def find(database: Database, store: Store, *, now: float | None = None) -> list[
         needed, archived = references(session)
         complete = set(session.scalars(select(tables.Run.id).where(tables.Run.completed_at.is_not(None))))
         waiting = {id.hex for id in session.scalars(select(tables.Run.id)) if id not in complete}
-    found = []
+    rubbish = []
     places = [(folder, folder.name) for folder in sorted(store.artefacts.glob("??/*"))]
     places += [(folder, folder.name) for folder in sorted(store.arrays.iterdir())]
     for folder, key in places:
@@ -56,12 +56,12 @@ def find(database: Database, store: Store, *, now: float | None = None) -> list[
             continue
         why = f"only archived: {archived[key]}" if key in archived else "nothing registered refers to it"
         kind = "array" if folder.parent == store.arrays else "artefact"
-        found.append(Rubbish(str(folder.relative_to(store.root)), f"{kind} {key[:12]}", why, size(folder)))
+        rubbish.append(Rubbish(str(folder.relative_to(store.root)), f"{kind} {key[:12]}", why, size(folder)))
     for folder in sorted(path for run in complete for path in (store.runs / run.hex).glob("*")):
         if folder.name != LOGS and old(folder, now):
             path, run = str(folder.relative_to(store.root)), folder.parent.name[-6:]
-            found.append(Rubbish(path, f"scratch of run {run}", "the run is complete", size(folder)))
-    return found
+            rubbish.append(Rubbish(path, f"scratch of run {run}", "the run is complete", size(folder)))
+    return rubbish
 
 
 def old(folder: Path, now: float) -> bool:
@@ -167,8 +167,8 @@ def in_bin(store: Store) -> list[Path]:
 
 def size(folder: Path) -> int:
     """Bytes of a file, or of all files below a folder; those that vanish meanwhile do not count."""
-    found = 0
+    size_bytes = 0
     for path in (folder, *folder.rglob("*")):
         with suppress(FileNotFoundError):
-            found += path.stat().st_size if path.is_file() else 0
-    return found
+            size_bytes += path.stat().st_size if path.is_file() else 0
+    return size_bytes

@@ -42,15 +42,15 @@ class Torn:
 
 def torn(database: Database) -> list[Torn]:
     """Every run whose complete units no chain of its groups holds."""
-    found = []
+    torn_groups = []
     with database.read() as session:
         for table in names.with_arrays():
             having = select(table.run_id).distinct()
             mine = or_(tables.Run.id.in_(having), tables.Run.kind == table.__noun__.name)
             for run in session.scalars(select(tables.Run).where(mine).order_by(tables.Run.id)).all():
                 if wrong := differs(session, table, run.id):
-                    found.append(Torn(run.id, table, f"{run.kind} run {run.id.hex[-6:]} {wrong}"))
-    return found
+                    torn_groups.append(Torn(run.id, table, f"{run.kind} run {run.id.hex[-6:]} {wrong}"))
+    return torn_groups
 
 
 def mend(database: Database, store: Store, of: Torn, damaged: Iterable[str] | None = None) -> str:
@@ -108,11 +108,11 @@ def intact(store: Store, group: Any) -> bool:
         path = store.array(group.path.removeprefix("arrays/"))
         if not path.exists():
             return True
-        found = Group(path)
-        found.verify()
+        stored = Group(path)
+        stored.verify()
     except StoreError:
         return False
-    return found.digest == group.digest
+    return stored.digest == group.digest
 
 
 def makers_of(session: Session, run_id: UUID) -> dict[int, UUID]:
@@ -139,8 +139,8 @@ def let_go(session: Session, of: Torn, kept: Sequence[Any], dropped: Sequence[An
     complete = {unit for group in kept for unit in range(group.start, group.stop)}
     gone = (set(makers) | {group.start for group in dropped}) - (complete - {group.start for group in dropped})
     gone -= {group.start for group in kept}
-    for family in RESULT_TABLES:
-        table = tables.Base.metadata.tables[family]
+    for result_table in RESULT_TABLES:
+        table = tables.Base.metadata.tables[result_table]
         for start, stop in ranges(gone):
             session.execute(
                 delete(table).where(table.c.run_id == of.run_id, table.c.unit >= start, table.c.unit < stop)

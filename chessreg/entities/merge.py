@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid5
 
 from sqlalchemy import Column, Table, or_, select, text, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session
 
 from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
 from chessreg.registry import lineage, names, tables
-from chessreg.registry.admission import admit
 from chessreg.registry.database import Database
 from chessreg.registry.engines import place_of
 from chessreg.registry.identity import new_id
-from chessreg.registry.tables.types import utc_now
+from chessreg.registry.tables.types import admit, utc_now
 from chessreg.runs.ingest import TABLES, IngestReport, complete_run, insert_rows, matches, take_rows
 from chessreg.runs.kind import RESULT_TABLES
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 STAYS = frozenset({"registry_state", "job"})  # of this registry alone
 APART = frozenset({*RESULT_TABLES, "unit_range", "fragment"})  # results, taken in unit by unit
-UNFIT: tuple[type[Exception], ...] = (IntegrityError, *DAMAGE)
+UNFIT: tuple[type[Exception], ...] = (DataError, IntegrityError, *DAMAGE)
 AT_ONCE = 500  # rows in one statement
 UNITS_AT_ONCE = 500  # units in one transaction
 
@@ -102,8 +101,8 @@ def whereabouts(database: Database) -> tuple[Any, ...]:
             return tuple(session.execute(text("SELECT current_database(), pg_postmaster_start_time()")).one())
     path = place_of(database.url).path
     assert path
-    found = path.stat()
-    return found.st_dev, found.st_ino
+    stat = path.stat()
+    return stat.st_dev, stat.st_ino
 
 
 def adopt(database: Database, store: Store, folder: Path, report: MergeReport) -> None:
@@ -153,6 +152,8 @@ def merge_registry(
         for name, results in result_rows(there, run_id, seen=fragments_of(database, run_id), origin=origin):
             with database.write() as session, refused(f"run {run_id.hex[-6:]}"):
                 one_at_a_time(session)
+                if session.get(tables.FragmentRecord, name) is not None:
+                    continue  # another merge has just taken it in
                 taken = IngestReport()
                 take_rows(session, results, taken)
                 session.add(tables.FragmentRecord(name=name, run_id=run_id, rows=taken.rows, ingested_at=utc_now()))
@@ -177,10 +178,10 @@ def refused(whose: str) -> Iterator[None]:
 
 def require_own_units(there: Database) -> None:
     """Raise BadInputError for a unit range that its run has not: ranges are read unit by unit."""
-    found, run = tables.UnitRange, tables.Run
-    beyond = or_(found.start < 0, found.stop <= found.start, found.stop > run.units)
+    units, run = tables.UnitRange, tables.Run
+    beyond = or_(units.start < 0, units.stop <= units.start, units.stop > run.units)
     with there.read() as session:
-        row = session.execute(select(found.start, found.stop, run.units).join(run).where(beyond).limit(1)).first()
+        row = session.execute(select(units.start, units.stop, run.units).join(run).where(beyond).limit(1)).first()
     if row is not None:
         raise BadInputError(
             f"a row of unit_range is refused: units {row.start} to {row.stop} are none of its run's {row.units}",
@@ -219,19 +220,19 @@ def fact_rows(there: Database, table: Table, runs: list[UUID], everything: bool)
     column = run_column(table)
     with there.read() as session:
         if everything or column is None:
-            found = [dict(row) for row in session.execute(select(table)).mappings()]
+            rows = [dict(row) for row in session.execute(select(table)).mappings()]
         else:
-            found = []
+            rows = []
             for start in range(0, len(runs), AT_ONCE):
                 part = runs[start : start + AT_ONCE]
-                found += [dict(row) for row in session.execute(select(table).where(column.in_(part))).mappings()]
+                rows += [dict(row) for row in session.execute(select(table).where(column.in_(part))).mappings()]
     if table.name == "annotation" and not everything:
         known = {run.hex for run in runs}
-        found = [row for row in found if row["target"] in known or row["noun"] in not_of_runs()]
+        rows = [row for row in rows if row["target"] in known or row["noun"] in not_of_runs()]
     if "parent_id" in table.c:
-        found.sort(key=lambda row: row["created_at"])  # parents first
-    for start in range(0, len(found), AT_ONCE):
-        yield found[start : start + AT_ONCE]
+        rows.sort(key=lambda row: row["created_at"])  # parents first
+    for start in range(0, len(rows), AT_ONCE):
+        yield rows[start : start + AT_ONCE]
 
 
 def run_column(table: Table) -> Column[Any] | None:
@@ -270,7 +271,9 @@ def better(table: Table, mine: dict[str, Any], row: dict[str, Any]) -> bool:
     """Whether the other registry's row of the same thing holds: it knows how an attempt ended, has seen a machine
     later, or has the thing for longer. So both registries end up with the same row."""
     if table.name == "attempt":
-        return mine["ended_at"] is None and row["ended_at"] is not None
+        lost = tables.AttemptState.LOST
+        known = mine["ended_at"] is not None and not (mine["state"] == lost and row["state"] != lost)
+        return row["ended_at"] is not None and not known
     if table.name == "machine":
         return bool(row["last_seen"] > mine["last_seen"])
     return "created_at" in mine and bool(row["created_at"] < mine["created_at"])
@@ -286,18 +289,18 @@ def existing(session: Session, table: Table, rows: list[dict[str, Any]]) -> dict
     key = [column.name for column in table.primary_key]
     wanted = {tuple(row[name] for name in key) for row in rows}
     first = [row[key[0]] for row in rows]
-    found = session.execute(select(table).where(table.c[key[0]].in_(set(first)))).mappings()
-    by_key = ((tuple(row[name] for name in key), dict(row)) for row in found)
+    existing_rows = session.execute(select(table).where(table.c[key[0]].in_(set(first)))).mappings()
+    by_key = ((tuple(row[name] for name in key), dict(row)) for row in existing_rows)
     return {place: row for place, row in by_key if place in wanted}
 
 
 def note_conflict(session: Session, table: Table, key: list[str], row: dict[str, Any]) -> bool:
     """List a thing that was made differently elsewhere; once. Returns whether it is new."""
     run_id = row.get("run_id")
-    shown = {name: str(row[name]) for name in key}
+    key_text = {name: str(row[name]) for name in key}
     where = tables.Conflict.family == table.name, tables.Conflict.run_id == (run_id or UUID(int=0))
     content = {name: str(row[name]) for name in compared(table)}
-    if any(c.key == shown and c.row == content for c in session.scalars(select(tables.Conflict).where(*where))):
+    if any(c.key == key_text and c.row == content for c in session.scalars(select(tables.Conflict).where(*where))):
         return False
     session.add(
         tables.Conflict(
@@ -305,7 +308,7 @@ def note_conflict(session: Session, table: Table, key: list[str], row: dict[str,
             family=table.name,
             run_id=run_id or UUID(int=0),
             attempt_id=UUID(int=0),  # a fact is no attempt's
-            key=shown,
+            key=key_text,
             row=content,
             found_at=utc_now(),
         )
@@ -336,23 +339,23 @@ def result_rows(
         if seen and seen >= set(taken):
             return  # everything that came in there came in here too
         of_run = select(ranges).where(ranges.c.run_id == run_id).order_by(ranges.c.start, ranges.c.stop)
-        found = [dict(row) for row in session.execute(of_run).mappings()]
-    for part in parts(found):
+        results = [dict(row) for row in session.execute(of_run).mappings()]
+    for part in parts(results):
         name = f"merge.{origin.hex}.{run_id.hex}.{part[0]['start']}.{part[-1]['stop']}.{len(part)}"
         if name in seen:
             continue
         units = {unit for row in part for unit in range(row["start"], row["stop"])}
         rows: dict[str, list[dict[str, Any]]] = {"unit_range": part}
         with refused(f"run {run_id.hex[-6:]}"), there.read() as session:
-            for family in RESULT_TABLES:
-                table = TABLES[family]
+            for result_table in RESULT_TABLES:
+                table = TABLES[result_table]
                 of_part = table.c.run_id == run_id, table.c.unit.between(min(units), max(units))
-                rows[family] = [
+                rows[result_table] = [
                     dict(row)
                     for row in session.execute(select(table).where(*of_part)).mappings()
                     if row["unit"] in units
                 ]
-        yield name, {family: group for family, group in rows.items() if group}
+        yield name, {result_table: group for result_table, group in rows.items() if group}
 
 
 def parts(ranges: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
@@ -373,8 +376,22 @@ def export_rows(database: Database, target: Path, references: Collection[str]) -
     """Write a registry with these runs, all that they were made from, and what is said of them; `merge` takes it in."""
     with database.read() as session:
         trees = [lineage.tree(session, lineage.find(session, reference), up=True) for reference in references]
-    runs = {UUID(hex=node.id) for tree in trees for node in lineage.nodes(tree) if node.noun == "run"}
+    return export_runs(
+        database, target, {UUID(hex=node.id) for tree in trees for node in lineage.nodes(tree) if node.noun == "run"}
+    )
+
+
+def export_runs(database: Database, target: Path, runs: Collection[UUID]) -> MergeReport:
+    """Write a registry with these runs alone, and what is said of them.
+
+    An attempt that is at work counts as lost there, where nobody hears of its end; a later merge that knows it, does.
+    """
     report = MergeReport()
+    attempt, lost = tables.Attempt, tables.AttemptState.LOST
     with Database.open(target) as there:
         merge_registry(there, database, report, runs)
+        with there.write() as session:
+            ended = {"ended_at": attempt.checked_in_at, "message": "it was at work when its run was saved"}
+            at_work = update(attempt).where(attempt.state == tables.AttemptState.RUNNING)
+            session.execute(at_work.values(state=lost, cause=tables.Cause.LOST, **ended))
     return report

@@ -129,13 +129,13 @@ def f1_by_class(session: Session, id: UUID) -> list[Part]:
 def accuracies(sql: SqlSession, split: str = "test") -> dict[tuple[UUID, int], float]:
     """Share of right answers of every probe (run, unit) on one split, over all its games."""
     score = tables.Score
-    found = sql.execute(
+    scores = sql.execute(
         select(score.run_id, score.unit, func.sum(score.correct), func.sum(score.n))
         .join(tables.Probe, (tables.Probe.run_id == score.run_id) & (tables.Probe.unit == score.unit))
         .where(score.split == split, score.item >= 0)
         .group_by(score.run_id, score.unit)
     )
-    return {(run_id, unit): int(correct) / int(n) for run_id, unit, correct, n in found if n}
+    return {(run_id, unit): int(correct) / int(n) for run_id, unit, correct, n in scores if n}
 
 
 def norms_and_cosines(inputs: Inputs, row: Row, square: str | None) -> tuple[dict[str, float], dict[str, float]]:
@@ -147,8 +147,8 @@ def norms_and_cosines(inputs: Inputs, row: Row, square: str | None) -> tuple[dic
     squares, named = weight.shape[1], class_names(row["label"], weight.shape[2])
     if square is not None:
         if squares != 64 or square not in chess.SQUARE_NAMES:
-            told = "reads no squares" if squares != 64 else f"has no square {square!r}"
-            raise BadInputError(f"this probe {told}", "squares are a1 to h8, of probes of the board")
+            reason = "reads no squares" if squares != 64 else f"has no square {square!r}"
+            raise BadInputError(f"this probe {reason}", "squares are a1 to h8, of probes of the board")
         weight = weight[:, [chess.parse_square(square)]]
     norms = np.linalg.norm(weight, axis=0).mean(0)
     cosines = {}
@@ -159,6 +159,7 @@ def norms_and_cosines(inputs: Inputs, row: Row, square: str | None) -> tuple[dic
 
 def class_names(label: str, classes: int) -> list[str]:
     """What the classes of a label are called; of skill the lowest and the highest."""
+    label = label.removesuffix(labels.SHUFFLED)
     known = labels.label(label).classes if label in labels.LABELS else ()
     if len(known) == classes:
         return list(known)

@@ -30,6 +30,7 @@ from chessreg.runs.kind import RESULT_TABLES, Kind, recorded
 from chessreg.runs.resolve import references
 from chessreg.runs.spec import ExecutionOptions, Spec, build
 from chessreg.terminal import visible
+from store import places
 
 if TYPE_CHECKING:
     from store import Store
@@ -70,6 +71,7 @@ class Again:
     newer: set[str] = field(default_factory=set)  # columns that the run's rows do not have: not compared
     outputs_same: int = 0
     outputs_differing: list[str] = field(default_factory=list)
+    outputs_kept: list[str] = field(default_factory=list)  # whose bytes the store had not
 
     @property
     def agrees(self) -> bool:
@@ -211,13 +213,20 @@ def again(
     run_id: UUID,
     on_progress: Callable[[float, str], None] = lambda fraction, text: None,
 ) -> Again:
-    """Do a run once more in a home of its own, and compare every row and output.
+    """Do a run once more in a home of its own, and compare every row and output. An output whose bytes are registered
+    and not in the store is kept, if it came out with the same digest.
 
     Raises what `apart` and the run raise, and KeyboardInterrupt when it was asked to stop: nothing is kept then.
     """
     with apart(database, store, run_id) as home:
         home.run(home.spec, on_progress)
-        return compared(database, home.database, run_id, home.kind.clocked)
+        outcome = compared(database, home.database, run_id, home.kind.clocked)
+        if not store.read_only:
+            with database.read() as session:
+                made = transfer.items(session, [lineage.Node("run", run_id.hex)])
+            taken = transfer.take(database, store, made, places.place(str(home.store.root)))
+            outcome.outputs_kept = [item.what for item in taken]
+        return outcome
 
 
 @contextmanager
@@ -251,7 +260,12 @@ def apart(database: Database, store: Store, run_id: UUID, *, with_itself: bool =
         short = run_id.hex[-6:]
         if run.completed_at is None:
             raise BadInputError(f"run {short} is not complete", f"chessreg run --resume {short}")
-        kind, version, given, how = recorded(record.source), run.version, tuple(run.given), options_of(session, run_id)
+        kind, version, explicit, recorded_options = (
+            recorded(record.source),
+            run.version,
+            tuple(run.given),
+            options_of(session, run_id),
+        )
         if kind.version != version:
             raise BadInputError(
                 f"run {short} was made by version {version} of kind {kind.name}, here is version {kind.version}",
@@ -266,7 +280,9 @@ def apart(database: Database, store: Store, run_id: UUID, *, with_itself: bool =
     missing = [item for item in needed if not item.here(store)]
     if missing:
         transfer.pull(database, store, missing)
-    options = build(kind.options, {name: value for name, value in how.items() if name in kind.options.model_fields})
+    options = build(
+        kind.options, {name: value for name, value in recorded_options.items() if name in kind.options.model_fields}
+    )
     with tempfile.TemporaryDirectory(prefix="chessreg-again-", dir=store.tmp) as folder:
         home = Path(folder)
         scratch = StoreOf.create(home / "store")
@@ -275,7 +291,7 @@ def apart(database: Database, store: Store, run_id: UUID, *, with_itself: bool =
         with Database.open(home / "registry.db") as there:
             runs = {UUID(hex=node.id) for node in inputs if node.noun == "run"} | ({run_id} if with_itself else set())
             merge_registry(there, database, MergeReport(), runs)
-            yield Apart(there, scratch, kind, spec, options, given)
+            yield Apart(there, scratch, kind, spec, options, explicit)
 
 
 def options_of(session: Session, run_id: UUID) -> dict[str, Any]:
@@ -283,11 +299,11 @@ def options_of(session: Session, run_id: UUID) -> dict[str, Any]:
     many: batches and threads decide the last digits."""
     attempts = session.scalars(select(tables.Attempt).where(tables.Attempt.run_id == run_id))
     ordered = sorted(attempts, key=lambda attempt: (attempt.units_done or 0, attempt.started_at))
-    how = dict(ordered[-1].how) if ordered else {}
-    used = how.get("used_threads", [])
-    if not how.get("threads") and len(used) == 1 and used[0] <= devices.cores():
-        how["threads"] = used[0]
-    return how
+    recorded_options = dict(ordered[-1].how) if ordered else {}
+    used = recorded_options.get("used_threads", [])
+    if not recorded_options.get("threads") and len(used) == 1 and used[0] <= devices.cores():
+        recorded_options["threads"] = used[0]
+    return recorded_options
 
 
 def link(store: Store, scratch: Store, item: transfer.Item) -> None:
@@ -304,7 +320,7 @@ def link(store: Store, scratch: Store, item: transfer.Item) -> None:
 
 def compared(database: Database, there: Database, run_id: UUID, clocked: Collection[str] = ()) -> Again:
     """The rows and outputs of one run in two registries; without the metric points that a clock gave."""
-    found = Again()
+    again = Again()
     for result_table in RESULT_TABLES:
         table = TABLES[result_table]
         key = [column.name for column in table.primary_key if column.name != "run_id"]
@@ -312,7 +328,7 @@ def compared(database: Database, there: Database, run_id: UUID, clocked: Collect
         for place in sorted(ours.keys() | theirs.keys(), key=repr):
             if result_table == "metric_point" and (ours.get(place) or theirs[place])["name"] in clocked:
                 continue
-            found.row(result_table, f"{result_table} {' '.join(map(str, place))}", ours.get(place), theirs.get(place))
+            again.row(result_table, f"{result_table} {' '.join(map(str, place))}", ours.get(place), theirs.get(place))
     made = []
     for home in (database, there):
         with home.read() as session:
@@ -324,10 +340,10 @@ def compared(database: Database, there: Database, run_id: UUID, clocked: Collect
             made.append(dict(rows))
     for name in sorted(made[0].keys() | made[1].keys()):
         if made[0].get(name) == made[1].get(name):
-            found.outputs_same += 1
+            again.outputs_same += 1
         else:
-            found.outputs_differing.append(name)
-    return found
+            again.outputs_differing.append(name)
+    return again
 
 
 def rows_of(

@@ -15,6 +15,7 @@ from chessreg.registry import names, read, tables
 from chessreg.registry.identity import short
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import recorded
+from chessreg.runs.spec import clipped
 from chessreg.terminal import visible
 
 if TYPE_CHECKING:
@@ -130,53 +131,62 @@ def as_typed(sql: SqlSession, value: Any) -> str:
     return text
 
 
-def as_typed_dataset(sql: SqlSession, recipe: str) -> str:
+def as_typed_dataset(sql: SqlSession, reference: str) -> str:
     """The same of a dataset or a part of one."""
-    identity, _, bounds = recipe.removeprefix("dataset:").partition("[")
+    identity, _, bounds = reference.removeprefix("dataset:").partition("[")
     row = sql.scalars(select(tables.Dataset).where(tables.Dataset.identity == identity)).first()
     if row is None:
-        return recipe
+        return reference
     name = names.name_of(sql, "dataset", row.id) or row.id.hex[-6:]
     if not bounds:
         return name
     for split in sql.scalars(select(tables.Split).where(tables.Split.dataset_id == row.id)):
         if f"{split.seed},{split.low!r},{split.high!r}]" == bounds:
             return f"{name}:{split.name}"
-    return recipe
+    return reference
 
 
 # -- its boards --------------------------------------------------------------------------------------------------------
 
 
-def unit_row(sql: SqlSession, record: tables.KindRecord, run_id: UUID, unit: int, item: int | None) -> dict[str, Any]:
+def unit_row(
+    sql: SqlSession, record: tables.KindRecord, run_id: UUID, unit: int, item: int | None, condition: str | None = None
+) -> dict[str, Any]:
     """The first row of a unit, with the kind's own columns beside the table's; a total stands behind its items.
 
-    Raises NotFoundError when the unit has no row, or none of this item.
+    Raises NotFoundError when the unit has no row, or none of this item or condition.
     """
     for name in record.families:
         table = tables.Base.metadata.tables[name]
-        found = select(table).where(table.c.run_id == run_id, table.c.unit == unit)
+        query = select(table).where(table.c.run_id == run_id, table.c.unit == unit)
         if "item" in table.c:
-            found = found.where(table.c.item == item) if item is not None else found.order_by(table.c.item < 0)
+            query = query.where(table.c.item == item) if item is not None else query.order_by(table.c.item < 0)
         elif item is not None:
             continue
-        row = sql.execute(found.order_by(*table.primary_key).limit(1)).mappings().first()
+        if condition is not None:
+            if "condition" not in table.c:
+                continue
+            query = query.where(table.c.condition == condition)
+        row = sql.execute(query.order_by(*table.primary_key).limit(1)).mappings().first()
         if row is not None:
             values = dict(row)
             return {**values, **(values.pop("detail", None) or {})}
     what = f"unit {unit}" if item is None else f"item {item} in unit {unit}"
+    what += "" if condition is None else f" under condition {clipped(condition)!r}"
     raise NotFoundError(f"run {short(run_id)} has no row of {what}", "chessreg runs show RUN")
 
 
-def board_views(inputs: Inputs, run_id: UUID, unit: int, item: int | None = None) -> list[BoardFrame]:
-    """The boards behind a unit, as its kind draws them.
+def board_views(
+    inputs: Inputs, run_id: UUID, unit: int, item: int | None = None, condition: str | None = None
+) -> list[BoardFrame]:
+    """The boards behind a unit, or behind its row of a condition, as its kind draws them.
 
     Raises NotFoundError when there is no such row, or its kind draws no boards.
     """
     with inputs.database.read() as session:
         run = session.get_one(tables.Run, run_id)
         record = session.get_one(tables.KindRecord, (run.kind, run.version))
-        row = unit_row(session, record, run_id, unit, item)
+        row = unit_row(session, record, run_id, unit, item, condition)
         source = record.source
     views = recorded(source, inputs.store.read_only).board_views(row, inputs)
     if not views:

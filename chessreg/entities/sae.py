@@ -1,14 +1,47 @@
-"""Sparse autoencoders. A kind that fits them emits rows of the table `sae`; nothing else is needed to list them."""
+"""Sparse autoencoders as a user lists and shows them; `chessreg.experiments.sae` trains, measures and reads them."""
 
 from __future__ import annotations
 
-from chessreg.entities.base import Entity
-from chessreg.entities.display import Column, Option
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from sqlalchemy import select
+
+from chessreg.entities.base import Entity, Row, annotations_of_run
+from chessreg.entities.display import (
+    Chart,
+    Column,
+    Option,
+    Panel,
+    Part,
+    Point,
+    Printed,
+    Series,
+    Thing,
+    Verified,
+    counted,
+    facts,
+    lines_by_layer,
+    percent,
+)
 from chessreg.registry import tables
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session as SqlSession
+
+    from chessreg.session import Session
+
+METRICS = ("l0", "explained_variance", "loss_recovered", "dead_fraction")
+LATENTS = 200  # of a run that the data room lists, those that are strongest
+FREQUENCIES = "firing_frequency"
+
+
+def brief(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
 
 
 class Saes(Entity):
-    """Sparse autoencoders: list, show."""
+    """Sparse autoencoders: list, show, verify. `chessreg run sae` makes them."""
 
     table = tables.Sae
     plural = "SAEs"
@@ -16,10 +49,141 @@ class Saes(Entity):
     columns = (
         Column("run_id", "run"), Column("name", "name"), Column("checkpoint", "model"),
         Column("hook_point", "hook point"), Column("layer", "layer"), Column("architecture", "architecture"),
-        Column("features", "features"),
+        Column("features", "features"), Column("l0", "L0", text=brief, number=True),
+        Column("explained_variance", "explained variance", text=brief, number=True),
+        Column("loss_recovered", "loss recovered", text=brief, number=True),
+        Column("dead_fraction", "dead", "share"),
     )  # fmt: skip
-    overview_columns = (*columns[2:], Column("tags", "tags"))
-    none_yet = "no SAEs: this version has a place for them, but no kind of run makes them"
-    hidden = ("detail", "checkpoint_id")
-    example = "skill-sae"
-    show_options = (Option("layer", "Which of the run's SAEs.", int),)
+    overview_columns = (*columns[2:4], Column("layers", "layers"), *columns[5:], Column("tags", "tags"))
+    none_yet = "no SAEs yet: chessreg run sae --cache CACHE"
+    hidden = ("detail", "checkpoint_id", "statistics")
+    list_help = "List the sparse autoencoders, one line a hook point, with what was measured on held-out games."
+    show_help = "Show one sparse autoencoder: what it reads, how it was trained, and every metric with its interval."
+    example = "skill-sae --layer 3"
+    show_options = (
+        Option("layer", "Which of the run's SAEs.", int),
+        Option("hook_point", "The same by its hook point, where a layer has several.", metavar="NAME"),
+    )
+    verify_help = "Read the bytes of a run's SAEs again and compare them with their digests."
+
+    def rows(self, sql: SqlSession, reference: str | None = None) -> list[Row]:
+        """SAEs with what was measured of each: None where nothing was."""
+        rows = super().rows(sql, reference)
+        known = statistics(sql, [row["run_id"] for row in rows])
+        for row in rows:
+            measured = known.get((row["run_id"], row["unit"]), {})
+            row["statistics"] = [
+                {"metric": name, "value": one[0], "low": one[1], "high": one[2], "tokens": one[3]}
+                for name, one in measured.items()
+            ]
+            row |= {name: measured[name][0] if name in measured else None for name in METRICS}
+        return rows
+
+    def show(self, session: Session, reference: str, **options: Any) -> Printed:
+        with session.database.read() as sql:
+            rows = self.rows(sql, reference)
+        if (point := options.get("hook_point")) is not None:
+            rows = [row for row in rows if row["hook_point"] == point] or rows
+        row = self.chosen(rows, reference, options.get("layer"))
+        details = ("tokens", "train_games", "heldout_games", "l1_coefficient", "expansion", "sites", "scale")
+        row |= {name: row["detail"][name] for name in details if name in row["detail"]}
+        printed = self.printed(row)
+        return printed._replace(parts=(metrics_part(row),) if row["statistics"] else ())
+
+    def thing(self, session: Session, id: UUID) -> Thing:
+        with session.database.read() as sql:
+            rows, annotations = self.rows(sql, id.hex), annotations_of_run(sql, id)
+            latents, histogram = strongest_latents(sql, rows), frequencies(sql, rows)
+        first = rows[0]
+        by_layer = {"explained_variance": "explained variance", "loss_recovered": "loss recovered"}
+        chart = lines_by_layer("reconstruction by layer", "share", rows, by_layer, percent)
+        columns = self.columns[3:]
+        parts = [Part(f"{self.plural} {len(rows)}", columns, rows, chart)]
+        measured = [{"hook_point": row["hook_point"], **one} for row in rows for one in metrics_part(row).rows]
+        if measured:
+            parts.append(Part("metrics", (Column("hook_point", "hook point"), *METRIC_COLUMNS), measured))
+        if histogram is not None:
+            parts.append(Part("firing", HISTOGRAM, [], histogram))
+        if latents:
+            parts.append(Part(f"latents {len(latents)}", LATENT_COLUMNS, latents))
+        summary = " · ".join(filter(None, [self.plural, first.get("checkpoint") or first["name"]]))
+        return Thing(summary, annotations, [*parts, facts(first)])
+
+    def verify(self, session: Session, reference: str, **options: Any) -> Verified:
+        with session.database.read() as sql:
+            rows = self.rows(sql, reference)
+        for row in rows:
+            session.store.verify(row["artefact"])
+        outcome = f"{counted(len(rows), 'SAE')} as published"
+        return Verified({"saes": len(rows)}, ["saes"], outcome)
+
+
+def statistics(sql: SqlSession, runs: list[UUID]) -> dict[tuple[UUID, int], dict[str, tuple[Any, ...]]]:
+    """(run, unit) → metric → value, low, high, tokens."""
+    table, by_sae = tables.Statistic, dict[tuple[UUID, int], dict[str, tuple[Any, ...]]]()
+    columns = (table.value, table.low, table.high, table.n)
+    for run_id in dict.fromkeys(runs):
+        statement = (
+            select(table.unit, table.name, *columns).where(table.run_id == run_id).order_by(table.unit, table.name)
+        )
+        for unit, name, *values in sql.execute(statement):
+            by_sae.setdefault((run_id, unit), {})[name] = tuple(values)
+    return by_sae
+
+
+METRIC_COLUMNS = (
+    Column("metric", "metric"), Column("value", "value", text=brief, number=True),
+    Column("low", "95 % from", text=brief, number=True), Column("high", "to", text=brief, number=True),
+    Column("tokens", "tokens"),
+)  # fmt: skip
+
+
+def metrics_part(row: Row, name: str = "metrics") -> Part:
+    return Part(name, METRIC_COLUMNS, [{**one, "metric": one["metric"].replace("_", " ")} for one in row["statistics"]])
+
+
+LATENT_COLUMNS = (
+    Column("board", "board"), Column("hook_point", "hook point"), Column("item", "latent"),
+    Column("value", "strongest", text=brief, number=True), Column("frequency", "fires at", "share"),
+)  # fmt: skip
+
+
+def strongest_latents(sql: SqlSession, rows: list[Row]) -> list[Row]:
+    """The strongest latents of a run, each with the board reference of its positions."""
+    table, run_id = tables.Prediction, rows[0]["run_id"]
+    point = {row["unit"]: row["hook_point"] for row in rows}
+    latents = sql.scalars(
+        select(table).where(table.run_id == run_id, table.value.is_not(None))
+        .order_by(table.value.desc(), table.unit, table.item).limit(LATENTS)
+    )  # fmt: skip
+    return [
+        {
+            "board": f"{run_id.hex[-6:]}:{one.unit} --item {one.item}", "hook_point": point.get(one.unit, ""),
+            "item": one.item, "value": one.value, "frequency": (one.detail or {}).get("frequency"),
+            "unit": one.unit, "result_table": "prediction", "name": one.name, "run_id": run_id,
+        }
+        for one in latents
+    ]  # fmt: skip
+
+
+HISTOGRAM = (Column("frequency", "fires at"), Column("latents", "latents"))
+
+
+def frequencies(sql: SqlSession, rows: list[Row]) -> Chart | None:
+    """How many latents fire how often, a series for each hook point. None: nothing was measured."""
+    table = tables.MetricPoint
+    series = []
+    for row in rows:
+        bins = sql.execute(
+            select(table.step, table.value)
+            .where(table.run_id == row["run_id"], table.unit == row["unit"], table.name == FREQUENCIES)
+            .order_by(table.step)
+        ).all()
+        if bins:
+            points = tuple(Point(f"{10 ** (step / 2):.1e}", value, text=f"{value:.0f}") for step, value in bins)
+            series.append(Series(row["hook_point"], points))
+    if not series:
+        return None
+    return Chart(
+        "latents by how often they fire", "share of tokens, from", "latents", (Panel("", tuple(series)),), "bars"
+    )

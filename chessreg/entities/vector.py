@@ -42,14 +42,14 @@ def cosines(inputs: Inputs, reference: str, layer: int) -> list[dict[str, Any]]:
         return []
     with inputs.database.read() as session:
         called = names.names(session, "run")
-    found = []
+    cosine_rows = []
     for row, other in others(inputs, mine):
         centre = row.detail.get("residual") != mine.detail.get("residual")
-        found.append({
+        cosine_rows.append({
             "run_id": row.run_id, "name": called.get(row.run_id), "source": row.source, "seed": row.detail.get("seed"),
             "norm": row.norm, "cosine": cosine(vector, other, centre),
         })  # fmt: skip
-    return sorted(found, key=lambda entry: -abs(entry["cosine"]))  # of equal ones the newest first
+    return sorted(cosine_rows, key=lambda entry: -abs(entry["cosine"]))  # of equal ones the newest first
 
 
 def others(inputs: Inputs, mine: tables.Vector) -> Iterator[tuple[tables.Vector, np.ndarray]]:
@@ -117,10 +117,10 @@ class Vectors(Entity):
         """Vectors with their model, the games that they contrast, and the norms of the two sides."""
         rows = with_model(super().rows(sql, reference))
         for row in rows:
-            detail = row["detail"]
-            sides = [detail.get(f"games_{side}") for side in ("high", "low")]
+            extra = row["detail"]
+            sides = [extra.get(f"games_{side}") for side in ("high", "low")]
             row["games"] = None if None in sides else sum(sides)
-            row |= {name: detail.get(name) for name in ("norm_high", "norm_low")}
+            row |= {name: extra.get(name) for name in ("norm_high", "norm_low")}
         return rows
 
     def one(self, rows: list[Row]) -> Row:
@@ -175,12 +175,12 @@ class Vectors(Entity):
 
 def beside(inputs: Inputs, run_id: UUID, layers: Sequence[int]) -> list[Row]:
     """Cosines with other vectors of the same model and layer, nearest first in each layer."""
-    found: list[Row] = []
+    rows: list[Row] = []
     for layer in layers:
         try:
             near = cosines(inputs, inputs.reference("run:vector", run_id.hex), layer)
         except ChessregError:  # its file is elsewhere
             continue
-        found += [{"layer": layer, **row, "name": row["name"] or row["run_id"].hex[-6:],
+        rows += [{"layer": layer, **row, "name": row["name"] or row["run_id"].hex[-6:],
                    "cosine": f"{row['cosine']:+.4f}"} for row in near]  # fmt: skip
-    return found
+    return rows

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 from sqlalchemy import select
 
 from chessreg.encodings import Alignment, Encoding
 from chessreg.errors import BadInputError, ChessregError, DivergedError
-from chessreg.experiments.settings.games import GameSelection, select_items
+from chessreg.experiments.settings.games import GameBatches, GameSelection, select_items
 from chessreg.experiments.settings.sites import EncodedGames
 from chessreg.games.dataset import holds_positions, numbers
 from chessreg.models.hook_points import PATTERNS, RESID_POST, named_points
 from chessreg.registry import tables
 from chessreg.runs.activations import differs
 from chessreg.runs.kind import Estimate, Kind
-from chessreg.runs.spec import Added, CheckpointRef, Distinct, ExecutionOptions, Layers, Stored
+from chessreg.runs.spec import Added, CheckpointRef, Distinct, Layers, Stored
 
 if TYPE_CHECKING:
     from chessreg.games.dataset import Games
@@ -47,16 +47,35 @@ class CacheSpec(GameSelection):
     )
     first: int = Field(0, ge=0, description="leave out the first sites of each game")
     last: int | None = Field(None, ge=1, description="sites per game counted from the start (Karvonen: 33 dots)")
+    final: Annotated[int | None, Added()] = Field(
+        None, ge=1, description="only so many sites at the end of each game that the context holds whole (Davis: 5)"
+    )
     dtype: Literal["float16", "bfloat16", "float32"] = Field("float16", description="how numbers are stored")
 
+    @model_validator(mode="after")
+    def _one_end(self) -> Self:
+        if self.final is not None and self.last is not None:
+            raise BadInputError("--last counts sites from a game's start, --final from its end", "give one of them")
+        return self
 
-class CacheHow(ExecutionOptions):
-    batch_games: int = Field(32, ge=1, description="games in one forward pass")
+
+class CacheHow(GameBatches):
     group_games: int = Field(2048, ge=1, description="games in one stored group, the most a crash can cost")
 
 
-def points_of(spec: CacheSpec, inputs: Inputs) -> list[str]:
-    """The hook points to cache; raises BadInputError for a layer, NotFoundError for a name, that the model lacks."""
+class LooksAt(Protocol):
+    """A spec that says where in which model to look."""
+
+    @property
+    def checkpoint(self) -> str: ...
+    @property
+    def layers(self) -> tuple[int, ...]: ...
+    @property
+    def hook_points(self) -> tuple[str, ...]: ...
+
+
+def points_of(spec: LooksAt, inputs: Inputs) -> list[str]:
+    """The hook points to look at; raises BadInputError for a layer, NotFoundError for a name, that the model lacks."""
     checkpoint, _ = inputs.checkpoint(spec.checkpoint)
     layers = spec.layers or tuple(range(checkpoint.layers))
     if max(layers) >= checkpoint.layers or min(layers) < 0:
@@ -92,7 +111,14 @@ class Cache(Kind):
         items, places = select_items(spec, inputs)
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
         written = inputs.encoding(spec.checkpoint)
-        if not len(selected_sites(spec, written, checkpoint.block_size, items, longest(items, places)).sites):
+        sampled = longest(items, places) if spec.final is None else sample_of(places)
+        encoded = selected_sites(spec, written, checkpoint.block_size, items, sampled)
+        if spec.final is not None and not encoded.whole.any():
+            raise BadInputError(
+                f"--final {spec.final}: no game is whole in the model's context of {checkpoint.block_size} tokens",
+                "leave out --final, or use shorter games",
+            )
+        if not len(encoded.sites):
             raise BadInputError(
                 f"--first {spec.first} leaves no site of any game", f"--sites {spec.sites}, lower --first"
             )
@@ -101,7 +127,7 @@ class Cache(Kind):
         games, places = select_items(spec, inputs)
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
         points = points_of(spec, inputs)
-        sample = places[:: max(1, len(places) // 500)]
+        sample = sample_of(places)
         encoded = selected_sites(spec, inputs.encoding(spec.checkpoint), checkpoint.block_size, games, sample)
         rows = len(encoded.sites) * len(places) // len(sample)
         size = rows * len(points) * checkpoint.d_model * BYTES[spec.dtype]
@@ -151,11 +177,13 @@ def beside_each_other(task: Task[CacheSpec, CacheHow]) -> list[tables.Activation
     """
     group = tables.ActivationCache
     with task.inputs.database.read() as session:
-        found = session.scalars(select(group).where(group.run_id == task.run_id).order_by(group.start)).all()
+        groups = session.scalars(select(group).where(group.run_id == task.run_id).order_by(group.start)).all()
         wrong = differs(session, group, task.run_id)
         session.expunge_all()
-    apart = [one for one in found if not any(o.start < one.stop and one.start < o.stop for o in found if o is not one)]
-    if wrong and len(apart) < len(found):
+    apart = [
+        one for one in groups if not any(o.start < one.stop and one.start < o.stop for o in groups if o is not one)
+    ]
+    if wrong and len(apart) < len(groups):
         raise ChessregError(f"cache run {task.run_id.hex[-6:]} {wrong}", "chessreg doctor --fix")
     return apart
 
@@ -167,23 +195,28 @@ def identity_of(task: Task[CacheSpec, CacheHow], checkpoint: tables.Checkpoint) 
 
 def groups(units: list[int], size: int) -> list[tuple[int, int]]:
     """Consecutive ranges [low, high) of the units, each at most `size` long."""
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for unit in units:
-        if found and unit == found[-1][1] and unit - found[-1][0] < size:
-            found[-1] = (found[-1][0], unit + 1)
+        if ranges and unit == ranges[-1][1] and unit - ranges[-1][0] < size:
+            ranges[-1] = (ranges[-1][0], unit + 1)
         else:
-            found.append((unit, unit + 1))
-    return found
+            ranges.append((unit, unit + 1))
+    return ranges
 
 
-LOOKED_AT = 50  # games that show whether there are sites at all
+SAMPLE_GAMES = 50  # games that show whether there are sites at all
+
+
+def sample_of(places: np.ndarray) -> np.ndarray:
+    """Every so many of these rows: 500 to 1,000 of them, or all."""
+    return places[:: max(1, len(places) // 500)]
 
 
 def longest(items: Games | Positions, places: np.ndarray) -> np.ndarray:
     """The rows of the longest games among these, of positions of those that are most plies in."""
     column = "ply" if holds_positions(items) else "plies"
     plies = numbers(items.take(places, [column])[column])
-    return places[np.sort(np.argsort(-plies.astype(np.int64), kind="stable")[:LOOKED_AT])]
+    return places[np.sort(np.argsort(-plies.astype(np.int64), kind="stable")[:SAMPLE_GAMES])]
 
 
 def selected_sites(
@@ -191,8 +224,7 @@ def selected_sites(
 ) -> EncodedGames:
     """The items at these rows of the dataset, with the sites whose activations are to be stored."""
     encoded = EncodedGames.of(written, block_size, games, places, spec.sites, spec.alignment)
-    number = encoded.number
-    return encoded.take((number >= spec.first) & (number < (len(number) if spec.last is None else spec.last)))
+    return encoded.between(spec.first, spec.last, spec.final)
 
 
 def write_group(
@@ -222,10 +254,12 @@ def write_group(
             for items in encoded.batches(order, task.options.batch_games):
                 row, sites = encoded.sites_of(items)
                 if len(sites):
-                    found = activations(model, points, encoded, items, row, sites, spec.dtype)
+                    residuals = activations(model, points, encoded, items, row, sites, spec.dtype)
                     game = places[low:high][encoded.game[sites]]
                     index = [game, encoded.sites.token[sites], encoded.sites.ply[sites]]
-                    writer.append(dict(zip(points, found, strict=True)), *(column.astype(np.int32) for column in index))
+                    writer.append(
+                        dict(zip(points, residuals, strict=True)), *(column.astype(np.int32) for column in index)
+                    )
                 begun += len(items)
                 games_done = low + (high - low) * begun // len(order)
                 task.progress(min((games_done - task.units[0]) / len(task.units), 1.0), f"{games_done:,} games")
@@ -249,12 +283,12 @@ def activations(
     import torch
 
     tokens = encoded.padded(items, int(encoded.widths[items].max()))
-    found = model.activations(torch.from_numpy(tokens), points)
+    residuals = model.activations(torch.from_numpy(tokens), points)
     at = torch.from_numpy(row), torch.from_numpy(encoded.sites.token[sites])
     kind = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}[dtype]
     picked = []
     for point in points:
-        own = found[point]
+        own = residuals[point]
         exact = own[at[0].to(own.device), at[1].to(own.device)]
         stored = exact.to(kind)
         if not bool(stored.isfinite().all()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -29,6 +29,7 @@ from chessreg.experiments.matches import (
     record_opening,
     remarks_on,
     replayed,
+    tell_games,
 )
 from chessreg.games.engines import EngineSpec, Limit, find_stockfish, parse_engine, parse_limit
 from chessreg.games.openings import Opening
@@ -115,7 +116,7 @@ class EngineMatch(Kind):
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         """A board for the start and one after every ply."""
-        return next(stored_games(inputs.database, [(UUID(str(row["run_id"])), int(row["unit"]))])).frames()
+        return next(stored_games(inputs.database, [(UUID(str(row["run_id"])), int(row["unit"]))])).board_views()
 
 
 # -- the games ---------------------------------------------------------------------------------------------------
@@ -135,33 +136,35 @@ class Duel:
     adjudicate: Limit | None
     at_once: int
     tick: Callable[[], None] = lambda: None
+    games: Collection[PlayedGame] = ()  # those in play
 
     def play(self, units: list[int]) -> Iterator[PlayedGame]:
         """Finished games, in the order in which they end."""
         waiting = iter(units)
-        asked: dict[Future[Any], PlayedGame] = {}
+        answers: dict[Future[Any], PlayedGame] = {}
+        self.games = answers.values()
         while True:
-            while len(asked) < self.at_once and (unit := next(waiting, None)) is not None:
+            while len(answers) < self.at_once and (unit := next(waiting, None)) is not None:
                 game = PlayedGame(unit, self.opening_of(unit), self.rules)
                 if game.end is None:
-                    asked[self._ask(game)] = game
+                    answers[self._ask(game)] = game
                 else:
                     yield game
-            if not asked:
+            if not answers:
                 return
-            done, _ = wait(asked, timeout=TICK_SECONDS, return_when="FIRST_COMPLETED")
+            done, _ = wait(answers, timeout=TICK_SECONDS, return_when="FIRST_COMPLETED")
             self.tick()
             for answer in done:
-                game = asked.pop(answer)
+                game = answers.pop(answer)
                 if game.end is not None:
                     game.adjudication_cp = answer.result().score_cp
                     yield game
                     continue
                 game.push(answer.result().move)
                 if game.end is None:
-                    asked[self._ask(game)] = game
+                    answers[self._ask(game)] = game
                 elif game.adjudicated and self.adjudicate is not None:
-                    asked[self.opponent.analyse(game.judged_board(), self.adjudicate)] = game
+                    answers[self.opponent.analyse(game.judged_board(), self.adjudicate)] = game
                 else:
                     yield game
 
@@ -191,7 +194,7 @@ def play_duel(task: Task[EngineMatchSpec, EngineMatchHow]) -> None:
             (spec.seed, spec.replicate),
             adjudicate,
             at_once,
-            tick=lambda: task.progress(task.units_done / len(task.units), ""),
+            tick=lambda: tell_games(task, duel.games, spec.move_limit),
         )
         for ended in duel.play(task.units):
             ended.seconds = time.monotonic() - ended.started

@@ -10,6 +10,7 @@
 --   games [games]: games that they are from
 --   legal [%]: turns whose greedy text is a legal move, with its interval; games are resampled
 --   mass [%]: mean exact probability of a legal move, where it was computed
+--   valid [%]: mean probability of a text in the form of a move, legal or not, where it was computed
 --   run: the legality run
 --   done [games]: units that are there
 --   planned [games]: units of the run
@@ -18,6 +19,7 @@
 -- statistics:
 --   legal = percent(legal, positions)
 --   mass = percent(mass, massed)
+--   valid = percent(valid, formed)
 -- plot: legal moves by ply
 --   form: bars
 --   x: moves
@@ -27,9 +29,9 @@
 
 -- statement: base
 SELECT dense_rank() OVER (ORDER BY c.place, r.created_at, t.run_id, m.number) AS cell, t.run_id,
-       t.unit, t.condition, t.sample, t.attempt_id, t.item, t.ply, t.text, t.legal_original, t.mass_original,
+       t.unit, t.condition, t.sample, t.attempt_id, t.item, t.ply, t.text, t.legal_original, t.mass_original, t.valid_mass,
        m.moves, r.run, r.done, r.planned, k.checkpoint_id, c.checkpoint
-FROM trial AS t
+FROM legality_trial AS t
 JOIN scoped AS r ON r.run_id = t.run_id AND r.kind = 'legality'
 JOIN run_checkpoint AS k ON k.run_id = t.run_id
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = k.checkpoint_id
@@ -49,11 +51,12 @@ ORDER BY cell
 -- statement: clusters
 WITH played AS (
     SELECT cell, run_id, item, count(*) FILTER (legal_original) AS legal, count(*) AS positions,
-           coalesce(sum(exact(mass_original)), 0)::DOUBLE AS mass, count(mass_original) AS massed
+           coalesce(sum(exact(mass_original)), 0)::DOUBLE AS mass, count(mass_original) AS massed,
+           coalesce(sum(exact(valid_mass)), 0)::DOUBLE AS valid, count(valid_mass) AS formed
     FROM base
     GROUP BY cell, run_id, item
 )
-SELECT cell, legal, positions, mass, massed, count(*) AS clusters
+SELECT cell, legal, positions, mass, massed, valid, formed, count(*) AS clusters
 FROM played
 GROUP BY ALL
 ORDER BY ALL

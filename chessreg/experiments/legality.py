@@ -5,29 +5,30 @@ What it writes at the turns of given games is found by `first_tries`, which othe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-from uuid import UUID
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import chess
 import numpy as np
-import sqlalchemy
-from pydantic import Field
+from pydantic import BaseModel, Field
 
-from chessreg.experiments.settings.games import GameSelection, select, turn_prompts
+from chessreg.experiments.settings.choosing import GREEDY, ChoosingSpec
+from chessreg.experiments.settings.games import GameBatches, GameSelection, select, turn_prompts
 from chessreg.games.boardframe import BoardFrame, move_arrows
 from chessreg.games.dataset import numbers
 from chessreg.games.moves import unpack
+from chessreg.models.decoding.policies import Choice, Policy, Turn, choose, make_policy
 from chessreg.registry import tables
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
-from chessreg.runs.spec import CheckpointRef, ExecutionOptions, Plies
+from chessreg.runs.spec import Added, CheckpointRef, Plies
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
     from chessreg.games.dataset import Games
-    from chessreg.models.decoding import DecodingSession
+    from chessreg.models.decoding.legal import Mass
+    from chessreg.models.decoding.session import DecodingSession
     from chessreg.models.edits import ResidualEdit
     from chessreg.models.language_model import LanguageModel
     from chessreg.runs.task import Task
@@ -35,30 +36,38 @@ if TYPE_CHECKING:
 STRIDE_PLIES = 2  # White's turns, or Black's
 
 
-class LegalitySpec(GameSelection):
+class LegalitySpec(ChoosingSpec, GameSelection):
     checkpoint: CheckpointRef = Field(description="the model")
     games: int = Field(500, ge=1, description="games, the first in file order")
     black: bool = Field(False, description="look at Black's turns instead of White's")
     every: Plies = Field(1, ge=1, description="look at every Nth of these turns")
     mass: bool = Field(False, description="also the exact probability of a legal move (canonical spelling)")
+    valid: Annotated[bool, Added()] = Field(
+        False, description="also the probability of a text in the form of a move, legal or not (of UCI: one of 1,968)"
+    )
 
 
-class LegalityHow(ExecutionOptions):
-    batch_games: int = Field(32, ge=1, description="games that go through the model together")
+class TurnRow(BaseModel):
+    """Columns of a turn."""
+
+    valid_mass: float | None = Field(None, description="probability of a text in the form of a move, with --valid")
+    valid_missed: float | None = Field(None, description="what may be missing from it: texts of 1e-6 and less")
 
 
 class Legality(Kind):
     """First-try legal rate on given games: the greedy text at every turn, and the exact legal move mass.
 
-    The legal-move rate of Karvonen 2024, section 2.2, on games of a dataset instead of games against an engine. One
-    unit is one game; its texts are written turn by turn on a kept key-value cache.
+    The legal-move rate of Karvonen 2024, section 2.2, on games of a dataset instead of games against an engine. Under
+    another policy a turn is legal where a move came of it, and its text is the last try's. One unit is one game; its
+    texts are written turn by turn on a kept key-value cache.
     """
 
     name = "legality"
     example = "--checkpoint reference --dataset sample:test --games 6 --every 4"
     tables = ("trial",)
     spec = LegalitySpec
-    options = LegalityHow
+    options = GameBatches
+    columns: ClassVar[Mapping[str, type[BaseModel]]] = {"trial": TurnRow}
     queries = ("legal moves by ply",)
 
     def units(self, spec: LegalitySpec, inputs: Inputs) -> int:
@@ -70,78 +79,71 @@ class Legality(Kind):
         plies = numbers(games.table(["plies"]).column("plies"))[places].astype(np.int64)
         return Estimate({"trial": int((plies // (STRIDE_PLIES * spec.every) + 1).sum())})
 
-    def run(self, task: Task[LegalitySpec, LegalityHow]) -> None:
-        from chessreg.models.devices import prepare
-        from chessreg.models.language_model import LanguageModel
-
+    def run(self, task: Task[LegalitySpec, GameBatches]) -> None:
         spec = task.spec
-        _, folder = task.inputs.checkpoint(spec.checkpoint)
-        model = LanguageModel.load(folder, device=prepare(task.options.device, task.options.threads))
+        model = task.model(spec.checkpoint)
         games, places = select(spec, task.inputs)
+        plies = numbers(games.table(["plies"]).column("plies"))
         for start in range(0, len(task.units), task.options.batch_games):
             units = task.units[start : start + task.options.batch_games]
-            tries = first_tries(model, games, places[units], black=spec.black, every=spec.every, mass=spec.mass)
-            for ply, turns in enumerate(tries):
+            tries = first_tries(
+                model, games, places[units], black=spec.black, every=spec.every, mass=spec.mass, valid=spec.valid,
+                policy=spec.chooser(), seed=spec.seed,
+            )  # fmt: skip
+            asked = int(plies[places[units]].max(initial=0)) // (STRIDE_PLIES * spec.every) + 1  # times, at most
+            for number, turns in enumerate(tries, 1):
                 for turn in turns:
                     emit(task, units[turn.game], int(places[units[turn.game]]), turn)
-                task.progress((units[0] + 1) / (task.units[-1] + 1), f"ply {ply}")
+                share = (start + len(units) * min(number / asked, 1.0)) / len(task.units)
+                task.progress(share, f"turn {number:,} of {asked:,} of {len(units)} games")
             for unit in units:
                 task.done(unit)
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-        return frames_of_turns(row, inputs)
+        return views_of_turns(row, inputs)
 
 
-def emit(task: Task[LegalitySpec, LegalityHow], unit: int, place: int, turn: FirstTry) -> None:
+def emit(task: Task[LegalitySpec, GameBatches], unit: int, place: int, turn: FirstTry) -> None:
     """The row of one turn."""
     task.emit(
         "trial",
         unit,
+        TurnRow(valid_mass=turn.valid.probability, valid_missed=turn.valid.missed) if turn.valid else None,
         condition="clean",
         sample=-turn.ply - 1,  # greedy texts count down, one for each ply
-        intervention_id=None,
         item=place,
         ply=turn.ply,
         fen=turn.board.fen(),
         text=turn.text[:32],
         legal_original=turn.move is not None,
-        legal_modified=None,
         mass_original=turn.mass,
-        mass_modified=None,
     )
 
 
-def frames_of_turns(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+def views_of_turns(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
     """One frame per turn at which the model was asked: the position, and the text as an arrow or as an illegal try."""
-    trial = tables.Trial
-    with inputs.database.read() as session:
-        rows = session.scalars(
-            sqlalchemy.select(trial)
-            .where(trial.run_id == UUID(str(row["run_id"])), trial.unit == int(row["unit"]))
-            .order_by(trial.ply)
-        ).all()
-        spec = LegalitySpec(**session.get_one(tables.Run, UUID(str(row["run_id"]))).spec)
-        session.expunge_all()
-    encoding = inputs.encoding(spec.checkpoint)
-    frames = []
-    for turn in rows:
+    encoding = inputs.encoding(LegalitySpec(**inputs.spec_of(row)).checkpoint)
+    views = []
+    for turn in inputs.unit_rows(tables.Trial, row, tables.Trial.ply):
         board = chess.Board(turn.fen)
         arrows = move_arrows(board, [encoding.parse(turn.text, board)])
         legal = "legal" if turn.legal_original else "illegal"
         caption = [f"the model writes {turn.text!r}: {legal}"]
         if turn.mass_original is not None:
             caption.append(f"legal move mass {turn.mass_original:.3f}")
-        frames.append(
+        if turn.detail:
+            caption.append(f"mass of texts in the form of a move {turn.detail['valid_mass']:.3f}")
+        views.append(
             BoardFrame.from_board(board, title=f"game {turn.item}, ply {turn.ply}", arrows=arrows, caption=caption)
         )
-    return frames
+    return views
 
 
 @dataclass(frozen=True)
 class FirstTry:
-    """What a model writes first at one turn, greedily. `game` is the place of the game among those given, `board` the
-    position (the walk's own: copy what is to be kept), `move` the legal move that the text names, if it names one,
-    `mass` the exact probability of a legal move, 0 to 1, where that was asked for."""
+    """What a model writes at one turn. `game` is the place of the game among those given, `board` the position (the
+    walk's own: copy what is to be kept), `move` the legal move that the text names, if it names one, `mass` the exact
+    probability of a legal move, 0 to 1, and `valid` that of a text in the form of one, where these were asked for."""
 
     game: int
     ply: int
@@ -149,6 +151,7 @@ class FirstTry:
     text: str
     move: chess.Move | None
     mass: float | None
+    valid: Mass | None = None
 
 
 def first_tries(
@@ -159,14 +162,18 @@ def first_tries(
     black: bool = False,
     every: int = 1,
     mass: bool = False,
+    valid: bool = False,
     edits: Sequence[ResidualEdit] = (),
+    policy: Policy | None = None,
+    seed: int = 0,
 ) -> Iterator[list[FirstTry]]:
-    """Go through the games at these rows together, ply by ply; at every `every`th turn of one side write a move, then
-    go on as the game did. Yields one list a ply, empty where nothing was written. A game whose prompt leaves no room
-    for a move in the model's context is not asked any more."""
-    from chessreg.models.sampling import sample_moves
+    """Go through the games at these rows together, ply by ply; at every `every`th turn of one side choose a move (None:
+    the most probable text), then go on as the game did. Yields one list a ply, empty where nothing was asked. A game
+    whose prompt leaves no room for a move in the model's context is not asked any more."""
+    from chessreg.models.decoding.legal import valid_masses
 
     encoding = model.encoding
+    chosen_by = policy or make_policy("free", GREEDY, resigns=False)
     prompts = turn_prompts(encoding, games, places, "black" if black else "white")
     moves = [unpack(packed) for packed in games.moves(places)]
     boards = [chess.Board() for _ in places]
@@ -174,21 +181,32 @@ def first_tries(
     for ply in range(max(map(len, moves))):
         tries: list[FirstTry] = []
         if ply // STRIDE_PLIES % every == 0:
-            asked = [r for r, own in enumerate(prompts) if ply in own]
-            rows = [r for r in asked if has_room(model, prompts[r][ply])]
+            turns = [r for r, own in enumerate(prompts) if ply in own]
+            rows = [r for r in turns if has_room(model, prompts[r][ply])]
             if rows:
                 session.sync([prompts[r][ply] if r in rows else session.tokens[r] for r in range(len(boards))])
                 at = [boards[r] for r in rows]
-                written = sample_moves(session, encoding, at, [(0,)] * len(rows), temperature=0.0, rows=rows)
                 masses = legal_masses(session, encoding, at, rows) if mass else [None] * len(rows)
+                forms = valid_masses(session, encoding, rows) if valid else [None] * len(rows)
+                turns_to_choose = [
+                    Turn(r, board, ("tries", seed, int(places[r]), ply)) for r, board in zip(rows, at, strict=True)
+                ]
+                chosen = choose(chosen_by, session, encoding, turns_to_choose)
                 tries = [
-                    FirstTry(r, ply, board, one.text, encoding.parse(one.tokens, board), share)
-                    for r, board, one, share in zip(rows, at, written, masses, strict=True)
+                    FirstTry(r, ply, board, text_of(choice, board), choice.move, share, form)
+                    for r, board, choice, share, form in zip(rows, at, chosen, masses, forms, strict=True)
                 ]
         yield tries
         for board, played in zip(boards, moves, strict=True):
             if ply < len(played):
                 board.push(played[ply])
+
+
+def text_of(choice: Choice, board: chess.Board) -> str:
+    """What was written last; of a policy that writes nothing the move in SAN."""
+    if choice.move is None:
+        return choice.illegal[-1]
+    return choice.text or board.san(choice.move)
 
 
 def has_room(model: LanguageModel, prompt: Sequence[int]) -> bool:
@@ -201,7 +219,7 @@ def legal_masses(
     session: DecodingSession, encoding: Encoding, boards: list[chess.Board], rows: list[int]
 ) -> list[float | None]:
     """The exact probability that what each row writes next is a legal move, 0 to 1."""
-    from chessreg.models.legal import legal_move_mass, move_logprobs
+    from chessreg.models.decoding.legal import legal_move_mass, move_logprobs
 
     scored = move_logprobs(session, boards, encoding, rows)
     return [min(legal_move_mass(row), 1.0) for row in scored]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self
@@ -16,6 +16,7 @@ from sqlalchemy import select
 
 from chessreg.errors import BadInputError
 from chessreg.games.adjudication import ADJUDICATED, GameEnd, Termination, game_over, lost_by, score
+from chessreg.games.assist import takes_over
 from chessreg.games.engines import EngineSpec, engine_identity, parse_engine, parse_limit
 from chessreg.games.moves import pack
 from chessreg.games.openings import Book, Opening, OpeningSpec, openings, parse_opening
@@ -29,7 +30,8 @@ from chessreg.runs.spec import Added, Spec
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-    from chessreg.experiments.play.policies import Choice
+    from chessreg.games.pool import Evaluation
+    from chessreg.models.decoding.policies import Choice
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task
 
@@ -112,12 +114,12 @@ class Starts(Protocol):
 
 
 def opening_maker(task: Task[Any, Any]) -> Callable[[int], Opening]:
-    """The opening of a unit, the same in every arm with this opening and opening seed: opening n in game n; with both
-    colours in games 2n and 2n + 1."""
+    """The opening of a unit, the same in every arm with this opening and opening seed: opening n in game n of each
+    opponent; with both colours in games 2n and 2n + 1."""
     spec: Starts = task.spec
     source = OpeningSpec("book", str(book_file(task)[1])) if spec.book else parse_opening(spec.opening_source)
     games = 2 if spec.color == "both" else 1
-    return lambda unit: openings(source, spec.opening_seed, [unit // games])[0]
+    return lambda unit: openings(source, spec.opening_seed, [unit % spec.games // games])[0]
 
 
 def record_opening(task: Task[Any, Any]) -> str:
@@ -146,8 +148,8 @@ def record_book(task: Task[Any, Any]) -> str:
 def book_file(task: Task[Any, Any]) -> tuple[str, Path]:
     """Digest and file of the book."""
     assert task.spec.book
-    found = task.inputs.artefact("book", task.spec.book)
-    return found.digest, task.store.artefact(found.digest).file
+    artefact = task.inputs.artefact("book", task.spec.book)
+    return artefact.digest, task.store.artefact(artefact.digest).file
 
 
 def colour_of(spec: Starts) -> chess.Color | None:
@@ -163,8 +165,9 @@ def matches_of(spec: Starts) -> list[tuple[int, str, int]]:
 
 
 def number_of(spec: Starts, unit: int) -> int:
-    """The number of the match that a unit is a game of."""
-    return unit % 2 if spec.color == "both" else 0
+    """The number of the match that a unit is a game of: of a ladder each rung has its matches after those before it."""
+    rung = unit // spec.games
+    return 2 * rung + unit % 2 if spec.color == "both" else rung
 
 
 # -- one game ----------------------------------------------------------------------------------------------------
@@ -177,18 +180,22 @@ class Rules:
     `move_limit` full moves are counted from the end of the opening. `context_full` says what happens when the model's
     positions cannot hold one more move: `adjudicate` (like the move limit), `forfeit`, or `crop` (go on with the newest
     characters, as chess_gpt_eval does). A stopped game is evaluated as it ended, or as it stood after White's move
-    number `adjudicate_at` where that is not 0 and the game came so far (chess_gpt_eval's notebook: 90).
+    number `adjudicate_at` where that is not 0 and the game came so far (chess_gpt_eval's notebook: 90). With
+    `claim_draws` a third repetition or fifty moves end it, as a claim would.
     """
 
     colour: chess.Color | None  # the model's; None: both in turn
     move_limit: int = 90
     context_full: Literal["adjudicate", "forfeit", "crop"] = "adjudicate"
     adjudicate_at: int = 0
+    claim_draws: bool = False
 
 
 @dataclass
 class PlayedGame:
-    """A game in play. `tries` has one entry for each turn of the model, `illegal` is (ply, number, text)."""
+    """A game in play. `tries` has one entry for each turn of the model, `illegal` is (ply, number, text). `assisted`
+    are the plies that Stockfish played in the model's place, after no try; `unaided` is the ply at which it was last
+    asked whether it would. `draw_cp`: White's centipawns before the model's last move of a drawn game."""
 
     unit: int
     opening: Opening
@@ -201,13 +208,16 @@ class PlayedGame:
     legal_mass: list[float] = field(default_factory=list)
     end: GameEnd | None = None
     adjudication_cp: int | None = None
+    draw_cp: int | None = None
+    assisted: list[int] = field(default_factory=list)
+    unaided: int = -1
     started: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
         self.board = self.opening.board()
         self.sans = list(self.opening.sans)
-        self.end = game_over(self.board)  # random-2024 hands over finished games
+        self.end = game_over(self.board, self.rules.claim_draws)  # random-2024 hands over finished games
 
     @property
     def model_to_move(self) -> bool:
@@ -240,7 +250,7 @@ class PlayedGame:
     def push(self, move: chess.Move) -> None:
         """Play a legal move, and end the game if that ends it."""
         self.sans.append(self.board.san_and_push(move))
-        self.end = game_over(self.board)
+        self.end = game_over(self.board, self.rules.claim_draws)
         if self.end is None and self.ply - len(self.opening.moves) >= 2 * self.rules.move_limit:
             self.end = GameEnd(Termination.MOVE_LIMIT, "*")
 
@@ -257,6 +267,25 @@ class PlayedGame:
             why = Termination.RESIGNATION if choice.resigned else Termination.FORFEIT_ILLEGAL
             self.end = lost_by(self.colour, why)
 
+    def advise(self, lines: Sequence[Evaluation]) -> None:
+        """What Stockfish says before a turn of the model: its best move is played where it wins anyhow."""
+        best = lines[0].move if takes_over(lines, self.board.turn) else None
+        if best is None:
+            self.unaided = self.ply
+            return
+        self.assisted.append(self.ply)
+        self.tries.append(0)
+        self.push(best)
+
+    def last_choice(self) -> chess.Board | None:
+        """The position in which the model moved last; None where it never did."""
+        board = self.board.copy()
+        while len(board.move_stack) > len(self.opening.moves):
+            board.pop()
+            if board.turn == self.colour:
+                return board
+        return None
+
     def fill_context(self) -> None:
         """The model cannot read on: end the game as the rules say."""
         if self.rules.context_full == "forfeit":
@@ -266,6 +295,19 @@ class PlayedGame:
 
 
 # -- enough games ------------------------------------------------------------------------------------------------
+
+
+TYPICAL_PLIES = 120  # of a game without a move limit: to say how far one in play is
+
+
+def tell_games(task: Task[Any, Any], games: Iterable[PlayedGame], move_limit: int | None) -> None:
+    """Say how far the games in play are, by their plies: a batch of them ends late, and all at once."""
+    games = list(games)
+    longest = 2 * move_limit if move_limit else TYPICAL_PLIES
+    played = [game.ply - len(game.opening.moves) for game in games]
+    share = sum(min(plies / longest, 0.99) for plies in played)
+    text = f"{sum(played):,} plies of {len(games)} games in play" if games else ""
+    task.progress(min((task.units_done + share) / max(len(task.units), 1), 1.0), text)
 
 
 class Stopping:
@@ -295,13 +337,13 @@ class Stopping:
             yield game
             return
         self.waiting[game.unit] = game
-        while not self.decided and (found := self.waiting.pop(self.next, None)) is not None:
-            assert found.end is not None
-            colour = "white" if found.colour else "black"
-            self.points[found.unit] = points(colour, found.end.result, found.end.termination, found.adjudication_cp)
-            self._count(found.unit)
+        while not self.decided and (ended := self.waiting.pop(self.next, None)) is not None:
+            assert ended.end is not None
+            colour = "white" if ended.colour else "black"
+            self.points[ended.unit] = points(colour, ended.end.result, ended.end.termination, ended.adjudication_cp)
+            self._count(ended.unit)
             self.decided = self.rule.decision(self.counts, self.values)
-            yield found
+            yield ended
             while self.next in self.points:
                 self._count(self.next)
 
@@ -386,12 +428,12 @@ def engine_row(spec: EngineSpec) -> dict[str, Any]:
     Raises NotFoundError when the opponent needs Stockfish and there is none.
     """
     if spec.needs_process:
-        found = engine_identity()
+        engine = engine_identity()
         columns: dict[str, Any] = {
-            "name": found.name,
-            "version": found.version,
-            "binary_sha256": found.sha256,
-            "options": dict(found.options),
+            "name": engine.name,
+            "version": engine.version,
+            "binary_sha256": engine.sha256,
+            "options": dict(engine.options),
         }
     else:
         columns = {"name": spec.kind, "version": "1", "binary_sha256": None, "options": {}}
@@ -428,7 +470,7 @@ def game_columns(game: PlayedGame) -> dict[str, Any]:
         "result": game.end.result,
         "termination": str(game.end.termination),
         "adjudication_cp": game.adjudication_cp,
-        "turns": len(game.tries),
+        "turns": len(game.tries) - len(game.assisted),
         "first_try_legal": game.first_try_legal,
         "tries": np.array(game.tries, np.uint8).tobytes(),
         "moves": pack(game.board.move_stack),

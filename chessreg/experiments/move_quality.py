@@ -16,17 +16,18 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.legality import first_tries
-from chessreg.experiments.matches import engine_row
+from chessreg.experiments.matches import TYPICAL_PLIES, engine_row
 from chessreg.experiments.settings import interventions
-from chessreg.experiments.settings.games import GameSelection, select
+from chessreg.experiments.settings.choosing import ChoosingSpec
+from chessreg.experiments.settings.games import GameBatches, GameSelection, select
 from chessreg.experiments.settings.interventions import InterventionSettings, rows_used
-from chessreg.games.boardframe import BoardFrame
+from chessreg.games.boardframe import BoardFrame, Role
 from chessreg.games.engines import find_stockfish, parse_engine, parse_limit
 from chessreg.games.moves import unpack
 from chessreg.games.pool import EnginePool, Evaluation
 from chessreg.registry import tables
 from chessreg.runs.kind import Estimate, Kind
-from chessreg.runs.spec import ExecutionOptions, Plies, Processes, Ref, Spec
+from chessreg.runs.spec import Plies, Processes, Ref
 
 if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
@@ -38,7 +39,7 @@ MOVE, GAME = "centipawn_loss", "game"  # the names of the two sorts of rows
 TURNS_PER_GAME = 40  # for estimates
 
 
-class MoveQualitySpec(Spec):
+class MoveQualitySpec(ChoosingSpec):
     model_config = ConfigDict(validate_default=True)
 
     play: Annotated[str | None, Ref("run:play")] = Field(None, description="a play run: its model's moves are judged")
@@ -65,22 +66,22 @@ class MoveQualitySpec(Spec):
 
     @model_validator(mode="after")
     def _one_source(self) -> MoveQualitySpec:
-        given = {name for name in ("checkpoint", "dataset") if getattr(self, name) is not None}
-        if self.play is None and len(given) < 2:
+        sources = {name for name in ("checkpoint", "dataset") if getattr(self, name) is not None}
+        if self.play is None and len(sources) < 2:
             raise BadInputError("there are no moves to judge", "give --play RUN, or --checkpoint and --dataset")
         if self.play is not None:
-            given |= {name for name in ("black",) if self.black} | ({"every"} if self.every != 1 else set())
-            given |= {"intervention"} if self.intervention.active else set()
-            if given:
+            sources |= {name for name in ("black",) if self.black} | ({"every"} if self.every != 1 else set())
+            sources |= {"intervention"} if self.intervention.active else set()
+            sources |= {"policy"} if self.policy != "free" else {"temperatures"} if self.temperatures else set()
+            if sources:
                 raise BadInputError(
-                    f"--play judges a run's own games; {', '.join(sorted(given))} cannot be set beside it",
+                    f"--play judges a run's own games; {', '.join(sorted(sources))} cannot be set beside it",
                     "leave it out",
                 )
         return self
 
 
-class MoveQualityHow(ExecutionOptions):
-    batch_games: int = Field(32, ge=1, description="games that go through the model together")
+class MoveQualityHow(GameBatches):
     engine_processes: Processes = Field(0, ge=0, description="engines that search at once; 0: one for each core")
 
 
@@ -104,10 +105,10 @@ class MoveDetail(BaseModel):
 class MoveQuality(Kind):
     """Centipawn loss of a model's moves, of a play run or as first tries on the positions of a dataset.
 
-    Loss is the judge's evaluation with its own best move minus that with the move played, both searched from the same
-    position under the same limit, both capped, never below 0. One unit is one game. Rows of `prediction`: one a move
-    (name `centipawn_loss`, item the ply, value the loss, text the move) and one a game (name `game`, item -1, value
-    the mean loss, empty where nothing was judged).
+    First tries are greedy texts; --policy chooses moves in another way. Loss is the judge's evaluation with its own
+    best move minus that with the move played, both searched from the same position under the same limit, both capped,
+    never below 0. One unit is one game. Rows of `prediction`: one a move (name `centipawn_loss`, item the ply, value
+    the loss, text the move) and one a game (name `game`, item -1, value the mean loss, empty where nothing was judged).
     """
 
     name = "move-quality"
@@ -141,7 +142,7 @@ class MoveQuality(Kind):
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         """A board for each judged move of a game: the move as an arrow, the judge's beside it where it differs."""
-        return frames_of_moves(row, inputs)
+        return views_of_moves(row, inputs)
 
 
 # -- the moves ---------------------------------------------------------------------------------------------------
@@ -218,8 +219,9 @@ class PlayedMoves:
         for unit in task.units:
             row, own = self._row(unit), self.color(unit) == "white"
             game, board = JudgedGame(unit, unit), chess.Board()
+            tries = iter(row.tries or b"" if (row.detail or {}).get("assisted") else b"")
             for ply, move in enumerate(unpack(row.moves)):
-                if ply >= row.opening_plies and board.turn == own:
+                if ply >= row.opening_plies and board.turn == own and next(tries, 1):  # 0: Stockfish moved in its place
                     game.turns.append(Turn(ply, board.copy(), move.uci(), move))
                 board.push(move)
             yield game
@@ -257,12 +259,16 @@ class FirstTries:
             games = [JudgedGame(unit, int(self.places[unit])) for unit in units]
             edits = intervention.edits(device) if intervention else ()
             for turns in first_tries(
-                model, self.dataset, self.places[units], black=spec.black, every=spec.every, edits=edits
-            ):
+                model, self.dataset, self.places[units], black=spec.black, every=spec.every, edits=edits,
+                policy=spec.chooser(), seed=spec.seed,
+            ):  # fmt: skip
                 for turn in turns:
                     kept = Turn(turn.ply, turn.board.copy(), turn.text, turn.move)
                     games[turn.game].turns.append(kept)
-                task.progress(task.units_done / len(task.units), f"ply {turns[0].ply}" if turns else "")
+                ply = turns[0].ply if turns else 0
+                written = start + len(units) * min(ply / TYPICAL_PLIES, 0.99)
+                # writing is half of the work, searching the other
+                task.progress((task.units_done + written) / 2 / len(task.units), f"ply {ply} of {len(units)} games")
             yield from games
 
     def color(self, unit: int) -> str:
@@ -280,13 +286,13 @@ def source(spec: MoveQualitySpec, inputs: Inputs) -> Source:
 
 def judge(task: Task[MoveQualitySpec, MoveQualityHow]) -> None:
     """Search for every move of the task's games; the searches of some games wait while the model writes others."""
-    spec, how = task.spec, task.options
+    spec, options = task.spec, task.options
     moves, limit = source(spec, task.inputs), parse_limit(spec.limit)
     engine = engine_row(JUDGE)
     task.record("engine", **engine)
     searched: deque[JudgedGame] = deque()  # the engine's own move is asked for
     compared: deque[JudgedGame] = deque()  # and the model's, where that is another
-    with EnginePool(JUDGE, how.engine_processes or None) as pool:
+    with EnginePool(JUDGE, options.engine_processes or None) as pool:
 
         def compare() -> None:
             game = searched.popleft()
@@ -304,14 +310,14 @@ def judge(task: Task[MoveQualitySpec, MoveQualityHow]) -> None:
                 if turn.move is not None:
                     turn.best = pool.analyse(turn.board, limit)
             searched.append(game)
-            task.progress(task.units_done / len(task.units), "")
-            if len(searched) > AHEAD * how.batch_games:
+            task.progress(task.fraction, "")
+            if len(searched) > AHEAD * options.batch_games:
                 compare()
-            if len(compared) > how.batch_games:
+            if len(compared) > options.batch_games:
                 finish()
         while searched:
             compare()
-            if len(compared) > how.batch_games:
+            if len(compared) > options.batch_games:
                 finish()
         while compared:
             finish()
@@ -331,9 +337,9 @@ def hand_back(task: Task[MoveQualitySpec, MoveQualityHow], moves: Source, game: 
         best_cp = capped(sign * best.score_cp, cap)
         move_cp = best_cp if turn.own is None else capped(sign * turn.own.result().score_cp, cap)
         losses.append(max(0, best_cp - move_cp))
-        detail = MoveDetail(best=best.move.uci() if best.move else None, best_cp=best_cp, move_cp=move_cp, legal=True)
+        extra = MoveDetail(best=best.move.uci() if best.move else None, best_cp=best_cp, move_cp=move_cp, legal=True)
         text = turn.move.uci() if turn.move else turn.text
-        task.emit("prediction", game.unit, detail, item=turn.ply, name=MOVE, text=text, value=float(losses[-1]))
+        task.emit("prediction", game.unit, extra, item=turn.ply, name=MOVE, text=text, value=float(losses[-1]))
     summary = MoveDetail(
         color=moves.color(game.unit),
         game=game.game,
@@ -358,37 +364,33 @@ def capped(score_cp: int, cap: int) -> int:
     return max(-cap, min(cap, score_cp))
 
 
-def frames_of_moves(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+def views_of_moves(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
     """One frame for each judged move of a unit."""
-    run_id, unit = UUID(str(row["run_id"])), int(row["unit"])
-    prediction = tables.Prediction
-    with inputs.database.read() as session:
-        spec = MoveQualitySpec(**session.get_one(tables.Run, run_id).spec)
-        rows = session.scalars(
-            sqlalchemy.select(prediction)
-            .where(prediction.run_id == run_id, prediction.unit == unit, prediction.name == MOVE)
-            .order_by(prediction.item)
-        ).all()
-        session.expunge_all()
-    found = source(spec, inputs)
-    number, moves = found.moves(unit)
-    judged = {one.item: one for one in rows}
-    frames, board = [], chess.Board()
+    games = source(MoveQualitySpec(**inputs.spec_of(row)), inputs)
+    number, moves = games.moves(int(row["unit"]))
+    rows = inputs.unit_rows(tables.Prediction, row, tables.Prediction.item)
+    judged = {one.item: one for one in rows if one.name == MOVE}
+    views, board = [], chess.Board()
     for ply, move in enumerate(moves):
         if ply in judged:
-            frames.append(_frame(board, judged[ply], f"game {number}, ply {ply}", found.color == "black"))
+            views.append(_frame(board, judged[ply], f"game {number}, ply {ply}", games.color == "black"))
         board.push(move)
-    return frames
+    return views
 
 
 def _frame(board: chess.Board, row: tables.Prediction, title: str, flipped: bool) -> BoardFrame:
-    detail = row.detail or {}
-    if not detail.get("legal"):
+    extra = row.detail or {}
+    if not extra.get("legal"):
         return BoardFrame.from_board(board, title, caption=[f"the model writes {row.text!r}: illegal"], flipped=flipped)
-    own, best = chess.Move.from_uci(row.text or ""), chess.Move.from_uci(detail["best"])
-    arrows = [(own.from_square, own.to_square, 1.0, f"{board.san(own)} (model)")]
-    caption = [f"{board.san(own)}: {detail['move_cp'] / 100:+.2f}, loss {row.value:.0f} centipawns"]
+    own, best = chess.Move.from_uci(row.text or ""), chess.Move.from_uci(extra["best"])
+    mover = 1 if board.turn == chess.WHITE else -1
+    arrows: list[tuple[int, int, float, str, Role]] = [
+        (own.from_square, own.to_square, 1.0, f"{board.san(own)} (model)", "best" if own == best else "played")
+    ]
+    caption = [f"{board.san(own)}: {extra['move_cp'] / 100:+.2f}, loss {row.value:.0f} centipawns"]
     if own != best:
-        arrows.append((best.from_square, best.to_square, 0.4, f"{board.san(best)} (engine)"))
-        caption.append(f"best {board.san(best)}: {detail['best_cp'] / 100:+.2f}")
-    return BoardFrame.from_board(board, title, arrows=arrows, caption=caption, flipped=flipped)
+        arrows.append((best.from_square, best.to_square, 0.4, f"{board.san(best)} (engine)", "best"))
+        caption.append(f"best {board.san(best)}: {extra['best_cp'] / 100:+.2f}")
+    return BoardFrame.from_board(
+        board, title, arrows=arrows, caption=caption, flipped=flipped, evaluation=mover * extra["best_cp"]
+    )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
-from uuid import UUID
 
 import numpy as np
 from pydantic import Field
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.probe.data import ProbeData
+from chessreg.experiments.probe.data import ProbeData, RowSelection
 from chessreg.experiments.probe.spec import ProbeScore, ProbeSpec, ReadRow
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.games import cached_items
@@ -76,6 +75,7 @@ class ProbeApply(Kind):
         centring(probe, load_cache(inputs, spec.cache, pattern=pattern_of(probe.hook_point)))
 
     def run(self, task: Task[ApplySpec, ExecutionOptions]) -> None:
+        from chessreg.experiments.probe.reading import as_fitted
         from chessreg.models.devices import prepare
 
         spec, inputs = task.spec, task.inputs
@@ -89,22 +89,24 @@ class ProbeApply(Kind):
         for unit in task.units:
             probe = load_probe(inputs, spec.probe, layers[unit])
             centre = centring(probe, data.cache)
+            probe, read = as_fitted(inputs, spec.probe, probe, data)
             if label(probe.label).source == "position":
-                emit_scores(task, unit, probe, data, seen, centre, device)
+                emit_scores(task, unit, probe, read, seen, centre, device)
             else:
-                emit_reads(task, unit, probe, data, centre, device)
+                emit_reads(task, unit, probe, read, centre, device)
             task.done(unit)
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         from chessreg.experiments.probe.board_views import views_of_game
+        from chessreg.experiments.probe.reading import as_fitted
 
-        with inputs.database.read() as session:
-            spec = ApplySpec(**session.get_one(tables.Run, UUID(str(row["run_id"]))).spec)
+        spec = ApplySpec(**inputs.spec_of(row))
         if row.get("item") is None:
             return []
         probe = load_probe(inputs, spec.probe, layers_of(spec, inputs)[int(row["unit"])])
         data = applied_data(spec, inputs, probe, game=int(row["item"]))
-        return views_of_game(inputs, probe, data, int(row["item"]), centring(probe, data.cache))
+        centre = centring(probe, data.cache)
+        return views_of_game(inputs, *as_fitted(inputs, spec.probe, probe, data), int(row["item"]), centre)
 
 
 def layers_of(spec: ApplySpec, inputs: Inputs) -> tuple[int, ...]:
@@ -121,11 +123,15 @@ def layers_of(spec: ApplySpec, inputs: Inputs) -> tuple[int, ...]:
 
 def applied_data(spec: ApplySpec, inputs: Inputs, probe: FittedProbe, game: int | None = None) -> ProbeData:
     """The cache, labelled where the label is read off the position."""
-    first = probe.detail.get("first", probe.detail.get("first_position")) if spec.first is None else spec.first
-    last = probe.detail.get("last") if spec.last is None else spec.last
+    fitted = RowSelection.of_detail(probe.detail)
+    selection = fitted._replace(
+        first=fitted.first if spec.first is None else spec.first,
+        last=fitted.last if spec.last is None else spec.last,
+        final=fitted.final if spec.last is None else None,
+    )
     pattern = pattern_of(probe.hook_point)
     return ProbeData.load(
-        inputs, spec.cache, probe.label, "cache", first=first or 0, last=last, truth=False, game=game, pattern=pattern
+        inputs, spec.cache, probe.label, "cache", selection=selection, truth=False, game=game, pattern=pattern
     )
 
 
@@ -136,9 +142,9 @@ def fitted_positions(spec: ApplySpec, inputs: Inputs) -> np.ndarray | None:
         return None
     fit = ProbeSpec(**run.spec)
     data = ProbeData.load(
-        inputs, fit.cache, fit.label, "fitted_on", first=fit.first, last=fit.last, truth=False, pattern=fit.hook_point
+        inputs, fit.cache, fit.label, "fitted_on", selection=RowSelection.of(fit), truth=False, pattern=fit.hook_point
     )
-    return data.positions[data.rows & ~data.held_out(fit.validation, fit.seed)]
+    return data.positions[data.rows & ~data.held_out(fit.validation, fit.seed, fit.split)]
 
 
 def centring(probe: FittedProbe, cache: CachedActivations) -> bool:
@@ -161,9 +167,9 @@ def emit_overlap(task: Task[ApplySpec, ExecutionOptions], data: ProbeData) -> No
     inputs, spec = task.inputs, task.spec
     mine = data.evaluated(data.rows)
     for name, reference in (("checkpoint", data.cache.checkpoint), ("probe", spec.probe)):
-        found = overlap.measure(inputs, reference, mine, task.progress)
+        counted = overlap.measure(inputs, reference, mine, task.progress)
         for what in ("games", "openings", "positions"):
-            value = getattr(found, what)
+            value = getattr(counted, what)
             if value is not None:
                 task.emit("metric_point", 0, name=f"overlap_{name}_{what}", step=0, value=float(value))
 
@@ -181,11 +187,11 @@ def emit_scores(
     from chessreg.experiments.probe.reading import score, score_columns
 
     majority = np.array(probe.detail.get("majority", data.majority(data.rows)), np.int8)
-    for found in score(probe.weight, data, data.rows, probe.layer, device, centre):
-        columns = score_columns(found, data, probe.layer, probe.label, majority, seen, None)
+    for game_score in score(probe.weight, data, data.rows, probe.layer, device, centre):
+        columns = score_columns(game_score, data, probe.layer, probe.label, majority, seen, None)
         task.emit(
-            "score", unit, columns, split="test", item=found.game, layer=probe.layer, n=found.n, correct=found.correct,
-            counts=found.counts,
+            "score", unit, columns, split="test", item=game_score.game, layer=probe.layer,
+            n=game_score.n, correct=game_score.correct, counts=game_score.counts,
         )  # fmt: skip
 
 
@@ -197,24 +203,24 @@ def emit_reads(
 
     classes = probe.weight.shape[-1] if label(probe.label).source == "skill" else 0
     shares = np.zeros((3, classes))
-    for found in logits_by_game(probe.weight, data, data.rows, probe.layer, device, centre):
+    for logits in logits_by_game(probe.weight, data, data.rows, probe.layer, device, centre):
         columns: dict[str, Any] = {}
         if classes:
-            named = np.bincount(found.logits[:, 0].argmax(-1), minlength=classes)
-            vote, mean = int(named.argmax()), int(found.logits[:, 0].mean(0, dtype=np.float64).argmax())
+            named = np.bincount(logits.logits[:, 0].argmax(-1), minlength=classes)
+            vote, mean = int(named.argmax()), int(logits.logits[:, 0].mean(0, dtype=np.float64).argmax())
             shares[0] += named
             shares[1, vote] += 1
             shares[2, mean] += 1
             value = float(vote)
             columns = {"lowest": int(named[0]), "highest": int(named[-1]), "vote_class": vote, "mean_class": mean}
         elif "std" in probe.detail:
-            value = float(found.logits.mean(dtype=np.float64)) * probe.detail["std"] + probe.detail["mean"]
+            value = float(logits.logits.mean(dtype=np.float64)) * probe.detail["std"] + probe.detail["mean"]
         else:
             raise BadInputError("the probe's file does not say the mean and spread of its ratings")
         row = ReadRow(
-            layer=probe.layer, hook_point=probe.hook_point, label=probe.label, positions=len(found.rows), **columns
+            layer=probe.layer, hook_point=probe.hook_point, label=probe.label, positions=len(logits.rows), **columns
         )
-        task.emit("prediction", unit, row, item=found.game, name=f"{probe.label}:{probe.layer}", value=value)
+        task.emit("prediction", unit, row, item=logits.game, name=f"{probe.label}:{probe.layer}", value=value)
     names = ("share_of_positions", "share_of_games_by_vote", "share_of_games_by_mean")
     for name, counts in zip(names, shares, strict=True):
         for k, count in enumerate(counts.tolist()):

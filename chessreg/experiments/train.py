@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+import chess
 import numpy as np
 from pydantic import Field
 
 from chessreg.encodings import encoding
 from chessreg.encodings.fen77 import Fen77
 from chessreg.errors import BadInputError
+from chessreg.experiments.settings.decisions import Decisions, decisions
 from chessreg.games.dataset import holds_positions, numbers
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
@@ -23,6 +26,7 @@ from store.files import fsync_path, write_synced
 
 if TYPE_CHECKING:
     from chessreg.games.dataset import Games
+    from chessreg.models.branches import BranchCorpus
     from chessreg.models.training import Corpus, PositionCorpus, TrainConfig, TrainHow, TrainPoint
     from chessreg.runs.task import Task
 
@@ -62,6 +66,23 @@ class TrainSpec(Spec):
     target: Annotated[Literal["best", "played"], Added()] = Field(
         "best", description="of a FEN encoder: the move to predict"
     )
+    games: Annotated[str | None, Ref("dataset"), Added()] = Field(
+        None,
+        description="of positions: the games that they are of; only these positions are learned, and a gpt2 reads the "
+        "game before each",
+    )
+    heldout_games: Annotated[str | None, Ref("dataset"), Added()] = Field(
+        None, description="the same of the held-out positions"
+    )
+    heldout_moves: Annotated[int, Added()] = Field(
+        0, ge=0, le=8000, description="held-out positions, the first, with the legal moves counted too; 0: not counted"
+    )
+    batch_moves: Annotated[int, AtMost(1_000_000_000, "memory holds them"), Added()] = Field(
+        0, ge=0, description="of positions: moves to predict in one update, instead of batch_tokens"
+    )
+    game_loss: Annotated[float, Added()] = Field(
+        0.0, ge=0, description="of a gpt2 that learns best moves: weight of the tokens of the game itself"
+    )
     rows: Literal["blocks", "games", "stream"] = Field(
         "blocks", description="blocks that begin with a game, one game a row, or a stream cut anywhere (Davis)"
     )
@@ -82,7 +103,7 @@ class TrainSpec(Spec):
     beta1: Beta = Field(0.9, description="AdamW's (Table 5)")
     beta2: Beta = Field(0.95, description="AdamW's (Table 5)")
     grad_clip: float = Field(1.0, gt=0, description="largest gradient norm (Table 5)")
-    heldout_steps: int = Field(500, ge=1, description="steps between held-out losses")
+    heldout_steps: int = Field(500, ge=1, description="steps between held-out losses, at points of the curve")
     seed: int = Field(1337, description="of initialisation and of the order of games (the author's)")
 
 
@@ -96,11 +117,36 @@ class TrainHowSettings(ExecutionOptions):
     checkpoint_seconds: float = Field(300.0, gt=0, description="seconds between saved states")
 
 
+DAVIS: dict[str, Any] = {  # specification 1.5 and 2, from the published script; the number of steps is reconstructed
+    "encoding": "uci-square-72", "min_characters": 2, "n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 512,
+    "activation": "gelu_new", "biases": True, "dropout": 0.1, "rows": "stream", "steps": 4_100_000,
+    "batch_tokens": 3072, "learning_rate": 2e-4, "warmup_steps": 0, "final_fraction": 0.0, "weight_decay": 0.01,
+    "beta2": 0.999,
+}  # fmt: skip
+DAVIS_SMALL: dict[str, Any] = DAVIS | {  # a model for two CPU cores: a game a row, so that prompts begin at position 0
+    "n_layer": 8, "n_head": 6, "n_embd": 192, "block_size": 255, "dropout": 0.0, "rows": "games", "steps": 17_000,
+    "batch_tokens": 4096, "learning_rate": 1e-3, "warmup_steps": 300,
+}  # fmt: skip
+
+
+AUTHOR: dict[str, Any] = {  # Junkin's specification 2.1, 2.3 and 3.4: the public code and its logs
+    "architecture": "fen-encoder", "encoding": "fen-77", "attention": "bidirectional", "embedding": "tied",
+    "n_layer": 8, "n_head": 8, "n_embd": 512, "batch_moves": 2048, "steps": 600_000, "learning_rate": 3e-4,
+    "warmup_steps": 2000, "final_fraction": 0.1, "weight_decay": 0.1, "beta1": 0.9, "beta2": 0.95, "grad_clip": 1.0,
+}  # fmt: skip
+JUNKIN: dict[str, dict[str, Any]] = {
+    "junkin-author-2025": AUTHOR,
+    "junkin-paper": AUTHOR | {"steps": 200_000},  # section 4.1 of the paper; its logs say 600,000
+    "junkin-corrected": AUTHOR | {"embedding": "own"},
+}
+
+
 class Train(Kind):
     """Train a model from scratch, of any size.
 
     A GPT-2 on games (Karvonen 2024, section 3 and Table 5; Davis 1.5, 2), or a FEN encoder, causal or bidirectional, on
-    positions (Junkin 2.1).
+    positions (Junkin 2.1). A GPT-2 on positions is the FEN encoders' twin: it reads the game in which they stand
+    (--games) once, and each best move is a branch that sees only the game before it.
 
     The whole training is one unit; its state is saved every few minutes in the run's folder, and an interrupted run
     goes on with the exact next batch. The checkpoint is the output `checkpoint`, in Hugging Face format.
@@ -113,8 +159,9 @@ class Train(Kind):
     )
     tables = ("metric_point",)
     spec = TrainSpec
-    how = TrainHowSettings
+    options = TrainHowSettings
     clocked = ("tokens_per_second",)
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"davis": DAVIS, "davis-small": DAVIS_SMALL} | JUNKIN
     determinism = "statistical"  # exact on one machine with one thread count; kernels differ elsewhere
 
     def replays(self, spec: TrainSpec) -> bool:
@@ -126,38 +173,52 @@ class Train(Kind):
         if (parameters := parameters_of(spec)) > MOST_PARAMETERS:
             raise BadInputError(f"--n-layer and --n-embd make {parameters:.2g} parameters", "lower one of them")
         check_fit(spec)
-        read = [(recipe, "datasets") for recipe in spec.datasets]
-        for recipe, field in [*read, *([(spec.heldout, "heldout")] if spec.heldout else [])]:
-            if spec.architecture == "gpt2":
-                inputs.dataset(recipe, field)
-            elif spec.target == "best" and not holds_positions(inputs.items(recipe, field)[0]):
+        read = [(reference, "datasets", spec.games) for reference in spec.datasets]
+        for reference, field, games in [
+            *read,
+            *([(spec.heldout, "heldout", spec.heldout_games)] if spec.heldout else []),
+        ]:
+            if games is not None:
+                inputs.dataset(games, field_of_games(field))
+            elif spec.architecture == "gpt2":
+                inputs.dataset(reference, field)
+            if spec.architecture == "gpt2" and games is None:
+                continue
+            if spec.target == "best" and not holds_positions(inputs.items(reference, field)[0]):
                 hint = "--target played, or a dataset of positions"
                 raise BadInputError("a dataset of games knows no best moves", hint)
         return 1
 
     def estimate(self, spec: TrainSpec, inputs: Inputs) -> Estimate:
         parameters = parameters_of(spec)
-        tokens = spec.steps * spec.batch_tokens
-        remark = f"about {tokens:,} characters, {6 * parameters * tokens:.2g} floating-point operations"
+        if spec.batch_moves:
+            remark = f"about {spec.steps * spec.batch_moves:,} moves to predict"
+        else:
+            tokens = spec.steps * spec.batch_tokens
+            remark = f"about {tokens:,} characters, {6 * parameters * tokens:.2g} floating-point operations"
         return Estimate({"metric_point": spec.steps // 20 * 3}, parameters * 4, (remark,))
 
     def run(self, task: Task[TrainSpec, TrainHowSettings]) -> None:
+        from chessreg.models.branches import BranchCorpus, BranchTrainer
         from chessreg.models.training import Trainer
 
         spec = task.spec
-        config, how = settings(task)
+        config, options = settings(task)
         made = corpus(spec, spec.datasets, task.inputs, "datasets", stream=spec.rows == "stream")
-        trainer = Trainer(config, made, task.folder, how)
+        branched = isinstance(made, BranchCorpus)
+        trainer = (BranchTrainer if branched else Trainer)(config, made, task.folder, options)  # type: ignore[arg-type]
         heldout = corpus(spec, (spec.heldout,), task.inputs, "heldout") if spec.heldout else None
+        measure = measure_of(spec, task.inputs) if spec.heldout_moves else None
         curve: list[TrainPoint] = read_curve(task)
 
         def on_point(point: TrainPoint) -> None:
             curve.append(point)
             write_curve(task, curve)
-            text = f"loss {point.loss:.4f}, {point.tokens_per_second:,.0f} characters/s"
+            what = "characters" if spec.games is None and spec.architecture == "gpt2" else "moves"
+            text = f"loss {point.loss:.4f}, {point.tokens_per_second:,.0f} {what}/s"
             task.progress(point.step / spec.steps, text)
 
-        trainer.run(on_point, heldout, spec.heldout_steps, lambda: task.stopping)
+        trainer.run(on_point, heldout, spec.heldout_steps, lambda: task.stopping, measure)
         task.progress(trainer.step / spec.steps, "")  # raises Stop when it was asked to end
         for point in curve:
             emit_point(task, point)
@@ -176,8 +237,25 @@ def check_fit(spec: TrainSpec) -> None:
         raise BadInputError(f"{spec.encoding} writes positions", "give --architecture fen-encoder")
     if spec.architecture == "fen-encoder" and spec.encoding != Fen77.name:
         raise BadInputError(f"a FEN encoder does not read {spec.encoding}", f"give --encoding {Fen77.name}")
-    fields = FEN_ONLY if spec.architecture == "gpt2" else GPT2_ONLY
-    for name in fields:
+    if spec.games is not None and spec.architecture == "gpt2":
+        if not spec.batch_moves:
+            raise BadInputError("how many moves one update predicts is not said", "--batch-moves 256")
+        if spec.rows != "blocks":
+            raise BadInputError("--rows is no setting of games with best moves", "leave it out")
+    elif spec.game_loss or (spec.batch_moves and spec.architecture == "gpt2"):
+        raise BadInputError(
+            "--game-loss and --batch-moves are of best moves in games", "give --games, or leave them out"
+        )
+    if (spec.games is not None or spec.heldout_moves) and spec.target != "best":
+        hint = "leave them or --target out"
+        raise BadInputError("--games and --heldout-moves are of positions with best moves", hint)
+    if (spec.heldout_games is not None or spec.heldout_moves) and not spec.heldout:
+        raise BadInputError("there are no held-out positions", "give --heldout")
+    if (spec.heldout_games is None) != (spec.games is None) and spec.heldout and spec.architecture == "gpt2":
+        raise BadInputError("only one of the two datasets is of games with best moves", "--games and --heldout-games")
+    if spec.heldout_moves and spec.architecture == "gpt2" and spec.heldout_games is None:
+        raise BadInputError("--heldout-moves counts positions", "give --heldout-games, or leave it out")
+    for name in FEN_ONLY if spec.architecture == "gpt2" else GPT2_ONLY:
         if getattr(spec, name) != TrainSpec.model_fields[name].default:
             raise BadInputError(f"--{name} is no setting of a {spec.architecture}", "leave it out")
 
@@ -186,7 +264,7 @@ def settings(task: Task[TrainSpec, TrainHowSettings]) -> tuple[TrainConfig, Trai
     from chessreg.models.devices import prepare
     from chessreg.models.training import TrainConfig, TrainHow
 
-    spec, how = task.spec, task.options
+    spec, options = task.spec, task.options
     shared = set(TrainConfig.__dataclass_fields__) & set(TrainSpec.model_fields)
     values = {name: getattr(spec, name) for name in shared}
     values["seed"] = spec.seed + spec.replicate
@@ -197,24 +275,28 @@ def settings(task: Task[TrainSpec, TrainHowSettings]) -> tuple[TrainConfig, Trai
         explicit_attention=spec.encoding != "pgn-char-32",  # whose runs keep the kernel, and so the digits, they had
         **values,
     )
-    device = prepare(how.device, how.threads)
-    return config, TrainHow(device, how.micro_tokens, how.autocast, how.compile, how.log_steps, how.checkpoint_seconds)
+    device = prepare(options.device, options.threads)
+    return config, TrainHow(
+        device, options.micro_tokens, options.autocast, options.compile, options.log_steps, options.checkpoint_seconds
+    )
 
 
 def corpus(
-    spec: TrainSpec, recipes: tuple[str, ...], inputs: Inputs, field: str = "datasets", stream: bool = False
-) -> Corpus | PositionCorpus:
+    spec: TrainSpec, references: tuple[str, ...], inputs: Inputs, field: str = "datasets", stream: bool = False
+) -> Corpus | PositionCorpus | BranchCorpus:
     """These datasets as token ids, in their order; short games and copies left out.
 
     field: the setting that names them.
     """
     from chessreg.models.training import Corpus
 
+    if games_of(spec, field) is not None or (field == "heldout" and spec.heldout_moves):
+        return corpus_of_decisions(spec, references, inputs, field)
     if spec.architecture == "fen-encoder":
-        return position_corpus(spec, recipes, inputs, field)
+        return position_corpus(spec, references, inputs, field)
     tokens, lengths = [], []
-    for recipe in recipes:
-        games, places = chosen_games(spec, recipe, inputs, field)
+    for reference in references:
+        games, places = chosen_games(spec, reference, inputs, field)
         for start in range(0, len(places), 10_000):
             written = encoding(spec.encoding).games(games, places[start : start + 10_000])
             tokens.append(written.ids)
@@ -226,9 +308,9 @@ def corpus(
     return made.stream(spec.block_size) if stream else made
 
 
-def chosen_games(spec: TrainSpec, recipe: str, inputs: Inputs, field: str) -> tuple[Games, np.ndarray]:
+def chosen_games(spec: TrainSpec, reference: str, inputs: Inputs, field: str) -> tuple[Games, np.ndarray]:
     """The games of a dataset and the rows of those that are trained on."""
-    games, part = inputs.dataset(recipe, field)
+    games, part = inputs.dataset(reference, field)
     places = games.rows(part)
     places = places[~numbers(games.table(["duplicate"]).column("duplicate"))[places]]
     keep = [
@@ -238,7 +320,7 @@ def chosen_games(spec: TrainSpec, recipe: str, inputs: Inputs, field: str) -> tu
     return games, places[np.concatenate(keep)] if keep else places
 
 
-def position_corpus(spec: TrainSpec, recipes: tuple[str, ...], inputs: Inputs, field: str) -> PositionCorpus:
+def position_corpus(spec: TrainSpec, references: tuple[str, ...], inputs: Inputs, field: str) -> PositionCorpus:
     """Every position of these datasets, with the action to predict: the best move, or the one that was played. Of
     datasets of positions a copy of an earlier position is left out."""
     from chessreg.models.training import PositionCorpus
@@ -246,10 +328,10 @@ def position_corpus(spec: TrainSpec, recipes: tuple[str, ...], inputs: Inputs, f
     fen = Fen77()
     tokens, actions = [np.zeros((0, fen.length), np.uint8)], [np.zeros(0, np.int16)]
     seen = np.zeros(0, np.uint64)
-    for recipe in recipes:
-        items, part = inputs.items(recipe, field)
+    for reference in references:
+        items, part = inputs.items(reference, field)
         if not holds_positions(items):
-            games, places = chosen_games(spec, recipe, inputs, field)
+            games, places = chosen_games(spec, reference, inputs, field)
             for start in range(0, len(places), 2_000):
                 some = places[start : start + 2_000]
                 written = fen.games(games, some)
@@ -258,20 +340,87 @@ def position_corpus(spec: TrainSpec, recipes: tuple[str, ...], inputs: Inputs, f
                 tokens.append(written.ids.reshape(-1, fen.length)[followed])
                 actions.append(fen.actions_of(np.concatenate(played)))
             continue
-        places = items.rows(part)
-        hashes = items.position_hashes[places]
-        first = np.zeros(len(places), bool)
-        first[np.unique(hashes, return_index=True)[1]] = True
-        places = places[first & ~np.isin(hashes, seen)]
-        seen = np.concatenate([seen, hashes])
+        places, seen = items.new_rows(part, seen)
         table = items.take(places, ["fen", spec.target]).to_pydict()
-        asked = [(text, move) for text, move in zip(table["fen"], table[spec.target], strict=True) if move]
-        tokens.append(fen.boards([text for text, _ in asked]).ids.reshape(-1, fen.length))
-        actions.append(np.array([action(fen, move) for _, move in asked], np.int16))
+        labelled = [(text, move) for text, move in zip(table["fen"], table[spec.target], strict=True) if move]
+        tokens.append(fen.boards([text for text, _ in labelled]).ids.reshape(-1, fen.length))
+        actions.append(np.array([action(fen, move) for _, move in labelled], np.int16))
     made = PositionCorpus(np.concatenate(tokens), np.concatenate(actions))
     if not len(made.actions):
         raise BadInputError(f"no position has a {spec.target} move", "chessreg dataset show NAME")
     return made
+
+
+def games_of(spec: TrainSpec, field: str) -> str | None:
+    """The games that the positions of `datasets` or of `heldout` are of, where they are named."""
+    return spec.games if field == "datasets" else spec.heldout_games
+
+
+def field_of_games(field: str) -> str:
+    return "games" if field == "datasets" else "heldout_games"
+
+
+def chosen_decisions(spec: TrainSpec, reference: str, inputs: Inputs, field: str) -> Decisions:
+    """The positions of a dataset that are learned, or held out: a position that comes twice is two decisions."""
+    found = decisions(inputs, reference, games_of(spec, field), field, field_of_games(field))
+    return found.chosen(np.arange(min(spec.heldout_moves or len(found), len(found)))) if field == "heldout" else found
+
+
+def corpus_of_decisions(
+    spec: TrainSpec, references: tuple[str, ...], inputs: Inputs, field: str
+) -> PositionCorpus | BranchCorpus:
+    """Decisions as a FEN encoder reads them, or as branches of their games. BadInputError for a game that is longer
+    than the context."""
+    from chessreg.models.branches import BranchCorpus
+    from chessreg.models.training import PositionCorpus
+
+    every = [chosen_decisions(spec, reference, inputs, field) for reference in references]
+    if spec.architecture == "fen-encoder":
+        fen = Fen77()
+        tables = [each.columns("fen", "best") for each in every]
+        tokens = [fen.boards(table["fen"]).ids.reshape(-1, fen.length) for table in tables]
+        actions = [action(fen, move) for table in tables for move in table["best"]]
+        return PositionCorpus(np.concatenate(tokens), np.array(actions, np.int16))
+    written = encoding(spec.encoding)
+    ids, lengths, games, seen, answers, before = [], [np.zeros(1, np.int64)], [], [], [], 0
+    for each in every:
+        own, offsets, places, item = each.histories(written)
+        ids.append(own)
+        lengths.append(np.diff(offsets))
+        games.append(item + before)
+        seen.append(places)
+        before += len(offsets) - 1
+        table = each.columns("fen", "best")
+        for text, move in zip(table["fen"], table["best"], strict=True):
+            answers.append(np.array(written.answer(chess.Board(text), chess.Move.from_uci(move)), np.uint8))
+    offsets = np.cumsum([0, *map(len, answers)])
+    made = BranchCorpus(
+        np.concatenate(ids), np.cumsum(np.concatenate(lengths)), np.concatenate(games), np.concatenate(seen),
+        np.concatenate(answers), offsets,
+    )  # fmt: skip
+    if made.longest > spec.block_size:
+        hint = f"--block-size {made.longest}"
+        raise BadInputError(f"a move comes after {made.longest:,} tokens, the context is {spec.block_size:,}", hint)
+    return made
+
+
+def measure_of(spec: TrainSpec, inputs: Inputs) -> Callable[[Any], Mapping[str, float]]:
+    """What is measured of a model on the held-out positions besides its loss: shares of moves, 0 to 1."""
+    from chessreg.experiments.move_accuracy import judged
+    from chessreg.models.checkpoint import CheckpointInfo
+    from chessreg.models.language_model import LanguageModel
+
+    assert spec.heldout is not None
+    held = chosen_decisions(spec, spec.heldout, inputs, "heldout")
+
+    def measure(network: Any) -> Mapping[str, float]:
+        model = LanguageModel(network, CheckpointInfo.of(network, spec.encoding))
+        verdicts = [verdict for _, verdict in judged(model, held)]
+        names = {"valid": "valid", "legal": "legal", "legal_best": "best_of_legal", "mass": "legal_mass"}
+        means = {said: float(np.mean([getattr(each, name) for each in verdicts])) for name, said in names.items()}
+        return {f"heldout_{name}": value for name, value in means.items()}
+
+    return measure
 
 
 def action(fen: Fen77, uci: str) -> int:
@@ -326,6 +475,7 @@ def emit_point(task: Task[TrainSpec, TrainHowSettings], point: TrainPoint) -> No
         "heldout_accuracy": point.heldout_accuracy,
         "tokens_seen": float(point.tokens_seen),
         "tokens_per_second": point.tokens_per_second,
+        **point.measured,
     }
     for name, value in values.items():
         if value is not None:
@@ -348,5 +498,10 @@ def publish(task: Task[TrainSpec, TrainHowSettings], trainer: Any) -> None:
     task.record(
         "checkpoint",
         of_unit=0,
-        **checkpoint_row(info, task.last_output.digest, training_datasets=list(spec.datasets), run_id=task.run_id),
+        **checkpoint_row(
+            info,
+            task.last_output.digest,
+            training_datasets=[spec.games] if spec.games else list(spec.datasets),
+            run_id=task.run_id,
+        ),
     )

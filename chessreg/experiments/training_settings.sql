@@ -1,7 +1,7 @@
 -- title: training settings
--- aliases: model hyperparameters, karvonen table 5
--- paper: Karvonen 2024, Table 5 and Appendix A
--- kinds: train
+-- aliases: model hyperparameters, karvonen table 5, junkin table 2
+-- paper: Karvonen 2024, Table 5 and Appendix A; Junkin and Nathanson 2025, Appendix D.3
+-- kinds: train, finetune
 -- made by: chessreg run train
 -- columns:
 --   checkpoint: the model
@@ -16,6 +16,7 @@
 --   beta2: AdamW's
 --   grad_clip: largest gradient norm
 --   batch_tokens [characters]: in one update
+--   batch_moves [moves]: supervised moves in one update, of a model that learns moves
 --   block_size [characters]: the context
 --   steps [steps]: updates
 --   tokens_seen [characters]: in all
@@ -28,15 +29,24 @@
 --   run: the training run, where it was trained here
 --   checkpoint_id [hidden]: its id
 
+-- statement: ran
+SELECT run_id, optimizer, schedule, learning_rate, final_fraction, warmup_steps, weight_decay, beta1, beta2, grad_clip,
+       CASE WHEN coalesce(batch_moves, 0) = 0 THEN batch_tokens END AS batch_tokens, nullif(batch_moves, 0) AS batch_moves, steps
+FROM train_run
+UNION ALL
+SELECT run_id, 'adamw', 'cosine', learning_rate, final_fraction, warmup_steps, weight_decay, beta1, beta2, grad_clip,
+       NULL, batch_positions, steps
+FROM finetune_run
+
 -- statement: trained
 -- What a training run's spec says, and what the training script left in an imported checkpoint.
 SELECT c.checkpoint_id, c.checkpoint, c.place AS checkpoint_place, c.source_format AS source,
        c.d_model, c.heads, c.layers, c.parameters,
        c.parameters_without_embeddings AS without_embeddings, c.tokens_seen, k.block_size, k.run_id,
-       r.run_id IS NOT NULL AS here, r.* EXCLUDE (run_id, block_size), o.* EXCLUDE (checkpoint_id)
+       r.run_id IS NOT NULL AS here, r.* EXCLUDE (run_id), o.* EXCLUDE (checkpoint_id)
 FROM checkpoints AS c
 JOIN checkpoint AS k ON k.id = c.checkpoint_id
-LEFT JOIN train_run AS r ON r.run_id = k.run_id
+LEFT JOIN ran AS r ON r.run_id = k.run_id
 LEFT JOIN imported_training AS o ON o.checkpoint_id = c.checkpoint_id
 WHERE NOT c.random_init AND c.source_format <> 'external' AND (k.run_id IS NULL OR k.run_id IN (SELECT run_id FROM scoped))
 
@@ -49,7 +59,7 @@ SELECT t.checkpoint_id, t.checkpoint, t.checkpoint_place, t.source, t.run_id,
        coalesce(t.warmup_steps, t.script_warmup_steps) AS warmup_steps,
        coalesce(t.weight_decay, t.script_weight_decay) AS weight_decay, coalesce(t.beta1, t.script_beta1) AS beta1,
        coalesce(t.beta2, t.script_beta2) AS beta2, coalesce(t.grad_clip, t.script_grad_clip) AS grad_clip,
-       coalesce(t.batch_tokens, t.script_batch_rows * t.block_size) AS batch_tokens, t.block_size,
+       coalesce(t.batch_tokens, t.script_batch_rows * t.block_size) AS batch_tokens, t.batch_moves, t.block_size,
        coalesce(t.steps, t.script_steps) AS steps, t.tokens_seen,
        CASE WHEN t.here THEN 0.0 ELSE t.script_dropout END AS dropout,
        t.d_model, t.heads, t.layers, t.parameters, t.without_embeddings
@@ -62,8 +72,8 @@ FROM cells LEFT JOIN runs AS r ON r.run_id = cells.run_id
 
 -- statement: table
 SELECT cell, checkpoint, source, optimizer, schedule, learning_rate, final_learning_rate, warmup_steps, weight_decay,
-       beta1, beta2, grad_clip, batch_tokens, block_size, steps, tokens_seen, dropout, d_model, heads, layers, parameters,
-       without_embeddings, run, checkpoint_id
+       beta1, beta2, grad_clip, batch_tokens, batch_moves, block_size, steps, tokens_seen, dropout, d_model, heads, layers,
+       parameters, without_embeddings, run, checkpoint_id
 FROM base
 ORDER BY cell
 

@@ -1,8 +1,8 @@
 """How a game ends, and what an unfinished one counts for.
 
 Played games end as in chess_gpt_eval: by mate, stalemate, insufficient material, the 75-move rule or fivefold
-repetition; claimable draws are not claimed. A game stopped at the move limit keeps the result `*` and a White-relative
-evaluation in centipawns, from which every scoring policy can be computed without replaying it.
+repetition; claimable draws are claimed where a match says so. A game stopped at the move limit keeps the result `*` and
+a White-relative evaluation in centipawns, from which every scoring policy can be computed without replaying it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Termination(StrEnum):
     MOVE_LIMIT = "move_limit"
     CONTEXT_FULL = "context_full"
     ENGINE_DIED = "engine_died"
-    # Of games that others played:
-    OPPONENT_FORFEIT = "opponent_forfeit"  # the model's opponent found no legal move
     THREEFOLD_REPETITION = "threefold_repetition"  # claimed
     FIFTY_MOVES = "fifty_moves"  # claimed
+    # Of games that others played:
+    OPPONENT_FORFEIT = "opponent_forfeit"  # the model's opponent found no legal move
     TIME_FORFEIT = "time_forfeit"
     UNKNOWN = "unknown"
 
@@ -53,14 +53,21 @@ class GameEnd:
     result: str
 
 
-def game_over(board: chess.Board) -> GameEnd | None:
-    """The end of the game on this board by the rules alone, or None while play goes on.
+def game_over(board: chess.Board, claim_draws: bool = False) -> GameEnd | None:
+    """The end of the game on this board by the rules alone, or None while play goes on. With `claim_draws` also a draw
+    that may be claimed as the position stands: the third repetition, or fifty moves.
 
     >>> game_over(chess.Board("7k/5Q2/6K1/8/8/8/8/8 b - - 0 1"))
     GameEnd(termination=<Termination.STALEMATE: 'stalemate'>, result='1/2-1/2')
     """
     outcome = board.outcome(claim_draw=False)
-    return None if outcome is None else GameEnd(Termination[outcome.termination.name], outcome.result())
+    if outcome is not None:
+        return GameEnd(Termination[outcome.termination.name], outcome.result())
+    if claim_draws and board.is_repetition(3):
+        return GameEnd(Termination.THREEFOLD_REPETITION, "1/2-1/2")
+    if claim_draws and board.is_fifty_moves():
+        return GameEnd(Termination.FIFTY_MOVES, "1/2-1/2")
+    return None
 
 
 def lost_by(colour: chess.Color, termination: Termination) -> GameEnd:

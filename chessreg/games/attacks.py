@@ -81,12 +81,12 @@ def bit(squares: np.ndarray) -> np.ndarray:
 def first_on_ray(square: np.ndarray, direction: np.ndarray, occupied: np.ndarray) -> np.ndarray:
     """The nearest occupied square from `square` along `direction` (0..8), int64 [n], -1 where there is none."""
     hit = tables().ray[square.astype(np.int64) * 9 + direction] & occupied
-    found = np.full(len(hit), -1, np.int64)
+    first = np.full(len(hit), -1, np.int64)
     up = (direction < 4) & (hit != 0)
     down = (direction >= 4) & (hit != 0)
-    found[up] = lowest(hit[up])
-    found[down] = highest(hit[down])
-    return found
+    first[up] = lowest(hit[up])
+    first[down] = highest(hit[down])
+    return first
 
 
 _DIAGONAL = np.array([0, 0, 1, 1, 0, 0, 1, 1], bool)  # of DIRECTIONS
@@ -107,14 +107,14 @@ def attacked(boards: np.ndarray, by_white: np.ndarray) -> np.ndarray:
     `chess.Board.is_attacked_by`)."""
     table = tables()
     occupied = bits_of(boards != 0)
-    found = np.zeros(len(boards), np.uint64)
+    attacks = np.zeros(len(boards), np.uint64)
     mine = np.where(by_white[:, None], boards, -boards)
     row, square = np.nonzero(mine > 0)
     piece = mine[row, square].astype(np.int64)
     pawn = np.where(by_white[row], WHITE_PAWN, BLACK_PAWN)
     kind = np.where(piece == chess.PAWN, pawn, piece)
     leaper = np.isin(piece, (chess.PAWN, chess.KNIGHT, chess.KING))
-    np.bitwise_or.at(found, row[leaper], table.attacks[kind[leaper], square[leaper]])
+    np.bitwise_or.at(attacks, row[leaper], table.attacks[kind[leaper], square[leaper]])
     for direction in range(8):
         straight = np.flatnonzero(np.isin(piece, (BISHOP if _DIAGONAL[direction] else ROOK, QUEEN)))
         at, origin = row[straight], square[straight].astype(np.int64)
@@ -122,14 +122,14 @@ def attacked(boards: np.ndarray, by_white: np.ndarray) -> np.ndarray:
         free = table.ray[origin * 9 + direction]
         hit = np.flatnonzero(stop >= 0)
         free[hit] = table.between[origin[hit] * 64 + stop[hit]] | bit(stop[hit])
-        np.bitwise_or.at(found, at, free)
-    return found
+        np.bitwise_or.at(attacks, at, free)
+    return attacks
 
 
 def pinned(boards: np.ndarray, white: np.ndarray) -> np.ndarray:
     """Bit boards uint64 [n]: pieces of this side that are pinned to their king (as `chess.Board.is_pinned`)."""
     occupied = bits_of(boards != 0)
-    found = np.zeros(len(boards), np.uint64)
+    pinned_bits = np.zeros(len(boards), np.uint64)
     mine = np.where(white[:, None], boards, -boards)
     row, king = np.nonzero(mine == KING)
     for direction in range(8):
@@ -140,5 +140,5 @@ def pinned(boards: np.ndarray, white: np.ndarray) -> np.ndarray:
         behind = at[pinner >= 0]
         piece = mine[row[behind], pinner[pinner >= 0]]
         pins = (piece == -QUEEN) | (piece == -(BISHOP if _DIAGONAL[direction] else ROOK))
-        found[row[behind[pins]]] |= bit(shield[behind[pins]])
-    return found
+        pinned_bits[row[behind[pins]]] |= bit(shield[behind[pins]])
+    return pinned_bits

@@ -1,10 +1,11 @@
-"""A board to look at, as pure data: what `frames(row)` of an experiment kind returns and every board view draws.
+"""A board to look at, as pure data: what `board_views(row)` of an experiment kind returns and every board view draws.
 
 Squares are numbered as everywhere in chessreg: a1 = 0, b1 = 1, … h8 = 63 (rank * 8 + file).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -16,20 +17,24 @@ from chessreg.errors import BadInputError
 
 Mark = Literal["removed", "illegal", "wrong", "target", "from", "to", "check"]
 MARKS: tuple[Mark, ...] = get_args(Mark)
+Role = Literal["", "played", "best"]
+ROLES: tuple[Role, ...] = get_args(Role)
 EMPTY = "."
 
 
 class Arrow(NamedTuple):
-    """An arrow between two squares; `weight` 0..1 is how strongly it is drawn, `label` what a text view says of it."""
+    """An arrow between two squares; `weight` 0..1 is how strongly it is drawn, `label` what a text view says of it.
+    `role`: a model's move (empty), the move that was played, or the best one."""
 
     start: int
     end: int
     weight: float = 1.0
     label: str = ""
+    role: Role = ""
 
     @classmethod
     def of(cls, item: Sequence[Any]) -> Arrow:
-        """From (start, end, weight, label) or (UCI move, weight, label), both with defaults.
+        """From (start, end, weight, label, role) or (UCI move, weight, label, role), both with defaults.
 
         Raises BadInputError for anything else."""
         try:
@@ -37,11 +42,19 @@ class Arrow(NamedTuple):
                 move = chess.Move.from_uci(item[0])
                 item = (move.from_square, move.to_square, *item[1:])
             weight = float(item[2]) if len(item) > 2 else 1.0
-            return cls(int(item[0]), int(item[1]), weight, str(item[3]) if len(item) > 3 else "")
+            role = ROLES[ROLES.index(item[4])] if len(item) > 4 else ""
+            return cls(int(item[0]), int(item[1]), weight, str(item[3]) if len(item) > 3 else "", role)
         except (ValueError, TypeError, IndexError) as error:
             raise BadInputError(
                 f"{item!r} is no arrow", "(start, end, weight, label) or (move, weight, label)"
             ) from error
+
+
+class Reading(NamedTuple):
+    """What a probe reads on a square instead of what stands there: the class's name, and its probability 0..1."""
+
+    name: str
+    probability: float
 
 
 @dataclass(frozen=True)
@@ -49,8 +62,11 @@ class BoardFrame:
     """One picture.
 
     `squares` is 64 letters, a1 first: `PNBRQK` White, `pnbrqk` Black, `.` empty. `heat` is a number 0..1 for some
-    squares (a probe's probability, say) and `heat_label` what it means. `caption` is lines of text below the board.
-    Raises BadInputError for squares, marks or numbers outside these ranges.
+    squares (a probe's probability, say) and `heat_label` what it means; its shade goes from the lower end of
+    `heat_range` to the upper. `caption` is lines of text below the board.
+    `read` says what is read on squares that are read wrongly. `evaluation` is an engine's, in centipawns, White's view;
+    None: not known. `position` is the whole FEN and `moves` the UCI moves from the initial position, where they are
+    known. Raises BadInputError for squares, marks or numbers outside these ranges.
     """
 
     title: str
@@ -59,15 +75,20 @@ class BoardFrame:
     marks: Mapping[int, Mark] = field(default_factory=dict)
     heat: Mapping[int, float] | None = None
     heat_label: str = ""
+    heat_range: tuple[float, float] = (0.0, 1.0)
     arrows: tuple[Arrow, ...] = ()
     caption: tuple[str, ...] = ()
     flipped: bool = False
+    read: Mapping[int, Reading] = field(default_factory=dict)
+    evaluation: float | None = None
+    position: str = ""
+    moves: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.squares) != 64 or not set(self.squares) <= set("PNBRQKpnbrqk" + EMPTY):
             raise BadInputError(f"a board has 64 letters of PNBRQKpnbrqk and '.', not {self.squares!r}")
         object.__setattr__(self, "arrows", tuple(Arrow.of(arrow) for arrow in self.arrows))
-        named = [*self.marks, *(self.heat or ()), *(self.last_move or ())]
+        named = [*self.marks, *(self.heat or ()), *(self.last_move or ()), *self.read]
         named += [square for arrow in self.arrows for square in (arrow.start, arrow.end)]
         if bad := [square for square in named if not 0 <= square < 64]:
             raise BadInputError(f"no square {bad[0]}: squares are 0 (a1) to 63 (h8)")
@@ -75,8 +96,11 @@ class BoardFrame:
             raise BadInputError(f"no mark {unknown[0]!r}", f"one of {', '.join(MARKS)}")
         if wrong := [value for value in (self.heat or {}).values() if not 0.0 <= value <= 1.0]:
             raise BadInputError(f"heat is 0 to 1, not {wrong[0]}")
+        if self.evaluation is not None and not math.isfinite(self.evaluation):
+            raise BadInputError(f"an evaluation is a number of centipawns, not {self.evaluation}")
         # read-only copies: a frame that a view holds must not change under it
         object.__setattr__(self, "marks", MappingProxyType(dict(self.marks)))
+        object.__setattr__(self, "read", MappingProxyType({s: Reading(*one) for s, one in self.read.items()}))
         if self.heat is not None:
             object.__setattr__(self, "heat", MappingProxyType(dict(self.heat)))
 
@@ -93,11 +117,16 @@ class BoardFrame:
         arrows: Iterable[Sequence[Any]] = (),
         caption: Iterable[str] = (),
         flipped: bool = False,
+        evaluation: float | None = None,
     ) -> BoardFrame:
         """The frame of a position. The last move and a king in check are read from a `chess.Board` and marked unless
-        given; `heat` may be 64 numbers in square order."""
+        given, and so are the FEN and the moves; `heat` may be 64 numbers in square order."""
         all_marks: dict[int, Mark] = {}
+        position, moves = "", tuple[str, ...]()
         if isinstance(board, chess.Board):
+            position = board.fen()
+            if board.move_stack and board.root().fen() == chess.STARTING_FEN:
+                moves = tuple(move.uci() for move in board.move_stack)
             if last_move is None and board.move_stack:
                 last_move = board.peek()
             king = board.king(board.turn)
@@ -116,6 +145,9 @@ class BoardFrame:
             arrows=tuple(Arrow.of(arrow) for arrow in arrows),
             caption=tuple(caption),
             flipped=flipped,
+            evaluation=evaluation,
+            position=position,
+            moves=moves,
         )
 
     @classmethod
@@ -144,6 +176,33 @@ class BoardFrame:
         """The piece placement as the first field of a FEN."""
         return self.base_board().board_fen()
 
+    def shade(self, square: int) -> float | None:
+        """How deep the heat of a square is shaded, 0..1; None where it has none."""
+        low, high = self.heat_range
+        value = None if self.heat is None else self.heat.get(square)
+        return None if value is None else min(1.0, max(0.0, (value - low) / (high - low if high > low else 1.0)))
+
+    @property
+    def whole_fen(self) -> str:
+        """The FEN; of a board whose side to move is not known, as if it were White's."""
+        return self.position or f"{self.fen} w - - 0 1"
+
+    @property
+    def pgn(self) -> str:
+        """The game that leads here as PGN; where it is not known, the position alone."""
+        import chess.pgn
+
+        board = chess.Board() if self.moves else chess.Board(self.whole_fen)
+        for move in self.moves:
+            board.push_uci(move)
+        return f"{chess.pgn.Game.from_board(board)}\n"
+
+    @property
+    def lichess(self) -> str:
+        """The address at which Lichess analyses the position, seen from the same side."""
+        side = "black" if self.flipped else "white"
+        return f"https://lichess.org/analysis/{self.whole_fen.replace(' ', '_')}?color={side}"
+
     def ranks(self) -> list[list[int]]:
         """The squares as they are drawn: eight rows from the top of the picture, each from its left."""
         rows = [list(range(rank * 8, rank * 8 + 8)) for rank in range(8)]
@@ -165,7 +224,7 @@ def move_arrows(board: chess.Board, moves: Sequence[chess.Move | None]) -> list[
     return [Arrow(m.from_square, m.to_square, n / len(moves), board.san(m)) for m, n in count.items()]
 
 
-def game_frames(
+def game_views(
     moves: Sequence[str],
     title: str = "",
     *,
@@ -179,7 +238,7 @@ def game_frames(
     Raises BadInputError naming an illegal move.
     """
     board = chess.Board(fen) if fen else chess.Board()
-    frames = [BoardFrame.from_board(board, title, caption=("start",), flipped=flipped)]
+    views = [BoardFrame.from_board(board, title, caption=("start",), flipped=flipped)]
     for ply, text in enumerate(moves):
         number = f"{board.fullmove_number}{'.' if board.turn else '...'}"
         try:
@@ -189,7 +248,7 @@ def game_frames(
         caption = [f"{number} {san}"]
         if tries and tries.get(ply):
             caption.append(f"illegal first: {', '.join(tries[ply])}")
-        frames.append(BoardFrame.from_board(board, title, caption=caption, flipped=flipped))
+        views.append(BoardFrame.from_board(board, title, caption=caption, flipped=flipped))
     if tries and tries.get(len(moves)):
-        frames[-1] = frames[-1].with_marks({}, [f"then only illegal: {', '.join(tries[len(moves)])}"])
-    return frames
+        views[-1] = views[-1].with_marks({}, [f"then only illegal: {', '.join(tries[len(moves)])}"])
+    return views

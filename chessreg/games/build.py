@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +23,7 @@ import numpy as np
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.games import dataset, rows
 from chessreg.games.dataset import DatasetReport, SourceFile
+from chessreg.games.moves import HashSet
 from chessreg.games.reader import READER_VERSION, Reader, reader
 from chessreg.games.rows import Reject, Rows, Tally
 from chessreg.games.sources import BrokenStreamError, Source
@@ -45,6 +46,7 @@ def build(
     *,
     salvage: bool = False,
     min_plies: int = 0,
+    exclude: Mapping[str, np.ndarray] | None = None,
     on_progress: Progress | None = None,
     reader_name: str = "auto",
     workers: int = 2,
@@ -53,14 +55,15 @@ def build(
 
     Raises BadInputError, and leaves nothing behind, when the folder exists, a stream cannot be decoded to its end
     (unless `salvage`, which keeps the whole games before the break), a file is no PGN or nothing in it is a legal game.
-    Games without moves, with fewer than `min_plies`, of variants and from custom starts are skipped and counted.
+    Games without moves, with fewer than `min_plies`, of variants and from custom starts are skipped and counted; so are
+    those with a move hash of `exclude`: input references of datasets, and the hashes uint64 [n] of their games.
     """
     if not files:
         raise BadInputError("no file to add")
     sources = [open_source(Path(path)) for path in files]
     player = reader(reader_name)
     with made_aside(folder) as aside:
-        return _build(sources, aside, player, salvage, min_plies, on_progress, workers)
+        return _build(sources, aside, player, salvage, min_plies, exclude or {}, on_progress, workers)
 
 
 @contextmanager
@@ -86,6 +89,7 @@ def _build(
     player: Reader,
     salvage: bool,
     min_plies: int,
+    exclude: Mapping[str, np.ndarray],
     on_progress: Progress | None,
     workers: int,
 ) -> DatasetReport:
@@ -93,6 +97,7 @@ def _build(
 
     total = sum(source.bytes_total for source in sources)
     tally, broken, row = Tally(), None, 0
+    excluded = HashSet(np.concatenate(list(exclude.values()))) if exclude else None
     scratch, hashes = aside / "scratch.arrow", aside / "hashes"
     with (
         pa.ipc.new_file(str(scratch), rows.schema(), options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer,
@@ -103,7 +108,7 @@ def _build(
         rejects.write("row\tsource\tline\tply\treason\n")
         for source in sources:
             before, legal, bad = row, tally.games, dict(tally.rejected)
-            stream = _Stream(source, player, min_plies, pool, workers + 1)
+            stream = _Stream(source, player, min_plies, excluded, pool, workers + 1)
             for block in stream.rows():
                 batch = block.batch.set_column(0, "row", pa.array(block.batch["row"].to_numpy() + row))
                 writer.write_batch(batch.cast(rows.schema()))
@@ -111,7 +116,7 @@ def _build(
                 for reject in block.rejects:
                     write_reject(rejects, reject, row, source.path.name)
                 tally.add(block.tally)
-                row += block.found
+                row += block.games_read
                 if on_progress:
                     on_progress(sum(s.bytes_done for s in sources), total, tally.games)
             if stream.broken:
@@ -132,7 +137,7 @@ def _build(
     hashes.unlink()
     finish(scratch, aside / dataset.GAMES_FILE, copies, rows.schema(), _WORDS)
     scratch.unlink()
-    filters = {"min_plies": min_plies}
+    filters = filters_of(min_plies, exclude)
     files = [SourceFile(source.path.name, source.sha256, source.bytes_total) for source in sources]
     result = DatasetReport(
         identity=identity([file.sha256 for file in files], filters),
@@ -162,8 +167,17 @@ def _build(
 class _Stream:
     """The blocks of one source, read by a few threads and handed on in order."""
 
-    def __init__(self, source: Source, player: Reader, min_plies: int, pool: ThreadPoolExecutor, ahead: int) -> None:
-        self.source, self.player, self.min_plies, self.pool, self.ahead = source, player, min_plies, pool, ahead
+    def __init__(
+        self,
+        source: Source,
+        player: Reader,
+        min_plies: int,
+        excluded: HashSet | None,
+        pool: ThreadPoolExecutor,
+        ahead: int,
+    ) -> None:
+        self.source, self.player, self.min_plies, self.excluded = source, player, min_plies, excluded
+        self.pool, self.ahead = pool, ahead
         self.broken: str | None = None
         self.cut_off = False
         self.line = source.first_line
@@ -173,7 +187,9 @@ class _Stream:
         try:
             for block in self.source.blocks():
                 waiting.append(
-                    self.pool.submit(rows.read_block, block, self.line, self.player, self.min_plies, self.source.split)
+                    self.pool.submit(
+                        rows.read_block, block, self.line, self.player, self.min_plies, self.source.split, self.excluded
+                    )
                 )
                 self.line += block.count(b"\n")
                 if len(waiting) >= self.ahead:
@@ -190,12 +206,14 @@ def write_reject(file: IO[str], reject: Reject, row: int, name: str) -> None:
     file.write(f"{row + reject.row}\t{name}\t{reject.line}\t{reject.ply}\t{reason}\n")
 
 
-def _no_game(source: Source, found: int, tally: Tally, before: dict[str, int]) -> BadInputError:
+def _no_game(source: Source, games: int, tally: Tally, before: dict[str, int]) -> BadInputError:
     rejected = {k: n - before.get(k, 0) for k, n in tally.rejected.items() if n > before.get(k, 0)}
     why = ", ".join(f"{number} {reason}" for reason, number in rejected.items()) or "nothing but skipped games"
-    if not found:
+    if not games:
         return BadInputError(f"{source.path} is not a PGN: it holds no game")
-    return BadInputError(f"{source.path} holds no legal game ({found} found: {why})", "is it a PGN of standard chess?")
+    left_out = tally.skipped.get(rows.EXCLUDED, 0)
+    hint = f"--exclude left out {left_out:,} games" if left_out else "is it a PGN of standard chess?"
+    return BadInputError(f"{source.path} holds no legal game ({games} found: {why})", hint)
 
 
 def earlier(path: Path, count: int, at_once: int = _HASHES_AT_ONCE) -> np.ndarray:
@@ -204,24 +222,24 @@ def earlier(path: Path, count: int, at_once: int = _HASHES_AT_ONCE) -> np.ndarra
     passes = max(1, -(-count // at_once))
     chunk = 1 << 20
     for number in range(passes):
-        found: list[np.ndarray] = []
+        chunks: list[np.ndarray] = []
         places: list[np.ndarray] = []
         with path.open("rb") as file:
             start = 0
             while data := file.read(8 * chunk):
                 hashes = np.frombuffer(data, "<u8")
                 mine = np.flatnonzero(hashes % np.uint64(passes) == number)
-                found.append(hashes[mine])
+                chunks.append(hashes[mine])
                 places.append(mine + start)
                 start += len(hashes)
-        hashes, rows_ = np.concatenate(found), np.concatenate(places)
+        hashes, rows_ = np.concatenate(chunks), np.concatenate(places)
         order = np.argsort(hashes, kind="stable")  # stable: the first of equal hashes is the earliest row
         ordered = hashes[order]
         copies[rows_[order[1:][ordered[1:] == ordered[:-1]]]] = True
     return copies
 
 
-def finish(scratch: Path, path: Path, copies: np.ndarray, schema: pa.Schema, words: Sequence[str]) -> None:
+def finish(scratch: Path, path: Path, copies: np.ndarray, schema: pa.Schema, text_columns: Sequence[str]) -> None:
     """The scratch rows as Parquet with the column `duplicate`, in row groups of 10,000; `words` have a dictionary."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -230,7 +248,7 @@ def finish(scratch: Path, path: Path, copies: np.ndarray, schema: pa.Schema, wor
     with (
         pa.OSFile(str(scratch)) as file,
         pa.ipc.open_file(file) as batches,
-        pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=list(words)) as writer,
+        pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=list(text_columns)) as writer,
     ):
         held: list[pa.RecordBatch] = []
         size = start = 0
@@ -247,7 +265,13 @@ def finish(scratch: Path, path: Path, copies: np.ndarray, schema: pa.Schema, wor
         writer.write_table(pa.Table.from_batches(held, schema), ROW_GROUP)
 
 
-def identity(digests: Sequence[str], filters: dict[str, int], **reader: Any) -> str:
+def filters_of(min_plies: int, exclude: Iterable[str] = ()) -> dict[str, Any]:
+    """The filters as the report and the identity hold them; `exclude` are input references of datasets."""
+    references = sorted(set(exclude))
+    return {"min_plies": min_plies, **({"exclude": references} if references else {})}
+
+
+def identity(digests: Sequence[str], filters: dict[str, Any], **reader: Any) -> str:
     """What makes two datasets the same: the bytes of their sources in order, the filters and the reader's version.
 
     `reader`: another version than that of games, and what else tells that reader from others."""

@@ -120,7 +120,7 @@ class DatasetReport:
 
     identity: str
     reader_version: int
-    filters: dict[str, int]
+    filters: dict[str, Any]
     sources: list[SourceFile]
     games: int
     plies: int
@@ -223,6 +223,10 @@ class DatasetFile:
         """The same dataset, seen as one part of it."""
         return type(self)(self.folder, part)
 
+    def having(self, columns: Sequence[str]) -> list[str]:
+        """Those of these columns that there are: files of earlier versions have fewer."""
+        return [name for name in columns if name in self._file.schema_arrow.names]
+
     @cached_property
     def report(self) -> DatasetReport:
         """What `dataset.json` says."""
@@ -324,14 +328,14 @@ def verify(folder: Path, *, sample: int = 200, seed: int = 0) -> Verification:
         hashes += int((moves.move_hashes(packed) == table["move_hash"].to_numpy()).sum())
         if [len(code) // 2 for code in packed] != table["plies"].to_pylist():
             problems.append(f"the column plies does not fit the moves in row group {group}")
-    for name, found, expected in (
+    for name, stored, expected in (
         ("games", len(games), recorded.games),
         ("plies", plies, recorded.plies),
         ("duplicates", copies, recorded.duplicates),
         ("matching move hashes", hashes, recorded.games),
     ):
-        if found != expected:
-            problems.append(f"{found:,} {name} where the report says {expected:,}")
+        if stored != expected:
+            problems.append(f"{stored:,} {name} where the report says {expected:,}")
     rejects = (folder / REJECTS_FILE).read_text(encoding="utf-8").count("\n") - 1
     if rejects != sum(recorded.rejected.values()):
         problems.append(f"{REJECTS_FILE} lists {rejects} games where the report says {sum(recorded.rejected.values())}")
@@ -352,9 +356,9 @@ def _replayed(packed: bytes, text: str) -> str | None:
     from chessreg.games.movetext import numbered
 
     board = chess.Board()
-    words: list[str] = []
+    sans: list[str] = []
     for move in moves.unpack(packed):
         if not board.is_legal(move):
-            return f"holds the illegal move {move} at ply {len(words)}"
-        words.append(board.san_and_push(move))
-    return None if numbered(words) == text else "has a text that is not that of its moves"
+            return f"holds the illegal move {move} at ply {len(sans)}"
+        sans.append(board.san_and_push(move))
+    return None if numbered(sans) == text else "has a text that is not that of its moves"

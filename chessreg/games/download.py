@@ -1,4 +1,4 @@
-"""A file over HTTP: gone on with where a download broke off, renamed only when its SHA-256 is right."""
+"""A file over HTTP: gone on with where a download broke off, renamed only when its digest is right."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import hashlib
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
+from typing import Any
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from store.files import full, reason
@@ -19,6 +21,21 @@ Progress = Callable[[int, int | None], None]
 """Called with (bytes on disk, bytes in all or None)."""
 
 
+@dataclass(frozen=True)
+class Fetched:
+    """A file that has arrived: where from, at which commit of its repository, with which digest; whether a digest was
+    published, by which it was checked."""
+
+    path: Path
+    url: str
+    commit: str | None
+    sha256: str
+    published_sha256: bool
+
+    def as_json(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if name != "path"}
+
+
 def fetch(
     url: str,
     target: Path,
@@ -27,37 +44,58 @@ def fetch(
     what: str,
     on_progress: Progress | None = None,
     missing: str = "",
+    algorithm: str = "sha256",
+    tag: str | None = None,
 ) -> Path:
-    """Download `url` to `target` and return it; at once when it is there and its SHA-256 is the expected one.
+    """Download `url` to `target` and return it; at once when it is there and its digest is the expected one.
 
     An interrupted download leaves `<target>.part`, from which the next call goes on. A `.part` that is complete and
     differs is deleted. expected None: nobody publishes a digest, so whatever arrives whole is taken. `what` names the
-    download in messages, `missing` is the hint where the server has no such file.
+    download in messages, `missing` is the hint where the server has no such file. `tag` is what the server says of this
+    version of the file: what was fetched under another one is thrown away.
 
     Raises NotFoundError when the server has no such file, BadInputError for a wrong digest or a folder that cannot be
     written, ChessregError when the network or the disk fails.
     """
+    called = {"sha256": "SHA-256", "md5": "MD5"}[algorithm]
     if target.exists():
-        if expected is None or sha256(target) == expected:
+        if expected is None or digest_of(target, algorithm) == expected:
             return target
         raise BadInputError(
-            f"{target} is not the published file: its SHA-256 differs", f"delete it and fetch {what} again"
+            f"{target} is not the published file: its {called} differs", f"delete it and fetch {what} again"
         )
     part = target.with_name(f"{target.name}.part")
     try:
         part.parent.mkdir(parents=True, exist_ok=True)
+        if tag is not None:
+            _under_tag(part, tag)
         _download(url, part, on_progress, missing)
-        found = sha256(part)
-        if expected is not None and found != expected:
+        digest = digest_of(part, algorithm)
+        if expected is not None and digest != expected:
             part.unlink()
+            tag_path(part).unlink(missing_ok=True)
             raise BadInputError(
-                f"{target.name} arrived damaged: its SHA-256 is {found}, the published one {expected}",
+                f"{target.name} arrived damaged: its {called} is {digest}, the published one {expected}",
                 f"fetch {what} again",
             )
         part.replace(target)
+        tag_path(part).unlink(missing_ok=True)
     except OSError as error:
         raise disk_error(error, part) from error
     return target
+
+
+def tag_path(part: Path) -> Path:
+    """Where the tag is kept that a part was fetched under."""
+    return part.with_name(f"{part.name}.tag")
+
+
+def _under_tag(part: Path, tag: str) -> None:
+    """Throw away a part that was fetched under another tag, or under none that can be told."""
+    noted = tag_path(part)
+    if not tag or not noted.exists() or noted.read_text(encoding="utf-8", errors="replace") != tag:
+        part.unlink(missing_ok=True)
+        noted.write_text(tag, encoding="utf-8")
 
 
 def read_text(url: str, missing: str = "") -> str:
@@ -126,9 +164,10 @@ def opened(
         raise network_error(url, error) from error
 
 
-def sha256(path: Path) -> str:
+def digest_of(path: Path, algorithm: str = "sha256") -> str:
+    """The digest of a file's bytes, in hex."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.file_digest(file, algorithm).hexdigest()
 
 
 def network_error(url: str, error: Exception) -> ChessregError:

@@ -26,7 +26,7 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -172,6 +172,28 @@ def parse_engine(text: str) -> EngineSpec:
     return EngineSpec("stockfish", level, limit, share)
 
 
+def parse_ladder(texts: Iterable[str]) -> tuple[EngineSpec, ...]:
+    """The rungs that these texts name, in their order; `stockfish:0-10@LIMIT` names eleven.
+
+    >>> [rung.text for rung in parse_ladder(["random", "stockfish:0-1@nodes=10"])]
+    ['random', 'stockfish:0@nodes=10', 'stockfish:1@nodes=10']
+
+    Raises BadInputError for what names no engine, and for one that is named twice.
+    """
+    rungs: list[EngineSpec] = []
+    for text in texts:
+        levels = re.fullmatch(r"\s*stockfish:(\d{1,2})-(\d{1,2})((?:[@+].*)?)", text, re.IGNORECASE)
+        if levels is None:
+            rungs.append(parse_engine(text))
+        elif int(levels[1]) > int(levels[2]):
+            raise BadInputError(f"{text!r} names no level", "the lower level first: stockfish:0-10")
+        else:
+            rungs += [parse_engine(f"stockfish:{n}{levels[3]}") for n in range(int(levels[1]), int(levels[2]) + 1)]
+    if twice := [rung.text for place, rung in enumerate(rungs) if rung in rungs[:place]]:
+        raise BadInputError(f"the ladder has {twice[0]} twice")
+    return tuple(rungs)
+
+
 def _ladder() -> tuple[EngineSpec, ...]:
     diluted = [f"stockfish:-1+random={share}" for share in (0.4, 0.2, 0.1)]
     low = [parse_engine(text) for text in ("random", "capture", *diluted, "stockfish:-1")]
@@ -207,14 +229,14 @@ def find_stockfish() -> Path:
     """
     named = os.environ.get("CHESSREG_STOCKFISH")
     if named:
-        found = shutil.which(named)
-        if found is None:
+        path = shutil.which(named)
+        if path is None:
             raise NotFoundError(f"CHESSREG_STOCKFISH names {named}, which is no program", install_command())
-        return Path(found)
+        return Path(path)
     places = (None, "/usr/games", "/usr/local/bin", "/opt/homebrew/bin", "/home/linuxbrew/.linuxbrew/bin")
     for place in places:
-        if found := shutil.which("stockfish", path=place):
-            return Path(found)
+        if path := shutil.which("stockfish", path=place):
+            return Path(path)
     raise NotFoundError("Stockfish is not installed", install_command())
 
 
@@ -308,5 +330,5 @@ def opponent_rating(opponent: str, table: str = "levels") -> float | None:
     (1742.3, None)
     """
     match = re.fullmatch(r"stockfish:(\d+)@[^+]*", opponent)
-    found = level_rating(int(match[1])) if match else None
-    return float(int(found)) if found is not None and table == "levels-truncated" else found
+    rating = level_rating(int(match[1])) if match else None
+    return float(int(rating)) if rating is not None and table == "levels-truncated" else rating

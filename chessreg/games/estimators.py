@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -59,8 +59,8 @@ class Counts:
             if player in (one, other) and (opponent := other if player == one else one) in self.anchors:
                 ratings.append(self.anchors[opponent])
                 results.append(self.results[:, place, :: 1 if player == one else -1])
-        found = np.stack(results, axis=1) if results else np.zeros((self.samples, 0, 3))
-        return np.array(ratings), found
+        counts = np.stack(results, axis=1) if results else np.zeros((self.samples, 0, 3))
+        return np.array(ratings), counts
 
 
 class Options(NamedTuple):
@@ -80,10 +80,34 @@ JOINT = frozenset({"bradley-terry", "davidson"})
 """Those that need no opponents of known rating."""
 
 
+class Variant(NamedTuple):
+    """An estimator with the points that a draw counts; the joint ones count it a half."""
+
+    estimator: str
+    draw_weight: float
+
+
+WEIGHTS = (0.5, 0.0, 0.9)
+"""Points of a draw: the usual half, and the two that Junkin's code has."""
+
+SIDE_BY_SIDE: tuple[Variant, ...] = (
+    *(Variant(name, weight) for name in ("anchored-ml", "junkin-batched", "sequential") for weight in WEIGHTS),
+    *(Variant(name, 0.5) for name in ("bradley-terry", "davidson")),
+)
+"""The estimators that stand side by side for the games of one pool; the first is the headline."""
+
+
+def against(pool: Pool, player: int, opponent: int) -> Pool:
+    """The games between two players alone."""
+    both = ((pool.first == player) & (pool.second == opponent)) | ((pool.first == opponent) & (pool.second == player))
+    return replace(pool, first=pool.first[both], second=pool.second[both], outcome=pool.outcome[both],
+                   cluster=pool.cluster[both])  # fmt: skip
+
+
 def expected(difference: np.ndarray) -> np.ndarray:
     """Expected score at this rating difference."""
-    found: np.ndarray = 1 / (1 + np.exp(np.clip(-SCALE * difference, -700, 700)))
-    return found
+    score: np.ndarray = 1 / (1 + np.exp(np.clip(-SCALE * difference, -700, 700)))
+    return score
 
 
 def rated(counts: Counts) -> list[int]:
@@ -91,10 +115,10 @@ def rated(counts: Counts) -> list[int]:
 
 
 def unknown(counts: Counts) -> np.ndarray:
-    found = np.full((counts.samples, counts.players), np.nan)
+    ratings = np.full((counts.samples, counts.players), np.nan)
     for player, rating in counts.anchors.items():
-        found[:, player] = rating
-    return found
+        ratings[:, player] = rating
+    return ratings
 
 
 CONFIDENCE = 0.95
@@ -195,13 +219,13 @@ def _standard_error(counts: Counts, ratings: np.ndarray, player: int) -> float:
 def anchored_ml(counts: Counts, options: Options) -> np.ndarray:
     """Maximum likelihood of each player alone against opponents of known rating: the rating whose expected points are
     those that were scored. Games between players without a known rating do not count."""
-    found = unknown(counts)
+    solved = unknown(counts)
     for player in rated(counts):
         ratings, results = counts.against_anchors(player)
         if len(ratings):
             games = results.sum(axis=2)
-            found[:, player] = solve(ratings, games, results[..., WIN] + options.draw_weight * results[..., DRAW])
-    return found
+            solved[:, player] = solve(ratings, games, results[..., WIN] + options.draw_weight * results[..., DRAW])
+    return solved
 
 
 def solve(ratings: np.ndarray, games: np.ndarray, points: np.ndarray) -> np.ndarray:
@@ -213,17 +237,17 @@ def solve(ratings: np.ndarray, games: np.ndarray, points: np.ndarray) -> np.ndar
         middle = (low + high) / 2
         above = (games * expected(middle[:, None] - ratings)).sum(axis=1) > scored
         low, high = np.where(above, low, middle), np.where(above, middle, high)
-    found = (low + high) / 2
-    found[scored <= 0], found[scored >= total] = -np.inf, np.inf
-    found[total == 0] = np.nan
-    return found
+    root = (low + high) / 2
+    root[scored <= 0], root[scored >= total] = -np.inf, np.inf
+    root[total == 0] = np.nan
+    return root
 
 
 @ESTIMATORS.named("junkin-batched")
 def junkin_batched(counts: Counts, options: Options) -> np.ndarray:
     """Junkin 2025, Appendix I: from `start`, one step of `k_factor` times (points - expected points) for each opponent,
     the weakest first. Ill-conditioned beyond a few games a level: it is here to reproduce the paper's numbers."""
-    found = unknown(counts)
+    last = unknown(counts)
     for player in rated(counts):
         ratings, results = counts.against_anchors(player)
         rating = np.full(counts.samples, options.start)
@@ -232,14 +256,14 @@ def junkin_batched(counts: Counts, options: Options) -> np.ndarray:
             points = results[:, opponent, WIN] + options.draw_weight * results[:, opponent, DRAW]
             rating = rating + options.k_factor * (points - games * expected(rating - ratings[opponent]))
         if len(ratings):
-            found[:, player] = rating
-    return found
+            last[:, player] = rating
+    return last
 
 
 @ESTIMATORS.named("sequential")
 def sequential(counts: Counts, options: Options) -> np.ndarray:
     """The classical update after every game, in an order drawn from the seed; the interval has its luck in it."""
-    found = unknown(counts)
+    last = unknown(counts)
     for player in rated(counts):
         ratings, results = counts.against_anchors(player)
         if not len(ratings):
@@ -252,8 +276,8 @@ def sequential(counts: Counts, options: Options) -> np.ndarray:
             rating = options.start
             for game in generator(options.seed, "rating order", player, sample).permutation(len(points)).tolist():
                 rating += options.k_factor * (points[game] - 1 / (1 + 10 ** ((against[game] - rating) / 400)))
-            found[sample, player] = rating if len(points) else np.nan
-    return found
+            last[sample, player] = rating if len(points) else np.nan
+    return last
 
 
 RIDGE = 1e-12  # keeps a singular system solvable where only differences are determined
@@ -363,20 +387,20 @@ def main_group(counts: Counts) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _reached(steps: Mapping[int, set[int]], start: int) -> set[int]:
-    found, waiting = {start}, [start]
+    reached, waiting = {start}, [start]
     while waiting:
-        fresh = steps[waiting.pop()] - found
-        found |= fresh
+        fresh = steps[waiting.pop()] - reached
+        reached |= fresh
         waiting += fresh
-    return found
+    return reached
 
 
 def _runaways(counts: Counts) -> np.ndarray:
     """Plus or minus infinity for players that won (or lost) every game against those who remain when such players are
     taken out: no finite rating is likeliest for them. 0 for all others; float64 [sample, player]."""
-    found = np.zeros((counts.samples, counts.players))
+    runaways = np.zeros((counts.samples, counts.players))
     while True:
-        left = np.isfinite(found)
+        left = np.isfinite(runaways)
         both = left[:, counts.pairs[:, 0]] & left[:, counts.pairs[:, 1]]
         results = counts.results * both[..., None]
         before = int(left.sum())
@@ -386,6 +410,6 @@ def _runaways(counts: Counts) -> np.ndarray:
             lost = results[:, own, LOSS].sum(axis=1) + results[:, other, WIN].sum(axis=1)
             drawn = results[:, own | other, DRAW].sum(axis=1)
             held = ~left[:, player] | (drawn > 0) | ((won > 0) == (lost > 0))
-            found[:, player] = np.where(held, found[:, player], np.where(won > 0, np.inf, -np.inf))
-        if int(np.isfinite(found).sum()) == before:
-            return found
+            runaways[:, player] = np.where(held, runaways[:, player], np.where(won > 0, np.inf, -np.inf))
+        if int(np.isfinite(runaways).sum()) == before:
+            return runaways

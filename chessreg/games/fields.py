@@ -78,7 +78,7 @@ def _en_passant(
     """The squares of en-passant captures; `pushed` are the positions after a pawn went two squares.
 
     Where an enemy pawn stands beside it, python-chess says whether the capture is legal (a few in a hundred)."""
-    found = np.full(len(boards), -1, np.int8)
+    squares = np.full(len(boards), -1, np.int8)
     which = np.searchsorted(after, pushed)
     to, between = target[which], (origin[which] + target[which]) // 2
     mine = boards[pushed, to]
@@ -88,8 +88,8 @@ def _en_passant(
         board = board_of(boards[pushed[place]], bool(mine[place] < 0))
         board.ep_square = int(between[place])
         if board.has_legal_en_passant():
-            found[pushed[place]] = between[place]
-    return found
+            squares[pushed[place]] = between[place]
+    return squares
 
 
 def board_of(pieces: np.ndarray, white: bool) -> chess.Board:

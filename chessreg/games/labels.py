@@ -29,8 +29,8 @@ GAMES_AT_ONCE = 2000
 POSITIONS_AT_ONCE = 100_000
 
 
-class Asked:
-    """Positions that labels are asked about, with the games around them."""
+class GamePositions:
+    """Positions that labels are read off, with the games around them."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Asked:
         return np.where(there[:, None], self._boards[np.where(there, self.at - plies, self.at)], np.int8(0))
 
 
-class AskedPositions(Asked):
+class DatasetPositions(GamePositions):
     """Positions of a dataset of positions: nothing is known of the games around them."""
 
     def __init__(self, positions: Positions, places: np.ndarray) -> None:
@@ -90,11 +90,11 @@ class AskedPositions(Asked):
 
     @cached_property
     def targets(self) -> np.ndarray:
-        found = np.zeros(len(self), np.uint64)
+        bits = np.zeros(len(self), np.uint64)
         for row, fen in enumerate(self.fens):
             for move in chess.Board(fen).legal_moves:
-                found[row] |= np.uint64(1 << move.to_square)
-        return found
+                bits[row] |= np.uint64(1 << move.to_square)
+        return bits
 
     def earlier(self, plies: int) -> np.ndarray:
         raise BadInputError(
@@ -118,13 +118,13 @@ _VALUES[np.frombuffer(b"kqrbnp.PNBRQK", np.uint8)] = np.arange(-6, 7)
 class Label:
     """A label of `squares` squares (64, or 1 for the position as a whole).
 
-    of: what is asked -> classes int8 [positions, squares], 0..len(classes)-1. None for what is not read off the
+    of: positions -> classes int8 [positions, squares], 0..len(classes)-1. None for what is not read off the
     position but belongs to its game: skill (classes by rating) and rating (a number; no classes).
     """
 
     name: str
     classes: tuple[str, ...]
-    of: Callable[[Asked], np.ndarray] | None
+    of: Callable[[GamePositions], np.ndarray] | None
     squares: int = 64
     source: Literal["position", "skill", "rating"] = "position"
     about: str = ""
@@ -138,20 +138,28 @@ def register(label: Label) -> None:
     LABELS[label.name] = label
 
 
+SHUFFLED = "-shuffled"
+"""What the name of a label ends in where a probe was fitted to it dealt anew: `skill-shuffled` is read like `skill`."""
+
+
 def label(name: str) -> Label:
-    """The label of this name. Raises NotFoundError."""
-    return LABELS[name]
+    """The label of this name, or of the one that was shuffled. Raises NotFoundError."""
+    return LABELS[name.removesuffix(SHUFFLED)]
 
 
-def asked(
+OTHER_NAMES = {"joint": "piece"}
+"""What papers call labels that are here already: Davis's joint label of colour and type."""
+
+
+def positions_at(
     items: Games | Positions, item: np.ndarray, ply: np.ndarray | None = None
-) -> Iterator[tuple[np.ndarray, Asked]]:
+) -> Iterator[tuple[np.ndarray, GamePositions]]:
     """The positions after `ply` int [n] plies of the games at rows `item` int [n] of a dataset, some games at a time:
     (which of the n, the positions). Of a dataset of positions those at its rows `item`."""
     if holds_positions(items):
         for start in range(0, len(item), POSITIONS_AT_ONCE):
             rows = np.arange(start, min(start + POSITIONS_AT_ONCE, len(item)))
-            yield rows, AskedPositions(items, item[rows])
+            yield rows, DatasetPositions(items, item[rows])
         return
     games, ply = items, np.asarray(ply)
     places, which = np.unique(item, return_inverse=True)
@@ -160,7 +168,10 @@ def asked(
         chunk = places[start : start + GAMES_AT_ONCE]
         low, high = np.searchsorted(which, (start, start + len(chunk)), sorter=order)
         rows = np.sort(order[low:high])
-        yield rows, Asked(games.moves(chunk), which[rows] - start, ply[rows], chunk, partial(games.texts, chunk))
+        yield (
+            rows,
+            GamePositions(games.moves(chunk), which[rows] - start, ply[rows], chunk, partial(games.texts, chunk)),
+        )
 
 
 def piece(boards: np.ndarray) -> np.ndarray:
@@ -173,29 +184,34 @@ def colour(boards: np.ndarray) -> np.ndarray:
     return np.sign(boards) + np.int8(1)
 
 
-def threat(asked: Asked) -> np.ndarray:
+def piece_type(boards: np.ndarray) -> np.ndarray:
+    """0 pawn, 1 knight, 2 bishop, 3 rook, 4 queen, 5 king of either colour, 6 empty: Davis's order (4.1)."""
+    return ((np.abs(boards) + np.int8(6)) % np.int8(7)).astype(np.int8)
+
+
+def threat(positions: GamePositions) -> np.ndarray:
     """1 where a piece of the side that is not to move attacks the square."""
-    return attacks.squares_of(attacks.attacked(asked.boards, ~asked.white)).astype(np.int8)
+    return attacks.squares_of(attacks.attacked(positions.boards, ~positions.white)).astype(np.int8)
 
 
-def legal_move(asked: Asked) -> np.ndarray:
+def legal_move(positions: GamePositions) -> np.ndarray:
     """1 where a legal move goes to the square."""
-    return attacks.squares_of(asked.targets).astype(np.int8)
+    return attacks.squares_of(positions.targets).astype(np.int8)
 
 
-def pin(asked: Asked) -> np.ndarray:
+def pin(positions: GamePositions) -> np.ndarray:
     """1 when a piece of the side to move is pinned to its king, int8 [n, 1]."""
-    return (attacks.pinned(asked.boards, asked.white) != 0).astype(np.int8)[:, None]
+    return (attacks.pinned(positions.boards, positions.white) != 0).astype(np.int8)[:, None]
 
 
-def previous(asked: Asked) -> np.ndarray:
+def previous(positions: GamePositions) -> np.ndarray:
     """`piece`, 25 plies earlier; empty before the game began."""
-    return piece(asked.earlier(PREVIOUS_PLIES))
+    return piece(positions.earlier(PREVIOUS_PLIES))
 
 
-def random_control(asked: Asked) -> np.ndarray:
+def random_control(positions: GamePositions) -> np.ndarray:
     """One of three classes without any meaning: a function of game, ply and square that no position determines."""
-    keys = asked.item.astype(np.uint64) << np.uint64(32) | asked.ply.astype(np.uint64)
+    keys = positions.item.astype(np.uint64) << np.uint64(32) | positions.ply.astype(np.uint64)
     ramp = np.arange(64, dtype=np.uint64)[None] * np.uint64(0x9E3779B97F4A7C15)
     values = (keys[:, None] + np.uint64(1)) * np.uint64(0xD1342543DE82EF95) ^ ramp
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # SplitMix64's finaliser
@@ -206,10 +222,21 @@ def random_control(asked: Asked) -> np.ndarray:
 PIECE_CLASSES = tuple("kqrbnp.PNBRQK")
 NO_YES = ("no", "yes")
 
-register(Label("piece", PIECE_CLASSES, lambda asked: piece(asked.boards), about="the piece on each square"))
+register(Label("piece", PIECE_CLASSES, lambda positions: piece(positions.boards), about="the piece on each square"))
 register(
     Label(
-        "colour", ("black", "empty", "white"), lambda asked: colour(asked.boards), about="whose piece is on each square"
+        "colour",
+        ("black", "empty", "white"),
+        lambda positions: colour(positions.boards),
+        about="whose piece is on each square",
+    )
+)
+register(
+    Label(
+        "type",
+        tuple("PNBRQK."),
+        lambda positions: piece_type(positions.boards),
+        about="the type of piece on each square",
     )
 )
 register(Label("threat", NO_YES, threat, about="squares that the side not to move attacks"))

@@ -48,10 +48,10 @@ def replay(packed: bytes) -> Iterator[chess.Board]:
 def sans(packed: bytes) -> list[str]:
     """The moves in canonical SAN. Slow (python-chess); a dataset's text has them already."""
     board = chess.Board()
-    words: list[str] = []
+    sans: list[str] = []
     for move in unpack(packed):
-        words.append(board.san_and_push(move))
-    return words
+        sans.append(board.san_and_push(move))
+    return sans
 
 
 def move_hash(packed: bytes) -> int:
@@ -99,6 +99,33 @@ def boards_after(packed: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
     return boards, offsets
 
 
+_CASTLING = np.zeros(64, np.uint8)  # the rights, K=1 Q=2 k=4 q=8, that end when a square is left or entered
+_CASTLING[[chess.H1, chess.A1, chess.E1, chess.H8, chess.A8, chess.E8]] = 1, 2, 3, 4, 8, 12
+
+
+def rights_after(packed: Sequence[bytes], boards: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """What a FEN tells beside the pieces and the side to move, uint8 [positions], of `boards_after(packed)`: castling
+    rights K=1 Q=2 k=4 q=8, and 16 times the file (a=1) of a pawn that a pawn stands beside to take en passant, pinned
+    or not.
+    """
+    codes = np.frombuffer(b"".join(packed), "<u2").astype(np.int64)
+    at = np.setdiff1d(np.arange(offsets[-1]), offsets[:-1], assume_unique=True)  # every position that a move led to
+    origin, target = codes & 63, codes >> 6 & 63
+    lost = np.zeros(int(offsets[-1]), np.uint8)
+    lost[at] = _CASTLING[origin] | _CASTLING[target]
+    for low, high in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
+        np.bitwise_or.accumulate(lost[low:high], out=lost[low:high])
+    rights = 15 - lost
+    pawn = boards[at, target]
+    doubled = np.flatnonzero((np.abs(pawn) == chess.PAWN) & (np.abs(origin - target) == 16))
+    for step in (-1, 1):
+        file = (target[doubled] & 7) + step
+        inside = doubled[(file >= 0) & (file < 8)]
+        takes = inside[boards[at[inside], target[inside] + step] == -pawn[inside]]
+        rights[at[takes]] = rights[at[takes]] & 15 | (16 * ((target[takes] & 7) + 1)).astype(np.uint8)
+    return rights
+
+
 def _mixed(values: np.ndarray) -> np.ndarray:
     """The finaliser of SplitMix64, in place: every input bit reaches every output bit."""
     values ^= values >> np.uint64(30)
@@ -111,10 +138,10 @@ def _mixed(values: np.ndarray) -> np.ndarray:
 
 def position_hashes(boards: np.ndarray, plies: np.ndarray) -> np.ndarray:
     """uint64 [n] of boards int8 [n, 64] after that many plies (int [n]; even: White to move)."""
-    words = np.ascontiguousarray(boards, np.int8).view(np.uint64)
+    ranks = np.ascontiguousarray(boards, np.int8).view(np.uint64)
     hashes = _mixed((plies % 2).astype(np.uint64) ^ _KEYS[8])
     for rank in range(8):
-        hashes = _mixed(hashes ^ words[:, rank] ^ _KEYS[rank])
+        hashes = _mixed(hashes ^ ranks[:, rank] ^ _KEYS[rank])
     return hashes
 
 
@@ -132,13 +159,13 @@ class HashSet:
 
     def places(self, hashes: np.ndarray) -> np.ndarray:
         """Where each hash stands in `sorted`, int64 [n], -1 for one that is not there."""
-        found = np.full(len(hashes), -1, np.int64)
+        rows = np.full(len(hashes), -1, np.int64)
         maybe = np.flatnonzero(self._there[hashes & self._mask])
         place = np.searchsorted(self.sorted, hashes[maybe])
         place[place == len(self.sorted)] = 0
         hit = self.sorted[place] == hashes[maybe] if len(self.sorted) else np.zeros(0, bool)
-        found[maybe[hit]] = place[hit]
-        return found
+        rows[maybe[hit]] = place[hit]
+        return rows
 
     def contains(self, hashes: np.ndarray) -> np.ndarray:
         """bool [n]: whether each hash is in the set."""

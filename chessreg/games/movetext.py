@@ -50,11 +50,11 @@ class RawGame(NamedTuple):
 
 
 class Movetext(NamedTuple):
-    """Cleaned movetext. `text` is what a reader takes (SAN words, move numbers allowed); `words` the source's own SAN
+    """Cleaned movetext. `text` is what a reader takes (SAN words, move numbers allowed); `sans` the source's own SAN
     words where cleaning changed the text, None where it is plain; `problem` is (plies before it, reason) or None."""
 
     text: str
-    words: list[str] | None
+    sans: list[str] | None
     result: str | None
     problem: tuple[int, str] | None = None
 
@@ -83,11 +83,11 @@ def starts(block: bytes | bytearray) -> np.ndarray:
     brackets = np.flatnonzero((data[1:] == ord("[")) & (data[:-1] == ord("\n"))) + 1
     last = data[np.maximum(brackets - 2, 0)]
     last = np.where(last == ord("\r"), data[np.maximum(brackets - 3, 0)], last)
-    found = brackets[last != ord("]")]
+    begins = brackets[last != ord("]")]
     # Only a tag counts: a letter after the bracket (`[%eval` inside a broken comment is none).
-    following = data[np.minimum(found + 1, len(data) - 1)]
-    found = found[(following | 32 >= ord("a")) & (following | 32 <= ord("z"))]
-    return np.concatenate([[0], found]) if data[0] == ord("[") else found
+    following = data[np.minimum(begins + 1, len(data) - 1)]
+    begins = begins[(following | 32 >= ord("a")) & (following | 32 <= ord("z"))]
+    return np.concatenate([[0], begins]) if data[0] == ord("[") else begins
 
 
 def split(block: bytes, first_line: int) -> Iterator[RawGame]:
@@ -128,9 +128,9 @@ def result(word: str) -> str | None:
 
 def tags(text: str) -> dict[str, str]:
     """The tag pairs of a game, escapes resolved; the last of two with one name wins."""
-    found = _PLAIN_TAG.findall(text)
-    if len(found) == text.count("["):
-        return dict(found)
+    pairs = _PLAIN_TAG.findall(text)
+    if len(pairs) == text.count("["):
+        return dict(pairs)
     return {name: re.sub(r"\\(.)", r"\1", value) for name, value in _TAG.findall(text)}
 
 
@@ -168,15 +168,15 @@ def clean_slowly(moves: str) -> list[Movetext]:
     games = list(_games(_NUMBER.sub(" ", _MARKS.sub(" ", text)).split()))
     if brace >= 0:
         last = games.pop() if games else Movetext("", [], None)
-        problem = last.problem or (len(last.words or []), broken)
-        games.append(Movetext(last.text, last.words, last.result, problem))
+        problem = last.problem or (len(last.sans or []), broken)
+        games.append(Movetext(last.text, last.sans, last.result, problem))
     return games or [Movetext("", [], None)]
 
 
-def _games(words: list[str]) -> Iterator[Movetext]:
+def _games(tokens: list[str]) -> Iterator[Movetext]:
     """Cut words at results."""
     source: list[str] = []
-    for word in words:
+    for word in tokens:
         result = _RESULT_SPELLINGS.get(word)
         if result is not None:
             yield _movetext(source, result)

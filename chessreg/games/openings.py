@@ -29,6 +29,7 @@ from chessreg.named import Registry
 from chessreg.noise import generator
 
 CHECKED = 100  # lines of a book that are played through before it is taken
+LONGEST_WORD = 20  # of what is no move, as a message shows it
 COLUMNS = ("pgn", "moves", "opening")
 _COMMENT = re.compile(r"\{[^}]*\}|;[^\n]*|\$\d+")
 _NUMBER = re.compile(r"\d+\.+")
@@ -82,7 +83,8 @@ class Book:
                 sans.append(board.san_and_push(move))
             except ValueError:
                 where = line.name or f"line {number + 1}"
-                raise BadInputError(f"{self.path}: {where}: {token!r} is not legal after {' '.join(sans)!r}") from None
+                word = token if len(token) <= LONGEST_WORD else f"{token[:LONGEST_WORD]}…"
+                raise BadInputError(f"{self.path}: {where}: {word!r} is not legal after {' '.join(sans)!r}") from None
         if board.is_game_over():
             raise BadInputError(f"{self.path}: {line.name or f'line {number + 1}'} ends in a finished game")
         return tuple(move.uci() for move in board.move_stack), tuple(sans)
@@ -98,7 +100,9 @@ class Book:
             if not target.is_valid() or target.is_game_over():
                 raise ValueError("it is not a position that play can go on from")
         except ValueError as error:
-            raise BadInputError(f"{self.path}: {line.name or f'line {number + 1}'}: {line.text!r}: {error}") from None
+            raise BadInputError(
+                f"{self.path}: {line.name or f'line {number + 1}'}: {line.text[:90]!r}: {error}"
+            ) from None
         return shortest_game(target)
 
 
@@ -116,6 +120,8 @@ def _read(path: Path, _modified: int, _size: int) -> Book:
     data = path.read_bytes()
     name, content = _unpacked(path, data)
     suffix = Path(name).suffix.lower()
+    if b"\0" in content[:4096]:
+        raise BadInputError(f"{path} is no opening book: it holds binary data", "a book is text in UTF-8")
     text = content.decode("utf-8-sig", "replace")
     if suffix == ".epd":
         lines = _positions(text)
@@ -129,7 +135,8 @@ def _read(path: Path, _modified: int, _size: int) -> Book:
         )
     distinct = {line.text: line for line in reversed(lines) if line.text and not line.text.endswith("#")}
     if not distinct:
-        raise BadInputError(f"{path} holds no line of moves")
+        mates = ": every one ends in mate" if any(line.text for line in lines) else ""
+        raise BadInputError(f"{path} holds no line of moves to go on from{mates}")
     return Book(str(path), hashlib.sha256(data).hexdigest(), tuple(reversed(distinct.values())), suffix == ".epd")
 
 

@@ -107,22 +107,22 @@ def format_pgn(
 ) -> str:
     """Tags and SAN moves as PGN text. `comments` follow the move of their index; `first_ply` counts from 0."""
     lines = [f'[{name} "{_tag_value(value)}"]' for name, value in tags.items()]
-    words: list[str] = []
+    tokens: list[str] = []
     renumber = True  # Black's move is numbered at the start and after a comment
     for index, san in enumerate(sans):
         number, black = divmod(first_ply + index, 2)
         if not black:
-            words.append(f"{number + 1}.")
+            tokens.append(f"{number + 1}.")
         elif renumber:
-            words.append(f"{number + 1}...")
-        words.append(san)
+            tokens.append(f"{number + 1}...")
+        tokens.append(san)
         renumber = bool(comments and index in comments)
         if comments and index in comments:
-            words.append(_comment(comments[index]))
+            tokens.append(_comment(comments[index]))
     if ending:
-        words.append(_comment(ending))
-    words.append(result)
-    return "\n".join(lines) + "\n\n" + " ".join(words) + "\n"
+        tokens.append(_comment(ending))
+    tokens.append(result)
+    return "\n".join(lines) + "\n\n" + " ".join(tokens) + "\n"
 
 
 def save_pgn(games: Iterable[GameRecord | str], path: Path) -> int:

@@ -13,7 +13,7 @@ import chess.svg
 import numpy as np
 
 from chessreg.errors import BadInputError
-from chessreg.games.boardframe import EMPTY, BoardFrame, Mark
+from chessreg.games.boardframe import EMPTY, BoardFrame, Mark, Role
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,6 +30,7 @@ MARK_COLOURS: dict[Mark, str] = {
     "to": "#f1c40fc0",
     "check": "#e74c3cb0",
 }
+ARROW_COLOURS: dict[Role, str] = {"": "#15781b", "played": "#c99700", "best": "#1f5fbf"}
 MARK_SIGNS: dict[Mark, str] = {
     "removed": "x",
     "illegal": "!",
@@ -50,7 +51,7 @@ def _alpha(colour: str, strength: float) -> str:
 def render_svg(frame: BoardFrame, size: int = 400) -> str:
     """The frame as one SVG document whose board is `size` pixels wide: heat in orange, marks over it, arrows by weight,
     title above and caption below. The marks stand in words in the document's `<desc>`."""
-    fill = {square: _alpha("#e67e22", 0.85 * value) for square, value in (frame.heat or {}).items()}
+    fill = {square: _alpha("#e67e22", 0.85 * (frame.shade(square) or 0.0)) for square in frame.heat or ()}
     fill.update({square: MARK_COLOURS[mark] for square, mark in frame.marks.items() if mark != "check"})
     checked = next((square for square, mark in frame.marks.items() if mark == "check"), None)
     board = chess.svg.board(
@@ -59,7 +60,7 @@ def render_svg(frame: BoardFrame, size: int = 400) -> str:
         lastmove=chess.Move(*frame.last_move) if frame.last_move else None,
         check=checked,
         arrows=[
-            chess.svg.Arrow(arrow.start, arrow.end, color=_alpha("#15781b", 0.15 + 0.7 * arrow.weight))
+            chess.svg.Arrow(arrow.start, arrow.end, color=_alpha(ARROW_COLOURS[arrow.role], 0.15 + 0.7 * arrow.weight))
             for arrow in frame.arrows
         ],
         fill=fill,
@@ -71,6 +72,8 @@ def render_svg(frame: BoardFrame, size: int = 400) -> str:
     if frame.heat is not None and frame.heat_label:
         below.append(f"heat: {frame.heat_label}")
     below += [f"{_arrow_name(arrow.start, arrow.end)} {arrow.label}" for arrow in frame.arrows if arrow.label]
+    below += [f"read instead: {reading_words(frame)}"] if frame.read else []
+    below += [f"evaluation {evaluation_words(frame.evaluation)} for White"] if frame.evaluation is not None else []
     top = round(line * 1.6) * len(above)
     height = top + size + round(line * 1.4) * len(below) + (line if below else 0)
     texts = [
@@ -106,9 +109,33 @@ def render_text(frame: BoardFrame, unicode: bool = True) -> str:
         lines.append("heat: " + ", ".join(f"{chess.square_name(square)} {value:.2f}" for square, value in hottest))
     if frame.heat is not None and frame.heat_label:
         lines.append(f"heat is {frame.heat_label}")
+    if frame.read:
+        lines.append(f"read instead: {reading_words(frame)}")
     for arrow in frame.arrows:
         lines.append(f"{_arrow_name(arrow.start, arrow.end)} {arrow.weight:.2f} {arrow.label}".rstrip())
+    if frame.evaluation is not None:
+        lines.append(f"evaluation {evaluation_words(frame.evaluation)} for White")
     return "\n".join([*lines, *frame.caption]) + "\n"
+
+
+READINGS = 6  # squares that a line lists
+
+
+def reading_words(frame: BoardFrame) -> str:
+    """What is read on the squares that are read wrongly, the surest first: `e4 n 0.56, …`."""
+    order = sorted(frame.read, key=lambda square: (-frame.read[square].probability, square))
+    named = [f"{chess.square_name(s)} {frame.read[s].name} {frame.read[s].probability:.2f}" for s in order[:READINGS]]
+    more = f" and {len(order) - READINGS} more" if len(order) > READINGS else ""
+    return ", ".join(named) + more
+
+
+def evaluation_words(centipawns: float) -> str:
+    """Centipawns in pawns, with their sign.
+
+    >>> evaluation_words(-35)
+    '-0.35'
+    """
+    return f"{centipawns / 100:+.2f}"
 
 
 def _cell(frame: BoardFrame, square: int, unicode: bool) -> str:
@@ -149,6 +176,11 @@ class HeatPanel:
 def save_heatmaps(panels: Sequence[HeatPanel], path: Path, title: str = "", columns: int = 2) -> None:
     """Panels in rows of `columns`, each with its scale. Raises BadInputError for another suffix than .svg and .png."""
     check_suffix(path)
+    _save(heat_figure(panels, title, columns), path)
+
+
+def heat_figure(panels: Sequence[HeatPanel], title: str = "", columns: int = 2) -> Figure:
+    """The figure that `save_heatmaps` writes. Squares whose value is NaN stay empty."""
     from matplotlib.figure import Figure
 
     rows = -(-len(panels) // columns)
@@ -168,7 +200,7 @@ def save_heatmaps(panels: Sequence[HeatPanel], path: Path, title: str = "", colu
     for axis in axes[len(panels) :]:
         axis.remove()
     figure.suptitle(title, fontsize=8, wrap=True)
-    _save(figure, path)
+    return figure
 
 
 def save_frame(frame: BoardFrame, path: Path) -> None:
@@ -181,8 +213,8 @@ def save_frame(frame: BoardFrame, path: Path) -> None:
     for square in range(64):
         light = (square & 7) + (square >> 3) & 1
         axis.add_patch(_square(square, facecolor=_LIGHT if light else _DARK, linewidth=0))
-        if frame.heat and square in frame.heat:
-            axis.add_patch(_square(square, facecolor="#e67e22", alpha=0.85 * frame.heat[square], linewidth=0))
+        if (shade := frame.shade(square)) is not None:
+            axis.add_patch(_square(square, facecolor="#e67e22", alpha=0.85 * shade, linewidth=0))
         if square in frame.marks:
             axis.add_patch(_square(square, facecolor=MARK_COLOURS[frame.marks[square]], linewidth=0))
         letter = frame.squares[square]
@@ -191,7 +223,8 @@ def save_frame(frame: BoardFrame, path: Path) -> None:
             _piece(axis, square, _GLYPHS[letter], inside)
     for arrow in frame.arrows:
         start, end = ((s & 7, s >> 3) for s in (arrow.start, arrow.end))
-        style = {"arrowstyle": "-|>", "color": "#15781b", "alpha": 0.15 + 0.7 * arrow.weight, "lw": 3, "shrinkA": 0}
+        colour, alpha = ARROW_COLOURS[arrow.role], 0.15 + 0.7 * arrow.weight
+        style = {"arrowstyle": "-|>", "color": colour, "alpha": alpha, "lw": 3, "shrinkA": 0}
         axis.annotate("", end, start, arrowprops=style)
     _coordinates(axis, frame.title)
     if frame.flipped:
@@ -210,10 +243,10 @@ def check_suffix(path: Path) -> None:
         raise BadInputError(f"{path} is no picture by its name", f"end it in {' or '.join(SUFFIXES)}")
 
 
-def _square(square: int, **how: Any) -> Patch:
+def _square(square: int, **style: Any) -> Patch:
     from matplotlib.patches import Rectangle
 
-    return Rectangle(((square & 7) - 0.5, (square >> 3) - 0.5), 1, 1, **how)
+    return Rectangle(((square & 7) - 0.5, (square >> 3) - 0.5), 1, 1, **style)
 
 
 def _piece(axis: Axes, square: int, glyph: str, inside: str) -> None:

@@ -13,7 +13,8 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ import chess
 
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.games.engines import ENGINE_OPTIONS, FULL_SKILL, EngineSpec, Limit, choose_move, find_stockfish
-from chessreg.games.uci import EngineDiedError, SearchResult, UciProcess
+from chessreg.games.uci import MULTI_PV, EngineDiedError, Line, SearchResult, UciProcess
 
 MATE_CP = 10_000
 """A mate in n counts as MATE_CP - n centipawns, as in chess_gpt_eval (specs: mate = 10000)."""
@@ -65,6 +66,7 @@ class _Task:
     skill: int
     patience: float
     fresh: bool
+    lines: int
     future: Future[SearchResult]
 
 
@@ -84,7 +86,7 @@ def position_command(board: chess.Board) -> str:
     return f"position {start} moves {' '.join([move.uci() for move in board.move_stack])}"
 
 
-def white_centipawns(result: SearchResult, turn: chess.Color) -> int | None:
+def white_centipawns(result: SearchResult | Line, turn: chess.Color) -> int | None:
     """The score of a search as White sees it, or None where the engine printed none."""
     if result.mate is not None:
         # "mate 0" means that the side to move is mated already
@@ -124,23 +126,33 @@ class EnginePool:
         if timed is None:
             timed = spec.limit is not None and spec.limit.kind == "time"
         self.processes = min(wanted, cores) if timed else wanted
-        self.fresh = (spec.level == FULL_SKILL and not timed) if fresh is None else fresh
+        self.timed = timed
+        self.fresh = self._forgets(spec) if fresh is None else fresh
         self._path = path or (find_stockfish() if spec.needs_process else None)
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._workers: list[_Worker] = []
         self._lock = threading.Lock()
         self._closed = False
 
-    def submit(self, game_id: Hashable, board: chess.Board, *, key: tuple[int | str, ...]) -> Future[EngineMove]:
+    def _forgets(self, spec: EngineSpec) -> bool:
+        """Whether this opponent forgets everything before each move unless it is told otherwise."""
+        return spec.level == FULL_SKILL and not self.timed
+
+    def submit(
+        self, game_id: Hashable, board: chess.Board, *, key: tuple[int | str, ...], spec: EngineSpec | None = None
+    ) -> Future[EngineMove]:
         """Ask for the opponent's move in `board` (read before this returns; the caller may go on changing it).
 
-        `key` is (seed, unit, ply): it alone decides what is drawn at random outside Stockfish. The future raises
-        EngineDiedError when the engine dies twice on this move, BadInputError when the game is over.
+        `key` is (seed, unit, ply): it alone decides what is drawn at random outside Stockfish. `spec` is another
+        opponent than the pool's, of a ladder of them. The future raises EngineDiedError when the engine dies twice on
+        this move, BadInputError when the game is over.
         """
+        fresh = self.fresh if spec is None else self._forgets(spec)
+        spec = spec or self.spec
         future: Future[EngineMove] = Future()
         started = time.perf_counter()
         try:
-            chosen = choose_move(self.spec, board, key)
+            chosen = choose_move(spec, board, key)
         except ChessregError as error:
             future.set_exception(error)
             return future
@@ -155,8 +167,9 @@ class EnginePool:
             score = white_centipawns(result, turn)
             return EngineMove(chess.Move.from_uci(result.move), score, result.nodes, result.seconds)
 
-        spec = self.spec
-        search = self._enqueue(game_id, position, spec.go, spec.skill, spec.patience, self.fresh)
+        if self._path is None:
+            self._path = find_stockfish()
+        search = self._enqueue(game_id, position, spec.go, spec.skill, spec.patience, fresh)
         return _then(search, finish, future)
 
     def analyse(
@@ -177,6 +190,46 @@ class EnginePool:
 
         search = self._enqueue(None, position_command(board), go, FULL_SKILL, limit.patience, True)
         return _then(search, finish, Future())
+
+    def lines(self, board: chess.Board, limit: Limit, number: int) -> Future[list[Evaluation]]:
+        """Full-strength evaluations of the `number` best moves of `board` (of all, where it has fewer), best first."""
+        turn = board.turn
+        if self._path is None:
+            self._path = find_stockfish()
+
+        def finish(result: SearchResult) -> list[Evaluation]:
+            scored = [(line, white_centipawns(line, turn)) for line in result.lines]
+            found = [
+                Evaluation(score, result.nodes, result.seconds, chess.Move.from_uci(line.move))
+                for line, score in scored
+                if score is not None
+            ]
+            if not found:
+                raise EngineDiedError("the engine gave no variation for a position")
+            return found
+
+        position = position_command(board)
+        search = self._enqueue(None, position, limit.go, FULL_SKILL, limit.patience, True, number)
+        return _then(search, finish, Future())
+
+    def evaluations(self, fens: Iterable[str], limit: Limit) -> Iterator[int]:
+        """Of each position in turn: White's view in centipawns. A game that is over is worth MATE_CP or nothing."""
+        waiting: deque[Future[Evaluation] | int] = deque()
+
+        def first() -> int:
+            one = waiting.popleft()
+            return one if isinstance(one, int) else one.result().score_cp
+
+        for fen in fens:
+            board = chess.Board(fen)
+            if board.is_checkmate():
+                waiting.append(-MATE_CP if board.turn == chess.WHITE else MATE_CP)
+            else:
+                waiting.append(self.analyse(board, limit) if any(board.legal_moves) else 0)
+            if len(waiting) > 2 * self.processes:
+                yield first()
+        while waiting:
+            yield first()
 
     def close(self) -> None:
         """End every engine and cancel what still waits. Safe to call twice."""
@@ -211,7 +264,7 @@ class EnginePool:
         self.close()
 
     def _enqueue(
-        self, game: Hashable, position: str, go: str, skill: int, patience: float, fresh: bool
+        self, game: Hashable, position: str, go: str, skill: int, patience: float, fresh: bool, lines: int = 1
     ) -> Future[SearchResult]:
         future: Future[SearchResult] = Future()
         with self._lock:
@@ -221,7 +274,7 @@ class EnginePool:
             if len(self._workers) < self.processes:
                 self._workers.append(_Worker(self._path, self._tasks))
                 self._workers[-1].start()
-            self._tasks.put(_Task(game, position, go, skill, patience, fresh, future))
+            self._tasks.put(_Task(game, position, go, skill, patience, fresh, lines, future))
         return future
 
 
@@ -267,6 +320,7 @@ class _Worker(threading.Thread):
             try:
                 process = self._engine()
                 process.set_option("Skill Level", task.skill)
+                process.set_option(MULTI_PV, task.lines)
                 fresh = task.fresh or task.game not in self._games
                 self._games.add(task.game)
                 return process.search(task.position, task.go, task.patience, fresh=fresh)

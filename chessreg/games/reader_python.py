@@ -24,6 +24,27 @@ class Played:
     errors: dict[int, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Legal:
+    """The legal moves of positions: `codes` "<u2" [moves] packed as in `moves.py`, ascending in each position (castling
+    is the king's move); `offsets` int64 [positions + 1] into them; `bad`: position -> what is wrong with its FEN. A bad
+    one has no moves, as has one where the game is over."""
+
+    codes: np.ndarray
+    offsets: np.ndarray
+    bad: dict[int, str]
+
+    @property
+    def counts(self) -> np.ndarray:
+        """int64 [positions]: legal moves of each."""
+        return np.diff(self.offsets)
+
+    def has(self, codes: np.ndarray) -> np.ndarray:
+        """bool [positions]: whether a move, packed uint16 [positions], is legal in its position."""
+        hits = self.codes == np.repeat(codes, self.counts)
+        return np.diff(np.concatenate([[0], np.cumsum(hits)])[self.offsets]) > 0
+
+
 _NUMBER = re.compile(r"^\d+\.+")
 
 
@@ -69,16 +90,16 @@ class PythonReader:
         errors: dict[int, int] = {}
         for game, movetext in enumerate(movetexts):
             board = chess.Board()
-            words: list[str] = []
+            sans: list[str] = []
             for move in _legal_moves(movetext, board, strict=False):
                 if move is None:
-                    errors[game] = len(words)
+                    errors[game] = len(sans)
                     break
-                number = f"{len(words) // 2 + 1}." if len(words) % 2 == 0 else ""
-                words.append(number + board.san(move))
+                number = f"{len(sans) // 2 + 1}." if len(sans) % 2 == 0 else ""
+                sans.append(number + board.san(move))
             codes.append(packed.pack(board.move_stack))
-            lengths.append(len(words))
-            texts.append(";" + " ".join(words))
+            lengths.append(len(sans))
+            texts.append(";" + " ".join(sans))
         offsets = np.zeros(len(lengths) + 1, np.int64)
         np.cumsum(np.array(lengths, np.int64), out=offsets[1:])
         return Played(np.frombuffer(b"".join(codes), "<u2"), offsets, texts, errors)
@@ -101,21 +122,42 @@ class PythonReader:
         return boards, np.array(offsets, np.int64), errors
 
     def targets(self, movetexts: Sequence[str]) -> np.ndarray:
-        found: list[int] = []
+        masks: list[int] = []
         for movetext in movetexts:
             board = chess.Board()
             for move in _legal_moves(movetext, board, strict=True):
-                found.append(_targets(board))
+                masks.append(_targets(board))
                 if move is None:
                     break
             else:
-                found.append(_targets(board))
-        return np.array(found, np.uint64)
+                masks.append(_targets(board))
+        return np.array(masks, np.uint64)
+
+    def legal(self, fens: Sequence[str]) -> Legal:
+        codes: list[np.ndarray] = [np.zeros(0, "<u2")]
+        bad: dict[int, str] = {}
+        for place, fen in enumerate(fens):
+            try:
+                board = chess.Board(fen)
+            except ValueError as error:
+                bad[place] = f"no FEN: {error}"
+            else:
+                if board.status():
+                    bad[place] = status_text(board)
+            moves = () if place in bad else board.legal_moves
+            codes.append(np.sort(np.frombuffer(packed.pack(moves), "<u2")))
+        return Legal(np.concatenate(codes), np.cumsum([len(some) for some in codes]), bad)
+
+
+def status_text(board: chess.Board) -> str:
+    """What is wrong with a board that no game leads to, in words: the first of python-chess's findings."""
+    flag = min(board.status(), key=lambda one: one.value)
+    return (flag.name or "bad position").lower().replace("_", " ")
 
 
 def _targets(board: chess.Board) -> int:
     """A bit board of the squares that a legal move goes to."""
-    found = 0
+    mask = 0
     for move in board.generate_legal_moves():
-        found |= 1 << move.to_square
-    return found
+        mask |= 1 << move.to_square
+    return mask

@@ -7,16 +7,19 @@ later games shift: those never reach it, and the number of games that come back 
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from chessreg.games import san
-from chessreg.games.reader_python import Played, PythonReader
+from chessreg.games.reader_python import Legal, Played, PythonReader
 
 _VALUES = np.array([0, 1, 2, 3, 4, 5, 6, -1, -2, -3, -4, -5, -6], np.int8)
 _INITIAL = np.frombuffer(b"\x04\x02\x03\x05\x06\x03\x02\x04" + b"\x01" * 8, np.uint8)
+POSITIONS_AT_ONCE = 20_000
+_PLAIN = re.compile(r"[pnbrqkPNBRQK1-8/]+ [wb] (?:-|K?Q?k?q?) (?:-|[a-h][36]) \d{1,4} \d{1,4}", re.ASCII)
 GAMES_WITH_MOVES = 1000  # legal moves take 30 times the memory of the moves played
 _START = np.concatenate([_INITIAL, np.zeros(32, np.uint8), np.full(8, 7, np.uint8), _INITIAL[:8] + 6])
 
@@ -27,8 +30,8 @@ def _parsed(movetexts: Sequence[str]) -> tuple[san.Replay, dict[int, int]]:
     import rust_pgn_reader_python_binding as rust
 
     full = [game for game, text in enumerate(movetexts) if text and not text.isspace()]
-    given = movetexts if len(full) == len(movetexts) else [movetexts[game] for game in full]
-    strings = pa.chunked_array([pa.array(given, pa.large_string())])
+    texts = movetexts if len(full) == len(movetexts) else [movetexts[game] for game in full]
+    strings = pa.chunked_array([pa.array(texts, pa.large_string())])
     chunks: list[Any] = list(rust.parse_games(strings, num_threads=1, chunk_multiplier=1).chunks) if full else []
     if sum(chunk.num_games for chunk in chunks) != len(full):
         raise RuntimeError(f"the rust reader was given {len(full)} games and returned another number")
@@ -101,6 +104,13 @@ class RustReader:
             or [np.zeros(0, np.uint64)]
         )
 
+    def legal(self, fens: Sequence[str]) -> Legal:
+        pieces = [_legal(fens[start : start + POSITIONS_AT_ONCE]) for start in range(0, len(fens), POSITIONS_AT_ONCE)]
+        codes = np.concatenate([np.zeros(0, "<u2"), *(piece.codes for piece in pieces)])
+        counts = np.concatenate([np.zeros(1, np.int64), *(piece.counts for piece in pieces)])
+        bad = {number * POSITIONS_AT_ONCE + at: why for number, p in enumerate(pieces) for at, why in p.bad.items()}
+        return Legal(codes, np.cumsum(counts), bad)
+
 
 def _targets(movetexts: Sequence[str]) -> np.ndarray:
     """Bit boards uint64 [positions] of the squares that a legal move goes to."""
@@ -108,10 +118,10 @@ def _targets(movetexts: Sequence[str]) -> np.ndarray:
     import rust_pgn_reader_python_binding as rust
 
     # A game without moves would be dropped: it is played as one of a single move, whose first position is its own.
-    given = [text if text and not text.isspace() else "e4" for text in movetexts]
-    strings = pa.chunked_array([pa.array(given, pa.large_string())])
+    texts = [text if text and not text.isspace() else "e4" for text in movetexts]
+    strings = pa.chunked_array([pa.array(texts, pa.large_string())])
     parsed = rust.parse_games(strings, num_threads=1, chunk_multiplier=1, store_legal_moves=True)
-    found, keep = [], []
+    parts, keep = [], []
     for chunk in parsed.chunks:
         offsets = chunk.legal_move_offsets.astype(np.int64)
         bits = np.uint64(1) << chunk.legal_move_to_squares.astype(np.uint64)
@@ -119,12 +129,44 @@ def _targets(movetexts: Sequence[str]) -> np.ndarray:
         mask = np.zeros(len(offsets) - 1, np.uint64)
         if ends.any():
             mask[ends] = np.bitwise_or.reduceat(bits, offsets[:-1][ends])
-        found.append(mask)
+        parts.append(mask)
         keep.append(np.diff(chunk.position_offsets.astype(np.int64)))
-    masks, positions = np.concatenate(found), np.concatenate(keep)
+    masks, positions = np.concatenate(parts), np.concatenate(keep)
     wanted = np.ones(len(masks), bool)
     starts = np.cumsum(positions) - positions
     for game, text in enumerate(movetexts):
         if not text or text.isspace():
             wanted[starts[game] + 1] = False
     return masks[wanted]
+
+
+def _legal(fens: Sequence[str]) -> Legal:
+    """Each FEN as the start of a game without moves. What the package refuses or what is written otherwise than usual
+    is left to python-chess, which is more forgiving."""
+    import pyarrow as pa
+    import rust_pgn_reader_python_binding as rust
+
+    plain = _PLAIN.fullmatch
+    texts = [f'[SetUp "1"]\n[FEN "{fen if plain(fen) else ""}"]\n\n*\n' for fen in fens]
+    strings = pa.chunked_array([pa.array(texts, pa.large_string())])
+    chunks = rust.parse_games(strings, num_threads=1, chunk_multiplier=1, store_legal_moves=True).chunks
+    valid = np.concatenate([chunk.valid for chunk in chunks])
+    counts = np.zeros(len(fens), np.int64)
+    read = np.concatenate([np.diff(chunk.legal_move_offsets.astype(np.int64)) for chunk in chunks])
+    if len(valid) != len(fens) or len(read) != valid.sum():
+        raise RuntimeError(f"the rust reader was given {len(fens)} positions and returned another number")
+    counts[valid] = read
+    parts = [
+        chunk.legal_move_from_squares.astype(np.int64)
+        | chunk.legal_move_to_squares.astype(np.int64) << 6
+        | np.maximum(chunk.legal_move_promotions, 0).astype(np.int64) << 12
+        for chunk in chunks
+    ]
+    position = np.repeat(np.arange(len(fens)), counts)
+    codes = np.concatenate(parts) | position << 16
+    refused = np.flatnonzero(~valid)
+    second = PythonReader().legal([fens[place] for place in refused.tolist()])
+    more = second.codes.astype(np.int64) | np.repeat(refused, second.counts) << 16
+    counts[refused] = second.counts
+    bad = {int(refused[place]): why for place, why in second.bad.items()}
+    return Legal((np.sort(np.concatenate([codes, more])) & 0xFFFF).astype("<u2"), np.cumsum([0, *counts]), bad)

@@ -38,13 +38,13 @@ def schema() -> pa.Schema:
     """The columns of `games.parquet`, one row a game; `moves` as in `moves.py`, `text` in PGN characters."""
     import pyarrow as pa
 
-    words = ("white", "black", "event", "site", "date", "eco", "time_control", "termination")
+    text_columns = ("white", "black", "event", "site", "date", "eco", "time_control", "termination")
     return pa.schema([
         pa.field("row", pa.int64(), False), pa.field("move_hash", pa.uint64(), False),
         pa.field("plies", pa.int16(), False), pa.field("moves", pa.binary(), False),
         pa.field("text", pa.string(), False), pa.field("result", pa.string(), False),
         pa.field("white_elo", pa.int32()), pa.field("black_elo", pa.int32()),
-        *(pa.field(word, pa.string()) for word in words),
+        *(pa.field(word, pa.string()) for word in text_columns),
     ])  # fmt: skip
 
 
@@ -69,9 +69,10 @@ class Tally:
         kind = reason.partition(":")[0]
         self.rejected[kind] = self.rejected.get(kind, 0) + 1
 
-    def skip(self, reason: str) -> None:
-        """Count a skipped game."""
-        self.skipped[reason] = self.skipped.get(reason, 0) + 1
+    def skip(self, reason: str, count: int = 1) -> None:
+        """Count skipped games."""
+        if count:
+            self.skipped[reason] = self.skipped.get(reason, 0) + count
 
     def add(self, other: Tally) -> None:
         """Take in the counts of a later block."""
@@ -96,11 +97,11 @@ class Reject:
 
 @dataclass(frozen=True)
 class Rows:
-    """A block's games. `batch` has `schema()` with `row` counted from the block's first; `found` counts every game."""
+    """A block's games. `batch` has `schema()`, `row` counted from the block's first; `games_read` counts every game."""
 
     batch: pa.RecordBatch
     hashes: np.ndarray
-    found: int
+    games_read: int
     rejects: list[Reject]
     tally: Tally
 
@@ -115,12 +116,23 @@ class _Game:
     cut: bool = False
 
 
+EXCLUDED = "moves of a dataset that is left out"
+
+
 def read_block(
-    block: bytes, first_line: int, reader: Reader, min_plies: int = 0, split: Split = movetext.split
+    block: bytes,
+    first_line: int,
+    reader: Reader,
+    min_plies: int = 0,
+    split: Split = movetext.split,
+    excluded: moves.HashSet | None = None,
 ) -> Rows:
-    """Read a block that begins on `first_line` of its source and ends between two games, which `split` finds in it."""
+    """Read a block that begins on `first_line` of its source and ends between two games, which `split` finds in it.
+
+    Games whose move hashes are in `excluded` are skipped and counted.
+    """
     tally = Tally()
-    games, found = _collect(split(block, first_line), tally)
+    games, games_read = _collect(split(block, first_line), tally)
     played, texts = _play(games, reader, tally)
     rejects: list[Reject] = []
     kept: list[int] = []
@@ -133,11 +145,16 @@ def read_block(
             tally.skip(f"fewer than {min_plies} plies")
         else:
             kept.append(number)
-            tally.cut += game.cut
+    if excluded is not None:
+        seen = excluded.contains(moves.move_hashes([played[number][0] for number in kept])).tolist()
+        for _ in range(sum(seen)):
+            tally.skip(EXCLUDED)
+        kept = [number for number, leave in zip(kept, seen, strict=True) if not leave]
+    tally.cut += sum(games[number].cut for number in kept)
     packed = [played[number][0] for number in kept]
     hashes = moves.move_hashes(packed)
     batch = _batch([games[n] for n in kept], packed, hashes, [texts[n] for n in kept], tally)
-    return Rows(batch, hashes, found, rejects, tally)
+    return Rows(batch, hashes, games_read, rejects, tally)
 
 
 def _collect(raws: Iterable[RawGame], tally: Tally) -> tuple[list[_Game], int]:
@@ -188,7 +205,7 @@ def _play(
     played, texts = _played(reader, [game.moves.text for game in games])
     again = []
     for number, game in enumerate(games):
-        if game.moves.words is None and game.moves.text.replace(". ", ".") != texts[number][1:]:
+        if game.moves.sans is None and game.moves.text.replace(". ", ".") != texts[number][1:]:
             game.moves = movetext.clean_slowly(game.raw)[0]
             again.append(number)
     if again:
@@ -196,20 +213,20 @@ def _play(
         for place, number in enumerate(again):
             played[number], texts[number] = more[place], more_texts[place]
     for number, game in enumerate(games):
-        words = game.moves.words
+        sans = game.moves.sans
         packed, error = played[number]
         if error is not None:
-            word = words[error[0]] if words is not None else ""
+            word = sans[error[0]] if sans is not None else ""
             played[number] = packed, (error[0], f"illegal move: {word[:20]}")
-        elif words is not None and not game.moves.problem:
-            if 2 * len(words) != len(packed):
-                raise RuntimeError(f"the {reader.name} reader played {len(packed) // 2} of {len(words)} moves")
-            tally.noncanonical += numbered(words) != texts[number]
+        elif sans is not None and not game.moves.problem:
+            if 2 * len(sans) != len(packed):
+                raise RuntimeError(f"the {reader.name} reader played {len(packed) // 2} of {len(sans)} moves")
+            tally.noncanonical += numbered(sans) != texts[number]
     return played, texts
 
 
-def _played(reader: Reader, given: list[str]) -> tuple[list[tuple[bytes, tuple[int, str] | None]], list[str]]:
-    result = reader.play(given)
+def _played(reader: Reader, movetexts: list[str]) -> tuple[list[tuple[bytes, tuple[int, str] | None]], list[str]]:
+    result = reader.play(movetexts)
     data = result.moves.tobytes()
     edges = (2 * result.offsets).tolist()
     errors = {game: (ply, "illegal move") for game, ply in result.errors.items()}

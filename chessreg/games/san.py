@@ -139,9 +139,9 @@ def _opened(m: _Moves, at: np.ndarray, left: np.ndarray) -> np.ndarray:
     """For plies `at`, whether the square `left` opens a line from the enemy king to a slider of the mover."""
     king = m.enemy_king[at]
     direction = tables().direction[king * 64 + left].astype(np.int64)
-    found = first_on_ray(king, direction, m.occupied[m.before[at] + 1])
-    piece = m.boards[(m.before[at] + 1) * 64 + np.maximum(found, 0)]
-    return (found >= 0) & _slides(piece, m.white[at], direction)
+    blocker = first_on_ray(king, direction, m.occupied[m.before[at] + 1])
+    piece = m.boards[(m.before[at] + 1) * 64 + np.maximum(blocker, 0)]
+    return (blocker >= 0) & _slides(piece, m.white[at], direction)
 
 
 def _checks(m: _Moves) -> np.ndarray:
@@ -168,9 +168,9 @@ def _pinned(m: _Moves, at: np.ndarray, square: np.ndarray) -> np.ndarray:
     occupied = m.occupied[m.before[at]]
     shields = (direction < 8) & (t.between[king * 64 + square] & occupied == 0)
     shields &= t.direction[king * 64 + m.target[at]] != direction
-    found = first_on_ray(king, direction, occupied & ~bit(square))
-    piece = m.boards[m.before[at] * 64 + np.maximum(found, 0)]
-    return shields & (found >= 0) & _slides(piece, ~m.white[at], direction)
+    blocker = first_on_ray(king, direction, occupied & ~bit(square))
+    piece = m.boards[m.before[at] * 64 + np.maximum(blocker, 0)]
+    return shields & (blocker >= 0) & _slides(piece, ~m.white[at], direction)
 
 
 def _rivals(m: _Moves) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -206,8 +206,8 @@ def _letters(m: _Moves, ply: np.ndarray, mate: np.ndarray, last: np.ndarray) -> 
     number = np.where(ply % 2 == 0, ply // 2 + 1, 0)
     out[0, ply == 0] = ord(";")
     for column, power in enumerate((10_000, 1_000, 100, 10, 1), 1):
-        shown = np.flatnonzero(number >= power)
-        out[column, shown] = ord("0") + number[shown] // power % 10
+        rows = np.flatnonzero(number >= power)
+        out[column, rows] = ord("0") + number[rows] // power % 10
     out[6, number > 0] = ord(".")
 
     pawn = m.kind == WHITE_PAWN

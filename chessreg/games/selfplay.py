@@ -238,17 +238,17 @@ def _play(work: _Work, number: int, engines: Sequence[UciProcess]) -> dict[str, 
     while (end := game_over(board)) is None and len(moves) < work.max_plies:
         side = 0 if board.turn else 1
         position = f"position startpos moves {' '.join(moves)}" if moves else "position startpos"
-        found = engines[side].search(position, limit.go, limit.patience, fresh=fresh[side])
+        answer = engines[side].search(position, limit.go, limit.patience, fresh=fresh[side])
         fresh[side] = False
-        assert found.move is not None  # the position is not over
-        cp = white_centipawns(found, board.turn)
+        assert answer.move is not None  # the position is not over
+        cp = white_centipawns(answer, board.turn)
         hopeless = cp is not None and (cp if board.turn else -cp) < -RESIGN_CP
         bad[side] = bad[side] + 1 if hopeless else 0
         if bad[side] == patience:
             end = lost_by(board.turn, Termination.RESIGNATION)
             break
-        sans.append(board.san_and_push(chess.Move.from_uci(found.move)))
-        moves.append(found.move)
+        sans.append(board.san_and_push(chess.Move.from_uci(answer.move)))
+        moves.append(answer.move)
     termination, result = (end.termination, end.result) if end else (Termination.MOVE_LIMIT, _adjudicate(cp))
     return {
         "number": number,

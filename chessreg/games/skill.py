@@ -47,8 +47,8 @@ def source(site: str | None, event: str | None) -> str:
 
     if event == EVENT:
         return "generated"
-    found = _HOST.match(site or "")
-    return found[1].lower() if found else "named site" if site else "unnamed"
+    host = _HOST.match(site or "")
+    return host[1].lower() if host else "named site" if site else "unnamed"
 
 
 @cache
@@ -60,10 +60,10 @@ def seconds(time_control: str | None) -> int | None:
     """
     total = 0
     for stage in (time_control or "").split(":"):
-        found = _STAGE.fullmatch(stage.strip())
-        if not found:
+        match = _STAGE.fullmatch(stage.strip())
+        if not match:
             return None
-        total += int(found[1]) + 40 * int(found[2] or 0)
+        total += int(match[1]) + 40 * int(match[2] or 0)
     return total
 
 
@@ -161,8 +161,8 @@ class SkillReport:
 
     def __str__(self) -> str:
         """One line for people: games per class, edges, what was left out."""
-        shown = [f"{name} {' '.join(f'{e:.0f}' for e in edges)}" for name, edges in self.edges.items()]
-        edges = ", ".join(shown[:3]) + (f" and {len(shown) - 3} more" if len(shown) > 3 else "")
+        parts = [f"{name} {' '.join(f'{e:.0f}' for e in edges)}" for name, edges in self.edges.items()]
+        edges = ", ".join(parts[:3]) + (f" and {len(parts) - 3} more" if len(parts) > 3 else "")
         out = "".join(f"; {count:,} {reason}" for reason, count in self.dropped.items())
         return f"{' / '.join(f'{n:,}' for n in self.games)} games by {self.rating} ({edges}){out}"
 
@@ -208,10 +208,10 @@ def quantile_edges(values: np.ndarray, bins: int) -> np.ndarray:
 
 def bin_of(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """int64 [n]: the bin (low, high] of each value, -1 outside; the lowest bin has its lower edge too."""
-    found = np.searchsorted(edges, values, side="left") - 1
-    found[values == edges[0]] = 0
-    found[~((values >= edges[0]) & (values <= edges[-1]))] = -1
-    return found
+    bins = np.searchsorted(edges, values, side="left") - 1
+    bins[values == edges[0]] = 0
+    bins[~((values >= edges[0]) & (values <= edges[-1]))] = -1
+    return bins
 
 
 def skill_classes(
@@ -277,11 +277,11 @@ def skill_classes(
 
 def refuse_mixed(scales: Sequence[str]) -> None:
     """Raise BadInputError when ratings of more than one scale stand together."""
-    found = {name: scales.count(name) for name in sorted(set(scales))}
-    if len(found) > 1:
-        said = ", ".join(f"{count:,} games rated by {name}" for name, count in found.items())
+    counts = {name: scales.count(name) for name in sorted(set(scales))}
+    if len(counts) > 1:
+        listed = ", ".join(f"{count:,} games rated by {name}" for name, count in counts.items())
         raise BadInputError(
-            f"ratings of different scales cannot be one measure of skill: {said}",
+            f"ratings of different scales cannot be one measure of skill: {listed}",
             "choose one stratum, or ask for it with mixed scales",
         )
 
@@ -309,13 +309,13 @@ def _edges(rule: SkillRule, rating: np.ndarray, stratum: np.ndarray, rated: np.n
         values = rating[rated]
         low, high = (min(values.min(), rule.edges[0]), max(values.max(), rule.edges[-1])) if len(values) else (0, 0)
         return {"all": [float(low) - 1, *rule.edges, float(high) + 1]}
-    found = {}
+    edges_of = {}
     for name, group in _groups(rule, stratum, rated):
         if group.sum() >= LEAST_A_BIN * rule.bins:
             edges = quantile_edges(rating[group], rule.bins)
             if len(edges) > max(2, len(rule.keep)):
-                found[name] = [float(edge) for edge in edges]
-    return found
+                edges_of[name] = [float(edge) for edge in edges]
+    return edges_of
 
 
 def _keep(rule: SkillRule, bins: np.ndarray, edges: dict[str, list[float]], stratum: np.ndarray) -> np.ndarray:

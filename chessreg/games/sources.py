@@ -197,8 +197,8 @@ def _last_start(buffer: bytearray) -> int:
     place = buffer.rfind(b"\n[Event ")
     if place > 1 and buffer[place - 2 : place].strip()[-1:] != b"]":
         return place + 1
-    found = movetext.starts(buffer)
-    return int(found[-1]) if len(found) else 0
+    begins = movetext.starts(buffer)
+    return int(begins[-1]) if len(begins) else 0
 
 
 def _cut(buffer: bytearray) -> int:

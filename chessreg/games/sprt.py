@@ -59,10 +59,10 @@ def parse_stop(text: str) -> Sprt | None:
     if cleaned in ("none", ""):
         return None
     number = r"([+-]?(?:\d+\.?\d*|\.\d+))"
-    found = re.fullmatch(rf"sprt:{number},{number}(?:,{number},{number})?", cleaned.replace(" ", ""))
-    if found is None:
+    match = re.fullmatch(rf"sprt:{number},{number}(?:,{number},{number})?", cleaned.replace(" ", ""))
+    if match is None:
         raise BadInputError(f"{text!r} is no rule for stopping", _HINT)
-    low, high, alpha, beta = (0.05 if part is None else float(part) for part in found.groups())
+    low, high, alpha, beta = (0.05 if part is None else float(part) for part in match.groups())
     if not -0.5 <= low < high <= 0.5:
         raise BadInputError(f"{text!r}: LOW is less than HIGH, both from -0.5 to 0.5 points per game", _HINT)
     if not (0.0001 <= alpha < 0.5 and 0.0001 <= beta < 0.5):

@@ -135,13 +135,13 @@ class TranscriptSource(Source):
             last = number == len(pieces)
             if last and number > 1 and not piece.strip():
                 continue  # the row ends with a delimiter
-            given = _PREFIX.match(piece)
-            moves = piece[given.end() :] if given else piece
+            prefix = _PREFIX.match(piece)
+            moves = piece[prefix.end() :] if prefix else piece
             broken = cut and last
             if broken:
                 moves = moves.rpartition(" ")[0]
             own = tags if len(pieces) == 1 else ""
-            result = given[1] if given else _result(own)
+            result = prefix[1] if prefix else _result(own)
             yield RawGame(own, f"{' '.join(moves.split())} {result}".strip(), line, broken)
 
 
@@ -185,16 +185,16 @@ def _tag(value: str) -> str:
 
 
 def _result(tags: str) -> str:
-    found = re.search(r'\[Result "([^"]*)"\]', tags)
-    return (movetext.result(found[1]) if found else None) or "*"
+    match = re.search(r'\[Result "([^"]*)"\]', tags)
+    return (movetext.result(match[1]) if match else None) or "*"
 
 
 def _bins(rows: list[dict[str, str]]) -> list[str]:
     """The author's classes by rating, as his file names them: quantiles of both halves of his games."""
-    said = []
+    scores = []
     for side in ("White", "Black"):
         pairs = {(row.get(f"{side}EloBinIndex") or "", row.get(f"{side}EloBinned") or "") for row in rows}
         pairs = {(index, edges) for index, edges in pairs if index and edges}
         if pairs:
-            said.append(f"{side}Elo classes of the file: " + ", ".join(f"{i} {e}" for i, e in sorted(pairs)))
-    return said
+            scores.append(f"{side}Elo classes of the file: " + ", ".join(f"{i} {e}" for i, e in sorted(pairs)))
+    return scores

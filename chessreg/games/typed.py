@@ -108,6 +108,17 @@ def typed_moves(text: str) -> tuple[str, ...]:
     return sans(moves_to(text))
 
 
+def moves_after(moves: str, more: str) -> str:
+    """Typed moves that follow on these, which are canonical SAN, as canonical SAN in one line.
+
+    >>> moves_after("e4 e5", "g1f3 2... Nc6")
+    'Nf3 Nc6'
+
+    Raises BadInputError naming the move that is not legal.
+    """
+    return " ".join(typed_moves(f"{moves} {more}")[len(moves.split()) :])
+
+
 def moves_to(text: str) -> list[chess.Move]:
     """The same as moves."""
     if "/" in text.partition(" ")[0]:
@@ -115,10 +126,10 @@ def moves_to(text: str) -> list[chess.Move]:
     return played(_NUMBER.sub("", word) for word in text.split())
 
 
-def played(words: Iterable[str]) -> list[chess.Move]:
+def played(texts: Iterable[str]) -> list[chess.Move]:
     """The moves that these words are, one after the other; empty words are passed over."""
     board = chess.Board()
-    for word in filter(None, words):
+    for word in filter(None, texts):
         board.push(one_move(board, word))
     return board.move_stack
 

@@ -18,9 +18,11 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from chessreg.errors import BadInputError, ChessregError
 
+MULTI_PV = "MultiPV"
 HANDSHAKE_SECONDS = 20.0  # a cold disk and a 50 MB network file
 
 
@@ -30,16 +32,26 @@ class EngineDiedError(ChessregError):
     cause = "engine_died"
 
 
+class Line(NamedTuple):
+    """One variation of a search: its first move, and centipawns or moves to mate as the side to move sees them."""
+
+    move: str
+    score: int | None
+    mate: int | None
+
+
 @dataclass(frozen=True)
 class SearchResult:
     """What one `go` printed. `score` is centipawns and `mate` moves to mate, both as the side to move sees them;
-    `move` is None where the position has no legal move. `seconds` is wall time around the search."""
+    `move` is None where the position has no legal move. `seconds` is wall time around the search. `lines`: of a search
+    under MultiPV, its variations, the best first."""
 
     move: str | None
     score: int | None
     mate: int | None
     nodes: int
     seconds: float
+    lines: tuple[Line, ...] = ()
 
 
 class UciProcess:
@@ -49,7 +61,7 @@ class UciProcess:
 
     def __init__(self, path: Path, options: Mapping[str, str | int]) -> None:
         self.path = path
-        self._options: dict[str, str] = {}
+        self._options: dict[str, str] = {MULTI_PV: "1"}  # UCI's default
         self._buffer = b""
         try:
             self._process = subprocess.Popen(
@@ -105,7 +117,8 @@ class UciProcess:
         score, mate = _last_score(info)
         at = info.rfind(b" nodes ")
         nodes = int(info[at + 7 : at + 27].split(None, 1)[0]) if at >= 0 else 0
-        return SearchResult(None if move in ("(none)", "0000") else move, score, mate, nodes, seconds)
+        lines = _lines(info) if self._options[MULTI_PV] != "1" else ()
+        return SearchResult(None if move in ("(none)", "0000") else move, score, mate, nodes, seconds, lines)
 
     def close(self) -> None:
         """Ask the engine to quit, end it if it does not within a second, and free the pipes. For the owning thread."""
@@ -167,12 +180,26 @@ def _last_score(info: bytes) -> tuple[int | None, int | None]:
     fallback: tuple[int | None, int | None] = (None, None)
     end = len(info)
     while (at := info.rfind(b" score ", 0, end)) >= 0:
-        words = info[at + 7 : at + 60].split(b"\n", 1)[0].split()
-        value = int(words[1])
-        score = (value, None) if words[0] == b"cp" else (None, value)
-        if words[2:3] not in ([b"lowerbound"], [b"upperbound"]):
+        fields = info[at + 7 : at + 60].split(b"\n", 1)[0].split()
+        value = int(fields[1])
+        score = (value, None) if fields[0] == b"cp" else (None, value)
+        if fields[2:3] not in ([b"lowerbound"], [b"upperbound"]):
             return score
         if fallback == (None, None):
             fallback = score
         end = at
     return fallback
+
+
+def _lines(info: bytes) -> tuple[Line, ...]:
+    """The last variation of each rank that a search under MultiPV printed, the best first."""
+    last: dict[int, Line] = {}
+    for text in info.split(b"\n"):
+        fields = text.split()
+        if b"multipv" not in fields or b"score" not in fields or b"pv" not in fields:
+            continue
+        rank, kind, value = (int(fields[fields.index(b"multipv") + 1]), *fields[fields.index(b"score") + 1 :][:2])
+        move = fields[fields.index(b"pv") + 1].decode()
+        score, mate = (int(value), None) if kind == b"cp" else (None, int(value))
+        last[rank] = Line(move, score, mate)
+    return tuple(last[rank] for rank in sorted(last))

@@ -6,16 +6,18 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import chess
 import numpy as np
 
 from chessreg.errors import NotFoundError
-from chessreg.games.boardframe import Arrow, BoardFrame, Mark, squares_of
+from chessreg.experiments.edit.three_boards import HEAT
+from chessreg.games.boardframe import EMPTY, Arrow, BoardFrame, Mark, Reading, squares_of
 from chessreg.games.labels import PIECE_CLASSES
 from chessreg.games.picture import render_text
+from chessreg.games.typed import played
 
 ARROWS = 3  # the moves that are drawn
 LEAST = 0.02  # less probable moves have no arrow
@@ -43,6 +45,7 @@ class Side:
     moves: tuple[Ranked, ...]  # of the original board
     moves_modified: tuple[Ranked, ...]
     beliefs: np.ndarray
+    squares: tuple[float, ...] = ()  # that the next move begins on each; empty where one token does not tell
 
     def board(self, place: int) -> str:
         """The most probable board of the probe's layer at this place, 64 letters, a1 first."""
@@ -65,6 +68,7 @@ class Answer:
     piece: str = ""
     modified_fen: str = ""
     why_not: str = ""
+    next_token: bool = False  # masses are of the tokens that begin a legal move
     seconds: float = 0.0
 
     def as_json(self) -> str:
@@ -109,6 +113,7 @@ class Answer:
                     "mass_modified": side.modified,
                     "moves": [move._asdict() for move in side.moves],
                     "moves_modified": [move._asdict() for move in side.moves_modified],
+                    **({"squares": list(side.squares)} if side.squares else {}),
                 }
                 for name, side in (("clean", self.clean), ("edited", self.edited))
             },
@@ -119,7 +124,42 @@ def _side(values: Mapping[str, Any]) -> Side:
     stored = values["beliefs"]
     beliefs = np.frombuffer(base64.b64decode(stored["bytes"]), "<f4").reshape(stored["shape"])
     moves = {name: tuple(Ranked(*move) for move in values[name]) for name in ("moves", "moves_modified")}
-    return Side(**{**values, **moves, "beliefs": beliefs})
+    return Side(**{**values, **moves, "beliefs": beliefs, "squares": tuple(values["squares"])})
+
+
+class Compared(NamedTuple):
+    """A move with the probability that each model gives it; None: the model was not asked for it, or there is none."""
+
+    uci: str
+    san: str
+    clean: float | None
+    edited: float | None
+    legal_modified: bool  # on the board aimed at
+
+    @property
+    def change(self) -> float | None:
+        """How much more probable the edit makes it."""
+        return None if self.clean is None or self.edited is None else self.edited - self.clean
+
+
+def compared(answer: Answer) -> list[Compared]:
+    """Every move of the board and of the one aimed at, once, in one order for both models: by the higher of the two
+    probabilities."""
+    clean = {move.uci: move for move in answer.clean.moves}
+    edited = {move.uci: move for move in answer.edited.moves} if answer.edited is not None else {}
+    there = answer.edited if answer.edited is not None else answer.clean
+    aimed = {move.uci: move for move in there.moves_modified}
+    named = clean | edited | {uci: move for uci, move in aimed.items() if uci not in clean | edited}
+
+    def probability(of: dict[str, Ranked], uci: str) -> float | None:
+        return of[uci].probability if uci in of else None
+
+    before = {move.uci: move for move in answer.clean.moves_modified}
+    moves = [
+        Compared(uci, move.san, probability(before | clean, uci), probability(aimed | edited, uci), uci in aimed)
+        for uci, move in named.items()
+    ]
+    return sorted(moves, key=lambda move: (-float(f"{max(move.clean or 0.0, move.edited or 0.0):.6g}"), move.uci))
 
 
 # -- boards and text -------------------------------------------------------------------------------------
@@ -140,35 +180,47 @@ def layer_place(answer: Answer, layer: int | None) -> int:
 
 def arrows(moves: tuple[Ranked, ...], count: int = ARROWS) -> list[Arrow]:
     """The most probable moves, each as heavy as it is probable."""
-    found = []
+    arrows = []
     for ranked in moves[:count]:
         if ranked.probability >= LEAST:
             move = chess.Move.from_uci(ranked.uci)
-            found.append(Arrow(move.from_square, move.to_square, min(1.0, ranked.probability), ranked.san))
-    return found
+            arrows.append(Arrow(move.from_square, move.to_square, min(1.0, ranked.probability), ranked.san))
+    return arrows
 
 
-def position_frames(answer: Answer, count: int = ARROWS) -> list[BoardFrame]:
-    """The board as it is with the clean model's moves; with an edit, the board it aims at with the edited model's."""
+def changes(answer: Answer) -> tuple[dict[int, Mark], dict[int, Mark]]:
+    """The squares in which the board and the one aimed at differ, as marks of each."""
+    if not answer.modified_fen:
+        return {}, {}
+    before, after = (squares_of(chess.Board(fen)) for fen in (answer.fen, answer.modified_fen))
+    differing = [square for square in range(64) if before[square] != after[square]]
+    return (
+        {square: "from" for square in differing if before[square] != EMPTY},
+        {square: "removed" if after[square] == EMPTY else "target" for square in differing},
+    )
+
+
+def position_views(answer: Answer, count: int = ARROWS) -> list[BoardFrame]:
+    """The board as it is with the clean model's moves; with an edit, the board it aims at with the edited model's.
+
+    Where the next token is read, the probabilities of squares as heat instead of moves."""
     board = chess.Board(answer.fen)
-    marks: dict[int, Mark] = {} if answer.square is None else {answer.square: "from"}
-    frames = [
-        BoardFrame.from_board(
-            board, "original, clean model", marks=marks, arrows=arrows(answer.clean.moves, count),
-            caption=(f"writes {answer.clean.text.strip()}",),
-        )
-    ]  # fmt: skip
+    before, after = changes(answer)
+
+    def frame(of: chess.Board, title: str, side: Side, moves: tuple[Ranked, ...], marks: dict[int, Mark]) -> BoardFrame:
+        shown: dict[str, Any] = {"arrows": arrows(moves, count)}
+        if answer.next_token and side.squares:
+            shown = {"heat": side.squares, "heat_label": HEAT}
+        return BoardFrame.from_board(of, title, marks=marks, caption=(f"writes {side.text.strip()}",), **shown)
+
+    original = frame(board, "original, clean model", answer.clean, answer.clean.moves, before)
+    frames = [replace(original, moves=tuple(move.uci() for move in played(answer.sans)))]
     if answer.edited is not None:
         aim, moves = board, answer.edited.moves
         if answer.modified_fen:
             aim, moves = chess.Board(answer.modified_fen), answer.edited.moves_modified
-        frames.append(
-            BoardFrame.from_board(
-                aim, "target, edited model" if answer.modified_fen else "edited model",
-                marks=dict.fromkeys(marks, "removed"), arrows=arrows(moves, count),
-                caption=(f"writes {answer.edited.text.strip()}",),
-            )
-        )  # fmt: skip
+        title = "target, edited model" if answer.modified_fen else "edited model"
+        frames.append(frame(aim, title, answer.edited, moves, after))
     return frames
 
 
@@ -184,10 +236,12 @@ def belief_frame(answer: Answer, which: str, place: int, label: int | None = Non
     truth = squares_of(chess.Board(answer.modified_fen if edited else answer.fen))
     wrong = [square for square in range(64) if read[square] != truth[square]]
     heat = None if label is None else {n: min(1.0, float(p)) for n, p in enumerate(side.beliefs[place, :, label])}
+    sure = side.beliefs[place].max(1)
     return BoardFrame(
         title=f"layer {answer.layers[place]} reads, {'edited' if side is answer.edited else 'clean'}",
         squares=read,
         marks=dict.fromkeys(wrong, "wrong"),
+        read={square: Reading(read[square], min(1.0, float(sure[square]))) for square in wrong},
         heat=heat,
         heat_label="" if label is None else f"probability of {PIECE_CLASSES[label]}",
         caption=(f"{64 - len(wrong)} of 64 squares as {'aimed at' if edited else 'on the board'}",),
@@ -196,7 +250,7 @@ def belief_frame(answer: Answer, which: str, place: int, label: int | None = Non
 
 def as_text(answer: Answer, layer: int | None = None, top: int = 5) -> str:
     """Boards, masses and moves, the clean model's first."""
-    parts = [render_text(frame) for frame in position_frames(answer, 0)]
+    parts = [render_text(frame) for frame in position_views(answer, 0)]
     if answer.layers:
         place = layer_place(answer, layer)
         sides = ("clean", "edited") if answer.edited is not None else ("clean",)
@@ -205,10 +259,16 @@ def as_text(answer: Answer, layer: int | None = None, top: int = 5) -> str:
              f"scale {', '.join(f'{scale:g}' for scale in answer.scales)}"
              if answer.edited is not None else f"no edit: {answer.why_not}"]  # fmt: skip
     for name, side in sides_of(answer):
-        lines.append(f"{name:<6}  {mass(side)}")
+        lines.append(f"{name:<6}  {mass(side, answer.next_token)}")
+        if answer.next_token and side.squares:
+            lines.append(f"  begins {', '.join(f'{chess.square_name(n)} {p:.1%}' for n, p in likeliest(side))}")
         lines += [f"  {m.probability:.3f}  {m.san}" for m in side.moves[:top]]
         if side.moves_modified:
-            lines += ["  on the board without the piece:"] if top else []
+            lines += (
+                ["  on the board aimed at:" if answer.next_token else "  on the board without the piece:"]
+                if top
+                else []
+            )
             lines += [f"  {m.probability:.3f}  {m.san}" for m in side.moves_modified[:top]]
     return "".join(parts) + "\n".join(lines) + "\n"
 
@@ -218,7 +278,14 @@ def sides_of(answer: Answer) -> list[tuple[str, Side]]:
     return [("clean", answer.clean), *([("edited", answer.edited)] if answer.edited is not None else [])]
 
 
-def mass(side: Side) -> str:
+def likeliest(side: Side, count: int = 5) -> list[tuple[int, float]]:
+    """The squares on which the next move most probably begins, with their probabilities."""
+    order = sorted(range(len(side.squares)), key=lambda square: -side.squares[square])
+    return [(square, side.squares[square]) for square in order[:count]]
+
+
+def mass(side: Side, next_token: bool = False) -> str:
     """Legal move mass of a side in words."""
-    without = "" if side.modified is None else f", {side.modified:.4f} without the piece"
+    there = "on the board aimed at" if next_token else "without the piece"
+    without = "" if side.modified is None else f", {side.modified:.4f} {there}"
     return f"legal mass {side.original:.4f} on the board{without}"

@@ -9,34 +9,37 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import chess
 import numpy as np
 
-from chessreg.errors import BadInputError
+from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.edit.editor import canonical_probabilities, mass_of, scale_of
 from chessreg.experiments.edit.heat import placed
 from chessreg.experiments.edit.kind import check as check_edit
-from chessreg.experiments.edit.model import EditedModel, logits_of
-from chessreg.experiments.edit.spec import probed_layers
-from chessreg.experiments.edit.states import Removal, after_moves, removal
+from chessreg.experiments.edit.model import Condition, EditedModel, logits_of
+from chessreg.experiments.edit.spec import EditSpec, probed_layers
+from chessreg.experiments.edit.states import NO_GAME, State, after_moves, removal
 from chessreg.experiments.settings import interventions
 from chessreg.experiments.settings.interventions import InterventionSettings
 from chessreg.games.moves import pack, sans
 from chessreg.lab.answer import Answer, Ranked, Side
-from chessreg.lab.question import Position, StoredState
+from chessreg.lab.question import EDIT, PATCH, Position, StoredState
+from chessreg.models.decoding.sampling import SampledText, sample_trees
+from chessreg.models.decoding.tree import Prefix, TokenTree
 from chessreg.models.hook_points import check_editable
 from chessreg.models.language_model import LanguageModel
-from chessreg.models.sampling import SampledText, sample_trees
-from chessreg.models.tree import Prefix, TokenTree
+from chessreg.registry import tables
 from chessreg.runs.fitted import FittedProbe, load_probe
+from chessreg.runs.spec import clipped
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from chessreg.models.decoding import DecodingSession
+    from chessreg.encodings import Encoding
+    from chessreg.models.decoding.session import DecodingSession
     from chessreg.models.edits import ResidualEdit
     from chessreg.runs.inputs import Inputs
 
@@ -49,11 +52,9 @@ class Scene:
     board: chess.Board
     prompt: tuple[int, ...]
     probes: tuple[FittedProbe, ...]
-    removed: Removal | None = None
-
-    @property
-    def modified(self) -> chess.Board | None:
-        return self.removed.modified if self.removed else None
+    next_token: bool = False  # whether masses are of the tokens that begin a legal move, not of whole moves
+    modified: chess.Board | None = None  # the board that an edit aims at
+    square: int | None = None  # that a piece is taken off, where the edit is that
 
     @cached_property
     def answers(self) -> list[dict[Prefix, chess.Move]]:
@@ -74,17 +75,21 @@ class Scene:
         trees = TokenTree(session)
         [probability] = canonical_probabilities(trees, [tuple(frozenset(answers) for answers in self.answers)])
         masses = [mass_of(probability, frozenset(answers)) for answers in self.answers]
+        first = np.exp(trees.logprobs(0).astype(np.float64))
+        if self.next_token:
+            masses = [min(first[sorted({ids[0] for ids in answers})].sum(), 1.0) for answers in self.answers]
         written = self.greedy(trees)
         legal = self.model.encoding.parse(written.tokens, self.board) is not None
         ranks, modified = ranked(self.answers[0], probability, self.board), self.modified
         return Side(
             written.text,
             legal,
-            masses[0],
-            masses[1] if modified else None,
+            float(masses[0]),
+            float(masses[1]) if modified else None,
             ranks,
             ranked(self.answers[1], probability, modified) if modified else (),
             softmax(logits),
+            squares_of(first, self.model.encoding),
         )
 
 
@@ -108,77 +113,147 @@ class Lab:
         return replace(answer, seconds=time.monotonic() - began)
 
     def _stored(self, question: StoredState) -> Answer:
-        found = placed(self.inputs, UUID(hex=question.run), question.unit, question.condition)
-        probes = self.probes(found.spec.probe)
-        board = found.state.board
-        scene = Scene(found.edited.model, board, found.state.prompt, probes, found.removed)
+        place = placed(self.inputs, UUID(hex=question.run), question.unit, question.condition)
+        probes = self.probes(place.spec.probe)
+        board = place.state.board
+        removed = place.removed
+        scene = Scene(place.edited.model, board, place.state.prompt, probes, False, removed.modified, removed.square)
         moves = tuple(sans(pack(board.move_stack)))
-        return replace(self._answer(scene, found.edits, found.condition.name), sans=moves)
+        return replace(self._answer(scene, place.edits, place.condition.name), sans=moves)
 
     def _given(self, question: Position) -> Answer:
-        recipe = self.inputs.reference("checkpoint", question.checkpoint)
-        _, folder = self.inputs.checkpoint(recipe)
+        reference = self.inputs.reference("checkpoint", question.checkpoint)
+        checkpoint, folder = self.inputs.checkpoint(reference)
+        if question.probe is not None:
+            self._check_probe(question, self.inputs.reference("run:probe", question.probe), checkpoint)
         model = self.model(folder)
-        state = after_moves(question.moves, model.encoding)
+        state = state_at(question, model.encoding)
         if len(state.prompt) + model.encoding.max_move_tokens - 1 > model.block_size:
             raise BadInputError(f"{state.ply} plies are more than this model's context holds", "take moves back")
         if state.board.is_game_over():
             raise BadInputError("the game is over there: no move to look at", "take a move back")
         probes = () if question.probe is None else self.probes(self.inputs.reference("run:probe", question.probe))
         scene = Scene(model, state.board, state.prompt, probes)
-        if not question.moves and question.vector is None:
+        scene = replace(scene, next_token=question.next_token)
+        if not (question.moves or question.fen) and question.vector is None:
             answer = self._answer(scene, [], why_not="make a move first: an edit is named by its moves")
         elif question.vector is not None:
-            answer = self._steered(scene, question, recipe)
+            answer = self._steered(scene, question, reference)
+        elif question.probe is not None and question.next_token:
+            answer = self._with_changes(scene, question, reference)
         elif question.probe is not None:
-            answer = self._without_piece(scene, question, recipe)
+            answer = self._without_piece(scene, question, reference)
         else:
             answer = self._answer(scene, [], why_not="choose a probe or a vector to edit with")
         return replace(answer, sans=tuple(question.moves.split()))
 
-    def _without_piece(self, scene: Scene, question: Position, recipe: str) -> Answer:
+    def _check_probe(self, question: Position, reference: str, checkpoint: tables.Checkpoint) -> None:
+        """Raises BadInputError for a probe of another model, or without the layers that are to be edited."""
+        probes = self.probes(reference)
+        fitted_on = self.inputs.rows(tables.Probe, self.inputs.run(reference, "probe"))[0].checkpoint_id
+        width = probes[0].weight.shape[0]
+        if fitted_on not in (None, checkpoint.id):
+            raise BadInputError("that probe was fitted on another checkpoint", "chessreg probe list")
+        if width != checkpoint.d_model:
+            raise BadInputError(f"that probe reads d_model {width}, the model has {checkpoint.d_model}")
+        known = [probe.layer for probe in probes]
+        missing = [layer for layer in question.layers if layer not in known]
+        if missing and question.vector is None:
+            raise BadInputError(
+                f"there is no probe of layer {missing[0]}", f"there are probes of {', '.join(map(str, known))}"
+            )
+
+    def _without_piece(self, scene: Scene, question: Position, reference: str) -> Answer:
         """The probe's direction for the piece that the clean model moves, subtracted."""
-        state = after_moves(question.moves, scene.model.encoding)
+        state = state_at(question, scene.model.encoding)
         written = scene.greedy(TokenTree(self._session(scene)))
         move = scene.model.encoding.parse(written.tokens, state.board)
         if move is None:
             why_not = f"the model writes {written.text.strip()!r}, which is no legal move: no piece to take off"
             return self._answer(scene, [], why_not=why_not)
-        probe = self.inputs.reference("run:probe", question.probe or "")
-        spec = question.spec().model_copy(update={"checkpoint": recipe, "probe": probe})
+        spec = self._spec(question, reference)
         check_edit(spec, self.inputs)
         edited, removed = EditedModel(spec, self.inputs, "cpu", scene.model), removal(state, move)
-        edits = edited.edits(edited.settings[0], [list(scene.prompt)], [removed])
-        words = f"{removed.piece.symbol()} taken off {chess.square_name(removed.square)}"
-        return self._answer(replace(scene, removed=removed), edits, words)
+        condition = condition_of(edited, question.condition)
+        edits = edited.edits(condition.setting, [list(scene.prompt)], [removed])
+        if condition.source != EDIT:
+            edits = edited.controls(condition, [removed], edits)
+        scene = replace(scene, modified=removed.modified, square=removed.square)
+        return self._answer(scene, edits, what_is_done(question, scene))
 
-    def _steered(self, scene: Scene, question: Position, recipe: str) -> Answer:
+    def _with_changes(self, scene: Scene, question: Position, reference: str) -> Answer:
+        """The probe's directions for changes of the board, or for taking the piece off the most probable square, or the
+        residual of a later board, added at the last token; the next token is read."""
+        from chessreg.experiments.edit.cases import Case, of_moves, reason_to_skip, with_changes, without_favourite
+        from chessreg.experiments.edit.site_editor import CaseEdits
+
+        spec = self._spec(question, reference)
+        try:
+            check_edit(spec, self.inputs)
+        except BadInputError as error:
+            if "was fitted" not in error.message:
+                raise
+            return self._answer(scene, [], why_not=f"{error.message}: {error.hint}")  # the clean model still answers
+        edited = EditedModel(spec, self.inputs, "cpu", scene.model)
+        condition = condition_of(edited, question.condition)
+        prefix = of_moves(spec, scene.model.encoding)
+        if condition.source == PATCH:
+            assert prefix.later
+            case = Case(prefix, prefix.later, ())
+        elif spec.board:
+            case = with_changes(prefix, spec.board)
+        else:
+            first = TokenTree(self._session(scene)).logprobs(0)
+            square = scene.model.encoding.origin_of(int(first.argmax()))
+            if (reason := reason_to_skip(spec, prefix, square)) or square is None:
+                return self._answer(scene, [], why_not=f"no piece to take off the most probable square: {reason}")
+            case = without_favourite(prefix, square)
+        scene = replace(scene, modified=case.target, square=case.square)
+        try:
+            edits = CaseEdits(edited).edits(case, condition)
+        except BadInputError as error:
+            return self._answer(scene, [], why_not=error.message)
+        return self._answer(scene, edits, what_is_done(question, scene))
+
+    def _spec(self, question: Position, reference: str) -> EditSpec:
+        """The spec of the edit, its models and probes as input references."""
+        spec = question.spec()
+        found: dict[str, Any] = {"checkpoint": reference}
+        for name in ("probe", "black_probe", "shuffled_probe", "sae"):
+            if (given := getattr(spec, name)) is not None:
+                found[name] = self.inputs.reference("run:sae" if name == "sae" else "run:probe", given)
+        for name in ("other_probes", "other_black_probes"):
+            found[name] = tuple(self.inputs.reference("run:probe", given) for given in getattr(spec, name))
+        return spec.model_copy(update=found)
+
+    def _steered(self, scene: Scene, question: Position, reference: str) -> Answer:
         """A vector's direction, added."""
-        checkpoint, _ = self.inputs.checkpoint(recipe)
+        checkpoint, _ = self.inputs.checkpoint(reference)
         if question.scale == 0:
             return self._answer(scene, [], why_not="scale 0 changes nothing")
         vector = self.inputs.reference("run:vector", question.vector or "")
         settings = InterventionSettings(
             vector=vector, layers=question.layers, scale=question.scale, token_mask=question.positions
         )
-        found = interventions.load(settings, checkpoint, self.inputs)
-        assert found
+        loaded = interventions.load(settings, checkpoint, self.inputs)
+        assert loaded
         where = "" if question.positions == "all" else ", last token"
-        words = f"{found.row['source']} x {question.scale:g}{where}"
-        return self._answer(scene, found.edits(), words)
+        words = f"{loaded.row['source']} x {question.scale:g}{where}"
+        return self._answer(scene, loaded.edits(), words)
 
     def _answer(self, scene: Scene, edits: Sequence[ResidualEdit], edit: str = "", why_not: str = "") -> Answer:
         session = self._session(scene)
-        key = (scene.prompt, id(scene.model), id(scene.probes), scene.modified and scene.modified.fen())
+        aim = scene.modified and scene.modified.fen()
+        key = (scene.prompt, id(scene.model), id(scene.probes), aim, scene.next_token)
         if self._side is None or self._side[0] != key:
             self._side = (key, scene.side(session))
         after = scene.side(session.branch(list(edits)), edits) if edits else None
-        removed = scene.removed
+        taken = None if scene.square is None else scene.board.piece_at(scene.square)
         return Answer(
             scene.board.fen(), (), tuple(probe.layer for probe in scene.probes), self._side[1], after, edit,
             tuple(edit.layer for edit in edits), tuple(scale_of(edit, 0) for edit in edits),
-            removed.square if removed else None, removed.piece.symbol() if removed else "",
-            removed.modified.fen() if removed else "", why_not,
+            scene.square, taken.symbol() if taken else "", scene.modified.fen() if scene.modified else "", why_not,
+            next_token=scene.next_token,
         )  # fmt: skip
 
     # -- what is kept from question to question -------------------------------------------------------------------
@@ -189,14 +264,14 @@ class Lab:
             self._model = (folder, LanguageModel.load(folder, device="cpu"))
         return self._model[1]
 
-    def probes(self, recipe: str) -> tuple[FittedProbe, ...]:
+    def probes(self, reference: str) -> tuple[FittedProbe, ...]:
         """The piece probes of every layer of a run. Raises BadInputError for probes of something else."""
-        if self._probes is None or self._probes[0] != recipe:
-            found = tuple(load_probe(self.inputs, recipe, layer) for layer in probed_layers(recipe, self.inputs))
-            if found[0].label != "piece":
-                raise BadInputError(f"that probe reads {found[0].label}, not pieces", "chessreg probe list")
-            check_editable("that probe", found[0].hook_point)
-            self._probes = (recipe, found)
+        if self._probes is None or self._probes[0] != reference:
+            probes = tuple(load_probe(self.inputs, reference, layer) for layer in probed_layers(reference, self.inputs))
+            if probes[0].label != "piece":
+                raise BadInputError(f"that probe reads {probes[0].label}, not pieces", "chessreg probe list")
+            check_editable("that probe", probes[0].hook_point)
+            self._probes = (reference, probes)
         return self._probes[1]
 
     def _session(self, scene: Scene) -> DecodingSession:
@@ -211,8 +286,50 @@ def ranked(
     answers: Mapping[Prefix, chess.Move], probability: Mapping[Prefix, float], board: chess.Board
 ) -> tuple[Ranked, ...]:
     """The moves, the most probable first; those that agree to six digits by name, as the last bits are the CPU's."""
-    found = [Ranked(move.uci(), board.san(move), probability[ids]) for ids, move in answers.items()]
-    return tuple(sorted(found, key=lambda move: (-float(f"{move.probability:.6g}"), move.uci)))
+    moves = [Ranked(move.uci(), board.san(move), probability[ids]) for ids, move in answers.items()]
+    return tuple(sorted(moves, key=lambda move: (-float(f"{move.probability:.6g}"), move.uci)))
+
+
+def what_is_done(question: Position, scene: Scene) -> str:
+    """The edit in words."""
+    if question.condition == PATCH:
+        return f"residual of the board after {question.later}"
+    if question.condition != EDIT:
+        return question.condition
+    taken = None if scene.square is None else scene.board.piece_at(scene.square)
+    if taken is None or scene.square is None:
+        return question.board
+    return f"{taken.symbol()} taken off {chess.square_name(scene.square)}"
+
+
+def state_at(question: Position, written: Encoding) -> State:
+    """The position that is asked about. Raises BadInputError for a FEN where the model reads games."""
+    if not question.fen:
+        return after_moves(question.moves, written)
+    if written.content != "position":
+        raise BadInputError(
+            f"{written.name} writes games, and a FEN tells none", "give the moves that lead there: --moves"
+        )
+    board = chess.Board(question.fen)
+    return State(0, NO_GAME, board.ply(), written.prompt(board), board)
+
+
+def condition_of(edited: EditedModel, name: str) -> Condition:
+    """The edit's condition of this name. Raises NotFoundError, with those that there are."""
+    known = {condition.name: condition for condition in edited.conditions()}
+    if name not in known:
+        raise NotFoundError(f"this edit has no condition {clipped(name)!r}", f"it has {', '.join(known)}")
+    return known[name]
+
+
+def squares_of(probability: np.ndarray, written: Encoding) -> tuple[float, ...]:
+    """The probability that the next move begins on each square, 64 numbers, from those of the next token float64
+    [outputs]; none where a token names no square."""
+    origins = np.array([-1 if (o := written.origin_of(i)) is None else o for i in range(len(probability))])
+    if (origins < 0).all():
+        return ()
+    sums = np.bincount(origins[origins >= 0], probability[origins >= 0], 64)
+    return tuple(sums.clip(0.0, 1.0).tolist())
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

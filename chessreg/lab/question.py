@@ -7,90 +7,196 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Self
 from uuid import UUID
 
+import chess
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 from sqlalchemy import select
 
+from chessreg import encodings
 from chessreg.errors import BadInputError, ChessregError
-from chessreg.experiments.edit.spec import EditSpec
-from chessreg.games.typed import typed_moves
+from chessreg.experiments.edit.spec import NEXT_TOKEN, EditSpec, board_changes, settings_of
+from chessreg.games.moves import sans as all_sans
+from chessreg.games.typed import moves_after, typed_moves
 from chessreg.registry import names, tables
 from chessreg.registry.identity import short
+from chessreg.runs.spec import Layers, Settings, clipped, complaint_of, flag_at
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
+    from chessreg.runs.inputs import Inputs
 
-class Position(BaseModel):
+
+EDIT, PATCH = "edit", "patch"
+SETTINGS = (
+    "scale_rule", "piece", "blank", "black_probe", "king", "guard", "controls", "shuffled", "shuffled_probe",
+    "wrong_layer", "sham", "patch", "random_draw", "other_probes", "other_black_probes", "class_mean", "phase",
+    "probe_shift", "decay", "sae", "seed",
+)  # fmt: skip
+"""Settings of kind `edit` that the lab takes beside those of a position."""
+
+
+class Position(Settings):
     """A position by its moves, and what is done to the model in it.
 
     With a vector its direction is added; without one the probe's direction for the piece that the clean model moves is
-    subtracted, as kind `edit` does it. A probe is read on every layer that it has, also where a vector is added.
-    References are names, ids or recipes. Without layers the probe's best one is edited, or all that the vector has.
+    subtracted, as kind `edit` does it; with `board`, which says what stands where, its directions for these changes. A
+    probe is read on every layer that it has, also where a vector is added. With `later`, the moves that follow, the
+    condition `patch` adds the residual of the board after them. Names, ids or input references are accepted.
+    Without layers the probe's best one is edited, or all of the vector's. `condition` is the edit or one of its
+    controls; `settings` are further ones of an edit run, by name, as its options write them.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     checkpoint: str
     moves: str = ""  # SAN or UCI, or a FEN near the start
+    fen: str = ""  # of a model of positions: any position, in place of the moves
     probe: str | None = None
     vector: str | None = None
-    layers: tuple[int, ...] = ()
-    scale: float = 1.5
-    positions: Literal["all", "last"] = "last"
+    layers: Layers = ()
+    scale: float = 1.5  # where the next token is read: 0.5
+    positions: Literal["all", "last", "white-segments", "turns"] = "last"
+    measure: Literal["moves", "next-token"] = "moves"  # what is read: with a board the next token
+    board: str = ""
+    later: str = ""
+    condition: str = EDIT
+    settings: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, **settings: Any) -> Position:
         """A question. Raises BadInputError for what cannot be asked."""
         try:
             return cls(**settings)
-        except ValidationError as error:
-            cause = (error.errors()[0].get("ctx") or {}).get("error")
-            raise cause if isinstance(cause, ChessregError) else BadInputError(str(error)) from None
+        except ValidationError as refused:
+            raise said(refused) from None
 
     @field_validator("moves")
     @classmethod
     def _one_spelling(cls, moves: str) -> str:
         return " ".join(typed_moves(moves))
 
+    @field_validator("fen")
+    @classmethod
+    def _a_position(cls, fen: str) -> str:
+        if not fen.strip():
+            return ""
+        try:
+            board = chess.Board(fen.strip())
+        except ValueError as error:
+            raise BadInputError(f"{clipped(fen)!r} is no FEN: {error}") from error
+        if not board.is_valid():
+            raise BadInputError(f"{clipped(fen)!r} is no position of a game of chess")
+        return board.fen()
+
+    @field_validator("board")
+    @classmethod
+    def _one_order(cls, board: str) -> str:
+        return " ".join(f"{chess.square_name(square)}={piece}" for square, piece in board_changes(board))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_next_token(cls, values: Any) -> Any:
+        if isinstance(values, dict) and (values.get("board") or values.get("measure") == "next-token"):
+            return {"scale": NEXT_TOKEN["scale"], **values, "measure": "next-token"}
+        return values
+
     @model_validator(mode="after")
     def _does_something(self) -> Self:
+        if self.fen and self.moves:
+            raise BadInputError("a position is given by its moves or by its FEN", "leave out --moves or --fen")
         if self.layers and not (self.probe or self.vector):
             raise BadInputError("layers without a probe or a vector to edit them with", "give --probe or --vector")
+        if self.board and (self.vector or not self.probe):
+            raise BadInputError("--board is changed by a probe's directions", "give --probe, and no --vector")
+        if self.later:
+            if not self.next_token:
+                raise BadInputError("--later is of a model whose next token is read", "add --measure next-token")
+            object.__setattr__(self, "later", moves_after(self.moves, self.later))
+        if self.vector and self.condition != EDIT:
+            raise BadInputError("--condition is of a probe's edit", "leave out --vector")
+        for name, _ in self.settings:
+            if name not in SETTINGS:
+                hint = f"one of {', '.join(setting.replace('_', '-') for setting in SETTINGS)}"
+                raise BadInputError(f"{clipped(name)!r} is no setting of an edit in the lab", hint)
         return self
+
+    @property
+    def further(self) -> dict[str, Any]:
+        """The further settings as the spec of an edit takes them."""
+        fields = EditSpec.model_fields
+        several = {name for name, field in fields.items() if isinstance(field.default, tuple)}
+        return {name: tuple(text.split(",")) if name in several else text for name, text in self.settings}
 
     def spec(self) -> EditSpec:
         """The edit run that stores what a probe's edit shows here. Raises BadInputError for a vector's."""
         if self.probe is None or self.vector is not None:
             raise BadInputError("an edit run is of a probe's edit", "vectors are stored by chessreg run play")
+        if self.fen:
+            raise BadInputError("a position given by its FEN cannot be stored", "give the moves that lead to it")
         if not self.moves:
             raise BadInputError("the initial position cannot be stored", "make a move first")
-        return EditSpec(
-            checkpoint=self.checkpoint,
-            probe=self.probe,
-            moves=self.moves,
-            layers=self.layers,
-            scale=self.scale,
-            token_mask=self.positions,
-            king="include",
-        )
+        given: dict[str, Any] = {"king": "include", **self.further}
+        if self.measure == "next-token":
+            given |= {"measure": self.measure, "board": self.board, "later": self.later}
+            given |= {"patch": "unit"} if self.later and "patch" not in given else {}
+        try:
+            return EditSpec(
+                checkpoint=self.checkpoint,
+                probe=self.probe,
+                moves=self.moves,
+                layers=self.layers,
+                scale=self.scale,
+                token_mask=self.positions,
+                **given,
+            )
+        except ValidationError as refused:
+            raise said(refused) from None
 
     @property
     def stored_by(self) -> list[str]:
         """The words behind `chessreg` that store the edit as a run. Raises what `spec` raises."""
         spec = self.spec()
         words = ["run", "edit", "--checkpoint", spec.checkpoint, "--probe", spec.probe, "--moves", spec.moves]
+        words += ["--board", self.board] if self.board else ["--measure", self.measure] if self.next_token else []
         words += ["--layers", ",".join(map(str, spec.layers))] if spec.layers else []
-        return [*words, "--scale", f"{spec.scale:g}", "--token-mask", spec.token_mask, "--king", spec.king]
+        words += ["--scale", f"{spec.scale:g}"]
+        if not self.next_token or spec.token_mask != "last":
+            words += ["--token-mask", spec.token_mask]
+        words += ["--later", self.later] if self.later else []
+        given = {"king": spec.king, **({"patch": spec.patch} if self.later else {}), **dict(self.settings)}
+        for name, text in given.items():
+            flag = name.replace("_", "-")
+            yes = isinstance(EditSpec.model_fields[name].default, bool)
+            words += [f"--{flag}" if text == "true" else f"--no-{flag}"] if yes else [f"--{flag}", text]
+        return words
+
+    @property
+    def next_token(self) -> bool:
+        """Whether the next token is read, not whole moves."""
+        return self.measure == "next-token"
 
     @property
     def command(self) -> list[str]:
         """The words behind `chessreg` that show the same."""
-        words = ["lab", "--checkpoint", self.checkpoint, "--moves", self.moves]
+        at = ["--fen", self.fen] if self.fen else ["--moves", self.moves]
+        words = ["lab", "--checkpoint", self.checkpoint, *at]
         for name, value in (("--probe", self.probe), ("--vector", self.vector)):
             words += [name, value] if value else []
         words += ["--layers", ",".join(map(str, self.layers))] if self.layers else []
+        words += ["--board", self.board] if self.board else ["--measure", self.measure] if self.next_token else []
+        words += ["--later", self.later] if self.later else []
         words += ["--scale", f"{self.scale:g}"]
-        return words if self.positions == "last" else [*words, "--positions", self.positions]
+        words += ["--condition", self.condition] if self.condition != EDIT else []
+        words += [] if self.positions == "last" else ["--positions", self.positions]
+        for name, text in self.settings:
+            words += ["--setting", f"{name.replace('_', '-')}={text}"]
+        return words
+
+
+def said(refused: ValidationError) -> ChessregError:
+    """What was wrong, in one line."""
+    first = refused.errors(include_url=False)[0]
+    cause = first.get("ctx", {}).get("error")
+    complaint = f"{flag_at(first['loc'])}: {complaint_of(first)}" if first["loc"] else complaint_of(first)
+    return cause if isinstance(cause, ChessregError) else BadInputError(complaint)
 
 
 class StoredState(BaseModel):
@@ -123,6 +229,61 @@ class Choice:
     name: str
     checkpoint_id: UUID
     tools: tuple[Tool, ...] = field(default=())
+    next_token: bool = False  # whether one token that it writes names a square or a move
+
+
+@dataclass(frozen=True)
+class StoredEdit:
+    """What a condition of a run does to a stored state, as the lab asks it of the model."""
+
+    checkpoint_id: UUID
+    probe_run: UUID
+    sans: tuple[str, ...]
+    layers: tuple[int, ...]
+    scale: float
+    rule: str
+    positions: str
+    next_token: bool
+    board: str
+    later: tuple[str, ...]  # the moves to the later board of a patch
+    condition: str
+    settings: tuple[tuple[str, str], ...]
+
+
+def stored_edit(inputs: Inputs, run_id: UUID, row: tables.Trial) -> StoredEdit:
+    """The edit behind a trial that is no clean one. The lab draws random controls anew: their draws are by state."""
+    with inputs.database.read() as session:
+        spec = EditSpec(**session.get_one(tables.Run, run_id).spec)
+    detail = row.detail or {}
+    settings = settings_of(spec, inputs)
+    setting = settings[detail.get("setting") or 0]
+    sans, later = tuple(spec.moves.split()), tuple(spec.later.split())
+    if row.item >= 0 and spec.dataset is not None:
+        items, _ = inputs.dataset(spec.dataset)
+        game = tuple(all_sans(items.moves([row.item])[0]))
+        sans, later = game[: row.ply], game[row.ply : row.ply + spec.future]
+    source, _, number = row.condition.partition("-")
+    patched = source == PATCH and (spec.future_unit == "plies" or spec.later)  # else it may end within a move
+    if not patched:
+        later = ()
+    if row.condition.startswith(("edit", "other", "patch")):
+        name = EDIT if source == PATCH and not patched else source
+    elif row.condition.startswith(("wrong-layer", "sham", "encode-decode")):
+        name = row.condition.rpartition("-")[0] + "-0"
+    else:
+        name = f"{source}-{int(number) % max(1, spec.controls if source == 'random' else spec.shuffled)}"
+    plain = {"king": "include"} | ({"scale_rule": NEXT_TOKEN["scale_rule"]} if spec.measure == "next-token" else {})
+    differing = {key: getattr(spec, key) for key in SETTINGS if key != PATCH or patched}
+    given = tuple(
+        (key, text_of(value))
+        for key, value in differing.items()
+        if value != plain.get(key, EditSpec.model_fields[key].get_default())
+    )
+    checkpoint, probe = inputs.checkpoint(spec.checkpoint)[0].id, inputs.run(spec.probe, "probe").id
+    return StoredEdit(
+        checkpoint, probe, sans, setting.layers, setting.value,
+        spec.scale_rule, spec.token_mask, spec.measure == "next-token", spec.board, later, name, given,
+    )  # fmt: skip
 
 
 def choices(session: Session) -> list[Choice]:
@@ -130,13 +291,13 @@ def choices(session: Session) -> list[Choice]:
     tools: dict[UUID, list[Tool]] = defaultdict(list)
     called = names.names(session, "run")
     for kind, table in (("probe", tables.Probe), ("vector", tables.Vector)):
-        found = select(table.run_id, table.checkpoint_id, table.layer).join(tables.Run, tables.Run.id == table.run_id)
-        found = found.where(tables.Run.completed_at.is_not(None))
+        query = select(table.run_id, table.checkpoint_id, table.layer).join(tables.Run, tables.Run.id == table.run_id)
+        query = query.where(tables.Run.completed_at.is_not(None))
         if kind == "probe":
-            found = found.where(tables.Probe.label == "piece", tables.Probe.classes == 13)
+            query = query.where(tables.Probe.label == "piece", tables.Probe.classes == 13)
         layers: dict[tuple[UUID, UUID], list[int]] = defaultdict(list)
         for run_id, checkpoint_id, layer in session.execute(
-            found.order_by(tables.Run.created_at.desc(), tables.Run.id, table.layer)
+            query.order_by(tables.Run.created_at.desc(), tables.Run.id, table.layer)
         ):
             if checkpoint_id is not None:
                 layers[run_id, checkpoint_id].append(layer)
@@ -149,5 +310,21 @@ def choices(session: Session) -> list[Choice]:
         .where(checkpoint.source_format != "external")
         .order_by(checkpoint.created_at.desc(), checkpoint.id)
     )
-    made = [Choice(models.get(id) or short(id), id, tuple(tools[id])) for id in ids]
+    written = dict(session.execute(select(checkpoint.id, checkpoint.tokenizer)).tuples().all())
+    made = [Choice(models.get(id) or short(id), id, tuple(tools[id]), names_squares(written[id])) for id in ids]
     return sorted(made, key=lambda choice: -len(choice.tools))
+
+
+def text_of(value: Any) -> str:
+    """A setting as its option writes it."""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def names_squares(name: str | None) -> bool:
+    """Whether one token of an encoding of this name names a square or a move; of prompts, which are no names, not."""
+    if name not in encodings.names():
+        return False
+    written = encodings.encoding(name)
+    return any(written.origin_of(number) is not None for number in range(written.answer_size))

@@ -8,6 +8,7 @@ is answered by {"id": 1, "answer": {…}} or {"id": 1, "message": "…", "hint":
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -67,4 +68,5 @@ def failure(error: Exception) -> dict[str, str]:
 
 
 if __name__ == "__main__":
+    gc.set_threshold(100_000, 20, 20)  # imports make many objects and no garbage
     main(sys.argv[1:])

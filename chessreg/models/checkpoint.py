@@ -96,7 +96,7 @@ def save_checkpoint(
     network: Network,
     folder: Path,
     info: CheckpointInfo,
-    dtype: Literal["float32", "bfloat16"] = "float32",
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32",
 ) -> None:
     """Write the three files; equal models give equal bytes. The model is not changed. Existing files are replaced."""
     from safetensors.torch import save_file
@@ -121,7 +121,7 @@ def read_info(folder: Path) -> CheckpointInfo:
         if version != FORMAT_VERSION:
             raise BadInputError(f"{path} has format {version}; this chessreg reads format {FORMAT_VERSION}")
         return CheckpointInfo.of_json(content)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadInputError(f"{path} is not a checkpoint's {INFO}: {error}") from error
 
 

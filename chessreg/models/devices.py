@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from chessreg.errors import BadInputError
 
@@ -10,8 +12,8 @@ from chessreg.errors import BadInputError
 def cores() -> int:
     """CPU cores that this process may use: those it is bound to, or fewer where OMP_NUM_THREADS says so."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    said = os.environ.get("OMP_NUM_THREADS", "")
-    return min(bound, int(said)) if said.isdigit() and int(said) else bound
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    return min(bound, int(limit)) if limit.isdigit() and int(limit) else bound
 
 
 def idle_cores() -> int:
@@ -42,6 +44,19 @@ def check(device: str) -> None:
         raise BadInputError(
             f"--device {device}: there is no device {device}", f"this machine has {count} CUDA devices; use cpu"
         )
+
+
+@contextmanager
+def denormals_flushed() -> Iterator[None]:
+    """Numbers below 1e-38 are 0 meanwhile. Softmax and Adam make many, and a product with them takes a hundred times as
+    long."""
+    import torch
+
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
 
 
 def prepare(device: str = "auto", threads: int = 0) -> str:

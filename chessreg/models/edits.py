@@ -52,28 +52,34 @@ register_mask(TokenMask("all", True, lambda tokens, encoding: np.ones(len(tokens
 register_mask(TokenMask("last", False, lambda tokens, encoding: np.arange(len(tokens)) == len(tokens) - 1))
 
 
-def _of_sites(name: str) -> TokenMask:
-    """The sites of this name. They must depend on the tokens up to them alone, as those of segments do."""
+def _of_sites(name: str, prefix_stable: bool = True) -> TokenMask:
+    """The sites of this name. Those of segments depend on the tokens up to them alone; of UCI squares a turn begins
+    with a destination only where no promotion follows."""
 
     def mask(tokens: np.ndarray, encoding: Encoding) -> np.ndarray:
         chosen = np.zeros(len(tokens), bool)
         chosen[encoding.sites(name, Tokens.of([tokens])).token] = True
         return chosen
 
-    return TokenMask(name, True, mask)
+    return TokenMask(name, prefix_stable, mask)
 
 
 for _name in ("white-segments", "black-segments", "dots"):
     register_mask(_of_sites(_name))
+register_mask(_of_sites("turns", prefix_stable=False))
 
 
 @dataclass(frozen=True, eq=False)
 class ResidualEdit:
     """residual ± scale · vector after block `layer` (0-based), at the tokens of a mask.
 
-    vector is [d_model], or [batch, d_model] for a direction of its own for each row; scale is a number, or [batch].
-    The vector is not normalised here. The form `mlp-bias` adds it to the bias of the block's `mlp.c_proj` instead of
-    hooking the block's output: the same at every token, as chess_gpt_eval does it, for one vector at all tokens.
+    vector is [d_model], or [batch, d_model] for a direction of its own for each row, or [batch, length, d_model] for
+    one of each token; scale is a number, [batch] or [batch, length]. The vector is not normalised here. `reference`
+    multiplies the scale at each token by the norm of what it makes of the residual [batch, length, d_model] there
+    (Davis equation 1, where it is the model's final LayerNorm; `Network.norm`). The form `mlp-bias` adds the vector to
+    the bias of the block's `mlp.c_proj` instead of hooking the block's output: the same at every token, as
+    chess_gpt_eval does it, for one vector at all tokens. `instead` puts what it makes of the residual float32
+    [batch, length, d_model] in its place, before the vector is added: an autoencoder's reconstruction.
     Raises BadInputError for other shapes or an unknown op, form or token mask.
     """
 
@@ -83,24 +89,35 @@ class ResidualEdit:
     token_mask: str = "all"
     op: Literal["add", "subtract"] = "add"
     form: Literal["hook", "mlp-bias"] = "hook"
+    reference: Callable[[Tensor], Tensor] | None = None
+    instead: Callable[[Tensor], Tensor] | None = None
 
     def __post_init__(self) -> None:
-        if self.vector.dim() not in (1, 2):
+        if self.vector.dim() not in (1, 2, 3):
             raise BadInputError(f"an edit's vector is [d_model] or [batch, d_model], not {list(self.vector.shape)}")
         if self.op not in ("add", "subtract"):
             raise BadInputError(f"an edit adds or subtracts; there is no op {self.op}")
         mask_named(self.token_mask)
         if self.form not in ("hook", "mlp-bias"):
             raise BadInputError(f"an edit is a hook or an mlp-bias; there is no form {self.form}")
-        if self.form == "mlp-bias" and (self.token_mask != "all" or self.per_row):
+        if self.form == "mlp-bias" and (self.token_mask != "all" or self.per_row or self.reference or self.instead):
             raise BadInputError("a bias is one vector at every token", "other tokens or rows need the form hook")
 
     @property
     def per_row(self) -> bool:
         return self.vector.dim() == 2 or (isinstance(self.scale, Tensor) and self.scale.dim() == 1)
 
+    @property
+    def rows(self) -> int:
+        """How many rows it has directions or scales for; 1 where one serves all."""
+        parts = [self.vector] if self.vector.dim() == 2 else []
+        if isinstance(self.scale, Tensor) and self.scale.dim() == 1:
+            parts.append(self.scale)
+        return max(map(len, parts), default=1)
+
     def take(self, rows: Tensor) -> ResidualEdit:
-        """The edit of a batch that consists of these rows of the present one."""
+        """The edit of a batch that consists of these rows of the present one; of rows [batch, length], of one in which
+        each token has a row of its own."""
         vector = self.vector[rows.to(self.vector.device)] if self.vector.dim() == 2 else self.vector
         scale = self.scale
         if isinstance(scale, Tensor) and scale.dim() == 1:
@@ -108,11 +125,22 @@ class ResidualEdit:
         return replace(self, vector=vector, scale=scale)
 
     def delta(self, residual: Tensor) -> Tensor:
-        """What is added, [1 or batch, 1, d_model], in the residual's dtype and on its device: the one cast there is."""
-        scale = self.scale.float()[:, None] if isinstance(self.scale, Tensor) and self.scale.dim() else self.scale
+        """What is added, [1 or batch, 1 or length, d_model], in the residual's dtype and on its device: the one cast
+        there is."""
+        scale = self.scale.float()[..., None] if isinstance(self.scale, Tensor) and self.scale.dim() else self.scale
         signed = self.vector.float() * (scale.to(self.vector.device) if isinstance(scale, Tensor) else scale)
         signed = -signed if self.op == "subtract" else signed
-        return signed.reshape(-1, 1, signed.shape[-1]).to(residual.device, residual.dtype)
+        signed = signed if signed.dim() == 3 else signed.reshape(-1, 1, signed.shape[-1])
+        if self.reference is not None:
+            signed = signed.to(residual.device) * self.reference(residual).float().norm(dim=-1, keepdim=True)
+        if self.instead is not None:
+            signed = signed.to(residual.device) + (self.instead(residual.float()) - residual.float())
+        return signed.to(residual.device, residual.dtype)
+
+    def applied(self, residual: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The residual [batch, length, d_model] edited at the tokens of a mask bool [batch, length]; None: at all."""
+        delta = self.delta(residual)
+        return residual + (delta if mask is None else delta * mask[:, :, None].to(residual.device, residual.dtype))
 
 
 @contextmanager
@@ -152,7 +180,6 @@ def _add_bias(matrix: nn.Linear, edit: ResidualEdit) -> tuple[nn.Linear, nn.Para
 
 def _hook(edit: ResidualEdit, mask: Tensor | None) -> Callable[[nn.Module, Any, Tensor], Tensor]:
     def hook(block: nn.Module, arguments: Any, residual: Tensor) -> Tensor:
-        delta = edit.delta(residual)
-        return residual + (delta if mask is None else delta * mask[:, :, None].to(residual.device, residual.dtype))
+        return edit.applied(residual, mask)
 
     return hook

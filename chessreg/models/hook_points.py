@@ -62,13 +62,13 @@ def named_points(
     Raises NotFoundError for a name that is not of one of the patterns `there`, BadInputError for a layer that the model
     does not have.
     """
-    found: dict[str, None] = {}
+    points: dict[str, None] = {}
     for name in patterns:
         pattern = pattern_of(name)
         if pattern not in there:
             raise NotFoundError(f"the model has no hook point {name!r}", f"it has {', '.join(there)}")
-        found |= dict.fromkeys(hook_point(layer, name) for layer in (layers if "*" in name else (0,)))
-    for name in found:
+        points |= dict.fromkeys(hook_point(layer, name) for layer in (layers if "*" in name else (0,)))
+    for name in points:
         if not 0 <= layer_of(name, n_layers) < n_layers:
             raise BadInputError(f"{name} is not of one of the model's layers 0 to {n_layers - 1}")
-    return list(found)
+    return list(points)

@@ -11,14 +11,15 @@ import os
 import re
 import urllib.error
 import urllib.request
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote, urljoin, urlsplit
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.games import download
-from chessreg.games.download import Progress
+from chessreg.games import chessbench, download
+from chessreg.games.chessbench import BenchFile
+from chessreg.games.download import Fetched, Progress
 
 ENDPOINT = "https://huggingface.co"
 MOST_REDIRECTS = 5
@@ -70,25 +71,16 @@ class Remote:
     commit: str | None
 
 
-@dataclass(frozen=True)
-class Fetched:
-    """A file that has arrived: where from, at which commit of the repository, with which digest."""
-
-    path: Path
-    url: str
-    commit: str | None
-    sha256: str
-    published_sha256: bool  # whether the hub published that digest, or it is only what arrived
-
-    def as_json(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name != "path"}
+def every_source() -> dict[str, HubSource | BenchFile]:
+    """What can be fetched by name, of the hub and of ChessBench."""
+    return {**SOURCES, **chessbench.SOURCES}
 
 
-def source_named(name: str) -> HubSource:
+def source_named(name: str) -> HubSource | BenchFile:
     """The source of this name. NotFoundError lists those that there are."""
-    if name not in SOURCES:
-        raise NotFoundError(f"there is no {name!r} to fetch", f"known: {', '.join(SOURCES)}")
-    return SOURCES[name]
+    if name not in every_source():
+        raise NotFoundError(f"there is no {name!r} to fetch", f"known: {', '.join(every_source())}")
+    return every_source()[name]
 
 
 def url_of(source: HubSource, file: str | None = None, revision: str = "main", endpoint: str | None = None) -> str:
@@ -164,5 +156,5 @@ def fetch(
         for old in (target, target.with_name(f"{target.name}.part")):
             old.unlink(missing_ok=True)
     download.fetch(remote.url, target, remote.sha256, what=source.name, on_progress=on_progress, missing=missing)
-    digest = remote.sha256 or download.sha256(target)
+    digest = remote.sha256 or download.digest_of(target)
     return Fetched(target, remote.url, remote.commit, digest, remote.sha256 is not None)

@@ -20,7 +20,7 @@ from chessreg.models.edits import ResidualEdit, editing, mask_named
 from chessreg.models.hook_points import hook_point
 
 if TYPE_CHECKING:
-    from chessreg.models.decoding import DecodingSession
+    from chessreg.models.decoding.session import DecodingSession
 
 
 class _Reached(Exception):
@@ -172,7 +172,7 @@ class LanguageModel:
 
         Raises BadInputError for a model that cannot write the answers of its encoding.
         """
-        from chessreg.models.decoding import DecodingSession
+        from chessreg.models.decoding.session import DecodingSession
 
         answers = self.encoding.answer_size
         if answers > self.outputs:

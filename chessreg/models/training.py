@@ -11,9 +11,9 @@ import functools
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,7 +35,8 @@ class TrainConfig:
     rows "blocks" packs games into rows of block_size + 1 characters, each beginning with a game, as the paper does;
     "games" gives every game its own row, so that a character's position is its place in its game, and batches rows of
     similar length; "stream" takes the items of the corpus as they are (`Corpus.stream`). attention and embedding are a
-    FEN encoder's, activation and biases a GPT-2's.
+    FEN encoder's, activation and biases a GPT-2's. batch_moves, if not 0, is the number of moves to predict in an
+    update instead of batch_tokens; game_loss is of games with branches (branches.py).
     """
 
     n_layer: int = 8
@@ -53,6 +54,8 @@ class TrainConfig:
     rows: Literal["blocks", "games", "stream"] = "blocks"
     steps: int = 600_000
     batch_tokens: int = 102_300
+    batch_moves: int = 0
+    game_loss: float = 0.0
     optimizer: Literal["adamw", "muon"] = "adamw"
     learning_rate: float = 3e-4
     muon_learning_rate: float = 0.02
@@ -113,8 +116,9 @@ class TrainHow:
 
 @dataclass(frozen=True)
 class TrainPoint:
-    """One point of the loss curve. Losses are nats per token, or per move of a FEN encoder; heldout_accuracy is the
-    share of moves that its most probable action is."""
+    """One point of the loss curve. Losses are nats per token, or per move where moves are learned (then tokens_seen are
+    moves too); heldout_accuracy is the share of moves that the most probable action, or text, is. `measured` is what
+    else was measured of the model, by name."""
 
     step: int
     tokens_seen: int
@@ -123,6 +127,7 @@ class TrainPoint:
     learning_rate_factor: float
     tokens_per_second: float
     heldout_accuracy: float | None = None
+    measured: Mapping[str, float] = field(default_factory=dict)
 
 
 class Corpus:
@@ -163,7 +168,7 @@ def epoch_rows(corpus: Corpus | PositionCorpus, config: TrainConfig, epoch: int)
     order = rng.permutation(len(corpus.lengths))
     limit = config.block_size + 1
     if config.rows == "stream" or isinstance(corpus, PositionCorpus):
-        size = max(1, config.batch_tokens // config.block_size)
+        size = config.batch_moves or max(1, config.batch_tokens // config.block_size)
         return [order[i : i + size, None].tolist() for i in range(0, len(order), size)]
     if config.rows == "blocks":
         rows: list[list[int]] = [[]]
@@ -218,19 +223,28 @@ def attend(
 ) -> Tensor:
     """Attention of q, k, v [batch, head, length, d_head]; the same shape comes back.
 
+    mask [batch, 1, n, length] is added to the scores of the last n queries; those before are causal among themselves.
     On a CPU the fused kernel's backward pass is slow for small heads. From 256 tokens on slices of 128 queries, each
-    over the keys it can see, take half its time (2 cores, d_head 32, length 416); below, `explicit` scores take from
-    0.4 (78 tokens) to 0.7 of it (220). Elsewhere the fused kernel is used.
+    over the keys it can see, take half its time (2 cores, d_head 32, length 416); below, `explicit` scores take 0.4
+    of it in bfloat16 and more in float32 (tests/benchmarks/bench_train.py). Elsewhere the fused kernel is used.
     """
     batch, heads, length, d_head = q.shape
+    if mask is not None:
+        first = length - mask.shape[2]
+        game = q[:, :, :first], k[:, :, :first], v[:, :, :first]
+        before = attend(*game, None, dropout, causal, explicit)
+        scores = (q[:, :, first:] @ k.transpose(2, 3)) * d_head**-0.5 + mask.to(q.dtype)
+        return torch.cat([before, F.dropout(torch.softmax(scores, -1), dropout) @ v], 2)
+    explicit = explicit and (q.dtype == torch.bfloat16 or dropout > 0)
     if q.device.type != "cpu" or (length < 256 and not explicit) or (length >= 256 and not causal):
         return fused(q, k, v, mask, dropout, causal)
-    if length < 256:
-        scores = (q @ k.transpose(-1, -2)) * d_head**-0.5
-        if causal:
-            scores = scores + torch.full((length, length), -torch.inf, dtype=scores.dtype).triu(1)
-        return F.dropout(torch.softmax(scores, -1), dropout) @ v
     q, k, v = (x.reshape(batch * heads, length, d_head) for x in (q, k, v))
+    if length < 256:
+        hidden = torch.zeros((length, length), dtype=q.dtype)
+        if causal:
+            hidden = torch.full_like(hidden, -torch.inf).triu(1)
+        scores = torch.baddbmm(hidden, q, k.transpose(1, 2), alpha=d_head**-0.5)
+        return (F.dropout(torch.softmax(scores, -1), dropout) @ v).view(batch, heads, length, d_head)
     slices = []
     for start in range(0, length, 128):
         end = min(start + 128, length)
@@ -259,21 +273,21 @@ def optimizers(model: GPT2 | FenEncoder, config: TrainConfig) -> list[torch.opti
     return made
 
 
-def autocast(how: TrainHow) -> AbstractContextManager[Any]:
-    device = how.device.split(":")[0]
-    return torch.autocast(device, torch.bfloat16) if how.autocast else nullcontext()
+def autocast(options: TrainHow) -> AbstractContextManager[Any]:
+    device = options.device.split(":")[0]
+    return torch.autocast(device, torch.bfloat16) if options.autocast else nullcontext()
 
 
-def total_loss(forward: Callable[[Tensor], Tensor], inputs: Tensor, labels: Tensor, how: TrainHow) -> Tensor:
+def total_loss(forward: Callable[[Tensor], Tensor], inputs: Tensor, labels: Tensor, options: TrainHow) -> Tensor:
     """The summed cross-entropy of the unpadded characters, in nats."""
-    with autocast(how):
-        logits = forward(inputs.to(how.device))
-    return F.cross_entropy(logits.float().flatten(0, 1), labels.to(how.device).flatten(), reduction="sum")
+    with autocast(options):
+        logits = forward(inputs.to(options.device))
+    return F.cross_entropy(logits.float().flatten(0, 1), labels.to(options.device).flatten(), reduction="sum")
 
 
 @torch.no_grad()
 def mean_loss(
-    model: GPT2 | FenEncoder, corpus: Corpus | PositionCorpus, how: TrainHow, games: int = 500
+    model: GPT2 | FenEncoder, corpus: Corpus | PositionCorpus, options: TrainHow, games: int = 500
 ) -> tuple[float, float | None]:
     """Nats per token over the first `games` games, each in its own row; of positions, of which there are 16 times as
     many, nats per move and the share of moves that are the most probable action."""
@@ -286,19 +300,19 @@ def mean_loss(
     for start in range(0, len(order), at_once):
         inputs, labels = collate(corpus, [[g] for g in order[start : start + at_once]], limit)
         if positions:
-            with autocast(how):
-                logits = model(inputs.to(how.device)).float()[:, 0].cpu()
+            with autocast(options):
+                logits = model(inputs.to(options.device)).float()[:, 0].cpu()
             summed += float(F.cross_entropy(logits, labels[:, 0], reduction="sum"))
             right += int((logits.argmax(-1) == labels[:, 0]).sum())
         else:
-            summed += float(total_loss(model, inputs, labels, how))
+            summed += float(total_loss(model, inputs, labels, options))
         count += int((labels != IGNORED).sum())
     model.train()
     return summed / count, right / count if positions else None
 
 
-def micro_batches(inputs: Tensor, labels: Tensor, how: TrainHow) -> Iterator[tuple[Tensor, Tensor]]:
-    rows = max(1, how.micro_tokens // inputs.shape[1])
+def micro_batches(inputs: Tensor, labels: Tensor, options: TrainHow) -> Iterator[tuple[Tensor, Tensor]]:
+    rows = max(1, options.micro_tokens // inputs.shape[1])
     yield from zip(inputs.split(rows), labels.split(rows), strict=True)
 
 
@@ -315,19 +329,20 @@ class Trainer:
     """A model, its optimizers and its place in the data; `run` goes on until `config.steps`.
 
     `folder/state.pt` holds all three; a Trainer made over a folder that has one goes on from there, on the batch that
-    comes next. The config may differ from the saved one only in `steps` (a longer or shorter run of the same recipe).
+    comes next. The config may differ from the saved one only in `steps` (the same training, longer or shorter).
     """
 
     def __init__(
-        self, config: TrainConfig, corpus: Corpus | PositionCorpus, folder: Path, how: TrainHow | None = None
+        self, config: TrainConfig, corpus: Corpus | PositionCorpus, folder: Path, options: TrainHow | None = None
     ) -> None:
         self.config, self.corpus, self.folder = config, corpus, folder
-        self.how = how or TrainHow()
+        self.options = options or TrainHow()
         torch.manual_seed(config.seed)
-        self.model = config.model().to(self.how.device)
+        self.model = self.initial().to(self.options.device)
         self.optimizers = optimizers(self.model, config)
         self.step = self.tokens_seen = self.epoch = self.position = 0
-        self.batches = epoch_rows(corpus, config, 0)
+        self.left_out = 0  # items that were drawn and have no room in the model
+        self.batches = self.epoch_batches()
         self.since: list[Tensor] = []  # the losses of the steps since the last point of the curve
         if self.state_path.exists():
             self.load()
@@ -336,14 +351,48 @@ class Trainer:
     def state_path(self) -> Path:
         return self.folder / "state.pt"
 
+    def initial(self) -> Any:
+        """The model that training begins with; what is drawn comes from torch's generator."""
+        return self.config.model()
+
+    def epoch_batches(self) -> list[list[list[int]]]:
+        """The batches of the present epoch."""
+        return epoch_rows(self.corpus, self.config, self.epoch)
+
+    def weights(self) -> dict[str, Tensor]:
+        """The weights that training changes, by name."""
+        return dict(self.model.state_dict())
+
+    def set_weights(self, weights: dict[str, Tensor]) -> None:
+        """Set what `weights` gave."""
+        self.model.load_state_dict({present_name(name): tensor for name, tensor in weights.items()})
+
+    def parts(self) -> list[tuple[Tensor, Tensor]]:
+        """The next batch as inputs and labels, in portions of one forward pass."""
+        batch = collate(self.corpus, self.next_rows(), self.config.block_size + 1)
+        return list(micro_batches(*batch, self.options))
+
+    def counted(self, inputs: Tensor, labels: Tensor) -> int:
+        """How many tokens or moves one portion predicts."""
+        return int((labels != IGNORED).sum())
+
+    def summed_loss(self, forward: Callable[..., Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
+        """The summed cross-entropy of one portion, in nats."""
+        return total_loss(forward, inputs, labels, self.options)
+
+    def measured(self, heldout: Any) -> tuple[float, float | None]:
+        """The held-out loss and accuracy, as `mean_loss` gives them."""
+        return mean_loss(self.model, heldout, self.options)
+
     def save(self) -> None:
         """Write the state aside and rename it: a crash leaves the old one or the new one."""
         self.folder.mkdir(parents=True, exist_ok=True)
         state = {
             "config": asdict(self.config),
-            "model": self.model.state_dict(),
+            "model": self.weights(),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "place": [self.step, self.tokens_seen, self.epoch, self.position],
+            "left_out": self.left_out,
             "since": torch.stack(self.since) if self.since else torch.zeros(0),
         }
         aside = self.state_path.with_suffix(".tmp")
@@ -354,38 +403,40 @@ class Trainer:
         os.replace(aside, self.state_path)
 
     def load(self) -> None:
-        state = torch.load(self.state_path, map_location=self.how.device, weights_only=True)
+        state = torch.load(self.state_path, map_location=self.options.device, weights_only=True)
         differing = {k for k, v in asdict(self.config).items() if state["config"].get(k, v) != v} - {"steps"}
         if differing:
             raise ValueError(f"{self.state_path} was trained with another {', '.join(sorted(differing))}")
-        self.model.load_state_dict({present_name(name): tensor for name, tensor in state["model"].items()})
+        self.set_weights(state["model"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         self.step, self.tokens_seen, self.epoch, self.position = state["place"]
-        self.batches = epoch_rows(self.corpus, self.config, self.epoch)
+        self.batches = self.epoch_batches()
+        self.left_out = state.get("left_out", 0)
         self.since = list(state.get("since", ()))  # states of earlier versions have none
 
     def trained(self) -> GPT2 | FenEncoder:
         """The model as it is now, float32 on the CPU, in eval mode; a copy."""
         return self.model.trained()
 
-    def next_batch(self) -> tuple[Tensor, Tensor]:
+    def next_rows(self) -> list[list[int]]:
+        """The next batch as rows of the corpus."""
         if self.position == len(self.batches):
             self.epoch, self.position = self.epoch + 1, 0
-            self.batches = epoch_rows(self.corpus, self.config, self.epoch)
+            self.batches = self.epoch_batches()
         rows = self.batches[self.position]
         self.position += 1
-        return collate(self.corpus, rows, self.config.block_size + 1)
+        return rows
 
     def train_step(self, forward: Callable[[Tensor], Tensor]) -> Tensor:
         """One update; returns the batch's mean loss as a tensor, so that nothing waits for the device."""
-        inputs, labels = self.next_batch()
+        parts = self.parts()
         if self.config.dropout:  # the same draws when a run is taken up again
             torch.manual_seed(self.config.seed << 32 | self.step)
-        count = int((labels != IGNORED).sum())
-        summed = torch.zeros((), device=self.how.device)
-        for part in micro_batches(inputs, labels, self.how):
-            loss = total_loss(forward, *part, self.how) / count
+        count = sum(self.counted(*part) for part in parts)
+        summed = torch.zeros((), device=self.options.device)
+        for part in parts:
+            loss = self.summed_loss(forward, *part) / count
             loss.backward()
             summed += loss.detach()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip)
@@ -402,32 +453,36 @@ class Trainer:
     def run(
         self,
         on_point: Callable[[TrainPoint], None],
-        heldout: Corpus | PositionCorpus | None = None,
+        heldout: Any = None,
         heldout_steps: int = 500,
         should_stop: Callable[[], bool] = lambda: False,
+        measure: Callable[[Any], Mapping[str, float]] | None = None,
     ) -> None:
         """Train until `config.steps`, or until `should_stop()`; the state is saved every few minutes and at the end.
 
-        on_point gets a TrainPoint every `how.log_steps` steps, with a held-out loss every `heldout_steps`.
+        on_point gets a TrainPoint every `options.log_steps` steps, with a held-out loss, and with what `measure` gives
+        of a copy of the model, every `heldout_steps`.
         """
-        forward: Callable[[Tensor], Tensor] = torch.compile(self.model) if self.how.compile else self.model
+        forward: Callable[[Tensor], Tensor] = torch.compile(self.model) if self.options.compile else self.model
         saved = clock = time.monotonic()
         tokens = self.tokens_seen
         while self.step < self.config.steps and not should_stop():
             self.since.append(self.train_step(forward))
             last = self.step == self.config.steps
-            if self.step % self.how.log_steps == 0 or last:
+            if self.step % self.options.log_steps == 0 or last:
                 loss, now = float(torch.stack(self.since).mean()), time.monotonic()
                 if not math.isfinite(loss):
                     raise FloatingPointError(f"the loss is {loss} at step {self.step}")
-                measured: tuple[float | None, float | None] = (None, None)
-                if heldout is not None and (self.step % heldout_steps == 0 or last):
-                    measured = mean_loss(self.model, heldout, self.how)
+                held: tuple[float | None, float | None] = (None, None)
+                more: Mapping[str, float] = {}
+                if self.step % heldout_steps == 0 or last:
+                    held = self.measured(heldout) if heldout is not None else held
+                    more = measure(self.trained()) if measure is not None else more
                 rate = (self.tokens_seen - tokens) / (now - clock)
                 factor = self.config.rate(self.step - 1)
-                on_point(TrainPoint(self.step, self.tokens_seen, loss, measured[0], factor, rate, measured[1]))
+                on_point(TrainPoint(self.step, self.tokens_seen, loss, held[0], factor, rate, held[1], more))
                 self.since, tokens, clock = [], self.tokens_seen, time.monotonic()
-            if time.monotonic() - saved > self.how.checkpoint_seconds:
+            if time.monotonic() - saved > self.options.checkpoint_seconds:
                 self.save()
                 saved = time.monotonic()
         self.save()

@@ -19,12 +19,12 @@ __all__ = ["find", "papers"]
 
 def papers() -> Registry[Paper]:
     """Every paper by name. Raises ValueError when two have one name."""
-    found: Registry[Paper] = Registry("paper")
+    registry: Registry[Paper] = Registry("paper")
     for info in pkgutil.iter_modules(__path__):
         paper = getattr(importlib.import_module(f"{__name__}.{info.name}"), "PAPER", None)
         if paper is not None:
-            found[paper.name] = paper
-    return found
+            registry[paper.name] = paper
+    return registry
 
 
 def find(name: str) -> Paper:

@@ -35,7 +35,7 @@ class Launching:
         on_progress: Callable[[float, str], None] = lambda fraction, text: None,
     ) -> None:
         self.work, self.on, self.on_launch, self.on_progress = work, on, on_launch, on_progress
-        self.coming: dict[str, str] = {}  # recipes of steps that are launched, or about to be, and not complete
+        self.coming: dict[str, str] = {}  # references of steps that are launched, or about to be, and not complete
         self.losses: Counter[str] = Counter()  # of steps
 
     def do(self) -> bool:
@@ -44,7 +44,7 @@ class Launching:
         A job that was lost is launched again, twice at most. Raises ChessregError naming a step whose job failed; the
         other jobs go on, and the next call launches it again.
         """
-        self.work.recipes.clear()
+        self.work.forget()
         try:
             while not self.round():
                 self.wait()
@@ -64,7 +64,7 @@ class Launching:
         if orders:
             _, planned = launch(orders, session.database, session.store)
             self.on_launch(sum(each.status == "queued" for each in planned))
-        return len(work.recipes) == len(work.steps)
+        return work.over
 
     def orders(self) -> list[Order]:
         """The runs to be launched now: their settings are known. What is no run is made on the way."""
@@ -72,31 +72,33 @@ class Launching:
         from chessreg.scheduling.launch import Order
 
         work = self.work
-        found = []
+        orders = []
         for step in work.steps:
-            if step.name in work.recipes or (step.name in self.coming and not self.complete(step.name)):
+            if step.name in work.references or step.name in work.refused:
                 continue
-            if step.needs <= work.recipes.keys():
+            if step.name in self.coming and not self.complete(step.name):
+                continue
+            if step.needs <= work.references.keys():
                 planned = work.planned(step)
                 work.mark_if_complete(planned)
-                if planned.state == "complete":
+                if planned.done:
                     self.coming.pop(step.name, None)
                     continue
                 if step.kind in PREPARATIONS:
                     work.one(step, self.on_progress)
                     continue
             if self.known(step):
-                kind, spec = work.spec(step, work.recipes | self.coming)
+                kind, spec = work.spec(step, work.references | self.coming)
                 self.coming[step.name] = f"run:{identified(kind, spec, work.session.inputs)[1]}"
-                found.append(
+                orders.append(
                     Order(kind, spec, kind.options(**work.how), tuple(sorted(spec.model_fields_set)), on=self.on)
                 )
-        return found
+        return orders
 
     def known(self, step: Step) -> bool:
         """Whether the step's settings can be said: what it needs is complete, or is to come and gives only its name."""
-        made = self.work.recipes.keys()
-        if step.kind in PREPARATIONS or callable(step.settings):
+        made = self.work.references.keys()
+        if step.kind in PREPARATIONS or callable(step.settings) or step.optional:
             return step.needs <= made
         return step.needs <= made | self.coming.keys()
 
@@ -124,8 +126,8 @@ class Launching:
         wanted = [self.run_id(step) for step in self.coming]
         newest: dict[UUID, list[Job]] = {}
         with self.work.session.database.read() as sql:
-            asked = select(Job).where(Job.run_id.in_(wanted)).order_by(Job.created_at, Job.shard, Job.id)
-            for job in sql.scalars(asked):
+            jobs = select(Job).where(Job.run_id.in_(wanted)).order_by(Job.created_at, Job.shard, Job.id)
+            for job in sql.scalars(jobs):
                 held = newest.setdefault(job.run_id, [])
                 if held and held[0].group_id != job.group_id:
                     held.clear()
@@ -138,7 +140,7 @@ class Launching:
         from chessreg.scheduling.presence import Presence
         from chessreg.scheduling.status import OVER
 
-        session, share = self.work.session, len(self.work.recipes) / len(self.work.steps)
+        session, share = self.work.session, len(self.work.references) / len(self.work.steps)
         before: int | None = None
         while True:
             Presence(session.store).start(session.database.url)  # unless it runs: nobody else would begin the jobs

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from chessreg.errors import BadInputError
+from chessreg.errors import BadInputError, NotFoundError
 
 if TYPE_CHECKING:
     from chessreg.papers.work import Made
+    from chessreg.session import Session
 
 Values = Mapping[str, Any]
 SizeName = Literal["small", "reference", "paper"]
@@ -21,7 +23,9 @@ SIZES: tuple[SizeName, ...] = ("small", "reference", "paper")
 class Request:
     """What the user asks for. `fit` and `test` are references to datasets (NAME); `test` may be the same as `fit`.
 
-    `layers` and `d_model` are the model's.
+    `layers` and `d_model` are the model's. `sae`: a run of SAEs of its residual after every layer, or none. A paper
+    that trains its own models has no checkpoint (then it is empty, layers and d_model 0), but positions with best
+    moves, and perhaps puzzles. `beside`: other models of games, rows of a table that compares models.
     """
 
     checkpoint: str
@@ -30,15 +34,20 @@ class Request:
     layers: int
     d_model: int
     size: SizeName
+    sae: str | None = None
+    positions: str | None = None
+    puzzles: str | None = None
+    beside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Step:
     """One run of the paper.
 
-    In `settings` the text `@NAME` stands for what step NAME makes. Settings that follow from results of other steps
-    are a function of what is made so far; the steps that it reads are then named in `after`. `units`, `rows` and
-    `bytes` are what to expect before that can be counted.
+    In `settings` the text `@NAME` stands for what step NAME makes, `@NAME/OUTPUT` for one output of it. Settings that
+    follow from results of other steps are a function of what is made so far; the steps that it reads are then named in
+    `after`. `units`, `rows` and `bytes` are what to expect before that can be counted; `operations` are floating-point
+    operations, 0 where nobody has counted them.
     """
 
     name: str
@@ -50,6 +59,9 @@ class Step:
     rows: Mapping[str, int] = field(default_factory=dict)
     bytes: int = 0
     choice: bool = False  # only chooses settings: never shown, or pooled, with results
+    scratch: bool = False  # only read by other steps, and large: made where one that rests on it is to be done
+    optional: bool = False  # where its kind refuses it (too few positions of a phase) the paper goes on without it
+    operations: float = 0.0
 
     @property
     def needs(self) -> frozenset[str]:
@@ -61,7 +73,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table or figure: a catalogue query narrowed to the paper's runs, and the plots drawn of it."""
+    """A table or figure: a catalogue query narrowed to the paper's runs, and the plots drawn of it.
+
+    `steps`: only the runs of the steps with these names, `*` for anything; none given: all runs.
+    """
 
     file: str  # without suffix
     title: str
@@ -73,6 +88,7 @@ class Sheet:
     tables: tuple[str, ...] = ()  # of the published numbers of this query only these; none given: all
     of_model: bool = False  # of the checkpoint, whatever runs made it
     choices: bool = False  # of the runs that choose settings, not of the results
+    steps: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -89,20 +105,77 @@ class Picture:
 
 
 @dataclass(frozen=True)
+class Finding:
+    """What an expectation is held against: a value with its interval, the outcome, and which row of which query it is.
+
+    outcome: `met` or `missed` where the whole interval is, `not decided` where it holds both; `open` has no bound.
+    """
+
+    what: str
+    value: float | None
+    low: float | None
+    high: float | None
+    outcome: str
+    row: int  # of the query narrowed to the steps, from 1
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """A quantity of a reference result: what is expected of it, and the rows of a query that say what it is.
+
+    `judge` makes findings of the answer's rows; `steps` are those whose runs are asked, `*` for anything.
+    """
+
+    quantity: str
+    expected: str
+    query: str
+    steps: tuple[str, ...]
+    judge: Callable[[Sequence[Mapping[str, Any]], Made], Sequence[Finding]]
+
+
+@dataclass(frozen=True)
 class Paper:
-    """A paper: `steps` for a request, and the sheets and pictures that they fill."""
+    """A paper: `steps` for a request, the sheets and pictures that they fill, and what is expected of a good model.
+
+    `check` raises BadInputError for a model that the paper is not about, before anything is done. A paper that `trains`
+    its own models is asked for positions in the place of a checkpoint; one that `compares` models takes others too.
+    """
 
     name: str
     title: str
     steps: Callable[[Request], Sequence[Step]]
     sheets: tuple[Sheet, ...]
     pictures: tuple[Picture, ...] = ()
+    firsts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # patterns of steps by the question they answer
+    expectations: tuple[Expectation, ...] = ()
+    check: Callable[[Session, Request], None] | None = None
+    trains: bool = False
+    compares: bool = False
+
+
+def put_first(paper: Paper, steps: Sequence[Step], wanted: Sequence[str]) -> list[Step]:
+    """The steps whose names match a pattern of `wanted` (as `arm-legal-*`), or of what it stands for in `firsts`, in
+    that order, then the others. Raises NotFoundError for one that matches nothing.
+    """
+    chosen: dict[str, Step] = {}
+    for each in wanted:
+        found = [s for p in paper.firsts.get(each, (each,)) for s in steps if fnmatchcase(s.name, p)]
+        if not found:
+            known = f"{', '.join(paper.firsts)}; " if paper.firsts else ""
+            raise NotFoundError(f"no step matches {each!r}", f"{known}or names as --dry-run shows them, with * and ?")
+        chosen |= {step.name: step for step in found}
+    return [*chosen.values(), *(step for step in steps if step.name not in chosen)]
+
+
+def fits(name: str, patterns: Sequence[str]) -> bool:
+    """Whether a step's name is one of these, in which `*` stands for anything."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def references(value: Any) -> list[str]:
     """The step names in `@NAME` texts, also in nested settings."""
     if isinstance(value, str):
-        return [value[1:]] if value.startswith("@") else []
+        return [value[1:].partition("/")[0]] if value.startswith("@") else []
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):
@@ -110,14 +183,17 @@ def references(value: Any) -> list[str]:
     return []
 
 
-def replaced(value: Any, recipes: Mapping[str, str]) -> Any:
-    """The settings with every `@NAME` as the recipe of that step."""
+def replaced(value: Any, references: Mapping[str, str]) -> Any:
+    """The settings with every `@NAME` as the reference of that step."""
     if isinstance(value, str):
-        return recipes[value[1:]] if value.startswith("@") else value
+        if not value.startswith("@"):
+            return value
+        name, slash, output = value[1:].partition("/")
+        return references[name] + slash + output
     if isinstance(value, Mapping):
-        return {key: replaced(part, recipes) for key, part in value.items()}
+        return {key: replaced(part, references) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return tuple(replaced(part, recipes) for part in value)
+        return tuple(replaced(part, references) for part in value)
     return value
 
 
@@ -150,3 +226,18 @@ def ordered(steps: Sequence[Step]) -> list[Step]:
     for step in steps:
         place(step)
     return order
+
+
+def chosen(steps: Sequence[Step], patterns: Sequence[str]) -> list[Step]:
+    """Of ordered steps those with these names (`*` for anything), and what they need. None given: all.
+
+    Raises NotFoundError for a pattern that no step fits.
+    """
+    for pattern in patterns:
+        if not any(fits(step.name, [pattern]) for step in steps):
+            raise NotFoundError(f"the paper has no step {pattern!r}", "--dry-run lists the steps")
+    kept: set[str] = set()
+    for step in reversed(steps):  # each stands after what it needs
+        if not patterns or step.name in kept or fits(step.name, patterns):
+            kept |= {step.name, *step.needs}
+    return [step for step in steps if step.name in kept]

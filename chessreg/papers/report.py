@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
+from chessreg.papers import expected
+from chessreg.papers.parts import shared_games
 from chessreg.queries.render import written_whole
 from chessreg.queries.scope import Scope
 
 if TYPE_CHECKING:
-    from chessreg.papers.plan import Picture, Sheet
+    from chessreg.papers.plan import Picture, Request, Sheet
     from chessreg.papers.work import Work
     from chessreg.queries.result import QueryResult
 
@@ -39,12 +41,21 @@ def write(work: Work, folder: Path) -> list[Written]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInputError(f"cannot make {folder}: {error.strerror}") from error
-    sheets = [sheet for sheet in work.paper.sheets if work.has(sheet.choices)]
+    sheets = [sheet for sheet in work.paper.sheets if asks_something(work, sheet)]
     made = [sheet_written(work, sheet, scoring, folder) for sheet in sheets for scoring in sheet.scorings]
-    pictures = [picture for picture in work.paper.pictures if work.recipes.keys() >= set(picture.after)]
+    pictures = [picture for picture in work.paper.pictures if work.references.keys() >= set(picture.after)]
     made += [drawn(work, picture, folder) for picture in pictures]
+    if work.paper.expectations:
+        rows, files, summary = expected.write(work, folder)
+        again = f"chessreg paper {work.paper.name} --report"
+        made.append(Written(expected.TITLE, rows, files, again, (summary,)))
     written_whole(folder / "index.md", index(work, made).encode())
     return made
+
+
+def asks_something(work: Work, sheet: Sheet) -> bool:
+    """Whether any run of a sheet is complete."""
+    return bool(work.runs_of(sheet.steps)) if sheet.steps else work.has(sheet.choices)
 
 
 def sheet_written(work: Work, sheet: Sheet, scoring: str, folder: Path) -> Written:
@@ -96,6 +107,8 @@ def scope(work: Work, sheet: Sheet) -> Scope:
     """The runs of the sheet, and what of them it shows."""
     if sheet.of_model:
         return Scope(checkpoint=(work.request.checkpoint,), where=sheet.where)
+    if sheet.steps:
+        return Scope(run=tuple(work.runs_of(sheet.steps)), where=sheet.where)
     return Scope(tag=(work.tag_of(sheet.choices),), where=sheet.where)
 
 
@@ -121,7 +134,7 @@ def plots(work: Work, sheet: Sheet, scoring: str, stem: str, folder: Path) -> li
     from chessreg.queries.ask import plotted
     from chessreg.queries.catalogue import find_plot
 
-    found = []
+    files = []
     for number, title in enumerate(sheet.plots):
         entry, wanted = find_plot(title)
         result = plotted(work.session.database, entry, wanted, scope(work, sheet), scoring=scoring)
@@ -131,8 +144,8 @@ def plots(work: Work, sheet: Sheet, scoring: str, stem: str, folder: Path) -> li
             continue
         name = f"{stem}{f'-{number + 1}' if number else ''}.svg"
         plot.write(figure, folder / name)
-        found.append(name)
-    return found
+        files.append(name)
+    return files
 
 
 def command(work: Work, sheet: Sheet, scoring: str) -> str:
@@ -142,17 +155,42 @@ def command(work: Work, sheet: Sheet, scoring: str) -> str:
     where = f" --where {shlex.quote(sheet.where)}" if sheet.where else ""
     policy = f" --scoring {scoring}" if scoring != "paper" else ""
     narrow = f"--checkpoint {work.request.checkpoint}" if sheet.of_model else f"--tag {work.tag_of(sheet.choices)}"
+    if sheet.steps:
+        narrow = work.runs_option(sheet.steps)
     return f'chessreg query "{sheet.query}" {narrow}{where}{policy}'
+
+
+def missing(work: Work) -> list[str]:
+    """What a report of a paper that is not done must say before anything else."""
+    left = [step for step in work.steps if step.name not in work.references | work.refused]
+    if not left:
+        return []
+    served = dict.fromkeys(step.serves for step in left)
+    return [
+        f"**Not complete: {len(left)} of {len(work.steps)} steps are not done.** Tables hold what there is, of: "
+        f"{'; '.join(served)}. The same command without `--report` goes on.",
+        "",
+    ]
+
+
+def asked_of(request: Request) -> str:
+    """What a report is about."""
+    if request.checkpoint:
+        return f"Checkpoint {request.checkpoint}"
+    return f"Positions {request.positions}" + (f", puzzles {request.puzzles}" if request.puzzles else "")
 
 
 def index(work: Work, made: Sequence[Written]) -> str:
     """What each file holds, the command behind each, and the runs."""
-    asked = work.request
+    request = work.request
     lines = [
         f"# {work.paper.title}",
         "",
-        f"Checkpoint {asked.checkpoint}; fitted on {asked.fit}, tested on {asked.test}; size {asked.size}; "
+        f"{asked_of(request)}; fitted on {request.fit}, tested on {request.test}; size {request.size}; "
         f"{len(work.steps)} steps.",
+        "",
+        *missing(work),
+        *shared_games(work.session, request),
         "",
         f"Results are tagged `{work.tag}`, runs that only choose settings `{work.tag_of(True)}`.",
         "",
@@ -171,7 +209,13 @@ def index(work: Work, made: Sequence[Written]) -> str:
         lines += [f"- {note}" for note in written.notes] + ([""] if written.notes else [])
     lines += ["## Runs", "", "| step | kind | run | serves |", "|---|---|---|---|"]
     for step in work.steps:
-        recipe = work.recipes.get(step.name, "")
-        run = work.made.run_id(step.name)[-6:] if recipe.startswith("run:") else recipe.removeprefix("sha256:")[:12]
-        lines.append(f"| {step.name} | {step.kind} | {run} | {step.serves} |")
+        reference = work.references.get(step.name, "")
+        serves = step.serves
+        if step.name in work.refused:
+            serves = f"{serves}: {work.refused[step.name]}"
+        run = (
+            work.made.run_id(step.name)[-6:] if reference.startswith("run:") else reference.removeprefix("sha256:")[:12]
+        )
+        state = "refused" if step.name in work.refused else "not done"
+        lines.append(f"| {step.name} | {step.kind} | {run or state} | {serves} |")
     return "\n".join(lines) + "\n"

@@ -18,20 +18,20 @@ from pydantic import ValidationError
 from sqlalchemy import select
 
 from chessreg.entities.adding import add_dataset
-from chessreg.entities.checkpoint import random_twin
+from chessreg.entities.checkpoint import random_init_control
 from chessreg.entities.dataset import split_dataset
 from chessreg.entities.game import games_of, stored_games
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.games.pgn import save_pgn
 from chessreg.named import Registry
-from chessreg.papers.plan import Paper, Request, SizeName, Step, Values, ordered, replaced
+from chessreg.papers.plan import Paper, Request, SizeName, Step, Values, chosen, fits, ordered, put_first, replaced
 from chessreg.queries.result import QueryResult
 from chessreg.registry import names, tables
 from chessreg.registry.identity import digest_of, uuid_of
 from chessreg.registry.names import NOW
 from chessreg.runs.ingest import ingest
 from chessreg.runs.kind import Kind, kind
-from chessreg.runs.resolve import missing_units, resolve
+from chessreg.runs.resolve import identified, missing_units, resolve
 
 if TYPE_CHECKING:
     from chessreg.session import Session
@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Planned:
-    """How a step stands: complete, partial, ready, or waiting for others (then its counts are expectations)."""
+    """How a step stands: complete, partial, ready, refused (`why`), waiting for others (then its counts are
+    expectations), or unneeded: a scratch step that is not here, and of all that rests on it nothing is left to be
+    done."""
 
     step: Step
     state: str
@@ -47,41 +49,61 @@ class Planned:
     missing: int
     rows: dict[str, int] = field(default_factory=dict)
     bytes: int = 0
+    why: str = ""
+
+    @property
+    def done(self) -> bool:
+        return self.state in ("complete", "unneeded", "refused")
 
 
 @dataclass(frozen=True)
 class Made:
-    """What functions of settings may look at: the recipes of complete steps, and queries over this paper's runs."""
+    """What functions of settings may look at: the references of complete steps, and queries over this paper's runs."""
 
     session: Session
     request: Request
     tag: str
-    recipes: dict[str, str]
+    references: dict[str, str]
     answers: dict[tuple[Any, ...], QueryResult]  # of queries asked before: complete runs do not change
 
     def run_id(self, name: str) -> str:
         """The id of a complete step's run, hex."""
-        return str(uuid_of(self.recipes[name].removeprefix("run:")).hex)
+        return str(uuid_of(self.references[name].removeprefix("run:")).hex)
 
     def query(self, title: str, *steps: str, **options: Any) -> QueryResult:
         """A catalogue query over the runs of these steps."""
         runs = [self.run_id(name) for name in steps]
-        asked = title, *runs, *sorted(options.items())
-        if asked not in self.answers:
-            self.answers[asked] = self.session.query(title, run=runs, **options)
-        return self.answers[asked]
+        key = title, *runs, *sorted(options.items())
+        if key not in self.answers:
+            self.answers[key] = self.session.query(title, run=runs, **options)
+        return self.answers[key]
 
 
 class Work:
-    """One paper on one model and its data, at one size; `how` (device, threads) is told to every run of it."""
+    """One paper on one model and its data, at one size; `how` (device, threads) is told to every run of it.
+
+    `only`: names of steps, `*` for anything, that are done with what they need; none: all.
+    """
 
     def __init__(
-        self, session: Session, paper: Paper, request: Request, how: Mapping[str, Any] = MappingProxyType({})
+        self,
+        session: Session,
+        paper: Paper,
+        request: Request,
+        how: Mapping[str, Any] = MappingProxyType({}),
+        first: Sequence[str] = (),
+        only: Sequence[str] = (),
     ) -> None:
+        """`first`: names of steps, patterns of names or questions of the paper, whose steps are to come first."""
         self.session, self.paper, self.request, self.how = session, paper, request, how
-        self.steps = ordered(paper.steps(request))
+        if paper.check is not None:
+            paper.check(session, request)
+        self.every = ordered(put_first(paper, paper.steps(request), first))
+        self.steps = chosen(self.every, only)
+        self._foreseen: tuple[dict[str, str], frozenset[str]] | None = None
         self.tag = f"{paper.name}-{request.size}-{short_digest(session, request)}"
-        self.recipes: dict[str, str] = {}
+        self.references: dict[str, str] = {}
+        self.refused: dict[str, str] = {}  # optional steps whose kind refuses them, with the reason
         self.answers: dict[tuple[Any, ...], QueryResult] = {}
 
     def tag_of(self, choice: bool) -> str:
@@ -90,23 +112,27 @@ class Work:
 
     @property
     def made(self) -> Made:
-        return Made(self.session, self.request, self.tag, self.recipes, self.answers)
+        return self.made_with(self.references)
 
-    def settings(self, step: Step, recipes: Mapping[str, str] | None = None) -> dict[str, Any]:
-        given = step.settings(self.made) if callable(step.settings) else step.settings
-        found: dict[str, Any] = replaced(given, self.recipes if recipes is None else recipes)
-        return found
+    def made_with(self, references: dict[str, str]) -> Made:
+        return Made(self.session, self.request, self.tag, references, self.answers)
 
-    def spec(self, step: Step, recipes: Mapping[str, str] | None = None) -> tuple[Kind, Any]:
-        """Kind and spec of a step whose needs are met, or whose needs `recipes` names though they are yet to come.
+    def settings(self, step: Step, references: Mapping[str, str] | None = None) -> dict[str, Any]:
+        known = self.references if references is None else dict(references)
+        values = step.settings(self.made_with(known)) if callable(step.settings) else step.settings
+        settings: dict[str, Any] = replaced(values, known)
+        return settings
+
+    def spec(self, step: Step, references: Mapping[str, str] | None = None) -> tuple[Kind, Any]:
+        """Kind and spec of a step whose needs are met, or whose needs `references` names though they are yet to come.
 
         Raises BadInputError naming step and setting for wrong ones.
         """
-        found = kind(step.kind)
-        values = self.settings(step, recipes)
-        preset = found.preset(values.pop("preset")) if "preset" in values else {}
+        step_kind = kind(step.kind)
+        values = self.settings(step, references)
+        preset = step_kind.preset(values.pop("preset")) if "preset" in values else {}
         try:
-            return found, found.spec(**(preset | values))
+            return step_kind, step_kind.spec(**(preset | values))
         except ValidationError as error:
             wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
             raise BadInputError(f"step {step.name}: {wrong}") from error
@@ -114,13 +140,77 @@ class Work:
     def plan(self) -> list[Planned]:
         """Every step as it stands. Nothing is made."""
         ingest(self.session.database, self.session.store)
-        self.recipes.clear()
+        self.forget()
         return [self.planned(step) for step in self.steps]
 
+    def step(self, name: str) -> Step:
+        return next(step for step in self.steps if step.name == name)
+
+    def forget(self) -> None:
+        """Look at everything anew."""
+        self.references.clear()
+        self.refused.clear()
+        self._foreseen = None
+
+    @property
+    def over(self) -> bool:
+        """Whether every step is complete, unneeded or refused."""
+        return len(self.references) + len(self.refused) == len(self.steps)
+
+    @property
+    def unneeded(self) -> frozenset[str]:
+        """The scratch steps that are not here, and on which nothing that is to be done rests, also by way of others."""
+        return self._seen()[1]
+
+    def _seen(self) -> tuple[dict[str, str], frozenset[str]]:
+        """References of the steps that are complete, also where scratch that they rest on is not here, and of that
+        scratch; and the names of what is unneeded. As it was at the first look since `forget`."""
+        if self._foreseen is None:
+            known: dict[str, str] = {}
+            left: set[str] = set()
+            done: set[str] = set()
+            for step in self.steps:
+                reference = self.foreseen(step, known) if step.needs <= known.keys() else None
+                if reference is not None:
+                    known[step.name] = reference
+                if reference is None or not (step.kind in PREPARATIONS or self.run_of(reference)):
+                    (left if not step.scratch else done).add(step.name)
+            for step in reversed(self.steps):  # those that rest on a step come after it
+                if step.name in left and not step.optional:
+                    left |= step.needs
+            self._foreseen = known, frozenset(done - left)
+        return self._foreseen
+
+    def foreseen(self, step: Step, known: Mapping[str, str]) -> str | None:
+        """The reference that a step has, or of a scratch step will have; None where that is not complete."""
+        if step.kind in PREPARATIONS:
+            return PREPARATIONS[step.kind].made(self.session, self.settings(step, known))
+        reference = f"run:{identified(*self.spec(step, known), self.session.inputs)[1]}"
+        return reference if step.scratch or self.run_of(reference) else None
+
+    def run_of(self, reference: str) -> tables.Run | None:
+        """The complete run of a reference."""
+        with self.session.database.read() as sql:
+            run = sql.get(tables.Run, uuid_of(reference.removeprefix("run:")))
+            if run is None or run.completed_at is None:
+                return None
+            sql.expunge(run)
+            return run
+
     def look(self) -> None:
-        """See what is complete, and tag it: for the tables of what is there."""
+        """See what is complete, and tag it: for the tables of what is there, whichever steps were chosen."""
+        self.steps = self.every
         for planned in self.plan():
             self.mark_if_complete(planned)
+
+    def runs_of(self, patterns: Sequence[str]) -> list[str]:
+        """The ids (hex) of the runs of complete steps with these names, `*` for anything."""
+        wanted = [s for s in self.steps if s.name in self.references and s.kind not in PREPARATIONS]
+        return [self.made.run_id(step.name) for step in wanted if fits(step.name, patterns)]
+
+    def runs_option(self, patterns: Sequence[str]) -> str:
+        """The options of `chessreg query` that narrow it to these runs."""
+        return " ".join(f"--run {run[-6:]}" for run in self.runs_of(patterns))
 
     def mark_if_complete(self, planned: Planned) -> None:
         if planned.state == "complete" and planned.step.kind not in PREPARATIONS:
@@ -128,24 +218,47 @@ class Work:
 
     def has(self, choice: bool) -> bool:
         """Whether any run of the results, or of those that choose settings, is complete."""
-        return any(s.name in self.recipes and s.choice == choice and s.kind not in PREPARATIONS for s in self.steps)
+        return any(
+            s.name in self.references and s.choice == choice and not s.scratch and s.kind not in PREPARATIONS
+            for s in self.steps
+        )
 
     def planned(self, step: Step) -> Planned:
-        """How one step stands, after those before it; a complete one's recipe is known from then on."""
-        if not step.needs <= self.recipes.keys():
+        """How one step stands, after those before it; a complete one's reference is known from then on."""
+        if not step.needs <= self.references.keys():
+            reference = None if step.scratch else self._seen()[0].get(step.name)
+            if reference is not None:
+                run = None if step.kind in PREPARATIONS else self.run_of(reference)
+                self.references[step.name] = reference
+                return Planned(step, "complete", run.units if run else 1, 0)
             return Planned(step, "waits", step.units, step.units, dict(step.rows), step.bytes)
         if step.kind in PREPARATIONS:
-            recipe = PREPARATIONS[step.kind].made(self.session, self.settings(step))
-            if recipe is None:
+            reference = PREPARATIONS[step.kind].made(self.session, self.settings(step))
+            if reference is None:
                 return Planned(step, "ready", 1, 1)
-            self.recipes[step.name] = recipe
+            self.references[step.name] = reference
             return Planned(step, "complete", 1, 0)
         step_kind, spec = self.spec(step)
         inputs = self.session.inputs
-        resolved = resolve(step_kind, spec, inputs)
+        known = f"run:{identified(step_kind, spec, inputs)[1]}"
+        if (run := self.run_of(known)) is not None:  # what it was made from need not be here
+            self.references[step.name] = known
+            return Planned(step, "complete", run.units, 0)
+        if step.name in self.unneeded:
+            self.references[step.name] = known
+            return Planned(step, "unneeded", step.units, 0)
+        try:
+            resolved = resolve(step_kind, spec, inputs)
+            if step.optional:
+                step_kind.check(resolved.spec, inputs)
+        except ChessregError as error:
+            if not step.optional:
+                raise
+            self.refused[step.name] = error.message
+            return Planned(step, "refused", 0, 0, why=error.message)
         missing = len(missing_units(inputs, resolved))
         if not missing:
-            self.recipes[step.name] = f"run:{resolved.spec_hash}"
+            self.references[step.name] = f"run:{resolved.spec_hash}"
             return Planned(step, "complete", resolved.units, 0)
         estimate = step_kind.estimate(resolved.spec, inputs)
         state = "partial" if missing < resolved.units else "ready"
@@ -160,12 +273,12 @@ class Work:
 
         Raises ChessregError naming the step that failed; what is complete is kept, and the next call goes on there.
         """
-        self.recipes.clear()
+        self.forget()
         for number, step in enumerate(self.steps, 1):
             planned = self.planned(step)
             on_step(number, planned)
             self.mark_if_complete(planned)
-            if planned.state == "complete":
+            if planned.done:
                 continue
             try:
                 if self.one(step, on_progress):
@@ -177,7 +290,7 @@ class Work:
     def one(self, step: Step, on_progress: Callable[[float, str], None]) -> bool:
         """Do one step; returns whether it was interrupted."""
         if step.kind in PREPARATIONS:
-            self.recipes[step.name] = PREPARATIONS[step.kind].make(self.session, self.settings(step))
+            self.references[step.name] = PREPARATIONS[step.kind].make(self.session, self.settings(step))
             return False
         step_kind, spec = self.spec(step)
         report = self.session.run(spec, step_kind.options(**self.how), kind=step_kind, on_progress=on_progress)
@@ -185,11 +298,11 @@ class Work:
             if not report.interrupted:
                 raise ChessregError(f"{report.missing} of {report.units} units are missing", "the same command goes on")
             return True
-        self.recipes[step.name] = self.recipe_of(report.run_id)
+        self.references[step.name] = self.reference_of(report.run_id)
         self.mark(step)
         return False
 
-    def recipe_of(self, run_id: UUID) -> str:
+    def reference_of(self, run_id: UUID) -> str:
         with self.session.database.read() as sql:
             return f"run:{sql.get_one(tables.Run, run_id).spec_hash}"
 
@@ -203,16 +316,25 @@ class Work:
             if sql.execute(known).first() is not None:
                 return
         with self.session.database.write() as sql:
-            names.say(sql, "run", run_id, "tag", tag)
+            names.annotate(sql, "run", run_id, "tag", tag)
 
 
 def request(
-    session: Session, checkpoint: str, dataset: str, test: str | None = None, size: SizeName = "reference"
+    session: Session,
+    checkpoint: str | None,
+    dataset: str,
+    test: str | None = None,
+    size: SizeName = "reference",
+    sae: str | None = None,
+    positions: str | None = None,
+    puzzles: str | None = None,
+    beside: Sequence[str] = (),
 ) -> Request:
     """The request, after a look at what it names. Raises NotFoundError or BadInputError for what is not there."""
     inputs = session.inputs
-    row, _ = inputs.checkpoint(inputs.reference("checkpoint", checkpoint))
-    for name, reference in (("--dataset", dataset), ("--test", test)):
+    row = inputs.checkpoint(inputs.reference("checkpoint", checkpoint))[0] if checkpoint is not None else None
+    given = {"--dataset": dataset, "--test": test, "--positions": positions, "--puzzles": puzzles}
+    for name, reference in given.items():
         if reference is None:
             continue
         if ":" in reference:
@@ -221,17 +343,32 @@ def request(
             inputs.reference("dataset", reference)
         except NotFoundError as error:
             raise NotFoundError(error.message, error.hint or "chessreg dataset add FILE --name NAME") from error
-    return Request(checkpoint, dataset, test or dataset, row.layers, row.d_model, size)
+    if checkpoint is None or row is None:
+        return Request("", dataset, test or dataset, 0, 0, size, positions=positions, puzzles=puzzles)
+    if sae is not None:
+        from chessreg.experiments.edit.kind import check_saes
+
+        check_saes(inputs.reference("run:sae", sae), range(row.layers), row, inputs)
+    for other in beside:
+        encoding = inputs.encoding(inputs.reference("checkpoint", other))
+        if encoding.content != "history":
+            raise BadInputError(
+                f"--beside {other} writes {encoding.name}, which is no game", "chessreg checkpoint list"
+            )
+    if len({checkpoint, *beside}) <= len(beside):
+        raise BadInputError("--beside names a model twice, or that of --checkpoint", "name others")
+    return Request(checkpoint, dataset, test or dataset, row.layers, row.d_model, size, sae, beside=tuple(beside))
 
 
-def short_digest(session: Session, asked: Request) -> str:
+def short_digest(session: Session, request: Request) -> str:
     """Six hex digits of what model and data are, whatever they are called."""
     inputs = session.inputs
-    recipes = [
-        inputs.reference("checkpoint", asked.checkpoint),
-        *(inputs.reference("dataset", d) for d in (asked.fit, asked.test)),
+    datasets = (request.fit, request.test, request.positions, request.puzzles)
+    references = [
+        *([inputs.reference("checkpoint", request.checkpoint)] if request.checkpoint else []),
+        *(inputs.reference("dataset", name) for name in datasets if name is not None),
     ]
-    return digest_of(recipes)[:6]
+    return digest_of(references)[:6]
 
 
 def totals(plan: Sequence[Planned]) -> dict[str, Any]:
@@ -240,10 +377,10 @@ def totals(plan: Sequence[Planned]) -> dict[str, Any]:
     rows: dict[str, int] = {}
     for planned in plan:
         states[planned.state] = states.get(planned.state, 0) + 1
-        if planned.state != "complete":
+        if not planned.done:
             for table, count in planned.rows.items():
                 rows[table] = rows.get(table, 0) + count
-    left = sum(p.bytes for p in plan if p.state != "complete")
+    left = sum(p.bytes for p in plan if not p.done)
     return {"steps": len(plan), "states": states, "rows": rows, "bytes": left}
 
 
@@ -251,13 +388,13 @@ def totals(plan: Sequence[Planned]) -> dict[str, Any]:
 
 
 class Preparation(NamedTuple):
-    """`made` gives the recipe of what is there already (None: nothing), `make` makes it."""
+    """`made` gives the reference of what is there already (None: nothing), `make` makes it."""
 
     made: Callable[[Session, Values], str | None]
     make: Callable[[Session, Values], str]
 
 
-def made_twin(session: Session, settings: Values) -> str | None:
+def made_control(session: Session, settings: Values) -> str | None:
     parent = session.id("checkpoint", settings["checkpoint"])
     with session.database.read() as sql:
         rows = sql.scalars(
@@ -265,13 +402,13 @@ def made_twin(session: Session, settings: Values) -> str | None:
                 tables.Checkpoint.parent_id == parent, tables.Checkpoint.source_format == "random-init"
             )
         )
-        found = next((row.artefact for row in rows if row.detail.get("seed") == settings["seed"]), None)
-    return found and f"sha256:{found}"
+        digest = next((row.artefact for row in rows if row.detail.get("seed") == settings["seed"]), None)
+    return digest and f"sha256:{digest}"
 
 
-def make_twin(session: Session, settings: Values) -> str:
-    found = random_twin(session.database, session.store, settings["checkpoint"], seed=settings["seed"])
-    return f"sha256:{found.artefact}"
+def make_control(session: Session, settings: Values) -> str:
+    control = random_init_control(session.database, session.store, settings["checkpoint"], seed=settings["seed"])
+    return f"sha256:{control.artefact}"
 
 
 def made_parts(session: Session, settings: Values) -> str | None:
@@ -290,8 +427,8 @@ def make_parts(session: Session, settings: Values) -> str:
 
 def made_games(session: Session, settings: Values) -> str | None:
     with session.database.read() as sql:
-        found = sql.scalars(select(tables.Dataset).where(tables.Dataset.source == file_of_games(settings))).first()
-        return f"dataset:{found.identity}" if found else None
+        dataset = sql.scalars(select(tables.Dataset).where(tables.Dataset.source == file_of_games(settings))).first()
+        return f"dataset:{dataset.identity}" if dataset else None
 
 
 def make_games(session: Session, settings: Values) -> str:
@@ -301,10 +438,10 @@ def make_games(session: Session, settings: Values) -> str:
     with TemporaryDirectory() as folder:
         file = Path(folder) / file_of_games(settings)
         save_pgn((game.record() for game in games), file)
-        add_dataset(session.database, session.store, [file], detail={"played": {"run": run.id.hex}})
-    found = made_games(session, settings)
-    assert found
-    return found
+        add_dataset(session.database, session.store, [file], extra={"played": {"run": run.id.hex}})
+    dataset = made_games(session, settings)
+    assert dataset
+    return dataset
 
 
 def file_of_games(settings: Values) -> str:
@@ -313,6 +450,6 @@ def file_of_games(settings: Values) -> str:
 
 
 PREPARATIONS: Registry[Preparation] = Registry("preparation")
-PREPARATIONS["twin"] = Preparation(made_twin, make_twin)
+PREPARATIONS["twin"] = Preparation(made_control, make_control)
 PREPARATIONS["split"] = Preparation(made_parts, make_parts)
 PREPARATIONS["played-games"] = Preparation(made_games, make_games)

@@ -13,7 +13,7 @@ from chessreg.queries.catalogue import Entry, Plot, find, kind_file
 from chessreg.queries.engine import Answer, Engine, digest, engine_of
 from chessreg.queries.result import QueryResult
 from chessreg.queries.scope import Filters, Scope, filters
-from chessreg.queries.summary import with_statistics
+from chessreg.queries.summary import added, with_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -40,24 +40,30 @@ def run_query(
     `options` are those of Scope: checkpoint, run, tag, machine, since, where, partial. Raises NotFoundError for a name
     that no query or thing has, BadInputError for a condition that does not fit.
     """
-    entry, scope = entry_of(database, name), scope or Scope.of(options)
-    engine = engine_of(database, memory)
-    have_kind(database, engine, entry)
-    asked = Asked(engine, entry, scope, filters(database, scope), scoring)
-    if scope.where:
-        asked.place_where(scope.where)
+    question = question_of(database, name, scope or Scope.of(options), scoring, memory)
+    engine, entry, scope = question.engine, question.entry, question.scope
     names = [n for n in ("table", "clusters") if n in entry.statements]
-    statements = {n: asked.statement(n) for n in names} | {"left out": left_out(entry, scope, stale_runs(database))}
-    answer = engine.answer(statements, asked.parameters, timeout)
+    statements = {n: question.statement(n) for n in names} | {"left out": left_out(entry, scope, stale_runs(database))}
+    answer = engine.answer(statements, question.parameters, timeout)
     if entry.title not in answer.made:
         answer.made[entry.title] = with_statistics(entry, answer["table"], answer.tables.get("clusters"))
     table = answer.made[entry.title]
-    if asked.result_where:
-        table = engine.over(table, f"SELECT * FROM result WHERE {asked.result_where} ORDER BY cell", timeout)
-    meta = metadata(engine, answer, table.num_rows, entry.digest, asked.meta)
+    if question.result_where:
+        table = engine.over(table, f"SELECT * FROM result WHERE {question.result_where} ORDER BY cell", timeout)
+    meta = metadata(engine, answer, table.num_rows, entry.digest, question.meta)
     notes = [*warnings(table), *remarks(entry, table.num_rows, answer["left out"], scope)]
     cells = table["cell"].to_pylist()
     return QueryResult(table.drop_columns(["cell"]), meta, notes, entry, cells, entry.columns)
+
+
+def question_of(database: Database, name: str | Entry, scope: Scope, scoring: str, memory: str | None) -> Question:
+    """A catalogue query with its scope, ready to be answered. Raises as run_query does."""
+    entry, engine = entry_of(database, name), engine_of(database, memory)
+    have_kind(database, engine, entry)
+    question = Question(engine, entry, scope, filters(database, scope), scoring)
+    if scope.where:
+        question.place_where(scope.where)
+    return question
 
 
 def entry_of(database: Database, name: str | Entry) -> Entry:
@@ -125,17 +131,13 @@ def rows_behind(
 ) -> QueryResult:
     """The games or trials behind row `number` (from 1) of a catalogue query, asked with the same scope."""
     result = run_query(database, name, scope, scoring=scoring, timeout=timeout, memory=memory, **options)
-    entry, scope = entry_of(database, name), scope or Scope.of(options)
-    engine = engine_of(database, memory)
-    have_kind(database, engine, entry)
-    asked = Asked(engine, entry, scope, filters(database, scope), scoring)
-    if scope.where:
-        asked.place_where(scope.where)
-    asked.base_where.append(f"cell = {result.cell(number)}")
-    answer = engine.answer({"rows": asked.statement("rows")}, asked.parameters, timeout)
+    question = question_of(database, name, scope or Scope.of(options), scoring, memory)
+    engine, entry = question.engine, question.entry
+    question.base_where.append(f"cell = {result.cell(number)}")
+    answer = engine.answer({"rows": question.statement("rows")}, question.parameters, timeout)
     table = answer["rows"]
     return QueryResult(
-        table, metadata(engine, answer, table.num_rows, entry.digest, asked.meta | {"behind_row": number})
+        table, metadata(engine, answer, table.num_rows, entry.digest, question.meta | {"behind_row": number})
     )
 
 
@@ -155,17 +157,21 @@ def run_sql(database: Database, sql: str, *, timeout: float | None = None, memor
 def stream_sql(
     database: Database, sql: str, *, timeout: float | None = None, memory: str | None = None
 ) -> Generator[QueryResult, None, None]:
-    """The same SELECT, its rows some at a time: in constant memory, however many there are."""
+    """The same SELECT, its rows some at a time: however many there are, in constant memory beside the columns of the
+    registry that it names. Rows without an ORDER BY come in the order of their values up to `duck.SORTED_BYTES`, those
+    of a longer answer as they are found: to sort them all of them would have to be held.
+    """
     engine = engine_of(database, memory)
-    text = gate.ordered(engine.parser(), gate.selects(sql))
+    select = gate.selects(sql)
+    unordered = gate.unordered(engine.parser(), select)
     total = 0
-    for part in engine.stream(text, timeout):
+    for part in engine.stream(unordered or select, timeout, sort=unordered is not None):
         total += part.table.num_rows
         answer = Answer({}, part.read, part.version)
         yield QueryResult(part.table, metadata(engine, answer, total, digest(sql), {"query": sql}))
 
 
-class Asked:
+class Question:
     """A catalogue entry with its scope: composes the statements that DuckDB gets."""
 
     def __init__(self, engine: Engine, entry: Entry, scope: Scope, where: Filters, scoring: str) -> None:
@@ -175,7 +181,7 @@ class Asked:
         self.base_where = [where.base]
         self.result_where = ""
         self.parameters: Mapping[str, Any] = {"scoring": scoring}
-        self.meta: dict[str, Any] = {"query": entry.title, "paper": entry.paper, "scope": scope.given()}
+        self.meta: dict[str, Any] = {"query": entry.title, "paper": entry.paper, "scope": scope.options_set()}
         if any("$scoring" in sql for sql in entry.statements.values()):
             self.meta["scoring"] = scoring
 
@@ -199,10 +205,8 @@ class Asked:
     def place_where(self, text: str) -> None:
         """Put --where where its columns are: on the finished table, or else on the rows behind it."""
         condition = gate.expression(self.engine.parser(), text)
-        added = "".join(
-            f', NULL::DOUBLE AS "{s.name}{end}"' for s in self.entry.statistics for end in ("", "_low", "_high")
-        )
-        table = f"SELECT *{added} FROM (\n{self.statement('table')}\n)"
+        made = "".join(f', NULL::DOUBLE AS "{column}"' for s in self.entry.statistics for column in added(s))
+        table = f"SELECT *{made} FROM (\n{self.statement('table')}\n)"
         wrong = self.engine.binds(f"SELECT * FROM ({table}) WHERE {condition}", self.parameters)
         if not wrong:
             self.result_where = condition
@@ -224,10 +228,10 @@ def stale_runs(database: Database) -> list[UUID]:
 def left_out(entry: Entry, scope: Scope, stale: list[UUID]) -> str:
     """Counts of the runs that the default scope leaves out, and of those that it shows though they are stale."""
     kinds = ", ".join(f"'{kind}'" for kind in entry.kinds)
-    shown = "NOT archived AND NOT invalid"
-    unfinished = "false" if scope.partial else f"state <> 'complete' AND {shown}"
+    in_scope = "NOT archived AND NOT invalid"
+    unfinished = "false" if scope.partial else f"state <> 'complete' AND {in_scope}"
     ids = ", ".join(f"UUID '{id}'" for id in stale)
-    stale_ones = f"{shown} AND run_id IN ({ids})" if stale else "false"
+    stale_ones = f"{in_scope} AND run_id IN ({ids})" if stale else "false"
     return f"""SELECT count(*) FILTER ({unfinished}) AS unfinished, count(*) FILTER (archived) AS archived,
         count(*) FILTER (invalid) AS invalid, count(*) FILTER ({stale_ones}) AS stale, count(*) AS runs
         FROM runs WHERE kind IN ({kinds})"""
@@ -245,13 +249,13 @@ def warnings(table: pa.Table) -> list[str]:
 def remarks(entry: Entry, rows: int, counts: pa.Table, scope: Scope) -> list[str]:
     """What the reader should know beside the table."""
     left = counts.to_pylist()[0]
-    ways = {"unfinished": "not complete (--partial shows them)", "archived": "archived", "invalid": "invalid"}
-    words = [f"{left[name]} {way}" for name, way in ways.items() if left[name]]
-    notes = [f"left out of the runs: {', '.join(words)}"] if words else []
+    reasons = {"unfinished": "not complete (--partial shows them)", "archived": "archived", "invalid": "invalid"}
+    counted = [f"{left[name]} {way}" for name, way in reasons.items() if left[name]]
+    notes = [f"left out of the runs: {', '.join(counted)}"] if counted else []
     if left["stale"]:
         notes.append(f"{left['stale']} of these runs are stale: made from something invalid (chessreg runs list)")
     if not rows:
-        fits = "nothing fits this scope" if scope.given() else "nothing to show yet"
+        fits = "nothing fits this scope" if scope.options_set() else "nothing to show yet"
         fits = fits if left["runs"] else "no runs yet"
         notes.insert(0, f"{fits}; {entry.made_by} makes what this table shows")
         if not left["runs"]:

@@ -20,6 +20,7 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.queries import stats
 from chessreg.queries.ask import run_query
 from chessreg.queries.engine import engine_of
+from chessreg.queries.significance import holm
 from chessreg.queries.stats import Clusters, Estimate
 from chessreg.registry import names, tables
 
@@ -132,6 +133,13 @@ class Comparison:
     differing: dict[str, dict[str, list[Any]]] = field(default_factory=dict)  # group → what → a value for each subject
     metrics: list[Metric] = field(default_factory=list)
 
+    def corrected(self) -> dict[str, float]:
+        """Metric → p of the second subject's being the first's replicate, by Holm over all metrics that have an
+        interval: one of many that leaves 0 out by chance is no difference."""
+        known = {m.name: p for m in self.metrics if (d := m.differences[1]) and (p := d.p()) is not None}
+        adjusted = holm(list(known.values()))
+        return {name: p for name, p in zip(known, adjusted, strict=True) if p is not None}
+
     def as_dict(self) -> dict[str, Any]:
         """As one JSON document."""
         return {
@@ -157,9 +165,9 @@ def compare(database: Database, references: list[str]) -> Comparison:
     with database.read() as session:
         subjects = subjects_of(session, references)
         kinds = [session.get_one(tables.Run, s.run_id).kind for s in subjects]
-        found = Comparison(subjects, kinds, differing(session, subjects))
-    found.metrics = metrics(database, subjects) + beyond_controls(database, found)
-    return found
+        comparison = Comparison(subjects, kinds, differing(session, subjects))
+    comparison.metrics = metrics(database, subjects) + beyond_controls(database, comparison)
+    return comparison
 
 
 def subjects_of(session: Session, references: list[str]) -> list[Subject]:
@@ -200,14 +208,14 @@ def subjects_of(session: Session, references: list[str]) -> list[Subject]:
 def differing(session: Session, subjects: list[Subject]) -> dict[str, dict[str, list[Any]]]:
     """Group → what → the value of each subject, for all that is not the same everywhere."""
     tables_of = [facts(session, subject) for subject in subjects]
-    found: dict[str, dict[str, list[Any]]] = {}
+    differences: dict[str, dict[str, list[Any]]] = {}
     for group in tables_of[0]:
         keys = list(dict.fromkeys(key for table in tables_of for key in table[group]))
         rows = {key: [table[group].get(key) for table in tables_of] for key in keys}
         apart = {key: values for key, values in rows.items() if any(v != values[0] for v in values[1:])}
         if apart:
-            found[group] = apart
-    return found
+            differences[group] = apart
+    return differences
 
 
 def facts(session: Session, subject: Subject) -> dict[str, dict[str, Any]]:
@@ -218,7 +226,7 @@ def facts(session: Session, subject: Subject) -> dict[str, dict[str, Any]]:
     code = attempt.code if attempt else {}
     return {
         "settings": {"kind": run.kind, "version": run.version} | flat(run.spec, lambda v: readable(session, v)),
-        "how": flat(attempt.how) if attempt else {},
+        "execution options": flat(attempt.how) if attempt else {},
         "code": {"chessreg": attempt.chessreg_version if attempt else None} | flat(code),
         "machine": {
             name: getattr(machine, name, None)
@@ -236,17 +244,17 @@ def last_attempt(session: Session, run_id: UUID) -> tables.Attempt | None:
 
 def flat(values: dict[str, Any], show: Any = lambda value: value, under: str = "") -> dict[str, Any]:
     """Nested settings as dotted names."""
-    found: dict[str, Any] = {}
+    flattened: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, dict):
-            found |= flat(value, show, f"{under}{key}.")
+            flattened |= flat(value, show, f"{under}{key}.")
         else:
-            found[f"{under}{key}"] = show(value)
-    return found
+            flattened[f"{under}{key}"] = show(value)
+    return flattened
 
 
 def readable(session: Session, value: Any) -> Any:
-    """A recipe as the name of what it means, if that is here and has one; anything else as it is."""
+    """An input reference as the name of what it means, if that is here and has one; anything else as it is."""
     if not isinstance(value, str):
         return value
     noun, _, rest = value.partition(":")
@@ -281,24 +289,24 @@ def metrics(database: Database, subjects: list[Subject]) -> list[Metric]:
     for row in answer["clusters"].to_pylist():
         cells = rates.setdefault(row["metric"], {}).setdefault(row["number"], {})
         cells[row["cluster"]] = (row["hits"], row["trials"])
-    found = [rate_metric(name, cells, len(subjects)) for name, cells in rates.items()]
+    metrics = [rate_metric(name, cells, len(subjects)) for name, cells in rates.items()]
     plain: dict[str, dict[int, Estimate]] = {}
     for row in answer["values"].to_pylist():
         plain.setdefault(row["metric"], {})[row["number"]] = Estimate(row["value"], row["low"], row["high"])
-    return found + [value_metric(name, cells, len(subjects)) for name, cells in plain.items()]
+    return metrics + [value_metric(name, cells, len(subjects)) for name, cells in plain.items()]
 
 
 def beyond_controls(database: Database, comparison: Comparison) -> list[Metric]:
     """What an edit does beyond directions in its place, as the catalogue's tables of these runs say it."""
-    subjects, found = comparison.subjects, []
+    subjects, controls = comparison.subjects, []
     for kind, (title, measure, unit) in CONTROLLED.items():
         runs = [s.run_id.hex for s, of in zip(subjects, comparison.kinds, strict=True) if of == kind]
         rows = run_query(database, title, run=runs, partial=True).rows if runs else []
         for control in ("random", "shuffled"):
             values = [beyond(rows, subject, f"delta_{control}", unit) for subject in subjects]
             if any(value.value is not None for value in values):
-                found.append(Metric(f"{measure}, minus {control} directions", values, [None] * len(subjects)))
-    return found
+                controls.append(Metric(f"{measure}, minus {control} directions", values, [None] * len(subjects)))
+    return controls
 
 
 def beyond(rows: list[dict[str, Any]], subject: Subject, column: str, unit: float) -> Estimate:
@@ -353,15 +361,15 @@ MACHINE = ("host", "platform", "cpu", "cores", "memory_bytes", "gpus", "driver",
 def curves(session: Session, subjects: list[Subject]) -> dict[str, list[Curve]]:
     """Metric → a curve for each subject, empty where it has none. Metrics with one step everywhere are no curves."""
     point = tables.MetricPoint
-    found: dict[str, list[Curve]] = {}
+    points: dict[str, list[Curve]] = {}
     for number, subject in enumerate(subjects):
         rows = select(point.name, point.unit, point.step, point.value).where(point.run_id == subject.run_id)
         if subject.attempt_id is not None:
             rows = rows.where(point.attempt_id == subject.attempt_id)
         for name, unit, step, value in session.execute(rows.order_by(point.name, point.unit, point.step)):
             metric = f"{name} of unit {unit}" if unit else name
-            found.setdefault(metric, [[] for _ in subjects])[number].append((step, value))
-    return {metric: parts for metric, parts in sorted(found.items()) if any(len(part) > 1 for part in parts)}
+            points.setdefault(metric, [[] for _ in subjects])[number].append((step, value))
+    return {metric: parts for metric, parts in sorted(points.items()) if any(len(part) > 1 for part in parts)}
 
 
 def machines(session: Session, subjects: list[Subject]) -> list[dict[str, Any]]:
@@ -370,7 +378,7 @@ def machines(session: Session, subjects: list[Subject]) -> list[dict[str, Any]]:
     `hosts` names every machine that had a part. None: not known, or still running.
     """
     attempt, machine = tables.Attempt, tables.Machine
-    found = []
+    machine_rows = []
     for subject in subjects:
         rows = select(attempt, machine.host).join(machine, machine.id == attempt.machine_id)
         rows = rows.where(attempt.run_id == subject.run_id)
@@ -383,7 +391,7 @@ def machines(session: Session, subjects: list[Subject]) -> list[dict[str, Any]]:
         ended = [tried for tried, _ in tries if tried.ended_at is not None]
         seconds = sum(((tried.ended_at or tried.started_at) - tried.started_at).total_seconds() for tried in ended)
         units = sum(tried.units_done for tried in ended)
-        found.append(
+        machine_rows.append(
             {"label": subject.label, "run_id": subject.run_id.hex}
             | {name: getattr(where, name, None) for name in MACHINE}
             | {
@@ -394,4 +402,4 @@ def machines(session: Session, subjects: list[Subject]) -> list[dict[str, Any]]:
                 "units_an_hour": 3600 * units / seconds if seconds else None,
             }
         )
-    return found
+    return machine_rows

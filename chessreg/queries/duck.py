@@ -6,7 +6,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 DEFAULT_TIMEOUT = 300.0
 PATIENCE = 0.5  # seconds that a statement has to end once it is stopped
-BATCH_ROWS = 100_000
+BATCH_ROWS = 16_384
+SORTED_BYTES = 32 << 20  # of an answer without an ORDER BY that comes in parts: a longer one is not sorted
 T = TypeVar("T")
 DEFAULT_MEMORY = "4GB"
 LOCK = (
@@ -37,8 +38,11 @@ LOCK = (
 )
 
 
-def connect(memory: str, threads: int, without_optimizers: str = "") -> duckdb.DuckDBPyConnection:
-    """An empty database that reaches nothing outside. Raises BadInputError for a memory limit that is none."""
+def connect(memory: str, threads: int, without_optimizers: Collection[str] = ()) -> duckdb.DuckDBPyConnection:
+    """An empty database that reaches nothing outside. Raises BadInputError for a memory limit that is none.
+
+    Of `without_optimizers` those are off that this version of DuckDB has.
+    """
     import duckdb
 
     if not re.fullmatch(r"\d+(\.\d+)? ?([KMGT]i?)?B", memory, re.IGNORECASE):
@@ -46,7 +50,8 @@ def connect(memory: str, threads: int, without_optimizers: str = "") -> duckdb.D
     connection = duckdb.connect(":memory:", config={"threads": str(threads)})
     connection.execute(f"SET memory_limit = '{memory}'")
     if without_optimizers:
-        connection.execute(f"SET disabled_optimizers = '{without_optimizers}'")
+        known = {str(row[0]) for row in connection.execute("SELECT name FROM duckdb_optimizers()").fetchall()}
+        connection.execute(f"SET disabled_optimizers = '{','.join(sorted(known.intersection(without_optimizers)))}'")
     for macro in views.MACROS:
         connection.execute(macro)
     for statement in LOCK:
@@ -81,8 +86,11 @@ def run(
         return within(connection, deadline(timeout), lambda: _arrow(connection, sql, used(sql, parameters)))
 
 
-def batches(connection: duckdb.DuckDBPyConnection, sql: str, until: float) -> Iterator[pa.Table]:
-    """The rows of a SELECT, some at a time and never all in memory; the first table, perhaps empty, has the columns."""
+def batches(connection: duckdb.DuckDBPyConnection, sql: str, until: float, *, sort: bool = False) -> Iterator[pa.Table]:
+    """The rows of a SELECT, some at a time and never all in memory; the first table, perhaps empty, has the columns.
+
+    With `sort`, an answer of up to SORTED_BYTES is held until it is whole, and comes in the order of its values.
+    """
     import pyarrow as pa
 
     with explained():
@@ -93,14 +101,38 @@ def batches(connection: duckdb.DuckDBPyConnection, sql: str, until: float) -> It
         make = relation.to_arrow_reader if hasattr(relation, "to_arrow_reader") else relation.fetch_arrow_reader
         reader = within(connection, until, lambda: make(BATCH_ROWS))
         yield _tidied(reader.schema.empty_table(), types)
-        while True:
-            try:
-                batch = within(connection, until, reader.read_next_batch)
-            except StopIteration:
-                return
-            except pa.ArrowException as error:  # DuckDB's errors come through Arrow here
-                raise gate.in_arrow(error) from error
-            yield _tidied(pa.Table.from_batches([batch]), types)
+        held: list[pa.RecordBatch] = []
+        size = 0
+        for batch in _read(connection, reader, until):
+            held.append(batch)
+            size += batch.nbytes
+            if not sort or size > SORTED_BYTES:
+                sort = False
+                while held:
+                    yield _tidied(pa.Table.from_batches([held.pop(0)]), types)
+        if held:
+            yield _tidied(within(connection, until, lambda: _sorted(connection, pa.Table.from_batches(held))), types)
+
+
+def _sorted(connection: duckdb.DuckDBPyConnection, rows: pa.Table) -> pa.Table:
+    """Rows in the order of their values, by the first column, then the second."""
+    register(connection, "short_answer", rows)
+    try:
+        return _rows(connection.sql("SELECT * FROM short_answer ORDER BY ALL"))
+    finally:
+        connection.unregister("short_answer")
+
+
+def _read(connection: duckdb.DuckDBPyConnection, reader: Any, until: float) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    while True:
+        try:
+            yield within(connection, until, reader.read_next_batch)
+        except StopIteration:
+            return
+        except pa.ArrowException as error:  # DuckDB's errors come through Arrow here
+            raise gate.in_arrow(error) from error
 
 
 def deadline(timeout: float | None) -> float:
@@ -169,8 +201,11 @@ def _arrow(connection: duckdb.DuckDBPyConnection, sql: str, parameters: dict[str
     relation = connection.sql(sql, params=parameters or None)
     if relation is None:  # a statement without rows; the gate lets none through
         raise BadInputError("that gives no rows", gate.HINT)
-    table = relation.to_arrow_table() if hasattr(relation, "to_arrow_table") else relation.fetch_arrow_table()
-    return _tidied(table, [str(kind) for kind in relation.types])
+    return _tidied(_rows(relation), [str(kind) for kind in relation.types])
+
+
+def _rows(relation: Any) -> pa.Table:
+    return relation.to_arrow_table() if hasattr(relation, "to_arrow_table") else relation.fetch_arrow_table()
 
 
 def _tidied(table: pa.Table, types: list[str]) -> pa.Table:

@@ -60,13 +60,19 @@ def expression(connection: duckdb.DuckDBPyConnection, text: str) -> str:
 
 def ordered(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
     """The statement with ORDER BY ALL unless it says an order itself: the same rows in the same order every time."""
+    text = unordered(connection, sql)
+    return sql if text is None else f"{text} ORDER BY ALL"
+
+
+def unordered(connection: duckdb.DuckDBPyConnection, sql: str) -> str | None:
+    """The statement as one to which an order can be added; None if it says an order, or a number of rows, itself."""
     tree = parsed(connection, sql)
     if tree is None:
-        return sql
+        return None
     modifiers = tree["statements"][0]["node"].get("modifiers", [])
     if any(m["type"] in ("ORDER_MODIFIER", "LIMIT_MODIFIER", "LIMIT_PERCENT_MODIFIER") for m in modifiers):
-        return sql
-    return f"SELECT * FROM (\n{sql}\n) ORDER BY ALL"
+        return None
+    return f"SELECT * FROM (\n{sql}\n)"
 
 
 def parsed(connection: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any] | None:
@@ -94,12 +100,12 @@ def took_too_long() -> ChessregError:
 
 def in_arrow(error: Exception) -> ChessregError:
     """An error of DuckDB that came through Arrow, whose class is lost."""
-    said = first_line(error)
-    if "INTERRUPT" in said.upper():
+    message = first_line(error)
+    if "INTERRUPT" in message.upper():
         return took_too_long()
-    if "Out of Memory" in said:
+    if "Out of Memory" in message:
         return ChessregError("the query needs more memory than it is allowed", "--memory 8GB gives it more")
-    return BadInputError(said)
+    return BadInputError(message)
 
 
 def explained(error: Exception) -> ChessregError:

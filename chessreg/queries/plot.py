@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chessreg.errors import BadInputError
 from chessreg.queries.catalogue import Plot
@@ -21,8 +21,10 @@ MARKERS = "osD^vP*X"
 LINES = ("-", "--", ":", "-.")
 PANEL = (4.8, 3.6)  # inches
 LETTER = 0.08  # inches of a legend's letter
+LEGEND_LINE = 0.19  # inches of its line
 DOTS_PER_INCH = 150
 SPREAD = "means over {}s, whiskers from the lowest to the highest"
+LINE = ""  # in a row that is shown: which column its y is
 Row = Mapping[str, Any]
 
 
@@ -30,16 +32,18 @@ def draw(result: QueryResult, plot: Plot) -> Figure:
     """The figure of a catalogue answer whose rows are those that the plot shows. Raises BadInputError if none are."""
     from matplotlib.figure import Figure
 
-    rows = [row for row in result.rows if row[plot.x] is not None and row[plot.y] is not None]
+    rows, label_columns = plotted_rows(result, plot), (*plot.series, LINE)
     if not rows:
         raise BadInputError(f"there is nothing to plot for {plot.title!r}", *result.notes[:1])
+    if plot.form == "board":
+        return heat_figure(result, plot)
     panels = grouped(rows, plot.panels)
-    series = list(grouped(rows, telling(rows, plot.series)))
+    series = list(grouped(rows, telling(rows, label_columns)))
     figure = Figure(figsize=(PANEL[0] * len(panels), PANEL[1]), layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
     several = False  # whether a point stands for several rows
-    for axis, (title, shown) in zip(axes, panels.items(), strict=True):
-        parts = grouped(shown, telling(rows, plot.series))
+    for axis, (title, panel) in zip(axes, panels.items(), strict=True):
+        parts = grouped(panel, telling(rows, label_columns))
         points = {label: pooled(plot, part) for label, part in parts.items()}
         several |= any(len(points[label]) < len(part) for label, part in parts.items())
         (bars if plot.form == "bars" else lines)(axis, result, plot, points, series)
@@ -56,9 +60,69 @@ def draw(result: QueryResult, plot: Plot) -> Figure:
                     handles.append(handle)
                     labels.append(label)
         columns = int(figure.get_figwidth() / (LETTER * max(map(len, labels)) + 0.5))
+        lines_of_legend = -(-len(labels) // max(1, columns))
+        figure.set_figheight(PANEL[1] + LEGEND_LINE * max(0, lines_of_legend - 8))  # axes keep their height
         figure.legend(handles, labels, loc="outside lower center", ncols=max(1, columns), fontsize="small")
     figure.suptitle(f"{plot.title}\n{SPREAD.format(plot.spread)}" if several else plot.title, fontsize="medium")
     return figure
+
+
+class HeatBoard(NamedTuple):
+    """A board of a plot of the form `board`: the series and the panel that it is of, and square (a1 = 0) → value."""
+
+    series: str
+    panel: str
+    values: dict[int, float]
+
+
+def heat_boards(result: QueryResult, plot: Plot) -> list[HeatBoard]:
+    """The boards of a plot, series by series, and of each panel by panel."""
+    import chess
+
+    rows = plotted_rows(result, plot)
+    boards = []
+    for series, of_series in grouped(rows, telling(rows, plot.series)).items():
+        for panel, here in grouped(of_series, plot.panels).items():
+            values = {chess.parse_square(row[plot.x]): float(row[plot.y]) for row in here}
+            boards.append(HeatBoard(series, panel, values))
+    return boards
+
+
+def heat_range(boards: Sequence[HeatBoard]) -> tuple[float, float]:
+    """The lowest and the highest value of all boards, which share one scale."""
+    values = [value for board in boards for value in board.values.values()]
+    return min(values), max(values)
+
+
+def heat_figure(result: QueryResult, plot: Plot) -> Figure:
+    """The boards in gray, all on one scale."""
+    import numpy as np
+
+    from chessreg.games.picture import HeatPanel, heat_figure
+
+    boards = heat_boards(result, plot)
+    low, high = heat_range(boards)
+    name = plot.panels[0] if len(plot.panels) == 1 else ""
+    panels = []
+    for board in boards:
+        values = np.full(64, np.nan)
+        values[list(board.values)] = list(board.values.values())
+        panels.append(
+            HeatPanel(" · ".join(filter(None, [board.series, f"{name} {board.panel}".strip()])), values, low, high)
+        )
+    return heat_figure(panels, f"{plot.title}: {heading(result, plot.y)}", min(len(panels), 4))
+
+
+def plotted_rows(result: QueryResult, plot: Plot) -> list[Row]:
+    """The rows that a plot shows. Of a column beside y they are rows of their own, in which it stands in y's place; the
+    column's name is in LINE."""
+    rows: list[Row] = []
+    for row in result.rows:
+        for column in (plot.y, *plot.beside):
+            if row[plot.x] is not None and row[column] is not None:
+                ends = {f"{plot.y}{end}": row.get(f"{column}{end}") for end in ("", "_low", "_high")}
+                rows.append({**row, **ends, LINE: column.replace("_", " ")})
+    return rows
 
 
 def telling(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
@@ -68,28 +132,28 @@ def telling(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
 
 def grouped(rows: Sequence[Row], names: Sequence[str]) -> dict[str, list[Row]]:
     """Rows by what these columns say, in order of appearance."""
-    found: dict[str, list[Row]] = {}
+    groups: dict[str, list[Row]] = {}
     for row in rows:
-        found.setdefault(", ".join(number(row[name], 3) for name in names if row[name] is not None), []).append(row)
-    return found
+        groups.setdefault(", ".join(number(row[name], 3) for name in names if row[name] is not None), []).append(row)
+    return groups
 
 
 def pooled(plot: Plot, rows: Sequence[Row]) -> list[Row]:
     """Rows of one series, those at one x that differ in the plot's `spread` as one: their mean, lowest and highest."""
     if not plot.spread:
         return list(rows)
-    found: list[Row] = []
+    pools: list[Row] = []
     at: dict[Any, list[Row]] = {}
     for row in rows:
         at.setdefault(row[plot.x], []).append(row)
     for here in at.values():
         values = [row[plot.y] for row in here]
         if len(here) == 1:
-            found.append(here[0])
+            pools.append(here[0])
         else:
             ends = {plot.y: sum(values) / len(values), f"{plot.y}_low": min(values), f"{plot.y}_high": max(values)}
-            found.append({**here[0], **ends})
-    return found
+            pools.append({**here[0], **ends})
+    return pools
 
 
 def lines(axis: Axes, result: QueryResult, plot: Plot, parts: Mapping[str, list[Row]], series: Sequence[str]) -> None:
@@ -160,6 +224,6 @@ def check_suffix(path: Path) -> str:
     """The suffix of a figure's file. Raises BadInputError for one that is not written."""
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
-        said = suffix or "a name without suffix"
-        raise BadInputError(f"{path}: no figure is written to {said}", f"one of {', '.join(SUFFIXES)}")
+        name = suffix or "a name without suffix"
+        raise BadInputError(f"{path}: no figure is written to {name}", f"one of {', '.join(SUFFIXES)}")
     return suffix

@@ -58,13 +58,13 @@ def layout(result: QueryResult) -> tuple[list[str], dict[str, str]]:
     """
     rows = result.rows
     ends = {f"{name}{end}" for name in result.intervals for end in ("_low", "_high")}
-    shown = [n for n in result.columns if n not in ends and not result.column(n).hidden]
+    columns = [n for n in result.columns if n not in ends and not result.column(n).hidden]
     if not result.described or not rows:
-        return shown, {}
-    stays = {"row", "column", "comparison"} if result.meta.get("published") else {shown[0]}
+        return columns, {}
+    stays = {"row", "column", "comparison"} if result.meta.get("published") else {columns[0]}
     same: dict[str, str] = {}
     kept = []
-    for name in shown:
+    for name in columns:
         values = [row[name] for row in rows]
         ended = name in result.intervals and any(
             row[f"{name}{e}"] is not None for row in rows for e in ("_low", "_high")
@@ -72,7 +72,8 @@ def layout(result: QueryResult) -> tuple[list[str], dict[str, str]]:
         if all(v is None for v in values) and not ended:
             continue
         describes = isinstance(values[0], str) or result.column(name).unit in ("", "moves")
-        if name not in stays and describes and name not in result.intervals and len(set(values)) == 1 and len(rows) > 1:
+        constant = len(rows) > 1 and all(value == values[0] for value in values)  # lists too, which have no hash
+        if name not in stays and describes and name not in result.intervals and constant:
             same[name] = cell(result, rows[0], name)
         else:
             kept.append(name)
@@ -260,8 +261,10 @@ def column_values(column: pa.ChunkedArray) -> list[Any]:
     values: list[Any] = column.to_pylist()
     if pa.types.is_integer(column.type) or pa.types.is_string(column.type):
         return values
-    shown = map(plain, values)
-    return [json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value for value in shown]
+    values_plain = map(plain, values)
+    return [
+        json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value for value in values_plain
+    ]
 
 
 def json_lines(result: QueryResult) -> str:

@@ -43,7 +43,7 @@ class Scope:
             raise BadInputError(f"a query has no option {min(unknown)}", f"it has {', '.join(sorted(known))}")
         return cls(**options)
 
-    def given(self) -> dict[str, Any]:
+    def options_set(self) -> dict[str, Any]:
         """The options that narrow or widen, for the footer."""
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name)}
 
@@ -88,8 +88,8 @@ def _ids(database: Database, noun: str, references: tuple[str, ...]) -> str:
     from chessreg.registry import names
 
     with database.read() as session:
-        found: list[UUID] = [names.resolve(session, noun, reference) for reference in references]
-    return ", ".join(f"UUID '{id}'" for id in found)
+        ids: list[UUID] = [names.resolve(session, noun, reference) for reference in references]
+    return ", ".join(f"UUID '{id}'" for id in ids)
 
 
 def _text(value: str) -> str:

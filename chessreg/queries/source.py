@@ -1,7 +1,8 @@
 """What a query names of the registry, read through ADBC into Arrow with the declared types. Never writes.
 
 SQLite types a column by its first values: an empty table would come back as integers, and NULLs before a number would
-fail. So a first row of typed values goes in front of each table and is cut off again.
+fail. So a first row of typed values goes in front of each table and is cut off again. SQLite also lets any column hold
+any type: of a table in which one does, the values are asked for one by one, and those of another type are NULL.
 """
 
 from __future__ import annotations
@@ -59,6 +60,13 @@ TYPES: list[tuple[type[Any], str, str, str]] = [
     (sa.String, "''", "VARCHAR", "TRY_CAST({} AS VARCHAR)"),
 ]
 
+GUARDS = {  # by the first row's value: what a column gives of which SQLite, where any may be, is asked the type
+    "''": "CAST({} AS BLOB)",
+    "0": "CASE typeof({0}) WHEN 'integer' THEN {0} END",
+    "0.5": "CASE WHEN typeof({0}) IN ('integer', 'real') THEN CAST({0} AS REAL) END",
+    "x'00'": "CAST({} AS BLOB)",
+}
+
 
 def _type(column: sa.Column[Any]) -> tuple[type[Any], str, str, str]:
     kind = column.type.impl_instance if isinstance(column.type, sa.types.TypeDecorator) else column.type
@@ -111,23 +119,27 @@ def read(
     with _connection(database) as connection:
         version = _version(connection, database.dialect)
         files = cache(partial(_column_files, connection, database))  # asked for where a table is large
-        found: dict[str, list[pa.Table]] = {}
-        first: dict[str, str] = {}
+        parts: dict[str, list[pa.Table]] = {}
+        first: dict[str, str] = {}  # table → the rows that this connection reads
         second: dict[str, str] = {}
         for table, names in wanted.items():
             runs = _runs(connection, database.dialect, table)
-            found[table] = _kept(files, table, names, runs)
-            wheres = _wheres(runs, bool(found[table]))
-            for selects, where in zip((first, second), wheres, strict=False):
-                selects[table] = _select(table, names, database.dialect, where)
+            parts[table] = _kept(files, table, names, runs)
+            wheres = _wheres(runs, bool(parts[table]))
+            for rows, where in zip((first, second), wheres, strict=False):
+                rows[table] = where
+
+        def fetch(table: str, where: str) -> pa.Table:
+            return _fetch(connection, table, wanted[table], where, database.dialect, stop)
+
         with ThreadPoolExecutor(1) as aside:
-            reading = aside.submit(_read_aside, database, second, version, stop) if second else None
-            for table, sql in first.items():
-                found[table].append(_fetch(connection, sql, table, database.dialect, stop))
+            reading = aside.submit(_read_aside, database, wanted, second, version, stop) if second else None
+            for table, where in first.items():
+                parts[table].append(fetch(table, where))
             others = reading.result() if reading else {}
-        for table, sql in second.items():
-            found[table].append(others[table] if others else _fetch(connection, sql, table, database.dialect, stop))
-    return {t: pa.concat_tables(tables) for t, tables in found.items()}, version
+        for table, where in second.items():
+            parts[table].append(others[table] if others else fetch(table, where))
+    return {t: pa.concat_tables(tables) for t, tables in parts.items()}, version
 
 
 def keep(database: Database, tables: Iterable[str]) -> None:
@@ -146,8 +158,8 @@ def keep(database: Database, tables: Iterable[str]) -> None:
         for table, runs in large.items():
             for run, units in runs.items():
                 if units >= LARGE_RUN and run in files.complete and not files.has(table, run):
-                    sql = _select(table, _keepable(table), database.dialect, f"run_id = '{run}'")
-                    files.write(table, run, _fetch(connection, sql, table, database.dialect))
+                    rows = _fetch(connection, table, _keepable(table), f"run_id = '{run}'", database.dialect)
+                    files.write(table, run, rows)
 
 
 def _keepable(table: str) -> frozenset[str]:
@@ -159,13 +171,13 @@ def _kept(files: Callable[[], ColumnFiles], table: str, names: frozenset[str], r
     """What Arrow files have of these columns; their runs are taken out of `runs`."""
     if not (_worth_keeping(runs) and names <= _keepable(table)):
         return []
-    found = []
+    kept = []
     for run in [run for run, units in runs.items() if units >= LARGE_RUN]:
         rows = files().read(table, run, names)
         if rows is not None:
-            found.append(rows)
+            kept.append(rows)
             del runs[run]
-    return found
+    return kept
 
 
 def _worth_keeping(runs: Mapping[str, int]) -> bool:
@@ -182,13 +194,20 @@ def _column_files(connection: Any, database: Database) -> ColumnFiles:
 
 
 def _read_aside(
-    database: Database, selects: Mapping[str, str], version: str, stop: threading.Event | None
+    database: Database,
+    wanted: Mapping[str, frozenset[str]],
+    wheres: Mapping[str, str],
+    version: str,
+    stop: threading.Event | None,
 ) -> dict[str, pa.Table]:
     """The answers, or none if the registry has moved on from `version`."""
     with _connection(database) as connection:
         if _version(connection, database.dialect) != version:
             return {}
-        return {table: _fetch(connection, sql, table, database.dialect, stop) for table, sql in selects.items()}
+        return {
+            table: _fetch(connection, table, wanted[table], where, database.dialect, stop)
+            for table, where in wheres.items()
+        }
 
 
 def _version(connection: Any, dialect: str) -> str:
@@ -222,7 +241,10 @@ def _wheres(runs: Mapping[str, int], others_are_kept: bool) -> list[str]:
     return [" AND ".join(filter(None, (named, f"(run_id, unit) {sign} {cut}"))) for sign in ("<", ">=")]
 
 
-def _select(table: str, wanted: frozenset[str], dialect: str, where: str) -> str:
+def _select(table: str, wanted: frozenset[str], dialect: str, where: str, *, guarded: bool = False) -> str:
+    """SELECT of these columns, on SQLite with the typed first row. `guarded`: a value of another type than its column's
+    is NULL, and texts are bytes.
+    """
     names = sorted(wanted)
     listed = ", ".join(f'"{name}"' for name in names)
     place = f'"{table}"'
@@ -231,8 +253,12 @@ def _select(table: str, wanted: frozenset[str], dialect: str, where: str) -> str
     if dialect != "sqlite":
         return f"SELECT {listed} FROM {place}"
     known = columns(table)
-    first = ", ".join(f'{_type(known[name])[1]} AS "{name}"' for name in names)
-    return f"SELECT {first} UNION ALL SELECT {listed} FROM {place}" + (f" WHERE {where}" if where else "")
+    first = {name: _type(known[name])[1] for name in names}
+    if guarded:
+        listed = ", ".join(GUARDS[first[name]].format(f'"{name}"') for name in names)
+        first = {name: "x''" if value == "''" else value for name, value in first.items()}
+    typed = ", ".join(f'{value} AS "{name}"' for name, value in first.items())
+    return f"SELECT {typed} UNION ALL SELECT {listed} FROM {place}" + (f" WHERE {where}" if where else "")
 
 
 def _dialect(name: str) -> sa.Dialect:
@@ -287,10 +313,56 @@ def library_version() -> str:
         return str(_answer(connection, "SELECT sqlite_version() AS version", "sqlite")["version"][0].as_py())
 
 
-def _fetch(connection: Any, sql: str, table: str, dialect: str, stop: threading.Event | None = None) -> pa.Table:
-    """The answer to a `_select` of this table, without the first row."""
-    found = _answer(connection, sql, dialect, stop)
-    return _with_uuids(found.slice(1), table) if dialect == "sqlite" else found
+def _fetch(
+    connection: Any, table: str, names: frozenset[str], where: str, dialect: str, stop: threading.Event | None = None
+) -> pa.Table:
+    """These columns of the rows of a table for which `where` holds (empty: of all)."""
+    sql = _select(table, names, dialect, where)
+    if dialect != "sqlite":
+        return _answer(connection, sql, dialect, stop)
+    try:
+        answer = _answer(connection, sql, dialect, stop)
+    except OSError:  # a value of another type than those before it: Arrow has no column of both
+        answer = None
+    if answer is None or not _as_declared(answer, table):
+        guarded = _select(table, names, dialect, where, guarded=True)
+        answer = _decoded(_answer(connection, guarded, dialect, stop), table)
+    return _with_uuids(answer.slice(1), table)
+
+
+def _arrow_type(column: sa.Column[Any]) -> pa.DataType:
+    """What ADBC makes of a column of SQLite whose values are all of the declared type."""
+    import pyarrow as pa
+
+    return {"''": pa.string(), "0": pa.int64(), "0.5": pa.float64(), "x'00'": pa.binary()}[_type(column)[1]]
+
+
+def _as_declared(answer: pa.Table, table: str) -> bool:
+    """Whether every column has its declared type, and every text is UTF-8."""
+    import pyarrow as pa
+
+    known = columns(table)
+    if any(field.type != _arrow_type(known[field.name]) for field in answer.schema):
+        return False
+    try:
+        for field in answer.schema:
+            if pa.types.is_string(field.type):
+                answer[field.name].validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _decoded(answer: pa.Table, table: str) -> pa.Table:
+    """The answer to a guarded SELECT with its texts as such; bytes that are no UTF-8 become U+FFFD."""
+    import pyarrow as pa
+
+    known = columns(table)
+    for place, name in enumerate(answer.column_names):
+        if _arrow_type(known[name]) == pa.string():
+            texts = [None if value is None else value.decode(errors="replace") for value in answer[name].to_pylist()]
+            answer = answer.set_column(place, name, pa.array(texts, pa.string()))
+    return answer
 
 
 def _answer(connection: Any, sql: str, dialect: str, stop: threading.Event | None = None) -> pa.Table:
@@ -305,12 +377,12 @@ def _answer(connection: Any, sql: str, dialect: str, stop: threading.Event | Non
         reader = pa.RecordBatchReader._import_from_c(handle.address)
         if stop is None:
             return reader.read_all()
-        found = []
+        batches = []
         for batch in reader:
             if stop.is_set():
                 raise StoppedError("the reading was stopped")
-            found.append(batch)
-        return pa.Table.from_batches(found, reader.schema)
+            batches.append(batch)
+        return pa.Table.from_batches(batches, reader.schema)
 
 
 def _quoted(text: str) -> str:
@@ -348,9 +420,9 @@ def _uuids(column: pa.ChunkedArray) -> pa.ChunkedArray:
     for chunk in column.chunks:
         valid = bits(chunk)
         digits = bytes_of(chunk, 32)
-        words = digits.view(np.uint64)
+        halves = digits.view(np.uint64)
         first = np.ones(len(digits), bool)
-        first[1:] = (words[1:] != words[:-1]).any(axis=1)
+        first[1:] = (halves[1:] != halves[:-1]).any(axis=1)
         decoded = np.frombuffer(bytes.fromhex(digits[first].tobytes().decode()), "V16")
         packed = np.zeros(len(chunk), "V16")
         packed[valid] = np.repeat(decoded, np.diff(np.flatnonzero(np.append(first, True))))

@@ -44,6 +44,18 @@ class Estimate(NamedTuple):
         high = "" if self.high is None else f"{self.high:{sign}.3g}"
         return f"{text} [{low}, {high}]" if low and high else f"{text} [{'≥ ' + low if low else '≤ ' + high}]"
 
+    def p(self) -> float | None:
+        """The two-sided p of a difference's being 0, were it normal with the spread that its interval has on the side
+        of 0; None without a bound there. An interval that ends at 0 has 0.05.
+
+        >>> round(Estimate(0.2, 0.0, 0.5).p(), 3), Estimate(0.2, None, None).p()
+        (0.05, None)
+        """
+        if self.value is None or (bound := self.low if self.value > 0 else self.high) is None:
+            return None
+        spread = abs(self.value - bound)
+        return 2 * NormalDist().cdf(-Z * abs(self.value) / spread) if spread else float(self.value == 0)
+
 
 UNKNOWN = Estimate(None, None, None)
 
@@ -67,7 +79,7 @@ class Clusters:
         """These counts of the clusters in which none of them is missing (for pairs: those that both sides have); equal
         clusters together, in the order of their values."""
         if (*names, role) not in self._of:
-            parts = [found if (found := self.counts[name]).ndim == 2 else found[:, None] for name in names]
+            parts = [array if (array := self.counts[name]).ndim == 2 else array[:, None] for name in names]
             keep = np.all([~np.isnan(part).all(axis=1) for part in parts], axis=0)
             parts = [part[keep][:, ~np.isnan(part[keep]).all(axis=0)] for part in parts]
             table, weights = _together(np.concatenate(parts, axis=1) + 0.0, self.weights[keep])
@@ -239,6 +251,14 @@ def mean(clusters: Clusters, total: str, trials: str) -> Estimate:
     return Estimate(clusters.total(total) / clusters.total(trials), low, high)
 
 
+def exp_mean(clusters: Clusters, total: str, trials: str) -> Estimate:
+    """exp of the mean, as of a perplexity; its interval is that of the mean, taken to the same scale.
+
+    Beyond what a float holds it is unknown.
+    """
+    return Estimate(*(None if v is None or v > 700 else math.exp(v) for v in mean(clusters, total, trials)))
+
+
 def mean_difference(clusters: Clusters, total: str, trials: str, base_total: str, base_trials: str) -> Estimate:
     """Mean minus mean of a baseline, over the clusters that both have, resampled together."""
     pairs = clusters.of(total, trials, base_total, base_trials)
@@ -256,10 +276,10 @@ def median(clusters: Clusters, value: str) -> Estimate:
         return UNKNOWN
     values, weights, number = clusters.counts[value][:, 0], clusters.weights, clusters.number
     random = generator("bootstrap", clusters.key)
-    found = np.empty(RESAMPLES)
+    medians = np.empty(RESAMPLES)
     for start, stop in _blocks(len(values)):
-        found[start:stop] = _medians(values, random.multinomial(number, weights / number, size=stop - start))
-    low, high = _percentiles(found)
+        medians[start:stop] = _medians(values, random.multinomial(number, weights / number, size=stop - start))
+    low, high = _percentiles(medians)
     return Estimate(float(_medians(values, weights[None])[0]), low, high)
 
 
@@ -268,8 +288,8 @@ def _medians(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     upto = weights.cumsum(axis=1)
     number = upto[:, -1:]
     middle = [values[(upto <= place).sum(axis=1)] for place in ((number - 1) // 2, number // 2)]
-    found: np.ndarray = (middle[0] + middle[1]) / 2
-    return found
+    medians: np.ndarray = (middle[0] + middle[1]) / 2
+    return medians
 
 
 def elo(score: float) -> float:
@@ -319,8 +339,8 @@ def elo_difference(clusters: Clusters, points: str, games: str, base_points: str
 def _ratios(clusters: Clusters, hits: str, trials: str, side: str = "") -> np.ndarray:
     top, bottom = clusters.resampled(hits, trials, side=side)
     with np.errstate(invalid="ignore", divide="ignore"):
-        found: np.ndarray = top / bottom
-    return found
+        ratios: np.ndarray = top / bottom
+    return ratios
 
 
 def _percentiles(resamples: np.ndarray) -> tuple[float, float]:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from chessreg.errors import ChessregError
-from chessreg.queries import stats
+from chessreg.queries import significance, stats
 from chessreg.queries.buffers import doubles, lists, numbers
 from chessreg.queries.stats import Clusters, Estimate
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from chessreg.queries.catalogue import Entry
+    from chessreg.queries.catalogue import Entry, Statistic
 
 
 def _times_100(estimate: Estimate) -> Estimate:
@@ -29,9 +29,20 @@ FUNCTIONS: dict[str, tuple[Callable[..., Estimate], int]] = {  # and the decimal
     "score_difference": (stats.difference, 6),
     "percent_difference": (lambda *a: _times_100(stats.difference(*a)), 4),
     "mean": (stats.mean, 4),
+    "exp_mean": (stats.exp_mean, 4),
     "mean_difference": (stats.mean_difference, 4),
     "median": (stats.median, 4),
     "elo_difference": (stats.elo_difference, 2),
+}
+PLAIN: dict[str, Callable[..., float | None]] = {  # a number without an interval
+    "welch_log10_p": significance.welch_log10_p,
+    "paired_log10_p": significance.paired_log10_p,
+    "cohens_d": significance.cohens_d_of,
+}
+CORRECTED: dict[str, Callable[[Sequence[float | None]], list[float | None]]] = {
+    # of a column of the table; rows that agree in the columns named after it are one family
+    "holm": significance.holm,
+    "holm_log10": significance.holm_log10,
 }
 
 
@@ -54,33 +65,52 @@ def clusters_by_cell(clusters: pa.Table) -> dict[int, Clusters]:
     }
 
 
+def added(statistic: Statistic) -> tuple[str, ...]:
+    """The columns that a statistic adds to its table: itself, and the ends of its interval where it has one."""
+    name = statistic.name
+    return (name, f"{name}_low", f"{name}_high") if statistic.function in FUNCTIONS else (name,)
+
+
 def with_statistics(entry: Entry, table: pa.Table, clusters: pa.Table | None) -> pa.Table:
-    """The table with name, name_low and name_high of every declared statistic, in the header's order of columns."""
+    """The table with every declared statistic, and the ends of its interval, in the header's order of columns."""
     import pyarrow as pa
 
     by_cell = clusters_by_cell(clusters) if clusters is not None else {}
+    own = [by_cell.get(cell) for cell in table["cell"].to_pylist()]
     columns = {name: table[name] for name in table.column_names}
     for statistic in entry.statistics:
-        function, decimals = FUNCTIONS[statistic.function]
-        made = [
-            function(by_cell[cell], *statistic.arguments) if cell in by_cell else stats.UNKNOWN
-            for cell in table["cell"].to_pylist()
-        ]
-        for place, suffix in enumerate(("", "_low", "_high")):
-            values = [e[place] for e in made]
-            if suffix:  # more would be noise of the machine's own rounding
-                values = [None if v is None else round(v, decimals) for v in values]
-            columns[statistic.name + suffix] = doubles(values)
+        columns |= zip(added(statistic), map(doubles, computed(statistic, own, columns)), strict=True)
     order = ordered(entry, columns)
     return pa.Table.from_arrays([columns[name] for name in order], names=order)
 
 
-def ordered(entry: Entry, columns: dict[str, object]) -> list[str]:
+def computed(
+    statistic: Statistic, own: Sequence[Clusters | None], columns: Mapping[str, pa.ChunkedArray]
+) -> list[list[float | None]]:
+    """The values of the columns that a statistic adds, from the clusters of each row and the columns made before."""
+    name, arguments = statistic.function, statistic.arguments
+    if name in PLAIN:
+        return [[PLAIN[name](clusters, *arguments) if clusters else None for clusters in own]]
+    if name in CORRECTED:
+        p, *kin = (columns[column].to_pylist() for column in arguments)
+        groups: dict[tuple[object, ...], list[int]] = {}
+        for row in range(len(p)):
+            groups.setdefault(tuple(values[row] for values in kin), []).append(row)
+        corrected: list[float | None] = [None] * len(p)
+        for rows in groups.values():
+            for row, value in zip(rows, CORRECTED[name]([p[row] for row in rows]), strict=True):
+                corrected[row] = value
+        return [corrected]
+    function, decimals = FUNCTIONS[name]
+    made = [function(clusters, *arguments) if clusters else stats.UNKNOWN for clusters in own]
+    ends = [[e.low for e in made], [e.high for e in made]]  # more decimals would be noise of the machine's own rounding
+    return [[e.value for e in made], *([None if v is None else round(v, decimals) for v in end] for end in ends)]
+
+
+def ordered(entry: Entry, columns: Mapping[str, object]) -> list[str]:
     """The header's order, each statistic followed by its interval; `cell` first. Raises on a column left over."""
-    made = {s.name for s in entry.statistics}
-    order = ["cell"]
-    for column in entry.columns:
-        order += [column.name, f"{column.name}_low", f"{column.name}_high"] if column.name in made else [column.name]
+    made = {s.name: added(s) for s in entry.statistics}
+    order = ["cell", *(name for column in entry.columns for name in made.get(column.name, (column.name,)))]
     if set(order) != set(columns):
         odd = ", ".join(sorted(set(order) ^ set(columns)))
         raise ChessregError(f"{entry.path.name}: header and statements disagree about {odd}")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from chessreg.queries.source import TABLES, columns
@@ -30,6 +32,10 @@ MACROS = (
     # 1.5 and 2, not 1.500000 and 2.0
     """CREATE MACRO scale_text(scale) AS
     coalesce(CASE WHEN scale = trunc(scale) THEN whole(scale)::VARCHAR END, scale::VARCHAR)""",
+    # the smallest and the largest of some numbers, or the one that all are: 1364-1500
+    """CREATE MACRO span_text(numbers) AS CASE
+    WHEN round(list_min(numbers)) = round(list_max(numbers)) THEN whole(round(list_min(numbers)))::VARCHAR
+    ELSE whole(round(list_min(numbers))) || '-' || whole(round(list_max(numbers))) END""",
     # 3-6 for consecutive layers, else 5,7,9
     """CREATE MACRO layers_text(layers) AS CASE
     WHEN len(layers) > 1 AND list_max(layers) - list_min(layers) = len(layers) - 1
@@ -40,9 +46,11 @@ MACROS = (
     list_sort(list_filter(json_keys(spec), lambda name: NOT list_contains(without, name))),
     lambda name: name || '=' || coalesce(json_extract(spec, '$."' || name || '"')::VARCHAR, 'null')),
     'string_agg', '; ')""",
-    # A side of a match that a rating counts: the run, and which of its matches.
-    "CREATE MACRO side_run(side) AS TRY_CAST(json_extract_string(side, '$[0]') AS UUID)",
-    "CREATE MACRO side_match(side) AS TRY_CAST(json_extract_string(side, '$[1]') AS BIGINT)",
+    # Davis's index of a place in the residual stream: 0 the embeddings, L the output of the L-th block; the final
+    # LayerNorm has none.
+    """CREATE MACRO residual_index(hook_point, layer) AS CASE
+    WHEN ends_with(hook_point, 'hook_resid_pre') OR ends_with(hook_point, 'hook_embed') THEN layer
+    WHEN ends_with(hook_point, 'hook_resid_post') THEN layer + 1 END""",
     # Number `place` of little-endian int32s that are given as hexadecimal digits.
     """CREATE MACRO int32_of(digits, place) AS whole(
     '0x' || substr(digits, 8 * place + 7, 2) || substr(digits, 8 * place + 5, 2)
@@ -50,6 +58,8 @@ MACROS = (
     # What a probe's class means. Of pieces: class = value + 6, values -6 (black king) to 6 (white king); mine and the
     # opponent's are told by the positions (`dots`: White to move; `even-spaces`: Black).
     """CREATE MACRO class_text(label, positions, class) AS CASE
+    WHEN label = 'colour' AND class < 3 THEN ['Black', 'Blank', 'White'][class + 1]
+    WHEN label = 'type' AND class < 7 THEN ['Pawn', 'Knight', 'Bishop', 'Rook', 'Queen', 'King', 'Blank'][class + 1]
     WHEN label <> 'piece' THEN 'class ' || class
     WHEN class = 6 THEN 'Blank'
     ELSE CASE WHEN positions NOT IN ('dots', 'odd-spaces', 'even-spaces') THEN if(class > 6, 'White ', 'Black ')
@@ -61,8 +71,9 @@ MACROS = (
 ONCE = frozenset({"words", "named", "tagged", "runs", "run_order", "checkpoints", "datasets", "interventions",
                   "run_checkpoint"})  # fmt: skip
 
-# A run's place in time: what rows are ordered by, in place of its id. Made after the views, of which it reads one.
-RUN_PLACE = "CREATE OR REPLACE MACRO run_place(run) AS (SELECT o.place FROM run_order AS o WHERE o.run_id = run)"
+# Macros that read a view, and so are made after the views. A run's place in time: what rows are ordered by, in place of
+# its id.
+AFTER = {"run_place": "CREATE MACRO run_place(run) AS (SELECT o.place FROM run_order AS o WHERE o.run_id = run)"}
 
 JSON_TYPES = {"integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN", "string": "VARCHAR"}
 RUN_COLUMNS = ("run", "kind", "version", "state", "created_at")
@@ -70,6 +81,13 @@ RUN_COLUMNS = ("run", "kind", "version", "state", "created_at")
 OF_RUNS = ("run_id", "run", "kind", "version", "state", "done", "planned", "tags", "archived", "invalid", "created_at",
            "completed_at", "spec_hash")  # fmt: skip
 SPEC = "run"  # what a kind's spec goes by beside its result tables
+COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+CATALOGUE = re.compile(
+    r"(^|\()\s*(show|describe)\b"
+    r"|\b(information_schema|(duckdb|pg|pragma|sqlite)_\w+)"
+    r"|\b(query|query_table|json_execute\w*)\s*\(",  # these may compute a name
+    re.IGNORECASE,
+)
 IDENTIFIER = re.compile(r"[^A-Za-z0-9_]")
 
 
@@ -93,19 +111,48 @@ def registered(files: Iterable[Path] = ()) -> list[KindRow]:
     """The kinds that this installation has, and those of these files, which are trusted. Imports all of them."""
     from chessreg.runs.kind import kinds, load_trusted
 
-    found = [*kinds().values(), *(load_trusted(str(file)) for file in files)]
-    return [KindRow(kind.name, kind.version, list(kind.tables), kind.schemas) for kind in found]
+    all_kinds = [*kinds().values(), *(load_trusted(str(file)) for file in files)]
+    return [KindRow(kind.name, kind.version, list(kind.tables), kind.schemas) for kind in all_kinds]
 
 
-def handy() -> dict[str, str]:
+@cache
+def handy() -> Mapping[str, str]:
     """name → SELECT of the views of views.sql, each after those that it names."""
     text = (Path(__file__).parent / "views.sql").read_text(encoding="utf-8")
-    said = re.sub(r"\bat\b", '"at"', ANNOTATION_NOW.partition(" AS\n")[2])  # DuckDB takes a bare AT for a keyword
-    found = {"annotation_now": said}
+    annotations = re.sub(
+        r"\bat\b", '"at"', ANNOTATION_NOW.partition(" AS\n")[2]
+    )  # DuckDB takes a bare AT for a keyword
+    views = {"annotation_now": annotations}
     for part in text.split("\n-- view: ")[1:]:
         name, _, body = part.partition("\n")
-        found[name.strip()] = "\n".join(line for line in body.splitlines() if not line.startswith("--")).strip()
-    return {name: found[name] for name in _in_order(found)}
+        views[name.strip()] = "\n".join(line for line in body.splitlines() if not line.startswith("--")).strip()
+    return MappingProxyType({name: views[name] for name in _in_order(views)})
+
+
+def lists(sql: str) -> bool:
+    """Whether a SELECT may name any table or view without writing its name.
+
+    >>> lists("SHOW TABLES"), lists("SELECT 'as tables show'")
+    (True, False)
+    """
+    return bool(CATALOGUE.search(COMMENT.sub(" ", sql)))
+
+
+def named_in(statements: Iterable[str], texts: Mapping[str, str]) -> frozenset[str]:
+    """Those of these names that are words of the statements, or of the texts of other names that are.
+
+    >>> sorted(named_in(["SELECT * FROM Games"], {"games": "SELECT * FROM game", "game": "", "score": ""}))
+    ['game', 'games']
+    """
+    names = {name.lower(): name for name in texts}
+    named: set[str] = set()
+    pending = list(statements)
+    while pending:
+        identifiers = set(re.findall(r"\w+", pending.pop().lower()))
+        more = {names[word] for word in identifiers & names.keys()} - named
+        named |= more
+        pending += [texts[name] for name in more]
+    return frozenset(named)
 
 
 def _in_order(views: Mapping[str, str]) -> list[str]:
@@ -163,20 +210,20 @@ def extra_columns(schema: Mapping[str, Any]) -> dict[str, str]:
     """
     definitions = schema.get("$defs", {})
 
-    def kind(given: Mapping[str, Any]) -> str:
-        if "$ref" in given:
-            return kind(definitions.get(str(given["$ref"]).rpartition("/")[2], {}))
-        options = [o for o in given.get("anyOf", given.get("oneOf", [])) if o.get("type") != "null"]
+    def kind(schema: Mapping[str, Any]) -> str:
+        if "$ref" in schema:
+            return kind(definitions.get(str(schema["$ref"]).rpartition("/")[2], {}))
+        options = [o for o in schema.get("anyOf", schema.get("oneOf", [])) if o.get("type") != "null"]
         if options:
-            found = {kind(o) for o in options}
-            return found.pop() if len(found) == 1 else "DOUBLE" if found == {"BIGINT", "DOUBLE"} else "JSON"
-        if "const" in given or "enum" in given:
-            values = given.get("enum", [given.get("const")])
+            types = {kind(o) for o in options}
+            return types.pop() if len(types) == 1 else "DOUBLE" if types == {"BIGINT", "DOUBLE"} else "JSON"
+        if "const" in schema or "enum" in schema:
+            values = schema.get("enum", [schema.get("const")])
             if all(isinstance(v, str) for v in values):
                 return "VARCHAR"
-        return JSON_TYPES.get(str(given.get("type")), "JSON")
+        return JSON_TYPES.get(str(schema.get("type")), "JSON")
 
-    return {name: kind(given) for name, given in schema.get("properties", {}).items()}
+    return {name: kind(column) for name, column in schema.get("properties", {}).items()}
 
 
 def _result_view(kind: str, table: str, extra: Mapping[str, str]) -> str:
@@ -198,9 +245,9 @@ def _typed(source: str, fields: Mapping[str, str], taken: Collection[str], prefi
     parts = []
     for name, type_ in fields.items():
         path = '$."' + name.replace('"', '\\"') + '"'
-        shown = f"{prefix}_{name}" if name in taken else name
+        column = f"{prefix}_{name}" if name in taken else name
         function = "json_extract" if type_ == "JSON" else "json_extract_string"
-        quoted = shown.replace('"', '""')
+        quoted = column.replace('"', '""')
         parts.append(f'TRY_CAST({function}({source}, {_text(path)}) AS {type_}) AS "{quoted}"')
     return parts
 

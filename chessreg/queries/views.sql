@@ -51,7 +51,8 @@ SELECT c.id AS checkpoint_id,
        coalesce(n.name, CASE WHEN c.source_format = 'external' THEN json_extract_string(c.detail, '$.player') END,
                 right(replace(c.id::VARCHAR, '-', ''), 6)) AS checkpoint,
        c.architecture, c.layers, c.d_model, c.heads, c.parameters, c.parameters_without_embeddings, c.tokens_seen,
-       c.residual, c.tokenizer, c.source_format, c.source_format = 'random-init' AS random_init, c.parent_id, t.tags,
+       c.residual, c.tokenizer, coalesce(json_extract_string(c.detail, '$.shape.attention'), 'causal') AS attention,
+       c.source_format, c.source_format = 'random-init' AS random_init, c.parent_id, t.tags,
        coalesce(t.archived, false) AS archived, coalesce(t.invalid, false) AS invalid, c.artefact, c.created_at,
        coalesce(n.name, CASE WHEN c.source_format = 'external' THEN json_extract_string(c.detail, '$.player') END) AS own_name,
        row_number() OVER (ORDER BY own_name, c.created_at, c.id) AS place
@@ -60,25 +61,32 @@ LEFT JOIN named AS n ON n.noun = 'checkpoint' AND n.target = c.id
 LEFT JOIN tagged AS t ON t.noun = 'checkpoint' AND t.target = c.id
 
 -- view: datasets
--- Every dataset and every part of one, as specs name it (recipe) and as people do: NAME or NAME:PART.
+-- Every dataset and every part of one, as specs name it (recipe) and as people do: NAME or NAME:PART. Of two names of the
+-- same games the earlier one is said: what a run read is one row.
 WITH called AS (
-    SELECT d.id, 'dataset:' || d.identity AS recipe, coalesce(n.name, d.source) AS dataset, d.games
+    SELECT d.id, 'dataset:' || d.identity AS recipe, coalesce(n.name, d.source) AS dataset, d.games, d.created_at
     FROM dataset AS d LEFT JOIN named AS n ON n.noun = 'dataset' AND n.target = d.id
+), parts AS (
+    SELECT * FROM called
+    UNION ALL
+    SELECT c.id, c.recipe || '[' || s.seed || ',' || s.low || ',' || s.high || ']', c.dataset || ':' || s.name, s.games,
+           s.created_at
+    FROM called AS c JOIN split AS s ON s.dataset_id = c.id
 )
-SELECT id AS dataset_id, recipe, dataset, games FROM called
-UNION ALL
-SELECT c.id, c.recipe || '[' || s.seed || ',' || s.low || ',' || s.high || ']', c.dataset || ':' || s.name, s.games
-FROM called AS c JOIN split AS s ON s.dataset_id = c.id
+SELECT id AS dataset_id, recipe, dataset, games FROM parts
+QUALIFY row_number() OVER (PARTITION BY recipe ORDER BY created_at, dataset) = 1
 
 -- view: interventions
 -- An intervention in one line, as tables show it: probe:piece L3-6 x1.5 (last token). `blank`: the coefficient of the
 -- empty square's direction, where it has one. `vector` is the run whose vectors are added, `stands_for` that whose
--- vectors a control takes the place of; `side` says which class alone a probe's vectors are of.
+-- vectors a control takes the place of; `side` says which class alone a probe's vectors are of. `protocol`: the settings
+-- that Davis's paper, published code and corrected differ in, of edits at sites.
 SELECT i.id AS intervention_id, i.checkpoint_id, i.source, i.scale, i.scale_rule, i.positions, i.layers, i.recipes,
        json_extract_string(i.recipes, '$[0]') AS vector,
        CASE WHEN i.source = 'random' THEN json_extract_string(i.recipes, '$[0]')
             WHEN regexp_matches(i.source, '^(random|shuffled):') THEN json_extract_string(v.spec, '$.of') END AS stands_for,
        json_extract_string(i.detail, '$.layers_label') AS layers_label,
+       json_extract_string(i.detail, '$.protocol') AS protocol,
        nullif(TRY_CAST(json_extract_string(i.detail, '$.blank') AS DOUBLE), 0) AS blank,
        nullif(json_extract_string(v.spec, '$.side'), 'both') AS side,
        i.source || ' L' || layers_text(TRY_CAST(i.layers AS BIGINT[])) || ' x' || scale_text(i.scale)
@@ -87,6 +95,33 @@ SELECT i.id AS intervention_id, i.checkpoint_id, i.source, i.scale, i.scale_rule
        || coalesce(' blank x' || scale_text(blank), '') || coalesce(' ' || side || ' class alone', '') AS intervention
 FROM intervention AS i
 LEFT JOIN run AS v ON v.kind = 'vector' AND 'run:' || v.spec_hash = json_extract_string(i.recipes, '$[0]')
+
+-- view: probes
+-- Every probe, with the number of the phase that it is of; NULL: of every phase.
+SELECT p.* EXCLUDE (detail), TRY_CAST(json_extract_string(p.detail, '$.phase') AS BIGINT) AS phase FROM probe AS p
+
+-- view: rated_sides
+-- The sides of matches that a rating counts.
+SELECT run_id, unit, player, TRY_CAST(json_extract_string(side, '$[0]') AS UUID) AS side_run_id,
+       TRY_CAST(json_extract_string(side, '$[1]') AS BIGINT) AS match
+FROM (SELECT run_id, unit, player, unnest(TRY_CAST(json_extract(detail, '$.sides') AS JSON[])) AS side FROM rating)
+
+-- view: skill_classes
+-- What the classes of skill are that a run's probes were fitted to: strata as they were asked for, and in words the edges
+-- of the lowest and of the highest bin, from the smallest to the largest of any stratum.
+WITH edged AS (
+    SELECT run_id, json_extract_string(any_value(detail), '$.skill.strata') AS strata,
+           TRY_CAST(json_extract(any_value(detail), '$.skill.edges.*[1]') AS DOUBLE[]) AS low,
+           TRY_CAST(json_extract(any_value(detail), '$.skill.edges.*[#-2]') AS DOUBLE[]) AS high
+    FROM probe WHERE label IN ('skill', 'skill-shuffled') GROUP BY run_id
+)
+SELECT run_id, coalesce(strata, 'unknown') AS strata,
+       'low to ' || span_text(low) || ', high from ' || span_text(high) AS labels
+FROM edged
+
+-- view: skill_strata
+-- How a run was asked to put games into classes of skill; NULL: it has none.
+SELECT id AS run_id, json_extract_string(spec, '$.skill.strata') AS strata FROM run
 
 -- view: run_checkpoint
 -- The checkpoint that a run read, if it read one.
@@ -100,6 +135,7 @@ WHERE i.name = 'checkpoint'
 WITH detailed AS (
     SELECT run_id, any_value(detail) AS detail FROM probe GROUP BY run_id
     UNION ALL SELECT run_id, any_value(detail) AS detail FROM vector GROUP BY run_id
+    UNION ALL SELECT run_id, any_value(detail) AS detail FROM sae GROUP BY run_id
 ),
 counted AS (
     SELECT run_id, maker, name,
@@ -137,14 +173,17 @@ SELECT run_id, number, nullif(concat_ws(', ',
          THEN 'temperature ' || array_to_string(list_distinct(temperatures), ' ') END,
     'context ' || nullif(context, 'adjudicate'), 'results written ' || nullif(resignation, 'counts'),
     nullif(precision, 'float32'), 'adjudication ' || nullif(adjudication, 'nodes=100000'),
-    'evaluated at move ' || nullif(adjudicate_at, 0), nullif(move_tokens, 0) || ' tokens a try'), '') AS rules
+    'evaluated at move ' || nullif(adjudicate_at, 0), nullif(move_tokens, 0) || ' tokens a try',
+    CASE WHEN claim_draws THEN 'draws claimed' END, 'assist ' || assist), '') AS rules, coalesce(assist, 'none') AS assist
 FROM (
     SELECT run_id, number, policy, TRY_CAST(json_extract(detail, '$.temperatures') AS DOUBLE[]) AS temperatures,
            json_extract_string(detail, '$.context') AS context, json_extract_string(detail, '$.resignation') AS resignation,
            json_extract_string(detail, '$.precision') AS precision,
            json_extract_string(detail, '$.adjudication') AS adjudication,
            whole(json_extract_string(detail, '$.adjudicate_at')) AS adjudicate_at,
-           whole(json_extract_string(detail, '$.move_tokens')) AS move_tokens
+           whole(json_extract_string(detail, '$.move_tokens')) AS move_tokens,
+           json_extract_string(detail, '$.assist') AS assist,
+           TRY_CAST(json_extract_string(detail, '$.claim_draws') AS BOOLEAN) AS claim_draws
     FROM "match"
 )
 
@@ -154,7 +193,7 @@ SELECT m.run_id, m.number AS match, m.checkpoint_id, coalesce(c.checkpoint, m.pl
        CASE WHEN m.checkpoint_id IS NULL THEN m.player ELSE c.own_name END AS own_name, c.place AS checkpoint_place,
        m.player, m.intervention_id, coalesce(i.intervention, 'none') AS intervention, i.source, i.layers, i.scale, i.positions,
        i.vector, i.stands_for, m.color, m.engine_id, e.name AS engine, e.version AS engine_version, m.opponent, m.level, m."limit", m.opening,
-       m.opening_seed, m.policy, m.move_limit, r.rules, m.planned
+       m.opening_seed, m.policy, m.move_limit, r.rules, coalesce(r.assist, 'none') AS assist, m.planned
 FROM "match" AS m
 LEFT JOIN match_rules AS r ON r.run_id = m.run_id AND r.number = m.number
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = m.checkpoint_id
@@ -162,11 +201,12 @@ LEFT JOIN interventions AS i ON i.intervention_id = m.intervention_id
 LEFT JOIN engine AS e ON e.id = m.engine_id
 
 -- view: imported_arms
--- What somebody else's table says of its rows (kind imported-aggregates).
+-- What somebody else's table says of its rows (kinds imported-aggregates and imported-sweep).
 SELECT run_id, number AS match, json_extract_string(detail, '$.metric') AS metric,
        json_extract_string(detail, '$.cell') AS "table", json_extract_string(detail, '$.levels') AS bins,
        json_extract_string(detail, '$.name') AS author_name,
-       TRY_CAST(json_extract_string(detail, '$.truncated_name') AS BOOLEAN) AS truncated
+       TRY_CAST(json_extract_string(detail, '$.truncated_name') AS BOOLEAN) AS truncated,
+       json_extract_string(detail, '$.colors') AS colors
 FROM "match"
 
 -- view: imported_training
@@ -198,22 +238,29 @@ SELECT g.run_id, g.unit, a.* EXCLUDE (run_id, planned, own_name, checkpoint_plac
 FROM game AS g JOIN arms AS a ON a.run_id = g.run_id AND a.match = g.match
 
 -- view: ply
--- Every ply of every game: who moved, the move in UCI, and how many tries a turn of the model took.
+-- Every ply of every game: who moved, the move in UCI, and how many tries a turn of the model took. `assist`: Stockfish
+-- moved in the model's place, after no try of its own.
 WITH packed AS (
-    SELECT g.run_id, g.unit, g.opening_plies, g.tries, a.color, hex(g.moves) AS digits,
+    SELECT g.run_id, g.unit, g.opening_plies, g.tries, a.color, r.assist, hex(g.moves) AS digits,
            unnest(range(octet_length(g.moves) // 2)) AS ply
     FROM game AS g JOIN "match" AS a ON a.run_id = g.run_id AND a.number = g.match
+    JOIN match_rules AS r ON r.run_id = a.run_id AND r.number = a.number
 ),
 coded AS (
     SELECT *, TRY_CAST('0x' || substr(digits, 4 * ply + 3, 2) || substr(digits, 4 * ply + 1, 2) AS INTEGER) AS code,
            opening_plies + (opening_plies + (color = 'black')::INTEGER) % 2 AS first_turn
     FROM packed
+),
+turns AS (
+    SELECT *, CASE WHEN ply >= opening_plies AND (ply % 2 = 1) = (color = 'black')
+                   THEN TRY_CAST('0x' || nullif(substr(hex(tries), 2 * ((ply - first_turn) // 2) + 1, 2), '') AS INTEGER)
+                   END AS taken
+    FROM coded
 )
 SELECT run_id, unit, ply, CASE WHEN ply % 2 = 0 THEN 'white' ELSE 'black' END AS color,
        CASE WHEN ply < opening_plies THEN 'opening'
-            WHEN (ply % 2 = 1) = (color = 'black') THEN 'model' ELSE 'opponent' END AS mover,
+            WHEN (ply % 2 = 1) = (color = 'black') THEN CASE WHEN taken = 0 AND assist <> 'none' THEN 'assist' ELSE 'model' END
+            ELSE 'opponent' END AS mover,
        square_text(code & 63) || square_text((code >> 6) & 63) || substr('nbrq', (code >> 12) - 1, (code >> 12 > 1)::INTEGER) AS uci,
-       CASE WHEN ply >= opening_plies AND (ply % 2 = 1) = (color = 'black')
-            THEN TRY_CAST('0x' || nullif(substr(hex(tries), 2 * ((ply - first_turn) // 2) + 1, 2), '') AS INTEGER)
-            END AS tries
-FROM coded
+       taken AS tries
+FROM turns

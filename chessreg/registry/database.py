@@ -113,10 +113,10 @@ _lock = threading.Lock()
 def gate_at(path: Path) -> FileGate:
     """The gate of this file, the same for everybody in this process."""
     with _lock:
-        found = _gates.get(path.resolve())
-        if found is None:
-            found = _gates[path.resolve()] = FileGate()
-        return found
+        gate = _gates.get(path.resolve())
+        if gate is None:
+            gate = _gates[path.resolve()] = FileGate()
+        return gate
 
 
 class Database:
@@ -275,7 +275,7 @@ class Database:
         self.close()
 
     def __repr__(self) -> str:
-        return f"Database({mask(self.place.shown)})"
+        return f"Database({mask(self.place.masked)})"
 
     def _after_fork(self) -> None:
         """A forked child must not talk through its parent's connections."""

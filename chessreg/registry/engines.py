@@ -48,12 +48,12 @@ class Place:
         return self.path is not None and sqlite.network_file_system(self.path) is not None
 
     @property
-    def shown(self) -> str:
+    def masked(self) -> str:
         """The path, or the URL with its password masked: for messages."""
         return mask(self.url) if self.path is None else str(self.path)
 
     def __repr__(self) -> str:
-        return f"Place({self.shown})"
+        return f"Place({self.masked})"
 
 
 def place_of(reference: str | Path | None = None) -> Place:
@@ -85,10 +85,10 @@ def place_of(reference: str | Path | None = None) -> Place:
     )
 
 
-def store_path_of(given: str | Path | None, registry: Place) -> Path:
+def store_path_of(path: str | Path | None, registry: Place) -> Path:
     """The store's folder: as given, or CHESSREG_STORE, or store/ beside a SQLite registry, or ./.chessreg/store."""
     beside = Path(HOME) if registry.path is None else registry.path.parent
-    return Path(given or os.environ.get("CHESSREG_STORE") or beside / "store").expanduser().absolute()
+    return Path(path or os.environ.get("CHESSREG_STORE") or beside / "store").expanduser().absolute()
 
 
 def _file(path: Path) -> Place:
@@ -192,15 +192,15 @@ def explained(place: Place) -> Iterator[None]:
 
 def explain(place: Place, error: BaseException) -> ChessregError:
     """The ChessregError for one error of a database driver."""
-    said = str(error).strip() or type(error).__name__
+    text = str(error).strip() or type(error).__name__
     if getattr(error, "sqlstate", None) == DISK_FULL:  # in whatever language
-        said = "no space left"
-    elif place.path is not None and re.search(NO_ROOM, said) and not room(place.path.parent):
-        said = "database or disk is full"
+        text = "no space left"
+    elif place.path is not None and re.search(NO_ROOM, text) and not room(place.path.parent):
+        text = "database or disk is full"
     for pattern, kind, reason, hint in SAYINGS:
-        if re.search(pattern, said, re.IGNORECASE):
-            return kind(f"the registry {place.shown} {reason}", hint)
-    return RegistryError(f"the registry {place.shown}: {mask(said.splitlines()[0])}")
+        if re.search(pattern, text, re.IGNORECASE):
+            return kind(f"the registry {place.masked} {reason}", hint)
+    return RegistryError(f"the registry {place.masked}: {mask(text.splitlines()[0])}")
 
 
 MAGIC = b"SQLite format 3\0"
@@ -282,7 +282,7 @@ def _postgresql(place: Place, options: str) -> Engine:
     try:
         url = make_url(place.url)
     except (ArgumentError, ValueError) as error:
-        message, hint = f"{place.shown} is not a URL", "for example postgresql://user@host:5432/database"
+        message, hint = f"{place.masked} is not a URL", "for example postgresql://user@host:5432/database"
         raise BadInputError(message, hint) from error
     own = url.query.get("options", "")
     settings = {"options": " ".join(filter(None, [own if isinstance(own, str) else " ".join(own), options]))}

@@ -27,7 +27,8 @@ def canonical(value: Any) -> str:
     >>> canonical({"lr": 1.0, "layers": (3, 5)})
     '{"layers":[3,5],"lr":1}'
 
-    Raises BadInputError for NaN, infinities, keys that are not text, and types that have no one spelling (a set).
+    Raises BadInputError for NaN, infinities, text that is no Unicode (a lone surrogate), keys that are not text, and
+    types that have no one spelling (a set).
     """
     return json.dumps(_plain(value, "value"), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
@@ -35,6 +36,8 @@ def canonical(value: Any) -> str:
 def _plain(value: Any, where: str) -> Any:
     if isinstance(value, enum.Enum):
         return _plain(value.value, where)
+    if isinstance(value, str):
+        _require_unicode(value, where)
     if value is None or isinstance(value, (bool, str, int)):
         return value
     if isinstance(value, float):
@@ -45,6 +48,7 @@ def _plain(value: Any, where: str) -> Any:
         for key in value:
             if not isinstance(key, str):
                 raise BadInputError(f"{where} has the key {key!r}, which is not text")
+            _require_unicode(key, where)
         return {str(key): _plain(item, f"{where}.{key}") for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item, f"{where}[{place}]") for place, item in enumerate(value)]
@@ -57,6 +61,13 @@ def _plain(value: Any, where: str) -> Any:
     if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
         return _plain(value.tolist(), where)
     raise BadInputError(f"{where} is a {type(value).__name__}, which has no canonical text")
+
+
+def _require_unicode(text: str, where: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise BadInputError(f"{where} holds {text[error.start]!r}, which is no character") from error
 
 
 def digest_of(value: Any) -> str:
@@ -93,12 +104,12 @@ def short(id: UUID | str, others: Iterable[UUID | str] = ()) -> str:
 def shorts(ids: Iterable[UUID | str]) -> dict[str, str]:
     """`short` of each of many ids among themselves, by the full 32 digits; sorts once instead of comparing pairs."""
     tails = sorted({_hex(id)[::-1] for id in ids})
-    found = {}
+    short_of = {}
     for place, tail in enumerate(tails):
         around = [tails[n] for n in (place - 1, place + 1) if 0 <= n < len(tails)]
         shared = max((_common(tail, other) for other in around), default=0)
-        found[tail[::-1]] = tail[::-1][-max(SHOWN, shared + 1) :]
-    return found
+        short_of[tail[::-1]] = tail[::-1][-max(SHOWN, shared + 1) :]
+    return short_of
 
 
 def _common(one: str, other: str) -> int:

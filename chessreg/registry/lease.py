@@ -60,12 +60,12 @@ class Lease:
     def holder(self) -> dict[str, Any] | None:
         """Who holds it (host, pid, since, …), or None."""
         try:
-            found: dict[str, Any] = json.loads(self.file.read_text())
+            record: dict[str, Any] = json.loads(self.file.read_text())
         except FileNotFoundError:
             return None
         except (OSError, ValueError):
             return {"host": "?", "pid": 0, "since": "?"}
-        return found
+        return record
 
     def _take(self) -> None:
         with self._takeover():

@@ -77,7 +77,7 @@ def node_of_target(noun: str, target: str) -> Node:
 
 def find(session: Session, reference: str) -> Node:
     """The node that a name or id means, of whatever noun. Raises NotFoundError, or BadInputError when several fit."""
-    found: dict[Node, str] = {}
+    nodes: dict[Node, str] = {}
     own = {"run": tables.Run, **things()}
     for noun, table in {**own, **{noun: t for noun, t in names.nouns().items() if names.of_run(t)}}.items():
         try:
@@ -85,15 +85,15 @@ def find(session: Session, reference: str) -> Node:
         except NotFoundError:
             continue
         node = node_of(session.get_one(table, id)) if noun in things() else Node("run", id.hex)
-        found.setdefault(node, noun)
-    if not found:
+        nodes.setdefault(node, noun)
+    if not nodes:
         near = [n for noun in own for n in names.near_misses(session, noun, reference)]
         hint = f"did you mean {' or '.join(near[:3])}?" if near else "chessreg runs list"
         raise NotFoundError(f"there is no {', '.join([*own][:-1])} or {[*own][-1]} {reference!r}", hint)
-    if len(found) > 1:
-        which = ", ".join(f"{noun} {node.id[-6:]}" for node, noun in found.items())
+    if len(nodes) > 1:
+        which = ", ".join(f"{noun} {node.id[-6:]}" for node, noun in nodes.items())
         raise BadInputError(f"{reference!r} is ambiguous: {which}", "give one of these ids")
-    return next(iter(found))
+    return next(iter(nodes))
 
 
 def tree(session: Session, node: Node, *, up: bool) -> Branch:
@@ -129,20 +129,20 @@ def joined(edges: list[Edge]) -> list[Edge]:
     fields: dict[Node, list[str]] = defaultdict(list)
     for edge in edges:
         fields[edge.node].append(edge.field)
-    found = []
+    merged = []
     for node, several in fields.items():
         head = several[0].rpartition(" ")[0] + " "
         same = len(several) > 1 and len(head) > 1 and all(field.startswith(head) for field in several)
-        found.append(
+        merged.append(
             Edge(head + ", ".join(f.removeprefix(head) for f in several) if same else ", ".join(several), node)
         )
-    return found
+    return merged
 
 
 def stale(session: Session) -> dict[UUID, list[Node]]:
     """Runs that rest on something invalid → what that is. A run that is itself invalid is not called stale for it."""
-    now, said = names.NOW.c, tables.Annotation
-    if session.scalar(select(said.id).where(said.word == tables.Word.INVALID).limit(1)) is None:
+    now, annotation = names.NOW.c, tables.Annotation
+    if session.scalar(select(annotation.id).where(annotation.word == tables.Word.INVALID).limit(1)) is None:
         return {}  # nothing ever was: the view need not number every word of the registry
     wrong = [
         node
@@ -154,7 +154,7 @@ def stale(session: Session) -> dict[UUID, list[Node]]:
         )
         if (node := node_of_target(noun, target)).noun == "run" or noun in things()
     ]
-    found: dict[UUID, list[Node]] = defaultdict(list)
+    stale_inputs: dict[UUID, list[Node]] = defaultdict(list)
     for source in wrong:
         seen, frontier = {source}, {source}
         while frontier:
@@ -163,8 +163,8 @@ def stale(session: Session) -> dict[UUID, list[Node]]:
             seen |= frontier
         for node in sorted(seen - {source}):
             if node.noun == "run":
-                found[UUID(hex=node.id)].append(source)
-    return dict(found)
+                stale_inputs[UUID(hex=node.id)].append(source)
+    return dict(stale_inputs)
 
 
 # -- one step ---------------------------------------------------------------------------------------------------------
@@ -189,15 +189,15 @@ def parents(session: Session, of_these: Iterable[Node]) -> Edges:
 
 def made_from(session: Session, row: Any) -> list[Edge]:
     """What a thing that no run made derives from: what its foreign keys name, and the datasets of a training."""
-    found = []
+    edges = []
     for field, source in sources(type(row)):
         if (id := getattr(row, f"{field}_id")) is not None:
-            found.append(Edge(field, node_of(session.get_one(source, id))))
-    for recipe in getattr(row, "training_datasets", None) or ():
-        identity = recipe.removeprefix("dataset:").partition("[")[0]
+            edges.append(Edge(field, node_of(session.get_one(source, id))))
+    for reference in getattr(row, "training_datasets", None) or ():
+        identity = reference.removeprefix("dataset:").partition("[")[0]
         if dataset := session.scalar(select(tables.Dataset).where(tables.Dataset.identity == identity)):
-            found.append(Edge("training data", node_of(dataset)))
-    return found
+            edges.append(Edge("training data", node_of(dataset)))
+    return edges
 
 
 def sources(table: Any) -> list[tuple[str, Any]]:
@@ -246,17 +246,17 @@ def made_of(session: Session, row: Any) -> Iterator[Edge]:
         checkpoint = tables.Checkpoint
         imported = select(checkpoint).where(checkpoint.run_id.is_(None)).order_by(*in_time(checkpoint))
         for trained in session.scalars(imported):
-            if any(row.identity in recipe for recipe in trained.training_datasets or ()):
+            if any(row.identity in reference for reference in trained.training_datasets or ()):
                 yield Edge("training data", node_of(trained))
 
 
 def makers(session: Session, digests: set[str]) -> dict[str, Node]:
     """The node behind each artefact that no run made."""
-    found = {digest: Node("file", digest) for digest in digests}
+    maker_of = {digest: Node("file", digest) for digest in digests}
     for table in things().values():
         for row in rows_with(session, table.artefact, sorted(digests)):
-            found[row.artefact] = node_of(row)
-    return found
+            maker_of[row.artefact] = node_of(row)
+    return maker_of
 
 
 def describe(session: Session, which: Iterable[Node]) -> dict[Node, dict[str, Any]]:
@@ -286,11 +286,11 @@ def describe(session: Session, which: Iterable[Node]) -> dict[Node, dict[str, An
 def runs_of(session: Session, ids: Sequence[UUID]) -> dict[str, tuple[str, str]]:
     """Kind and state of these runs, by their ids' hex digits."""
     run = tables.Run
-    found: dict[str, tuple[str, str]] = {}
+    run_of: dict[str, tuple[str, str]] = {}
     for start in range(0, len(ids), AT_ONCE):
         rows = session.execute(select(run.id, run.kind, STATE).where(run.id.in_(ids[start : start + AT_ONCE])))
-        found |= {id.hex: (kind, state) for id, kind, state in rows}
-    return found
+        run_of |= {id.hex: (kind, state) for id, kind, state in rows}
+    return run_of
 
 
 # -- small ------------------------------------------------------------------------------------------------------------
@@ -318,7 +318,7 @@ def rows_with(session: Session, column: Any, keys: list[Any]) -> list[Any]:
 
 def in_parts(session: Session, statement: Callable[[list[Any]], Any], keys: list[Any]) -> list[Any]:
     """The rows of a statement over many keys, a few hundred at a time."""
-    found: list[Any] = []
+    rows: list[Any] = []
     for start in range(0, len(keys), AT_ONCE):
-        found += session.scalars(statement(keys[start : start + AT_ONCE])).all()
-    return found
+        rows += session.scalars(statement(keys[start : start + AT_ONCE])).all()
+    return rows

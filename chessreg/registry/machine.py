@@ -55,11 +55,11 @@ def _machine() -> dict[str, Any]:
 
 def _cpu() -> str:
     try:
-        found = re.search(r"^(?:model name|Model|Hardware)\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.M)
+        match = re.search(r"^(?:model name|Model|Hardware)\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.M)
     except OSError:
-        found = None
-    if found:
-        return found[1].strip()
+        match = None
+    if match:
+        return match[1].strip()
     if sys.platform == "darwin":
         return _output(["sysctl", "-n", "machdep.cpu.brand_string"]) or platform.machine()
     return platform.processor() or platform.machine()
@@ -69,20 +69,20 @@ def _gpus() -> tuple[list[str], str | None]:
     """Names of the NVIDIA GPUs (by index) and the driver's version."""
     if shutil.which("nvidia-smi") is None:
         return [], None
-    said = _output(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"])
-    rows = [line.split(", ") for line in said.splitlines() if ", " in line]
+    output = _output(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"])
+    rows = [line.split(", ") for line in output.splitlines() if ", " in line]
     return [name for name, *_ in rows], rows[0][1] if rows else None
 
 
 def _torch() -> tuple[str | None, str | None]:
     """The versions of torch and of the CUDA that it was built for, without importing it."""
-    found = importlib.util.find_spec("torch")
-    if found is None or found.origin is None:
+    module = importlib.util.find_spec("torch")
+    if module is None or module.origin is None:
         return None, None
-    version_file = Path(found.origin).with_name("version.py")
+    version_file = Path(module.origin).with_name("version.py")
     text = version_file.read_text() if version_file.exists() else ""
-    said = dict(re.findall(r"^(__version__|cuda)\b[^=\n]*= *'([^']*)'", text, re.M))
-    return said.get("__version__") or metadata.version("torch"), said.get("cuda")
+    versions = dict(re.findall(r"^(__version__|cuda)\b[^=\n]*= *'([^']*)'", text, re.M))
+    return versions.get("__version__") or metadata.version("torch"), versions.get("cuda")
 
 
 def _output(command: Sequence[str]) -> str:
@@ -149,15 +149,15 @@ def load() -> Load:
 
 def memory(file: Path = Path("/proc/meminfo")) -> tuple[int | None, int | None]:
     """Bytes of memory, and how many are taken: what the kernel could not hand out without swapping."""
-    found: dict[str, int] = {}
+    values: dict[str, int] = {}
     with suppress(OSError, ValueError):
         for line in file.read_text().splitlines():
             name, _, value = line.partition(":")
             if name in ("MemTotal", "MemAvailable"):
-                found[name] = int(value.split()[0]) * 1024
-    if len(found) < 2:
+                values[name] = int(value.split()[0]) * 1024
+    if len(values) < 2:
         return None, None
-    return found["MemTotal"], found["MemTotal"] - found["MemAvailable"]
+    return values["MemTotal"], values["MemTotal"] - values["MemAvailable"]
 
 
 def gpus() -> list[Load]:
@@ -167,10 +167,10 @@ def gpus() -> list[Load]:
         return []
     command = [program, f"--query-gpu={','.join(GPU_COLUMNS)}", "--format=csv,noheader,nounits"]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout
+        output = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return []
-    return [row for line in said.splitlines() if (row := gpu(line)) is not None]
+    return [row for line in output.splitlines() if (row := gpu(line)) is not None]
 
 
 def gpu(line: str) -> Load | None:

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -66,7 +67,7 @@ def config(place: Place) -> Config:
     from alembic.config import Config
 
     environment, revisions = locations()
-    made = Config()
+    made = Config(stdout=sys.stdout)  # alembic's default is what stdout was when it was imported
     made.set_main_option("script_location", str(environment).replace("%", "%%"))
     made.set_main_option("version_locations", str(revisions).replace("%", "%%"))
     made.set_main_option("path_separator", "newline")
@@ -81,12 +82,14 @@ def revisions() -> dict[str, str | None]:
 
 @lru_cache(maxsize=4)
 def _revisions(folder: Path) -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
+    revisions: dict[str, str | None] = {}
     for path in sorted(folder.glob("*.py")):
-        said = dict(re.findall(r"""^(revision|down_revision)\b[^=]*= *["']?([^"'\n]+)["']?$""", path.read_text(), re.M))
-        before = said["down_revision"]
-        found[said["revision"]] = None if before == "None" else before
-    return found
+        declared = dict(
+            re.findall(r"""^(revision|down_revision)\b[^=]*= *["']?([^"'\n]+)["']?$""", path.read_text(), re.M)
+        )
+        before = declared["down_revision"]
+        revisions[declared["revision"]] = None if before == "None" else before
+    return revisions
 
 
 def head() -> str:
@@ -129,23 +132,23 @@ def require_current(engine: Engine, place: Place) -> None:
     require(status_of(engine, place), place)
 
 
-def require(found: Status, place: Place) -> None:
+def require(schema: Status, place: Place) -> None:
     """As `require_current`, for a status already known."""
-    if found.state == "empty":
-        raise NotFoundError(f"{place.shown} holds no registry yet", "chessreg init makes one")
-    if found.state == "foreign":
+    if schema.state == "empty":
+        raise NotFoundError(f"{place.masked} holds no registry yet", "chessreg init makes one")
+    if schema.state == "foreign":
         raise SchemaError(
-            f"{place.shown} is a database of something else",
+            f"{place.masked} is a database of something else",
             "give chessreg a database of its own, or add its tables to this one with `chessreg db upgrade --shared`",
         )
-    if found.state == "behind":
+    if schema.state == "behind":
         raise SchemaError(
-            f"the registry {place.shown} has schema {found.current}; this chessreg needs {found.head}",
+            f"the registry {place.masked} has schema {schema.current}; this chessreg needs {schema.head}",
             "chessreg db upgrade",
         )
-    if found.state == "ahead":
+    if schema.state == "ahead":
         raise SchemaError(
-            f"the registry {place.shown} has schema {found.current}, newer than this chessreg knows ({found.head})",
+            f"the registry {place.masked} has schema {schema.current}, newer than this chessreg knows ({schema.head})",
             "upgrade chessreg: pip install -U chessreg",
         )
 
@@ -165,15 +168,15 @@ def upgrade(url: str | Path | Place | None = None, *, shared: bool = False) -> S
     if place.path is not None:
         _make_folder(place.path)
     new = place.path is not None and not place.path.exists()
-    found = Status(None, head(), "empty") if new else status(place)  # looked at before anything touches the file
-    if found.state == "ahead" or (found.state == "foreign" and not shared):
-        require(found, place)
+    schema = Status(None, head(), "empty") if new else status(place)  # looked at before anything touches the file
+    if schema.state == "ahead" or (schema.state == "foreign" and not shared):
+        require(schema, place)
     if lease is not None:
         lease.hold()
     engine = writer_engine(place, create=True)
     try:
-        saved = backup(place) if found.state == "behind" and place.path is not None else None
-        if found.state != "equal":
+        saved = backup(place) if schema.state == "behind" and place.path is not None else None
+        if schema.state != "equal":
             _migrate(engine, place, saved)
         return status_of(engine, place)
     finally:
@@ -196,7 +199,7 @@ def _migrate(engine: Engine, place: Place, saved: Path | None) -> None:
             if type(error).__module__.startswith("sqlalchemy"):
                 raise  # `explained` says it
             hint = f"nothing was changed; a copy from before is {saved}" if saved else "nothing was changed"
-            raise SchemaError(f"the schema of {place.shown} could not be upgraded: {error}", hint) from error
+            raise SchemaError(f"the schema of {place.masked} could not be upgraded: {error}", hint) from error
 
 
 def backup(url: str | Path | Place | None = None, target: Path | None = None) -> Path:
@@ -248,7 +251,7 @@ def _copy_sqlite(place: Place, target: Path) -> None:
                 copy.close()
         engine.dispose()
     except sqlite.dbapi.Error as error:
-        message = f"no backup of {place.shown} in {target.parent}: {error}"
+        message = f"no backup of {place.masked} in {target.parent}: {error}"
         raise RegistryError(message, "name a file with --to") from error
     with target.open("rb+") as file:
         os.fsync(file.fileno())
@@ -265,18 +268,18 @@ def _dump_postgresql(place: Place, target: Path) -> None:
     environment = dict(os.environ)
     if url.password:
         environment["PGPASSWORD"] = str(url.password)
-    shown = url.set(drivername="postgresql", password=None).render_as_string(hide_password=False)
+    dsn = url.set(drivername="postgresql", password=None).render_as_string(hide_password=False)
     done = subprocess.run(
-        [program, "--format=custom", f"--file={target}", f"--dbname={shown}"],
+        [program, "--format=custom", f"--file={target}", f"--dbname={dsn}"],
         env=environment,
         capture_output=True,
         text=True,
         check=False,
     )
     if done.returncode:
-        said = mask(done.stderr.strip().splitlines()[-1]) if done.stderr.strip() else f"exit code {done.returncode}"
+        reason = mask(done.stderr.strip().splitlines()[-1]) if done.stderr.strip() else f"exit code {done.returncode}"
         hint = "install the postgresql-client of the server's version" if "mismatch" in done.stderr else ""
-        raise RegistryError(f"pg_dump made no backup of {place.shown}: {said}", hint)
+        raise RegistryError(f"pg_dump made no backup of {place.masked}: {reason}", hint)
 
 
 def _make_folder(path: Path) -> None:

@@ -33,9 +33,9 @@ NOW = view(
 
 def nouns() -> dict[str, Any]:
     """The tables whose rows a user calls by a noun, by that noun."""
-    found = {mapper.class_.__noun__.name: mapper.class_ for mapper in tables.Base.registry.mappers
+    classes = {mapper.class_.__noun__.name: mapper.class_ for mapper in tables.Base.registry.mappers
              if mapper.class_.__noun__ is not None}  # fmt: skip
-    return dict(sorted(found.items()))
+    return dict(sorted(classes.items()))
 
 
 def table_of(noun: str) -> Any:
@@ -66,33 +66,36 @@ def id_of(table: Any) -> Any:
     return table.run_id if of_run(table) else table.id
 
 
-def say(
+def annotate(
     session: Session, noun: str, target: UUID | str, word: str, value: str = "", withdrawn: bool = False
 ) -> tables.Annotation:
-    """Say something of a thing: a name, tag, note, pin, star, archive or invalid. `withdrawn` takes it back.
+    """Annotate a thing: with a name, tag, note, pin, star, archive or invalid. `withdrawn` takes it back.
 
     A thing has one name: a new one takes the old one's place. Raises BadInputError for a word that is none, a name
     that cannot be one, or one that another thing of this noun has.
     """
     try:
-        said = tables.Word(word)
+        annotated = tables.Word(word)
     except ValueError:
         raise BadInputError(f"{word!r} is no word", f"words are {', '.join(tables.Word)}") from None
     table_of(noun)
     target_hex = target.hex if isinstance(target, UUID) else UUID(target).hex
-    if said is tables.Word.NAME and not withdrawn:
+    if annotated is tables.Word.NAME and not withdrawn:
         check_free(session, noun, target_hex, value)
-        for old in _texts(session, noun, target_hex, said):
+        for old in _texts(session, noun, target_hex, annotated):
             if old != value:
-                _add(session, noun, target_hex, said, old, True)
-    return _add(session, noun, target_hex, said, value, withdrawn)
+                _add(session, noun, target_hex, annotated, old, True)
+    return _add(session, noun, target_hex, annotated, value, withdrawn)
+
+
+say = annotate  # its earlier name
 
 
 def take_back(session: Session, noun: str, target: UUID, word: str) -> list[str]:
     """Take back all that a word says of a thing; returns what it said."""
     values = _texts(session, noun, target.hex, tables.Word(word))
     for value in values:
-        say(session, noun, target, word, value, withdrawn=True)
+        annotate(session, noun, target, word, value, withdrawn=True)
     return values
 
 
@@ -177,8 +180,8 @@ def names_of(session: Session, noun: str, ids: Iterable[UUID]) -> dict[UUID, str
 
 def name_of(session: Session, noun: str, id: UUID) -> str | None:
     """A thing's name, or None."""
-    found = _texts(session, noun, id.hex, tables.Word.NAME)
-    return found[0] if found else None
+    texts = _texts(session, noun, id.hex, tables.Word.NAME)
+    return texts[0] if texts else None
 
 
 def resolve(session: Session, noun: str, reference: str) -> UUID:
@@ -190,18 +193,18 @@ def resolve(session: Session, noun: str, reference: str) -> UUID:
     """
     table = table_of(noun)
     reference = reference.strip()
-    ways: tuple[Callable[[], list[UUID]], ...] = (
+    lookups: tuple[Callable[[], list[UUID]], ...] = (
         lambda: _by_name(session, noun, reference),
         lambda: _by_id(session, table, reference),
         lambda: _by_digest(session, table, reference),
     )
-    for way in ways:
-        found = list(dict.fromkeys(way()))
-        if len(found) == 1:
-            return found[0]
-        if found:
+    for way in lookups:
+        ids = list(dict.fromkeys(way()))
+        if len(ids) == 1:
+            return ids[0]
+        if ids:
             called = names(session, noun)
-            which = ", ".join(f"{called.get(id, '')} ({short(id, found)})".strip() for id in found[:5])
+            which = ", ".join(f"{called.get(id, '')} ({short(id, ids)})".strip() for id in ids[:5])
             raise BadInputError(f"{noun} {reference!r} is ambiguous: {which}", "give one of the longer forms")
     near = near_misses(session, noun, reference)
     hint = f"did you mean {' or '.join(near)}?" if near else table.__noun__.command
@@ -217,15 +220,15 @@ def near_misses(session: Session, noun: str, reference: str) -> list[str]:
 
 
 def _by_name(session: Session, noun: str, reference: str) -> list[UUID]:
-    found = _holders(session, noun, reference)
-    if not found and "@" in reference:
+    holders = _holders(session, noun, reference)
+    if not holders and "@" in reference:
         name, _, host = reference.rpartition("@")
-        found = [(target, where) for target, where in _holders(session, noun, name) if where == host]
+        holders = [(target, where) for target, where in _holders(session, noun, name) if where == host]
     table = table_of(noun)
-    if not found and made_by_runs(table):
+    if not holders and made_by_runs(table):
         runs = _by_name(session, "run", reference)
         return list(session.scalars(select(id_of(table)).where(table.run_id.in_(runs)).distinct()))
-    return [UUID(hex=target) for target, _ in found]
+    return [UUID(hex=target) for target, _ in holders]
 
 
 def _holders(session: Session, noun: str, name: str) -> list[tuple[str, str]]:
@@ -245,8 +248,8 @@ def _by_digest(session: Session, table: Any, reference: str) -> list[UUID]:
     lowered = reference.lower().removeprefix("sha256:")
     if not re.fullmatch(r"[0-9a-f]{6,64}", lowered):
         return []
-    found: list[UUID] = []
+    ids: list[UUID] = []
     for digest in table.__noun__.digests:
         begins: ColumnElement[bool] = getattr(table, digest).like(f"{lowered}%")
-        found += session.scalars(select(id_of(table)).where(begins).limit(10))
-    return found
+        ids += session.scalars(select(id_of(table)).where(begins).limit(10))
+    return ids

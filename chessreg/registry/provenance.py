@@ -65,20 +65,20 @@ def _untracked(top: Path, names: list[str]) -> tuple[dict[str, str], dict[str, s
     room = UNTRACKED_BYTES
     files = [(path.stat().st_size, name, path) for name in names if (path := top / name).is_file()]
     for size, name, path in sorted(files):
-        shown = _printable(name)
+        printable = _printable(name)
         if size > 64 * UNTRACKED_BYTES:
-            left[shown] = f"{size} bytes"
+            left[printable] = f"{size} bytes"
             continue
         try:
             content = path.read_bytes()
         except OSError as error:
-            left[shown] = error.strerror or "unreadable"
+            left[printable] = error.strerror or "unreadable"
             continue
         if size <= room and (text := _text(content)) is not None:
-            kept[shown] = mask(text)
+            kept[printable] = mask(text)
             room -= size
         elif len(left) < 1000:
-            left[shown] = f"sha256:{hashlib.sha256(content).hexdigest()}"
+            left[printable] = f"sha256:{hashlib.sha256(content).hexdigest()}"
     return kept, left
 
 
@@ -118,8 +118,8 @@ def chessreg_version() -> str:
         return metadata.version("chessreg")
     except metadata.PackageNotFoundError:
         pyproject = Path(__file__).parents[2] / "pyproject.toml"
-        found = re.search(r'^version = "(.+)"$', pyproject.read_text(), re.M) if pyproject.exists() else None
-        return found[1] if found else "unknown"
+        match = re.search(r'^version = "(.+)"$', pyproject.read_text(), re.M) if pyproject.exists() else None
+        return match[1] if match else "unknown"
 
 
 def code_state(folder: Path | None = None) -> dict[str, Any]:
@@ -130,10 +130,10 @@ def code_state(folder: Path | None = None) -> dict[str, Any]:
     """
     here = repository_state(folder or Path.cwd())
     own = repository_state(Path(__file__).parent) if _editable() else None
-    found: dict[str, Any] = {"chessreg": {"version": chessreg_version(), **(own or {})}}
+    state: dict[str, Any] = {"chessreg": {"version": chessreg_version(), **(own or {})}}
     if not (own and here and own["root"] == here["root"]):
-        found["working_folder"] = here
-    return found
+        state["working_folder"] = here
+    return state
 
 
 def _editable() -> bool:
@@ -143,13 +143,13 @@ def _editable() -> bool:
 
 def environment() -> dict[str, str]:
     """Installed packages and their versions, sorted by name."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for distribution in metadata.distributions():
         name, version = _name_and_version(distribution)
         copied = "thirdparty_files" in Path(str(distribution.locate_file(""))).parts  # Ray's own, on the path with it
         if name and not copied:
-            found.setdefault(name.lower().replace("_", "-"), version)
-    return dict(sorted(found.items()))
+            versions.setdefault(name.lower().replace("_", "-"), version)
+    return dict(sorted(versions.items()))
 
 
 def _name_and_version(distribution: metadata.Distribution) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import func, select
+from sqlalchemy import and_, case, func, select
 from sqlalchemy.orm import Session
 
 from chessreg.errors import NotFoundError
@@ -22,34 +22,106 @@ def columns(record: Any) -> Row:
     return {column.key: getattr(record, column.key) for column in record.__table__.columns}
 
 
-def words(session: Session, noun: str, ids: Sequence[UUID] | None = None) -> dict[UUID, Row]:
+def annotations_by_id(session: Session, noun: str, ids: Sequence[UUID] | None = None) -> dict[UUID, Row]:
     """What is said now of the things of a noun, or of these alone: name, tags, notes, archived, and why it is invalid,
     if it is. A name that several things have is written name@host."""
     now = names.NOW
     query = select(now.c.target, now.c.word, now.c.value).where(now.c.noun == noun)
     if ids is not None:
         query = query.where(now.c.target.in_([id.hex for id in ids]))
-    said: dict[UUID, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    annotations: dict[UUID, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for target, word, value in session.execute(query.order_by(now.c.at, now.c.value)):
-        said[UUID(hex=target)][word].append(value)
+        annotations[UUID(hex=target)][word].append(value)
     called = names.names(session, noun) if ids is None else names.names_of(session, noun, ids)
     return {
         target: {
             "name": called.get(target),
-            "tags": sorted(spoken["tag"]),
-            "notes": spoken["note"],
-            "starred": bool(spoken["star"]),
-            "pinned": bool(spoken["pin"]),
-            "archived": bool(spoken["archive"]),
-            "invalid": "; ".join(spoken["invalid"]) if spoken["invalid"] else None,
+            "tags": sorted(texts["tag"]),
+            "notes": texts["note"],
+            "starred": bool(texts["star"]),
+            "pinned": bool(texts["pin"]),
+            "archived": bool(texts["archive"]),
+            "invalid": "; ".join(texts["invalid"]) if texts["invalid"] else None,
         }
-        for target, spoken in said.items()
+        for target, texts in annotations.items()
     }
 
 
-NOTHING_SAID: Row = {
+NO_ANNOTATIONS: Row = {
     "name": None, "tags": [], "notes": [], "starred": False, "pinned": False, "archived": False, "invalid": None,
 }  # fmt: skip
+
+
+# -- results in a number ----------------------------------------------------------------------------------------------
+
+CURVES = ("heldout_loss", "validation_loss", "loss")  # metrics of which the first that a run has is its curve
+
+
+def curve(session: Session, run_id: UUID, most: int = 400) -> tuple[str, list[tuple[int, float]]] | None:
+    """The metric that a run is followed by, and its last points (step, value) in order; None where it has none.
+
+    It is the loss on held-out data, or the loss; of the run's units the newest that has any.
+    """
+    point = tables.MetricPoint
+    there = set(session.scalars(select(point.name).where(point.run_id == run_id, point.name.in_(CURVES)).distinct()))
+    name = next((name for name in CURVES if name in there), None)
+    if name is None:
+        return None
+    mine = (point.run_id == run_id, point.name == name)
+    unit = session.scalar(select(func.max(point.unit)).where(*mine))
+    newest = select(point.step, point.value).where(*mine, point.unit == unit).order_by(point.step.desc()).limit(most)
+    return name, [(step, value) for step, value in reversed(session.execute(newest).tuples().all())]
+
+
+def headline(session: Session, run_id: UUID) -> tuple[str, float] | None:
+    """The result of a run in a number: the model's score in games (%), a probe's accuracy (%, of test games where it
+    was tested), or where its curve has come to. None: it has none of these."""
+    game, match, score = tables.Game, tables.Match, tables.Score
+    won = case(
+        (game.result == "1/2-1/2", 0.5), (game.result == case((match.color == "white", "1-0"), else_="0-1"), 1.0)
+    )
+    played = (
+        select(func.count(), func.sum(func.coalesce(won, 0.0)))
+        .select_from(game)
+        .join(match, and_(match.run_id == game.run_id, match.number == game.match))
+        .where(game.run_id == run_id, game.result != "*")
+    )
+    games, points = session.execute(played).one()
+    if games:
+        return "score %", 100 * float(points) / games
+    right = (
+        select(score.split, func.sum(score.n), func.sum(score.correct)).where(score.run_id == run_id, score.item >= 0)
+    )  # fmt: skip
+    splits = {split: (n, correct) for split, n, correct in session.execute(right.group_by(score.split)) if n}
+    if splits:
+        split = "test" if "test" in splits else sorted(splits)[0]
+        n, correct = splits[split]
+        return f"{split} %", 100 * float(correct) / float(n)
+    followed = curve(session, run_id, 1)
+    return (followed[0].replace("_", " "), followed[1][-1][1]) if followed is not None and followed[1] else None
+
+
+def answers(session: Session, run_ids: Sequence[UUID]) -> dict[UUID, Row]:
+    """Run → `measure`, `value` and `change`: its headline, and how it differs from that of the complete run of its kind
+    before it that has the same measure (None: there is none). Runs without a headline are left out."""
+    run, told = tables.Run, dict[UUID, Row]()
+    for run_id in run_ids:
+        if (found := headline(session, run_id)) is None:
+            continue
+        record = session.get_one(run, run_id)
+        before = session.scalar(
+            select(run.id)
+            .where(run.kind == record.kind, run.completed_at.is_not(None), run.id != run_id)
+            .where(run.created_at < record.created_at)
+            .order_by(run.created_at.desc(), run.id)
+            .limit(1)
+        )
+        earlier = None if before is None else headline(session, before)
+        same = earlier is not None and earlier[0] == found[0]
+        told[run_id] = {
+            "measure": found[0], "value": found[1], "change": found[1] - earlier[1] if earlier and same else None,
+        }  # fmt: skip
+    return told
 
 
 # -- runs -------------------------------------------------------------------------------------------------------------
@@ -69,17 +141,17 @@ def run_rows(
 ) -> list[Row]:
     """What every list says of runs: of all, or of these alone in their order. Without `ids` give an order.
 
-    Keys: those of `words`, the columns of `run`, state and done (registry.run_state), stale, attempts, and host, where
-    it was tried last. `stale`: the stale runs, where they are known already.
+    Keys: those of `annotations_by_id`, the columns of `run`, state and done (registry.run_state), stale, attempts, and
+    host, where it was tried last. `stale`: the stale runs, where they are known already.
     """
     query, tries = select(tables.Run, STATE, DONE).order_by(*order), _tries(session, ids)
-    spoken = words(session, "run", ids)
+    annotations = annotations_by_id(session, "run", ids)
     stale = lineage.stale(session) if stale is None else stale
     if ids is not None:
         query = query.where(tables.Run.id.in_(ids))
-    found = {
+    rows = {
         record.id: {
-            **spoken.get(record.id, NOTHING_SAID),
+            **annotations.get(record.id, NO_ANNOTATIONS),
             **columns(record),
             "state": state,
             "done": done,
@@ -89,7 +161,7 @@ def run_rows(
         }
         for record, state, done in session.execute(query)
     }
-    return list(found.values()) if ids is None else [found[id] for id in ids if id in found]
+    return list(rows.values()) if ids is None else [rows[id] for id in ids if id in rows]
 
 
 def _tries(session: Session, ids: Sequence[UUID] | None) -> dict[UUID, list[str | None]]:
@@ -119,7 +191,8 @@ def run(session: Session, reference: str) -> Row:
     if not rows:
         raise NotFoundError(f"there is no run {reference!r}", "chessreg runs list")
     record = session.get_one(tables.Run, rows[0]["id"])
-    inputs = session.scalars(select(tables.RunInput).where(tables.RunInput.run_id == record.id))
+    read = tables.RunInput
+    inputs = session.scalars(select(read).where(read.run_id == record.id).order_by(read.name, read.recipe, read.digest))
     outputs = session.scalars(
         select(tables.Output).where(tables.Output.run_id == record.id).order_by(tables.Output.unit, tables.Output.name)
     )
@@ -157,27 +230,28 @@ def hosts_of_attempts(session: Session) -> dict[UUID, str]:
 
 
 def machines(session: Session) -> list[Row]:
-    """Machines that ran something, the one seen last first, with the runs that they had a part in."""
+    """Machines that ran something, the one seen last first, with the runs that they had a part in. `last_seen` is when
+    one of its attempts checked in last."""
     attempt, running = tables.Attempt, tables.AttemptState.RUNNING
     counts = {
-        machine: (runs, now)
-        for machine, runs, now in session.execute(
+        machine: (runs, now, seen)
+        for machine, runs, now, seen in session.execute(
             select(
-                attempt.machine_id, func.count(attempt.run_id.distinct()), func.count().filter(attempt.state == running)
+                attempt.machine_id,
+                func.count(attempt.run_id.distinct()),
+                func.count().filter(attempt.state == running),
+                func.max(attempt.checked_in_at),
             ).group_by(attempt.machine_id)
         )
     }
-    query = select(tables.Machine).order_by(tables.Machine.last_seen.desc(), tables.Machine.host, tables.Machine.id)
-    told = loads(session)
-    return [
-        {
-            **columns(record),
-            "runs": counts.get(record.id, (0, 0))[0],
-            "running": counts.get(record.id, (0, 0))[1],
-            **told.get(record.id, {"load": None, "load_at": None}),
-        }
-        for record in session.scalars(query)
-    ]
+    load_of = loads(session)
+    rows = []
+    for record in session.scalars(select(tables.Machine).order_by(tables.Machine.host, tables.Machine.id)):
+        runs, now, seen = counts.get(record.id, (0, 0, None))
+        last_seen = max(filter(None, [record.last_seen, seen]))
+        load = load_of.get(record.id, {"load": None, "load_at": None})
+        rows.append({**columns(record), "last_seen": last_seen, "runs": runs, "running": now, **load})
+    return sorted(rows, key=lambda row: row["last_seen"], reverse=True)
 
 
 def loads(session: Session) -> dict[UUID, Row]:

@@ -61,17 +61,17 @@ def ids(session: Session, text: str, sort: str, archived: bool = False) -> Selec
 
 def conditions(session: Session, text: str, archived: bool = False) -> list[ColumnElement[bool]]:
     """The words of a filter as conditions on `run`."""
-    found = [condition(session, word) for word in text.split()]
+    conditions = [condition(session, word) for word in text.split()]
     if not archived and "archived" not in text.split():
-        found.append(not_(said(session, "archive", None)))
-    return found
+        conditions.append(not_(annotated(session, "archive", None)))
+    return conditions
 
 
 def condition(session: Session, word: str) -> ColumnElement[bool]:
     if word.startswith("!") and len(word) > 1:
         return not_(condition(session, word[1:]))
     if word in FLAGS:
-        return said(session, FLAGS[word], None)
+        return annotated(session, FLAGS[word], None)
     if word == "stale":
         return tables.Run.id.in_(list(lineage.stale(session)))
     if word.startswith("~"):
@@ -123,7 +123,7 @@ def by_pattern(session: Session, field: str, pattern: str) -> ColumnElement[bool
     if field in ("machine", "host"):
         there = select(machine.id).where(machine.host.ilike(pattern, escape="\\"))
         return exists().where(attempt.run_id == run.id, attempt.machine_id.in_(there))
-    return said(session, field, pattern)
+    return annotated(session, field, pattern)
 
 
 def by_setting(session: Session, name: str, value: str) -> ColumnElement[bool]:
@@ -155,28 +155,28 @@ def hex_of(session: Session) -> ColumnElement[str]:
     return type_coerce(tables.Run.id, String)
 
 
-def said(session: Session, word: str, pattern: str | None) -> ColumnElement[bool]:
+def annotated(session: Session, word: str, pattern: str | None) -> ColumnElement[bool]:
     """Whether something like `pattern` is said of the run now."""
-    spoken = now_said(word)
+    targets = targets_of(word)
     if pattern is not None:
-        spoken = spoken.where(tables.Annotation.value.ilike(pattern, escape="\\"))
-    return hex_of(session).in_(spoken)
+        targets = targets.where(tables.Annotation.value.ilike(pattern, escape="\\"))
+    return hex_of(session).in_(targets)
 
 
-def now_said(word: str) -> Select[Any]:
+def targets_of(word: str) -> Select[Any]:
     """Targets of what is said of runs with this word now. The same as view annotation_now has, but through the index:
     the view numbers every annotation of the registry first."""
-    said = tables.Annotation
-    return select(said.target).where(said.noun == "run", said.word == tables.Word(word), *holds())
+    annotation = tables.Annotation
+    return select(annotation.target).where(annotation.noun == "run", annotation.word == tables.Word(word), *holds())
 
 
 def holds() -> tuple[ColumnElement[bool], ...]:
     """Whether an annotation is the newest of its kind, and not one that takes something back."""
-    said, later = tables.Annotation, aliased(tables.Annotation)
-    newer = or_(later.at > said.at, and_(later.at == said.at, later.id > said.id))
-    same = (later.noun == said.noun, later.target == said.target, unindexed(later.word) == said.word,
-            unindexed(later.value) == said.value)  # fmt: skip
-    return not_(said.withdrawn), not_(exists().where(*same, newer))
+    annotation, later = tables.Annotation, aliased(tables.Annotation)
+    newer = or_(later.at > annotation.at, and_(later.at == annotation.at, later.id > annotation.id))
+    same = (later.noun == annotation.noun, later.target == annotation.target, unindexed(later.word) == annotation.word,
+            unindexed(later.value) == annotation.value)  # fmt: skip
+    return not_(annotation.withdrawn), not_(exists().where(*same, newer))
 
 
 def unindexed(column: Any) -> ColumnElement[Any]:
@@ -190,8 +190,8 @@ def setting(session: Session, name: str, *, text: bool = False) -> Any:
     if session.get_bind().dialect.name == "postgresql":
         get: Any = getattr(func, "jsonb_extract_path_text" if text else "jsonb_extract_path")
         return get(tables.Run.spec, *path)
-    found = func.json_extract(tables.Run.spec, "$" + "".join(f'."{key}"' for key in path))
-    return cast(found, String) if text else found
+    value = func.json_extract(tables.Run.spec, "$" + "".join(f'."{key}"' for key in path))
+    return cast(value, String) if text else value
 
 
 # -- order ------------------------------------------------------------------------------------------------------------
@@ -224,9 +224,9 @@ def sort_value(session: Session, key: str) -> ColumnElement[Any]:
         return columns[key]
     if key in ("name", "tags", "starred"):
         word = {"name": "name", "tags": "tag", "starred": "star"}[key]
-        said = tables.Annotation
-        of_run = said.noun == "run", said.target == hex_of(session), unindexed(said.word) == word
-        return select(func.min(said.value)).where(*of_run, *holds()).correlate(run).scalar_subquery()
+        annotation = tables.Annotation
+        of_run = annotation.noun == "run", annotation.target == hex_of(session), unindexed(annotation.word) == word
+        return select(func.min(annotation.value)).where(*of_run, *holds()).correlate(run).scalar_subquery()
     mine = attempt.run_id == run.id
     if key == "tries":
         return select(func.count()).where(mine).correlate(run).scalar_subquery()
@@ -241,15 +241,15 @@ def sort_value(session: Session, key: str) -> ColumnElement[Any]:
 def last_metric(name: str) -> ColumnElement[Any]:
     """The last value of a metric of a run, of its first unit that has it."""
     point = tables.MetricPoint
-    found = select(point.value).where(point.run_id == tables.Run.id, point.name == name)
-    return found.order_by(point.unit, point.step.desc()).limit(1).correlate(tables.Run).scalar_subquery()
+    query = select(point.value).where(point.run_id == tables.Run.id, point.name == name)
+    return query.order_by(point.unit, point.step.desc()).limit(1).correlate(tables.Run).scalar_subquery()
 
 
 def metrics(session: Session, runs: list[UUID], names: Sequence[str]) -> dict[UUID, dict[str, float | None]]:
     """The last values of these metrics of these runs, each of the run's first unit that has it."""
     values = [last_metric(name) for name in names]
     rows = session.execute(select(tables.Run.id, *values).where(tables.Run.id.in_(runs)))
-    return {run_id: dict(zip(names, found, strict=True)) for run_id, *found in rows}
+    return {run_id: dict(zip(names, last, strict=True)) for run_id, *last in rows}
 
 
 AGO = re.compile(r"(\d+)\s*([hdw])")
@@ -268,7 +268,7 @@ def moment(text: str, now: datetime | None = None) -> datetime:
         except OverflowError:
             raise BadInputError(f"{text!r} is before the first year", "for example --since 7d") from None
     try:
-        found = datetime.fromisoformat(text.strip())
+        time = datetime.fromisoformat(text.strip())
     except ValueError:
         raise BadInputError(f"{text!r} is no date", "for example --since 2026-01-31, or --since 7d") from None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)

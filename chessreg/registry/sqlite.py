@@ -158,14 +158,14 @@ class Copies:
 
     def connect(self, path: Path) -> Connection:
         """Open a fresh copy of the database and its log, and say so once on stderr."""
-        said = self.folder is not None
+        in_copy = self.folder is not None
         self.remove()
         self.folder = tempfile.mkdtemp(prefix="chessreg-")
         copy = self.of(path)
         for suffix in ("", "-wal", "-journal"):
             if (source := path.with_name(path.name + suffix)).exists():
                 shutil.copyfile(source, copy.with_name(copy.name + suffix))
-        if not said:
+        if not in_copy:
             print(f"chessreg: {path} cannot be locked here: reading a copy of it as it is now", file=sys.stderr)
         connection = _connect(copy, "rw")
         connection.execute("PRAGMA query_only=ON")
@@ -208,9 +208,9 @@ def network_file_system(path: Path, mounts: Path = MOUNTS) -> str | None:
 
     CHESSREG_NETWORK_FILESYSTEM=1 or 0 overrules what is detected, for types that chessreg does not know.
     """
-    told = os.environ.get("CHESSREG_NETWORK_FILESYSTEM")
-    if told is not None:
-        return "network" if told not in ("", "0") else None
+    setting = os.environ.get("CHESSREG_NETWORK_FILESYSTEM")
+    if setting is not None:
+        return "network" if setting not in ("", "0") else None
     kind = _type_of(path.resolve(), mounts)
     name = kind.removeprefix("fuse.").removeprefix("fuse")
     return kind if name in NETWORK else None
@@ -218,11 +218,11 @@ def network_file_system(path: Path, mounts: Path = MOUNTS) -> str | None:
 
 def _type_of(path: Path, mounts: Path) -> str:
     """The type of the mount with the longest folder above `path`; of equal ones the last, which covers the others."""
-    best, found = -1, ""
+    best, file_system = -1, ""
     for folder, kind in _mounts(mounts):
         if path.is_relative_to(folder) and len(folder.parts) >= best:
-            best, found = len(folder.parts), kind
-    return found
+            best, file_system = len(folder.parts), kind
+    return file_system
 
 
 def _mounts(mounts: Path) -> list[tuple[Path, str]]:

@@ -78,6 +78,16 @@ class CachedActivations:
         return str(self.run.spec["positions"])
 
     @property
+    def alignment(self) -> str:
+        """Which board a token that ends a move was given: post-ply or pre-ply (`encodings.Alignment`)."""
+        return str(self.run.spec.get("alignment", "post-ply"))
+
+    @property
+    def final(self) -> int | None:
+        """How many sites at the end of each game there are; None: not counted from there."""
+        return self.run.spec.get("final")
+
+    @property
     def first(self) -> int:
         """How many sites at each game's start are left out."""
         return int(self.run.spec["first"])
@@ -111,12 +121,12 @@ class CachedActivations:
 def points_by_layer(group: tables.ActivationCache, n_layers: int, pattern: str = RESID_POST) -> dict[int, str]:
     """layer → the cached hook point of this pattern (`models.hook_points`), in the order in which they were cached.
     NotFoundError where there is none."""
-    found = {layer_of(name, n_layers): name for name in group.hook_points if pattern_of(name) == pattern}
-    if not found:
+    points = {layer_of(name, n_layers): name for name in group.hook_points if pattern_of(name) == pattern}
+    if not points:
         raise NotFoundError(
             f"the cache holds no {pattern}", f"it holds {', '.join(dict.fromkeys(map(pattern_of, group.hook_points)))}"
         )
-    return found
+    return points
 
 
 def load_cache(inputs: Inputs, reference: str, field: str = "cache", pattern: str = RESID_POST) -> CachedActivations:
@@ -181,24 +191,24 @@ def chain(groups: Sequence[S], start: int, stop: int) -> list[S] | None:
     for group in sorted(groups, key=lambda group: (group.start, group.stop), reverse=True):
         if group.start not in follows and (group.stop == stop or group.stop in follows):
             follows[group.start] = group
-    found: list[S] = []
+    chained: list[S] = []
     at = start
     while at < stop:
         if at not in follows:
             return None
-        found.append(follows[at])
+        chained.append(follows[at])
         at = follows[at].stop
-    return found
+    return chained
 
 
 def readable(run: tables.Run, groups: Sequence[Any]) -> list[Any]:
     """The groups that hold all units of a complete run. Raises ChessregError when no choice of them does."""
-    found = chain(groups, 0, run.units)
-    if found is None:
+    chained = chain(groups, 0, run.units)
+    if chained is None:
         raise ChessregError(
             f"{run.kind} run {run.id.hex[-6:]} has units that no group of arrays holds, or two", "chessreg doctor --fix"
         )
-    return found
+    return chained
 
 
 def differs(session: SqlSession, table: Any, run_id: UUID) -> str:

@@ -162,7 +162,7 @@ class Attempt:
             machine_id=machine["id"],
             job_id=self.where.job_id,
             executor=self.where.executor,
-            how=self.how,
+            how=self.recorded_options,
             argv=provenance.masked_argv(sys.argv),
             pid=pid,
             pid_started=pid_start(pid),
@@ -182,23 +182,18 @@ class Attempt:
             raise ChessregError(self.outage)
 
     def end(self, state: str, cause: str, message: str | None, code: int) -> None:
-        for (name, digest), found in self.inputs.read.items():
-            self.add(
-                "run_input",
-                run_id=self.resolved.run_id,
-                name=name,
-                recipe=found.reference,
-                digest=digest,
-                source_run_id=found.run_id,
-            )
-        for name, reference, spec_hash in self.rows_read():
+        read = [
+            (name, reference, digest, located.run_id) for (name, digest, reference), located in self.inputs.read.items()
+        ]
+        read += [(name, reference, spec_hash, uuid_of(spec_hash)) for name, reference, spec_hash in self.rows_read()]
+        for name, reference, digest, source in read:
             self.add(
                 "run_input",
                 run_id=self.resolved.run_id,
                 name=name,
                 recipe=reference,
-                digest=spec_hash,
-                source_run_id=uuid_of(spec_hash),
+                digest=digest,
+                source_run_id=source,
             )
         self.add(
             "attempt_end",
@@ -210,7 +205,7 @@ class Attempt:
             exit_code=code,
             units_done=self.task.units_done,
             checked_in_at=utc_now(),
-            how=self.how | self.threads(),
+            how=self.recorded_options | self.threads(),
         )
         self.task.flush()
         self.writer.close()
@@ -222,7 +217,7 @@ class Attempt:
             )
 
     @property
-    def how(self) -> dict[str, Any]:
+    def recorded_options(self) -> dict[str, Any]:
         return self.options.model_dump(mode="json") | self.where.granted
 
     def threads(self) -> dict[str, list[int]]:
@@ -232,7 +227,7 @@ class Attempt:
 
     def rows_read(self) -> list[tuple[str, str, str]]:
         """Runs that the spec names and of which no artefact was read, but rows: field, reference and spec hash."""
-        seen = {found.run_id for found in self.inputs.read.values()}
+        seen = {located.run_id for located in self.inputs.read.values()}
         named = [(name, ref, ref.removeprefix("run:").partition("/")[0])
                  for name, ref in references(self.resolved.spec).items() if ref.startswith("run:")]  # fmt: skip
         return [row for row in named if uuid_of(row[2]) not in seen]

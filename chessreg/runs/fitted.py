@@ -32,13 +32,13 @@ def read_layer(path: Path, **dimensions: int) -> dict[str, np.ndarray]:
     from safetensors.numpy import load_file
 
     try:
-        found = load_file(path)
+        arrays = load_file(path)
     except (SafetensorError, KeyError, ValueError, TypeError, OverflowError) as error:
         raise BadInputError(f"{path} is damaged: {first_line(error)}", "chessreg doctor --digests") from error
     for name, count in dimensions.items():
-        if name not in found or found[name].ndim != count or found[name].dtype.kind not in "fiu":
+        if name not in arrays or arrays[name].ndim != count or arrays[name].dtype.kind not in "fiu":
             raise BadInputError(f"{path} holds no {name} of {count} dimensions", "it was not written by chessreg")
-    return found
+    return arrays
 
 
 def publish_layer(
@@ -80,6 +80,25 @@ class FittedProbe:
     detail: Mapping[str, Any] = field(default_factory=dict)  # meta.json: skill report, mean and std of ratings, …
 
 
+ClassDirection = Literal["raw", "class-centred", "empty-minus-piece"]
+"""Which direction stands for a class. One vector added to all classes of a square changes no softmax, so a class vector
+as fitted (raw: the papers') is not determined; differences of classes are (Davis specification 4.5)."""
+
+
+def class_directions(weight: np.ndarray, direction: ClassDirection, empty: int) -> np.ndarray:
+    """Directions float32 [d_model, squares, classes] of a probe's classes, from its weights of that shape.
+
+    raw: the weights. class-centred: minus the mean over the square's classes. empty-minus-piece: the empty square's
+    (class number `empty`) minus the class's own, turned round so that it points to the class as the others do: 0 for
+    the empty square itself.
+    """
+    if direction == "class-centred":
+        return weight - weight.mean(-1, keepdims=True)
+    if direction == "empty-minus-piece":
+        return weight - weight[..., empty : empty + 1]
+    return weight
+
+
 def probe_rows(inputs: Inputs, reference: str) -> dict[int, tables.Probe]:
     """The rows of a probe run by layer."""
     rows: list[tables.Probe] = inputs.rows(tables.Probe, inputs.run(reference))
@@ -95,8 +114,8 @@ def load_probe(inputs: Inputs, reference: str, layer: int | None = None) -> Fitt
     if wanted not in rows:
         raise BadInputError(f"that probe run has no layer {wanted}", f"it has {', '.join(map(str, rows))}")
     row = rows[wanted]
-    found = inputs.located(f"probe layer {wanted}", reference, row.artefact, row.run_id)
-    weight = read_layer(found.path / "probe.safetensors", weight=3)["weight"]
+    located = inputs.located(f"probe layer {wanted}", reference, row.artefact, row.run_id)
+    weight = read_layer(located.path / "probe.safetensors", weight=3)["weight"]
     return FittedProbe(weight, row.hook_point, row.layer, row.label, bool(row.detail["centred"]), dict(row.detail))
 
 
@@ -109,22 +128,22 @@ def best_layer(inputs: Inputs, reference: str, on: Literal["validation", "test"]
     run = inputs.run(reference)
     scores, metric = tables.Score, tables.MetricPoint
     with inputs.database.read() as session:
-        found = session.execute(
+        layer = session.execute(
             select(scores.layer)
             .where(scores.run_id == run.id, scores.split == on, scores.item >= 0)
             .group_by(scores.layer)
             .order_by((func.sum(scores.correct) * 1.0 / func.sum(scores.n)).desc(), scores.layer)
         ).first()
-        if found is None:
-            found = session.execute(
+        if layer is None:
+            layer = session.execute(
                 select(tables.Probe.layer)
                 .join(metric, (metric.run_id == tables.Probe.run_id) & (metric.unit == tables.Probe.unit))
                 .where(metric.run_id == run.id, metric.name == f"{on}_mae")
                 .order_by(metric.value, tables.Probe.layer)
             ).first()
-    if found is None or found[0] is None:
+    if layer is None or layer[0] is None:
         raise BadInputError(f"probe run {run.id.hex[-6:]} has no {on} scores", "say which layer")
-    return int(found[0])
+    return int(layer[0])
 
 
 # -- directions --------------------------------------------------------------------------------------------------------
@@ -151,8 +170,8 @@ class Direction:
 
     def tensors(self) -> dict[str, np.ndarray]:
         """What is stored of it, float32 [d_model] each."""
-        found = {"vector": self.vector, "high": self.high, "low": self.low}
-        return {name: np.ascontiguousarray(value, np.float32) for name, value in found.items() if value is not None}
+        tensors = {"vector": self.vector, "high": self.high, "low": self.low}
+        return {name: np.ascontiguousarray(value, np.float32) for name, value in tensors.items() if value is not None}
 
 
 def random_like(direction: np.ndarray, layer: int, seed: int) -> np.ndarray:
@@ -196,8 +215,8 @@ def load_direction(inputs: Inputs, reference: str, layer: int) -> Direction:
 def read_vector(inputs: Inputs, reference: str, row: tables.Vector) -> Direction:
     """The direction behind a row of the table `vector`."""
     folder = inputs.located(f"vector layer {row.layer}", reference, row.artefact, row.run_id).path
-    found = read_layer(folder / "vector.safetensors", vector=1)
-    return Direction(found["vector"], found.get("high"), found.get("low"), dict(row.detail))
+    arrays = read_layer(folder / "vector.safetensors", vector=1)
+    return Direction(arrays["vector"], arrays.get("high"), arrays.get("low"), dict(row.detail))
 
 
 def load_vector(inputs: Inputs, reference: str, layer: int) -> np.ndarray:

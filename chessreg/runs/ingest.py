@@ -28,12 +28,11 @@ from sqlalchemy.orm import Session
 
 from chessreg.errors import DAMAGE, ChessregError, first_line
 from chessreg.registry import tables
-from chessreg.registry.admission import admit
 from chessreg.registry.database import Database
 from chessreg.registry.engines import RegistryError, SchemaError
 from chessreg.registry.identity import new_id
 from chessreg.registry.run_state import complete_units, done_of
-from chessreg.registry.tables.types import UtcDateTime, utc_now
+from chessreg.registry.tables.types import UtcDateTime, admit, utc_now, without_nul
 from chessreg.runs.kind import RESULT_TABLES
 from store.errors import StoreError
 
@@ -87,7 +86,7 @@ def one(database: Database, store: Store, fragment: Fragment, report: IngestRepo
     if chunks is None:  # damaged, or another process has just taken it in
         report.set_aside += 1
         return
-    rows = [(family, row) for family, chunk in chunks for row in chunk]
+    rows = [(table, row) for table, chunk in chunks for row in chunk]
     taken = IngestReport()
     try:
         with database.write() as session:
@@ -111,7 +110,7 @@ def one(database: Database, store: Store, fragment: Fragment, report: IngestRepo
     else:
         for name in ("fragments", "rows", "repeated", "conflicts"):
             setattr(report, name, getattr(report, name) + getattr(taken, name))
-        mark_ingested(store, fragment, keep=any(family != "check_in" for family, _ in rows))
+        mark_ingested(store, fragment, keep=any(table != "check_in" for table, _ in rows))
 
 
 def of_rows(error: Exception, dialect: str) -> bool:
@@ -127,10 +126,10 @@ def take_in(session: Session, fragment: Fragment, rows: list[tuple[str, dict[str
     if session.get(tables.FragmentRecord, fragment.name) is not None:
         return
     by_table: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for family, row in rows:
-        if family not in UPDATES and family not in TABLES:
-            raise ChessregError(f"fragment {fragment.name} has rows of an unknown family {family!r}")
-        by_table[family].append(typed(TABLES["attempt" if family in UPDATES else family], row))
+    for table, row in rows:
+        if table not in UPDATES and table not in TABLES:
+            raise ChessregError(f"fragment {fragment.name} has rows of an unknown table {table!r}")
+        by_table[table].append(typed(TABLES["attempt" if table in UPDATES else table], row))
     take_rows(session, by_table, report)
     for row in by_table["check_in"]:
         check_in(session, row)
@@ -142,7 +141,7 @@ def take_in(session: Session, fragment: Fragment, rows: list[tuple[str, dict[str
         if known.first() is None:
             raise NotYetError("the attempt that ends has not arrived")
     if all(
-        family == "check_in" for family, _ in rows
+        table == "check_in" for table, _ in rows
     ):  # one every ten seconds of every attempt: the next one says it all again
         report.fragments += 1
         return
@@ -166,10 +165,13 @@ def check_in(session: Session, row: dict[str, Any]) -> None:
 
 def take_rows(session: Session, by_table: dict[str, list[dict[str, Any]]], report: IngestReport) -> None:
     """Typed rows by table: results of units that are complete here already are compared, everything else goes in."""
+    if session.get_bind().dialect.name == "postgresql":
+        by_table = defaultdict(list, without_nul(by_table))
     complete = units_here(session, by_table)
     parents_first = [table.name for table in tables.Base.metadata.sorted_tables]
     for name in sorted(by_table.keys() - set(UPDATES), key=parents_first.index):
         if name in RESULT_TABLES:
+            admit(TABLES[name], by_table[name])
             fresh = [row for row in by_table[name] if (row["run_id"], row["unit"]) not in complete]
             again = [row for row in by_table[name] if (row["run_id"], row["unit"]) in complete]
             insert_rows(session, TABLES[name], fresh)
@@ -289,27 +291,27 @@ def waiting(database: Database, store: Store) -> list[dict[str, Any]]:
     """What waits (`incoming`) and what was set aside (`quarantine`), oldest first, each with its reason."""
     from store.fragments import pending
 
-    found = []
+    fragments = []
     for fragment in pending(store):
         row: dict[str, Any] = {"fragment": fragment.name, "state": "waiting", "run": fragment.run_id[-6:]}
         try:
             header, chunks = fragment.header(), list(fragment.read())
-            families = {family: sum(len(rows) for name, rows in chunks if name == family) for family, _ in chunks}
-            row |= {"rows": sum(families.values()), "families": families, "created": header["created"]}
-            row |= {"why": why_waiting(database, families, fragment.run_id)}
+            rows_by_table = {table: sum(len(rows) for name, rows in chunks if name == table) for table, _ in chunks}
+            row |= {"rows": sum(rows_by_table.values()), "result_tables": rows_by_table, "created": header["created"]}
+            row |= {"why": why_waiting(database, rows_by_table, fragment.run_id)}
         except StoreError as error:
-            row |= {"rows": None, "families": {}, "created": None, "why": error.message}
-        found.append(row)
+            row |= {"rows": None, "result_tables": {}, "created": None, "why": error.message}
+        fragments.append(row)
     for path in sorted(store.quarantine.glob(f"*{SUFFIX}")):
         reason = path.with_name(path.name + ".reason.txt")
         why = reason.read_text(errors="replace").strip() if reason.exists() else "set aside without a reason"
         run = path.name.removesuffix(SUFFIX).rpartition(".")[2][-6:]
-        row = {"fragment": path.name, "state": "set aside", "run": run, "rows": None, "families": {}}
-        found.append({**row, "created": path.stat().st_mtime, "why": why})
-    return found
+        row = {"fragment": path.name, "state": "set aside", "run": run, "rows": None, "result_tables": {}}
+        fragments.append({**row, "created": path.stat().st_mtime, "why": why})
+    return fragments
 
 
-def why_waiting(database: Database, families: dict[str, int], run_id: str) -> str:
+def why_waiting(database: Database, rows_by_table: dict[str, int], run_id: str) -> str:
     """Why a whole fragment is not in: its run is not here, or nobody has come by yet."""
     from uuid import UUID
 
@@ -317,7 +319,7 @@ def why_waiting(database: Database, families: dict[str, int], run_id: str) -> st
 
     try:
         with database.read() as session:
-            there = "run" in families or session.get(tables.Run, UUID(run_id)) is not None
+            there = "run" in rows_by_table or session.get(tables.Run, UUID(run_id)) is not None
     except (ChessregError, ValueError) as error:
         return str(error)
     return "not taken in yet" if there else "the fragment that says what this run is has not arrived"

@@ -10,6 +10,7 @@ An input reference means the same on every machine. It is one of
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,9 +30,12 @@ if TYPE_CHECKING:
     from chessreg.games.positions import Positions
     from store import Store
 
+NUMBER = r"[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]{1,3})?"
+PART = rf"\[([0-9]{{1,20}}),({NUMBER}),({NUMBER})\]"
 REFERENCE = re.compile(
-    r"(?P<form>sha256|run|dataset):[0-9a-f]{64}(?P<more>(?<=run:.{64})/[^\s/]+|(?<=dataset:.{64})\[\d+,[0-9.e+-]+,[0-9.e+-]+\])?"
+    rf"(?P<form>sha256|run|dataset):[0-9a-f]{{64}}(?P<more>(?<=run:.{{64}})/[^\s/]+|(?<=dataset:.{{64}}){PART})?"
 )
+DATASET = re.compile(rf"dataset:([0-9a-f]{{64}})(?:{PART})?")
 FORMS = {  # of the references to a noun; of all others, which are runs, `run`
     "dataset": ("dataset",),
     "checkpoint": ("sha256", "run"),
@@ -64,11 +68,12 @@ def users_file(name: str) -> Path:
     """Raises NotFoundError for what is no file."""
     path = Path(name).expanduser()
     try:
-        is_file, is_folder = path.is_file(), path.is_dir()
+        is_file, is_folder, is_there = path.is_file(), path.is_dir(), path.exists()
     except OSError as error:
         raise NotFoundError(f"{clipped(name)}: {error.strerror}") from error
     if not is_file:
-        raise NotFoundError(f"{path} is a folder, not a file" if is_folder else f"{clipped(name)} does not exist")
+        what = "is a folder, not a file" if is_folder else "is no file" if is_there else "does not exist"
+        raise NotFoundError(f"{path if is_folder else clipped(name)} {what}")
     return path
 
 
@@ -98,7 +103,7 @@ class Inputs:
 
     def __init__(self, database: Database, store: Store) -> None:
         self.database, self.store = database, store
-        self.read: dict[tuple[str, str], Located] = {}
+        self.read: dict[tuple[str, str, str], Located] = {}  # by field, digest and reference
 
     # -- from names to references ---------------------------------------------------------------------------------
 
@@ -120,10 +125,10 @@ class Inputs:
         return self._run_reference(noun.removeprefix("run:"), name)
 
     def _dataset_reference(self, name: str) -> str:
-        name, _, part = name.partition(":")
+        name, divided, part = name.partition(":")
         with self.database.read() as session:
             dataset = session.get_one(tables.Dataset, names.resolve(session, "dataset", name))
-            if not part:
+            if not divided:
                 return f"dataset:{dataset.identity}"
             split = session.get(tables.Split, (dataset.id, part))
             if split is None:
@@ -187,9 +192,9 @@ class Inputs:
         path = self.store.array(array) if array is not None else self.store.path(digest)
         if array is None:  # an array compares its chunks as they are read
             verified(self.store, digest)
-        found = Located(reference, digest, path, run_id)
-        self.read.setdefault((field, digest), found)  # of two parts of one dataset, the one that was asked for first
-        return found
+        located = Located(reference, digest, path, run_id)
+        self.read[field, digest, reference] = located
+        return located
 
     def run(self, reference: str, kind: str | None = None, complete: bool = True) -> tables.Run:
         """The run that a reference names. Raises NotFoundError when it is not here, BadInputError when not complete."""
@@ -226,8 +231,8 @@ class Inputs:
 
     def checkpoint(self, reference: str, field: str = "checkpoint") -> tuple[tables.Checkpoint, Path]:
         """The checkpoint's row and its folder."""
-        found = self.artefact(field, reference)
-        return self.checkpoint_row(reference), found.path
+        artefact = self.artefact(field, reference)
+        return self.checkpoint_row(reference), artefact.path
 
     def checkpoint_row(self, reference: str) -> tables.Checkpoint:
         """The checkpoint's row; its bytes need not be here."""
@@ -273,24 +278,37 @@ class Inputs:
         """The folder of a dataset reference, and the part it names."""
         from chessreg.games.dataset import Part
 
-        match = re.fullmatch(r"dataset:([0-9a-f]{64})(?:\[(\d+),([^,]+),([^\]]+)\])?", reference)
+        match = DATASET.fullmatch(reference)
         if match is None:
             raise BadInputError(f"{reference!r} is no dataset reference")
         with self.database.read() as session:
             row = session.scalars(select(tables.Dataset).where(tables.Dataset.identity == match[1])).one_or_none()
         if row is None:
             raise NotFoundError(f"dataset {match[1][:12]}… is not in this registry", "chessreg dataset add FILE")
-        found = self.located(field, reference, row.artefact)
+        located = self.located(field, reference, row.artefact)
         part = Part(int(match[2]), float(match[3]), float(match[4])) if match[2] else None
-        return found.path, part
+        return located.path, part
 
     def rows(self, table: Any, run: tables.Run) -> list[Any]:
         """All rows of an entity table (probes, vectors, caches) that belong to a run, in key order."""
         with self.database.read() as session:
-            found = session.scalars(
+            rows = session.scalars(
                 select(table).where(table.run_id == run.id).order_by(*table.__table__.primary_key)
             ).all()
             session.expunge_all()
-        if not found:
+        if not rows:
             raise NotFoundError(f"{run.kind} run {run.id.hex[-6:]} has no {table.__tablename__}")
-        return list(found)
+        return list(rows)
+
+    def spec_of(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """The recorded spec of the run that a result row is of."""
+        with self.database.read() as session:
+            return dict(session.get_one(tables.Run, UUID(str(row["run_id"]))).spec)
+
+    def unit_rows(self, table: Any, row: Mapping[str, Any], *order: Any) -> list[Any]:
+        """The rows of a result table that are of the same run and unit as `row`, ordered by these columns."""
+        of_unit = table.run_id == UUID(str(row["run_id"])), table.unit == int(row["unit"])
+        with self.database.read() as session:
+            rows = session.scalars(select(table).where(*of_unit).order_by(*order)).all()
+            session.expunge_all()
+        return list(rows)

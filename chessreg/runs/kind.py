@@ -11,15 +11,17 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, model_serializer
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.named import Registry, checked_name
+from chessreg.runs.exits import FILE_MODULES, guard
 from chessreg.runs.spec import ExecutionOptions, Spec
 
 if TYPE_CHECKING:
@@ -39,6 +41,14 @@ class Estimate:
     rows: Mapping[str, int] = field(default_factory=dict)
     bytes: int = 0
     remarks: tuple[str, ...] = ()
+
+
+class SparseRow(BaseModel):
+    """A kind's extra columns, of which those without a value are left out of the row."""
+
+    @model_serializer(mode="wrap")
+    def _without_none(self, serialize: Any) -> dict[str, Any]:
+        return {name: value for name, value in serialize(self).items() if value is not None}
 
 
 class Kind:
@@ -128,7 +138,13 @@ class Kind:
     def schemas(self) -> dict[str, Any]:
         """Result table → JSON schema of the kind's extra columns; `run`: of its spec. Typed views follow from it."""
         models = {"run": self.spec, **self.columns}
-        return {table: model.model_json_schema() for table, model in models.items()}
+        return {table: schema_of(model) for table, model in models.items()}
+
+
+@lru_cache(maxsize=500)
+def schema_of(model: type[BaseModel]) -> dict[str, Any]:
+    """The JSON schema of a model, made once: those of all kinds take as long as a query."""
+    return model.model_json_schema()
 
 
 def importable(module: str) -> bool:
@@ -143,7 +159,6 @@ MOVED = {  # sources of kinds as earlier runs recorded them: a module, or module
     "chessreg.experiments.imported_games": "chessreg.experiments.imported",
 }
 OWN = "chessreg.experiments"
-FILE_MODULES = "chessreg_kind_"  # the name of a module loaded from a user's file
 _loading = threading.RLock()  # a file may load another
 
 
@@ -158,25 +173,23 @@ def in_module(module: Any) -> list[type[Kind]]:
     ]
 
 
-def checked(found: type[Kind]) -> Kind:
+def checked(cls: type[Kind]) -> Kind:
     """An instance, after the checks that save a user's kind from failing late."""
-    checked_name("a kind", found.name)
-    tables = getattr(found, "tables", ())
+    checked_name("a kind", cls.name)
+    tables = getattr(cls, "tables", ())
     unknown = set(tables) - set(RESULT_TABLES)
     if unknown or not tables:
         raise BadInputError(
-            f"kind {found.name}: its result tables must be some of {', '.join(RESULT_TABLES)}",
+            f"kind {cls.name}: its result tables must be some of {', '.join(RESULT_TABLES)}",
             f"{', '.join(sorted(unknown))} is none" if unknown else "it has no `tables`",
         )
-    both = set(found.spec.model_fields) & set(found.options.model_fields)
+    both = set(cls.spec.model_fields) & set(cls.options.model_fields)
     if both:
-        raise BadInputError(f"kind {found.name}: {', '.join(sorted(both))} is both a setting and an execution option")
-    for preset, values in found.presets.items():
-        if wrong := set(values) - set(found.spec.model_fields):
-            raise BadInputError(
-                f"kind {found.name}: preset {preset} fills {', '.join(sorted(wrong))}", "no such setting"
-            )
-    return found()
+        raise BadInputError(f"kind {cls.name}: {', '.join(sorted(both))} is both a setting and an execution option")
+    for preset, values in cls.presets.items():
+        if wrong := set(values) - set(cls.spec.model_fields):
+            raise BadInputError(f"kind {cls.name}: preset {preset} fills {', '.join(sorted(wrong))}", "no such setting")
+    return cls()
 
 
 def load_file(reference: str) -> Kind:
@@ -231,6 +244,7 @@ def module_of(path: Path, content: bytes) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     vars(module)["__digest__"] = digest
     sys.modules[name] = module
+    guard()
     try:
         exec(compile(content, str(path), "exec", dont_inherit=True), vars(module))
     except BaseException as error:
@@ -243,7 +257,7 @@ def module_of(path: Path, content: bytes) -> ModuleType:
 
 def kinds() -> Registry[Kind]:
     """Every kind by name: our own modules, and the entry points `chessreg.kinds`."""
-    found: Registry[Kind] = Registry("kind of experiment")
+    registry: Registry[Kind] = Registry("kind of experiment")
     package = importlib.import_module(OWN)
     classes = [
         kind
@@ -252,10 +266,10 @@ def kinds() -> Registry[Kind]:
     ]
     classes += [point.load() for point in entry_points(group="chessreg.kinds")]
     for cls in classes:
-        if cls.name in found:
-            raise BadInputError(f"two kinds are named {cls.name}", f"{found[cls.name].source} and {cls.__module__}")
-        found[cls.name] = checked(cls)
-    return found
+        if cls.name in registry:
+            raise BadInputError(f"two kinds are named {cls.name}", f"{registry[cls.name].source} and {cls.__module__}")
+        registry[cls.name] = checked(cls)
+    return registry
 
 
 def kind(reference: str) -> Kind:
@@ -268,14 +282,14 @@ def kind(reference: str) -> Kind:
     if ":" in reference:
         module, _, name = MOVED.get(reference, reference).partition(":")
         try:
-            found = getattr(importlib.import_module(MOVED.get(module, module)), name)
+            named = getattr(importlib.import_module(MOVED.get(module, module)), name)
         except (ImportError, AttributeError, ValueError) as error:
             raise NotFoundError(f"kind {reference} cannot be loaded", str(error)) from error
-        if not (inspect.isclass(found) and issubclass(found, Kind)):
+        if not (inspect.isclass(named) and issubclass(named, Kind)):
             raise NotFoundError(f"{reference} is no kind of experiment")
-        return checked(found)
-    words = reference.replace("-", "_").partition("_")
-    for module in dict.fromkeys(("".join(words), words[0])):
+        return checked(named)
+    parts = reference.replace("-", "_").partition("_")
+    for module in dict.fromkeys(("".join(parts), parts[0])):
         for cls in in_room(module):
             if cls.name == reference:
                 return checked(cls)
@@ -315,8 +329,8 @@ def installed_in(module: str) -> list[type[Kind]]:
     package = module.partition(".")[0]
     points = [point for point in entry_points(group="chessreg.kinds") if point.module.partition(".")[0] == package]
     imported = getattr(sys.modules.get(module), "__dict__", {})
-    found = [*(point.load() for point in points), *imported.values()]
-    return [value for value in found if inspect.isclass(value) and issubclass(value, Kind)]
+    classes = [*(point.load() for point in points), *imported.values()]
+    return [value for value in classes if inspect.isclass(value) and issubclass(value, Kind)]
 
 
 def in_room(module: str) -> list[type[Kind]]:
@@ -337,7 +351,7 @@ def of_spec(spec: Spec, reference: str | Kind | None = None) -> Kind:
     for cls in in_room(room):
         if cls.spec is type(spec):
             return checked(cls)
-    for found in kinds().values():
-        if found.spec is type(spec):
-            return found
+    for candidate in kinds().values():
+        if candidate.spec is type(spec):
+            return candidate
     raise NotFoundError(f"no kind of experiment has the spec {type(spec).__name__}", "give kind='./file.py'")

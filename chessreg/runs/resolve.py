@@ -10,9 +10,9 @@ from pydantic import BaseModel
 
 from chessreg.errors import BadInputError
 from chessreg.models import devices
-from chessreg.registry.admission import MOST_UNITS
 from chessreg.registry.identity import digest_of, uuid_of
 from chessreg.registry.run_state import complete_units
+from chessreg.registry.tables.types import MOST_UNITS
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Kind
 from chessreg.runs.spec import ExecutionOptions, Spec, hashed, reference_of
@@ -61,16 +61,16 @@ def identified(kind: Kind, spec: Spec, inputs: Inputs) -> tuple[Spec, str]:
 
 def references(settings: Any) -> dict[str, str]:
     """Field (nested ones dotted, several numbered) → reference, of every input that a resolved spec names."""
-    found: dict[str, str] = {}
+    of_setting: dict[str, str] = {}
     for name, field in type(settings).model_fields.items():
         value = getattr(settings, name)
         if isinstance(value, BaseModel):
-            found |= {f"{name}.{inner}": reference for inner, reference in references(value).items()}
+            of_setting |= {f"{name}.{inner}": reference for inner, reference in references(value).items()}
         elif reference_of(field) and isinstance(value, tuple):
-            found |= {f"{name}[{place}]": reference for place, reference in enumerate(value)}
+            of_setting |= {f"{name}[{place}]": reference for place, reference in enumerate(value)}
         elif reference_of(field) and value is not None:
-            found[name] = value
-    return found
+            of_setting[name] = value
+    return of_setting
 
 
 def resolve(kind: Kind, spec: Spec, inputs: Inputs) -> ResolvedSpec:

@@ -9,7 +9,7 @@ import re
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, TypeAlias, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic.fields import FieldInfo
@@ -71,6 +71,23 @@ class Share:
             raise ValueError("at least 0 and less than 1")
 
 
+@dataclass(frozen=True)
+class NotWith:
+    """Marks a field that says the same as another: both at once are refused, as one of them would have no effect, and
+    settings without effect would make two runs of one experiment. It is not part of the recorded schema."""
+
+    other: str
+    what: str
+
+    def refuse(self, name: str, settings: BaseModel) -> None:
+        """Raise BadInputError when both fields have other values than their defaults."""
+        fields = type(settings).model_fields
+        if all(getattr(settings, field) != fields[field].default for field in (name, self.other)):
+            raise BadInputError(
+                f"{flag_at([name])} and {flag_at([self.other])} both say {self.what}", "give one of them"
+            )
+
+
 Plies = Annotated[int, AtMost(17_697, "no game of chess is longer")]  # 8,848.5 moves under the 75-move rule
 Moves = Annotated[int, AtMost(8_849, "no game of chess is longer")]
 
@@ -101,6 +118,14 @@ class Settings(BaseModel):
     @classmethod
     def _by_present_names(cls, values: Any) -> Any:
         return by_present_names(cls, values) if isinstance(values, dict) else values
+
+    @model_validator(mode="after")
+    def _says_nothing_twice(self) -> Self:
+        for name, field in type(self).model_fields.items():
+            for mark in field.metadata:
+                if isinstance(mark, NotWith):
+                    mark.refuse(name, self)
+        return self
 
 
 class Spec(Settings):
@@ -215,7 +240,7 @@ class Setting:
 
     @property
     def shown_default(self) -> str:
-        return "" if self.needed else shown(self.default)
+        return "" if self.needed else value_text(self.default)
 
     def parsed(self, text: str) -> Any:
         """The value that a text means; what a number must be is the model's business. Raises ValueError with words."""
@@ -239,15 +264,15 @@ class Setting:
 
 def settings_of(model: type[BaseModel], prefix: str = "") -> list[Setting]:
     """The settings of a model in their order, those of nested settings dotted."""
-    found: list[Setting] = []
+    settings: list[Setting] = []
     for name, field in model.model_fields.items():
         kind = bare(field.annotation)
         if isinstance(kind, type) and issubclass(kind, Settings):
-            found += settings_of(kind, f"{prefix}{name}.")
+            settings += settings_of(kind, f"{prefix}{name}.")
         else:
             earlier = stored_name(name, field)
-            found.append(setting_of(prefix + name, field, prefix + earlier if earlier != name else ""))
-    return found
+            settings.append(setting_of(prefix + name, field, prefix + earlier if earlier != name else ""))
+    return settings
 
 
 def setting_of(path: str, field: FieldInfo, earlier: str) -> Setting:
@@ -291,19 +316,19 @@ def several(text: str, item: type) -> tuple[Any, ...]:
     >>> several("0,2,5-7", int)
     (0, 2, 5, 6, 7)
     """
-    found: list[Any] = []
+    values: list[Any] = []
     for piece in text.split(",", MOST + 1):
         low, dash, high = piece.strip().partition("-")
         try:
             if item is int and dash and low:
-                found += range(int(low), min(int(high), int(low) + MOST) + 1)
+                values += range(int(low), min(int(high), int(low) + MOST) + 1)
             elif piece.strip():
-                found.append(item(piece.strip()))
+                values.append(item(piece.strip()))
         except (ValueError, OverflowError):
             raise ValueError(f"{clipped(text)!r} is not a list of {item.__name__}s such as 0,2,5-7") from None
-        if len(found) > MOST:
+        if len(values) > MOST:
             raise ValueError(f"{clipped(text)!r} is more than {MOST:,} values")
-    return tuple(found)
+    return tuple(values)
 
 
 def clipped(text: str) -> str:
@@ -311,7 +336,7 @@ def clipped(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
-def shown(value: Any) -> str:
+def value_text(value: Any) -> str:
     """A value as one would type it in a form."""
     if isinstance(value, bool):
         return YES if value else NO
@@ -327,25 +352,25 @@ def shown(value: Any) -> str:
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested tables as dotted paths."""
-    found: dict[str, Any] = {}
+    flattened: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{key}.")
+            flattened |= flat(value, f"{prefix}{key}.")
         else:
-            found[prefix + key] = value
-    return found
+            flattened[prefix + key] = value
+    return flattened
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     """Dotted paths as nested tables."""
-    found: dict[str, Any] = {}
+    tree: dict[str, Any] = {}
     for path, value in values.items():
         *tables, last = path.split(".")
-        place = found
+        place = tree
         for table in tables:
             place = place.setdefault(table, {})
         place[last] = value
-    return found
+    return tree
 
 
 def merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
@@ -362,7 +387,7 @@ def build(model: type[Any], values: dict[str, Any]) -> Any:
     try:
         return model(**values)
     except ValidationError as error:
-        complaints = [f"{flag_at(e['loc'])}: {said_of(e)}" for e in error.errors(include_url=False)]
+        complaints = [f"{flag_at(e['loc'])}: {complaint_of(e)}" for e in error.errors(include_url=False)]
         listed = "; ".join(dict.fromkeys(complaints[:COMPLAINTS]))
         more = f"; and {len(complaints) - COMPLAINTS:,} more" if len(complaints) > COMPLAINTS else ""
         raise BadInputError(listed + more, "add --help to see every setting") from error
@@ -375,7 +400,7 @@ def flag_at(path: Sequence[int | str]) -> str:
     return "--" + ".".join(str(p) for p in path if isinstance(p, str)).replace("_", "-")
 
 
-def said_of(error: ErrorDetails) -> str:
+def complaint_of(error: ErrorDetails) -> str:
     """One complaint of pydantic's; words of our own as they are."""
     ours = error.get("ctx", {}).get("error")
     return str(ours) if isinstance(ours, ValueError) else error["msg"].lower()

@@ -22,6 +22,7 @@ from chessreg.runs.resolve import ResolvedSpec
 from chessreg.runs.spec import ExecutionOptions, Spec
 
 if TYPE_CHECKING:
+    from chessreg.models.language_model import LanguageModel
     from store import Store
     from store.artefacts import Artefact
     from store.fragments import FragmentWriter
@@ -82,10 +83,21 @@ class Task(Generic[S, Options]):
         """A folder of this run, for what must outlive the attempt (a trainer's state). Not a result."""
         return self.store.run_folder(self.run_id.hex)
 
+    def model(self, checkpoint: str) -> LanguageModel:
+        """The model of a checkpoint reference, loaded on the device and with the threads of the execution options.
+
+        Raises what `Inputs.checkpoint` raises, BadInputError for a device that is not there.
+        """
+        from chessreg.models.devices import prepare
+        from chessreg.models.language_model import LanguageModel
+
+        _, folder = self.inputs.checkpoint(checkpoint)
+        return LanguageModel.load(folder, device=prepare(self.options.device, self.options.threads))
+
     # -- handing back ---------------------------------------------------------------------------------------------
 
-    def emit(self, table: str, unit: int, detail: BaseModel | None = None, **columns: Any) -> None:
-        """One result row of `unit`. `detail` holds the kind's extra columns of this result table.
+    def emit(self, table: str, unit: int, extra: BaseModel | None = None, **columns: Any) -> None:
+        """One result row of `unit`. `extra` holds the kind's extra columns (earlier name: `detail`).
 
         Raises ChessregError for another kind's result table, and for a unit that is done: such a row would be lost.
         """
@@ -94,8 +106,10 @@ class Task(Generic[S, Options]):
         if unit in self._complete:
             raise ChessregError(f"kind {self.kind.name} emits a {table} row of unit {unit} after it was done")
         row = {"run_id": self.run_id, "unit": unit, "attempt_id": self.attempt_id, **columns}
-        if detail is not None:
-            row["detail"] = detail.model_dump(mode="json")
+        if isinstance(columns.get("detail"), BaseModel):
+            extra = columns["detail"]
+        if extra is not None:
+            row["detail"] = extra.model_dump(mode="json")
         self._held[unit].append((table, row))
 
     def record(self, table: str, *, of_unit: int | None = None, **columns: Any) -> None:
@@ -131,7 +145,7 @@ class Task(Generic[S, Options]):
             self._held.pop(unit, None)
         self._complete.update(units)
         self.units_done += len(units)
-        self.progress(self.units_done / max(len(self.units), 1), "")
+        self.progress(max(self.fraction, self.units_done / max(len(self.units), 1)), "")
 
     def progress(self, fraction: float, text: str) -> None:
         """Say how far this attempt is (0 to 1) and what it does. Raises Stop when it was asked to end."""
@@ -189,18 +203,28 @@ def ranges(units: Iterable[int]) -> list[tuple[int, int]]:
     >>> ranges([3, 0, 1, 4, 9])
     [(0, 2), (3, 5), (9, 10)]
     """
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for unit in sorted(units):
-        if found and unit == found[-1][1]:
-            found[-1] = (found[-1][0], unit + 1)
+        if ranges and unit == ranges[-1][1]:
+            ranges[-1] = (ranges[-1][0], unit + 1)
         else:
-            found.append((unit, unit + 1))
-    return found
+            ranges.append((unit, unit + 1))
+    return ranges
 
 
 def plain(row: dict[str, Any]) -> dict[str, Any]:
-    """A row as fragments hold it: ids as hex, times as ISO 8601."""
-    return {
-        key: value.hex if isinstance(value, UUID) else value.isoformat() if isinstance(value, datetime) else value
-        for key, value in row.items()
-    }
+    """A row as fragments hold it: ids as hex, times as ISO 8601, and no zero character in a text, which PostgreSQL does
+    not take: a model may write one.
+
+    >>> plain({"text": "e4\\0", "value": 1.0})
+    {'text': 'e4�', 'value': 1.0}
+    """
+    return {key: plain_value(value) for key, value in row.items()}
+
+
+def plain_value(value: Any) -> Any:
+    if isinstance(value, UUID):
+        return value.hex
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return value.replace("\0", "\N{REPLACEMENT CHARACTER}") if isinstance(value, str) else value

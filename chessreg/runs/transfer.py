@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from chessreg.errors import BadInputError, NotFoundError
@@ -49,6 +49,10 @@ class Item:
     def here(self, store: Store) -> bool:
         return store.holds(self.digest, self.array)
 
+    def path(self, store: Store) -> Path:
+        """Where it is, or would be, in this store."""
+        return store.array(self.array) if self.array is not None else store.path(self.digest)
+
 
 @dataclass
 class Transfer:
@@ -64,11 +68,11 @@ class Transfer:
 
 def items(session: Session, nodes: Iterable[lineage.Node]) -> list[Item]:
     """The bytes of these things: what runs made, datasets, checkpoints, files."""
-    found: dict[str, Item] = {}
+    items: dict[str, Item] = {}
     for node in nodes:
         for item in items_of(session, node):
-            found.setdefault(item.digest, item)
-    return list(found.values())
+            items.setdefault(item.digest, item)
+    return list(items.values())
 
 
 def items_of(session: Session, node: lineage.Node) -> Iterator[Item]:
@@ -136,19 +140,26 @@ def pull(database: Database, store: Store, wanted: Iterable[Item], place: Place 
     for item in wanted:
         if item.here(store):
             done.there.append(item)
-            where = store.array(item.array) if item.array is not None else store.path(item.digest)
+            where = item.path(store)
             if not known_at(database, item, str(where)):  # an earlier pull ended before it could say so
                 fsync_path(where.parent)
                 located(database, item, str(where))
             continue
         refused: list[StoreError] = []
         places = itertools.chain([place] if place is not None else [], places_of(database, item, refused))
-        if not any(fetched(store, item, found, refused) for found in places):
+        if not any(fetched(store, item, source, refused) for source in places):
             raise refused[0] if refused else NotFoundError(*nowhere(database, item))
         done.moved.append(item)
-        here = store.array(item.array) if item.array is not None else store.path(item.digest)
-        located(database, item, str(here))
+        located(database, item, str(item.path(store)))
     return done
+
+
+def take(database: Database, store: Store, wanted: Iterable[Item], source: Place) -> list[Item]:
+    """Fetch what is not here and this one place has; returns what came. Damaged bytes stay there."""
+    taken = [item for item in wanted if not item.here(store) and fetched(store, item, source, [])]
+    for item in taken:
+        located(database, item, str(item.path(store)))
+    return taken
 
 
 def fetched(store: Store, item: Item, place: Place, refused: list[StoreError]) -> bool:
@@ -210,6 +221,8 @@ def located(database: Database, item: Item, uri: str) -> None:
     """Record that the bytes of an item are at this URI, as this machine has seen."""
     machine = this_machine()
     with database.write() as session:
+        if database.dialect == "postgresql":  # where two would look before either has written
+            session.execute(text("select pg_advisory_xact_lock(hashtext('chessreg ingest'))"))
         if session.get(tables.Machine, machine["id"]) is None:
             session.add(tables.Machine(**machine))
         if session.get(tables.Artefact, item.digest) is None:  # a group of activations
@@ -243,7 +256,16 @@ def nowhere(database: Database, item: Item) -> tuple[str, str]:
             f"{item.what} ({short}) is only on {where}",
             f"run chessreg push {item.what.split()[-1]} --to PLACE there",
         )
-    return f"{item.what} ({short}) is registered, but nobody is known to have its bytes", "run again what made it"
+    return f"{item.what} ({short}) is registered, but nobody is known to have its bytes", remade_by(database, item)
+
+
+def remade_by(database: Database, item: Item) -> str:
+    """The command that makes these bytes again, where a run made them."""
+    made = [select(tables.Output.run_id).where(tables.Output.digest == item.digest)]
+    made += [select(table.run_id).where(table.digest == item.digest) for table in names.with_arrays()]
+    with database.read() as session:
+        run_id = next((id for query in made if (id := session.scalar(query.limit(1))) is not None), None)
+    return "run again what made it" if run_id is None else f"chessreg reproduce {run_id.hex[-6:]} --run"
 
 
 def cache_hosts(session: Session, item: Item) -> set[str]:
@@ -284,18 +306,18 @@ def require(database: Database, store: Store, field: str, reference: str) -> Non
 
 def items_behind(database: Database, reference: str) -> list[Item]:
     """The bytes behind a reference: artefacts, and groups of activations."""
-    found = []
+    items = []
     with database.read() as session:
         for digest, what in digests(session, reference):
             row = session.get(tables.Artefact, digest)
-            found.append(Item(digest, what, row.bytes if row else 0))
+            items.append(Item(digest, what, row.bytes if row else 0))
         if reference.startswith("run:"):
             run_id = uuid_of(reference.removeprefix("run:").partition("/")[0])
             cache = tables.ActivationCache
             for group in session.scalars(select(cache).where(cache.run_id == run_id).order_by(cache.start)):
                 what = f"activations [{group.start}, {group.stop}) of run {run_id.hex[-6:]}"
-                found.append(Item(group.digest, what, group.bytes, array=group.path.removeprefix("arrays/")))
-    return found
+                items.append(Item(group.digest, what, group.bytes, array=group.path.removeprefix("arrays/")))
+    return items
 
 
 def digests(session: Session, reference: str) -> list[tuple[str, str]]:
@@ -306,10 +328,10 @@ def digests(session: Session, reference: str) -> list[tuple[str, str]]:
         return [(digest, f"{row.kind if row else 'artefact'} {digest[:6]}")]
     if reference.startswith("dataset:"):
         identity = reference.removeprefix("dataset:").partition("[")[0]
-        found = session.scalars(select(tables.Dataset).where(tables.Dataset.identity == identity)).first()
-        if found is None:
+        dataset = session.scalars(select(tables.Dataset).where(tables.Dataset.identity == identity)).first()
+        if dataset is None:
             raise NotFoundError(f"dataset {identity[:12]}… is not in this registry", "chessreg dataset add FILE")
-        return [(found.artefact, f"dataset {found.id.hex[-6:]}")]
+        return [(dataset.artefact, f"dataset {dataset.id.hex[-6:]}")]
     spec_hash, _, output = reference.removeprefix("run:").partition("/")
     wanted = select(tables.Output).where(tables.Output.run_id == uuid_of(spec_hash)).order_by(tables.Output.name)
     rows = session.scalars(wanted.where(tables.Output.name == output) if output else wanted).all()

@@ -51,12 +51,12 @@ def digest_of(content: bytes) -> str:
 
 def trusted() -> list[Trusted]:
     """All that is trusted by settings, oldest first."""
-    found = []
+    files = []
     for path in folder().glob("*.json"):
         with suppress(OSError, ValueError, TypeError, KeyError):
             row = json.loads(path.read_text())
-            found.append(Trusted(path.stem, str(row["path"]), str(row["since"])))
-    return sorted((row for row in found if DIGEST.fullmatch(row.digest)), key=lambda row: (row.since, row.digest))
+            files.append(Trusted(path.stem, str(row["path"]), str(row["since"])))
+    return sorted((row for row in files if DIGEST.fullmatch(row.digest)), key=lambda row: (row.since, row.digest))
 
 
 def is_trusted(digest: str) -> bool:
@@ -104,13 +104,13 @@ def remove(reference: str) -> list[Trusted]:
     """Trust a path or a digest (its beginning is enough) no more; returns what was trusted. Raises NotFoundError."""
     path = str(Path(reference).expanduser().resolve())
     begins = reference.lower() if re.fullmatch(r"[0-9a-fA-F]{8,64}", reference) else None
-    found = [row for row in trusted() if row.path == path or (begins and row.digest.startswith(begins))]
-    if not found:
+    matching = [row for row in trusted() if row.path == path or (begins and row.digest.startswith(begins))]
+    if not matching:
         raise NotFoundError(f"{reference} is not trusted here", "chessreg trust --list")
-    for row in found:
+    for row in matching:
         (folder() / f"{row.digest}.json").unlink(missing_ok=True)
         _NAMED.discard(row.digest)
-    return found
+    return matching
 
 
 def read(path: Path) -> tuple[Path, bytes]:

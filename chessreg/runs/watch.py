@@ -27,25 +27,26 @@ from chessreg.registry.tables.types import utc_now
 if TYPE_CHECKING:
     from store import Store
 
+GONE = "its process is gone: it was killed, or it crashed"
 SLOW_SECONDS = 5.0  # a look that took longer says nothing: the registry, not the attempts, stood still
 
 
 def mark_dead(database: Database) -> int:
     """Mark as lost the attempts of this host whose process is gone (boot id, pid and start time tell at once)."""
     dead = [attempt.id for attempt, host in running(database) if gone(attempt, host)]
-    return lose(database, dead, tables.Cause.KILLED, "its process is gone")
+    return lose(database, dead, tables.Cause.KILLED, GONE)
 
 
 def running(database: Database) -> list[tuple[tables.Attempt, str]]:
     """Attempts that are said to run, each with its host."""
     with database.read() as session:
-        found = session.execute(
+        attempts = session.execute(
             select(tables.Attempt, tables.Machine.host)
             .join(tables.Machine, tables.Machine.id == tables.Attempt.machine_id)
             .where(tables.Attempt.state == tables.AttemptState.RUNNING)
         ).all()
         session.expunge_all()
-    return [(attempt, host) for attempt, host in found]
+    return [(attempt, host) for attempt, host in attempts]
 
 
 def gone(attempt: tables.Attempt, host: str) -> bool | None:
@@ -128,10 +129,10 @@ class Watcher:
 
     def _notes(self) -> dict[str, tuple[str, float]]:
         try:
-            found = json.loads(self.file.read_text())
-            if found["boot"] != boot_id():
+            notes = json.loads(self.file.read_text())
+            if notes["boot"] != boot_id():
                 return {}
-            return {key: (promised, float(since)) for key, (promised, since) in found["seen"].items()}
+            return {key: (promised, float(since)) for key, (promised, since) in notes["seen"].items()}
         except (OSError, ValueError, KeyError, TypeError):
             return {}
 

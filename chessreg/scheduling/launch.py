@@ -92,20 +92,20 @@ class Expected(Inputs):
         self.of_launch: dict[str, tuple[str, str]] = {}  # name or run id → kind and spec hash
 
     def _run_reference(self, kind: str, reference: str) -> str:
-        found = self._expected(reference)
-        if found is None:
+        expected = self._expected(reference)
+        if expected is None:
             return super()._run_reference(kind, reference)
-        if kind not in ("run", found[0]):
-            raise BadInputError(f"run {reference} is a {found[0]} run, not a {kind} run")
-        return f"run:{found[1]}"
+        if kind not in ("run", expected[0]):
+            raise BadInputError(f"run {reference} is a {expected[0]} run, not a {kind} run")
+        return f"run:{expected[1]}"
 
     def _checkpoint_reference(self, reference: str) -> str:
-        found = self._expected(reference)
-        if found is None:
+        expected = self._expected(reference)
+        if expected is None:
             return super()._checkpoint_reference(reference)
-        if found[0] != "train":
-            raise BadInputError(f"{reference} is a {found[0]} run, which makes no checkpoint")
-        return f"run:{found[1]}/checkpoint"
+        if expected[0] != "train":
+            raise BadInputError(f"{reference} is a {expected[0]} run, which makes no checkpoint")
+        return f"run:{expected[1]}/checkpoint"
 
     def _expected(self, reference: str) -> tuple[str, str] | None:
         """Kind and spec hash of a run that is to come; None when there is none by that name or id."""
@@ -139,14 +139,14 @@ def plan(orders: Sequence[Order], database: Database, store: Store) -> list[Plan
     for order in orders:
         if order.shards < 1:
             raise BadInputError(f"--shards {order.shards} is none", "give 1 or more")
-        found = plan_one(order, inputs, planned)
-        check_name(order, found, database)
+        planned_run = plan_one(order, inputs, planned)
+        check_name(order, planned_run, database)
         if order.name and order.name in inputs.of_launch:
             raise BadInputError(f"two things of this launch are named {order.name!r}")
-        planned.setdefault(found.spec_hash, found)
-        for called in filter(None, (order.name, found.run_id.hex, found.run_id.hex[-6:])):
-            if found.status != "complete":
-                inputs.of_launch[called] = order.kind.name, found.spec_hash
+        planned.setdefault(planned_run.spec_hash, planned_run)
+        for called in filter(None, (order.name, planned_run.run_id.hex, planned_run.run_id.hex[-6:])):
+            if planned_run.status != "complete":
+                inputs.of_launch[called] = order.kind.name, planned_run.spec_hash
     return list(planned.values())
 
 
@@ -206,7 +206,7 @@ def launch(
         for each in planned:
             if each.order.name and names.name_of(session, "run", each.run_id) != each.order.name:
                 names.check_free(session, "run", each.run_id, each.order.name)
-                names.say(session, "run", each.run_id, "name", each.order.name)
+                names.annotate(session, "run", each.run_id, "name", each.order.name)
             if each.status == "queued":
                 session.add_all(jobs_of(each, group, store, folder or Path.cwd()))
     return group if any(each.status == "queued" for each in planned) else None, planned
@@ -225,7 +225,7 @@ def jobs_of(planned: Planned, group: UUID, store: Store, folder: Path) -> list[J
     order = planned.order
     most = 1 if order.kind.in_order(planned.spec) else order.shards
     shards = min(most, max((planned.units or most) - (order.kind.reduce is not None), 1))
-    how = order.options.model_dump(mode="json")
+    options = order.options.model_dump(mode="json")
     numbers = list(range(shards)) + ([shards] if order.kind.reduce is not None else [])
     return [
         Job(
@@ -245,7 +245,7 @@ def jobs_of(planned: Planned, group: UUID, store: Store, folder: Path) -> list[J
             detail={
                 "source": order.kind.source,
                 "spec": planned.spec.model_dump(mode="json"),
-                "how": how,
+                "how": options,
                 "given": sorted(order.given),
                 "name": order.name,
                 "after": list(planned.after),
@@ -257,7 +257,7 @@ def jobs_of(planned: Planned, group: UUID, store: Store, folder: Path) -> list[J
                 "share_gpu": order.share_gpu,
                 "gpu_memory": order.gpu_memory,
                 "batches": {
-                    key: value for key, value in how.items() if key.startswith(BATCHES) and isinstance(value, int)
+                    key: value for key, value in options.items() if key.startswith(BATCHES) and isinstance(value, int)
                 },
             },
             created_at=utc_now(),
@@ -324,9 +324,9 @@ def seconds_a_unit(planned: Planned, database: Database) -> tuple[float | None, 
         .limit(NEWEST)
     )
     with database.read() as session:
-        found = session.execute(query).all()
+        attempts = session.execute(query).all()
     wanted, here = hashed(planned.spec), socket.gethostname()
-    near = sorted(found, key=lambda row: (row.host != here, -alike(wanted, row.spec)))[:NEAREST]
+    near = sorted(attempts, key=lambda row: (row.host != here, -alike(wanted, row.spec)))[:NEAREST]
     paces = [(row.ended_at - row.started_at).total_seconds() / row.units_done for row in near if row.ended_at]
     return (statistics.median(paces), len(paces)) if paces else (None, 0)
 

@@ -38,11 +38,11 @@ class Presence:
     def who(self) -> dict[str, Any] | None:
         """The living supervisor (host, pid, since, …), or None."""
         try:
-            found: dict[str, Any] = json.loads(self.file.read_text())
+            holder: dict[str, Any] = json.loads(self.file.read_text())
         except (OSError, ValueError):
             return None
-        alive = found.get("boot_id") == boot_id() and pid_start(int(found["pid"])) == found.get("started")
-        return found if alive else None
+        alive = holder.get("boot_id") == boot_id() and pid_start(int(holder["pid"])) == holder.get("started")
+        return holder if alive else None
 
     def hold(self) -> bool:
         """Become it; False when another process is it."""
@@ -95,15 +95,15 @@ class Presence:
 
     def stop(self, seconds: float = 120.0) -> bool:
         """Ask it to end, and wait until it has; False when there is none. Its running jobs go back to the queue."""
-        found = self.who()
-        if found is None:
+        holder = self.who()
+        if holder is None:
             return False
-        os.kill(found["pid"], signal.SIGTERM)
+        os.kill(holder["pid"], signal.SIGTERM)
         deadline = time.monotonic() + seconds
         while self.who() is not None:
             if time.monotonic() > deadline:
                 raise ChessregError(
-                    f"the supervisor {found['pid']} has not ended in {seconds:.0f} s", f"less {self.log}"
+                    f"the supervisor {holder['pid']} has not ended in {seconds:.0f} s", f"less {self.log}"
                 )
             time.sleep(0.05)
         return True
@@ -112,7 +112,7 @@ class Presence:
 def tail(path: Path, lines: int) -> str:
     """The last lines of a log as one line of words."""
     try:
-        said = path.read_text(errors="replace").splitlines()
+        written = path.read_text(errors="replace").splitlines()
     except OSError:
         return ""
-    return " / ".join(line.strip() for line in said[-lines:] if line.strip())
+    return " / ".join(line.strip() for line in written[-lines:] if line.strip())

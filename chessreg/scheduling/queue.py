@@ -31,12 +31,12 @@ ACTIVE = (JobState.QUEUED, JobState.RUNNING)
 
 def mine(session: Session, store: Store, *states: JobState) -> list[Job]:
     """Jobs in these states that the supervisor of this host and store looks after: urgent first, then oldest."""
-    found = session.scalars(
+    jobs = session.scalars(
         select(Job)
         .where(Job.state.in_(states), Job.host == socket.gethostname())
         .order_by(Job.priority.desc(), Job.created_at, Job.shard, Job.id)
     )
-    return [job for job in found if job.detail["store"] == str(store.root)]
+    return [job for job in jobs if job.detail["store"] == str(store.root)]
 
 
 def folder_of(store: Store, job: Job) -> Path:
@@ -67,7 +67,7 @@ def work_of(database: Database, store: Store, job: Job) -> Work:
         "executor": job.executor,
         "source": detail["source"],
         "spec": detail["spec"],
-        "how": how_of(job),
+        "how": options_of(job),
         "given": detail["given"],
         "store": detail["store"],
         "shard": job.shard,
@@ -77,16 +77,16 @@ def work_of(database: Database, store: Store, job: Job) -> Work:
     return work
 
 
-def how_of(job: Job) -> dict[str, Any]:
+def options_of(job: Job) -> dict[str, Any]:
     return {**job.detail["how"], **job.detail.get("halved", {})}
 
 
 def planned_work(database: Database, store: Store, job: Job) -> Work:
     """The next try at a job, of which nothing is written yet."""
-    folder, detail, how = folder_of(store, job), job.detail, how_of(job)
+    folder, detail, options = folder_of(store, job), job.detail, options_of(job)
     needs = Needs(
-        str(how.get("device", "auto")),
-        int(how.get("threads", 0)),
+        str(options.get("device", "auto")),
+        int(options.get("threads", 0)),
         job.shards if job.shard < job.shards else 1,
         bool(detail.get("share_gpu")),
         float(detail.get("gpu_memory") or 0),
@@ -113,22 +113,22 @@ def planned_work(database: Database, store: Store, job: Job) -> Work:
 
 def waits_for(session: Session, job: Job) -> list[tuple[str, bool]]:
     """What a queued job still waits for: (in words, whether it can still come), empty when it may start."""
-    found = []
+    waiting = []
     for spec_hash in job.detail.get("after", []):
         run_id = uuid_of(spec_hash)
         run = session.get(tables.Run, run_id)
         if run is None or run.completed_at is None:
             at_it = session.scalars(select(Job).where(Job.run_id == run_id)).all()
             kind = run.kind if run else at_it[0].kind if at_it else "run"
-            found.append((f"{kind} {run_id.hex[-6:]}", any(able(session, other) for other in at_it)))
+            waiting.append((f"{kind} {run_id.hex[-6:]}", any(able(session, other) for other in at_it)))
     if job.shard == job.shards:
         shards = session.scalars(
             select(Job).where(Job.group_id == job.group_id, Job.run_id == job.run_id, Job.shard < job.shards)
         ).all()
         left = [other for other in shards if other.cause is not Cause.FINISHED]
         if left:
-            found.append((f"{len(left)} of {job.shards} shards", all(able(session, other) for other in left)))
-    return found
+            waiting.append((f"{len(left)} of {job.shards} shards", all(able(session, other) for other in left)))
+    return waiting
 
 
 def able(session: Session, job: Job) -> bool:
@@ -170,15 +170,15 @@ def _none(reference: str) -> list[Job]:
 
 def cancel(session: Session, jobs: Iterable[Job]) -> list[Job]:
     """Take queued jobs out of the queue, and have the supervisor end running ones; returns those that were active."""
-    asked = []
+    cancelled = []
     for job in jobs:
         if job.state is JobState.QUEUED:
             end(job, Cause.KILLED, "cancelled before it started")
         elif job.state is not JobState.RUNNING:
             continue
         job.cancel = True
-        asked.append(job)
-    return asked
+        cancelled.append(job)
+    return cancelled
 
 
 def retry(session: Session, jobs: Iterable[Job]) -> list[Job]:

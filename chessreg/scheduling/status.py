@@ -43,10 +43,10 @@ def rows(session: Session, jobs: Iterable[Job]) -> list[Row]:
 
 def _some(session: Session, table: Any, column: Any, ids: set[UUID]) -> list[Any]:
     wanted = list(ids)
-    found: list[Any] = []
+    rows: list[Any] = []
     for start in range(0, len(wanted), 500):
-        found += session.scalars(select(table).where(column.in_(wanted[start : start + 500]))).all()
-    return found
+        rows += session.scalars(select(table).where(column.in_(wanted[start : start + 500]))).all()
+    return rows
 
 
 def _row(session: Session, job: Job, run: tables.Run | None, attempt: tables.Attempt | None, name: str | None) -> Row:
@@ -111,14 +111,16 @@ def progress_of(attempt: tables.Attempt | None, done: int, units: int) -> float 
 
 
 def pace_of(attempt: tables.Attempt | None, done: int, units: int) -> tuple[float | None, float | None]:
-    """Units a second of the running attempt, and seconds left; both by the attempt's own clock."""
+    """Units a second of the running attempt, and seconds left; both by the attempt's own clock. A part of a long unit
+    counts, as far as the attempt says that it is done. `units`: of the job."""
     if attempt is None:
         return None, None
     seconds = (attempt.checked_in_at - attempt.started_at).total_seconds()
     if seconds <= 0:
         return None, None
-    rate = attempt.units_done / seconds or None
     progress = attempt.progress or 0.0
+    mine = units - max(done - attempt.units_done, 0)  # what earlier attempts left
+    rate = max(attempt.units_done, progress * mine) / seconds or None
     left = seconds * (1 - progress) / progress if progress > 0 else (units - done) / rate if rate else None
     return rate, left
 
@@ -128,7 +130,7 @@ def ending(job: Job | None, cause: tables.Cause | None) -> str:
     return "cancelled" if job is not None and job.cancel and cause is tables.Cause.KILLED else str(cause)
 
 
-def detail(session: Session, job: Job) -> Row:
+def full_row(session: Session, job: Job) -> Row:
     """One job in full: its settings, every attempt, what it waits for."""
     (row,) = rows(session, [job])
     tried = session.execute(
@@ -137,15 +139,17 @@ def detail(session: Session, job: Job) -> Row:
         .where(tables.Attempt.job_id == job.id)
         .order_by(tables.Attempt.started_at, tables.Attempt.id)
     ).all()
-    kept = ("id", "state", "cause", "exit_code", "message", "started_at", "ended_at", "units_done", "how", "log")
+    kept = ("id", "state", "cause", "exit_code", "message", "started_at", "ended_at", "units_done", "log")
     return {
         **row,
         "spec": job.detail["spec"],
-        "how": job.detail["how"] | job.detail.get("halved", {}),
+        "execution_options": job.detail["how"] | job.detail.get("halved", {}),
         "given": job.detail["given"],
         "folder": job.detail["folder"],
         "handle": job.handle,
-        "attempts": [{**{key: getattr(a, key) for key in kept}, "host": host} for a, host in tried],
+        "attempts": [
+            {**{key: getattr(a, key) for key in kept}, "execution_options": a.how, "host": host} for a, host in tried
+        ],
     }
 
 
@@ -177,10 +181,10 @@ def foreground(session: Session) -> list[Row]:
         .order_by(Attempt.started_at.desc(), Attempt.id)
         .limit(MOST)
     )
-    found = session.execute(query).tuples().all()
-    called = names.names_of(session, "run", {run.id for _, run, _ in found})
+    attempts = session.execute(query).tuples().all()
+    called = names.names_of(session, "run", {run.id for _, run, _ in attempts})
     rows: list[Row] = []
-    for attempt, run, host in found:
+    for attempt, run, host in attempts:
         done = done_of(session, run.id)
         rate, left = pace_of(attempt, done, run.units)
         rows.append(
@@ -227,15 +231,15 @@ def ended(session: Session, since: datetime) -> list[Row]:
         .limit(2 * MOST)
     )
     untried = select(Job).where(Job.ended_at > since, Job.tries == 0).order_by(Job.ended_at.desc()).limit(MOST)
-    found: dict[UUID, Row] = {}
+    rows: dict[UUID, Row] = {}
     again = {row["run_id"] for row in foreground(session)}
     tried, left = session.execute(query).tuples().all(), session.scalars(untried).all()
     called = names.names_of(session, "run", {*(run.id for _, run, _, _ in tried), *(job.run_id for job in left)})
     for attempt, run, host, job in tried:
         key = attempt.job_id or attempt.run_id
-        if key in found or (job is not None and job.ended_at is None) or (job is None and run.id in again):
+        if key in rows or (job is not None and job.ended_at is None) or (job is None and run.id in again):
             continue  # it was tried again since
-        found[key] = {
+        rows[key] = {
             "id": attempt.job_id,
             "run_id": run.id,
             "kind": run.kind,
@@ -251,7 +255,7 @@ def ended(session: Session, since: datetime) -> list[Row]:
         }
     for job in left:
         begun = session.get(Run, job.run_id)
-        found.setdefault(
+        rows.setdefault(
             job.id,
             {
                 "id": job.id,
@@ -268,7 +272,7 @@ def ended(session: Session, since: datetime) -> list[Row]:
                 "ended_at": job.ended_at,
             },
         )
-    return sorted(found.values(), key=lambda row: row["ended_at"], reverse=True)[:MOST]
+    return sorted(rows.values(), key=lambda row: row["ended_at"], reverse=True)[:MOST]
 
 
 def log_of(store: Store, job: Job) -> Path | None:

@@ -8,6 +8,7 @@ worker outlives its supervisor.
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import time
@@ -66,20 +67,20 @@ class Supervisor:
             try:
                 active = self.beat()
                 if down:
-                    say("the registry answers again")
+                    log("the registry answers again")
                 down = ""
             except (ChessregError, StoreError, DBAPIError, OSError) as error:
                 # Workers go on, their fragments wait. Nobody is judged by what was not seen.
                 active, message = True, str(error).split("\n", 1)[0]
                 self.watcher.forget()
                 if message != down:
-                    say(f"waiting: {message}")
+                    log(f"waiting: {message}")
                 down = message
                 self.pause(WAIT_SECONDS)
             if active:
                 self._busy = time.monotonic()
             elif time.monotonic() - self._busy > self.idle:
-                say(f"nothing to do for {self.idle:.0f} s")
+                log(f"nothing to do for {self.idle:.0f} s")
                 return
             self.pause(BEAT_SECONDS)
         self.put_back()
@@ -102,7 +103,7 @@ class Supervisor:
         if time.monotonic() - self._watched > WATCH_SECONDS:
             self._watched = time.monotonic()
             if lost := self.watcher.look(self.database, began):
-                say(f"{lost} attempts are lost")
+                log(f"{lost} attempts are lost")
         return bool(self.running or self.hope or self.started)
 
     def read_queue(self) -> None:
@@ -155,14 +156,14 @@ class Supervisor:
             for job in jobs:
                 if job.id in handles:
                     self.started[job.id] = handles[job.id], job.tries + 1
-                    say(f"started {queue.title(job)} ({job.id.hex[-6:]}), try {job.tries + 1}, on {on}")
+                    log(f"started {queue.title(job)} ({job.id.hex[-6:]}), try {job.tries + 1}, on {on}")
             self.note_started()
             if len(handles) < len(jobs):
                 full.add(room)
 
     def refuse(self, jobs: list[Job], error: ChessregError) -> None:
         hint = f" ({error.hint})" if error.hint else ""
-        say(f"cannot start {queue.title(jobs[0])}: {error.message}{hint}")
+        log(f"cannot start {queue.title(jobs[0])}: {error.message}{hint}")
         with self.database.write() as session:
             for job in jobs:
                 queue.end(session.get_one(Job, job.id), Cause.FAILED, error.message + hint)
@@ -190,17 +191,17 @@ class Supervisor:
                 at = self.executor(on)
                 seen = at.poll([job.handle or "" for job in jobs])
                 for job in jobs:
-                    found = seen.get(job.handle or "")
-                    if found is not None and found.state == "ended":
-                        ended.append((job, found))
+                    seen_job = seen.get(job.handle or "")
+                    if seen_job is not None and seen_job.state == "ended":
+                        ended.append((job, seen_job))
                     elif job.cancel and job.handle:
                         at.cancel(job.handle)
             except ChessregError as error:
-                say(f"{on} does not answer: {error.message}")
+                log(f"{on} does not answer: {error.message}")
         if ended:
             self.take_in()  # what a worker wrote is in before it is said to have ended
-            for job, found in ended:
-                self.settle(job, found)
+            for job, seen_job in ended:
+                self.settle(job, seen_job)
         return bool(ended)
 
     def settle(self, job: Job, seen: Seen) -> None:
@@ -233,7 +234,7 @@ class Supervisor:
             else:
                 queue.end(now, cause, message)
             message = now.message
-        say(f"{queue.title(job)} ({job.id.hex[-6:]}), try {job.tries}: {cause}" + (f": {message}" if message else ""))
+        log(f"{queue.title(job)} ({job.id.hex[-6:]}), try {job.tries}: {cause}" + (f": {message}" if message else ""))
 
     def adopt(self, job: Job, process: dict[str, Any]) -> None:
         """Look after a worker that an earlier supervisor started, and did not live to note."""
@@ -242,7 +243,7 @@ class Supervisor:
         handle = adopted(process, queue.folder_of(self.store, job) / "log.txt")
         with self.database.write() as session:
             session.get_one(Job, job.id).handle = handle
-        say(f"{queue.title(job)} ({job.id.hex[-6:]}) is being worked at by process {process['pid']} already")
+        log(f"{queue.title(job)} ({job.id.hex[-6:]}) is being worked at by process {process['pid']} already")
 
     def end_attempt(self, job: Job, attempt: str, cause: Cause, message: str | None, code: int | None) -> None:
         """The end of an attempt that could not say so itself, or did not know why: a fragment like any other."""
@@ -270,7 +271,7 @@ class Supervisor:
 
     def put_back(self) -> None:
         """End the running shards of this machine, keep what they have, and leave their jobs in the queue."""
-        say("stopping: running jobs go back to the queue")
+        log("stopping: running jobs go back to the queue")
         while True:
             try:
                 self.take_in()
@@ -284,12 +285,12 @@ class Supervisor:
                     self.executor("local").cancel(job.handle or "")
                 self.look(running)
             except (ChessregError, StoreError, DBAPIError, OSError) as error:
-                say(f"not noted: {str(error).splitlines()[0]}; the next supervisor will see how they ended")
+                log(f"not noted: {str(error).splitlines()[0]}; the next supervisor will see how they ended")
                 return
             time.sleep(0.05)
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     with suppress(OSError):  # a full disk ends neither the log's writer nor its work
         print(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {text}", flush=True)
 
@@ -311,7 +312,7 @@ def main(root: Path, idle: float = IDLE_SECONDS) -> int:
 
             signal.signal(signal.SIGTERM, stop)
             signal.signal(signal.SIGINT, stop)
-            say("supervisor begins")
+            log("supervisor begins")
             try:
                 supervisor.run()
             finally:
@@ -321,7 +322,7 @@ def main(root: Path, idle: float = IDLE_SECONDS) -> int:
             supervisor.read_queue()  # something may have been launched just now, by one who still saw us here
             if not (supervisor.ready or supervisor.running):
                 break
-        say("supervisor ends")
+        log("supervisor ends")
     return 0
 
 
@@ -349,4 +350,5 @@ def halved(job: Job) -> dict[str, int] | None:
 
 
 if __name__ == "__main__":
+    gc.set_threshold(100_000, 20, 20)  # imports make many objects and no garbage
     sys.exit(main(Path(sys.argv[1]), *map(float, sys.argv[2:])))

@@ -39,8 +39,8 @@ def cell_name(name: str | None, cell: Mapping[str, Any], number: int) -> str | N
     """The name of a cell: `scan-seed0-epochs4`; `scan-7` where the values make no name."""
     if name is None or not cell:
         return name
-    words = "-".join(f"{path.rpartition('.')[2]}{written(value)}" for path, value in cell.items())
-    full = f"{name}-{words}"
+    suffix = "-".join(f"{path.rpartition('.')[2]}{written(value)}" for path, value in cell.items())
+    full = f"{name}-{suffix}"
     return full if len(full) <= 100 and re.fullmatch(r"[A-Za-z0-9._+-]+", full) else f"{name}-{number + 1}"
 
 

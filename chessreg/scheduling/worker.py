@@ -11,7 +11,9 @@ It reads the registry and never writes it. What it found out goes into fragments
 
 from __future__ import annotations
 
+import faulthandler
 import fcntl
+import gc
 import json
 import os
 import sys
@@ -43,11 +45,13 @@ def main(path: Path) -> int:
             return BUSY
         order = json.loads(path.read_text())
         here = this_process()
-        say(f"== try {order['try']} of {order['title']} on {here['host']}, process {here['pid']}, {here['since']}")
+        write_log(
+            f"== try {order['try']} of {order['title']} on {here['host']}, process {here['pid']}, {here['since']}"
+        )
         write(folder / "process.json", {**here, "try": order["try"], "attempt": None})
         outcome = done(order, folder, here)
         write(folder / "outcome.json", {**outcome, "try": order["try"]})
-        say(f"== {outcome['cause']}" + (f": {outcome['message']}" if outcome["message"] else ""))
+        write_log(f"== {outcome['cause']}" + (f": {outcome['message']}" if outcome["message"] else ""))
         return int(outcome["exit_code"])
 
 
@@ -57,9 +61,9 @@ def done(order: dict[str, Any], folder: Path, here: dict[str, Any]) -> dict[str,
 
     attempt: list[Any] = []
 
-    def begun(found: Any) -> None:
-        attempt.append(found)
-        write(folder / "process.json", {**here, "try": order["try"], "attempt": found.id.hex})
+    def begun(started: Any) -> None:
+        attempt.append(started)
+        write(folder / "process.json", {**here, "try": order["try"], "attempt": started.id.hex})
 
     cause, message, code = "finished", None, 0
     try:
@@ -99,9 +103,9 @@ def do(order: dict[str, Any], folder: Path, begun: Callable[[Any], None]) -> boo
     kind = find(order["source"])
     spec = kind.spec(**order["spec"])
     granted = granted_here()
-    how = kind.options(**order["how"])
-    how = how.model_copy(update=settings_of(how, granted))
-    with Database.open(None, create=False, on_wait=say) as database:
+    options = kind.options(**order["how"])
+    options = options.model_copy(update=settings_of(options, granted))
+    with Database.open(None, create=False, on_wait=write_log) as database:
         # Where this machine calls the store by another name (a Slurm profile's `store`), the environment says so.
         inputs = Inputs(database, Store(os.environ.get("CHESSREG_JOB_STORE") or order["store"]))
         while True:
@@ -116,16 +120,16 @@ def do(order: dict[str, Any], folder: Path, begun: Callable[[Any], None]) -> boo
                 wanted = share(units, resolved.units, order["shard"], order["shards"])
                 missing = [unit for unit in missing_units(inputs, resolved) if unit in wanted]
                 if not missing:
-                    say("nothing is missing")
+                    write_log("nothing is missing")
                     return False
                 check(resolved, None, inputs)
                 break
             except AwayError as error:  # in the midst of a transaction: again, as soon as it answers
-                say(error.message)
-        say(f"{len(missing)} of {len(wanted)} units to do; {given_to(granted)}")
+                write_log(error.message)
+        write_log(f"{len(missing)} of {len(wanted)} units to do; {given_to(granted)}")
         log = os.environ.get("CHESSREG_JOB_LOG") or str(folder / "log.txt")
         where = Where(order["executor"], UUID(order["job"]), log, granted=granted, ingests=False)
-        attempt = Attempt(resolved, how, inputs, tuple(order["given"]), missing, talk(), where)
+        attempt = Attempt(resolved, options, inputs, tuple(order["given"]), missing, talk(), where)
         begun(attempt)
         return attempt.go()
 
@@ -139,22 +143,22 @@ def share(units: int, every: int, shard: int, shards: int) -> range:
 
 def granted_here() -> dict[str, Any]:
     """What the executor gave this process: CPU threads, and a GPU's number on this machine."""
-    found: dict[str, Any] = {}
+    granted: dict[str, Any] = {}
     if os.environ.get("CHESSREG_THREADS", "").isdigit():
-        found["granted_threads"] = int(os.environ["CHESSREG_THREADS"])
+        granted["granted_threads"] = int(os.environ["CHESSREG_THREADS"])
     if os.environ.get("CHESSREG_GPU"):
-        found["granted_gpu"] = os.environ["CHESSREG_GPU"]
-    return found
+        granted["granted_gpu"] = os.environ["CHESSREG_GPU"]
+    return granted
 
 
-def settings_of(how: Any, granted: dict[str, Any]) -> dict[str, Any]:
+def settings_of(options: Any, granted: dict[str, Any]) -> dict[str, Any]:
     """Execution options that follow: no more threads than given; of the GPUs only one can be seen, the given one."""
-    found: dict[str, Any] = {}
-    if not how.threads and "granted_threads" in granted:
-        found["threads"] = granted["granted_threads"]
-    if "granted_gpu" in granted and how.device.startswith("cuda"):
-        found["device"] = "cuda"
-    return found
+    settings: dict[str, Any] = {}
+    if not options.threads and "granted_threads" in granted:
+        settings["threads"] = granted["granted_threads"]
+    if "granted_gpu" in granted and options.device.startswith("cuda"):
+        settings["device"] = "cuda"
+    return settings
 
 
 def given_to(granted: dict[str, Any]) -> str:
@@ -170,12 +174,12 @@ def talk() -> Callable[[float, str], None]:
         nonlocal last
         if time.monotonic() - last > SAY_SECONDS:
             last = time.monotonic()
-            say(f"{fraction:6.1%} {text}".rstrip())
+            write_log(f"{fraction:6.1%} {text}".rstrip())
 
     return report
 
 
-def say(text: str) -> None:
+def write_log(text: str) -> None:
     with suppress(OSError):  # a log that cannot grow is no reason to fail
         print(f"{datetime.now(UTC):%H:%M:%S} {text}", flush=True)
 
@@ -190,11 +194,16 @@ def write(path: Path, content: dict[str, Any]) -> None:
 def read(path: Path) -> dict[str, Any] | None:
     """What is there, or None."""
     try:
-        found: dict[str, Any] = json.loads(path.read_text())
-        return found
+        record: dict[str, Any] = json.loads(path.read_text())
+        return record
     except (OSError, ValueError):
         return None
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    gc.set_threshold(100_000, 20, 20)  # imports make many objects and no garbage
+    faulthandler.enable(all_threads=False)  # at a crash below Python the log has the lines that led to it
+    status = main(Path(sys.argv[1]))
+    if "duckdb" not in sys.modules:  # which reports as leaked what is not collected
+        gc.freeze()  # nothing is left to collect
+    sys.exit(status)

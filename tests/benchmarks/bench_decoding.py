@@ -20,9 +20,9 @@ import torch
 
 from chessreg.encodings import encoding
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
-from chessreg.models.decoding import DecodingSession
+from chessreg.models.decoding.legal import move_logprobs
+from chessreg.models.decoding.session import DecodingSession
 from chessreg.models.language_model import LanguageModel
-from chessreg.models.legal import move_logprobs
 
 WRITTEN, ANSWER = 6, 5
 

@@ -2,10 +2,15 @@
 
     python tests/benchmarks/bench_play.py [--checkpoint FILE_OR_FOLDER] [--threads 1] [--games 160]
 
-1. At 1,000 nodes: the arena against the plain way, which plays one game after the other and recomputes the whole text
-   for every character. Both use the same model object, dtype and threads, the policy retry:5, the same draws, and level
-   20, which forgets everything before each move and so plays the same moves every time: both ways must play the same
-   games. The plain way plays a few of them; its games a minute are its turns a minute over the arena's turns a game.
+1. At 1,000 nodes: the arena against the author's way, written anew from what chess_gpt_eval does (Karvonen
+   specification 7 and 9.1): one game after the other; a try is up to ten passes of the whole text through his nanoGPT,
+   logits of the last token alone, the 200 likeliest kept (of 32: all), until a space; the engine is configured before
+   each of its moves, while the model waits. Where ours differs: many games side by side, engines searching meanwhile,
+   keys and values kept from move to move. Both use the same model object, dtype and threads, the policy retry:5, the
+   same draws, and level 20, which forgets everything before each move and so plays the same moves every time: both ways
+   must play the same games. The author's way plays a few of them; its games a minute are its turns a minute over the
+   arena's turns a game, and `ratios` are those of each of its games. `ratio_by_cpu` is that of our own CPU seconds a
+   game, without the engines': what other work on the machine disturbs least.
    `share_of_forward_bound` is the time of the model's passes alone, every token of these games and tries computed
    once, in full batches of 32 rows of one length and with a cache, over the time of the match; that length is the mean
    at which these games' characters stand. `share_in_passes` is the part of the match spent in passes as they were.
@@ -20,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import tempfile
 import time
 from collections.abc import Callable, Hashable, Iterator
@@ -38,13 +44,13 @@ import torch
 from chessreg.encodings import encoding
 from chessreg.experiments.matches import PlayedGame, Rules
 from chessreg.experiments.play.arena import Arena
-from chessreg.experiments.play.policies import author_temperature, make_policy
 from chessreg.games.engines import ENGINE_OPTIONS, find_stockfish, parse_engine
 from chessreg.games.openings import Opening, openings, parse_opening
 from chessreg.games.pool import EngineMove, EnginePool, free_cores
-from chessreg.models.decoding import DecodingSession
+from chessreg.models.decoding.policies import author_temperature, make_policy
+from chessreg.models.decoding.sampling import draw
+from chessreg.models.decoding.session import DecodingSession
 from chessreg.models.language_model import LanguageModel
-from chessreg.models.sampling import draw
 from chessreg.noise import uniform
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "checkpoints" / "lichess-8x192-char.pt"
@@ -95,7 +101,12 @@ def forward_bound(model: LanguageModel, played: list[PlayedGame], batch_games: i
     """Seconds, and seconds of CPU, that the model's passes alone would take for these games: for each turn one pass
     over what it has not read yet (the opponent's text), then one for each character written, all rows full."""
     turns = sum(len(game.tries) for game in played)
-    own = [san for game in played for ply, san in enumerate(game.sans) if ply >= 4 and ply % 2 == 0]
+    own = [
+        san
+        for game in played
+        for ply, san in enumerate(game.sans)
+        if ply >= len(game.opening.moves) and (ply % 2 == 0) == game.colour
+    ]
     written = sum(len(san) + 1 for san in own) + sum(len(text) + 1 for game in played for *_, text in game.illegal)
     lengths = np.array([len(PGN.prompt(game.sans)) for game in played])
     mean_length = int((lengths**2).sum() / 2 / lengths.sum())
@@ -147,17 +158,35 @@ def warm_up(pool: EnginePool) -> None:
 # -- the plain way ----------------------------------------------------------------------------------------------------
 
 
+AUTHORS_TOKENS, AUTHORS_LIKELIEST = 10, 200
+
+
+@torch.no_grad()
 def plain_text(model: LanguageModel, prompt: list[int], key: tuple[int | str, ...], temperature: float) -> str:
     """A move's text, the whole context recomputed for every character."""
     written: list[int] = []
-    for step in range(PGN.max_move_tokens):
-        logits = model.logits(torch.tensor([prompt + written]))[0, -1]
+    for step in range(AUTHORS_TOKENS):
+        hidden = model.network.hidden(torch.tensor([(prompt + written)[-model.block_size :]]))
+        logits = model.network.unembed(hidden[:, -1:])[0, -1]
+        least = torch.topk(logits, min(AUTHORS_LIKELIEST, len(logits))).values[-1]
+        logits = torch.where(logits < least, -torch.inf, logits)
         logprobs = torch.log_softmax(logits.float(), -1)[None].numpy()
         token = int(draw(logprobs, np.array([temperature]), np.array([uniform(*key, step)]))[0])
         if token in PGN.stop_ids:
             break
         written.append(token)
     return PGN.decode(written)
+
+
+def plain_move(model: LanguageModel, board: chess.Board, sans: list[str], unit: int) -> chess.Move | None:
+    """The first legal move of as many tries as the author allows."""
+    prompt = list(PGN.prompt(sans))
+    for attempt in range(TRIES):
+        key = ("play", *NOISE, unit, len(sans), attempt)
+        move = PGN.parse(plain_text(model, prompt, key, author_temperature(attempt)), board)
+        if move is not None:
+            return move
+    return None
 
 
 def plain_game(
@@ -167,18 +196,13 @@ def plain_game(
     begun = opening(unit)
     board, sans, turns = begun.board(), list(begun.sans), 0
     while not board.is_game_over() and len(sans) - len(begun.moves) < 2 * move_limit:
-        move = None
         if board.turn == chess.WHITE:
             turns += 1
-            prompt = list(PGN.prompt(sans))
-            for attempt in range(TRIES):
-                key = ("play", *NOISE, unit, len(sans), attempt)
-                move = PGN.parse(plain_text(model, prompt, key, author_temperature(attempt)), board)
-                if move is not None:
-                    break
+            move = plain_move(model, board, sans, unit)
             if move is None:
                 break
         else:
+            engine.configure({"Skill Level": 20})
             move = engine.play(board, chess.engine.Limit(nodes=1000), game=object()).move
         assert move is not None
         sans.append(board.san_and_push(move))
@@ -197,22 +221,25 @@ def against_plain(
     cpu = time.process_time() - cpu
     turns_per_game = sum(len(game.tries) for game in played) / games
     bound, bound_cpu = forward_bound(model, played)
-    turns = 0
     with chess.engine.SimpleEngine.popen_uci(str(find_stockfish())) as engine:
         engine.configure(dict(ENGINE_OPTIONS))
         engine.configure({"Skill Level": 20})
-        began = time.perf_counter()
+        each = []
         for unit in range(plain_games):
+            began = np.array([time.perf_counter(), time.process_time()])
             sans, own = plain_game(model, engine, unit, limit)
-            turns += own
+            each.append((np.array([time.perf_counter(), time.process_time()]) - began) / own)
             assert sans == played[unit].sans, f"game {unit}: the two ways must play the same"
-        plain_seconds = time.perf_counter() - began
-    ours, plain = 60 * games / seconds, 60 * turns / plain_seconds / turns_per_game
+    wall, plain_cpu = np.mean(each, axis=0)
+    ours, plain = 60 * games / seconds, 60 / wall / turns_per_game
     return {
         "arena_games_per_minute": round(ours, 1),
         "plain_games_per_minute": round(plain, 2),
         "turns_per_game": round(turns_per_game, 1),
         "ratio": round(ours / plain, 1),
+        "ratios": sorted(round(float(one[0]) * turns_per_game * games / seconds, 1) for one in each),
+        "ratio_by_cpu": round(float(plain_cpu) * turns_per_game * games / cpu, 1),
+        "load": round(os.getloadavg()[0], 1),
         "share_of_forward_bound": round(bound / seconds, 3),
         "share_by_cpu": round(bound_cpu / cpu, 3),  # of our own CPU time: what other work on the machine disturbs less
         "share_in_passes": round(sum(in_passes) / seconds, 3),

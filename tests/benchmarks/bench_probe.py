@@ -18,11 +18,11 @@ import argparse
 import os
 import tempfile
 import time
-from typing import Any
 
 import chess
 import numpy as np
 import torch
+from authors_model import FoldedModel
 from sqlalchemy import func, select
 from torch import Tensor
 
@@ -41,40 +41,6 @@ DOTS, LENGTH, EPOCHS, GAMES = 33, 365, 5, 2
 PAPER = ProbeSpec(cache="", **{**Probe.presets["paper"], "epochs": EPOCHS, "validation": 0.02})
 
 
-class FoldedBlock:
-    """A block as TransformerLens computes it: norms folded into the matrices that read, heads apart, all kept."""
-
-    def __init__(self, block: Any, heads: int) -> None:
-        reads, mlp = block.attn.c_attn.weight * block.ln_1.weight, block.mlp
-        width = reads.shape[1]
-        self.qkv = [part.view(heads, -1, width).mT.contiguous() for part in reads.split(width)]
-        self.out = block.attn.c_proj.weight.T.reshape(heads, -1, width).contiguous()
-        self.to_mlp, self.from_mlp = (mlp.c_fc.weight * block.ln_2.weight).T.contiguous(), mlp.c_proj.weight.T
-
-    def run(self, residual: Tensor, later: Tensor, kept: list[Tensor]) -> Tensor:
-        normal = normalised(residual, kept)
-        q, k, v = (torch.einsum("bpd,hde->bphe", normal, matrix) for matrix in self.qkv)
-        scores = torch.einsum("bqhe,bkhe->bhqk", q, k) / q.shape[-1] ** 0.5
-        scores = torch.where(later, -torch.inf, scores)
-        pattern = scores.softmax(-1)
-        mixed = torch.einsum("bkhe,bhqk->bqhe", v, pattern)
-        written = torch.einsum("bqhe,hed->bqd", mixed, self.out)
-        middle = residual + written
-        before = normalised(middle, kept) @ self.to_mlp
-        after = torch.nn.functional.gelu(before)
-        from_mlp = after @ self.from_mlp
-        kept += [q, k, v, scores, pattern, mixed, written, middle, before, after, from_mlp]
-        return middle + from_mlp
-
-
-def normalised(residual: Tensor, kept: list[Tensor]) -> Tensor:
-    """TransformerLens' LayerNormPre: a norm without weights, its scale kept."""
-    centred = residual - residual.mean(-1, keepdim=True)
-    scale = (centred.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt()
-    kept += [scale, centred / scale]
-    return kept[-1]
-
-
 class AuthorsLoop:
     """One step of his training, for all layers; `seconds` are of the CPU, and of `steps`."""
 
@@ -85,24 +51,11 @@ class AuthorsLoop:
             [t[:LENGTH] for t in texts if t[:LENGTH].count(".") >= DOTS and len(t) >= LENGTH],
         )
         self.ids = {character: i for i, character in enumerate(encoding("pgn-char-32").vocabulary)}
-        network: Any = model.network
-        self.blocks = [FoldedBlock(block, network.config.n_head) for block in network.h]
-        self.later = ~torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
-        self.head = (network.wte.weight * network.ln_f.weight).T.contiguous()
+        self.network = FoldedModel(model)
         with torch.inference_mode(False):
             self.probes = [first_weight(model.d_model) for _ in range(model.n_layers)]
         self.optimizers = [optimizer_of(probe) for probe in self.probes]
         self.seconds, self.steps = 0.0, 0
-
-    @torch.inference_mode()
-    def run_with_cache(self, ids: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Logits [games, LENGTH, 32] and the residual after each block."""
-        network: Any = self.model.network
-        kept: list[Tensor] = []
-        residuals = [network.wte(ids) + network.wpe.weight[: ids.shape[1]]]
-        for block in self.blocks:
-            residuals.append(block.run(residuals[-1], self.later, kept))
-        return normalised(residuals[-1], kept) @ self.head, residuals[1:]
 
     def do(self, steps: int) -> None:
         began = time.process_time()
@@ -117,7 +70,7 @@ class AuthorsLoop:
         dots = torch.tensor([[i for i, character in enumerate(text) if character == "."][:DOTS] for text in texts])
         states = torch.stack([boards_of(text) for text in texts])
         classes = torch.stack([states == value for value in range(-6, 7)], -1).float()
-        _, residuals = self.run_with_cache(ids)
+        _, residuals = self.network.run_with_cache(ids)
         games = range(len(texts))
         wanted = torch.stack([classes[game, dots[game]] for game in games])
         for layer, (probe, optimizer) in enumerate(zip(self.probes, self.optimizers, strict=True)):
@@ -204,7 +157,9 @@ def main() -> None:
         import_reference(session.database, session.store, name="reference")
         author = AuthorsLoop(session.model("reference"), session.dataset("sample:fit").texts(np.arange(500)))
         ids = torch.tensor([[author.ids[character] for character in text] for text in author.texts[:GAMES]])
-        torch.testing.assert_close(author.run_with_cache(ids)[0], author.model.logits(ids), atol=1e-3, rtol=1e-3)
+        torch.testing.assert_close(
+            author.network.run_with_cache(ids)[0], author.model.logits(ids), atol=1e-3, rtol=1e-3
+        )
         author.step(author.texts[:GAMES])  # what is only paid once
         common = {"checkpoint": "reference", "min_plies": 2 * DOTS, "last": DOTS}
         test = CacheSpec(dataset="sample:test", games=given.games // 3, **common)

@@ -102,6 +102,8 @@ def test_an_unknown_command_brings_those_that_come_near(capsys: pytest.CaptureFi
     out, err = capsys.readouterr()
     assert out == ""
     assert err == "error: there is no command 'docter'; did you mean doctor?\nhint: chessreg --help\n"
+    assert run_command_line(["sql", "select 1"]) == 2
+    assert capsys.readouterr().err.startswith("error: there is no command 'sql'; did you mean query --sql?\n")
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pickle
 from collections.abc import Callable
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
+import chess.pgn
 import pytest
 import torch
+import zstandard
 
+from chessreg.encodings import encoding
+from chessreg.models.language_model import LanguageModel
 from chessreg.registry import tables
 
 torch.set_num_threads(1)  # tiny matrices: a second thread only waits, the longer the busier the machine
@@ -154,14 +160,39 @@ def test_a_full_disk_leaves_nothing(here: Any, tmp_path: Path, monkeypatch: pyte
     assert sorted(path.name for path in tmp_path.iterdir()) == [".chessreg", "ckpt.pt"]
 
 
-def test_the_reference_model(here: Any) -> None:
-    from importlib.resources import files
+def test_the_reference_models(here: Any) -> None:
+    made = here.json("import", "checkpoint", "--reference")
+    assert (made["name"], made["tokenizer"], made["block_size"]) == ("reference", "pgn-char-32", 1023)
+    assert here.json("import", "checkpoint", "--reference=pgn", "--name", "again")["id"] == made["id"]
+    uci = here.json("import", "checkpoint", "--reference=uci")
+    assert (uci["name"], uci["tokenizer"], uci["block_size"]) == ("uci", "uci-square-72", 255)
+    before = here.state()
+    assert here("import", "checkpoint", "--reference=fen") == 2
+    assert here("import", "checkpoint", "--reference=uci", "--encoding", "pgn-char-32") == 2
+    assert here("import", "checkpoint", "model.pt", "--reference=uci") == 2
+    assert here.state() == before
 
-    if not (files("chessreg") / "data" / "reference-model").is_dir():
-        assert here("import", "checkpoint", "--reference", "--name", "reference") == 3
-        pytest.skip("no reference model in this checkout yet")
-    made = here.json("import", "checkpoint", "--reference", "--name", "reference")
-    assert (made["layers"], made["d_model"], made["block_size"]) == (8, 192, 1023)
+
+def test_the_model_of_uci_squares_is_small_and_begins_legal_moves() -> None:
+    """In the sample games' first 30 plies its most probable square is one that a piece can leave."""
+    data, uci = files("chessreg") / "data", encoding("uci-square-72")
+    with as_file(data / "uci-model") as folder:
+        assert sum(path.stat().st_size for path in folder.iterdir()) < 8 << 20
+        model = LanguageModel.load(folder, device="cpu")
+    text = io.TextIOWrapper(zstandard.ZstdDecompressor().stream_reader((data / "sample-games.pgn.zst").open("rb")))
+    looked = legal = 0
+    for _ in range(12):
+        game = chess.pgn.read_game(text)
+        moves = list(game.mainline_moves())[:30]
+        board, sans = game.board(), []
+        origins = []
+        for move in moves:
+            origins.append({uci.answer(board, other)[0] for other in board.legal_moves})
+            sans.append(board.san_and_push(move))
+        best = model.logits(torch.tensor([uci.prompt(sans)]))[0].argmax(-1).tolist()
+        looked += len(moves)
+        legal += sum(best[2 * ply] in origins[ply] for ply in range(len(moves)))
+    assert legal / looked >= 0.8
 
 
 def test_the_shared_checkpoint_of_karvonens_layout(here: Any, shared_data: Path) -> None:

@@ -392,6 +392,75 @@ def test_positions_are_split_by_game_and_shared_boards_are_told(here: Any, posit
     assert "fit and test share 0 positions and 2 different boards" in here.err
 
 
+def test_positions_are_chosen_by_game_board_and_ply(here: Any, positions: Path, pgn: Path, tmp_path: Path) -> None:
+    """--within and --exclude take datasets of either content, and their parts; what is left out is counted."""
+    here.json("dataset", "add", positions, "--name", "boards")
+    game = '[Site "https://lichess.org/abcdefgh"]\n\n1. e4 e5 *\n'
+    (tmp_path / "known.pgn").write_text(game)
+    here.json("dataset", "add", tmp_path / "known.pgn", "--name", "known")
+    file = tmp_path / "more.csv"
+    other = "rnbqkbnr/pppppppp/8/8/3P4/8/PPP1PPPP/RNBQKBNR b KQkq - 0 1"
+    file.write_text(f"fen,best,game_id\n{START},e2e4,abcdefgh\n{other},d7d5,abcdefgh\n{other},e7e6,other\n")
+    within = here.json("dataset", "add", file, "--within", "known", "--name", "mine")
+    assert (within["plies"], within["skipped"]) == (2, 1)
+    unseen = here.json("dataset", "add", file, "--exclude", "boards")
+    assert (unseen["plies"], unseen["skipped"]) == (2, 1)
+    late = here.json("dataset", "add", file, "--exclude", "known", "--min-plies", 1)
+    assert (late["plies"], late["skipped"]) == (1, 2)
+    assert len({within["id"], unseen["id"], late["id"]}) == 3
+    assert here("dataset", "show", "mine") == 0
+    assert "skipped       1 of games outside --within" in here.out
+    assert here("dataset", "add", file, "--within", "boards") == 4
+    assert "no legal position (3 of games outside --within)" in here.err
+    assert here("dataset", "add", pgn, "--within", "boards") == 4
+    assert "these files hold games" in here.err
+
+
+def test_a_bag_is_added_shown_exported_and_compared(here: Any, tmp_path: Path) -> None:
+    from chessreg.games.bags import Bag, record, write_bag
+
+    shards = [tmp_path / f"test-0000{number}-of-00002_data.bag" for number in range(2)]
+    write_bag(shards[0], [record(START, "e2e4", 0.5), record(START, "d2d4", 0.25)])
+    write_bag(shards[1], [record(AFTER, "e7e5", 1.0)])
+    made = here.json("dataset", "add", tmp_path / "test@2_data.bag", "--name", "bench")
+    assert (made["plies"], made["duplicates"]) == (3, 1)
+    assert here("dataset", "show", "bench") == 0
+    assert "rows with action 3, win_prob 3" in here.out
+    written = here.json("dataset", "export", "bench", tmp_path / "all.bag")
+    assert (written["coding"], written["records"]) == ("action_value", 3)
+    assert list(Bag(tmp_path / "all.bag")) == [*Bag(shards[0]), *Bag(shards[1])]
+    assert here("dataset", "export", "bench", tmp_path / "all.bag") == 4
+    assert "exists already" in here.err
+    assert here("dataset", "export", "bench", tmp_path / "x.bag", "--coding", "behavioral_cloning") == 4
+    [board] = here.json("board", "bench:1")["boards"]
+    assert board["caption"] == ["win probability after d2d4 0.250, of the side to move", "20 legal moves"]
+    assert dataset_games(open_session()).page(0)[1]["result"] == "d2d4"
+    shared = {row["what"]: (row["shared"], row["of"]) for row in here.json("dataset", "overlap", "bench", "bench")}
+    assert shared["positions by board"] == (3, 3)
+    assert shared["different boards"] == (2, 2)
+    shards[1].unlink()
+    assert here("dataset", "add", tmp_path / "test@2_data.bag") == 3
+    assert "1 of 2 shards are missing" in here.err
+
+
+def test_the_overlap_of_games_is_by_moves_and_with_positions_by_id(here: Any, pgn: Path, tmp_path: Path) -> None:
+    here.json("dataset", "add", pgn, "--name", "games")
+    here.json("dataset", "split", "games", "--parts", "a=0.5,b=0.5")
+    same = here.json("dataset", "overlap", "games:a", "games")
+    assert same[0]["shared"] == same[0]["of"] > 0
+    assert [row["shared"] for row in here.json("dataset", "overlap", "games:a", "games:b")] == [0, 0]
+    (tmp_path / "known.pgn").write_text('[Site "https://lichess.org/abcdefgh"]\n\n1. e4 e5 *\n')
+    (tmp_path / "some.csv").write_text(f"fen,game_id\n{START},abcdefgh\n{AFTER},abcdefgh\n{AFTER},other\n")
+    for name in ("known.pgn", "some.csv"):
+        here.json("dataset", "add", tmp_path / name, "--name", name.partition(".")[0])
+    shared = {row["what"]: (row["shared"], row["of"]) for row in here.json("dataset", "overlap", "some", "known")}
+    assert shared == {"positions by game": (2, 3), "games by id": (1, 2)}
+    (tmp_path / "unknown.pgn").write_text("1. e4 e5 *\n")
+    here.json("dataset", "add", tmp_path / "unknown.pgn", "--name", "unknown")
+    assert here("dataset", "overlap", "some", "unknown") == 4
+    assert "no game of unknown has an id" in here.err
+
+
 def test_a_position_is_drawn_by_its_number(here: Any, positions: Path) -> None:
     here.json("dataset", "add", positions, "--name", "boards")
     [board] = here.json("board", "boards:1")["boards"]
@@ -409,7 +478,6 @@ def test_what_needs_games_refuses_positions_and_files_of_both_are_refused(
     here.json("dataset", "add", positions, "--name", "boards")
     assert here("dataset", "add", positions, pgn) == 4
     assert "holds games, and other files positions" in here.err
-    assert here("dataset", "add", positions, "--min-plies", "4") == 4
     assert here("run", "train", "--datasets", "boards", "--dry-run") == 4
     assert "this dataset holds positions, and games are needed" in here.err
     assert here.err.count("\n") <= 2

@@ -43,6 +43,18 @@ def test_a_registry_that_is_well_is_said_to_be(doctor: Any, capsys: pytest.Captu
     assert {checks[name]["state"] for name in ("registry", "schema", "store")} == {"ok"}
 
 
+@pytest.mark.parametrize(("level", "state"), [("FULL", "ok"), ("NORMAL", "optional")])
+def test_what_a_commit_promises_is_said(
+    level: str, state: str, doctor: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CHESSREG_SYNCHRONOUS", level)
+    run_command_line(["init"])
+    capsys.readouterr()
+    _, checks = doctor()
+    assert checks["durability"]["state"] == state
+    assert f"synchronous={level}" in checks["durability"]["detail"]
+
+
 def test_missing_programs_come_with_the_command_that_installs_them(
     doctor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,9 +101,9 @@ def test_words_about_runs(here: Any) -> None:
 def test_a_probe_is_listed_with_its_accuracy_over_all_games(here: Any, database: Database) -> None:
     with database.write() as session:
         run_id = add_run(session, "probe", 0)
-        names.say(session, "run", run_id, "name", "board")
+        names.annotate(session, "run", run_id, "name", "board")
         checkpoint = new_id()
-        names.say(session, "checkpoint", checkpoint, "name", "tiny")
+        names.annotate(session, "checkpoint", checkpoint, "name", "tiny")
         for unit, layer in enumerate((3, 5)):
             session.add(
                 tables.Probe(
@@ -135,7 +135,7 @@ def test_a_probe_is_listed_with_its_accuracy_over_all_games(here: Any, database:
 def test_a_cache_joins_the_groups_of_its_run(here: Any, database: Database) -> None:
     with database.write() as session:
         run_id = add_run(session, "cache", 0)
-        names.say(session, "run", run_id, "name", "acts")
+        names.annotate(session, "run", run_id, "name", "acts")
         for start, stop in ((10, 30), (0, 10)):
             session.add(
                 tables.ActivationCache(
@@ -155,7 +155,7 @@ def test_a_cache_joins_the_groups_of_its_run(here: Any, database: Database) -> N
 def test_vectors_are_chosen_by_layer(here: Any, database: Database) -> None:
     with database.write() as session:
         run_id = add_run(session, "vector", 0)
-        names.say(session, "run", run_id, "name", "skill")
+        names.annotate(session, "run", run_id, "name", "skill")
         for unit, layer in enumerate((2, 4)):
             session.add(
                 tables.Vector(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from chessreg.cli.root import run_command_line
+from chessreg.errors import ChessregError
 
 LOOKS = [
     "runs list", "runs show zz", "runs conflicts", "run --resume zz", "status", "machines", "jobs", "job show zz",
@@ -98,7 +100,39 @@ def test_rows_are_listed_without_their_store(here: Path, capsys: pytest.CaptureF
     capsys.readouterr()
     assert run_command_line(["dataset", "list", "--registry", "copy.db"]) == 0
     assert "sample" in capsys.readouterr().out
-    assert run_command_line(["runs", "list", "--registry", "copy.db"]) == 0
-    assert f"not up to date: the store {here / 'store'} does not exist" in capsys.readouterr().err
+    said = f"not up to date: the store {here / 'store'} does not exist\n"
+    for line in (
+        "runs list", "status", "jobs", "machines", "dataset list", "dataset show sample", "checkpoint list",
+        "lineage sample", "game list", "query --sql SELECT*FROM(run)", "query probe-accuracy",
+    ):  # fmt: skip
+        assert run_command_line([*line.split(), "--registry", "copy.db"]) == 0, line
+        assert capsys.readouterr().err.count(said) == 1, line
     assert run_command_line(["dataset", "verify", "sample", "--registry", "copy.db"]) == 3
     assert not (here / "store").exists()
+
+
+@pytest.mark.parametrize("by", ["option", "environment"])
+def test_a_screen_makes_no_store_at_a_mistyped_path(
+    by: str, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Opens:
+        """The app, as far as its first look at the registry."""
+
+        def __init__(self, opener: Callable[[], object], *_: object, **__: object) -> None:
+            self.opener = opener
+
+        def run(self) -> Exception | None:
+            try:
+                self.opener()
+            except ChessregError as error:
+                return error
+            return None
+
+    monkeypatch.setattr("tui.app.ChessregApp", Opens)
+    monkeypatch.setenv("TEXTUAL_DRIVER", "a browser")
+    assert run_command_line(["init"]) == 0
+    if by == "environment":
+        monkeypatch.setenv("CHESSREG_STORE", str(here / "typo"))
+    assert run_command_line(["tui", *(["--store", "typo"] if by == "option" else [])]) == 3
+    assert f"error: the store {here / 'typo'} does not exist" in capsys.readouterr().err
+    assert not (here / "typo").exists()

@@ -54,6 +54,13 @@ def test_a_plan_a_run_and_a_run_again(here, toys):
     assert "[2/2] b" in here.err
     assert here.err.count("is complete") == 2
     assert here.json(*toys, "--report", "--output", "elsewhere")["folder"] == "elsewhere"
+    assert here(*toys, "--first", "nothing") == 3
+    assert here.err.startswith("error: no step matches 'nothing'")
+    assert here.json(*toys, "--first", "b", "--save", "done.zip")["complete"] == 2
+    assert here(*toys, "--load", "done.zip", "--report") == 0
+    assert "0 new results of 0 runs from done.zip" in here.err
+    assert here(*toys, "--load", "done.zip", "--dry-run") == 4
+    assert here.err.startswith("error: --load changes the registry")
     assert here(*toys[:5], "sample:test", *toys[6:]) == 4
     assert here.err.startswith("error: --dataset sample:test is a part")
 
@@ -63,7 +70,7 @@ def test_plots_are_listed_and_refused(here):
     assert {"win rate by level", "probe accuracy by layer", "score by intervention", "board edits"} <= titles
     assert here("plot") == 2
     assert here("plot", "win rate by levels") == 3
-    assert here.err.splitlines()[1] == 'hint: did you mean "win rate by level"?'
+    assert here.err.splitlines()[1].startswith('hint: did you mean "win rate by level"')
     assert here("plot", "win rate by level", "--output", "x.gif") == 4
     assert here("plot", "win rate by level") == 4
     assert "nothing to plot" in here.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import stat
@@ -17,22 +18,33 @@ from chessreg.registry.sqlite import dbapi
 from chessreg.scheduling.presence import Presence
 from store import Store
 
+TYPED = """
+import sys, json
+from chessreg.cli import main
+for words in json.loads(sys.argv[1]):
+    sys.argv[1:] = words
+    try:
+        main()
+    except SystemExit as ended:
+        if ended.code:
+            raise
+"""
 TOY = Path(__file__).parent.parent / "kinds" / "toy_kind.py"
 
 
 @pytest.fixture
 def typed(tmp_path: Path) -> Iterator[Any]:
-    """A command in the folder `tmp_path / "here"`, under a umask; what it left running ends with the test."""
+    """Commands in the folder `tmp_path / "here"`, one after the other in a process of their own, under a umask; what
+    they left running ends with the test."""
     here = tmp_path / "here"
     here.mkdir()
 
-    def typed(umask: int, *words: str | Path) -> str:
+    def typed(umask: int, *lines: str) -> None:
         state = {"XDG_STATE_HOME": str(tmp_path / "state"), "XDG_CONFIG_HOME": str(tmp_path / "config")}
         env = {name: value for name, value in os.environ.items() if not name.startswith("CHESSREG")} | state
-        command = [sys.executable, "-m", "chessreg.cli", *map(str, words)]
+        command = [sys.executable, "-c", TYPED, json.dumps([line.split() for line in lines])]
         done = subprocess.run(command, cwd=here, env=env, umask=umask, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
-        return done.stdout
 
     yield typed
     for store in here.glob("**/store.json"):
@@ -61,10 +73,8 @@ def test_what_commands_write_is_for_its_user_alone(typed: Any, tmp_path: Path, u
     typed(umask, "init")
     connection = dbapi.connect(here / ".chessreg" / "registry.db")
     connection.execute("SELECT count(*) FROM run").fetchone()  # the log and its index are there while one reads
-    typed(umask, "launch", f"{TOY}:Toy", "--positions", "3", "--name", "first", "--device", "cpu")
-    typed(umask, "wait", "first")
-    typed(umask, "db", "backup")
-    typed(umask, "query", "--sql", "select * from toy", "--format", "csv", "--output", here / "out.csv")
+    launch = f"launch {TOY}:Toy --positions 3 --name first --device cpu"
+    typed(umask, launch, "wait first", "db backup", "query --sql SELECT*FROM(toy) --format csv --output out.csv")
     connection.close()
     assert list(here.glob(".chessreg/backups/*.db"))
     assert list(here.glob(".chessreg/store/**/*log*"))
@@ -74,9 +84,7 @@ def test_what_commands_write_is_for_its_user_alone(typed: Any, tmp_path: Path, u
 def test_a_folder_that_is_given_to_a_group_stays_the_groups(typed: Any, tmp_path: Path) -> None:
     here = tmp_path / "here"
     here.chmod(0o2770)
-    typed(0o022, "init")
-    typed(0o022, "run", f"{TOY}:Toy", "--positions", "3")
-    typed(0o022, "db", "backup")
+    typed(0o022, "init", f"run {TOY}:Toy --positions 3", "db backup")
     assert not wrong(here, 0o660, 0o2770)
 
 
@@ -94,6 +102,6 @@ def test_what_is_there_already_keeps_its_mode(typed: Any, tmp_path: Path) -> Non
     typed(0o022, "init")
     (here / ".chessreg" / "registry.db").chmod(0o640)
     (here / ".chessreg").chmod(0o750)
-    typed(0o022, "run", f"{TOY}:Toy", "--positions", "3")
+    typed(0o022, f"run {TOY}:Toy --positions 3")
     assert stat.S_IMODE((here / ".chessreg").stat().st_mode) == 0o750
     assert stat.S_IMODE((here / ".chessreg" / "registry.db").stat().st_mode) == 0o640

@@ -121,9 +121,31 @@ def template(text: str) -> Any:
     return change
 
 
+def weights(change: Any) -> Any:
+    """One matrix of the model's file changed."""
+
+    def changed(folder: Path) -> None:
+        from safetensors.torch import load_file, save_file
+
+        held = load_file(folder / "model.safetensors")
+        name = "model.layers.0.mlp.down_proj.weight"
+        save_file({**held, name: change(held[name].clone())}, folder / "model.safetensors")
+
+    return changed
+
+
+def pickled(folder: Path) -> None:
+    """Weights in a pickle that calls a function."""
+    (folder / "model.safetensors").unlink()
+    torch.save({"weight": without}, folder / "pytorch_model.bin")
+
+
 @pytest.mark.parametrize(
     ("change", "words", "message"),
     [
+        (weights(lambda matrix: matrix.fill_(float("nan"))), [], "down_proj.weight holds NaN or infinite values"),
+        (weights(lambda matrix: matrix[:1].clone()), [], "has shape [1, 32], the configuration says [32, 32]"),
+        (pickled, [], "pytorch_model.bin is refused: loading it would execute code"),
         (without("tokenizer.json"), [], "llama has no tokenizer.json"),
         (missing_king, [], "no token for the character 'K' alone"),
         (no_end, [], "does not say which token ends a text"),

@@ -102,3 +102,39 @@ def test_aggregates_stand_in_a_table_of_their_own(here):
     assert (report["aggregates"], report["models"]) == (4, {"sample_8layers": 4})
     answer = here.json("query", "interventions of others")
     assert {row["checkpoint"] for row in answer["rows"]} == {"eight"}
+
+
+def test_a_sweep_and_a_log_stand_in_tables_marked_as_imported(here, tmp_path):
+    sweep, log = sample_file("sample-sweep.csv"), sample_file("sample-training.log")
+    assert here("import", "results", sweep) == 4
+    assert "give --player NAME, or --checkpoint" in here.err
+    given = ("--player", "another", "--color", "white", "--assist", "none", "--limit", "time=0.1", "--name", "sweep")
+    report = here.json("import", "results", sweep, *given)
+    assert (report["games"], report["results"]) == (30, {"wins": 14, "draws": 3, "losses": 13})
+    rows = here.json("query", "wins by level")["rows"]
+    assert [(r["opponent"], r["w"], r["d"], r["l"], r["n"]) for r in rows] == [
+        ("random", 10, 0, 0, 10),
+        ("stockfish:0@time=0.1", 3, 2, 5, 10),
+        ("stockfish:1@time=0.1", 1, 1, 8, 10),
+    ]
+    assert {(r["checkpoint"], r["origin"], r["color"], r["assist"]) for r in rows} == {
+        ("another", "imported", "white", "none")
+    }
+    assert rows[1]["win_low"] < rows[1]["win"] == 30 < rows[1]["win_high"]
+    again = here.json("import", "results", sweep, *given)
+    assert not again["created"]
+    assert here("import", "results", sweep, "--player", "another") == 4
+    assert "imported with other settings" in here.err
+    assert here("plot", "wins by level", "--out", "wins.svg") == 0, here.err
+    report = here.json("import", "results", log, "--name", "log")
+    assert (report["points"], report["other_lines"], [o["rows"] for o in report["oddities"]]) == (12, 1, [[7]])
+    curves = here.json("query", "training curves")["rows"]
+    evaluated = [(r["variant"], r["evaluation"], r["value"]) for r in curves if r["metric"] == "heldout_loss"]
+    assert evaluated == [(None, 1, 6.031), ("causal", 1, 5.982), ("causal", 2, 5.9911)]
+    assert {r["origin"] for r in curves} == {"imported"}
+    assert here("plot", "loss curves", "--out", "loss.svg") == 0, here.err
+    (tmp_path / "bad.csv").write_text("0,1,2,3\n1,1,1\n")
+    before = here.state()[0]
+    assert here("import", "results", tmp_path / "bad.csv", "--player", "x") == 4
+    assert "line 2: '1,1,1' is not level,wins,draws,losses" in here.err
+    assert here.state()[0] == before

@@ -213,3 +213,25 @@ def test_boards_without_kings_have_answers(one: Encoding) -> None:
     board = chess.Board("rnbq1bnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w - - 0 1")
     assert len(one.answers(board)) == 20
     assert one.parse(one.answer_text(one.answer(board, chess.Move.from_uci("g1f3"))), board)
+
+
+def fits(ids: Any, forms: Any) -> bool:
+    return any(len(form) == len(ids) and all(i in place for i, place in zip(ids, form, strict=True)) for form in forms)
+
+
+def test_every_legal_move_has_the_form_of_a_move_and_other_texts_have_not(one: Encoding) -> None:
+    forms = set(one.forms)
+    for name in GAMES:
+        for board in boards(name)[::5]:
+            for ids in one.answers(board).values():
+                assert fits(ids[:-1] if ids[-1] in one.stop_ids else ids, forms)
+    assert not fits((), forms)
+    if one.name == "fen-77":
+        return
+    answer = one.answer(chess.Board(), chess.Move.from_uci("g1f3"))
+    written = tuple(i for i in answer if i not in one.stop_ids)
+    for wrong in (written[:-1], written + written[-1:] * 3):
+        assert not fits(wrong, forms)
+    whole_moves = sum(int(np.prod([len(place) for place in form])) for form in forms)
+    san = one.name == "pgn-char-32" or "san" in str(getattr(getattr(one, "settings", None), "notation", ""))
+    assert san or whole_moves == 1968

@@ -95,7 +95,7 @@ def main(root: Path) -> None:
         told["merge"] = {"conflicts": merged.conflicts, "facts": merged.facts}
         told["needed"] = len(gc.find(session.database, session.store, now=later()))
         with session.database.write() as sql:
-            names.say(sql, "lens", names.resolve(sql, "lens", "mine"), "archive")
+            names.annotate(sql, "lens", names.resolve(sql, "lens", "mine"), "archive")
             told["node"] = lineage.find(sql, "mine").noun
         told["rubbish"] = [item.what.split()[0] for item in gc.find(session.database, session.store, now=later())]
     with opened(root / "new") as session:

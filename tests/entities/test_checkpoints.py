@@ -12,11 +12,11 @@ import torch
 from sqlalchemy import func, select
 
 from chessreg.entities.adding import add_dataset
-from chessreg.entities.checkpoint import Registered, export_checkpoint, import_checkpoint, random_twin
+from chessreg.entities.checkpoint import Registered, export_checkpoint, import_checkpoint, random_init_control
 from chessreg.entities.dataset import split_dataset
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
-from chessreg.models.checkpoint import CheckpointInfo, load_model, save_checkpoint
+from chessreg.models.checkpoint import CheckpointInfo, load_model, read_info, save_checkpoint
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import uuid_of
@@ -113,6 +113,35 @@ def test_other_tools_read_an_export(place: Any, tmp_path: Path) -> None:
     assert torch.equal(theirs, ours)
 
 
+def test_an_export_in_half_precision_is_another_checkpoint_that_says_what_it_was_trained_on(
+    place: Any, tmp_path: Path
+) -> None:
+    database, store = place
+    made = import_checkpoint(database, store, hugging_face(tmp_path / "hf"), name="tiny")
+    reference = f"dataset:{'0' * 64}"
+    with database.write() as session:
+        session.get_one(tables.Checkpoint, made.id).training_datasets = [reference]
+    out = export_checkpoint(database, store, "tiny", tmp_path / "half", "float16")
+    sizes = [(folder / "model.safetensors").stat().st_size for folder in (out, store.path(made.artefact))]
+    assert sizes[0] < 0.7 * sizes[1]
+    again = import_checkpoint(database, store, out, name="half")
+    assert again.id != made.id
+    with database.read() as session:
+        assert session.get_one(tables.Checkpoint, again.id).training_datasets == [reference]
+    tokens = torch.arange(32)[None]
+    ours, rounded = (load_model(store.path(one.artefact))(tokens) for one in (made, again))
+    assert not torch.equal(ours, rounded)
+    torch.testing.assert_close(ours, rounded, atol=0.05, rtol=0.05)
+    weights = load_model(store.path(made.artefact))
+    with torch.no_grad():
+        weights.wte.weight[0, 0] = 1e5  # type: ignore[index, operator, union-attr]
+    save_checkpoint(weights, tmp_path / "large", read_info(out))
+    import_checkpoint(database, store, tmp_path / "large", name="large")
+    with pytest.raises(BadInputError, match=r"weights reach 1e\+05: float16 ends before"):
+        export_checkpoint(database, store, "large", tmp_path / "none", "float16")
+    assert not (tmp_path / "none").exists()
+
+
 def test_an_export_never_touches_what_is_there(place: Any, tmp_path: Path) -> None:
     database, store = place
     import_checkpoint(database, store, hugging_face(tmp_path / "hf"), name="tiny")
@@ -146,10 +175,10 @@ def test_training_datasets_are_recipes_and_never_change(place: Any, tmp_path: Pa
 def test_a_twin_has_the_shape_and_none_of_the_knowledge(place: Any, tmp_path: Path) -> None:
     database, store = place
     parent = import_checkpoint(database, store, hugging_face(tmp_path / "hf", seed=5), name="tiny")
-    twin = random_twin(database, store, "tiny", name="untrained", seed=3)
+    twin = random_init_control(database, store, "tiny", name="untrained", seed=3)
     assert twin.created
-    assert random_twin(database, store, "tiny", name="untrained", seed=3).created is False
-    assert random_twin(database, store, "tiny", seed=4).id != twin.id
+    assert random_init_control(database, store, "tiny", name="untrained", seed=3).created is False
+    assert random_init_control(database, store, "tiny", seed=4).id != twin.id
     with database.read() as session:
         row = session.get_one(tables.Checkpoint, twin.id)
         original = session.get_one(tables.Checkpoint, parent.id)

@@ -17,6 +17,7 @@ from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.games.dataset import Games, Part
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
+from chessreg.runs.inputs import Inputs
 from store import Store, StoreError
 
 OPENINGS = [
@@ -111,6 +112,35 @@ def test_other_filters_make_another_dataset(place: Any, games: Path) -> None:
         row = session.get_one(tables.Dataset, long.id)
     assert 0 < row.games < 30
     assert row.games + row.skipped == 30
+
+
+def test_games_of_other_datasets_are_left_out_counted_and_part_of_the_identity(
+    place: Any, games: Path, tmp_path: Path
+) -> None:
+    database, store = place
+    whole = add_dataset(database, store, [games], name="whole")
+    kept = tmp_path / "few.pgn"
+    kept.write_text("".join(pgn(number) for number in range(4)))
+    few = add_dataset(database, store, [kept], name="few")
+    rest = add_dataset(database, store, [games], exclude=["few"], name="rest")
+    assert len({whole.id, few.id, rest.id}) == 3
+    assert add_dataset(database, store, [games], exclude=[few.id.hex, "few"]).id == rest.id
+    with database.read() as session:
+        rows = {name: session.get_one(tables.Dataset, added.id) for name, added in (("few", few), ("rest", rest))}
+        assert rows["rest"].report["skipped"] == {"moves of a dataset that is left out": 30 - rows["rest"].games}
+        assert rows["rest"].report["filters"] == {"min_plies": 0, "exclude": [f"dataset:{rows['few'].identity}"]}
+    inputs = Inputs(database, store)
+    hashes = {
+        name: set(inputs.dataset(inputs.reference("dataset", name))[0].hashes.tolist())
+        for name in ("whole", "few", "rest")
+    }
+    assert hashes["few"]
+    assert hashes["rest"] == hashes["whole"] - hashes["few"]
+    with pytest.raises(BadInputError, match="holds no legal game") as caught:
+        add_dataset(database, store, [kept], exclude=["whole"])
+    assert "--exclude left out" in str(caught.value.hint)
+    with pytest.raises(NotFoundError, match="nobody"):
+        add_dataset(database, store, [games], exclude=["nobody"])
 
 
 def test_a_taken_name_is_refused_before_anything_is_stored(place: Any, games: Path, tmp_path: Path) -> None:

@@ -71,12 +71,14 @@ def test_every_kind_of_then_is_listed_and_complete(demo, capsys):
 
 @pytest.mark.parametrize("title", ANSWERS)
 def test_a_query_says_what_it_said_then(title, unpacked):
-    """Every value of the first rows, and how many rows there are."""
+    """Every value of the first rows, and how many rows there are. A query may have gained columns since."""
     with Database.open(unpacked / "registry.db", create=False) as database:
         rows = json.loads(json.dumps(run_query(database, title).rows, default=str))
     assert len(rows) == ANSWERS[title]["n"]
     for row, then in zip(rows, ANSWERS[title]["first"], strict=False):
-        assert row == {k: pytest.approx(v, rel=1e-9) if isinstance(v, float) else v for k, v in then.items()}
+        assert {name: row[name] for name in then} == {
+            name: pytest.approx(value, rel=1e-9) if isinstance(value, float) else value for name, value in then.items()
+        }
 
 
 def test_what_is_asked_has_answers():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
+import struct
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -11,11 +13,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import chess
 import pytest
 import torch
 
 from chessreg.entities import adding
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
+from chessreg.games import bags, chessbench
 from chessreg.models import hub
 from chessreg.models.hub import source_named, url_of
 from chessreg.registry import tables
@@ -59,6 +63,8 @@ class Handler(BaseHTTPRequestHandler):
         content = self.server.files.get(self.path.removeprefix("/storage"))
         if content is None:
             return self.send_error(404)
+        if self.path.startswith("/data"):
+            return self.send_storage(content, asked)
         if not self.path.startswith("/storage"):
             digest = self.server.told.get(self.path) or hashlib.sha256(content).hexdigest()
             self.send_response(302)
@@ -73,6 +79,24 @@ class Handler(BaseHTTPRequestHandler):
         if start >= len(content):
             return self.send_error(416)
         self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(content) - start))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content[start : self.server.break_at])
+        self.close_connection = True
+        return None
+
+    def send_storage(self, content: bytes, asked: str | None) -> None:
+        """As Google's storage does: MD5 and tag in headers."""
+        start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked else 0
+        if start >= len(content):
+            return self.send_error(416)
+        self.send_response(206 if start else 200)
+        told = self.server.told.get(self.path) or base64.b64encode(hashlib.md5(content).digest()).decode()
+        self.send_header("ETag", f'"{hashlib.sha1(content).hexdigest()}"')
+        self.send_header("x-goog-hash", "crc32c=AAAAAA==")
+        if self.server.digests:
+            self.send_header("x-goog-hash", f"md5={told}")
         self.send_header("Content-Length", str(len(content) - start))
         self.end_headers()
         if self.command == "GET":
@@ -245,9 +269,83 @@ def test_the_command_lists_what_there_is_and_imports_it(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_ENDPOINT", server.url)
     assert run_command_line(["fetch", "--json"]) == 0
-    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == list(hub.SOURCES)
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == [*hub.SOURCES, *chessbench.SOURCES]
     assert run_command_line(["fetch", "karvonen/8layers", "--name", "his", "--json"]) == 0
     made = json.loads(capsys.readouterr().out)
     assert (made["name"], made["source_format"], made["fetched_from"]) == ("his", "nanogpt", server.url + MODEL)
     assert run_command_line(["fetch", "karvonen/64layers"]) == 3
     assert "karvonen/16layers" in capsys.readouterr().err
+
+
+STATES = "/data/test/state_value_data.bag"
+
+
+@pytest.fixture
+def states(server: Hub) -> bytes:
+    """A bag of 300 win probabilities on the server."""
+    board = chess.Board()
+    data, ends = b"", b""
+    for number in range(300):
+        data += bags.record(board.fen(), None, number / 300)
+        ends += struct.pack("<q", len(data))
+    server.files[STATES] = data + ends
+    return server.files[STATES]
+
+
+@pytest.mark.parametrize("digests", [True, False])
+def test_a_bag_of_chessbench_that_breaks_off_is_gone_on_with(
+    session: Session, server: Hub, states: bytes, digests: bool
+) -> None:
+    """Also where the storage tells no MD5: then its tag says that the file is still the same."""
+    server.digests, server.break_at = digests, 10_000
+    with pytest.raises(ChessregError, match="broke at 10000 of"):
+        fetched(session, "chessbench/test/state_value", endpoint=server.url)
+    with session.database.read() as sql:
+        assert sql.query(tables.Dataset).count() == 0
+    server.break_at = None
+    server.asked.clear()
+    made = fetched(session, "chessbench/test/state_value", endpoint=server.url)
+    assert ("GET", STATES, "bytes=10000-") in server.asked
+    row = row_of(session, tables.Dataset)
+    assert (row.id, row.plies, row.licence, row.rating_scale) == (made.id, 300, "CC-BY-4.0", None)
+    assert row.report["fetched"] == {
+        "url": server.url + STATES, "commit": None, "sha256": hashlib.sha256(states).hexdigest(),
+        "published_sha256": digests,
+    }  # fmt: skip
+    assert session.id("dataset", "chessbench-test-state-value") == made.id
+    assert not [path for path in (session.store.root / "downloads").rglob("*") if path.is_file()]
+
+
+def test_a_part_of_a_file_that_changed_is_thrown_away(session: Session, server: Hub, states: bytes) -> None:
+    server.digests, server.break_at = False, 10_000
+    with pytest.raises(ChessregError, match="broke at 10000"):
+        fetched(session, "chessbench/test/state_value", endpoint=server.url)
+    server.break_at = None
+    changed = bags.record(chess.STARTING_FEN, None, 0.75)
+    server.files[STATES] = changed + struct.pack("<q", len(changed))
+    server.asked.clear()
+    fetched(session, "chessbench/test/state_value", endpoint=server.url)
+    assert [asked for method, _, asked in server.asked if method == "GET"] == [None]
+    assert row_of(session, tables.Dataset).plies == 1
+
+
+def test_files_of_chessbench_with_another_digest_are_refused(session: Session, server: Hub, states: bytes) -> None:
+    server.told[STATES] = base64.b64encode(bytes(16)).decode()
+    with pytest.raises(BadInputError, match=f"arrived damaged: its MD5 is .* the published one {32 * '0'}"):
+        fetched(session, "chessbench/test/state_value", endpoint=server.url)
+    server.files["/data/test/behavioral_cloning_data.bag"] = states
+    with pytest.raises(BadInputError, match=r"arrived damaged: its SHA-256 is .* the published one fc1d27fc98"):
+        fetched(session, "chessbench/test/behavioral_cloning", endpoint=server.url)
+    with pytest.raises(NotFoundError, match=r"there is no http.*puzzles\.csv"):
+        fetched(session, "chessbench/puzzles", endpoint=server.url)
+    with pytest.raises(BadInputError, match="no revisions"):
+        fetched(session, "chessbench/puzzles", endpoint=server.url, revision="v1")
+    assert not [path for path in (session.store.root / "downloads").rglob("*.bag*") if path.is_file()]
+
+
+def test_the_addresses_of_chessbench() -> None:
+    assert chessbench.url_of(chessbench.SOURCES["chessbench/train/action_value"]) == (
+        "https://storage.googleapis.com/searchless_chess/data/train/action_value-00000-of-02148_data.bag"
+    )
+    with pytest.raises(BadInputError, match="no URL"):
+        chessbench.url_of(chessbench.SOURCES["chessbench/puzzles"], endpoint="mirror")

@@ -30,7 +30,7 @@ def found(session) -> list[gc.Rubbish]:
 
 def archive(session, noun: str, name: str) -> None:
     with session.database.write() as sql:
-        names.say(sql, noun, names.resolve(sql, noun, name), "archive")
+        names.annotate(sql, noun, names.resolve(sql, noun, name), "archive")
 
 
 def test_nothing_that_is_registered_is_rubbish(session):
@@ -112,7 +112,7 @@ def test_doctor_misses_nothing_that_only_archived_things_need_and_mends_what_is_
             uri = str(session.store.path(artefact.digest))
             sql.merge(tables.ArtefactLocation(digest=artefact.digest, uri=uri, verified_at=utc_now()))
 
-    def missing() -> list[health.Finding]:
+    def missing() -> list[health.Problem]:
         return list(health.missing_files(session.database, session.store))
 
     for name in ("reference-board", "skill", "reference-test"):
@@ -121,7 +121,7 @@ def test_doctor_misses_nothing_that_only_archived_things_need_and_mends_what_is_
     assert len(places(session)) >= 3
     assert missing() == []
     with session.database.write() as sql:
-        names.say(sql, "run", names.resolve(sql, "run", "reference-test"), "archive", withdrawn=True)
+        names.annotate(sql, "run", names.resolve(sql, "run", "reference-test"), "archive", withdrawn=True)
     (binned,) = missing()
     assert "lies in the bin" in binned.detail
     assert binned.mend == "chessreg gc --restore"

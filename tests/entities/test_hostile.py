@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import func, select
 
 from chessreg.entities.merge import merge
 from chessreg.errors import BadInputError, ChessregError
@@ -110,6 +111,8 @@ UNREADABLE = [
     "update run set id = 'zz' where id = (select min(id) from run)",
     "update attempt set state = 'dancing'",
     "update dataset set plies = -1",
+    "update dataset set plies = 'forty-two'",
+    "update attempt set pid = x'ff'",
 ]
 
 
@@ -120,6 +123,15 @@ def test_a_row_that_cannot_be_read_or_be_here_is_refused_in_one_line(theirs, our
     with pytest.raises(BadInputError):
         merge(ours.database, ours.store, str(theirs / "registry.db"))
     assert rows_of(ours) == before
+
+
+@pytest.mark.parametrize("value", ["'forty-two'", "x'ff'", "1.5"])
+def test_a_result_that_is_no_whole_number_is_refused_in_one_line(theirs, ours, value):
+    change(theirs, "pragma ignore_check_constraints = on", f"update score set n = {value}")
+    with pytest.raises(BadInputError, match="a row of score is refused: its n cannot be "):
+        merge(ours.database, ours.store, str(theirs / "registry.db"))
+    with ours.database.read() as session:
+        assert session.scalar(select(func.count()).select_from(tables.Score)) == 0
 
 
 @pytest.mark.parametrize("part", BAD_PARTS)
@@ -273,4 +285,4 @@ def test_names_have_one_grammar(world_session, name):
     with pytest.raises(BadInputError):
         split_dataset(world_session.database, world_session.store, "sample", f"{name}=0.1", seed=3)
     with world_session.database.write() as sql, pytest.raises(BadInputError):
-        names.say(sql, "run", names.resolve(sql, "run", "skill"), "name", name)
+        names.annotate(sql, "run", names.resolve(sql, "run", "skill"), "name", name)

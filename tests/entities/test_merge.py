@@ -5,15 +5,18 @@ from __future__ import annotations
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from sqlalchemy import func, select
 
+from chessreg.entities import merge as merging
 from chessreg.entities.merge import merge
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import machine, names, provenance, tables
 from chessreg.registry.database import Database
 from chessreg.runs.kind import kind
+from chessreg.runs.transfer import Item, located
 from chessreg.session import Session, open_session
 
 from ..postgres import postgres as postgres
@@ -105,6 +108,63 @@ def test_one_spec_in_two_homes_merged_both_ways_twice_is_one_run_with_two_attemp
         with a.read() as session:
             assert set(session.scalars(select(tables.Machine.host))) == {"box1", "box2"}
             assert all(session.scalars(select(tables.Run.completed_at)))
+
+
+def test_another_merge_of_the_same_between_a_look_and_its_write_takes_nothing_in_twice(homes, monkeypatch):
+    here, there = homes
+    with there as session:
+        run_toy(session, positions=3)
+        run_toy(session, positions=2, seed=1)
+    with here as session:
+        look, looks = merging.fragments_of, []
+
+        def overtaken(database: Database, run_id: UUID) -> set[str]:
+            seen = look(database, run_id)
+            if not looks:
+                looks.append(run_id)
+                merge(session.database, session.store, str(there.folder))
+            return seen
+
+        monkeypatch.setattr(merging, "fragments_of", overtaken)
+        report = merge(session.database, session.store, str(there.folder))
+        assert (report.results, report.repeated, report.conflicts) == (0, 0, 0)
+        assert (count(session.database, tables.Score), count(session.database, tables.Conflict)) == (5, 0)
+        with session.database.read() as sql:
+            assert all(sql.scalars(select(tables.Run.completed_at)))
+
+
+def test_pulls_at_once_note_one_place_once_on_postgresql(postgres):
+    from concurrent.futures import ThreadPoolExecutor
+
+    item = Item("0" * 64, "activations", 1)
+    with Database.open(postgres.migrated()) as database:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda _: located(database, item, "/store/arrays/x"), range(16)))
+        assert count(database, tables.ArtefactLocation) == 1
+
+
+def test_the_character_0_of_a_tokenizer_of_bytes_and_of_what_a_model_wrote_comes_into_postgresql(
+    homes, postgres, tmp_path
+):
+    _, there = homes
+    with there as session:
+        run_toy(session, positions=2)
+        with session.database.write() as sql:
+            sql.add(tables.Tokenizer(name="of-bytes", size=2, vocabulary=["\0", "a"]))
+            run_id = sql.scalars(select(tables.Run.id)).one()
+            [attempt_id] = sql.scalars(select(tables.Attempt.id))
+            written = {"run_id": run_id, "unit": 0, "attempt_id": attempt_id, "item": 0, "value": 0.5}
+            for number in range(2):
+                sql.add(tables.Prediction(**written, name=f"n{number}", text="\0" * 30, detail={"\0": ["\0b"]}))
+    with open_session(postgres.migrated(), tmp_path / "here") as session:
+        for taken in (4, 0):
+            report = merge(session.database, session.store, str(there.folder))
+            assert (report.results, report.conflicts) == (taken, 0)
+        with session.database.read() as sql:
+            assert sql.get_one(tables.Tokenizer, "of-bytes").vocabulary == ["␀", "a"]
+            assert [(row.text, row.detail) for row in sql.scalars(select(tables.Prediction))] == [
+                ("␀" * 30, {"␀": ["␀b"]})
+            ] * 2
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"])

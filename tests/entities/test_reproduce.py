@@ -10,9 +10,10 @@ from types import SimpleNamespace
 
 import chess
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
 from chessreg.cli.root import run_command_line
+from chessreg.doctor import problems
 from chessreg.entities.reproduce import Again, again, steps
 from chessreg.errors import BadInputError
 from chessreg.experiments.cache import Cache
@@ -23,7 +24,9 @@ from chessreg.queries import run_query
 from chessreg.queries.catalogue import entries
 from chessreg.registry import tables
 from chessreg.runs.task import Stop
+from chessreg.runs.transfer import nowhere, wanted
 from chessreg.session import open_session
+from store.arrays import Group
 
 EDIT = EditSpec(checkpoint="reference", probe="reference-board", dataset="sample:test", games=2, per_game=3, samples=1)
 PLAY = PlaySpec(
@@ -69,6 +72,36 @@ def test_an_exact_run_comes_out_the_same_and_leaves_nothing_behind(session, name
     assert session.database.data_version() == before
     assert sorted((session.store.root / "fragments").rglob("*")) == fragments
     assert list(session.store.tmp.iterdir()) == []
+
+
+def test_what_a_run_made_and_nobody_has_any_more_is_made_again_and_kept(session):
+    for name in ("reference-board", "reference-test"):
+        made = wanted(session.database, [name], inputs=False)
+        for item in made:
+            shutil.rmtree(item.path(session.store))
+        short = session.id("run", name).hex[-6:]
+        assert nowhere(session.database, made[0])[1] == f"chessreg reproduce {short} --run"
+        if made[0].array is not None:  # artefacts of a copied world are known where it was made
+            [gone] = [found.mend for found in problems(session.database, session.store, session.database.url)]
+            assert gone == f"chessreg doctor --fix, else chessreg reproduce {short} --run"
+        found = again(session.database, session.store, session.id("run", name))
+        assert (found.agrees, sorted(found.outputs_kept)) == (True, sorted(item.what for item in made))
+        for item in made:
+            if item.array is None:
+                session.store.verify(item.digest)
+            else:
+                Group(item.path(session.store)).verify()
+        assert again(session.database, session.store, session.id("run", name)).outputs_kept == []
+
+
+def test_bytes_that_came_out_otherwise_are_not_kept(session):
+    [item] = wanted(session.database, ["reference-test"], inputs=False)
+    shutil.rmtree(item.path(session.store))
+    with session.database.write() as sql:
+        sql.execute(update(tables.ActivationCache).values(digest="0" * 64))
+    found = again(session.database, session.store, session.id("run", "reference-test"))
+    assert (found.agrees, found.outputs_kept) == (False, [])
+    assert not item.path(session.store).exists()
 
 
 def test_a_row_that_was_changed_is_found(session):

@@ -25,21 +25,28 @@ from chessreg.lab.model import Lab
 from chessreg.lab.question import Position, StoredState
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.registry import tables
+from chessreg.session import open_session
 
 MOVES = "e4 e5 Nf3 Nc6"  # Nc3 is legal then, which the bigram model likes to write
 EDIT = {"checkpoint": "likes-nc3", "probe": "likes-nc3-board", "moves": MOVES, "scale": 2.0}
 
 
+@pytest.fixture(scope="module")
+def likes_nc3(world, bigram, tmp_path_factory) -> None:
+    """A model that writes legal moves, and probes of it, in the world of this file."""
+    model, folder = bigram(likes=".Nc3 "), tmp_path_factory.mktemp("likes") / "model"
+    save_checkpoint(model.network, folder, CheckpointInfo.of(model.network, "pgn-char-32"))
+    with open_session(str(world / "registry.db"), world / "store") as session:
+        import_checkpoint(session.database, session.store, folder, name="likes-nc3")
+        cache = CacheSpec(checkpoint="likes-nc3", dataset="sample:fit", last=10)
+        session.run(cache, CacheHow(threads=1), name="likes-nc3-fit")
+        session.run(ProbeSpec(cache="likes-nc3-fit", epochs=1), ProbeHow(threads=1), name="likes-nc3-board")
+
+
 @pytest.fixture
-def lab(world_session, bigram, tmp_path) -> Lab:
-    """A lab in a world with a model that writes legal moves, and probes of it."""
-    session, model = world_session, bigram(likes=".Nc3 ")
-    save_checkpoint(model.network, tmp_path / "model", CheckpointInfo.of(model.network, "pgn-char-32"))
-    import_checkpoint(session.database, session.store, tmp_path / "model", name="likes-nc3")
-    cache = CacheSpec(checkpoint="likes-nc3", dataset="sample:fit", last=10)
-    session.run(cache, CacheHow(threads=1), name="likes-nc3-fit")
-    session.run(ProbeSpec(cache="likes-nc3-fit", epochs=1), ProbeHow(threads=1), name="likes-nc3-board")
-    return Lab(session.inputs)
+def lab(likes_nc3, world_session) -> Lab:
+    """A lab in a world with that model and its probes."""
+    return Lab(world_session.inputs)
 
 
 @pytest.fixture
@@ -135,6 +142,12 @@ def test_black_to_move_and_no_edit(lab: Lab) -> None:
         ({"moves": "e4 e5 Nf6"}, BadInputError, "2.Nf6 is not legal"),
         ({"moves": "f3 e5 g4 Qh4#"}, BadInputError, "the game is over"),
         ({"layers": (99,)}, BadInputError, "no probe of layer 99"),
+        ({"layers": (99,), "moves": ""}, BadInputError, "no probe of layer 99"),
+        ({"probe": "reference-board"}, BadInputError, "fitted on another checkpoint"),
+        ({"probe": "reference-board", "vector": "skill"}, BadInputError, "fitted on another checkpoint"),
+        ({"layers": (1, 1)}, BadInputError, "^--layers: "),
+        ({"scale": float("nan")}, BadInputError, "^--scale: input should be a finite number$"),
+        ({"scale": 1e300}, BadInputError, "^--scale: the number is too large$"),
         ({"probe": None, "layers": (1,)}, BadInputError, "without a probe"),
     ],
 )
@@ -154,7 +167,7 @@ def test_frames_mark_what_is_read_otherwise(lab: Lab) -> None:
         assert (clean.marks.get(square) == "wrong") == (read != (piece.symbol() if piece else "."))
         assert clean.heat[square] == pytest.approx(answer.clean.beliefs[place, square, 12])
     assert edited.squares == answer.edited.board(place)
-    before, after = text.position_frames(answer)
+    before, after = text.position_views(answer)
     assert before.arrows[0].label == answer.clean.moves[0].san
     drawn = [move for move in answer.edited.moves_modified[:3] if move.probability >= text.LEAST]
     assert [(arrow.label, arrow.weight) for arrow in after.arrows] == [(m.san, m.probability) for m in drawn]

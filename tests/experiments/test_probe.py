@@ -19,6 +19,7 @@ from chessreg.experiments.probe.spec import PAPER
 from chessreg.experiments.probe.work import AdamW, Standard, fit, gradient_by_autograd, gradient_in_one_pass
 from chessreg.registry import tables
 from chessreg.runs.fitted import best_layer, load_probe
+from chessreg.runs.spec import hashed
 
 
 class Readable:
@@ -238,30 +239,28 @@ import os, sys, threading
 from pathlib import Path
 
 HOUSE = {"chessreg", "store", "tui", "migrations"}
-entered, at_work = set(), []
+entered = set()
 
-def note(frame, event, argument):
+def note(frame, event, argument):  # of calls alone: what it returns would be told of lines and returns
     code, name = frame.f_code, frame.f_globals.get("__name__", "")
     # Not a module, a class or a comprehension, and nothing that dataclasses wrote.
     function = code.co_flags & 2 and not code.co_name.startswith("<") and not code.co_filename.startswith("<")
-    if event == "call" and function and name.partition(".")[0] in HOUSE and not at_work:
+    if function and name.partition(".")[0] in HOUSE:
         entered.add(name)
-        if code.co_qualname == "ProbeWork.do":
-            at_work.append(name)
-            sys.setprofile(None)
 
-sys.setprofile(note)
-threading.setprofile(note)
+sys.settrace(note)
+threading.settrace(note)
 from chessreg.cli.root import run_command_line
 status = run_command_line(sys.argv[1:])
-assert status == 0 and at_work
+sys.settrace(None)
+assert status == 0
 print("LOADED", *(name for name in sys.modules if name.partition(".")[0] in HOUSE))
 print("ENTERED", *entered)
 print("SLOW", *({"torch._dynamo", "pandas", "zarr", "transformers", "duckdb", "scipy"} & set(sys.modules)))
 """
 
 
-def test_a_run_loads_what_it_needs_and_enters_few_modules_before_its_work(pristine_world, tmp_path):
+def test_a_run_loads_what_it_needs_and_enters_few_modules(pristine_world, tmp_path):
     world = shutil.copytree(pristine_world, tmp_path / "world")
     words = [*["run", "probe", "--cache", "reference-fit", "--epochs", "1", "--seed", "77", "--registry"], str(world)]
     done = subprocess.run([sys.executable, "-c", LOADED, *words], capture_output=True, text=True)
@@ -270,5 +269,52 @@ def test_a_run_loads_what_it_needs_and_enters_few_modules_before_its_work(pristi
     assert slow == []
     others = ("entities", "queries", "scheduling", "encodings", "runs.transfer", "runs.trust", "registry.lease")
     assert not [name for name in loaded if name.startswith(tuple(f"chessreg.{other}" for other in others))]
-    assert len(loaded) <= 67, sorted(loaded)
+    assert len(loaded) <= 69, sorted(loaded)
     assert len(entered) <= 45, sorted(entered)
+
+
+def test_a_probe_of_shuffled_labels_says_so_and_is_tested_on_true_ones(world_session):
+    """Labels are dealt among the fitted games: all that the games that are tested on say of themselves stays."""
+    inputs = world_session.inputs
+    found = {}
+    for draw in (None, 3):
+        spec = ProbeSpec(
+            cache="reference-fit", test_cache="reference-test", label="skill", first=2, epochs=1, shuffled=draw
+        )
+        report = world_session.run(spec)
+        with world_session.database.read() as sql:
+            rows = sql.scalars(select(tables.Score).where(tables.Score.run_id == report.run_id)).all()
+            [label] = set(sql.scalars(select(tables.Probe.label).where(tables.Probe.run_id == report.run_id)))
+        assert {row.detail["label"] for row in rows} == {label}
+        truth = {(row.split, row.item): (row.detail["game_class"], row.detail["source_class"]) for row in rows}
+        found[draw] = label, truth, load_probe(inputs, inputs.reference("run:probe", report.run_id.hex), 1).weight
+    assert "shuffled" not in hashed(ProbeSpec(cache="run:" + "0" * 64))
+    assert (found[None][0], found[3][0]) == ("skill", "skill-shuffled")
+    assert found[None][1] == found[3][1]
+    assert np.abs(found[None][2] - found[3][2]).max() > 1e-3
+    rows = world_session.query("best probe layers").rows
+    assert {row["label"] for row in rows} >= {"skill", "skill-shuffled"}
+
+
+@pytest.mark.parametrize("label", ["piece", "skill", "rating"])
+def test_labels_are_dealt_among_the_fitted_alone_and_none_is_lost(world_session, label):
+    reference = world_session.inputs.reference("run:cache", "reference-fit")
+
+    def data():
+        return ProbeData.load(world_session.inputs, reference, label, "cache")
+
+    true, dealt, again, other = (data() for _ in range(4))
+    fitted = true.rows & ~true.held_out(0.3, 0)
+    for one, draw in ((dealt, 4), (again, 4), (other, 5)):
+        one.deal_labels(fitted, draw)
+    np.testing.assert_array_equal(dealt.labels, again.labels)
+    assert (dealt.labels != other.labels).any()
+    assert (dealt.labels != true.labels)[fitted].any()
+    np.testing.assert_array_equal(dealt.labels[~fitted], true.labels[~fitted])
+    if label == "piece":
+        assert sorted(map(bytes, dealt.labels[fitted])) == sorted(map(bytes, true.labels[fitted]))
+        return
+    games, first = np.unique(true.item[fitted], return_index=True)
+    assert sorted(dealt.labels[fitted][first, 0]) == sorted(true.labels[fitted][first, 0])
+    for game in games:
+        assert len(set(dealt.labels[true.item == game, 0])) == 1

@@ -13,7 +13,7 @@ from chessreg.entities.run import board_views
 from chessreg.errors import BadInputError
 from chessreg.experiments.cache import CacheSpec
 from chessreg.experiments.probe import ProbeHow, ProbeSpec
-from chessreg.experiments.probe.data import ProbeData, allocator, guesses
+from chessreg.experiments.probe.data import ProbeData, RowSelection, allocator, guesses
 from chessreg.experiments.probe.reading import packed_plies
 from chessreg.experiments.probe.spec import ProbeScore
 from chessreg.experiments.probe.work import fit
@@ -45,7 +45,7 @@ def loaded(session, run, field="cache", fitted=None):
     spec = ProbeSpec(**run.spec)
     recipe = spec.test_cache if field == "test_cache" else spec.cache
     return ProbeData.load(
-        session.inputs, recipe, spec.label, field, first=spec.first, last=spec.last, skill=spec.skill, fitted=fitted
+        session.inputs, recipe, spec.label, field, selection=RowSelection.of(spec), skill=spec.skill, fitted=fitted
     )  # fmt: skip
 
 

@@ -23,7 +23,9 @@ from chessreg.session import open_session
 from store import fragments
 
 KINDS = Path(__file__).parents[1] / "kinds"
-EVERY = [*kinds(), str(KINDS / "toy_kind.py"), str(KINDS / "markov_kind.py")]
+STOPPING = "play --stop"  # a match that ends when enough is known: its last units have no games
+STOPS = "--games 60 --policy retry:1 --temperatures 9 --opening random:4 --color both --stop sprt:-0.2,0.2"
+EVERY = [*kinds(), STOPPING, str(KINDS / "toy_kind.py"), str(KINDS / "captures_kind.py")]
 SMALLER = {  # the examples, cut down: every unit is a fragment here, and every fragment a run of its own
     "cache": ["--games", "5", "--last", "9", "--group-games", "2", "--batch-games", "1"],
     "play": ["--games", "3", "--move-limit", "8", "--adjudication", "none"],
@@ -78,7 +80,9 @@ def fresh(pristine: Path, folder: Path) -> Path:
 
 
 def command_line(world: Path, name: str) -> list[str]:
-    words = [*shlex.split(kind(name).example), *SMALLER.get(name, [])]
+    more = shlex.split(STOPS) if name == STOPPING else SMALLER.get(name, [])
+    name = name.partition(" ")[0]
+    words = [*shlex.split(kind(name).example), *more]
     return ["--registry", str(world / "registry.db"), "--store", str(world / "store"), "run", name, *words]
 
 
@@ -126,7 +130,7 @@ def compare(name: str, pristine: Path, folder: Path, killed_at: Callable[[int], 
         assert facts(world) == expected, f"killed before fragment {number} of {last}"
 
 
-QUICK = ("cache", "probe", "vector", "train", "imported-aggregates", EVERY[-2])  # each writes in another way
+QUICK = ("cache", "probe", "vector", "train", "imported-aggregates", STOPPING, EVERY[-2])  # each writes in another way
 
 
 @pytest.mark.usefixtures("every_flush")
@@ -135,6 +139,18 @@ QUICK = ("cache", "probe", "vector", "train", "imported-aggregates", EVERY[-2]) 
 )
 def test_a_resumed_run_has_what_an_undisturbed_one_has(name, pristine_world, tmp_path, killed_at):
     compare(name, pristine_world, tmp_path, killed_at, every=False)
+
+
+def test_two_processes_at_one_match_that_stops_play_the_games_of_one(pristine_world, tmp_path, spawn):
+    undisturbed, together = (fresh(pristine_world, tmp_path / name) for name in ("undisturbed", "together"))
+    run(undisturbed, STOPPING)
+    both = [spawn(command_line(together, STOPPING)) for _ in range(2)]
+    for process in both:
+        process.join(120)
+    assert [process.exitcode for process in both] == [0, 0]
+    expected = facts(undisturbed)
+    assert 0 < len(expected["game"]) < 60
+    assert facts(together) == expected
 
 
 @pytest.mark.faults

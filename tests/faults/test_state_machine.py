@@ -186,7 +186,7 @@ class Registries(RuleBasedStateMachine):
         """A run is called invalid, or archived; this is never taken back here, so merges can only add to it."""
         which, seed = self.known_run(which, seed)
         with self.sessions[which].database.write() as sql:
-            names.say(sql, "run", self.run_id(seed), word.value, "why" if word is Word.INVALID else "")
+            names.annotate(sql, "run", self.run_id(seed), word.value, "why" if word is Word.INVALID else "")
         (self.known[which].invalid if word is Word.INVALID else self.known[which].archived).add(seed)
 
     @rule(which=st.integers(0, 1))
@@ -203,7 +203,7 @@ class Registries(RuleBasedStateMachine):
     def mend(self, which: int) -> None:
         """`doctor --fix`: it finds nothing but bytes that are elsewhere."""
         session = self.sessions[which]
-        for finding in doctor.findings(session.database, session.store, session.database.url, digests=True):
+        for finding in doctor.problems(session.database, session.store, session.database.url, digests=True):
             assert finding.check in ("files", "staging"), finding
             if finding.check == "staging":
                 doctor.mend(finding)

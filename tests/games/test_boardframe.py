@@ -6,7 +6,7 @@ import chess
 import pytest
 
 from chessreg.errors import BadInputError
-from chessreg.games.boardframe import Arrow, BoardFrame, game_frames
+from chessreg.games.boardframe import Arrow, BoardFrame, game_views
 
 
 def test_a_frame_of_a_board_has_its_pieces_last_move_and_check() -> None:
@@ -31,9 +31,14 @@ def test_any_placement_makes_a_frame_legal_or_not() -> None:
 
 def test_arrows_are_squares_or_moves_with_weight_and_label() -> None:
     board = chess.Board()
-    arrows = [("e2e4", 0.5, "best"), (1, 18), (0, 63, 0.25, "x"), Arrow(2, 3)]
+    arrows = [("e2e4", 0.5, "e4", "best"), (1, 18), (0, 63, 0.25, "x"), Arrow(2, 3)]
     frame = BoardFrame.from_board(board, arrows=arrows)
-    assert frame.arrows == ((12, 28, 0.5, "best"), (1, 18, 1.0, ""), (0, 63, 0.25, "x"), (2, 3, 1.0, ""))
+    assert frame.arrows == (
+        (12, 28, 0.5, "e4", "best"),
+        (1, 18, 1.0, "", ""),
+        (0, 63, 0.25, "x", ""),
+        (2, 3, 1.0, "", ""),
+    )
     assert BoardFrame("", "." * 64, arrows=((0, 1, 0.5, "a"),)).arrows[0].label == "a"  # type: ignore[arg-type]
     for wrong in (("e2", 1.0, ""), (1,), (1, 99)):
         with pytest.raises(BadInputError):
@@ -81,7 +86,7 @@ def test_ranks_are_in_the_order_of_drawing() -> None:
 
 
 def test_a_game_is_one_frame_a_ply_with_its_illegal_tries() -> None:
-    frames = game_frames(["e2e4", "e7e5"], "game 7", tries={1: ["Ke9"], 2: ["Qz9", "O-O"]})
+    frames = game_views(["e2e4", "e7e5"], "game 7", tries={1: ["Ke9"], 2: ["Qz9", "O-O"]})
     assert [frame.caption for frame in frames] == [
         ("start",),
         ("1. e4",),
@@ -90,4 +95,4 @@ def test_a_game_is_one_frame_a_ply_with_its_illegal_tries() -> None:
     assert frames[0].last_move is None
     assert frames[2].last_move == (chess.E7, chess.E5)
     with pytest.raises(BadInputError, match="ply 0: e2e5"):
-        game_frames(["e2e5"])
+        game_views(["e2e5"])

@@ -10,7 +10,7 @@ import pytest
 
 from chessreg.errors import NotFoundError
 from chessreg.games import labels
-from chessreg.games.labels import Asked, label
+from chessreg.games.labels import GamePositions, label
 from chessreg.games.movetext import numbered
 from chessreg.games.reader import boards_of, reader
 from chessreg.noise import generator
@@ -35,7 +35,7 @@ def test_the_golden_board(name: str) -> None:
     assert boards[3].reshape(8, 8).tolist() == GOLDEN
 
 
-def ask(*texts: str, plies: list[int] | None = None) -> Asked:
+def ask(*texts: str, plies: list[int] | None = None) -> GamePositions:
     """Every position of these games, or those after so many plies of the first."""
     lengths = [len(text.split()) + 1 if text != ";" else 1 for text in texts]
     game = np.repeat(np.arange(len(texts)), lengths)
@@ -44,15 +44,15 @@ def ask(*texts: str, plies: list[int] | None = None) -> Asked:
         game, ply = np.zeros(len(plies), int), np.array(plies)
     played = reader("python").play([text.removeprefix(";") for text in texts])
     packed = [played.moves[low:high].tobytes() for low, high in pairwise(played.offsets)]
-    return Asked(packed, game, ply, 100 + np.arange(len(texts)), lambda: list(texts))
+    return GamePositions(packed, game, ply, 100 + np.arange(len(texts)), lambda: list(texts))
 
 
-def read(name: str, asked: Asked) -> np.ndarray:
+def read(name: str, positions: GamePositions) -> np.ndarray:
     of = label(name).of
     assert of is not None
-    found = of(asked)
+    found = of(positions)
     assert found.dtype == np.int8
-    assert found.shape == (len(asked), label(name).squares)
+    assert found.shape == (len(positions), label(name).squares)
     assert found.min() >= 0
     assert found.max() < len(label(name).classes)
     return found
@@ -86,9 +86,9 @@ def test_colour_is_whose_piece_it_is() -> None:
 
 def test_threats_legal_moves_and_pins_are_those_of_python_chess() -> None:
     texts, boards = random_texts()
-    asked = ask(*texts)
-    assert len(asked) == len(boards)
-    threats, legal, pins = (read(name, asked) for name in ("threat", "legal-move", "pin"))
+    positions = ask(*texts)
+    assert len(positions) == len(boards)
+    threats, legal, pins = (read(name, positions) for name in ("threat", "legal-move", "pin"))
     for i, board in enumerate(boards):
         assert threats[i].tolist() == [int(board.is_attacked_by(not board.turn, s)) for s in chess.SQUARES]
         targets = {move.to_square for move in board.legal_moves}
@@ -100,8 +100,8 @@ def test_threats_legal_moves_and_pins_are_those_of_python_chess() -> None:
 
 def test_the_previous_board_is_25_plies_old_and_empty_before_the_game() -> None:
     texts, _ = random_texts(1)
-    asked = ask(texts[0], plies=[24, 25, 30, 80])
-    found = read("previous-move", asked)
+    positions = ask(texts[0], plies=[24, 25, 30, 80])
+    found = read("previous-move", positions)
     pieces = read("piece", ask(texts[0]))
     assert (found[0] == 6).all()
     assert np.array_equal(found[1:], pieces[[0, 5, 55]])
@@ -122,9 +122,9 @@ def test_positions_are_asked_game_by_game_and_come_back_in_their_places(world_se
     item = np.array([7, 3, 7, 3, 5])
     ply = np.array([4, 0, 2, 6, 9])
     boards = np.zeros((5, 64), np.int8)
-    for rows, asked in labels.asked(games, item, ply):
-        assert asked.item.tolist() == item[rows].tolist()
-        boards[rows] = asked.boards
+    for rows, positions in labels.positions_at(games, item, ply):
+        assert positions.item.tolist() == item[rows].tolist()
+        boards[rows] = positions.boards
     for row in range(5):
         alone, _ = boards_of(games.texts(item[row : row + 1]))
         assert np.array_equal(boards[row], alone[ply[row]])

@@ -248,3 +248,28 @@ def test_targets_of_legal_moves_are_those_of_python_chess(player: Reader) -> Non
     assert found.dtype == np.uint64
     assert found.tolist() == expected
     assert player.targets([]).tolist() == []
+
+
+def test_legal_moves_of_positions_are_those_of_python_chess(player: Reader) -> None:
+    """Ascending, castling as the king's move; what is no position has none and says why."""
+    fens = ["hello", "8/8/8/8/8/8/8/K7 w - - 0 1"]
+    for seed in range(3):
+        game = random_game(seed, 120)
+        board = chess.Board()
+        for move in game.move_stack:
+            fens.append(board.fen(en_passant="fen"))
+            board.push(move)
+    fens += ["QQQQQQQ1/QQ6/1PPPPPP1/8/6pp/6pk/6p1/4K3 w - - 0 1", "k7/P7/K7/8/8/8/8/8 b - - 0 1"]
+    found = player.legal(fens)
+    assert found.codes.dtype == np.dtype("<u2")
+    assert found.offsets.shape == (len(fens) + 1,)
+    assert sorted(found.bad) == [0, 1]
+    assert found.bad[1] == "no black king"
+    for place, fen in enumerate(fens):
+        legal = [] if place in found.bad else list(chess.Board(fen).legal_moves)
+        mine = found.codes[found.offsets[place] : found.offsets[place + 1]]
+        assert mine.tolist() == sorted(np.frombuffer(moves.pack(legal), "<u2").tolist()), fen
+    first = np.array([found.codes[min(at, len(found.codes) - 1)] for at in found.offsets[:-1]], np.uint16)
+    assert found.has(first).tolist() == (found.counts > 0).tolist()
+    assert not found.has(np.zeros(len(fens), np.uint16)).any()
+    assert player.legal([]).offsets.tolist() == [0]

@@ -8,6 +8,7 @@ import gzip
 import io
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import chess
@@ -24,6 +25,7 @@ from chessreg.noise import generator
 ELOS = ("WhiteElo", "BlackElo")
 
 
+@cache
 def game(number: int, plies: int = 90) -> str:
     """Random legal moves as the author writes them: `1.e4 e5 2.Nf3`."""
     random, board, words = generator("transcript", number), chess.Board(), []
@@ -31,9 +33,6 @@ def game(number: int, plies: int = 90) -> str:
         move = random.choice(list(board.legal_moves))
         words.append((f"{board.fullmove_number}." if board.turn else "") + board.san_and_push(move))
     return " ".join(words)
-
-
-GAMES = [game(number) for number in range(30)]
 
 
 def table(rows: Sequence[dict[str, object]], index: bool = False) -> str:
@@ -48,7 +47,12 @@ def table(rows: Sequence[dict[str, object]], index: bool = False) -> str:
 
 def complete(count: int = 20) -> list[dict[str, object]]:
     return [
-        {"WhiteElo": 1000 + n, "BlackElo": 1500, "Result": ("1-0", "0-1", "1/2-1/2")[n % 3], "transcript": GAMES[n]}
+        {
+            "WhiteElo": 1000 + n,
+            "BlackElo": 1500,
+            "Result": ("1-0", "0-1", "1/2-1/2")[n % 3],
+            "transcript": game(n),
+        }
         for n in range(count)
     ]
 
@@ -57,7 +61,7 @@ def cut(length: int = 120) -> list[dict[str, object]]:
     """The filtered files: `;` before, all equally long, with the classes of their ratings."""
     return [
         {
-            "WhiteElo": float(1000 + n), "BlackElo": 1500.0, "Result": "1-0", "transcript": f";{GAMES[n]}"[:length],
+            "WhiteElo": float(1000 + n), "BlackElo": 1500.0, "Result": "1-0", "transcript": f";{game(n)}"[:length],
             "WhiteEloBinned": f"({800 + n % 2}, {900 + n % 2}]", "WhiteEloBinIndex": n % 2,
         }
         for n in range(20)
@@ -83,7 +87,7 @@ def whole_words(text: str) -> str:
 
 def test_rows_keep_their_order_ratings_and_results(tmp_path: Path) -> None:
     games = made(table(complete(), index=True), tmp_path)
-    assert texts(games) == [f";{text}" for text in GAMES[:20]]
+    assert texts(games) == [f";{text}" for text in map(game, range(20))]
     found = games.table(["row", "white_elo", "black_elo", "result"]).to_pydict()
     assert found["row"] == list(range(20))
     assert found["white_elo"] == list(range(1000, 1020))
@@ -112,7 +116,7 @@ def test_packed_files_give_the_same_rows(packing: str, tmp_path: Path) -> None:
         path.write_bytes(PACKINGS[packing](content))
     done: list[int] = []
     report = build([path], tmp_path / "made", on_progress=lambda seen, total, games: done.append(seen))
-    assert texts(Games(tmp_path / "made")) == [f";{text}" for text in GAMES[:20]]
+    assert texts(Games(tmp_path / "made")) == [f";{text}" for text in map(game, range(20))]
     assert done[-1] == path.stat().st_size == report.sources[0].bytes
     import hashlib
 
@@ -121,7 +125,7 @@ def test_packed_files_give_the_same_rows(packing: str, tmp_path: Path) -> None:
 
 def test_transcripts_cut_to_one_length_keep_their_whole_moves(tmp_path: Path) -> None:
     games = made(table(cut()), tmp_path)
-    assert texts(games) == [whole_words(f";{text}"[:120]) for text in GAMES[:20]]
+    assert texts(games) == [whole_words(f";{text}"[:120]) for text in map(game, range(20))]
     assert games.table(["white_elo"])["white_elo"].to_pylist() == list(range(1000, 1020))  # written as 1000.0
     assert (games.report.games, games.report.cut) == (20, 20)
     assert "cut to 120 characters" in games.report.notes[0]
@@ -144,7 +148,7 @@ def test_every_dot_but_that_of_the_cut_word_survives(tmp_path: Path) -> None:
 
     games, pgn = made(table(cut()), tmp_path), PgnChar()
     for text, number in zip(texts(games), range(20), strict=True):
-        whole = f";{GAMES[number]}"[:120]
+        whole = f";{game(number)}"[:120]
         dots, kept = (pgn.sites("dots", pgn.texts([one])).token.tolist() for one in (whole, text))
         assert kept == dots[: len(kept)]
         assert len(dots) - len(kept) <= 1
@@ -178,10 +182,10 @@ def test_blocks_are_cut_into_games_and_the_last_of_each_row_is_counted(tmp_path:
 
 
 def test_the_results_variant_tells_its_results(tmp_path: Path) -> None:
-    rows = [{"transcript": f";1-0#{GAMES[0]}"}, {"transcript": f";1/2-1/2#{GAMES[1]} "}]
+    rows = [{"transcript": f";1-0#{game(0)}"}, {"transcript": f";1/2-1/2#{game(1)} "}]
     games = made(table(rows), tmp_path)
     assert games.table(["result"])["result"].to_pylist() == ["1-0", "1/2-1/2"]
-    assert texts(games) == [f";{GAMES[0]}", f";{GAMES[1]}"]
+    assert texts(games) == [f";{game(0)}", f";{game(1)}"]
 
 
 def test_bad_rows_are_rejected_with_their_line_and_empty_ones_skipped(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_a_kind_is_helped_planned_killed_resumed_reproduced_queried_and_drawn(
     deadline = time.monotonic() + 300
     while process.is_alive() and not units_done(session, run_id):
         assert time.monotonic() < deadline, "no unit was completed"
-        time.sleep(0.02)
+        time.sleep(0.05)
     process.kill()
     process.join()
     assert process.exitcode in (0, -signal.SIGKILL)

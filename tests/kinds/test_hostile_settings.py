@@ -89,6 +89,7 @@ NEVER = {  # what no machine can do, and the option that the message names
     f"{FIT} --device cuda:7": "--device",
     f"{FIT} --device mps": "--device",
     f"{FIT} --threads 100000": "--threads",
+    "cache --checkpoint reference --dataset sample: --games 4": "dataset sample has no part ''",
     "probe --cache reference-fit --layers 1,1": "--layers",
     "probe --cache reference-fit --layers 5": "layer 5",
     "probe --cache reference-fit --beta2 2": "--beta2",
@@ -96,6 +97,16 @@ NEVER = {  # what no machine can do, and the option that the message names
     "probe --cache reference-fit --device cuda:7": "--device",
     "probe-apply --probe reference-board --cache reference-test --layers 1,1": "--layers",
     "vector --cache reference-fit --layers 1,1": "--layers",
+    "sae": "give --cache RUN, or --checkpoint and --dataset",
+    "sae --cache reference-fit --layers 5": "layer 5 is not one of the model's 0 to 1",
+    "sae --cache reference-fit --hook-points hook_embed": "hook_embed is not in the cache",
+    "sae --cache reference-fit --hook-points blocks.0.attn": "no hook point 'blocks.0.attn'",
+    "sae --cache reference-fit --sites turns": "--sites is set beside --cache",
+    "sae --cache reference-fit --l0 20 --l1-coefficient 1": "--l1-coefficient and --l0 both",
+    "sae --cache reference-fit --l0-search 1,2": "--l0-search looks for an L0",
+    "sae --cache reference-fit --heldout sample:fit": "are among those that the SAE was made from",
+    "sae --checkpoint reference --dataset sample:test --sites nowhere": "nowhere",
+    "sae --checkpoint reference --dataset sample:test --games 1": "one game is too few",
     "vector --cache reference-fit --first-ply 20000": "--first-ply",
     "vector --cache reference-fit --first-ply 4 --threads 100000": "--threads",
     f"{EDIT} --layers 1,1": "--layers",
@@ -124,20 +135,18 @@ NEVER = {  # what no machine can do, and the option that the message names
 
 
 @pytest.mark.parametrize("command", NEVER)
-@pytest.mark.parametrize("verb", ["run", "plan", "launch"])
-def test_what_cannot_be_done_is_refused_before_anything_is_recorded(
-    verb, command, world, world_session, tmp_path, capsys
-):
+def test_what_cannot_be_done_is_refused_before_anything_is_recorded(command, world, world_session, tmp_path, capsys):
+    """By `run`, by `run --dry-run` and by `launch`."""
     fake = tmp_path / "book.pgn"
     fake.write_text("root:x:0:0:root:/root:/bin/bash\n")
     words = [str(fake) if word == "FAKE" else word.replace("FAKE", str(fake)) for word in shlex.split(command)]
     before = held(world, world_session)
     place = ["--registry", str(world / "registry.db"), "--store", str(world / "store")]
-    plan = ["--dry-run"] if verb == "plan" else []
-    status = run_command_line([*place, "launch" if verb == "launch" else "run", *words, *plan])
-    out, err = capsys.readouterr()
-    assert (one_line(status, err), out) == (True, ""), err
-    assert NEVER[command].replace("FAKE", str(fake)) in err
+    for verb, *plan in (["run"], ["run", "--dry-run"], ["launch"]):
+        status = run_command_line([*place, verb, *words, *plan])
+        out, err = capsys.readouterr()
+        assert (one_line(status, err), out) == (True, ""), (verb, plan, err)
+        assert NEVER[command].replace("FAKE", str(fake)) in err
     assert held(world, world_session) == before
 
 

@@ -18,10 +18,10 @@ from chessreg.models.adapters.bridge import as_hugging_face
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.adapters.gpt2 import GPT2, GPT2Config, random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, read_info, save_checkpoint
+from chessreg.models.decoding.tree import TokenTree
 from chessreg.models.edits import ResidualEdit
 from chessreg.models.importers import import_checkpoint
 from chessreg.models.language_model import LanguageModel
-from chessreg.models.tree import TokenTree
 
 TOKENS = torch.randint(32, (3, 40), generator=torch.Generator().manual_seed(0))
 
@@ -199,3 +199,21 @@ def test_gpt2_and_fen_encoder_run_without_transformers(tiny: LanguageModel, tmp_
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "torch"
+
+
+@pytest.mark.parametrize("attention", ["causal", "bidirectional"])
+def test_the_last_block_of_a_fen_encoder_need_only_know_its_last_token(attention: str) -> None:
+    """Logits, and gradients of every weight, are those of the whole pass; and who looks there sees all of it."""
+    model = FenEncoder(FenConfig(3, 2, 16, attention)).untrained(4).train()
+    tokens = torch.randint(0, 31, (5, 77), generator=torch.Generator().manual_seed(0))
+    whole = model.unembed(model.hidden(tokens)[:, -1:])
+    torch.testing.assert_close(model(tokens), whole, atol=1e-5, rtol=1e-4)
+    weight = torch.randn(whole.shape, generator=torch.Generator().manual_seed(1))
+    grads = [torch.autograd.grad((out * weight).sum(), list(model.parameters())) for out in (model(tokens), whole)]
+    for ours, theirs in zip(*grads, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)
+    seen = []
+    handle = model.blocks[-1].register_forward_hook(lambda module, given, out: seen.append(out.shape))
+    model(tokens)
+    handle.remove()
+    assert seen == [(5, 77, 16)]

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.models.decoding import ContextFullError, DecodingSession
+from chessreg.models.decoding.passes import Ragged
+from chessreg.models.decoding.session import ContextFullError, DecodingSession
 from chessreg.models.edits import TOKEN_MASKS, ResidualEdit, register_mask
 from chessreg.models.language_model import LanguageModel
-from chessreg.models.passes import Ragged
 
 CLOSE = 1e-4
 
@@ -189,7 +189,7 @@ def test_sessions_refuse_what_does_not_fit(tiny: LanguageModel) -> None:
     with pytest.raises(NotFoundError, match="no token mask"):
         ResidualEdit(0, vector(0, 32), token_mask="nowhere")
     with pytest.raises(BadInputError, match="d_model"):
-        ResidualEdit(0, torch.zeros(2, 2, 2))
+        ResidualEdit(0, torch.zeros(2, 2, 2, 2))
     with pytest.raises(ValueError, match="registered already"):
         register_mask(TOKEN_MASKS["all"])
 

@@ -48,6 +48,31 @@ def test_a_bias_and_a_hook_give_equal_logits_at_every_token(tiny: LanguageModel,
     assert torch.allclose(residual[0, 0], 3.0 * vector(0, 32).expand(tokens.shape[1], -1), atol=CLOSE)
 
 
+def test_an_edit_may_put_something_in_the_place_of_the_residual(tiny: LanguageModel, pgn: Encoding) -> None:
+    """At the tokens of its mask; what is added is added to it, in one pass as in a session."""
+
+    def half(residual: Tensor) -> Tensor:
+        return residual / 2
+
+    tokens, clean = ids(pgn), tiny.residuals(ids(pgn), [0])[0, 0]
+    edit = ResidualEdit(0, vector(1, 32), 2.0, "dots", instead=half)
+    edited = tiny.residuals(tokens, [0], edits=[edit])[0, 0]
+    dots = torch.from_numpy(mask_named("dots").of(tokens[0].numpy(), pgn))
+    assert 0 < int(dots.sum()) < len(dots)
+    assert torch.equal(edited[~dots], clean[~dots])
+    assert torch.allclose(edited[dots], clean[dots] / 2 + 2 * vector(1, 32), atol=CLOSE)
+    session = tiny.session(1, [edit])
+    for token in tokens[0].tolist():
+        session.feed([[token]])
+    whole = tiny.logits(tokens, edits=[edit])[0, -1].log_softmax(-1)
+    assert float((session.logprobs[0] - whole).abs().max()) < CLOSE
+    branch = tiny.session(1)
+    branch.feed([tokens[0].tolist()])
+    assert float((branch.branch([edit]).logprobs[0] - whole).abs().max()) < CLOSE
+    with pytest.raises(BadInputError, match="one vector at every token"):
+        ResidualEdit(0, vector(1, 32), form="mlp-bias", instead=half)
+
+
 def test_a_model_with_biases_keeps_them_under_a_bias_edit(tiny: LanguageModel, pgn: Encoding) -> None:
     """As a folded model has them: the edit adds to the bias, it does not replace it."""
     model = LanguageModel(copy.deepcopy(tiny.network))

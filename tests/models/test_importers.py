@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import pickle
+import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from chessreg.encodings.uci_square import davis, lcb
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.checkpoint import CheckpointInfo, digest, load_model, save_checkpoint
 from chessreg.models.importers import FORMATS, import_checkpoint, register
@@ -106,6 +108,86 @@ def test_hugging_face_folders_are_imported(tiny: LanguageModel, tmp_path: Path) 
     torch.save(weights, tmp_path / "theirs" / "pytorch_model.bin")  # tensors only: no code
     again = import_checkpoint(tmp_path / "theirs", tmp_path / "again")
     assert again.digest == report.digest
+
+
+@pytest.fixture(scope="module")
+def square_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """Hugging Face folders of GPT-2s with 72 and 77 tokens, biases and all, without a tokenizer."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    folders = {}
+    for size in (72, 77):
+        config = GPT2Config(n_layer=1, n_head=2, n_embd=16, n_positions=32, vocab_size=size, initializer_range=0.3)
+        model = GPT2LMHeadModel(config)
+        for name, parameter in model.named_parameters():
+            if name.endswith(".bias"):
+                torch.nn.init.normal_(parameter, 0.0, 0.3)
+        folders[size] = tmp_path_factory.mktemp("squares") / f"gpt-{size}"
+        model.save_pretrained(folders[size])
+    return folders
+
+
+def with_tokenizer(source: Path, folder: Path, tokens: list[str], file: str) -> Path:
+    """A copy of a model's folder with a tokenizer of this vocabulary beside it."""
+    shutil.copytree(source, folder)
+    ids = {text: number for number, text in enumerate(tokens)}
+    written = {
+        "tokenizer.json": json.dumps({"model": {"type": "WordLevel", "vocab": ids}, "added_tokens": []}),
+        "vocab.json": json.dumps(ids),
+        "vocab.txt": "\n".join(tokens) + "\n",
+    }[file]
+    (folder / file).write_text(written)
+    return folder
+
+
+LATER = ["<|pad|>", "<|startoftext|>", "<|endoftext|>", "<|unknown|>", *davis.vocabulary[4:68], *"QRBN"]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "file", "encoding", "case"),
+    [
+        (list(davis.vocabulary), "tokenizer.json", "uci-square-72", "lower"),
+        (LATER, "vocab.json", "uci-square-72", "upper"),
+        (list(lcb.vocabulary), "vocab.txt", "uci-square-77", "lower"),
+    ],
+)
+def test_a_tokenizer_of_squares_is_found_by_its_vocabulary(
+    square_folders: dict[int, Path], tokens: list[str], file: str, encoding: str, case: str, tmp_path: Path
+) -> None:
+    from transformers import GPT2LMHeadModel
+
+    folder = with_tokenizer(square_folders[len(tokens)], tmp_path / "theirs", tokens, file)
+    report = import_checkpoint(folder, tmp_path / "out")
+    assert (report.info.encoding, report.info.architecture["bias"]) == (encoding, True)
+    assert report.info.source["tokenizer"] == {"file": file, "promotion_case": case}
+    ids = torch.arange(len(tokens))[None, :32]
+    theirs = GPT2LMHeadModel.from_pretrained(folder).eval()
+    assert torch.allclose(load_model(tmp_path / "out")(ids), theirs(ids).logits, atol=1e-5)
+
+
+def test_a_tokenizer_of_squares_that_does_not_fit_is_refused_in_one_line(
+    square_folders: dict[int, Path], tmp_path: Path
+) -> None:
+    swapped = list(davis.vocabulary)
+    swapped[4:6] = "b1", "a1"
+    wrong = with_tokenizer(square_folders[72], tmp_path / "swapped", swapped, "vocab.json")
+    short = with_tokenizer(square_folders[72], tmp_path / "short", list(davis.vocabulary)[:-1], "vocab.json")
+    other = with_tokenizer(square_folders[72], tmp_path / "other", list(davis.vocabulary), "tokenizer.json")
+    broken = with_tokenizer(square_folders[72], tmp_path / "broken", [], "vocab.json")
+    (broken / "vocab.json").write_text("{")
+    for folder, encoding, message in (
+        (wrong, None, "id 4 is 'b1', in uci-square-72 it is 'a1'"),
+        (short, None, "it has 71 tokens, uci-square-72 has 72"),
+        (other, "uci-square-77", "tokenizer.json is uci-square-72, not uci-square-77"),
+        (broken, None, "is no tokenizer's vocabulary"),
+        (square_folders[72], None, "vocabulary of 72, encoding pgn-char-32 has 32 .--encoding uci-square-72"),
+    ):
+        with pytest.raises(BadInputError, match=message) as caught:
+            import_checkpoint(folder, tmp_path / "out", encoding=encoding)
+        assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+    named = import_checkpoint(square_folders[72], tmp_path / "out", encoding="uci-square-72")
+    assert named.info.encoding == "uci-square-72"
 
 
 def test_our_own_folder_comes_home_unchanged(tiny: LanguageModel, tmp_path: Path) -> None:

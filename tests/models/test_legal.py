@@ -12,8 +12,8 @@ from torch import Tensor
 
 from chessreg.encodings import Encoding
 from chessreg.errors import BadInputError
-from chessreg.models import legal, tree
-from chessreg.models.decoding import ContextFullError, DecodingSession
+from chessreg.models.decoding import legal, tree
+from chessreg.models.decoding.session import ContextFullError, DecodingSession
 from chessreg.models.edits import ResidualEdit
 from chessreg.models.language_model import LanguageModel
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from importlib.resources import as_file, files
 
 import chess
@@ -11,13 +12,13 @@ import pytest
 import torch
 
 from chessreg.encodings import Encoding
-from chessreg.experiments.play.policies import Turn, choose, make_policy
 from chessreg.games.openings import OpeningSpec, openings
-from chessreg.models import legal
+from chessreg.models.decoding import legal
+from chessreg.models.decoding.policies import Turn, choose, make_policy
+from chessreg.models.decoding.sampling import sample_moves, sample_trees
+from chessreg.models.decoding.tree import TokenTree
 from chessreg.models.edits import ResidualEdit
 from chessreg.models.language_model import LanguageModel
-from chessreg.models.sampling import sample_moves, sample_trees
-from chessreg.models.tree import TokenTree
 
 EDITS = {
     "none": [],
@@ -61,9 +62,9 @@ def test_every_spelling_is_summed(tiny: LanguageModel, pgn: Encoding, name: str,
                 cut = [ids for ids in fitting if len(ids) == limit]
                 kept = [ids for ids in ended if len(ids) <= limit] + cut
                 [logprobs] = legal.answer_logprobs(session, [kept], rows=[row])
-                assert mass.found == pytest.approx(float(np.exp(logprobs).sum()), rel=1e-4)
+                assert mass.probability == pytest.approx(float(np.exp(logprobs).sum()), rel=1e-4)
                 assert mass.missed == 0
-        assert all(every.found > known.found for every, known in found)
+        assert all(every.probability > known.probability for every, known in found)
 
 
 def test_what_a_floor_leaves_out_is_bounded(tiny: LanguageModel, pgn: Encoding, monkeypatch) -> None:
@@ -74,9 +75,9 @@ def test_what_a_floor_leaves_out_is_bounded(tiny: LanguageModel, pgn: Encoding, 
     for floor in (0.0, 1e-3):
         monkeypatch.setattr(legal, "FLOOR", floor)
         [[masses[floor]]] = legal.accepted_mass(TokenTree(session), [trie], pgn)
-    rough, whole = masses[1e-3], masses[0.0].found
+    rough, whole = masses[1e-3], masses[0.0].probability
     assert rough.missed > 0
-    assert rough.found < whole < rough.found + rough.missed
+    assert rough.probability < whole < rough.probability + rough.missed
 
 
 @pytest.mark.parametrize("name", EDITS)
@@ -113,7 +114,7 @@ def standard_errors(model: LanguageModel, pgn: Encoding, count: int, samples: in
             if text.text not in taken:
                 taken[text.text] = pgn.parse(text.text, board) is not None
         share = sum(taken[text.text] for text in texts) / samples
-        found.append(abs(share - mass.found) / math.sqrt(mass.found * (1 - mass.found) / samples))
+        found.append(abs(share - mass.probability) / math.sqrt(mass.probability * (1 - mass.probability) / samples))
     return found
 
 
@@ -130,7 +131,7 @@ def test_first_tries_in_play_are_legal_as_often_as_the_exact_mass_says(pgn: Enco
     session.feed(prompts)
     tree = TokenTree(session)
     masses = legal.accepted_mass(tree, [legal.Trie.of([pgn.accepted_ids(board)]) for board in boards], pgn)
-    exact = np.array([mass.found for [mass] in masses])
+    exact = np.array([mass.probability for [mass] in masses])
     session.fork(tries)
     turns = [Turn(row, boards[row // tries], ("first try", row)) for row in range(20 * tries)]
     choices = choose(make_policy("retry:1", (1.0,)), session, pgn, turns)
@@ -145,3 +146,28 @@ def test_first_tries_in_play_are_legal_as_often_as_the_exact_mass_says(pgn: Enco
 @pytest.mark.timeout(3600)
 def test_the_legal_share_of_samples_is_the_exact_mass_on_twenty_positions(pgn: Encoding) -> None:
     assert max(standard_errors(bundled(), pgn, 20)) < 3
+
+
+WELL_FORMED = re.compile(r"([NBRQK][a-h]?[1-8]?x?[a-h][1-8]|([a-h]x)?[a-h]([2-7]|[18]=[NBRQ])|O-O(-O)?)[+#]?")
+
+
+def test_the_mass_of_texts_in_the_form_of_a_move_is_how_often_they_are_written(pgn: Encoding) -> None:
+    """Of SAN, by a model that often errs; legal moves are among them."""
+    model, count = bundled(), 150
+    boards, prompts = positions(pgn, 2)
+    edit = ResidualEdit(2, torch.randn(model.d_model, generator=torch.Generator().manual_seed(3)), 20.0)
+    session = model.session(2, [edit])
+    session.sync(prompts)
+    masses = legal.valid_masses(session, pgn, [0, 1])
+    among = legal.move_logprobs(session, boards, pgn)
+    session.fork(count)
+    at = [board for board in boards for _ in range(count)]
+    texts = sample_moves(session, pgn, at, [(5, number) for number in range(2 * count)])
+    for row, mass in enumerate(masses):
+        written = texts[row * count : (row + 1) * count]
+        share = sum(bool(text.finished and WELL_FORMED.fullmatch(text.text)) for text in written) / count
+        assert 0.05 < mass.probability < 0.98
+        assert 0 <= mass.missed < 0.01
+        deviation = (mass.probability * (1 - mass.probability) / count) ** 0.5
+        assert share == pytest.approx(mass.probability, abs=mass.missed + 4.5 * deviation)
+        assert legal.legal_move_mass(among[row]) < mass.probability

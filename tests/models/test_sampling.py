@@ -11,9 +11,9 @@ import torch
 
 from chessreg.encodings import Encoding
 from chessreg.errors import BadInputError
-from chessreg.models.decoding import DecodingSession
+from chessreg.models.decoding.sampling import SampledText, draw, sample_moves
+from chessreg.models.decoding.session import DecodingSession
 from chessreg.models.language_model import LanguageModel
-from chessreg.models.sampling import SampledText, draw, sample_moves
 
 PROMPTS = [";1.", ";1.e4 ", ";1.e4 e5 2.", ";1.d4 d5 2.c4 e6 3.Nc3 ", ";1.Nf3 d5 2."]
 

@@ -90,6 +90,40 @@ def test_an_interrupted_run_ends_with_the_same_weights_and_curve(rows: str, opti
         assert torch.equal(tensor, pieces.model.state_dict()[name]), name
 
 
+def test_an_interrupted_run_with_dropout_draws_the_same(tmp_path: Path) -> None:
+    """Davis's model: biases, gelu_new, dropout. It drops in training only."""
+    config = replace(CONFIG, steps=12, biases=True, activation="gelu_new", dropout=0.3)
+    whole, curve = trained(config, tmp_path / "whole")
+    pieces, joined = trained(config, tmp_path / "pieces", stops=2)
+    assert [(point.step, point.loss) for point in joined] == [(point.step, point.loss) for point in curve]
+    for name, tensor in whole.model.state_dict().items():
+        assert torch.equal(tensor, pieces.model.state_dict()[name]), name
+    tokens = torch.arange(12)[None]
+    made = whole.trained()
+    torch.manual_seed(0)
+    dropped = whole.model(tokens)
+    assert not torch.equal(dropped, whole.model(tokens))
+    torch.testing.assert_close(whole.model.eval()(tokens), made(tokens))  # without dropout
+    assert torch.equal(made(tokens), made(tokens))
+
+
+@pytest.mark.parametrize("length", [5, 143])
+@pytest.mark.parametrize("causal", [True, False])
+def test_explicit_attention_equals_the_fused_kernel(length: int, causal: bool) -> None:
+    q, k, v = (torch.randn(2, 3, length, 8, generator=torch.Generator().manual_seed(n)) for n in range(3))
+    halved = [x.bfloat16() for x in (q, k, v)]
+    ours = attend(*halved, None, 0.0, causal=causal, explicit=True)
+    assert ours.dtype == torch.bfloat16
+    fused = attend(*(x.float() for x in halved), None, 0.0, causal=causal)
+    torch.testing.assert_close(ours.float(), fused, atol=2e-2, rtol=2e-2)
+    torch.manual_seed(0)
+    dropped = attend(q, k, v, None, 0.5, causal=causal, explicit=True)  # of the same scores
+    torch.manual_seed(0)
+    kept = F.dropout(torch.ones(6, length, length), 0.5)
+    scores = (q @ k.transpose(-1, -2)) * 8**-0.5 + (torch.full((length, length), -torch.inf).triu(1) if causal else 0)
+    torch.testing.assert_close(dropped, (torch.softmax(scores, -1) * kept.view(2, 3, length, length)) @ v)
+
+
 def test_another_recipe_does_not_resume(tmp_path: Path) -> None:
     trained(replace(CONFIG, steps=2), tmp_path)
     with pytest.raises(ValueError, match="another learning_rate"):

@@ -22,12 +22,12 @@ from chessreg.runs.kind import kind
 @pytest.mark.parametrize("layers", [1, 2, 8, 16])
 def test_every_step_has_what_it_needs_and_settings_that_its_kind_takes(size, layers):
     steps = ordered(find("karvonen").steps(Request("model", "train", "test", layers, 64, size)))
-    recipe = f"run:{'a' * 64}"
+    reference = f"run:{'a' * 64}"
     for step in steps:
         if step.kind in PREPARATIONS or callable(step.settings):
             continue
         found = kind(step.kind)
-        values = dict(replaced(step.settings, dict.fromkeys(step.needs, recipe)))
+        values = dict(replaced(step.settings, dict.fromkeys(step.needs, reference)))
         preset = found.preset(values.pop("preset")) if "preset" in values else {}
         assert found.spec(**(preset | values))
 
@@ -48,15 +48,60 @@ def test_the_reference_size_has_what_the_headlines_need():
 @pytest.mark.parametrize(("size", "policy"), [("reference", "legal"), ("reference", "retry"), ("paper", "retry")])
 def test_an_edit_of_skill_of_either_sign_plays_beside_five_draws_of_each_control(arm, size, policy):
     steps = {s.name: s for s in find("karvonen").steps(Request("model", "train", "test", 8, 192, size))}
-    drawn = ["random"] if arm.endswith("probe") else ["random", "shuffled"]
-    for source in drawn:
+    for source in ("random", "shuffled"):
         plays = [s for name, s in steps.items() if name.startswith(f"arm-{policy}-random-{arm}-{source}-")]
         assert len(plays) == 5
         assert sum(step.units for step in plays) >= 400
         vectors = {next(n for n in step.needs if n.startswith(source)) for step in plays}
-        real = {"skill-of-probe" if arm.endswith("probe") else "skill"}
-        assert {tuple(steps[name].needs) for name in vectors} == {tuple(real)}
+        real = "skill-of-probe" if arm.endswith("probe") else "skill"
+        assert {steps[name].settings["of"] for name in vectors} == {f"@{real}"}
         assert {steps[name].settings["seed"] for name in vectors} == {1, 2, 3, 4, 5}
+        if (source, real) == ("shuffled", "skill-of-probe"):
+            check_shuffled(steps, vectors, "model-skill-0")
+
+
+def check_shuffled(steps, vectors, real):
+    """Each vector is of a probe of its own, which differs from the real one in the draw of its labels alone."""
+    probes = {steps[name].settings["probe"].removeprefix("@") for name in vectors}
+    assert {steps[name].settings["shuffled"] for name in probes} == {steps[name].settings["seed"] for name in vectors}
+    for name in probes:
+        assert {k: v for k, v in steps[name].settings.items() if k != "shuffled"} == steps[real].settings
+
+
+@pytest.mark.parametrize("size", ["reference", "paper"])
+@pytest.mark.parametrize(("table", "vector"), [(3, "skill-paper"), (7, "skill-of-probe-paper")])
+def test_the_papers_own_edits_of_skill_play_level_0_beside_five_draws_of_each_control(table, vector, size):
+    steps = {s.name: s for s in find("karvonen").steps(Request("model", "train", "test", 8, 192, size))}
+    arms = [name for name in steps if name.startswith(f"table-{table}-") and not name.endswith("none")]
+    assert len(arms) == (8 if size == "paper" else 4)  # either opening and sign; all of the paper: both readings
+    for arm in arms:
+        real = steps[arm].settings
+        for source in ("random", "shuffled"):
+            plays = [steps[f"{source}-{draw}-{arm}"] for draw in (1, 2, 3, 4, 5)]
+            assert sum(step.units for step in plays) >= 400
+            for step in plays:
+                own = {**real["intervention"], "vector": step.settings["intervention"]["vector"]}
+                assert step.settings == {**real, "games": step.units, "intervention": own}
+            vectors = {step.settings["intervention"]["vector"].removeprefix("@") for step in plays}
+            assert {steps[name].settings["of"] for name in vectors} == {f"@{vector}"}
+            if (source, table) == ("shuffled", 7):
+                check_shuffled(steps, vectors, "model-skill-paper")
+
+
+@pytest.mark.parametrize("side", ["high", "low"])
+def test_one_sided_directions_of_appendix_c_play_beside_five_draws_of_each_control(side):
+    steps = {s.name: s for s in find("karvonen").steps(Request("model", "train", "test", 8, 192, "paper"))}
+    arms = [name for name in steps if name.startswith(f"appendix-c-{side}-")]
+    assert arms
+    for arm in arms:
+        for source in ("random", "shuffled"):
+            plays = [steps[f"{source}-{draw}-{arm}"] for draw in (1, 2, 3, 4, 5)]
+            vectors = {step.settings["intervention"]["vector"].removeprefix("@") for step in plays}
+            assert {steps[name].settings["of"] for name in vectors} == {f"@skill-of-probe-{side}"}
+            if source == "shuffled":
+                check_shuffled(steps, vectors, "model-skill-paper")
+    small = {s.name for s in find("karvonen").steps(Request("model", "train", "test", 8, 192, "reference"))}
+    assert not [name for name in small if name.endswith(f"-of-skill-of-probe-{side}")]
 
 
 def test_weak_models_find_a_rung_at_the_papers_move_limit():
@@ -72,7 +117,7 @@ class Played:
     """What a paper has made: a score and a share of legal moves for each step's match, and vectors of length 2."""
 
     def __init__(self, results):
-        self.results, self.recipes, self.session = results, defaultdict(lambda: "run:x"), None
+        self.results, self.references, self.session = results, defaultdict(lambda: "run:x"), None
 
     def query(self, title, step):
         score, legal = self.results.get(step, (0.5, 90.0))
@@ -98,6 +143,33 @@ def test_the_sweep_chooses_no_edit_at_the_floor_nor_one_that_writes_illegal_move
     assert chosen({"sweep-retry-none": (0.5, 99.8), "sweep-retry-positive-1-4": (0.9, 98.1)}, "positive") == (
         (3, 4, 5, 6), 4.0,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("size", ["reference", "paper"])
+def test_what_may_be_why_skill_shows_no_effect_is_measured(size):
+    """Probes of classes within each source, balanced and pooled, each asked about the model's own games; the unedited
+    model against every opponent."""
+    steps = {s.name: s for s in find("karvonen").steps(Request("model", "train", "test", 8, 192, size))}
+    real = steps["model-skill-0"].settings
+    for strata in ("balanced", "pooled"):
+        assert steps[f"model-skill-{strata}"].settings == {**real, "skill": {"strata": strata}}
+        asked = steps[f"played-skill-{strata}"].settings
+        assert asked == {"probe": f"@model-skill-{strata}", "cache": "@played-cache"}
+    assert kind("probe").spec(cache="run:" + "a" * 64).skill.strata == "within"
+    unedited = [s for s in steps.values() if s.kind == "play" and s.name.endswith("-none") and not s.choice]
+    assert len(unedited) == 6  # level 0 and a suitable rung, from either opening, by either rule
+    assert "causes of no skill effect" in {sheet.query for sheet in find("karvonen").sheets}
+
+
+@pytest.mark.parametrize("sae", [None, "features"])
+def test_tuned_board_edits_have_an_encode_decode_control_where_saes_are_given(sae):
+    steps = find("karvonen").steps(Request("m", "d", "e", 8, 64, "reference", sae))
+    [edits] = [step for step in steps if step.name == "edits-all"]
+    tried = SimpleNamespace(rows=[{"condition": "edit", "modified": 50.0, "layers": [3, 4], "scale": 12.0}])
+    settings = edits.settings(SimpleNamespace(query=lambda *asked: tried, references=defaultdict(lambda: "run:x")))
+    assert settings.get("sae") == sae
+    assert (settings["sham"], settings["layers"]) == (True, (3, 4))
+    assert edits.rows["trial"] == edits.units * 6 * (6 if sae is None else 7)
 
 
 def test_one_dataset_is_cut_in_three_and_two_are_kept_apart():

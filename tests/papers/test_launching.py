@@ -104,7 +104,7 @@ def test_a_run_that_needs_another_is_launched_with_it(session, work):
     """Only names are needed of what it reads: both are queued in one round, the one after the other."""
     cache = Step("cache", "cache", {"checkpoint": "sha256:" + "c" * 64, "dataset": "dataset:" + "d" * 64}, "")
     probe = Step("probe", "probe", {"cache": "@cache"}, "")
-    chosen = Step("chosen", "probe", lambda made: {"cache": made.recipes["cache"]}, "", ("cache",))
+    chosen = Step("chosen", "probe", lambda made: {"cache": made.references["cache"]}, "", ("cache",))
     launching = Launching(
         Work(session, Paper("x", "", lambda request: [cache, probe, chosen], ()), work.request), "local"
     )

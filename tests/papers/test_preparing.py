@@ -25,9 +25,9 @@ def test_played_games_become_a_dataset_with_their_openings_once(session, played)
     settings = {"play": f"run:{played.spec_hash}", "name": "random openings"}
     made, make = PREPARATIONS["played-games"]
     assert made(session, settings) is None
-    recipe = make(session, settings)
-    assert made(session, settings) == recipe
-    games, part = session.inputs.dataset(recipe)
+    reference = make(session, settings)
+    assert made(session, settings) == reference
+    games, part = session.inputs.dataset(reference)
     assert (len(games.hashes), part) == (2, None)
     with session.database.read() as sql:
         stored = sql.scalars(select(tables.Game).order_by(tables.Game.unit)).all()
@@ -35,4 +35,4 @@ def test_played_games_become_a_dataset_with_their_openings_once(session, played)
         [dataset] = sql.scalars(select(tables.Dataset))
         assert dataset.report["played"] == {"run": played.id.hex}
         assert dataset.source == f"random openings {played.spec_hash[:12]}.pgn"
-    assert make(session, settings) == recipe
+    assert make(session, settings) == reference

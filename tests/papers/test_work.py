@@ -1,15 +1,23 @@
 """A paper's runs: in the order of their needs, each once, going on where they were stopped."""
 
+import csv
 from dataclasses import replace
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 from sqlalchemy import select
 
-from chessreg.errors import BadInputError, ChessregError
-from chessreg.papers.plan import Paper, Picture, Step, ordered, references, replaced
+from chessreg.errors import BadInputError, ChessregError, NotFoundError
+from chessreg.papers import expected
+from chessreg.papers.expected import each
+from chessreg.papers.plan import Expectation, Paper, Picture, Step, ordered, references, replaced
 from chessreg.papers.report import write
 from chessreg.papers.work import Work, totals
 from chessreg.registry import names, tables
+from chessreg.runs.kind import kind as find_kind
+
+from .conftest import TOY
 
 
 def states(plan):
@@ -117,6 +125,19 @@ def test_the_tables_are_written_with_the_commands_that_print_them(work, tmp_path
     assert (tmp_path / "out" / "toy" / "accuracy-published.csv").read_text().count("\n") > 90
 
 
+def test_a_report_of_what_is_not_complete_says_so_first(work, tmp_path, interrupt_at):
+    assert work.do(on_progress=interrupt_at(7))  # in the second of four steps
+    work.look()
+    write(work, tmp_path)
+    text = (tmp_path / "index.md").read_text()
+    assert "**Not complete: 3 of 4 steps are not done.** Tables hold what there is, of: the table; nothing." in text
+    assert f"| best | {work.steps[2].kind} | not done | the table |" in text
+    work.do()
+    write(work, tmp_path)
+    assert "ot complete" not in (tmp_path / "index.md").read_text()
+    assert "not done" not in (tmp_path / "index.md").read_text()
+
+
 def test_a_picture_is_drawn_once_its_steps_are_complete_and_says_why_when_it_cannot_be(work, tmp_path):
     def draws(made, path):
         path.write_text(made.run_id("a"))
@@ -141,3 +162,89 @@ def test_a_picture_is_drawn_once_its_steps_are_complete_and_says_why_when_it_can
     text = (tmp_path / "after" / "index.md").read_text()
     assert "[figure-1.svg](figure-1.svg)\n\n    chessreg board a\n" in text
     assert "## Figure 5\n\n- not drawn: no state has a piece\n" in text
+
+
+# -- steps that are chosen, or refused; tables of some steps; what is expected --------------------------------------
+
+
+def test_only_some_steps_are_done_with_what_they_need(work, session):
+    part = Work(session, work.paper, work.request, only=("be*",))
+    assert [step.name for step in part.steps] == ["a", "b", "best"]
+    assert not part.do()
+    part.look()
+    assert part.references.keys() == {"a", "b", "best"}
+    assert states(part.plan())["slow"] == ("ready", 4, 4)
+    assert part.tag == work.tag
+    with pytest.raises(NotFoundError, match="no step 'bst'"):
+        Work(session, work.paper, work.request, only=("a", "bst"))
+
+
+@pytest.fixture
+def picky(work, session, monkeypatch):
+    """The paper with a run that its kind refuses, which it may."""
+
+    def check(kind, spec, inputs):
+        if spec.positions == 9:
+            raise BadInputError("9 positions are too many")
+
+    monkeypatch.setattr(find_kind(TOY).__class__, "check", check)
+    steps = [*work.paper.steps(work.request), Step("refused", TOY, {"positions": 9}, "Table 2", optional=True)]
+    return replace(work.paper, steps=lambda request: steps)
+
+
+def test_a_paper_goes_on_without_an_optional_step_that_is_refused(picky, work, session, tmp_path):
+    whole, seen = Work(session, picky, work.request), {}
+    assert not whole.do(lambda number, planned: seen.update({planned.step.name: (planned.state, planned.why)}))
+    assert seen["refused"] == ("refused", "9 positions are too many")
+    assert whole.over
+    assert whole.references.keys() == {"a", "b", "best", "slow"}
+    assert totals(whole.plan())["rows"] == {}
+    write(whole, tmp_path)
+    assert "| refused | Table 2: 9 positions are too many |" in (tmp_path / "index.md").read_text()
+    needed = replace(picky, steps=lambda request: [Step("refused", TOY, {"positions": 9}, "Table 2")])
+    with pytest.raises(BadInputError, match="step refused: 9 positions are too many"):
+        Work(session, needed, work.request).do()
+
+
+def test_a_sheet_may_be_of_some_steps(work, session, tmp_path):
+    sheets = tuple(replace(work.paper.sheets[0], file=name, steps=(name,)) for name in ("a", "no-*"))
+    part = Work(session, replace(work.paper, sheets=sheets), work.request)
+    part.do()
+    made = write(part, tmp_path)
+    assert [each.files[0] for each in made] == ["a.md"]
+    assert made[0].command == f'chessreg query "probe accuracy by layer" --run {part.made.run_id("a")[-6:]}'
+
+
+def test_what_is_expected_is_held_against_the_rows(work, session, tmp_path):
+    rows = [{"share": 0.5, "share_low": 0.4, "share_high": 0.6}, {"share": None}, {"share": 0.9}]
+
+    def judged(*bounds):
+        return each(lambda row, made: True, lambda row: "all", "share", *bounds, factor=100.0)(rows, work.made)
+
+    found = judged(40.0, 60.0)
+    assert [(f.value, f.low, f.high, f.outcome, f.row) for f in found] == [
+        (50.0, 40.0, 60.0, "met", 1), (None, None, None, "missed", 2), (90.0, None, None, "missed", 3),
+    ]  # fmt: skip
+    assert [f.outcome for f in judged()] == ["open", "open", "open"]
+    outcomes = {
+        (45.0, 60.0): "not decided",
+        (60.0, None): "not decided",
+        (61.0, 90.0): "missed",
+        (None, 39.0): "missed",
+    }
+    assert {bounds: judged(*bounds)[0].outcome for bounds in outcomes} == outcomes  # by the interval
+    expectations = (
+        Expectation("checks", "≥ 1", "toy checks", ("a",), lambda rows, made: found),
+        Expectation("nothing", "≥ 2", "toy checks", ("x",), lambda rows, made: found),
+    )
+    whole = Work(session, replace(work.paper, expectations=expectations), work.request)
+    whole.do()
+    with patch.object(type(session), "query", lambda self, title, **scope: SimpleNamespace(rows=rows)):
+        made = expected.write(whole, tmp_path)
+    lines = list(csv.DictReader((tmp_path / "reference-result.csv").open()))
+    run = whole.made.run_id("a")[-6:]
+    assert [(line["quantity"], line["ours"], line["outcome"]) for line in lines] == [
+        ("checks", "50", "met"), ("checks", "", "missed"), ("checks", "90", "missed"), ("nothing", "", "not run"),
+    ]  # fmt: skip
+    assert lines[2]["query"] == f'chessreg query "toy checks" --run {run} --rows 3'
+    assert made == (4, ("reference-result.md", "reference-result.csv"), "1 met, 2 missed, 1 not run")

@@ -172,7 +172,7 @@ class Maker:
         }  # fmt: skip
         return tables.Game(run_id=run.id, unit=unit, attempt_id=run.attempt_id, **(columns | given))
 
-    def probe(self, checkpoint, scores, *, label="piece", layers=(0, 1), positions="dots", **run):
+    def probe(self, checkpoint, scores, *, label="piece", layers=(0, 1), positions="dots", detail=None, **run):
         """A probe run. `scores` maps (layer, split) to a list of (n, correct) or (n, correct, detail), one a game."""
         run = self.run("probe", len(layers), **run)
         digest = digest_of(["probe", next(self.count)])
@@ -181,7 +181,7 @@ class Maker:
             tables.Probe(
                 run_id=run.id, unit=unit, artefact=digest, checkpoint_id=checkpoint.id, layer=layer,
                 hook_point=f"blocks.{layer}.hook_resid_post", label=label, positions=positions, classes=13,
-                train_games=10, train_positions=330, epochs=5.0, norm=1.0, detail={},
+                train_games=10, train_positions=330, epochs=5.0, norm=1.0, detail=detail or {},
             )
             for unit, layer in enumerate(layers)
         ]  # fmt: skip
@@ -244,6 +244,14 @@ class Maker:
 def database(tmp_path, empty_registry):
     shutil.copy(empty_registry, tmp_path / "registry.db")
     with Database.open(tmp_path / "registry.db") as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def empty(empty_registry, tmp_path_factory):
+    """A registry that holds nothing, and into which no test writes."""
+    path = shutil.copy(empty_registry, tmp_path_factory.mktemp("empty"))
+    with Database.open(path) as opened:
         yield opened
 
 

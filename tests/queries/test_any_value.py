@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from chessreg.queries import run_query, run_sql, stats
+from chessreg.queries import run_query, run_sql, source, stats
 from chessreg.queries.catalogue import entries
 from chessreg.registry import migrations, sqlite
 from chessreg.registry.database import Database
@@ -40,6 +40,8 @@ VALUES: list[tuple[type[Any], list[Any]]] = [
     (sa.String, TEXTS),
 ]
 
+FOREIGN = ["forty-two", b"\xff\xfe", 1.5, b""]  # SQLite lets any column hold any type
+
 
 def values_of(column: sa.Column[Any]) -> list[Any]:
     """What this column may be given; nothing for ids, which tie rows together."""
@@ -47,7 +49,7 @@ def values_of(column: sa.Column[Any]) -> list[Any]:
     if isinstance(kind, sa.Uuid) or column.foreign_keys or column.primary_key:
         return []
     values = next(values for type_, values in VALUES if isinstance(kind, type_))
-    return [*values, None] if column.nullable else values
+    return [*values, *FOREIGN, *([None] if column.nullable else [])]
 
 
 def changed(value: Any, choices: list[Any], drawn: random.Random) -> Any:
@@ -127,6 +129,34 @@ def ask_everything(registry: Path, folder: Path, seed: int) -> None:
             except Exception as error:
                 broken[entry.title] = repr(error)[:300]
     assert not broken
+
+
+@pytest.mark.parametrize(
+    ("foreign", "batch"),
+    [("'forty-two'", "16384"), ("x'fffe'", "16384"), ("1.5", "4"), ("cast(x'ff' as text)", "4")],
+)
+def test_a_value_of_another_type_than_its_column_is_null_and_others_stay(
+    foreign: str, batch: str, registry: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the first rows that are read, or in later ones, when the column's type in Arrow is settled."""
+    monkeypatch.setattr(source, "BATCH_ROWS", batch)
+    last = (
+        "WHERE (run_id, unit, match) = (SELECT run_id, unit, match FROM game ORDER BY 1 DESC, 2 DESC, 3 DESC LIMIT 1)"
+    )
+    sql = "SELECT plies, seconds, termination, turns FROM game ORDER BY run_id, unit, match"
+    with changed_registry(registry, tmp_path) as database:
+        before = run_sql(database, sql).rows
+    columns = ("plies", "seconds", "termination")
+    change = f"UPDATE game SET {', '.join(f'{column} = {foreign}' for column in columns)} {last}"
+    with changed_registry(registry, tmp_path, change) as database:
+        after = run_sql(database, sql).rows
+    assert len(after) == len(before) > 8
+    assert after[:-1] == before[:-1]
+    assert after[-1]["turns"] == before[-1]["turns"]
+    assert after[-1]["plies"] is None
+    assert after[-1]["seconds"] == (1.5 if foreign == "1.5" else None)
+    if foreign in ("'forty-two'", "1.5"):
+        assert after[-1]["termination"] == foreign.strip("'")
 
 
 @pytest.mark.parametrize("seed", range(1))

@@ -8,23 +8,23 @@ import pytest
 
 from chessreg.errors import ChessregError, NotFoundError
 from chessreg.queries import run_query
-from chessreg.queries.ask import Asked
-from chessreg.queries.catalogue import entries, find, parse
+from chessreg.queries.ask import Question
+from chessreg.queries.catalogue import entries, files, find, parse
 from chessreg.queries.engine import engine_of
 from chessreg.queries.gate import parsed
 from chessreg.queries.scope import Scope, filters
-from chessreg.queries.summary import FUNCTIONS
+from chessreg.queries.summary import CORRECTED, FUNCTIONS, PLAIN, added
 
 EVERY = [entry.title for entry in entries()]
 
 
 @pytest.mark.parametrize("title", EVERY)
-def test_every_statement_says_a_total_order(title, database):
-    entry, engine = find(title), engine_of(database)
-    asked = Asked(engine, entry, Scope(), filters(database, Scope()), "paper")
+def test_every_statement_says_a_total_order(title, empty):
+    entry, engine = find(title), engine_of(empty)
+    question = Question(engine, entry, Scope(), filters(empty, Scope()), "paper")
     keys = {"table": ["cell"], "rows": ["run_place", "unit"]}  # never by a run's id, which is a hash
     for name in {"table", "clusters", "rows"} & entry.statements.keys():
-        tree = parsed(engine.parser(), asked.statement(name))
+        tree = parsed(engine.parser(), question.statement(name))
         [order] = [m for m in tree["statements"][0]["node"]["modifiers"] if m["type"] == "ORDER_MODIFIER"]
         said = [o["expression"] for o in order["orders"]]
         columns = [e.get("function_name") or e.get("column_names", ["ALL"])[-1] for e in said]
@@ -36,15 +36,15 @@ def test_every_statement_says_a_total_order(title, database):
 
 
 @pytest.mark.parametrize("title", EVERY)
-def test_an_empty_registry_has_the_columns_of_the_header_with_their_types(title, database):
-    result, entry = run_query(database, title), find(title)
+def test_an_empty_registry_has_the_columns_of_the_header_with_their_types(title, empty):
+    result, entry = run_query(empty, title), find(title)
     assert len(result) == 0
     ends = re.compile("_(low|high)$")
     named = [c.name for c in entry.columns if not ends.search(c.name)]
     assert [c for c in result.columns if not ends.search(c)] == named
     types = {field.name: str(field.type) for field in result.to_arrow().schema}
     for statistic in entry.statistics:
-        assert {types[statistic.name + end] for end in ("", "_low", "_high")} == {"double"}
+        assert {types[name] for name in added(statistic)} == {"double"}
     assert {types.get("checkpoint", "string"), types.get("checkpoint_id", "string")} == {"string"}
     assert "int32" not in types.values()
     assert all(column.text for column in entry.columns)
@@ -53,14 +53,17 @@ def test_an_empty_registry_has_the_columns_of_the_header_with_their_types(title,
 
 
 @pytest.mark.parametrize("title", [entry.title for entry in entries() if entry.statistics])
-def test_statistics_are_known_functions_of_columns_of_the_clusters(title, database):
-    entry, engine = find(title), engine_of(database)
-    asked = Asked(engine, entry, Scope(), filters(database, Scope()), "paper")
-    columns = engine.answer({"": asked.statement("clusters")}, asked.parameters)[""].column_names
-    assert {"cell", "clusters"} <= set(columns)
+def test_statistics_are_known_functions_of_columns_of_the_clusters(title, empty):
+    entry, engine = find(title), engine_of(empty)
+    question = Question(engine, entry, Scope(), filters(empty, Scope()), "paper")
+    columns = []
+    if "clusters" in entry.statements:
+        columns = engine.answer({"": question.statement("clusters")}, question.parameters)[""].column_names
+        assert {"cell", "clusters"} <= set(columns)
     for statistic in entry.statistics:
-        assert statistic.function in FUNCTIONS
-        assert set(statistic.arguments) <= set(columns)
+        assert statistic.function in {*FUNCTIONS, *PLAIN, *CORRECTED}
+        shown = {column.name for column in entry.columns}
+        assert set(statistic.arguments) <= (shown if statistic.function in CORRECTED else set(columns))
 
 
 def test_a_query_is_found_by_title_alias_or_file_name_in_any_case():
@@ -94,6 +97,73 @@ def test_a_header_line_that_is_not_understood_is_named(tmp_path):
         parse("-- title: x\n-- colour: red\n", tmp_path / "x.sql")
     with pytest.raises(ChessregError, match=r"x\.sql has no paper, kinds, made by, base, table, rows"):
         parse("-- title: x\n", tmp_path / "x.sql")
+
+
+HEADER = "-- title: x\n-- paper: none\n-- kinds: play\n-- made by: chessreg run play\n"
+WHOLE = HEADER + "".join(f"-- statement: {name}\nSELECT '{name}'\n" for name in ("cells", "base", "table", "rows"))
+
+
+def shared(*lines):
+    return HEADER + "".join(f"{line}\n" for line in lines)
+
+
+def test_a_query_takes_the_statements_of_the_file_beside_it(tmp_path):
+    (tmp_path / "whole.sql").write_text(WHOLE)
+    own = ["-- statement: table", "SELECT 'own'", "-- statement: rows", "SELECT 2"]
+    path = tmp_path / "part.sql"
+    path.write_text(shared("-- statements of: whole.sql to base", *own))
+    entry = find(str(path))
+    assert [*entry.statements.items()] == [
+        ("cells", "SELECT 'cells'"), ("base", "SELECT 'base'"), ("table", "SELECT 'own'"), ("rows", "SELECT 2")
+    ]  # fmt: skip
+    assert [*entry.relations] == ["cells", "base"]
+    digest = entry.digest
+    (tmp_path / "whole.sql").write_text(WHOLE.replace("SELECT 'rows'", "SELECT 'others'"))
+    assert find(str(path)).digest == digest  # what is not taken does not count
+    (tmp_path / "whole.sql").write_text(WHOLE.replace("SELECT 'cells'", "SELECT 'changed'"))
+    assert find(str(path)).digest != digest
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["-- statements of: whole.sql"], "part.sql: statements of: 'whole.sql' is not FILE.sql to NAME"),
+        (["-- statements of: ../whole.sql to base"], "'../whole.sql to base' is not FILE.sql to NAME"),
+        (["-- statements of: none.sql to base"], "part.sql: statements of: there is no none.sql beside it"),
+        (["-- statements of: whole.sql to paired"], "part.sql: statements of: whole.sql has no statement paired"),
+        (["-- statements of: part.sql to base"], "part.sql takes its own from another file"),
+        (["-- statements of: other.sql to base"], "other.sql takes its own from another file"),
+        (["-- statements of: broken.sql to base"], "broken.sql, line 1: not understood: -- colour: red"),
+        (["-- statements of: bytes.sql to base"], "bytes.sql is no query: 'utf-8' codec"),
+        (["-- statements of: whole.sql to base", "-- statement: cells", "SELECT 1"], "of its own that it .*: cells"),
+        (["-- statements of: whole.sql to base", "-- statements of: whole.sql to base"], "line 6: a second"),
+    ],
+)  # fmt: skip
+def test_statements_that_cannot_be_taken_are_said(lines, message, tmp_path):
+    for name, text in {"whole": WHOLE, "other": shared("-- statements of: whole.sql to rows"),
+                       "broken": "-- colour: red\n"}.items():  # fmt: skip
+        (tmp_path / f"{name}.sql").write_text(text)
+    (tmp_path / "bytes.sql").write_bytes(b"\xff\xfe")
+    path = tmp_path / "part.sql"
+    path.write_text(shared(*lines, "-- statement: table", "SELECT 1", "-- statement: rows", "SELECT 2"))
+    with pytest.raises(ChessregError, match=message):
+        find(str(path))
+
+
+def test_no_query_repeats_the_statements_of_another():
+    """Three statements or more that two files have in common are one file's, and taken from there."""
+    queries = [
+        (entry, {*entry.statements.items()} - {(n, entry.statements[n]) for n in entry.shared}) for entry in entries()
+    ]
+    for number, (entry, own) in enumerate(queries):
+        for other, others in queries[:number]:
+            assert len(own & others) < 3, (entry.path.name, other.path.name)
+
+
+def test_no_query_takes_json_apart():
+    """What a row or a spec holds as JSON is a typed column of a view."""
+    for path in files():
+        assert not re.search(r"json|->", path.read_text(), re.IGNORECASE), path.name
 
 
 def test_listing_imports_nothing_heavy():

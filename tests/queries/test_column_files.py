@@ -24,10 +24,10 @@ def fetched(monkeypatch):
     found = []
     plain = source._fetch
 
-    def noted(connection, sql, table, *rest):
+    def noted(connection, table, names, where, *rest):
         if table == "game":
-            found.append(sql)
-        return plain(connection, sql, table, *rest)
+            found.append(source._select(table, names, "sqlite", where))
+        return plain(connection, table, names, where, *rest)
 
     monkeypatch.setattr(source, "_fetch", noted)
     return found

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+import shlex
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ import pytest
 from chessreg.cli.root import run_command_line
 from chessreg.queries.published import values
 from chessreg.registry.database import Database
+from store import Store
 
 
 @pytest.fixture
@@ -19,6 +21,7 @@ def type_(tmp_path, monkeypatch, capsys):
     """Type a command; returns (exit code, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CHESSREG_REGISTRY", str(tmp_path / "registry.db"))
+    Store.create(tmp_path / "store")  # that of the registry: what reads says when it is not there
 
     def typed(*words):
         capsys.readouterr()
@@ -130,6 +133,17 @@ def test_errors_as_json(type_, filled):
     code, out, err = type_("elo by interventoin", "--json")
     assert (code, out) == (3, "")
     assert json.loads(err)["error"] == "there is no query 'elo by interventoin'"
+
+
+def test_sql_in_place_of_a_name_is_told_where_it_goes(type_, filled):
+    sql = "select state\nfrom runs where run = 'plain'"
+    code, out, err = type_(sql)
+    assert (code, out) == (3, "")
+    said, hint = err.splitlines()
+    assert said == "error: SQL of your own goes with --sql"
+    words = shlex.split(hint.removeprefix("hint: chessreg query "))
+    assert type_(*words)[0] == 0
+    assert type_("selected games")[2].startswith("error: there is no query 'selected games'")
 
 
 def test_a_wrong_name_makes_no_registry(type_, tmp_path):

@@ -17,6 +17,7 @@ SWEEP = {
     "edit-2": (2, "probe:piece", (3, 4), 1.0, 0.6, 0.3),  # more damage and less effect than edit-1
     "random-1": (1, "random", (3,), 2.0, 0.4, 0.2),
     "wrong-layer-1": (1, "wrong-layer", (7,), 2.0, 0.4, 0.1),
+    "encode-decode-1": (1, "encode-decode", (3,), 0.0, 0.4, 0.05),
     "sham-1": (1, "sham", (3,), 0.0, 0.4, 0.0),
 }
 
@@ -62,6 +63,7 @@ def test_each_edit_has_its_controls_beside_it_and_the_frontier_is_told(sweep, da
         ("random", "3", 2.0, 40.0, 20.0, None),
         ("wrong-layer", "3", 2.0, 40.0, 10.0, None),
         ("sham", "3", 2.0, 40.0, 0.0, None),
+        ("encode-decode", "3", 2.0, 40.0, 5.0, None),
         ("edit", "3-4", 1.0, 60.0, 30.0, False),
     ]
     best = rows[1]

@@ -62,6 +62,26 @@ def test_a_view_that_is_computed_once_has_the_columns_that_were_asked_of_it(data
     assert run_sql(database, sql).meta["rows_read"].keys() <= reads[0].keys() | reads[1].keys()
 
 
+def test_only_what_is_named_is_defined_also_by_a_name_that_is_computed(database, make):
+    make.play(make.checkpoint("a"), [{}])
+    engine = engine_of(database)
+    assert run_sql(database, "SELECT count(*) AS n FROM Engine").rows == [{"n": 1}]
+    assert engine._defined == {"engine"}
+    assert run_sql(database, "SELECT count(*) AS n FROM query_table('ga' || 'mes')").rows == [{"n": 1}]
+    make.play(make.checkpoint("b"), [{}])
+    assert run_sql(database, "SELECT count(*) AS n FROM query_table('ga' || 'mes')").rows == [{"n": 2}]
+    with pytest.raises(BadInputError, match='Did you mean "engine"'):
+        run_sql(database, "SELECT * FROM enginee")
+
+
+@pytest.mark.parametrize(
+    "sql",
+    ["SHOW TABLES", "/* all */ FROM (SHOW TABLES)", "SELECT table_name AS name FROM information_schema.tables"],
+)
+def test_what_lists_tables_lists_all(database, sql):
+    assert {row["name"] for row in run_sql(database, sql).rows} >= {"game", "games", "runs", "run_now", "words"}
+
+
 def test_counting_rows_reads_one_column(database, make, reads):
     make.play(make.checkpoint("a"), [{}] * 3)
     assert run_sql(database, "SELECT count(*) AS n FROM game").rows == [{"n": 3}]
@@ -71,7 +91,8 @@ def test_counting_rows_reads_one_column(database, make, reads):
 def test_a_column_that_was_not_read_is_an_error_never_a_null(database, make, monkeypatch):
     make.play(make.checkpoint("a"), [{}])
     engine = engine_of(database)
-    monkeypatch.setattr(engine, "plan", lambda sql, parameters=None: {"game": frozenset({"unit"})})
+    monkeypatch.setattr(engine._planner, "_plans", {})
+    monkeypatch.setattr(engine._planner, "_scanned", lambda sql, parameters: {"game": frozenset({"unit"})})
     with pytest.raises(BadInputError, match=r"game\.plies was not read"):
         run_sql(database, "SELECT plies FROM game")
     with pytest.raises(BadInputError, match="run was not read"):

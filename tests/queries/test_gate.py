@@ -46,18 +46,18 @@ NO_WAY_OUT = [
 
 
 @pytest.mark.parametrize("sql", REFUSED)
-def test_anything_but_one_select_is_refused(sql, database):
+def test_anything_but_one_select_is_refused(sql, empty):
     with pytest.raises(BadInputError) as caught:
-        run_sql(database, sql)
+        run_sql(empty, sql)
     assert caught.value.exit_code == 4
     assert "\n" not in caught.value.message
 
 
 @pytest.mark.parametrize("sql", NO_WAY_OUT)
-def test_a_select_reaches_no_file_network_environment_or_variable(sql, database):
+def test_a_select_reaches_no_file_network_environment_or_variable(sql, empty):
     secret = [{"a": 1}]  # a variable of the caller that DuckDB could otherwise read
     with pytest.raises(ChessregError):
-        run_sql(database, sql)
+        run_sql(empty, sql)
     assert secret
 
 

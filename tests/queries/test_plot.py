@@ -2,12 +2,14 @@
 
 import re
 
+import pyarrow as pa
 import pytest
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.queries import plot
 from chessreg.queries.ask import plotted
-from chessreg.queries.catalogue import entries, find_plot
+from chessreg.queries.catalogue import Plot, entries, find_plot
+from chessreg.queries.result import QueryResult
 
 
 @pytest.fixture
@@ -30,12 +32,25 @@ def drawn(database, name):
 
 def test_every_plot_names_columns_of_its_query():
     for entry in entries():
-        statistics = {s.name for s in entry.statistics}
         columns = {c.name for c in entry.columns}
         for wanted in entry.plots:
-            assert wanted.y in statistics
-            assert {wanted.x, *wanted.series, *wanted.panels} <= columns
-            assert wanted.form in ("lines", "bars")
+            assert {wanted.x, wanted.y, *wanted.beside, *wanted.series, *wanted.panels} <= columns
+            assert wanted.form in ("lines", "bars", "board")
+
+
+def test_columns_beside_y_are_lines_with_intervals_of_their_own():
+    rows = {"layer": [0, 1], "t": [0.5, 0.75], "t_low": [0.25, 0.5], "t_high": [1.0, 1.0]}
+    rows |= {"null_mean": [0.0, None], "null_mean_low": [-0.125, None], "null_mean_high": [0.25, None]}
+    result = QueryResult(pa.table(rows), {})
+    wanted = Plot("t and chance", "layer", "t", beside=("null_mean",))
+    shown = plot.plotted_rows(result, wanted)
+    assert [(row[plot.LINE], row["layer"], row["t"], row["t_low"], row["t_high"]) for row in shown] == [
+        ("t", 0, 0.5, 0.25, 1.0),
+        ("null mean", 0, 0.0, -0.125, 0.25),
+        ("t", 1, 0.75, 0.5, 1.0),
+    ]
+    [axis] = plot.draw(result, wanted).axes
+    assert [container.get_label() for container in axis.containers] == ["t", "null mean"]
 
 
 def test_a_line_for_each_arm_with_its_intervals(played):
@@ -81,7 +96,7 @@ def test_a_plot_is_found_by_title_alias_or_its_query(database):
     assert find_plot("legal moves by ply")[0].title == "legal moves by ply"
     with pytest.raises(NotFoundError) as caught:
         find_plot("win rate by levl")
-    assert caught.value.hint == 'did you mean "win rate by level"?'
+    assert caught.value.hint.startswith('did you mean "win rate by level"')
 
 
 def test_a_missing_end_of_an_interval_has_no_whisker(database, make):
@@ -92,3 +107,15 @@ def test_a_missing_end_of_an_interval_has_no_whisker(database, make):
     lows, highs = (cap.get_ydata() for cap in container.lines[1])
     assert lows.tolist() == [0]
     assert highs[0] > 0
+
+
+@pytest.mark.filterwarnings("error::UserWarning")  # matplotlib's, of a layout that does not fit
+def test_a_long_legend_makes_the_figure_higher_and_leaves_the_axes_their_height(tmp_path):
+    def axes_of(series):
+        names = [f"shuffled:probe:skill L{n}-6 x-36.444, stockfish:0@nodes=100" for n in range(series)]
+        table = pa.table({"x": [1] * series, "score": [0.5] * series, "intervention": names})
+        figure = plot.draw(QueryResult(table, {}), Plot("arms", "x", "score", form="bars", series=("intervention",)))
+        plot.write(figure, tmp_path / "arms.svg")
+        return figure.axes[0].get_window_extent().height / figure.dpi
+
+    assert axes_of(40) > 0.7 * axes_of(8)

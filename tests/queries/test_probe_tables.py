@@ -136,3 +136,57 @@ def test_seeds_and_twins_are_resampled_where_they_are_what_varies(database, make
     assert (trained["minus_untrained"], trained["minus_untrained_low"], trained["minus_untrained_high"]) == (0, -50, 50)
     one = run_query(database, "best probe layers", run=trained["runs"].split(", ")[0]).rows[0]
     assert one["accuracy_high"] - one["accuracy_low"] < 45  # of games alone
+
+
+@pytest.fixture
+def phases(database, make):
+    """A joint probe of two phases, fitted alike, and their controls on three twins; ROC-AUC of the first phase."""
+    model = make.checkpoint("uci")
+    spec = {"cache": "a", "seed": 0}
+    for phase, right in ((0, 60), (1, 40)):
+        run = make.probe(
+            model, {(0, "test"): [(6400, 100 * right), (6400, 100 * right - 800)]}, name=f"phase-{phase}", layers=(0,),
+            positions=("white-origins", "white-destinations")[phase], spec={**spec, "phase": phase},
+        )  # fmt: skip
+        for name, value in (("softmax", 0.9 - phase / 2), ("logits", 0.8)):
+            make.add(*(
+                tables.MetricPoint(
+                    run_id=run.id, unit=0, name=f"test_auc_{name}{flat}", step=step, attempt_id=run.attempt_id,
+                    value=value - step / 10,
+                )
+                for flat, step in (("", 0), ("", 1), ("_flat", 0))
+            ))  # fmt: skip
+    for number in range(3):
+        twin = make.checkpoint(f"twin-{number}", source_format="random-init", parent_id=model.id)
+        make.probe(
+            twin, {(0, "test"): [(6400, 3200 + 100 * number), (6400, 3200)]}, layers=(0,), positions="white-origins",
+            spec={"cache": f"b{number}", "seed": number, "phase": 0},
+        )  # fmt: skip
+
+
+def test_metrics_are_of_each_phase_and_of_all_together_with_the_controls_of_the_same_phase(database, phases):
+    *rows, _, _, twin = run_query(database, "probe metrics by layer", checkpoint="uci").rows
+    assert (twin["twin_of"], twin["untrained"], twin["twins"]) == ("uci", None, 0)
+    assert [(r["positions"], r["n_games"], r["n"], r["residual_index"]) for r in rows] == [
+        ("white-origins", 2, 12800, 1), ("white-destinations", 2, 12800, 1), ("pooled", 2, 25600, 1),
+    ]  # fmt: skip
+    first, second, pooled = rows
+    assert [round(r["accuracy"], 6) for r in rows] == [87.5, 56.25, 71.875]
+    # Class 0 is right as often as the accuracy says, class 1 always; both are there as often.
+    assert first["macro_f1"] == first["f1"] == pytest.approx((87.5 + 100) / 2)
+    assert pooled["precision"] == pytest.approx((71.875 + 100) / 2)
+    assert (first["auc"], second["auc"], pooled["auc"]) == pytest.approx((0.85, 0.35, 0.6))
+    assert (first["flat_auc_logits"], first["auc_logits"]) == pytest.approx((0.8, 0.75))
+    assert (first["twins"], second["twins"], pooled["twins"]) == (3, 0, 0)
+    assert first["untrained"] == pytest.approx(100 * (32 + 33 + 34 + 3 * 32) / 384)
+    assert first["minus_untrained"] == pytest.approx(87.5 - first["untrained"])
+    assert second["minus_untrained"] is None
+
+
+def test_metrics_of_each_class_follow_from_its_counts(database, phases):
+    rows = run_query(database, "probe metrics by class", checkpoint="uci").rows
+    one, other = (row for row in rows if row["positions"] == "pooled")
+    assert (one["name"], one["support"], one["true_positives"]) == ("Black King", 25600, 18400)
+    assert (one["precision"], one["recall"], other["f1"]) == pytest.approx((71.875, 71.875, 100))
+    assert (one["auc"], other["auc_logits"]) == pytest.approx((0.65, 0.7))
+    assert len(rows_behind(database, "probe metrics by class", 1 + rows.index(one)).rows) == 4

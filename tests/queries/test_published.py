@@ -10,7 +10,8 @@ from chessreg.papers.plan import Request
 from chessreg.queries import run_query
 from chessreg.queries.ask import rows_behind
 from chessreg.queries.catalogue import find
-from chessreg.queries.published import TYPES, beside, values, with_ours
+from chessreg.queries.engine import engine_of
+from chessreg.queries.published import TYPES, beside, described, has_part, values, with_ours
 from chessreg.queries.render import rendered
 from chessreg.registry import tables
 from chessreg.registry.identity import digest_of, uuid_of
@@ -22,13 +23,19 @@ def published(database, name, **scope):
 
 
 def test_the_papers_numbers_are_all_there():
-    table = {(v.table, v.row, v.column): v.value for v in values()}
-    assert len(table) == len(values()) == 252
-    counted = Counter(v.table for v in values())
+    karvonen = [v for v in values() if v.paper == "Karvonen 2024"]
+    table = {(v.table, v.row, v.column): v.value for v in karvonen}
+    assert len(table) == len(karvonen) == 252
+    counted = Counter(v.table for v in karvonen)
     assert counted == {
         "Table 1": 8, "Figure 3": 96, "Table 2": 8, "Table 3": 12, "Table 4": 6, "Table 5": 16, "Table 7": 4,
         "Table 8": 8, "Table 9": 52, "Figure 2": 2, "Figure 2, an earlier version": 20, "Section 2.2": 5,
         "Section 3.2": 2, "Section 4.3": 3, "Appendix D": 1, "Appendix E": 3, "Table 6": 6,
+    }  # fmt: skip
+    assert len({(v.paper, v.table, v.row, v.column) for v in values()}) == len(values())
+    davis = Counter((v.table, v.lost) for v in values() if v.query.startswith("probe ") and v.paper == "Davis 2026")
+    assert davis == {
+        ("Table 4", True): 4, ("Table 5", True): 5, ("Table 5", False): 1, ("compositional map", False): 30,
     }  # fmt: skip
     assert table["Table 9", "16 layer, My Bishop", "F1"] == 0.998
     assert table["Table 7", "8 layer positive (layers 5-7, scale 0.6)", "win rate"] == 24.7
@@ -42,11 +49,29 @@ def test_the_papers_numbers_are_all_there():
     assert table["Section 4.3", "4,000 games from random openings, positions", "read as low skill"] == 99.4
 
 
+def test_what_is_left_of_davis_table_2_is_the_loose_rate():
+    table = {
+        (v.query, v.row): (v.value, v.measure) for v in values() if v.paper == "Davis 2026" and v.table == "Table 2"
+    }
+    assert table["legal moves by phase", "our model"] == (99.9, "loose")
+    assert table["perplexity", "our model"] == (None, "ppl_token")
+
+
 def test_every_published_number_belongs_to_a_query_and_to_one_of_its_columns():
     for value in values():
         entry = find(value.query)
         assert value.query == entry.title
         assert value.lost or value.measure in {c.name for c in entry.columns} | set(TYPES)
+
+
+def test_every_condition_of_the_papers_binds_to_its_query(database):
+    engine = engine_of(database)
+    for query in sorted({value.query for value in values()}):
+        ours = described(engine, run_query(database, query))
+        known = [value for value in values() if value.query == query and not value.lost]
+        conditions = {"place"} | {has_part(value) for value in known}
+        conditions |= {sql for v in known for need in (*v.needs, *v.alike) for sql in (need.holds, need.otherwise)}
+        assert engine.over(ours, f"SELECT {', '.join(sorted(conditions))} FROM result").num_rows == 0
 
 
 def test_an_empty_registry_shows_the_papers_numbers_alone(database):

@@ -78,20 +78,37 @@ MEASURED = COMMAND.replace(
 def test_many_rows_are_written_in_constant_memory(tmp_path, format_):
     open_session(str(tmp_path / "registry.db"), tmp_path / "store").close()
     place, peaks = ["--registry", str(tmp_path / "registry.db")], []
-    for rows in (100_000, 1_000_000):
-        words = [*place, "query", "--sql", f"select range as n from range({rows})", "--format", format_]
+    for rows in (20_000, 200_000):  # of 500 characters: 100 MB
+        sql = f"select repeat('x', 500) as text, {rows} - 1 - range as n from range({rows})"
+        words = [*place, "query", "--sql", sql, "--format", format_]
         with (tmp_path / "answer").open("w") as file:
             done = subprocess.run(
                 [sys.executable, "-c", MEASURED, *words], stdout=file, stderr=subprocess.PIPE, text=True
             )
         assert done.returncode == 0, done.stderr
         peaks.append(int(next(line for line in done.stderr.splitlines() if line.isdigit())) / 1024)
-        lines = (tmp_path / "answer").read_text().splitlines()
-        assert len(lines) == rows + (format_ == "csv")
-        last = json.loads(lines[-1])["n"] if format_ == "jsonl" else int(lines[-1])
-        assert last == rows - 1
-    assert peaks[1] < 600
-    assert peaks[1] - peaks[0] < 150, f"{peaks} MiB"
+        with (tmp_path / "answer").open() as file:
+            lines = sum(1 for _ in file)
+            file.seek(max(0, file.tell() - 1000))
+            last = file.read().splitlines()[-1]
+        assert lines == rows + (format_ == "csv")
+        end = json.loads(last)["n"] if format_ == "jsonl" else int(last.rpartition(",")[2])
+        assert end == (rows - 1 if rows == 20_000 else 0)  # a short answer is sorted, a long one as it was found
+    assert peaks[1] - peaks[0] < 60, f"{peaks} MiB"
+
+
+def test_a_short_answer_in_parts_has_the_order_and_the_types_of_a_whole_one(session):
+    sql = """select * from (values
+        (2, 'b', sum_of, uuid '00000000-0000-0000-0000-0000000000b2', true, [1, 2]),
+        (1, 'a', sum_of, uuid '00000000-0000-0000-0000-0000000000a1', null, null)
+    ) as t(n, text, total, id, flag, list), (select sum(range) as sum_of from range(3))""".replace(
+        "sum_of,", "7::hugeint,"
+    )
+    whole = run_sql(session.database, sql).rows
+    assert [row["n"] for row in whole] == [1, 2]
+    parts = [part.rows for part in stream_sql(session.database, sql)]
+    assert [row for part in parts for row in part] == whole
+    assert [list(row) for part in parts for row in part] == [list(row) for row in whole]
 
 
 def test_a_table_that_nobody_can_read_is_refused(tmp_path, capsys):

@@ -216,7 +216,7 @@ with Database.open(url) as database:
     while time.monotonic() < end:
         with database.write() as session:
             for _ in range(5):
-                names.say(session, "run", new_id(), "tag", f"{number}-{done}")
+                names.annotate(session, "run", new_id(), "tag", f"{number}-{done}")
         done += 5
 print(done)
 """

@@ -66,7 +66,7 @@ def count_runs(path: Path) -> object:
 
 def write_a_word(path: Path) -> None:
     with Database.open(path) as database, database.write() as session:
-        names.say(session, "run", new_id(), "tag", "x")
+        names.annotate(session, "run", new_id(), "tag", "x")
 
 
 def test_a_read_only_registry_can_be_read_and_says_that_it_cannot_be_written(

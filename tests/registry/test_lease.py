@@ -31,7 +31,7 @@ from chessreg.registry import names
 from chessreg.registry.identity import new_id
 with Database.open(sys.argv[1]) as database:
     with database.write() as session:
-        names.say(session, "run", new_id(), "tag", "x")
+        names.annotate(session, "run", new_id(), "tag", "x")
     print("holds", flush=True)
     sys.stdin.readline()
 """

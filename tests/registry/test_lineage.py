@@ -6,8 +6,10 @@ import shutil
 
 import pytest
 
+from chessreg.entities.merge import MergeReport, merge_registry
 from chessreg.errors import NotFoundError
-from chessreg.registry import lineage, names
+from chessreg.registry import lineage, names, read
+from chessreg.runs.kind import kind as load_kind
 from chessreg.session import open_session
 
 
@@ -43,7 +45,7 @@ def test_games_go_into_all_that_was_made_from_them(database):
 def test_what_rests_on_an_invalid_cache_is_stale_until_it_is_valid_again(database):
     with database.write() as session:
         cache = names.resolve(session, "run", "reference-fit")
-        names.say(session, "run", cache, "invalid", "wrong games")
+        names.annotate(session, "run", cache, "invalid", "wrong games")
     with database.read() as session:
         stale = lineage.stale(session)
         called = names.names(session, "run")
@@ -52,7 +54,7 @@ def test_what_rests_on_an_invalid_cache_is_stale_until_it_is_valid_again(databas
         assert up.facts["state"] == "stale"
         assert next(b for b in up.branches if b.field == "cache").facts["state"] == "invalid"
     with database.write() as session:
-        names.say(session, "run", cache, "invalid", "wrong games", withdrawn=True)
+        names.annotate(session, "run", cache, "invalid", "wrong games", withdrawn=True)
     with database.read() as session:
         assert lineage.stale(session) == {}
 
@@ -61,11 +63,11 @@ def test_an_invalid_checkpoint_or_dataset_makes_all_that_read_it_stale(database)
     for noun, name in (("checkpoint", "reference"), ("dataset", "sample")):
         with database.write() as session:
             target = names.resolve(session, noun, name)
-            names.say(session, noun, target, "invalid", "mislabelled")
+            names.annotate(session, noun, target, "invalid", "mislabelled")
         with database.read() as session:
             assert len(lineage.stale(session)) == 4
         with database.write() as session:
-            names.say(session, noun, target, "invalid", "mislabelled", withdrawn=True)
+            names.annotate(session, noun, target, "invalid", "mislabelled", withdrawn=True)
 
 
 def test_a_name_that_nothing_has_says_what_comes_near(database):
@@ -80,7 +82,45 @@ def test_tables_say_how_many_of_their_runs_are_stale(database):
     fresh = run_query(database, "probe accuracy by layer")
     assert not any("stale" in note for note in fresh.notes)
     with database.write() as session:
-        names.say(session, "run", names.resolve(session, "run", "reference-fit"), "invalid", "wrong games")
+        names.annotate(session, "run", names.resolve(session, "run", "reference-fit"), "invalid", "wrong games")
     after = run_query(database, "probe accuracy by layer")
     assert len(after) == len(fresh)
     assert any("1 of these runs are stale" in note for note in after.notes)
+
+
+TWO_PARTS = """
+from typing import Annotated
+
+from chessreg.kinds import Kind, Ref, Spec
+
+
+class CountedSpec(Spec):
+    datasets: Annotated[tuple[str, ...], Ref("dataset")]
+
+
+class Counted(Kind):
+    name, tables, spec = "counted", ("score",), CountedSpec
+
+    def units(self, spec, inputs):
+        return 1
+
+    def run(self, task):
+        for dataset in task.spec.datasets:
+            games, part = task.inputs.dataset(dataset, "datasets")
+            task.emit("score", 0, split=dataset[-20:], item=0, n=len(games.rows(part)), correct=0)
+        task.done(0)
+"""
+
+
+def test_two_parts_of_one_dataset_are_two_inputs_and_come_along_with_a_merge(database, world_session, tmp_path):
+    (tmp_path / "counted.py").write_text(TWO_PARTS)
+    kind = load_kind(str(tmp_path / "counted.py"))
+    spec = kind.spec(datasets=("sample:fit", "sample:test"))
+    run_id = world_session.run(spec, kind=str(tmp_path / "counted.py")).run_id
+    expected = {("datasets", world_session.inputs.reference("dataset", part)) for part in spec.datasets}
+    merge_registry(database, world_session.database, MergeReport())
+    for registry in (world_session.database, database):
+        with registry.read() as session:
+            assert {(row["name"], row["recipe"]) for row in read.run(session, run_id.hex)["inputs"]} == expected
+            (branch,) = lineage.tree(session, lineage.find(session, run_id.hex), up=True).branches
+            assert (branch.field, branch.facts["name"]) == ("datasets", "sample")

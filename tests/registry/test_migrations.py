@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
 import sys
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from chessreg.registry.sqlite import dbapi as sqlite3
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "registry"
 
+WHEN = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 HEAD = migrations.head()
 NEXT = f"{int(HEAD) + 1:04}"
 CHILDREN = f'''"""A revision that rebuilds a table which others refer to."""
@@ -259,6 +262,34 @@ def test_a_registry_of_every_revision_upgrades_and_keeps_its_rows(revision: str,
         assert [(g.result, g.moves, g.seconds) for g in games] == [("1-0", b"\x0c\x07", 0.5), ("*", b"\x0c\x07", 0.5)]
         assert session.scalars(select(tables.MetricPoint.value)).one() == 1e-300
         assert session.scalars(select(tables.Attempt)).one().state is tables.AttemptState.FINISHED
+
+
+def test_parts_of_one_dataset_that_shared_a_row_have_their_own_after_an_upgrade(empty_url: str) -> None:
+    """Of a run that is not complete nobody knows what it has read: its rows stay as they are."""
+    from alembic import command
+
+    place = place_of(empty_url)
+    command.upgrade(migrations.config(place), "0003")
+    recipes = [f"dataset:{'ab' * 32}{part}" for part in ("[0,0.0,0.5]", "[0,0.5,1.0]", "")] + [f"dataset:{'cd' * 32}"]
+    engine = create_engine(place.url)
+    run = text("INSERT INTO run VALUES (:id, 'train', 1, :spec, :hash, '[]', 1, :at, :done)")
+    read = text("INSERT INTO run_input VALUES (:id, :name, :recipe, :digest, NULL)")
+    with engine.begin() as connection:
+        for number, done in (("1", WHEN), ("2", None)):
+            spec = {"datasets": recipes, "heldout": recipes[0], "seed": 0}
+            values = {"id": number * 32, "spec": json.dumps(spec), "hash": number * 64, "at": WHEN, "done": done}
+            connection.execute(run, values)
+            for name, recipe in (("datasets", recipes[0]), ("datasets", recipes[3]), ("heldout", recipes[0])):
+                values = {"id": number * 32, "name": name, "recipe": recipe, "digest": recipe[8:72]}
+                connection.execute(read, values)
+    engine.dispose()
+    assert migrations.upgrade(empty_url).state == "equal"
+    with Database.open(empty_url) as database, database.read() as session:
+        found = session.scalars(select(tables.RunInput)).all()
+        of = {number: {(r.name, r.recipe) for r in found if r.run_id.hex[0] == number} for number in "12"}
+    assert of["1"] == {*(("datasets", recipe) for recipe in recipes), ("heldout", recipes[0])}
+    assert of["2"] == {("datasets", recipes[0]), ("datasets", recipes[3]), ("heldout", recipes[0])}
+    assert all(row.digest == row.recipe[8:72] for row in found)
 
 
 def test_every_revision_has_a_fixture() -> None:

@@ -38,7 +38,7 @@ def test_the_log_keeps_everything_and_the_view_shows_the_present(database: Datab
             ("pin", "", False),
             ("note", "two", False),
         ]:
-            names.say(session, "run", run, word, value, withdrawn)
+            names.annotate(session, "run", run, word, value, withdrawn)
         assert said(session) == [("note", "two"), ("pin", ""), ("tag", "paper")]
         assert len(session.scalars(select(tables.Annotation)).all()) == 7
 
@@ -47,27 +47,27 @@ def test_a_thing_has_one_name_and_a_new_one_takes_its_place(database: Database, 
     with database.write() as session:
         run = rows.run(session).id
         assert names.name_of(session, "run", run) is None
-        names.say(session, "run", run, "name", "first")
-        names.say(session, "run", run, "name", "second")
+        names.say(session, "run", run, "name", "first")  # the earlier name of annotate
+        names.annotate(session, "run", run, "name", "second")
         assert names.name_of(session, "run", run) == "second"
         assert names.names(session, "run") == {run: "second"}
         assert names.resolve(session, "run", "second") == run
         with pytest.raises(NotFoundError):
             names.resolve(session, "run", "first")
-        names.say(session, "run", run, "name", "second", withdrawn=True)
+        names.annotate(session, "run", run, "name", "second", withdrawn=True)
         assert names.names(session, "run") == {}
 
 
 def test_a_name_that_another_thing_has_is_refused_until_it_is_taken_back(database: Database, rows: Any) -> None:
     with database.write() as session:
         one, two = rows.run(session, 1).id, rows.run(session, 2).id
-        names.say(session, "run", one, "name", "mine")
+        names.annotate(session, "run", one, "name", "mine")
         with pytest.raises(BadInputError, match=f"taken by run {one.hex[-6:]}"):
-            names.say(session, "run", two, "name", "mine")
-        names.say(session, "run", one, "name", "mine")  # once more is no harm
-        names.say(session, "dataset", two, "name", "mine")  # another noun
-        names.say(session, "run", one, "name", "mine", withdrawn=True)
-        names.say(session, "run", two, "name", "mine")
+            names.annotate(session, "run", two, "name", "mine")
+        names.annotate(session, "run", one, "name", "mine")  # once more is no harm
+        names.annotate(session, "dataset", two, "name", "mine")  # another noun
+        names.annotate(session, "run", one, "name", "mine", withdrawn=True)
+        names.annotate(session, "run", two, "name", "mine")
         assert names.resolve(session, "run", "mine") == two
 
 
@@ -100,9 +100,9 @@ def test_ordinary_names_are_accepted(name: str) -> None:
 def test_words_and_nouns_are_closed_sets(database: Database) -> None:
     with database.write() as session:
         with pytest.raises(BadInputError, match="'shout' is no word"):
-            names.say(session, "run", new_id(), "shout", "x")
+            names.annotate(session, "run", new_id(), "shout", "x")
         with pytest.raises(BadInputError, match="no things called 'knight'"):
-            names.say(session, "knight", new_id(), "tag", "x")
+            names.annotate(session, "knight", new_id(), "tag", "x")
         with pytest.raises(BadInputError, match="no things called 'knight'"):
             names.resolve(session, "knight", "x")
 
@@ -110,7 +110,7 @@ def test_words_and_nouns_are_closed_sets(database: Database) -> None:
 def test_a_reference_is_a_name_an_id_its_end_or_the_beginning_of_a_digest(database: Database, rows: Any) -> None:
     with database.write() as session:
         ids = [rows.run(session, seed).id for seed in range(30)]
-        names.say(session, "run", ids[0], "name", ids[1].hex[-4:])  # a name goes before the end of an id
+        names.annotate(session, "run", ids[0], "name", ids[1].hex[-4:])  # a name goes before the end of an id
         run = session.get_one(tables.Run, ids[2])
         for reference in (run.spec_hash[:8], run.spec_hash, f"sha256:{run.spec_hash[:10]}"):
             assert names.resolve(session, "run", reference) == ids[2]
@@ -128,7 +128,7 @@ def test_what_fits_several_things_is_refused_with_their_names(database: Database
         for id in ids:
             ends.setdefault(id.hex[-2:], []).append(id)
         end, shared = next((end, group) for end, group in ends.items() if len(group) > 1)
-        names.say(session, "run", shared[0], "name", "clear")
+        names.annotate(session, "run", shared[0], "name", "clear")
         with pytest.raises(BadInputError, match=rf"'{end}' is ambiguous: .*clear \(\w+\)"):
             names.resolve(session, "run", end)
 
@@ -136,9 +136,9 @@ def test_what_fits_several_things_is_refused_with_their_names(database: Database
 def test_a_name_given_on_two_machines_is_told_apart_by_the_host(database: Database, rows: Any) -> None:
     with database.write() as session:
         one, two = rows.run(session, 1).id, rows.run(session, 2).id
-        names.say(session, "run", one, "name", "best")
+        names.annotate(session, "run", one, "name", "best")
         from_host(session, "box1", one)
-        names.say(session, "run", two, "name", "better")
+        names.annotate(session, "run", two, "name", "better")
         session.execute(text("UPDATE annotation SET value = 'best', host = 'box2' WHERE value = 'better'"))
         assert names.names(session, "run") == {one: "best@box1", two: "best@box2"}
         assert names.resolve(session, "run", "best@box2") == two
@@ -148,7 +148,7 @@ def test_a_name_given_on_two_machines_is_told_apart_by_the_host(database: Databa
 
 def test_what_is_not_there_brings_names_that_come_near(database: Database, rows: Any) -> None:
     with database.write() as session:
-        names.say(session, "run", rows.run(session).id, "name", "probe-lichess")
+        names.annotate(session, "run", rows.run(session).id, "name", "probe-lichess")
         with pytest.raises(NotFoundError, match=r"no run 'probe-lichss' \(did you mean probe-lichess\?\)"):
             names.resolve(session, "run", "probe-lichss")
         with pytest.raises(NotFoundError, match=r"no run 'zzz' \(chessreg runs list\)"):
@@ -165,8 +165,8 @@ def test_a_probe_goes_by_the_name_of_its_run(database: Database, rows: Any) -> N
                 norm=1.0, detail={},
             )
         )  # fmt: skip
-        names.say(session, "run", run.id, "name", "pieces")
-        names.say(session, "run", other.id, "name", "games")
+        names.annotate(session, "run", run.id, "name", "pieces")
+        names.annotate(session, "run", other.id, "name", "games")
         assert names.resolve(session, "probe", "pieces") == names.resolve(session, "probe", run.id.hex[-6:]) == run.id
         with pytest.raises(NotFoundError):
             names.resolve(session, "probe", "games")

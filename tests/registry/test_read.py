@@ -38,13 +38,13 @@ def registry(tmp_path: Path) -> Any:
         with database.write() as session:
             session.execute(insert(tables.Run), rows)
             for n, row in enumerate(rows):
-                names.say(session, "run", row["id"], "name", f"run-{'dacbe'[n]}")
-            names.say(session, "run", rows[3]["id"], "star")
-            names.say(session, "run", rows[3]["id"], "note", "looks right to me")
-            names.say(session, "run", rows[1]["id"], "star")
-            names.say(session, "run", rows[1]["id"], "star", withdrawn=True)
-            names.say(session, "run", rows[4]["id"], "archive")
-            names.say(session, "run", rows[0]["id"], "invalid", "wrong games")
+                names.annotate(session, "run", row["id"], "name", f"run-{'dacbe'[n]}")
+            names.annotate(session, "run", rows[3]["id"], "star")
+            names.annotate(session, "run", rows[3]["id"], "note", "looks right to me")
+            names.annotate(session, "run", rows[1]["id"], "star")
+            names.annotate(session, "run", rows[1]["id"], "star", withdrawn=True)
+            names.annotate(session, "run", rows[4]["id"], "archive")
+            names.annotate(session, "run", rows[0]["id"], "invalid", "wrong games")
             made_from = {"run_id": rows[2]["id"], "name": "cache", "recipe": "run:x", "digest": "d" * 64,
                          "source_run_id": rows[0]["id"]}  # fmt: skip
             session.execute(insert(tables.RunInput), [made_from])

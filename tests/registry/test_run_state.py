@@ -82,9 +82,9 @@ def fill(database: Database) -> None:
                 )  # fmt: skip
             for start, stop in ranges:
                 sql.add(tables.UnitRange(run_id=run.id, start=start, stop=stop, attempt_id=new_id()))
-            names.say(sql, "run", run.id, "name", name)
-        names.say(sql, "run", uuid_of(digest_of("archived")), "archive")
-        names.say(sql, "run", uuid_of(digest_of("invalid")), "invalid", "wrong games")
+            names.annotate(sql, "run", run.id, "name", name)
+        names.annotate(sql, "run", uuid_of(digest_of("archived")), "archive")
+        names.annotate(sql, "run", uuid_of(digest_of("invalid")), "invalid", "wrong games")
 
 
 SAID = {name: (state, done) for name, (_, _, state, done) in CASES.items()}

@@ -107,7 +107,7 @@ def test_a_fragment_that_is_not_understood_is_set_aside_and_keeps_nobody_back(se
     assert (report.fragments, report.set_aside) == (1, 1)
     (left,) = waiting(session.database, session.store)
     assert left["state"] == "set aside"
-    assert "unknown family 'dream'" in left["why"]
+    assert "unknown table 'dream'" in left["why"]
     assert put_back(session.store) == 1
     assert take_in_waiting(session.database, session.store)["set_aside"] == 1
 

@@ -9,8 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import sqlalchemy
 
-from chessreg.errors import BadInputError, NotFoundError, told
+from chessreg.errors import BadInputError, NotFoundError, described
+from chessreg.registry import tables
 from chessreg.runs.kind import kind, kinds
 
 TOY = Path(__file__).parent.parent / "kinds" / "toy_kind.py"
@@ -87,7 +89,7 @@ class Coin(Kind):
         for unit in task.units:
             assert task.how.batch == 4
             row = Row(drawn=float(generator(task.spec.seed, unit).random()))
-            task.emit("score", unit, row, split="x", item=unit, n=1, correct=1)
+            task.emit("score", unit, detail=row, split="x", item=unit, n=1, correct=1)
             task.done(unit)
 
     def frames(self, row, inputs):
@@ -107,6 +109,8 @@ def test_a_kind_file_of_before_runs_with_a_note(tmp_path, session):
     assert found.options().batch == 4
     assert set(found.columns) == {"score"}
     assert session.run(found.spec(seed=1), kind=str(path)).state == "complete"
+    with session.database.read() as sql:
+        assert all(sql.scalars(sqlalchemy.select(tables.Score.detail)).all())
     assert len(found.board_views({}, session.inputs)) == 1
 
 
@@ -140,11 +144,11 @@ def test_an_error_of_a_users_own_kind_is_told_with_its_name_and_line(tmp_path, s
     path.write_text(RAISING)
     with pytest.raises(ZeroDivisionError) as caught:
         session.run(kind(str(path)).spec(), kind=str(path))
-    message, hint, status = told(caught.value)
+    message, hint, status = described(caught.value)
     assert message == "your kind raising raised ZeroDivisionError: division by zero"
     assert hint.startswith(f"{path}, line 16")
     assert status == 1
-    assert told(ValueError("x"))[1].startswith("this is a fault in chessreg")
+    assert described(ValueError("x"))[1].startswith("this is a fault in chessreg")
 
 
 def test_two_threads_that_load_one_file_run_it_once_and_get_one_class(tmp_path):

@@ -68,7 +68,7 @@ def test_what_needs_all_units_waits_until_the_registry_has_them(session, monkeyp
     from chessreg.runs import attempt
     from chessreg.runs.kind import kind
 
-    path = str(TOY.parent / "markov_kind.py")
+    path = str(TOY.parent / "captures_kind.py")
     spec = kind(path).spec(games=5, plies=20, shuffles=3)
     taken, began = attempt.ingest, []
 

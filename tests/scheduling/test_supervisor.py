@@ -52,7 +52,7 @@ def test_a_killed_shard_is_told_soon_and_a_retry_does_only_what_is_missing(desk)
     job, other = desk.jobs()
     (victim,) = [a for a in desk.rows(tables.Attempt) if a.job_id == job.id]
     os.kill(victim.pid, signal.SIGKILL)
-    assert desk.until(lambda: desk.jobs()[0].ended_at) < 20  # a promise that is not kept takes two minutes
+    assert desk.until(lambda: desk.jobs()[0].ended_at) < 90  # a promise that is not kept takes two minutes
     job, other = desk.jobs()
     assert (job.cause, job.message) == (Cause.KILLED, "killed by SIGKILL")
     (attempt,) = [a for a in desk.rows(tables.Attempt) if a.job_id == job.id]

@@ -38,13 +38,6 @@ PATIENCE = 300.0  # seconds after which what does not come has failed
 CALM = 4
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("tui"))  # one worker makes the world, once
-
-
 @pytest.fixture(scope="session", autouse=True)
 def drawn_when_asked() -> Iterator[None]:
     """Nobody sees the terminal of a test, so nothing is drawn on it: `Driver.text` and pictures draw the whole screen.
@@ -87,7 +80,7 @@ def near_model(monkeypatch: pytest.MonkeyPatch) -> None:
             try:
                 return {"answer": json.loads(opened[self].ask(question).as_json())}
             except Exception as error:
-                return worker.told(error)
+                return worker.failure(error)
 
         return await asyncio.to_thread(look)
 
@@ -111,6 +104,7 @@ def same_everywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))  # what is remembered, and from no test to another
     monkeypatch.setattr("textual.app.wait_for_idle", at_once)
+    monkeypatch.setattr("tui.screens.preview.WIDE", 10_000)  # previews tell ids and logs; test_preview has them
 
 
 async def at_once(*_: float) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 
 from chessreg.cli.root import run_command_line
 from chessreg.entities import entity
+from chessreg.experiments.sae import SaeSpec
 from chessreg.session import open_session
 from tui import show
+from tui.screens.boards import BoardScreen
 from tui.screens.lineage import LineageScreen
 from tui.screens.things import DataScreen, ThingScreen
 from tui.widgets.chart import ChartView
@@ -37,7 +39,7 @@ async def test_every_noun_has_its_list(drive, studied: Path, command: Any) -> No
         assert "random" in driver.text
         await driver.press("tab")
         assert "[SAEs 0]" in driver.text
-        assert "no SAEs: this version has a place for them" in driver.text
+        assert "no SAEs yet: chessreg run sae" in driver.text
         await driver.press("y")
         assert driver.app.clipboard == "chessreg sae list"
 
@@ -105,6 +107,24 @@ async def test_a_checkpoint_tells_its_twin_its_tokens_and_how_often_it_is_legal(
         assert "checkpoint deep" in driver.text
 
 
+async def test_a_latent_opens_the_positions_at_which_it_is_strongest(drive, studied: Path, tmp_path: Path) -> None:
+    shutil.copytree(studied, tmp_path / "own")
+    with open_session(str(tmp_path / "own" / "registry.db"), tmp_path / "own" / "store") as session:
+        spec = SaeSpec(cache="cache-fit", layers=(0,), expansion=2, tokens=400, batch_tokens=100, boards=2)
+        session.run(spec, name="features")
+    async with drive(tmp_path / "own", size=(160, 45), start="data") as driver:
+        await driver.press("tab", "tab", "tab", "tab", "tab")
+        assert "[SAEs 1]" in driver.text
+        await driver.stand_on("features")
+        await driver.press("enter")
+        assert "explained variance" in driver.text
+        await driver.press("tab", "tab", "tab")
+        assert "fires at" in driver.text
+        await driver.press("enter")
+        assert isinstance(driver.screen, BoardScreen)
+        assert "of its strongest" in driver.text
+
+
 async def test_a_cache_is_verified_byte_by_byte(drive, studied: Path, tmp_path: Path, command: Any) -> None:
     told = command("cache", "verify", "cache-fit")
     assert told["groups"] == 1
@@ -142,6 +162,35 @@ async def test_words_about_a_dataset_are_its_own(drive, studied: Path, tmp_path:
 
 async def test_an_empty_registry_says_what_makes_each(drive, tmp_path: Path) -> None:
     async with drive(tmp_path, start="data") as driver:
-        for words in ("dataset add", "import checkpoint", "run cache", "run probe", "run vector", "no SAEs"):
+        for words in ("dataset add", "import checkpoint", "run cache", "run probe", "run vector", "run sae"):
             assert words in driver.text
             await driver.press("tab")
+
+
+async def test_games_are_added_from_a_file_and_split(drive, world: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    folder = tmp_path / "files"
+    (folder / "below").mkdir(parents=True)
+    shutil.copy(world / "games.pgn", folder / "below" / "new games.pgn")
+    monkeypatch.chdir(folder)
+    ran: list[list[str]] = []
+    async with drive(tmp_path, start="data", size=(120, 30)) as driver:
+        monkeypatch.setattr(driver.app, "run_command", lambda words, *rest, **named: ran.append(list(words)))
+        await driver.press("A")
+        assert "below/" in driver.text
+        await driver.press("enter", "slash")
+        await driver.type("new")
+        await driver.press("enter", "enter")
+        assert "What to call new games.pgn" in driver.text
+        await driver.press("enter")
+    assert ran == [["dataset", "add", str(folder / "below" / "new games.pgn"), "--name", "new-games"]]
+    async with drive(world, start="data", size=(120, 30)) as driver:
+        monkeypatch.setattr(driver.app, "run_command", lambda words, *rest, **named: ran.append(list(words)))
+        await driver.press("S", "enter")
+    assert ran[1] == ["dataset", "split", "games", "--parts", "fit=0.8,test=0.2"]
+
+
+async def test_a_command_tells_what_it_said_last_and_what_went_wrong(drive, tmp_path: Path) -> None:
+    async with drive(tmp_path, start="data", size=(120, 30)) as driver:
+        driver.app.run_command(["dataset", "add", str(tmp_path / "none.pgn"), "--name", "x"], done="added")
+        await driver.settle()
+        assert "none.pgn" in driver.notices.splitlines()[-1]

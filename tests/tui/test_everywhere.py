@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tui.entries import ENTRIES, ScreenEntry
-from tui.screens.help import Actions, keys_and_command, targets
+from tui.screens.help import Palette, keys_and_command, targets
 from tui.widgets.table import PageTable
 
 from .commands import command_of
@@ -22,7 +25,7 @@ async def test_palette_and_help_have_every_action_of_the_room(drive, entry: Scre
     async with drive(size=(160, 110), start=entry.name) as driver:
         screen, actions = driver.screen, driver.screen.actions()
         assert {"quit", "help", "palette", "copy_command"} <= {action.method for action in actions}
-        offered = [hit.help async for hit in Actions(driver.app.screen).discover()]
+        offered = [hit.help async for hit in Palette(driver.app.screen).discover()]
         assert offered == [keys_and_command(action) for action in actions if action.method != "palette"]
         await driver.press("ctrl+p")
         assert driver.app.screen is not screen
@@ -84,3 +87,35 @@ async def test_jump_marks_the_parts_of_the_room(drive, entry: ScreenEntry) -> No
         assert driver.app.screen is screen
         assert not letters or screen.focused is letters[letter]
         assert all(len(line) <= 80 for line in driver.lines)
+
+
+async def test_a_terminal_of_ascii_gets_ascii_in_every_room_until_other_pieces_are_chosen(drive) -> None:
+    async with drive(size=(120, 40), start="home", plain=True, glyphs="letters") as driver:
+        for room in ("home", "jobs", "launch", "runs", "boards", "lab", "queries", "data"):
+            text = await driver.go(room)
+            assert text.isascii(), [line for line in text.splitlines() if not line.isascii()]
+        await driver.go("boards")
+        await driver.press("enter", "right", "right")
+        assert driver.text.isascii()
+        assert " p " in driver.text
+        await driver.press("a")
+        assert "♟" in driver.text
+        assert "›" in driver.text
+
+
+@pytest.mark.parametrize(
+    ("locale", "figurines"),
+    [
+        ({"LANG": "C"}, False),
+        ({"LC_ALL": "C"}, False),
+        ({"LANG": "POSIX"}, False),
+        ({"LANG": "C.UTF-8"}, True),
+        ({}, True),
+    ],
+    ids=lambda value: str(value),
+)
+def test_the_locale_says_whether_there_are_figurines(locale: dict[str, str], figurines: bool) -> None:
+    clean = {name: value for name, value in os.environ.items() if name not in ("LANG", "LC_ALL", "LC_CTYPE", "TERM")}
+    code = "from tui.command import speaks_unicode; print(speaks_unicode())"
+    told = subprocess.run([sys.executable, "-c", code], env=clean | locale, capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == str(figurines)

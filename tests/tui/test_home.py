@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from chessreg.cli.root import run_command_line
+from chessreg.registry.tables import Attempt, MetricPoint
 from chessreg.scheduling import status as job_status
 from chessreg.session import Session
-from tui.screens.home import HomeScreen, machines_text
+from tui.screens.home import HomeScreen, Loads, machines_text
 from tui.screens.job import JobScreen
 from tui.screens.launch import LaunchScreen
 from tui.screens.run import RunScreen
@@ -121,6 +123,61 @@ def test_gpus_are_told_with_load_and_memory() -> None:
     assert "4.0/16  memory ━━╸┄┄┄┄┄┄┄ 16/64 GiB  GPU 0 NVIDIA H100 ━━━━━━━╸┄┄ 75 % 20/80 GiB" in told[0]
     assert "idle · 9 runs" in told[1]
     assert "1 more machine: chessreg machines" in machines_text([row] * 4, 3, 80).plain
+
+
+def test_loads_of_the_last_minutes_stand_beside_the_bars() -> None:
+    load = {"cpu": 0.0, "cores": 2, "memory_bytes": 8 << 30, "memory_used_bytes": 4 << 30, "gpus": []}
+    row = {"host": "box1", "running": 1, "runs": 9, "load": load, "last_seen": None}
+    minutes = Loads()
+    for at in range(70):
+        minutes.note(at, {**load, "cpu": 2.0 * (at >= 69)})
+        minutes.note(at, load)  # told already
+    assert len(minutes.at) == len(minutes.shares["cores"]) == 60
+    assert minutes.drawn("GPU 0", 20) == ""
+    told = machines_text([row], 3, 180, {"box1": minutes}).plain
+    assert "0.0/2 " + "▁" * 19 + "█" in told
+    assert "▁" not in machines_text([row], 3, 100, {"box1": minutes}).plain  # no room
+
+
+async def test_a_running_training_has_its_curve_and_what_failed_is_a_key_away(drive, queue: Any) -> None:
+    running = queue.job("sums").run_id
+    with queue.session.database.write() as sql:
+        attempt = sql.scalar(select(Attempt.id).where(Attempt.run_id == running))
+        for step in range(12):
+            sql.add(MetricPoint(run_id=running, unit=0, name="loss", step=step, attempt_id=attempt, value=3 - step / 8))
+    async with drive(queue.folder, size=(140, 40), start="home") as driver:
+        line = next(line for line in driver.lines if " loss " in line and "step 11" in line)
+        assert "3 █" in line
+        assert "▁ 1.625 at step 11" in line
+        assert "✗ 1 failed: ! opens its log" in driver.text
+        await driver.press("exclamation_mark")
+        assert isinstance(driver.screen, JobScreen)
+        assert "the engine does not answer" in driver.text
+
+
+async def test_results_and_their_change_are_those_of_the_command(drive, world: Path) -> None:
+    told = {row["run_id"]: row["answer"] for row in status(world, "--since", "1d")["ended"] if row["answer"]}
+    async with drive(size=(160, 40), start="home") as driver:
+        shown = {row["run_id"].hex: row["answer"] for row in rows(driver, "ended") if row["answer"]}
+        assert shown == told
+        changed = [one for one in told.values() if one["change"] is not None]
+        assert changed
+        assert any(f"{one['measure']} {one['value']:.4g}, Δ {one['change']:+.3g}" in driver.text for one in changed)
+
+
+async def test_an_empty_registry_is_filled_from_inside(drive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own.pgn").write_text("1. e4 e5 2. Nf3 Nc6 1/2-1/2\n")
+    async with drive(tmp_path, size=(80, 24), start="") as driver:
+        assert "D  the demo" in driver.text
+        assert "D demo" in driver.lines[-1]
+        await driver.press("A")
+        await driver.type(str(tmp_path / "no.pgn"))
+        await driver.press("enter")
+        await driver.once(lambda: "no.pgn" in driver.notices.splitlines()[-1], "why it cannot be read")
+        await driver.press("A")
+        await driver.type(str(tmp_path / "own.pgn"))
+        await driver.press("enter")
+        await driver.until("There are games, but no model yet.")
 
 
 async def test_an_empty_registry_says_what_to_do_next(drive, tmp_path: Path) -> None:

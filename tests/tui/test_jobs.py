@@ -59,7 +59,7 @@ async def test_the_list_shows_state_progress_and_why(drive, queue: Any) -> None:
         await driver.go("jobs")
         assert "5 jobs · 2 running · 1 queued · 2 ended" in driver.text
         (reduce,) = [line for line in driver.lines if "reduce" in line]
-        assert "waits for 2 of 2 shards" in reduce
+        assert "waits for 2 of 2" in reduce
         running = [line for line in driver.lines if "at the gate" in line]
         assert ["━━━━━┄┄┄┄┄" in line and " 2/4 " in line for line in running] == [True, True]
         (broken,) = [line for line in driver.lines if " broken " in line]
@@ -85,10 +85,8 @@ async def test_a_job_shows_its_shards_its_log_and_its_settings(drive, queue: Any
         assert screen.job_id == queue.job("sums").id
         await driver.until("4/9 units of 3 jobs", "[log]")
         log = screen.query_one(LogView)
-        said = (
-            queue.session.store.runs / queue.job("sums").run_id.hex / "jobs" / screen.job_id.hex / "log.txt"
-        ).read_text()
-        assert log.lines == said.splitlines()
+        path = queue.session.store.runs / queue.job("sums").run_id.hex / "jobs" / screen.job_id.hex / "log.txt"
+        await driver.once(lambda: log.lines == path.read_text().splitlines(), "the whole log")  # it grows meanwhile
         await driver.press("right_square_bracket")
         assert screen.job_id == queue.job("sums", 1).id
         await driver.press("right_square_bracket")
@@ -199,3 +197,38 @@ async def test_no_job_yet(drive, tmp_path: Path) -> None:
         await driver.go("jobs")
         assert "No job was launched yet" in driver.text
         assert "chessreg launch --help" in driver.text
+
+
+async def test_a_failed_job_shows_the_line_of_its_log_and_results_are_one_key_away(drive, queue: Any) -> None:
+    from tui.data.job_rows import reason_in
+
+    async with drive(queue.folder, size=(140, 40)) as driver:
+        await driver.go("jobs")
+        await driver.find_row("broken")
+        await driver.press("enter")
+        assert "RuntimeError: the engine does not answer" in driver.screen.query_one("#summary").render().plain
+        await driver.press("escape")
+        await driver.find_row("checks")
+        await driver.press("enter", "shift+tab")
+        assert "[results]" in driver.text
+        assert driver.screen.query_one("#part", PageTable).count == 12
+    log = queue.folder / "why.txt"
+    log.write_text("step 1\nTraceback (most recent call last):\n  File x\nValueError: no\nbye\n")
+    assert reason_in(log, "") == "ValueError: no"
+    assert reason_in(log, "your kind raised ValueError: no") == "", "it is said already"
+    log.write_bytes(b"\xff\xfe torch.OutOfMemoryError: CUDA\r\n")
+    assert reason_in(log, "") == "" or "OutOfMemoryError" in reason_in(log, "")
+    assert reason_in(queue.folder / "nowhere.txt", "") == ""
+
+
+async def test_the_end_of_a_followed_job_is_told_wherever_one_is(drive, own_queue: Any, monkeypatch: Any) -> None:
+    async with drive(own_queue.folder, size=(140, 40)) as driver:
+        rung: list[bool] = []
+        monkeypatch.setattr(driver.app, "bell", lambda: rung.append(True))
+        await driver.go("jobs")
+        await driver.find_row("1/2")
+        await driver.press("enter", "escape", "4")
+        own_queue.gate.touch()
+        await asyncio.to_thread(own_queue.until, lambda: own_queue.job("sums").ended_at)
+        await driver.once(lambda: rung, "the bell")
+        assert "finished: 4/4 units" in driver.notices

@@ -17,7 +17,7 @@ from chessreg.session import Session, open_session
 from tui.data.board_views import boards
 from tui.data.result_rows import results
 from tui.screens.boards import BoardScreen
-from tui.screens.help import Actions, keys_and_command
+from tui.screens.help import Palette, keys_and_command
 from tui.widgets.bars import FilterBar
 from tui.widgets.table import PageTable
 
@@ -207,6 +207,7 @@ async def test_the_boards_room_lists_games_trials_and_scores_of_all_runs(drive) 
         await driver.find_row("toy")
         await driver.press("enter")
         assert isinstance(driver.screen, BoardScreen)
+        await driver.once(lambda: driver.screen.boards, "the board")
         assert driver.screen.boards.kind == "toy"
 
 
@@ -243,7 +244,7 @@ async def test_help_and_palette_have_every_action_of_the_place(drive) -> None:
             assert action.text in driver.text
             assert action.shown_keys in driver.text
         await driver.press("escape")
-        offered = [hit.help async for hit in Actions(driver.app.screen).discover()]
+        offered = [hit.help async for hit in Palette(driver.app.screen).discover()]
         assert offered == [keys_and_command(action) for action in actions if action.method != "palette"]
         await driver.press("ctrl+p")
         await driver.type("queries")

@@ -26,7 +26,8 @@ from chessreg.registry.tables import Trial
 from chessreg.session import Session
 from tui.data.result_rows import results
 from tui.screens.board_base import PANES
-from tui.screens.lab import EditScreen, LabScreen, next_scale
+from tui.screens.edit import EditScreen
+from tui.screens.lab import LabScreen, next_scale
 from tui.widgets.board import BoardPane
 from tui.widgets.table import PageTable
 
@@ -110,6 +111,18 @@ async def test_an_edit_is_scrubbed_by_layer_class_and_condition(drive, session: 
         assert screen.state.unit > first
         await driver.press("up")
         assert screen.state.unit == first
+        # the lab takes up the same edit: layers, scale, tokens and condition; an edit of the first board has no moves
+        await driver.press("down")
+        stored, edit = screen.answer, screen.state.edit
+        await driver.press("e")
+        lab = driver.screen
+        assert isinstance(lab, LabScreen)
+        assert (lab.edited_layers, lab.scale, lab.positions) == (edit.layers, 1.5, "all")
+        assert lab.condition == edit.condition
+        assert lab.answer.fen == stored.fen
+        assert lab.answer.edited is not None, lab.answer.why_not
+        assert lab.answer.edited.original == pytest.approx(stored.edited.original, abs=2e-6)
+        assert lab.answer.edited.modified == pytest.approx(stored.edited.modified, abs=2e-6)
 
 
 @pytest.mark.usefixtures("near_model")
@@ -118,12 +131,13 @@ async def test_boards_of_every_size_fit_and_stand_beside_each_other(drive, sessi
         screen = await opened(driver, session)
         for size in ((80, 24), (120, 40), (200, 60)):
             await driver.pilot.resize_terminal(*size)
+            await driver.until("mass 0.")
             for _ in range(3):
                 regions = [screen.query_one(f"#{name}", BoardPane).squares.region for name in PANES]
                 assert all(region.right <= size[0] and region.bottom <= size[1] - 1 for region in regions)
                 assert len({region.size for region in regions}) == 1
                 assert not any(one.overlaps(other) for n, one in enumerate(regions) for other in regions[:n])
-                assert "legal mass" in driver.text
+                assert "mass 0." in driver.text
                 await driver.press("space")
 
 
@@ -189,6 +203,12 @@ async def test_moves_are_typed_taken_back_and_played_and_no_key_waits_for_the_mo
         await driver.type("e4 e4")
         await driver.press("enter")
         assert screen.sans == ("d4", "Nf6", second)  # and a note says what was wrong
+        await driver.press("slash", "ctrl+u")
+        await driver.type("rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1")
+        await driver.press("enter")
+        assert screen.sans == ("e4",)
+        screen.go(("d4", "Nf6", second))
+        await driver.settle()
         # the process hangs: every key is still answered; it dies: the next question starts another
         model = driver.app.model
         process = model._process
@@ -216,3 +236,48 @@ async def test_moves_are_typed_taken_back_and_played_and_no_key_waits_for_the_mo
 def test_scales_go_up_and_down_through_zero() -> None:
     assert [next_scale(s, 1) for s in (0.0, 0.1, 1.5, 1.7, 200.0)] == [0.1, 0.2, 2.0, 2.0, 200.0]
     assert [next_scale(s, -1) for s in (0.1, 0.0, -0.1, 1.7)] == [0.0, -0.1, -0.2, 1.5]
+
+
+@pytest.mark.usefixtures("near_model")
+async def test_both_models_moves_stand_in_one_order_with_their_change_and_boards_of_four_by_two(drive) -> None:
+    async with drive(size=(120, 40), start="lab") as driver:
+        lab = driver.screen
+        assert isinstance(lab, LabScreen)
+        order = [move.san for move in text.compared(lab.answer)]
+        shown = {name: str(lab.query_one(f"#of-{name}").content).splitlines()[2:] for name in ("clean", "edited")}
+        for name, lines in shown.items():
+            assert [line[2:].split()[0] for line in lines] == order[: len(lines)], name
+        for move, line in zip(text.compared(lab.answer), shown["edited"], strict=False):
+            if move.change is not None:
+                assert line[2:].split()[2] == f"Δ{move.change:+.3f}"
+        assert {pane.squares.square_size for pane in lab.query(BoardPane)} == {"medium"}
+        assert all(pane.region.bottom <= 39 for pane in lab.query(BoardPane))
+        assert f"mass {lab.answer.clean.original:.3f} target {lab.answer.clean.modified:.3f}" in driver.text
+        assert "clean writes" in driver.text
+
+
+@pytest.mark.usefixtures("near_model")
+async def test_two_clicks_on_the_board_play_a_move_in_the_lab_and_one_tells_of_a_square(drive) -> None:
+    async with drive(size=(160, 45), start="lab") as driver:
+        lab = driver.screen
+        squares = lab.query_one("#original", BoardPane).squares
+        wide, high = (squares.size.width - 2) // 8, (squares.size.height - 1) // 8
+
+        async def click(name: str) -> None:
+            square = chess.parse_square(name)
+            await driver.pilot.click(squares, offset=(3 + wide * (square % 8), high * (7 - square // 8)))
+            await driver.settle()
+
+        await click("g1")
+        assert "g1: white knight" in driver.text
+        assert "layer 0 reads" in driver.text
+        await click("e5")  # no move: the other square is told of
+        assert "e5: black pawn" in driver.text
+        assert lab.sans == ("e4", "e5")
+        await click("g1")
+        await click("f3")
+        assert lab.sans == ("e4", "e5", "Nf3")
+        await driver.press("F")
+        assert driver.app.clipboard == lab.answer.fen
+        await driver.press("P")
+        assert driver.app.clipboard.strip().endswith("1. e4 e5 2. Nf3 *")

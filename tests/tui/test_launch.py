@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ TOY = str(Path(__file__).parent.parent / "kinds" / "toy_kind.py")
 
 # -- forms, without a screen ------------------------------------------------------------------------------------------
 
-SEVERAL = {"move-quality", "vector"}  # kinds that want one of several settings, none of which is needed by itself
+SEVERAL = {"move-quality", "sae", "vector"}  # kinds that want one of several settings, none of them by itself
 
 
 @pytest.mark.parametrize("name", sorted(kinds()))
@@ -91,9 +92,9 @@ def test_the_command_of_a_form_makes_the_same_order() -> None:
     params = command.make_context("probe", words[3:]).params
     spec, how, sources = settings(kind("probe"), params)
     by_command = order_of(kind("probe"), spec, how, tuple(sorted(sources)), params["name"], params)
-    from tui.data.launch_form import order_of as by_form
+    from tui.data.launch_form import orders_of
 
-    order = by_form(form, form.check())
+    (order,) = orders_of(form, form.check())
     assert (order.spec, order.options, order.given) == (by_command.spec, by_command.options, by_command.given)
     assert (order.name, order.on, order.shards, order.share_gpu) == ("probe-x", "local", 3, True)
     assert (by_command.name, by_command.on, by_command.shards, by_command.share_gpu) == ("probe-x", "local", 3, True)
@@ -191,7 +192,8 @@ async def test_a_reference_is_picked_and_the_plan_follows(drive) -> None:
         text = await planned(driver)
         assert "ready" in text
         assert "(by 1 earlier run like it)" in text
-        await typed(driver, "test_cache", "cache-x")
+        await typed(driver, "test_cache", "caches/x")
+        assert screen.form.typed == {"cache": "cache-fit", "test_cache": "caches/x"}
         text = await planned(driver)
         assert "not found: test_cache" in text
         await driver.press("exclamation_mark")
@@ -258,3 +260,100 @@ async def test_arrows_go_from_field_to_field_where_the_form_is_longer_than_the_s
             await driver.press(*keys)
             assert screen.row is screen.rows[place]
             assert f"› {screen.row.field.path}" in driver.text
+
+
+async def test_a_form_that_is_left_is_there_again_until_it_is_cleared(drive, tmp_path: Path) -> None:
+    async with drive(tmp_path, size=(140, 40)) as driver:
+        await driver.go("launch")
+        await driver.find_row("Games of a model against")
+        await driver.press("enter")
+        await typed(driver, "move_limit", "7")
+        await driver.press("p", "escape")
+        assert any("play " in line and " 1 setting " in line for line in driver.lines)
+        await driver.find_row("Games of a model against")
+        await driver.press("enter")
+        assert driver.screen.form.typed == {"move_limit": "7"}
+        assert driver.screen.form.preset == "paper"
+        assert any(" move_limit " in line and " 7 " in line and " changed " in line for line in driver.lines)
+        assert "[preset paper]" in driver.text
+        await driver.press("D")
+        assert "Clear 1 setting of this form?" in driver.text
+        await driver.press("y", "escape")
+        assert "1 setting" not in driver.text
+
+
+async def test_words_that_no_setting_has_leave_none_and_names_come_first(drive, tmp_path: Path) -> None:
+    async with drive(tmp_path, size=(120, 40)) as driver:
+        await driver.go("launch")
+        await driver.press("slash")
+        await driver.type("probe")
+        await driver.press("enter")
+        rows = [driver.screen.query_one("#kinds").row(n)["name"] for n in range(3)]
+        assert rows[0] == "probe"
+        assert all(name.startswith("probe") for name in rows)
+        await driver.press("enter", "slash")
+        await driver.type("zzz")
+        text = await driver.press("enter")
+        assert "no setting has these words; Esc clears them" in text
+        assert "› " not in text.replace("chessreg › launch › probe", "")
+        text = await driver.press("escape")
+        assert "no setting has these words" not in text
+        assert driver.screen.form.kind.name == "probe"
+
+
+async def test_several_values_of_a_setting_are_a_sweep_and_its_cost_is_told(drive, world: Path) -> None:
+    from chessreg.cli.launch import grid_of
+
+    async with drive(world, size=(160, 45), read_only=True) as driver:
+        await driver.go("launch")
+        driver.screen.open("probe")
+        await driver.settle()
+        await typed(driver, "cache", "cache-fit")
+        await typed(driver, "epochs", "1|2|x")
+        assert "! is not a list" in driver.text or "wrong: epochs" in driver.text
+        await typed(driver, "epochs", "1|2")
+        await typed(driver, "seed", "0|1|2")
+        await typed(driver, "name", "scan")
+        text = await planned(driver)
+        form, checked = driver.screen.form, driver.screen.checked
+        assert "runs      6, " in text
+        assert "in all" in text
+        grid = {"epochs": ["1", "2"], "seed": ["0", "1", "2"]}
+        assert grid_of(form.kind, ["epochs=1|2", "--seed=0|1|2"]) == grid
+        words = shlex.split(form.command())
+        assert [words[n + 1] for n, word in enumerate(words) if word == "--grid"] == ["seed=0|1|2", "epochs=1|2"]
+        from chessreg.cli.launch import sweep_orders
+        from tui.data.launch_form import orders_of
+
+        command, _ = command_of(words[:3])
+        params = command.make_context("probe", words[3:]).params
+        ours = [(order.spec, order.name) for order in orders_of(form, checked)]
+        theirs = [(order.spec, order.name) for order in sweep_orders(form.kind, params)]
+        assert sorted(ours, key=str) == sorted(theirs, key=str)
+        assert len({name for _, name in ours}) == 6
+        await typed(driver, "seed", "|".join(map(str, range(60))))
+        assert "120 runs are more than a form may make (64)" in driver.text
+
+
+def test_a_grid_of_the_command_line_is_refused_in_one_line() -> None:
+    from chessreg.cli.launch import grid_of
+    from chessreg.errors import BadInputError
+
+    for text, told in (
+        ("colour=1|2", "has no setting 'colour'"), ("epochs", "wants values"), ("schedule=linear|steep", "one of"),
+        ("epochs=1|1", "twice"), ("epochs=", "wants values"), ("epochs=1|", "wants values"),
+    ):  # fmt: skip
+        with pytest.raises(BadInputError, match=told):
+            grid_of(kind("probe"), [text])
+
+
+def test_pickers_offer_the_starred_then_the_complete_then_the_newest(world: Path, tmp_path: Path) -> None:
+    from chessreg.registry import names
+
+    shutil.copytree(world, tmp_path / "own")
+    with open_session(str(tmp_path / "own" / "registry.db"), tmp_path / "own" / "store") as session:
+        assert [row["value"] for row in candidates(session, "run:toy")] == ["toy", "cut"], "complete before newer"
+        with session.database.write() as sql:
+            names.annotate(sql, "run", session.id("run", "cut"), "star")
+        assert [row["value"] for row in candidates(session, "run:toy")] == ["cut", "toy"]
+        assert candidates(session, "run:toy")[0]["about"].startswith("★ toy")

@@ -39,11 +39,11 @@ def fill(session: Session, number: int = RUNS) -> list[Any]:
     with session.database.write() as sql:
         sql.execute(insert(tables.Run), rows)
         for row in rows[::10]:
-            names.say(sql, "run", row["id"], "name", f"run-{row['spec']['n']}")
-        names.say(sql, "run", rows[7]["id"], "archive")
-        names.say(sql, "run", rows[8]["id"], "tag", "best")
+            names.annotate(sql, "run", row["id"], "name", f"run-{row['spec']['n']}")
+        names.annotate(sql, "run", rows[7]["id"], "archive")
+        names.annotate(sql, "run", rows[8]["id"], "tag", "best")
         for n, withdrawn in ((9, False), (9, True), (11, False), (11, True), (11, False)):  # said, taken back, said
-            names.say(sql, "run", rows[n]["id"], "tag", "twice", withdrawn=withdrawn)
+            names.annotate(sql, "run", rows[n]["id"], "tag", "twice", withdrawn=withdrawn)
         sql.execute(
             insert(tables.UnitRange),
             [
@@ -165,8 +165,8 @@ def test_results_come_with_their_own_columns_and_are_found_again_by_part_of_thei
 def test_joined_pages_go_on_from_one_source_to_the_next() -> None:
     rows = [{"n": n} for n in range(3 * PAGE + 7)]
     cuts = (0, 3, PAGE + 5, PAGE + 6, len(rows))
-    joined = JoinedPages([Listed(rows[start:stop]) for start, stop in itertools.pairwise(cuts)])
+    joined = JoinedPages([Listed(rows[start:stop]) for start, stop in itertools.pairwise(cuts)], Listed([]).narrowed)
     assert joined.count == len(rows)
     assert [row for number in range(4) for row in joined.page(number)] == rows
     assert list(joined.page(4)) == list(joined.page(-1)) == []
-    assert JoinedPages([]).count == 0
+    assert JoinedPages([], Listed([]).narrowed).count == 0

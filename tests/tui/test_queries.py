@@ -22,7 +22,7 @@ from tui.widgets.chart import ChartView
 from tui.widgets.table import PageTable
 
 TITLE = "games by termination"
-MARKOV = Path(__file__).parent.parent / "kinds" / "markov_kind.py"
+CAPTURES = Path(__file__).parent.parent / "kinds" / "captures_kind.py"
 
 
 async def opened(driver: Any, title: str = TITLE) -> None:
@@ -59,10 +59,10 @@ async def test_a_scope_narrows_the_answer_and_goes_with_one(drive: Any, session:
 async def test_queries_beside_a_kind_of_ones_own_are_listed_and_asked_and_a_broken_one_hides_no_other(
     drive: Any, world: Path, tmp_path: Path
 ) -> None:
-    folder, path, title = tmp_path / "world", tmp_path / MARKOV.name, "captures after captures"
+    folder, path, title = tmp_path / "world", tmp_path / CAPTURES.name, "captures after captures"
     shutil.copytree(world, folder)
     for suffix in (".py", ".sql"):
-        shutil.copy(MARKOV.with_suffix(suffix), tmp_path)
+        shutil.copy(CAPTURES.with_suffix(suffix), tmp_path)
     with open_session(str(folder / "registry.db"), folder / "store") as own:
         own.run(kind(str(path)).spec(games=4, shuffles=5), kind=str(path))
         lines = render.grid(run_query(own.database, title))[1]
@@ -198,7 +198,7 @@ async def test_a_plot_shows_the_numbers_of_its_query(drive: Any, session: Sessio
         assert drawn == sorted((row[plot.x], row[plot.y], row[ends[0]], row[ends[1]]) for row in result.rows)
         assert chart.y in driver.text
         assert "●" in driver.text
-        await driver.press("x")
+        await driver.press("w")
         await driver.press("ctrl+u")
         await driver.type(str(tmp_path / "figure.svg"))
         await driver.press("enter")
@@ -215,7 +215,7 @@ async def test_a_table_is_written_as_the_command_writes_it(
     render.write(result, tmp_path / f"expected{suffix}")
     async with drive(size=(120, 40)) as driver:
         await opened(driver)
-        await driver.press("x")
+        await driver.press("w")
         assert "games-by-termination.csv" in driver.text
         await driver.press("ctrl+u")
         await driver.type(str(tmp_path / f"table{suffix}"))
@@ -247,3 +247,39 @@ async def test_games_are_scored_either_way_and_the_command_says_so(drive: Any, s
         table = driver.screen.query_one(PageTable)
         assert [[table.row(n)[f"c{c}"] for c in range(len(line))] for n, line in enumerate(other)] == other
         assert driver.screen.command() == f'chessreg query "{title}" --scoring author-2024'
+
+
+async def test_a_file_that_is_there_is_overwritten_after_a_yes_only(drive: Any, tmp_path: Path) -> None:
+    file = tmp_path / "table.csv"
+    file.write_text("mine")
+    async with drive(size=(120, 40)) as driver:
+        await opened(driver)
+        for answer, kept in (("n", True), ("y", False)):
+            await driver.press("w", "ctrl+u")
+            await driver.type(str(file))
+            await driver.press("enter")
+            assert "is there already" in driver.text
+            await driver.press(answer)
+            assert (file.read_text() == "mine") is kept
+
+
+async def test_what_is_offered_stands_at_the_cursor_narrows_and_is_taken_by_enter(drive: Any) -> None:
+    async with drive(size=(140, 40)) as driver:
+        await driver.go("queries")
+        await driver.press("e")
+        editor = driver.screen.query_one(SqlEditor)
+        editor.text = "SELECT op FROM game"
+        editor.move_cursor((0, len("SELECT op")))
+        await driver.press("tab")
+        (line,) = [n for n, text in enumerate(driver.lines) if "opening_number" in text]
+        assert 0 < line - next(n for n, text in enumerate(driver.lines) if "SELECT op" in text) <= 3
+        await driver.type("ening_p")
+        assert "opening_number" not in driver.text
+        await driver.press("enter")
+        assert editor.text == "SELECT opening_plies FROM game"
+        assert "opening_number" not in driver.text
+        await driver.press("enter")
+        assert editor.text == "SELECT opening_plies\n FROM game", "nothing is offered: Enter is the editor's"
+        editor.text = 'SELECT plies, 1 AS "n of" FROM game'
+        await driver.press("f5")
+        assert "plies" in driver.lines[editor.region.bottom]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import chess
 import pytest
 
-from chessreg.games.boardframe import MARKS, BoardFrame, game_frames
+from chessreg.errors import BadInputError
+from chessreg.games.boardframe import MARKS, BoardFrame, game_views
 from tui.app import ChessregApp
 from tui.columns import GAP, KEPT, Column, fitted, widths
 from tui.data.result_rows import columns_of
 from tui.widgets import board
-from tui.widgets.board import SIZES, SQUARE, Glyphs, Size, draw, extent, legend
-from tui.widgets.moves import line_of, tries, with_tries
+from tui.widgets.board import GLYPHS, SIZES, SQUARE, Glyphs, Size, draw, extent, in_use, legend, square_words
+from tui.widgets.evaluation import heights, span_of
+from tui.widgets.moves import line_of, move_lines, tries, with_tries
 
 START = """\
 8 r n b q k b n r
@@ -85,18 +89,18 @@ def test_heat_is_written_in_per_cent_where_there_is_room() -> None:
     frame = BoardFrame.from_board(chess.Board(), heat={chess.A1: 0.07, chess.B1: 1.0}, heat_label="chance")
     bottom = text(frame, "medium", "letters").splitlines()[15].split()
     assert bottom == ["7", "100"]
-    assert "numbers, shade: chance" in legend(frame)
+    assert ("%", "heat", "chance") in in_use(frame, "medium")
 
 
 def test_the_strongest_arrows_are_listed_first() -> None:
     arrows = [("e2e4", 0.25, "e4"), ("d2d4", 0.5, "d4"), ("g1f3", 0.125, "Nf3")]
     frame = BoardFrame.from_board(chess.Board(), arrows=arrows)
-    assert [line.split()[0] for line in legend(frame)] == ["d2-d4", "e2-e4", "g1-f3"]
-    assert legend(frame)[0].split() == ["d2-d4", "0.50", "━━━━━", "d4"]
+    assert [line.split()[1] for line in legend(frame)] == ["d2-d4", "e2-e4", "g1-f3"]
+    assert legend(frame)[0].split() == ["1", "d2-d4", "0.50", "━━━━━", "d4"]
 
 
 def test_illegal_tries_are_found_in_a_game() -> None:
-    frames = game_frames(["e2e4", "e7e5"], "game", tries={1: ["Ke4", "e4"]})
+    frames = game_views(["e2e4", "e7e5"], "game", tries={1: ["Ke4", "e4"]})
     assert with_tries(frames) == [n for n, frame in enumerate(frames) if tries(frame)]
     assert len(with_tries(frames)) == 1
     assert "Ke4, e4" in line_of(frames[with_tries(frames)[0]])
@@ -120,3 +124,72 @@ def test_a_kinds_extra_columns_follow_those_of_the_result_table() -> None:
     assert [column.field for column in columns_of("score", rows)][-2:] == ["move", "checks"]
     assert columns_of("score", rows, with_run=True)[0].field == "run"
     assert columns_of("score", rows)[6].of(rows[0]) == "100.0 %"
+
+
+def test_zeros_are_not_printed_and_a_wrong_square_says_what_is_read_instead() -> None:
+    frame = BoardFrame(
+        "", BoardFrame.from_board(chess.Board()).squares, heat={0: 0.004, 1: 0.3}, marks={1: "wrong"},
+        read={1: ("b", 0.56)}, heat_label="truth",
+    )  # fmt: skip
+    assert text(frame, "medium", "letters").splitlines()[15].split() == ["b56"]
+    named = {words: sign for sign, _, words in in_use(frame, "medium")}
+    assert named == {"read wrongly": "?", "read instead, %": "b56", "truth": "%"}
+    assert "read instead: b1 b 0.56" in legend(frame)
+    assert square_words(frame, 1) == "b1: white knight, read wrongly: b 0.56, truth 0.300"
+    for value in (float("nan"), float("inf")):
+        with pytest.raises(BadInputError, match="centipawns"):
+            BoardFrame("", frame.squares, evaluation=value)
+
+
+@pytest.mark.parametrize("glyphs", ["solid", "letters"])
+@pytest.mark.parametrize("flipped", [False, True])
+def test_arrows_are_lines_that_end_at_their_number_and_leave_pieces_alone(glyphs: Glyphs, flipped: bool) -> None:
+    arrows = [("e2e4", 0.5, "e4"), ("d1h5", 0.2, "Qh5", "best"), ("a2a4", 0.1, "a4", "played"), ("b2b3", 0.3, "b3")]
+    board = chess.Board()
+    frame = BoardFrame.from_board(board, arrows=arrows, flipped=flipped)
+    plain = text(replace(frame, arrows=()), "medium", glyphs)
+    drawn = text(frame, "medium", glyphs)
+    figures = set(GLYPHS[glyphs].values()) - {GLYPHS[glyphs]["."]}
+    for before, after in zip(plain.splitlines(), drawn.splitlines(), strict=True):
+        assert all(two == one for one, two in zip(before, after, strict=False) if one in figures)
+    rows = {rank: drawn.splitlines()[2 * n] for n, rank in enumerate("12345678" if flipped else "87654321")}
+    assert [c for c in rows["4"][2:] if c in "12=~"] == (["1", "~"] if flipped else ["~", "1"])
+    assert "=" in rows["5"]
+    assert "2" in rows["3"][2:]
+    between = drawn.splitlines()[7 if flipped else 9]
+    assert any(c in "|/\\-" or "\u2800" < c <= "\u28ff" for c in between)
+    assert text(frame, "small", glyphs).count("\n") == 8  # no lines where there is no room, and the same extent
+    assert [sign for sign, _, _ in in_use(frame, "medium")] == ["1-2", "=", "~"]
+    assert [line.split()[0] for line in legend(frame)] == ["1", "2", "=", "~"]
+
+
+def test_moves_of_a_game_stand_in_two_columns_and_other_frames_one_a_line() -> None:
+    views = game_views(["e2e4", "e7e5", "g1f3"], "game")
+    assert move_lines(views) == [("", (0,)), ("1.", (1, 2)), ("2.", (3, None))]
+    black = game_views(["e7e5", "g1f3"], fen="rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1")
+    assert move_lines(black) == [("", (0,)), ("1.", (None, 1)), ("2.", (2, None))]
+    others = [BoardFrame("one", views[0].squares), BoardFrame("other", views[0].squares)]
+    assert move_lines(others) == [("", (0,)), ("", (1,))]
+    assert move_lines([]) == []
+
+
+def test_a_frame_knows_its_position_its_moves_and_its_addresses() -> None:
+    views = game_views(["e2e4", "e7e5"], flipped=True)
+    assert views[2].moves == ("e2e4", "e7e5")
+    assert views[2].whole_fen == "rnbqkbnr/pppp1ppp/8/4p3/4P3/8/PPPP1PPP/RNBQKBNR w KQkq - 0 2"
+    address = "https://lichess.org/analysis/rnbqkbnr/pppp1ppp/8/4p3/4P3/8/PPPP1PPP/RNBQKBNR_w_KQkq_-_0_2?color=black"
+    assert views[2].lichess == address
+    assert views[2].pgn.strip().endswith("1. e4 e5 *")
+    alone = BoardFrame.from_fen("8/8/8/8/8/8/8/K6k")
+    assert (alone.position, alone.whole_fen) == ("", "8/8/8/8/8/8/8/K6k w - - 0 1")
+    other = BoardFrame.from_board(chess.Board("8/8/8/8/8/8/8/K6k b - - 0 60"))
+    assert '[FEN "8/8/8/8/8/8/8/K6k b - - 0 60"]' in other.pgn
+    assert other.moves == ()
+
+
+def test_the_strip_of_evaluations_has_a_cell_a_ply_and_dots_for_what_is_not_known() -> None:
+    values = (0.0, None, 10_000.0, -10_000.0)
+    assert heights(values, 1, letters=False) == "▄·█▁"
+    assert heights(values, 1, letters=True) == "=.#_"
+    assert span_of(25, 10) == 3
+    assert len(heights([float(n) for n in range(25)], 3, letters=False)) == 9

@@ -41,7 +41,7 @@ class Terminal:
     def text(self) -> str:
         return self.tmux("capture-pane", "-p")
 
-    def until(self, *words: str, seconds: float = 300.0) -> str:
+    def until(self, *words: str, seconds: float = 120.0) -> str:
         """The screen, once it has all these words."""
         deadline = time.monotonic() + seconds
         while not all(word in (text := self.text) for word in words):
@@ -64,9 +64,9 @@ def terminal(world: Path, tmp_path: Path) -> Iterator[Terminal]:
 
 def test_keys_lead_from_home_to_the_runs_to_a_board_and_out(terminal: Terminal) -> None:
     terminal.start("--ascii")
-    terminal.until("chessreg › home", "8 runs in all")
+    terminal.until("chessreg > home", "8 runs in all")
     terminal.keys("4")
-    screen = terminal.until("chessreg › runs", "8 runs (1 not complete)", "plain")
+    screen = terminal.until("chessreg > runs", "8 runs (1 not complete)", "plain")
     assert screen.splitlines()[-1].startswith(" ? help")
     terminal.keys("/")
     terminal.keys("-l", "kind:play plain")
@@ -78,7 +78,7 @@ def test_keys_lead_from_home_to_the_runs_to_a_board_and_out(terminal: Terminal) 
     terminal.keys("Enter")
     terminal.until("game 0", "start", "R   N   B   Q   K   B   N   R")
     terminal.keys("l")
-    terminal.until("› ", "1. ")
+    terminal.until("> ", "1. ")
     terminal.keys("?")
     terminal.until("Next position", "chessreg board RUN:UNIT")
     terminal.keys("Escape")

@@ -19,7 +19,7 @@ from chessreg.registry import provenance, tables
 from chessreg.runs.kind import kind
 from chessreg.session import Session, open_session
 
-from ..conftest import random_game
+from ..conftest import made_once, random_game
 
 TOY = str(Path(__file__).parent.parent / "kinds" / "toy_kind.py")
 
@@ -70,13 +70,16 @@ def same_code() -> Iterator[None]:
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with registry and store: a dataset, a model, caches, a probe, edits, two matches, the toy, and a run
     that was interrupted."""
+    return made_once("tui", make_world, tmp_path_factory)
+
+
+def make_world(root: Path) -> None:
     from chessreg.experiments.cache import CacheSpec
     from chessreg.experiments.edit.spec import EditSpec
     from chessreg.experiments.play.kind import PlayHow, PlaySpec
     from chessreg.experiments.probe import ProbeSpec
     from chessreg.games.movetext import numbered
 
-    root = tmp_path_factory.mktemp("tui")
     games = [random_game(n, 40, "tui world") for n in range(24)]
     (root / "games.pgn").write_text("".join(f"{game}\n\n" for game in games))
     sans = [[node.san() for node in game.mainline()] for game in games]
@@ -105,7 +108,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cut = session.run(toy.spec(positions=9, seed=1), kind=TOY, name="cut", on_progress=interrupt_at(4))
         assert cut.interrupted
         assert cut.state == "partial"
-    return root
 
 
 def interrupt_at(unit: int) -> Callable[[float, str], None]:
@@ -128,8 +130,12 @@ def session(world: Path) -> Iterator[Session]:
 def studied(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the world with more to compare: a longer probe, a model of three layers with its untrained twin and its
     probe, vectors and a control, legality, two trainings, and the interrupted run brought to its end."""
+    return made_once("studied", lambda root: study_world(world, root), tmp_path_factory)
+
+
+def study_world(world: Path, root: Path) -> None:
     from chessreg.encodings.pgn_char import PgnChar
-    from chessreg.entities.checkpoint import random_twin
+    from chessreg.entities.checkpoint import random_init_control
     from chessreg.experiments.cache import CacheSpec
     from chessreg.experiments.legality import LegalitySpec
     from chessreg.experiments.probe import ProbeSpec
@@ -139,14 +145,13 @@ def studied(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
     from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 
-    root = tmp_path_factory.mktemp("studied") / "world"
-    shutil.copytree(world, root)
+    shutil.copytree(world, root, dirs_exist_ok=True)
     deep = random_gpt2(GPT2Config(n_layer=3, n_head=1, n_embd=16, block_size=512, vocab_size=32), 7)
     save_checkpoint(deep, root / "deep", CheckpointInfo.of(deep, PgnChar.name, source={"format": "test"}))
     place = ["--registry", str(root / "registry.db"), "--store", str(root / "store")]
     assert run_command_line([*place, "import", "checkpoint", str(root / "deep"), "--name", "deep"]) == 0
     with same_code(), open_session(str(root / "registry.db"), root / "store") as session:
-        random_twin(session.database, session.store, "deep", name="untrained")
+        random_init_control(session.database, session.store, "deep", name="untrained")
         session.run(ProbeSpec(cache="cache-fit", test_cache="cache-test", epochs=2), name="longer")
         for part in ("fit", "test"):
             session.run(CacheSpec(checkpoint="deep", dataset=f"games:{part}", games=5, last=3), name=f"deep-{part}")
@@ -164,7 +169,6 @@ def studied(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         level_losses(session)
         toy = kind(TOY)
         session.run(toy.spec(positions=9, seed=1), kind=TOY)  # what was left of "cut"
-    return root
 
 
 def level_losses(session: Session) -> None:

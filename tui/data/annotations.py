@@ -1,4 +1,5 @@
-"""Annotations of things, written and taken back: names, tags, notes, stars, pins, the archive, what is wrong."""
+"""Annotations of things, written and taken back in a transaction of the caller: names, tags, notes, stars, pins, the
+archive, what is wrong."""
 
 from __future__ import annotations
 
@@ -13,8 +14,6 @@ from chessreg.registry import names, tables
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession
 
-    from chessreg.session import Session
-
 
 def annotated(sql: SqlSession, noun: str, word: str, ids: Sequence[UUID]) -> set[UUID]:
     """Those of these of which a word is said now."""
@@ -23,36 +22,32 @@ def annotated(sql: SqlSession, noun: str, word: str, ids: Sequence[UUID]) -> set
     return {UUID(hex=target) for target in sql.scalars(select(now.target).where(*wanted))}
 
 
-def toggle(session: Session, noun: str, ids: Sequence[UUID], word: str) -> bool:
+def toggle(sql: SqlSession, noun: str, ids: Sequence[UUID], word: str) -> bool:
     """Say a word without a text (star, pin, archive) of all these, or take it back when it is said of all already.
 
     Returns whether it is said of them now.
     """
-    with session.database.write() as sql:
-        have = annotated(sql, noun, word, ids)
-        missing = [id for id in ids if id not in have]
-        for id in missing:
-            names.say(sql, noun, id, word)
-        for id in ids if not missing else ():
-            names.take_back(sql, noun, id, word)
+    have = annotated(sql, noun, word, ids)
+    missing = [id for id in ids if id not in have]
+    for id in missing:
+        names.annotate(sql, noun, id, word)
+    for id in ids if not missing else ():
+        names.take_back(sql, noun, id, word)
     return bool(missing)
 
 
-def annotate(session: Session, noun: str, ids: Sequence[UUID], word: str, text: str) -> None:
+def annotate(sql: SqlSession, noun: str, ids: Sequence[UUID], word: str, text: str) -> None:
     """Say it of all of these. Raises BadInputError for a name that cannot be one, or is taken."""
-    with session.database.write() as sql:
-        for id in ids:
-            names.say(sql, noun, id, word, text)
+    for id in ids:
+        names.annotate(sql, noun, id, word, text)
 
 
-def untag(session: Session, noun: str, ids: Sequence[UUID], tag: str) -> None:
-    with session.database.write() as sql:
-        for id in ids:
-            names.say(sql, noun, id, "tag", tag, withdrawn=True)
+def untag(sql: SqlSession, noun: str, ids: Sequence[UUID], tag: str) -> None:
+    for id in ids:
+        names.annotate(sql, noun, id, "tag", tag, withdrawn=True)
 
 
-def validate(session: Session, noun: str, ids: Sequence[UUID]) -> None:
+def validate(sql: SqlSession, noun: str, ids: Sequence[UUID]) -> None:
     """Take back that they are wrong."""
-    with session.database.write() as sql:
-        for id in ids:
-            names.take_back(sql, noun, id, "invalid")
+    for id in ids:
+        names.take_back(sql, noun, id, "invalid")

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import select
 
-from chessreg.errors import NotFoundError
+from chessreg.errors import ChessregError, NotFoundError
 from chessreg.registry import tables
 from tui.data.result_rows import DATASET_GAME, RESULT_TABLES, find_row, flat, run_names
 
 if TYPE_CHECKING:
     from chessreg.entities.game import Partner
+    from chessreg.experiments.edit.three_boards import StoredCase
     from chessreg.games.boardframe import BoardFrame
+    from chessreg.lab.question import StoredEdit
     from chessreg.session import Session
 
 
@@ -29,6 +31,10 @@ class Boards(NamedTuple):
     run: str
     kind: str
     limit: int | None = None  # of a game: the frame at its move limit
+    pgn: str = ""  # of a game
+    checkpoint: str = (
+        ""  # the model whose game or answer this is, in hexadecimal digits; of a dataset's game the newest
+    )
 
 
 def boards(session: Session, row: Mapping[str, Any]) -> Boards:
@@ -43,7 +49,7 @@ def boards(session: Session, row: Mapping[str, Any]) -> Boards:
         from chessreg.entities.dataset import board_views
 
         views = board_views(session.inputs, row["dataset_id"].hex, row["unit"])
-        return Boards(dict(row), views, row["run"], "dataset")
+        return Boards(dict(row), views, row["run"], "dataset", checkpoint=newest_model(session))
     run_id = row["run_id"] if isinstance(row["run_id"], UUID) else UUID(str(row["run_id"]))
     with session.database.read() as sql:
         run = sql.get(tables.Run, run_id)
@@ -69,16 +75,61 @@ def boards(session: Session, row: Mapping[str, Any]) -> Boards:
     views = kind.board_views({k: v for k, v in whole.items() if k != "result_table"}, session.inputs)
     if not views:
         raise NotFoundError(f"{run.kind} runs draw no boards", "i shows all fields of the row")
-    return Boards(whole, views, called, run.kind, limit_of(session, whole))
+    if whole["result_table"] == "game":
+        from chessreg.entities.game import stored_games
+        from chessreg.games.pgn import game_pgn
+
+        game = next(stored_games(session.database, [(whole["run_id"], whole["unit"])]))
+        model = game.match.checkpoint_id
+        return Boards(
+            whole, views, called, run.kind, game.limit_ply, game_pgn(game.record()), "" if model is None else model.hex
+        )
+    return Boards(whole, views, called, run.kind, checkpoint=model_of(session, run.spec))
 
 
-def limit_of(session: Session, row: Mapping[str, Any]) -> int | None:
-    """The ply of a game at which its move limit stops it, where the row is a game and a limit was recorded."""
-    if row["result_table"] != "game":
+def preview(session: Session, row: Mapping[str, Any]) -> list[BoardFrame] | None:
+    """The board of a row that one looks at first: where a game ended, what an edit aims at; then the further ones. None
+    where there is none."""
+    try:
+        drawn = boards(session, row)
+        views = drawn.views or edited_state(session, row).boards
+    except ChessregError:
         return None
-    from chessreg.entities.game import stored_games
+    ends = drawn.row.get("result_table") == "game"
+    return [views[-1]] if ends else views
 
-    return next(stored_games(session.database, [(row["run_id"], row["unit"])])).limit_ply
+
+def model_of(session: Session, spec: Mapping[str, Any]) -> str:
+    """The checkpoint that a run's settings name; empty where they name none that is here."""
+    if not isinstance(reference := spec.get("checkpoint"), str):
+        return ""
+    try:
+        return session.inputs.checkpoint(reference)[0].id.hex
+    except ChessregError:
+        return ""
+
+
+def newest_model(session: Session) -> str:
+    """The model that the lab begins with; empty where there is none."""
+    from chessreg.lab.question import choices
+
+    with session.database.read() as sql:
+        known = choices(sql)
+    return known[0].checkpoint_id.hex if known else ""
+
+
+JUDGED_AT = "nodes=10000"  # the limit of one evaluation
+
+
+def evaluations(views: Sequence[BoardFrame]) -> Generator[int, None, None]:
+    """Stockfish's evaluation of each view in turn, White's view in centipawns, as `chessreg board --evaluate` has it.
+
+    Raises NotFoundError where there is no Stockfish."""
+    from chessreg.games.engines import parse_engine, parse_limit
+    from chessreg.games.pool import EnginePool
+
+    with EnginePool(parse_engine("stockfish:20")) as pool:
+        yield from pool.evaluations((frame.whole_fen for frame in views), parse_limit(JUDGED_AT))
 
 
 class EditedState(NamedTuple):
@@ -91,6 +142,8 @@ class EditedState(NamedTuple):
     condition: str
     conditions: list[str]
     row: dict[str, Any]  # the greedy row of the condition
+    edit: StoredEdit | None = None  # what the condition does; of a state that was skipped nothing
+    case: StoredCase | None = None  # where the run reads the next token
 
 
 def edited_state(session: Session, row: Mapping[str, Any], condition: str = "") -> EditedState:
@@ -99,6 +152,8 @@ def edited_state(session: Session, row: Mapping[str, Any], condition: str = "") 
     Raises NotFoundError when the run has no such state.
     """
     from chessreg.experiments.edit.kind import boards_of_state
+    from chessreg.experiments.edit.three_boards import reads_next_token, stored_case
+    from chessreg.lab.question import stored_edit
 
     run_id, unit, trial = UUID(str(row["run_id"])), int(row["unit"]), tables.Trial
     with session.database.read() as sql:
@@ -111,11 +166,18 @@ def edited_state(session: Session, row: Mapping[str, Any], condition: str = "") 
         sql.expunge_all()
     if not rows:
         raise NotFoundError(f"run {called} has no state {unit}")
-    key = {"run_id": run_id, "unit": unit, "condition": condition or row.get("condition") or "clean"}
-    boards, drawn_condition = boards_of_state(key, session.inputs)
+    wanted = str(condition or row.get("condition") or "clean")
+    key = {"run_id": run_id, "unit": unit, "condition": wanted}
+    case, boards = None, list["BoardFrame"]()
     conditions = sorted((r.condition for r in rows if r.condition not in ("clean", "skipped")), key=edits_first)
-    chosen = next((r for r in rows if r.condition == drawn_condition), rows[0])
-    return EditedState(called, run_id, unit, boards, drawn_condition, conditions, flat(chosen))
+    if reads_next_token(key, session.inputs):
+        case = stored_case(session.inputs, run_id, unit)
+        drawn = "" if case.skipped else wanted if wanted in conditions else conditions[0]
+    else:
+        boards, drawn = boards_of_state(key, session.inputs)
+    chosen = next((r for r in rows if r.condition == drawn), rows[0])
+    edit = stored_edit(session.inputs, run_id, chosen) if drawn else None
+    return EditedState(called, run_id, unit, boards, drawn, conditions, flat(chosen), edit, case)
 
 
 def edits_first(condition: str) -> tuple[bool, str, int]:
@@ -158,7 +220,7 @@ def sides(session: Session, row: Mapping[str, Any], chosen: int) -> Sides | None
     partner = others[chosen]
     pair = paired(session.database, (run_id, unit), (partner.run_id, partner.unit))
     both = [
-        Side(called[game.game.run_id], game.game.run_id, game.game.unit, game.frames(), game.limit_ply)
+        Side(called[game.game.run_id], game.game.run_id, game.game.unit, game.board_views(), game.limit_ply)
         for game in (pair.one, pair.other)
     ]
-    return Sides((both[0], both[1]), others, chosen, pair.parts, pair.told()["moves"])
+    return Sides((both[0], both[1]), others, chosen, pair.parts, pair.as_row()["moves"])

@@ -79,8 +79,8 @@ def compared(session: Session, ids: Sequence[UUID], baseline: UUID | None = None
         for metric in comparison.metrics
     ]
     sides: list[Row] = [
-        {"what": words} | {value_key(n): fact(machine, key) for n, machine in enumerate(machines)}
-        for key, words in FACTS.items()
+        {"what": label} | {value_key(n): fact(machine, key) for n, machine in enumerate(machines)}
+        for key, label in FACTS.items()
     ]
     charts = {name: chart(name, labels, parts) for name, parts in curves.items()}
     return Compared(comparison, pinned, labels, differing, metrics, sides, charts)

@@ -35,14 +35,14 @@ def jobs(session: Session, text: str = "") -> Pages:
     Each word must be found in kind, name, executor, host, state, or the end of the id of job, launch or run;
     `state:running` looks at one of them, `!word` wants it absent. Raises BadInputError for a field that there is not.
     """
-    words = text.split()
+    filter_words = text.split()
     order = case((Job.state == JobState.RUNNING, 0), (Job.state == JobState.QUEUED, 1), else_=2)
-    wanted = [condition(session, word) for word in words]
+    wanted = [condition(session, word) for word in filter_words]
     launched = func.min(Job.created_at).over(partition_by=(Job.group_id, Job.run_id))  # shards keep together
     query = select(Job.id).where(*wanted).order_by(order, launched.desc(), Job.run_id, Job.shard, Job.id)
     with session.database.read() as sql:
         ids = [id.hex for id in sql.scalars(query)]
-        if states := [word for word in words if asks_queued(word)]:
+        if states := [word for word in filter_words if asks_queued(word)]:
             ids = sifted(sql, ids, states)
     return ChosenPages(session, Job, ids, status.rows)
 
@@ -68,8 +68,8 @@ def by_field(session: Session, field: str, value: str) -> ColumnElement[bool]:
     if field in columns:
         return columns[field].ilike(pattern, escape="\\")
     if field == "name":
-        spoken = run_filter.now_said("name").where(tables.Annotation.value.ilike(pattern, escape="\\"))
-        return hex_of(session, Job.run_id).in_(spoken)
+        targets = run_filter.targets_of("name").where(tables.Annotation.value.ilike(pattern, escape="\\"))
+        return hex_of(session, Job.run_id).in_(targets)
     if field == "state":
         return by_state(value.lower())
     digits = value.lower().replace("-", "")
@@ -97,7 +97,7 @@ def asks_queued(word: str) -> bool:
     return word.removeprefix("!").startswith("state:") and bool(value) and any(s.startswith(value) for s in QUEUED)
 
 
-def sifted(sql: SqlSession, ids: Sequence[str], words: Sequence[str]) -> list[str]:
+def sifted(sql: SqlSession, ids: Sequence[str], filter_words: Sequence[str]) -> list[str]:
     """Those of these jobs whose state, looked at one by one where they are queued, fits the words."""
     queued = {job.id.hex: job for job in sql.scalars(select(Job).where(Job.state == JobState.QUEUED))}
 
@@ -107,7 +107,7 @@ def sifted(sql: SqlSession, ids: Sequence[str], words: Sequence[str]) -> list[st
         state, _ = status.state_of(sql, queued[id])
         return all(
             state.startswith(word.removeprefix("!").removeprefix("state:").lower()) is not word.startswith("!")
-            for word in words
+            for word in filter_words
         )
 
     return [id for id in ids if fits(id)]
@@ -131,12 +131,15 @@ def counts(session: Session) -> dict[str, int]:
 
 
 class JobView(NamedTuple):
-    """A job beside the others of its run in this launch, in full."""
+    """A job beside the others of its run in this launch, in full. `said`: of one that failed, the line of its log that
+    says why."""
 
     job: dict[str, Any]
     shards: Sequence[Row]
     log: Path | None
     why_no_log: str
+    said: str = ""
+    results: tuple[str, Pages, Sequence[Row]] | None = None  # first result table of its run that has rows
 
 
 def job(session: Session, job_id: UUID) -> JobView:
@@ -147,16 +150,66 @@ def job(session: Session, job_id: UUID) -> JobView:
         record = sql.get(Job, job_id)
         if record is None:
             raise NotFoundError(f"there is no job {job_id.hex[-6:]}", "chessreg jobs")
-        full = status.detail(sql, record)
+        full = status.full_row(sql, record)
         query = select(Job).where(Job.group_id == record.group_id, Job.run_id == record.run_id).order_by(Job.shard)
         shards = status.rows(sql, sql.scalars(query).all())
         log = log_of(session.store, record)
+    found = results_of(session, record.run_id)
     if log is not None:
-        return JobView(full, shards, log, "")
+        failed = full["state"] in status.OVER and full["state"] not in ("finished", "cancelled")
+        return JobView(full, shards, log, "", reason_in(log, full["message"] or "") if failed else "", found)
     if not full["tries"]:
         waits = ", ".join(full["waits_for"])
         return JobView(full, shards, None, f"it waits for {waits}" if waits else "it has not begun")
     return JobView(full, shards, None, f"the log is on {full['host']}: chessreg logs {job_id.hex[-6:]} there")
+
+
+def log_end(session: Session, job_id: UUID, lines: int) -> list[str]:
+    """The last lines of a job's log; why there is none, where there is none."""
+    seen = job(session, job_id)
+    if seen.log is None:
+        return [seen.why_no_log]
+    tail = LogTail(seen.log).read()
+    return [*tail.lines, *([tail.begun] if tail.begun else [])][-lines:]
+
+
+LAST_BYTES = 1 << 16  # of a log, in which it is looked for why its job failed
+REASON = re.compile(
+    r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)\b.*|error: .*"
+    r"|.*\b(?:out of memory|killed|segmentation fault|no space left)\b.*",
+    re.IGNORECASE,
+)
+
+
+def reason_in(log: Path, message: str) -> str:
+    """The last line of a log that names an error; empty where none does, or the job's message says it already."""
+    try:
+        with log.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - LAST_BYTES))
+            lines = [readable(line).strip() for line in file.read().splitlines()]
+    except OSError:
+        return ""
+    line = next((line for line in reversed(lines) if REASON.match(line)), "")
+    return "" if line and line in message else line
+
+
+def results_of(session: Session, run_id: UUID) -> tuple[str, Pages, Sequence[Row]] | None:
+    """The first result table of which a run has rows, and their first page."""
+    from tui.data.result_rows import RESULT_TABLES, result_tables_of, results
+
+    name = next(iter(result_tables_of(session, run_id, list(RESULT_TABLES))), None)
+    if name is None:
+        return None
+    pages = results(session, name, run_id)
+    return name, pages, pages.page(0)
+
+
+def ended(session: Session, ids: Sequence[UUID]) -> list[Row]:
+    """Those of these jobs that have ended."""
+    with session.database.read() as sql:
+        rows = status.rows(sql, sql.scalars(select(Job).where(Job.id.in_(list(ids)), Job.ended_at.is_not(None))).all())
+    return list(rows)
 
 
 def newest_of(session: Session, group_id: UUID) -> UUID:
@@ -247,12 +300,38 @@ def readable(line: bytes) -> str:
 
 
 class AtHome(NamedTuple):
-    """`going` and `ended` as in `chessreg status`; `machines` are those on which something runs, or ran last."""
+    """`going` and `ended` as in `chessreg status`; `machines` are those on which something runs, or ran last; `curves`
+    are those of the runs that go on."""
 
     counts: dict[str, int]
     going: Sequence[Row]
     machines: Sequence[Row]
     ended: Sequence[Row]
+    curves: Sequence[Curve]
+
+
+class Curve(NamedTuple):
+    """What a running training is followed by: the run, the metric, and its last points (step, value)."""
+
+    run: str
+    metric: str
+    points: list[tuple[int, float]]
+
+
+CURVES, ANSWERED = 6, 24  # that are read
+
+
+def answers(session: Session, run_ids: Sequence[UUID]) -> dict[UUID, Row | None]:
+    """The results of these runs, as `chessreg status` tells them; None where there is none."""
+    with session.database.read() as sql:
+        found = read.answers(sql, run_ids)
+    return {run_id: found.get(run_id) for run_id in run_ids}
+
+
+def loads(session: Session) -> Sequence[Row]:
+    """The machines on which something runs, with their load as they told it last."""
+    with session.database.read() as sql:
+        return [row for row in read.machines(sql) if row["load"] is not None]
 
 
 def at_home(session: Session, since: datetime) -> AtHome:
@@ -260,4 +339,9 @@ def at_home(session: Session, since: datetime) -> AtHome:
     with session.database.read() as sql:
         machines = {row["host"]: row for row in reversed(read.machines(sql))}  # of each host the one seen last
         newest = sorted(machines.values(), key=lambda row: (row["running"] > 0, row["last_seen"]), reverse=True)
-        return AtHome(counts, status.going(sql), newest, status.ended(sql, since))
+        going, ended = status.going(sql), status.ended(sql, since)
+        curves = list[Curve]()
+        for row in {row["run_id"]: row for row in going if row["state"] == "running"}.values():
+            if len(curves) < CURVES and (found := read.curve(sql, row["run_id"])) is not None:
+                curves.append(Curve(row["name"] or row["title"], found[0], found[1]))
+        return AtHome(counts, going, newest, ended, curves)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,10 +20,11 @@ from chessreg.registry.names import check_name
 from chessreg.registry.tables import Job
 from chessreg.runs.inputs import IMPORTED, REFERENCE, stands_for
 from chessreg.runs.kind import Kind
-from chessreg.runs.spec import FILES, WORDS, Setting, flat, merged, nested, settings_of, shown
+from chessreg.runs.spec import FILES, WORDS, Setting, flat, merged, nested, settings_of, value_text
 from chessreg.scheduling.executors import EXECUTORS, slurm_script
 from chessreg.scheduling.launch import Expected, LaunchOptions, Order, plan, preview
 from chessreg.scheduling.launch import launch as launch_orders
+from chessreg.scheduling.sweep import cell_name
 from tui import show
 from tui.data.pages import Row
 
@@ -59,6 +62,7 @@ class Checked:
     launch: LaunchOptions = field(default_factory=LaunchOptions)
     errors: dict[str, str] = field(default_factory=dict)
     general: list[str] = field(default_factory=list)
+    cells: list[tuple[Form, Checked]] = field(default_factory=list)  # of a sweep: a form for each run
 
     @property
     def right(self) -> bool:
@@ -78,6 +82,17 @@ class Form:
         self.by_key = {each.key: each for each in self.fields}
         self.typed: dict[str, str] = dict(typed or {})
         self.preset = ""
+        self.cell: dict[str, Any] = {}  # of a run of a sweep: the values that make it another than the others
+
+    @classmethod
+    def restored(cls, kind: Kind, reference: str, draft: Mapping[str, Any]) -> Form:
+        """The form as it was left: `typed` and `preset` of a draft, without what the kind does not have any more."""
+        form = cls(kind, reference)
+        typed = draft.get("typed")
+        if isinstance(typed, Mapping):
+            form.typed = {key: text for key, text in typed.items() if key in form.by_key and isinstance(text, str)}
+        form.preset = draft["preset"] if draft.get("preset") in form.presets else ""
+        return form
 
     def snapshot(self) -> Form:
         """The form as it is now, for another thread: typing goes on meanwhile."""
@@ -107,21 +122,70 @@ class Form:
         if key in self.typed:
             return self.typed[key]
         if key in self.filled:
-            return shown(self.filled[key])
+            return value_text(self.filled[key])
         return self.by_key[key].shown_default
 
     def source(self, key: str) -> str:
-        """Where the value comes from: given, a preset, the default; or that it is needed."""
+        """Where the value comes from: given, a preset, the default; that it is needed; or that it was `changed`: given,
+        and another than the preset's."""
         if key in self.typed:
-            return "given"
+            differs = key in self.filled and self.typed[key].strip() != value_text(self.filled[key])
+            return "changed" if differs else "given"
         if key in self.filled:
             return "preset"
         return "needed" if self.by_key[key].needed else "default"
 
+    # -- sweeps ---------------------------------------------------------------------------------------------------
+
+    @property
+    def swept(self) -> dict[str, list[str]]:
+        """The settings with several values, `1|2|4`, in the form's order: every combination is a run."""
+        spec = ((one.key, self.typed.get(one.key, "")) for one in self.fields if one.part == "spec")
+        return {key: [piece.strip() for piece in text.split("|")] for key, text in spec if "|" in text}
+
+    def cells(self) -> list[Form]:
+        """A form for each run: one, where no setting has several values."""
+        swept = self.swept
+        if not swept:
+            return [self]
+        forms = []
+        for values in itertools.product(*swept.values()):
+            form = Form(self.kind, self.reference, self.typed | dict(zip(swept, values, strict=True)))
+            form.preset = self.preset
+            form.cell = {key: form.value(key) for key in swept}
+            forms.append(form)
+        return forms
+
+    def value(self, key: str) -> Any:
+        """What was typed, parsed; as it stands where that cannot be."""
+        try:
+            return self.by_key[key].parsed(self.typed[key])
+        except ValueError:
+            return self.typed[key]
+
     # -- checking -------------------------------------------------------------------------------------------------
 
     def check(self) -> Checked:
-        """What the models make of it. Nothing is looked up: names are looked for when it is planned."""
+        """What the models make of it, of a sweep of each run. Nothing is looked up: names are looked for when it is
+        planned."""
+        swept = self.swept
+        runs = math.prod(map(len, swept.values()))
+        if runs > MOST_RUNS:
+            return Checked(general=[f"{runs:,} runs are more than a form may make ({MOST_RUNS}): --sweep takes a file"])
+        for key, values in swept.items():
+            if len(set(values)) < len(values) or not all(values):
+                return Checked(errors={key: "values with | between, each once"})
+        if not swept:
+            return self._check()
+        cells = [(form, form._check()) for form in self.cells()]
+        first = cells[0][1]
+        whole = Checked(first.spec, first.options, first.launch, cells=cells)
+        for _, checked in cells:
+            whole.errors = checked.errors | whole.errors
+            whole.general += [text for text in checked.general if text not in whole.general]
+        return whole
+
+    def _check(self) -> Checked:
         result = Checked()
         values: dict[str, dict[str, Any]] = {"spec": {}, "options": {}, "launch": {}}
         for key, text in self.typed.items():
@@ -154,20 +218,20 @@ class Form:
         except ValidationError as error:
             for complaint in error.errors():
                 key = prefix + ".".join(part for part in complaint["loc"] if isinstance(part, str))
-                words = complaint["msg"].removeprefix("Value error, ")
+                message = complaint["msg"].removeprefix("Value error, ")
                 if complaint["type"] == "missing":
-                    words = "it is needed"
+                    message = "it is needed"
                 if key in self.by_key:
-                    result.errors.setdefault(key, words[:1].lower() + words[1:])
+                    result.errors.setdefault(key, message[:1].lower() + message[1:])
                 else:
-                    result.general.append(words)
+                    result.general.append(message)
         except ChessregError as error:  # a kind's own words, of one setting or of several together
-            words = error.message + (f" ({error.hint})" if error.hint else "")
+            message = error.message + (f" ({error.hint})" if error.hint else "")
             guilty = [path for path in values if self._fits_without(model, values, path, base or {})]
             if len(guilty) == 1:
-                result.errors.setdefault(prefix + guilty[0], words)
+                result.errors.setdefault(prefix + guilty[0], message)
             else:
-                result.general.append(words)
+                result.general.append(message)
         return None
 
     @staticmethod
@@ -183,27 +247,30 @@ class Form:
 
     # -- as a command ---------------------------------------------------------------------------------------------
 
-    def words(self) -> list[str]:
+    def arguments(self) -> list[str]:
         """The command that launches the same: every option that was given, and no other."""
-        words = ["chessreg", "launch", self.reference]
+        arguments, swept = ["chessreg", "launch", self.reference], self.swept
         if self.preset:
-            words += ["--preset", self.preset]
+            arguments += ["--preset", self.preset]
         for one in self.fields:
             if one.key not in self.typed:
                 continue
             flag, text = one.flag, self.typed[one.key].strip()
+            if one.key in swept:
+                arguments += ["--grid", f"{one.path}={'|'.join(swept[one.key])}"]
+                continue
             if one.form == "yes or no":
                 on = WORDS.get(text.lower(), False)
                 if one.part != "launch":
-                    words.append(flag if on else f"--no-{flag[2:]}")
+                    arguments.append(flag if on else f"--no-{flag[2:]}")
                 elif on:
-                    words.append(flag)
+                    arguments.append(flag)
             elif not (one.optional and text.lower() in ("", "none")):
-                words += [flag, text]
-        return words
+                arguments += [flag, text]
+        return arguments
 
     def command(self) -> str:
-        return shlex.join(self.words())
+        return shlex.join(self.arguments())
 
     @property
     def explicit_names(self) -> tuple[str, ...]:
@@ -213,10 +280,12 @@ class Form:
 
 
 MOST = 500  # newest runs that are listed
+MOST_RUNS = 64  # of a sweep from a form: it is checked while one types
 
 
-def candidates(session: Session, noun: str, words: str = "") -> list[Row]:
-    """Rows with `value`, what one would type, and `about`, what it is; newest first. Each word is in one of them."""
+def candidates(session: Session, noun: str, filter_text: str = "") -> list[Row]:
+    """Rows with `value`, what one would type, and `about`, what it is: the starred first, then what is trained or
+    complete, each newest first. Each word is in one of them."""
     with session.database.read() as sql:
         if noun == "dataset":
             rows = datasets(sql)
@@ -225,23 +294,40 @@ def candidates(session: Session, noun: str, words: str = "") -> list[Row]:
         else:
             kind = noun.partition(":")[2]
             rows = [*to_come(sql, kind), *runs(session, sql, kind)]
-    wanted = words.lower().split()
+    rows.sort(key=lambda row: -row.get("rank", 0))  # stable: newest first within a rank
+    wanted = filter_text.lower().split()
     return [row for row in rows if all(word in f"{row['value']} {row['about']}".lower() for word in wanted)]
 
 
 def datasets(sql: SqlSession) -> list[Row]:
     """Datasets, and after each its parts."""
-    called = names.names(sql, "dataset")
+    called, starred = names.names(sql, "dataset"), starred_of(sql, "dataset")
     split = tables.Split
     rows: list[Row] = []
     for dataset in sql.scalars(select(tables.Dataset).order_by(tables.Dataset.created_at.desc(), tables.Dataset.id)):
         name = called.get(dataset.id) or dataset.id.hex[-6:]
-        rows.append({"value": name, "about": show.counted(dataset.games, "game"), "at": dataset.created_at})
+        rank = STARRED if dataset.id in starred else 0
+        rows.append({"value": name, "about": f"{star(rank)}{show.counted(dataset.games, 'game')}",
+                     "at": dataset.created_at, "rank": rank})  # fmt: skip
         parts = sql.scalars(select(split).where(split.dataset_id == dataset.id).order_by(split.low, split.name))
         for part in parts:
             about = show.counted(part.games, "game")
-            rows.append({"value": f"{name}:{part.name}", "about": about, "at": part.created_at})
+            rows.append({"value": f"{name}:{part.name}", "about": about, "at": part.created_at, "rank": rank})
     return rows
+
+
+STARRED, READY = 2, 1  # ranks of what is offered
+
+
+def star(rank: int) -> str:
+    return "★ " if rank >= STARRED else ""
+
+
+def starred_of(sql: SqlSession, noun: str) -> set[UUID]:
+    """The starred things of a noun."""
+    now = names.NOW.c
+    starred = select(now.target).where(now.noun == noun, now.word == tables.Word("star").value)
+    return {UUID(hex=target) for target in sql.scalars(starred)}
 
 
 def checkpoints(sql: SqlSession) -> list[Row]:
@@ -250,12 +336,14 @@ def checkpoints(sql: SqlSession) -> list[Row]:
     query = select(checkpoint, tables.Artefact.created_at).join(
         tables.Artefact, tables.Artefact.digest == checkpoint.artefact
     )
-    rows: list[Row] = []
+    starred, rows = starred_of(sql, "checkpoint"), list[Row]()
     for one, at in sql.execute(query.order_by(tables.Artefact.created_at.desc(), checkpoint.id)).tuples():
         about = f"{one.architecture} · {one.layers} × {one.d_model} · {one.parameters or 0:,} parameters"
         if one.run_id is not None:
             about += f" · of run {runs_called.get(one.run_id) or one.run_id.hex[-6:]}"
-        rows.append({"value": called.get(one.id) or one.id.hex[-6:], "about": about, "at": at})
+        rank = (STARRED if one.id in starred else 0) + (READY if one.source_format != "random-init" else 0)
+        value = called.get(one.id) or one.id.hex[-6:]
+        rows.append({"value": value, "about": star(rank) + about, "at": at, "rank": rank})
     return rows
 
 
@@ -270,8 +358,10 @@ def runs(session: Session, sql: SqlSession, kind: str) -> list[Row]:
     for row in summaries(sql, records, {}):
         if row["archived"] or row["invalid"]:
             continue
-        about = f"{row['kind']} · {row['state']} · {row['done']:,}/{row['units']:,} units"
-        rows.append({"value": row["name"] or row["id"].hex[-6:], "about": about, "at": row["created_at"]})
+        rank = (STARRED if row["starred"] else 0) + (READY if row["state"] == "complete" else 0)
+        about = f"{star(rank)}{row['kind']} · {row['state']} · {row['done']:,}/{row['units']:,} units"
+        value = row["name"] or row["id"].hex[-6:]
+        rows.append({"value": value, "about": about, "at": row["created_at"], "rank": rank})
     return rows
 
 
@@ -298,21 +388,57 @@ class Outlook:
     hint: str = ""
 
 
-def order_of(form: Form, checked: Checked) -> Order:
-    return Order(form.kind, checked.spec, checked.options, form.explicit_names, **checked.launch.model_dump())
+def orders_of(form: Form, checked: Checked) -> list[Order]:
+    """The order of a form, or one for each run of its sweep, named by what makes it another."""
+    orders = []
+    for number, (cell, its) in enumerate(checked.cells or [(form, checked)]):
+        launch = its.launch.model_dump()
+        launch["name"] = cell_name(its.launch.name, cell.cell, number)
+        orders.append(Order(form.kind, its.spec, its.options, cell.explicit_names, **launch))
+    return orders
 
 
 def outlook(session: Session, form: Form, checked: Checked) -> Outlook:
     """Look everything up that the form names, and plan it. Nothing is queued."""
-    result = Outlook(errors=unknown(session, form))
+    result = Outlook()
+    for cell, _ in checked.cells or [(form, checked)]:
+        result.errors |= unknown(session, cell)
     if result.errors:
         return result
     try:
-        (planned,) = plan([order_of(form, checked)], session.database, session.store)
-        result.plan = preview(planned, session.database, session.store)
+        planned = plan(orders_of(form, checked), session.database, session.store)
+        result.plan = together([preview(each, session.database, session.store) for each in planned])
     except ChessregError as error:
         result.trouble, result.hint = error.message, error.hint or ""
     return result
+
+
+def together(plans: Sequence[Row]) -> Row:
+    """The plans of a sweep as one: sums, each None where it is not known of a run; `runs` says how many they are."""
+    first = {**plans[0], "runs": len(plans)}
+    if len(plans) == 1:
+        return first
+
+    def total(name: str) -> Any:
+        values = [each[name] for each in plans if name != "seconds" or each["status"] == "queued"]
+        return None if any(value is None for value in values) else sum(values)
+
+    counts: dict[str, int] = {}
+    for each in plans:
+        for table, count in (each["rows"] or {}).items():
+            counts[table] = counts.get(table, 0) + count
+    known = all(each["rows"] is not None for each in plans)
+    waiting = [each["status"] for each in plans if each["status"] != "complete"]
+    return {
+        **first,
+        "status": "complete" if not waiting else "queued" if "queued" in waiting else waiting[0],
+        "queued": sum(each["status"] == "queued" for each in plans),
+        **{name: total(name) for name in ("units", "missing", "bytes", "seconds")},
+        "rows": counts if known else None,
+        "like": max(each["like"] for each in plans),
+        "waits_for": list(dict.fromkeys(name for each in plans for name in each["waits_for"])),
+        "remarks": list(dict.fromkeys(remark for each in plans for remark in each["remarks"])),
+    }
 
 
 def unknown(session: Session, form: Form) -> dict[str, str]:
@@ -320,7 +446,7 @@ def unknown(session: Session, form: Form) -> dict[str, str]:
     inputs, errors = Expected(session.database, session.store), {}
     for one in form.fields:
         text = form.text(one.key)
-        if not one.noun or form.source(one.key) not in ("given", "preset") or not text:
+        if not one.noun or form.source(one.key) not in ("given", "changed", "preset") or not text:
             continue
         value = one.parsed(text)
         for reference in value if isinstance(value, tuple) else [value]:
@@ -348,7 +474,7 @@ def launch(session: Session, form: Form, checked: Checked) -> tuple[UUID | None,
     from chessreg.scheduling.presence import Presence
 
     ingest(session.database, session.store)
-    group, planned = launch_orders([order_of(form, checked)], session.database, session.store)
+    group, planned = launch_orders(orders_of(form, checked), session.database, session.store)
     if group is None:
         return None, {"complete": "it is complete already", "already_queued": "a job stands for it already"}.get(
             planned[0].status, planned[0].status

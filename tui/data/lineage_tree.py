@@ -31,12 +31,12 @@ def trees(session: Session, noun: str, id: str) -> Trees:
         return Trees(tree(sql, node, up=True), tree(sql, node, up=False))
 
 
-def lines(found: Trees, ways: Collection[str], folded: Collection[str]) -> list[Row]:
+def lines(trees: Trees, ways: Collection[str], folded: Collection[str]) -> list[Row]:
     """A line for each node in sight. `key` is where it stands in its tree; `below` counts what is folded away."""
     rows: list[Row] = []
     for way in WAYS:
         if way in ways:
-            rows += below(getattr(found, way), way, folded, "", "", way)
+            rows += below(getattr(trees, way), way, folded, "", "", way)
     return rows
 
 

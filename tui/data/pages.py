@@ -9,7 +9,11 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Select, func, literal, select, tuple_
+from sqlalchemy import ColumnElement, Select, String, func, literal, select, tuple_
+
+from chessreg.errors import BadInputError
+from tui.data import table_filter
+from tui.data.table_filter import View
 
 if TYPE_CHECKING:
     from chessreg.session import Session
@@ -26,6 +30,10 @@ class Pages(Protocol):
 
     def page(self, number: int) -> Sequence[Row]: ...
 
+    def narrowed(self, view: View) -> Pages:
+        """The rows that hold the view's words, in its order. Raises BadInputError for a column that there is not."""
+        ...
+
 
 class Listed:
     """Rows that are all here, as pages."""
@@ -35,6 +43,9 @@ class Listed:
 
     def page(self, number: int) -> Sequence[Row]:
         return self.rows[number * PAGE : (number + 1) * PAGE]
+
+    def narrowed(self, view: View) -> Listed:
+        return Listed(table_filter.narrowed(self.rows, view))
 
 
 class KeysetPages:
@@ -54,7 +65,10 @@ class KeysetPages:
         descending: bool = False,
         rows: Callable[[Any, list[Any]], Sequence[Row]],
         count: int | None = None,
+        field: Callable[[str], Any] = lambda name: None,
     ) -> None:
+        """`field(name)` is what a filter and an order call so, in SQL; None where there is no such column."""
+        self._session, self._field = session, field
         self._database, self._table, self._key = session.database, table, tuple(key)
         self._where, self._descending, self._rows = tuple(where), descending, rows
         self._starts: dict[int, tuple[Any, ...]] = {}
@@ -74,6 +88,15 @@ class KeysetPages:
             if records:
                 self._starts[number] = tuple(getattr(records[0], column.key) for column in self._key)
             return self._rows(sql, records)
+
+    def narrowed(self, view: View) -> Pages:
+        where = [*self._where, *table_filter.conditions(view, self._field, self._database.dialect)]
+        if view.sort:
+            return SortedPages(self._session, self._table, self._key, where, self._field, view, self._rows)
+        return KeysetPages(
+            self._session, self._table, self._key, where=where, descending=self._descending, rows=self._rows,
+            field=self._field,
+        )  # fmt: skip
 
     def _from_end(self, number: int) -> bool:
         begin = self._nearest(number)
@@ -101,11 +124,71 @@ class KeysetPages:
         return [column.desc() if descending else column.asc() for column in self._key]
 
 
-class JoinedPages:
-    """The rows of several sources, one after the other."""
+class SortedPages:
+    """The rows of one table by the value of a field, then by the time of their attempt, then by the key, which may
+    begin with a hash; what has no value comes last.
 
-    def __init__(self, parts: Sequence[Pages]) -> None:
-        self._parts = parts
+    A page is reached from the nearer end: SQL keeps only as many rows as it skips.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        table: Any,
+        key: Sequence[Any],
+        where: Sequence[ColumnElement[bool]],
+        field: Callable[[str], Any],
+        view: View,
+        rows: Callable[[Any, list[Any]], Sequence[Row]],
+    ) -> None:
+        value = field(view.sort)
+        if isinstance(value, table_filter.Worked):
+            value = value.value
+        if value is None:
+            raise BadInputError(f"rows are not sorted by {view.sort.replace('_', ' ')}", "> takes the next column")
+        self._session, self._table, self._key, self._where = session, table, tuple(key), tuple(where)
+        attempt = getattr(table, "attempt_id", None)  # a UUID of version 7: by time
+        self._ties = self._key if attempt is None else (attempt, *self._key)
+        if isinstance(value.type, String):  # as people look for it, not by capitals first
+            value = func.lower(value)
+        self._field, self._view, self._rows, self._value = field, view, rows, value
+        with session.database.read() as sql:
+            self.count = sql.scalar(select(func.count()).select_from(table).where(*self._where)) or 0
+
+    def page(self, number: int) -> Sequence[Row]:
+        wanted = min(PAGE, self.count - number * PAGE)
+        if number < 0 or wanted <= 0:
+            return []
+        before, after = number * PAGE, self.count - number * PAGE - wanted
+        turned = after < before
+        value = self._value
+        falls = self._view.descending is not turned
+        last = value.is_(None)
+        order = [
+            last.desc() if turned else last.asc(),
+            value.desc() if falls else value.asc(),
+            *(column.desc() if turned else column.asc() for column in self._ties),
+        ]
+        query = select(self._table).where(*self._where).order_by(*order).limit(wanted).offset(min(before, after))
+        with self._session.database.read() as sql:
+            records = list(sql.scalars(query))
+            if turned:
+                records.reverse()
+            return self._rows(sql, records)
+
+    def narrowed(self, view: View) -> Pages:
+        whole = KeysetPages(
+            self._session, self._table, self._key, where=self._where, rows=self._rows, count=self.count,
+            field=self._field,
+        )  # fmt: skip
+        return whole.narrowed(view)
+
+
+class JoinedPages:
+    """The rows of several sources, one after the other. `narrow` makes the same of those that fit a view."""
+
+    def __init__(self, parts: Sequence[Pages], narrow: Callable[[View], Pages]) -> None:
+        self._parts, self.narrowed = parts, narrow
         self._starts = list(accumulate((part.count for part in parts), initial=0))
         self.count = self._starts[-1]
 
@@ -131,6 +214,11 @@ class ChosenPages:
     ) -> None:
         self._database, self._table, self._ids, self._rows = session.database, table, ids, rows
         self.count = len(ids)
+
+    def narrowed(self, view: View) -> Listed:
+        """Their states are worked out row by row, so every row is read: for some thousands."""
+        rows = [row for number in range(-(-self.count // PAGE)) for row in self.page(number)]
+        return Listed(table_filter.narrowed(rows, view))
 
     def page(self, number: int) -> Sequence[Row]:
         wanted = [UUID(hex=id) for id in self._ids[number * PAGE : (number + 1) * PAGE]] if number >= 0 else []

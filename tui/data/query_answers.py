@@ -6,13 +6,15 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from chessreg.entities.display import Chart, Panel, Point, Series
 from chessreg.errors import BadInputError, ChessregError
 from tui.data.pages import PAGE, Listed, Pages, Row
+from tui.data.table_filter import View, mask, order_of
 
 if TYPE_CHECKING:
+    from chessreg.games.boardframe import BoardFrame
     from chessreg.queries.catalogue import Entry, Plot
     from chessreg.queries.result import QueryResult
     from chessreg.queries.scope import Scope
@@ -24,7 +26,7 @@ FIELDS = (*SEVERAL, "since", "partial", "where")
 GRAMMAR = "checkpoint:NAME  run:NAME  tag:TAG  machine:HOST  since:7d  partial  where:CONDITION"
 
 
-def options(words: str) -> dict[str, Any]:
+def options(scope_text: str) -> dict[str, Any]:
     """The options of Scope that these words say; `where:` takes all that follows it.
 
     >>> options("tag:best since:7d where: layer > 3 and color = 'white'")
@@ -32,7 +34,7 @@ def options(words: str) -> dict[str, Any]:
 
     Raises BadInputError for a word that no scope has, and for a field without a value.
     """
-    named, where, condition = words.partition("where:")
+    named, where, condition = scope_text.partition("where:")
     values: dict[str, Any] = {}
     for word in named.split():
         name, colon, value = word.partition(":")
@@ -51,21 +53,21 @@ def options(words: str) -> dict[str, Any]:
     return values | ({"where": condition.strip()} if where else {})
 
 
-def scope_of(words: str, partial: bool = False) -> Scope:
+def scope_of(scope_text: str, partial: bool = False) -> Scope:
     """The scope itself. Raises BadInputError."""
     from chessreg.queries.scope import Scope
 
-    return Scope.of(options(words) | ({"partial": True} if partial else {}))
+    return Scope.of(options(scope_text) | ({"partial": True} if partial else {}))
 
 
-def as_options(words: str) -> str:
+def as_options(scope_text: str) -> str:
     """The same for the command line, each with a blank before it; empty for no words.
 
     >>> as_options("tag:best where: layer > 3")
     " --tag best --where 'layer > 3'"
     """
     written = []
-    for name, value in options(words).items():
+    for name, value in options(scope_text).items():
         for each in value if isinstance(value, list) else [value]:
             written.append(f"--{name}" if each is True else f"--{name} {shlex.quote(each)}")
     return "".join(f" {option}" for option in written)
@@ -84,21 +86,21 @@ def offered(session: Session) -> list[str]:
             .where(NOW.c.word == "name", NOW.c.noun.in_(("checkpoint", "run")))
             .distinct()
         )
-        words = [f"{noun}:{value}" for noun, value in named]
+        fitting = [f"{noun}:{value}" for noun, value in named]
         tags = select(NOW.c.value).where(NOW.c.word == "tag", NOW.c.noun.in_(("checkpoint", "run"))).distinct()
-        words += [f"tag:{tag}" for tag in sql.scalars(tags)]
-        words += [f"machine:{host}" for host in sql.scalars(select(Machine.host).distinct())]
-    return [*sorted(words), "partial", "since:7d", "where:"]
+        fitting += [f"tag:{tag}" for tag in sql.scalars(tags)]
+        fitting += [f"machine:{host}" for host in sql.scalars(select(Machine.host).distinct())]
+    return [*sorted(fitting), "partial", "since:7d", "where:"]
 
 
-def completed(words: str, known: list[str]) -> str | None:
+def completed(scope_text: str, known: list[str]) -> str | None:
     """The words with the last one completed; None where nothing begins so, or a condition is being written.
 
     >>> completed("partial check", ["checkpoint:a", "checkpoint:b"])
     'partial checkpoint:a'
     """
-    before, _, last = words.rpartition(" ")
-    if not last or "where:" in words:
+    before, _, last = scope_text.rpartition(" ")
+    if not last or "where:" in scope_text:
         return None
     match = next((word for word in known if word.startswith(last) and word != last), None)
     return f"{before} {match}".lstrip() if match else None
@@ -156,11 +158,11 @@ def catalogue(session: Session, text: str = "") -> tuple[list[Row], str]:
     from chessreg.queries.ask import kind_files
     from chessreg.queries.catalogue import entries
 
-    words, wrong = text.lower().split(), ""
+    wanted, wrong = text.lower().split(), ""
     try:
-        found = entries(kind_files(session.database))
+        catalogue = entries(kind_files(session.database))
     except ChessregError as error:
-        found, wrong = entries(), error.message
+        catalogue, wrong = entries(), error.message
     rows: list[Row] = [
         {
             "entry": e,
@@ -170,8 +172,8 @@ def catalogue(session: Session, text: str = "") -> tuple[list[Row], str]:
             "made_by": e.made_by,
             "plots": ", ".join(plot.title for plot in e.plots),
         }
-        for e in found
-        if all(word in " ".join((e.title, *e.aliases, e.paper, *(p.title for p in e.plots))).lower() for word in words)
+        for e in catalogue
+        if all(word in " ".join((e.title, *e.aliases, e.paper, *(p.title for p in e.plots))).lower() for word in wanted)
     ]
     return rows, wrong
 
@@ -233,10 +235,11 @@ def numbered(place: int, line: Sequence[str]) -> dict[str, Any]:
 class RowsBehind:
     """The rows of an answer of any length: they stay in Arrow until they are looked at."""
 
-    def __init__(self, result: QueryResult) -> None:
+    def __init__(self, result: QueryResult, lines: Sequence[int] | None = None) -> None:
+        """`lines`: the number of each row (from 1) where it is another than its place."""
         from chessreg.queries import render
 
-        self.result, self.count = result, len(result)
+        self.result, self.count, self.lines = result, len(result), lines
         part = self._part(0)
         self.names = [name for name in render.layout(part)[0] if name != "run_id"]  # an id to follow, not to read
         self.numeric = [
@@ -250,11 +253,45 @@ class RowsBehind:
     def page(self, number: int) -> Sequence[Row]:
         from chessreg.queries import render
 
-        part = self._part(number)
+        part, first = self._part(number), number * PAGE
         return [
-            {**row, **numbered(number * PAGE + place, [render.cell(part, row, name) for name in self.names])}
-            for place, row in enumerate(part.rows, 1)
+            {
+                **row,
+                **numbered(
+                    first + place + 1 if self.lines is None else int(self.lines[first + place]),
+                    [render.cell(part, row, name) for name in self.names],
+                ),
+            }
+            for place, row in enumerate(part.rows)
         ]
+
+    def narrowed(self, view: View) -> RowsBehind:
+        """By the values that the rows hold, not by their text: every digit counts."""
+        import numpy as np
+        import pyarrow as pa
+
+        from chessreg.games.dataset import arrow_indices
+
+        table = self.result.table
+        numbers = np.arange(1, self.count + 1) if self.lines is None else np.asarray(self.lines)
+
+        def column(field: str) -> Any:
+            if field == "#":
+                return pa.array(numbers)
+            name = self.names[int(field[1:])]
+            return table.column(name).combine_chunks() if name in table.column_names else None
+
+        places = np.flatnonzero(mask(view, column, self.count))
+        if view.sort and (values := column(view.sort)) is not None:
+            if isinstance(values, pa.ChunkedArray):
+                values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.nulls(0)
+            if pa.types.is_dictionary(values.type):
+                values = values.cast(values.type.value_type)
+            places = places[order_of(values.take(arrow_indices(places)), view.descending)]
+        chosen = replace(self.result, table=table.take(arrow_indices(places)))
+        pages = RowsBehind(chosen, numbers[places].tolist())
+        pages.names, pages.numeric = self.names, self.numeric  # a column that is empty now is shown still
+        return pages
 
 
 KEYWORDS = (
@@ -272,7 +309,17 @@ def ask(session: Session, text: str) -> Answer:
     """The answer to one SELECT. Raises what run_sql raises."""
     from chessreg.queries import run_sql
 
-    return paged("sql", run_sql(session.database, text))
+    answer = paged("sql", run_sql(session.database, text))
+    assert isinstance(answer.pages, RowsBehind)
+    return replace(
+        answer, headings=[as_sql(name, read) for name, read in zip(answer.pages.names, answer.headings, strict=True)]
+    )
+
+
+def as_sql(name: str, heading: str) -> str:
+    """A column by its name in SQL, which may be typed again, and what is read beside it where that says more."""
+    said = heading.removeprefix(name.replace("_", " ")).strip()
+    return f"{name} [{said}]" if said else name
 
 
 def names(session: Session) -> Names:
@@ -307,17 +354,51 @@ def completions(before: str, whole: str, known: Names) -> list[str]:
     return starts or [name for name in unique if start and start.lower() in name.lower()]
 
 
+class BoardSeries(NamedTuple):
+    """The boards of one series of a plot, in the order of its panels."""
+
+    name: str
+    boards: list[BoardFrame]
+
+
+def boards_of(result: QueryResult, plot: Plot) -> list[BoardSeries]:
+    """The boards of a plot of the form `board`, all on one scale: what `chessreg plot` draws. Values above 1 that are
+    no percentages are shown as shares of the highest."""
+    from chessreg.games.boardframe import EMPTY, BoardFrame
+    from chessreg.queries.plot import heat_boards, heat_range
+    from chessreg.queries.render import heading
+
+    boards = heat_boards(result, plot)
+    if not boards:
+        return []
+    low, high = heat_range(boards)
+    percent = result.column(plot.y).unit == "%"
+    whole = 100.0 if percent else max(1.0, abs(low), abs(high))
+    label = heading(result, plot.y) if whole in (1.0, 100.0) else f"{heading(result, plot.y)}, share of {whole:.4g}"
+    name = f"{plot.panels[0]} " if len(plot.panels) == 1 else ""
+    series: dict[str, list[BoardFrame]] = {}
+    for board in boards:
+        heat = {square: min(1.0, max(0.0, value / whole)) for square, value in board.values.items()}
+        mean = sum(board.values.values()) / len(board.values)
+        frame = BoardFrame(
+            f"{name}{board.panel}: mean {mean:.4g}", EMPTY * 64, heat=heat, heat_label=label,
+            heat_range=(max(0.0, low / whole), min(1.0, high / whole)),
+        )  # fmt: skip
+        series.setdefault(board.series, []).append(frame)
+    return [BoardSeries(*one) for one in series.items()]
+
+
 def chart_of(result: QueryResult, plot: Plot) -> Chart:
     """The chart of a catalogue answer whose rows are those that the plot shows: what `chessreg plot` draws."""
-    from chessreg.queries.plot import grouped, telling
+    from chessreg.queries.plot import LINE, grouped, plotted_rows, telling
     from chessreg.queries.render import cell, heading
 
-    rows = [row for row in result.rows if row[plot.x] is not None and row[plot.y] is not None]
+    rows = plotted_rows(result, plot)
     ends = plot.y in result.intervals
     panels = []
     for title, panel_rows in grouped(rows, plot.panels).items():
         series = []
-        for label, part in grouped(panel_rows, telling(rows, plot.series)).items():
+        for label, part in grouped(panel_rows, telling(rows, (*plot.series, LINE))).items():
             points = [
                 Point(
                     row[plot.x] if isinstance(row[plot.x], (int, float)) else str(row[plot.x]),

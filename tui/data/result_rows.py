@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+import operator
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from sqlalchemy import func, select
+import numpy as np
+from sqlalchemy import (
+    ColumnElement,
+    LargeBinary,
+    String,
+    and_,
+    case,
+    cast,
+    false,
+    func,
+    null,
+    or_,
+    select,
+    type_coerce,
+)  # fmt: skip
+from sqlalchemy.dialects.postgresql import JSONB
 
-from chessreg.errors import ChessregError
+from chessreg.errors import BadInputError, ChessregError
+from chessreg.games.dataset import arrow_indices
 from chessreg.registry import names, tables
 from tui import show
 from tui.columns import Column, numeric
 from tui.data.pages import PAGE, JoinedPages, KeysetPages, Pages, Row
+from tui.data.table_filter import COMPARE, Term, View, Worked, condition, conditions, mask, order_of, terms
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession
@@ -31,7 +52,7 @@ RESULT_TABLES: dict[str, Any] = {
     "metric_point": tables.MetricPoint,
     "statistic": tables.Statistic,
 }
-WITH_BOARDS = ("game", "trial", "score")
+WITH_BOARDS = ("game", "trial", "score", "prediction")
 
 
 def key_of(result_table: str) -> tuple[Any, ...]:
@@ -53,21 +74,111 @@ def results(session: Session, result_table: str, run_id: UUID | None = None) -> 
     table = RESULT_TABLES[result_table]
 
     def rows(sql: SqlSession, records: Sequence[Any]) -> list[Row]:
-        called = run_names(sql, {record.run_id for record in records})
-        return [{**flat(record), "run": called[record.run_id], "result_table": result_table} for record in records]
+        ids = {record.run_id for record in records}
+        called, of_match = run_names(sql, ids), matches_of(sql, ids) if result_table == "game" else {}
+        listed = list[Row]()
+        for record in records:
+            row = {**flat(record), "run": called[record.run_id], "result_table": result_table}
+            if (match := of_match.get((record.run_id, row.get("match", -1)))) is not None:
+                color, opponent = match
+                row |= {"color": color, "opponent": opponent, "points": points(row["result"], color)}
+            listed.append(row)
+        return listed
 
-    def of_run(id: UUID, count: int | None = None) -> KeysetPages:
-        return KeysetPages(session, table, key_of(result_table), where=[table.run_id == id], rows=rows, count=count)
+    def field(name: str) -> Any:
+        return sql_field(session, table, name)
 
-    if run_id is not None:
-        return of_run(run_id)
+    def of_run(id: UUID, count: int | None = None, where: Sequence[Any] = ()) -> KeysetPages:
+        its = [table.run_id == id, *where]
+        return KeysetPages(session, table, key_of(result_table), where=its, rows=rows, count=count, field=field)
+
+    def of_all(where: Sequence[Any] = ()) -> JoinedPages:
+        run = tables.Run
+        with session.database.read() as sql:
+            query = select(table.run_id, func.count()).where(*where).group_by(table.run_id)
+            counts: dict[UUID, int] = dict(sql.execute(query).tuples().all())
+            oldest_first = sql.scalars(select(run.id).order_by(run.created_at, run.id)).all()
+        return JoinedPages([of_run(id, counts[id], where) for id in oldest_first if id in counts], narrowed)
+
+    def narrowed(view: View) -> Pages:
+        if view.sort:
+            whole = KeysetPages(session, table, key_of(result_table), rows=rows, count=0, field=field)
+            return whole.narrowed(view)
+        return of_all(conditions(view, field, session.database.dialect))
+
+    return of_all() if run_id is None else of_run(run_id)
+
+
+def sql_field(session: Session, table: Any, name: str) -> Any:
+    """What a column of a result table is in SQL: the table's own, one that is worked out, or a kind's extra column."""
+    if name == "run":
+        return Worked(lambda term: table.run_id.in_(runs_called(session, term)))
+    if table is tables.Game and name in ("color", "opponent"):
+        return match_field(session, name)
+    if table is tables.Game and name == "points":
+        white = match_field(session, "color").value == "white"
+        won = case((white, table.result == "1-0"), else_=table.result == "0-1")
+        return case((table.result == "1/2-1/2", 0.5), (table.result == "*", null()), (won, 1.0), else_=0.0)
+    if name == "accuracy" and hasattr(table, "correct"):
+        return 100.0 * table.correct / func.nullif(table.n, 0)
+    column = getattr(table, name, None)
+    if column is not None and name in table.__table__.columns and not isinstance(column.type, LargeBinary):
+        return column
+    if "detail" not in table.__table__.columns or not re.fullmatch(r"[\w.]+", name):
+        return None
+    inner = name.removeprefix("detail_")
+    if session.database.dialect == "postgresql":
+        return func.jsonb_extract_path_text(cast(table.detail, JSONB), inner)
+    return type_coerce(func.json_extract(table.detail, f'$."{inner}"'), String)
+
+
+def match_field(session: Session, name: str) -> Worked:
+    """A column of the match that a game belongs to. The matches that hold a word are looked up before the games."""
+    game, match = tables.Game, tables.Match
+    column = getattr(match, name)
+
+    def holds(term: Term) -> ColumnElement[bool] | None:
+        fits = condition(column, term, session.database.dialect)
+        if fits is None:
+            return None
+        with session.database.read() as sql:
+            pairs = sql.execute(select(match.number, match.run_id).where(fits)).tuples().all()
+        by_number: dict[int, list[UUID]] = {}
+        for number, run_id in pairs:
+            by_number.setdefault(number, []).append(run_id)
+        return or_(false(), *(and_(game.match == number, game.run_id.in_(ids)) for number, ids in by_number.items()))
+
+    its = select(column).where(match.run_id == game.run_id, match.number == game.match).correlate(game)
+    return Worked(holds, its.scalar_subquery())
+
+
+def runs_called(session: Session, term: Term) -> list[UUID]:
+    """The runs whose name, or else kind and id, holds a word."""
     run = tables.Run
     with session.database.read() as sql:
-        counts: dict[UUID, int] = dict(
-            sql.execute(select(table.run_id, func.count()).group_by(table.run_id)).tuples().all()
-        )
-        oldest_first = sql.scalars(select(run.id).order_by(run.created_at, run.id)).all()
-    return JoinedPages([of_run(id, counts[id]) for id in oldest_first if id in counts])
+        called, wanted = names.names(sql, "run"), term.value.lower()
+        every = sql.execute(select(run.id, run.kind)).tuples()
+        texts = ((id, called.get(id) or f"{kind} {id.hex[-6:]}") for id, kind in every)
+        compare = operator.contains if term.sign == ":" else COMPARE[term.sign]
+        return [id for id, text in texts if compare(text.lower(), wanted)]
+
+
+def matches_of(sql: SqlSession, ids: set[UUID]) -> dict[tuple[UUID, int], tuple[str, str]]:
+    """(run, number) of each match of these runs → the model's colour, and the opponent."""
+    match = tables.Match
+    rows = sql.execute(select(match.run_id, match.number, match.color, match.opponent).where(match.run_id.in_(ids)))
+    return {(run_id, number): (color, opponent) for run_id, number, color, opponent in rows.tuples()}
+
+
+def points(result: str, color: str) -> str:
+    """The model's score of a game; empty where it has no result.
+
+    >>> points("0-1", "black"), points("1/2-1/2", "white"), points("*", "white")
+    ('1', '½', '')
+    """
+    if result == "1/2-1/2":
+        return "½"
+    return "" if result == "*" else str(int((result == "1-0") is (color == "white")))
 
 
 def run_names(sql: SqlSession, ids: set[UUID]) -> dict[UUID, str]:
@@ -147,10 +258,13 @@ def sample(row: Row) -> str:
 KNOWN: dict[str, tuple[Column, ...]] = {
     "game": (
         Column("unit", "game", right=True),
+        Column("color", "colour"),
+        Column("opponent", "opponent", widest=28, least=12),
+        Column("points", "score", right=True),
         Column("result", "result"),
         Column("termination", "ended by", least=16),
         Column("plies", "plies", right=True),
-        Column("first_try_legal", "legal at once", right=True, text=first_tries),
+        Column("first_try_legal", "legal", right=True, text=first_tries),
         Column("adjudication_cp", "centipawns", right=True),
         Column("opening_number", "opening", right=True),
         Column("seconds", "took", right=True, text=lambda row: show.duration(row["seconds"])),
@@ -160,8 +274,8 @@ KNOWN: dict[str, tuple[Column, ...]] = {
         Column("condition", "condition"),
         Column("sample", "sample", right=True, text=sample),
         Column("text", "wrote"),
-        Column("legal_original", "legal before"),
-        Column("legal_modified", "legal after"),
+        Column("legal_original", "legal on original"),
+        Column("legal_modified", "legal on modified"),
         mass("mass_original"),
         mass("mass_modified"),
         Column("item", "game", right=True),
@@ -196,18 +310,19 @@ def columns_of(result_table: str, rows: Sequence[Row], with_run: bool = False) -
 
 DATASET_GAME = "dataset_game"
 COLUMNS = {
-    "games": ("result", "plies", "white_elo", "black_elo", "text"),
-    "positions": ("ply", "best", "fen", "mover_elo", "opponent_elo"),
+    "games": ("white", "black", "result", "plies", "white_elo", "black_elo", "eco", "text"),
+    "positions": ("ply", "best", "action", "fen", "mover_elo", "opponent_elo"),
 }
 SHOWN = 80  # characters of a game's text
 
 
 def position_as_game(row: Row) -> Row:
-    """A position in the columns of games: its ply, its players, and the best move where a game has its result."""
+    """A position in the columns of games: ply, players, and the best or evaluated move where a game has its result."""
     white, black = ("mover_elo", "opponent_elo") if " w " in row["fen"] else ("opponent_elo", "mover_elo")
     return {
-        "result": row["best"], "plies": row["ply"], "white_elo": row[white], "black_elo": row[black],
-        "text": row["fen"],
+        "white": None, "black": None, "eco": None,
+        "result": row["best"] or row.get("action"), "plies": row["ply"], "text": row["fen"],
+        "white_elo": row[white], "black_elo": row[black],
     }  # fmt: skip
 
 
@@ -215,34 +330,148 @@ AS_GAME: dict[str, Callable[[Row], Row]] = {"games": dict, "positions": position
 
 
 class DatasetPages:
-    """The rows of all datasets whose files are here, dataset by dataset, in their order."""
+    """The rows of all datasets whose files are here, dataset by dataset, in their order; or, of each, the rows at
+    `places`, in that order, and all of them in the order of `merged`: (dataset, place) by row."""
 
-    def __init__(self, parts: Sequence[tuple[UUID, str, DatasetFile]]) -> None:
-        self.parts = parts
-        self.count = sum(games.total for _, _, games in parts)
+    def __init__(
+        self,
+        parts: Sequence[tuple[UUID, str, DatasetFile]],
+        places: Sequence[np.ndarray] | None = None,
+        merged: tuple[np.ndarray, np.ndarray] | None = None,
+    ) -> None:
+        self.parts, self.places, self.merged = parts, places, merged
+        sizes = [games.total for _, _, games in parts] if places is None else [len(each) for each in places]
+        self.count = sum(sizes) if merged is None else len(merged[0])
+        self._starts = list(accumulate(sizes, initial=0))
 
     def page(self, number: int) -> Sequence[Row]:
-        rows: list[Row] = []
-        first, wanted = number * PAGE, PAGE
-        for id, name, games in self.parts:
-            here = range(min(first, games.total), min(first + wanted, games.total))
-            if here:
-                read = games.take(list(here), COLUMNS[games.content]).to_pylist()
-                rows += [
-                    {
-                        **row,
-                        "text": row["text"].lstrip(";")[:SHOWN],
-                        "result_table": DATASET_GAME,
-                        "dataset_id": id,
-                        "run": name,
-                        "unit": place,
-                    }
-                    for place, row in zip(here, map(AS_GAME[games.content], read), strict=True)
-                ]
-            first, wanted = max(0, first - games.total), wanted - len(here)
-            if not wanted:
-                break
+        first, last = number * PAGE, min((number + 1) * PAGE, self.count)
+        if self.merged is not None:
+            which, at = (part[first:last] for part in self.merged)
+            rows: list[Row] = [{}] * len(which)
+            for part in np.unique(which).tolist():
+                mine = np.flatnonzero(which == part)
+                for place, row in zip(mine.tolist(), self._read(part, at[mine].tolist()), strict=True):
+                    rows[place] = row
+            return rows
+        rows = []
+        for part, begin in enumerate(self._starts[:-1]):
+            low, high = max(first, begin), min(last, self._starts[part + 1])
+            if low < high:
+                here = range(low - begin, high - begin)
+                places = here if self.places is None else self.places[part][here.start : here.stop].tolist()
+                rows += self._read(part, list(places))
         return rows
+
+    def _read(self, part: int, places: Sequence[int]) -> list[Row]:
+        id, name, games = self.parts[part]
+        read = games.take(list(places), games.having(COLUMNS[games.content])).to_pylist()
+        return [
+            {
+                **row,
+                "text": row["text"].lstrip(";")[:SHOWN],
+                "result_table": DATASET_GAME,
+                "dataset_id": id,
+                "run": name,
+                "unit": place,
+            }
+            for place, row in zip(places, map(AS_GAME[games.content], read), strict=True)
+        ]
+
+    def narrowed(self, view: View) -> DatasetPages:
+        """Only the columns that the words and the order name are read; a word alone is looked for in all but the moves,
+        which take long: `moves:` looks there."""
+        places, keys = [], []
+        brief = replace(view, columns=tuple(c for c in view.columns if c.field != "text"))
+        for _, name, games in self.parts:
+            column = ColumnReader(games, name)
+            keep = np.ones(games.total, bool)
+            for term in terms(view.text):
+                one = replace(view if term.field else brief, text=written(term))
+                keep &= mask(one, column, games.total)
+            places.append(np.flatnonzero(keep))
+            if view.sort:
+                values = column(view.sort)
+                keys.append(None if values is None else values.take(arrow_indices(places[-1])))
+        if not view.sort:
+            return DatasetPages(self.parts, places)
+        return DatasetPages(self.parts, places, merged_order(places, keys, view))
+
+
+class ColumnReader:
+    """The columns of a dataset as the list of games calls them, read when they are asked for."""
+
+    def __init__(self, games: DatasetFile, name: str) -> None:
+        self.games, self.name = games, name
+        self._read: dict[str, Any] = {}
+
+    def __call__(self, field: str) -> Any:
+        """A column as Arrow has it; None where such a dataset has none."""
+        import pyarrow as pa
+
+        if field not in self._read:
+            self._read[field] = self._column(field, pa)
+        return self._read[field]
+
+    def _column(self, field: str, pa: Any) -> Any:
+        games = self.games
+        if field == "unit":
+            return pa.array(np.arange(games.total))
+        if field == "run":
+            return pa.repeat(self.name, games.total)
+        if games.content == "positions":
+            if field in ("white_elo", "black_elo"):
+                return self._rating(field, pa)
+            if field == "result":
+                return self._move(pa)
+            field = {"plies": "ply", "text": "fen"}.get(field, "")
+        try:
+            return games.table([field]).column(field).combine_chunks() if field else None
+        except BadInputError:  # of an earlier chessreg, without such a column
+            return None
+
+    def _move(self, pa: Any) -> Any:
+        """The best move of a position, or the one that is evaluated."""
+        import pyarrow.compute as pc
+
+        table = self.games.table(self.games.having(("best", "action"))).combine_chunks()
+        return pc.coalesce(*(table.column(name) for name in table.column_names)).combine_chunks()
+
+    def _rating(self, field: str, pa: Any) -> Any:
+        """White's or Black's rating of positions, which know who is to move."""
+        import pyarrow.compute as pc
+
+        table = self.games.table(["fen", "mover_elo", "opponent_elo"]).combine_chunks()
+        white = pc.match_substring(table.column("fen"), " w ")
+        mine = white if field == "white_elo" else pc.invert(white)
+        return pc.if_else(mine, table.column("mover_elo"), table.column("opponent_elo")).combine_chunks()
+
+
+def written(term: Term) -> str:
+    """A word as it was typed."""
+    value = f'"{term.value}"' if " " in term.value else term.value
+    return ("!" if term.absent else "") + (f"{term.field}{term.sign}{value}" if term.field else value)
+
+
+def merged_order(places: Sequence[np.ndarray], keys: Sequence[Any], view: View) -> tuple[np.ndarray, np.ndarray]:
+    """(dataset, place) of every row of several datasets, by the values of their column; without a value last."""
+    import pyarrow as pa
+
+    kinds = [key.type for key in keys if key is not None]
+    kind = pa.float64() if kinds and all(map(is_number, kinds)) else pa.string()
+    which = np.concatenate([*(np.full(len(each), n) for n, each in enumerate(places)), np.zeros(0)]).astype(np.int64)
+    at = np.concatenate([*places, np.zeros(0, np.int64)]).astype(np.int64)
+    values = [
+        pa.nulls(len(each), kind) if key is None else key.cast(kind) for key, each in zip(keys, places, strict=True)
+    ]
+    order = order_of(pa.concat_arrays(values) if values else pa.nulls(0, kind), view.descending)
+    return which[order], at[order]
+
+
+def is_number(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
 def any_dataset(session: Session) -> bool:

@@ -165,6 +165,13 @@ def overview(session: Session) -> dict[str, int]:
         return counts | {"unfinished": sql.scalar(unfinished) or 0}
 
 
+def preview(session: Session, run_id: UUID) -> tuple[dict[str, Any], str]:
+    """A run in full, and its result in words; empty where it has none."""
+    with session.database.read() as sql:
+        run, answer = read.run(sql, run_id.hex), read.answers(sql, [run_id]).get(run_id)
+    return run, "" if answer is None else show.answer(answer)
+
+
 def next_steps(counts: dict[str, int]) -> tuple[str, list[str]]:
     """What is missing first, and the commands that make it."""
     if not counts["dataset"]:

@@ -7,8 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from textual import work
-
 from tui import show
 from tui.actions import bindings
 from tui.data.annotations import annotate, toggle, untag, validate
@@ -16,10 +14,10 @@ from tui.screens.base import AppScreen
 from tui.screens.dialogs import Prompt
 
 if TYPE_CHECKING:
-    from chessreg.session import Session
+    from sqlalchemy.orm import Session as SqlSession
 
 
-TOLD = {"star": ("starred", "no longer starred"), "pin": ("pinned", "no longer pinned"),
+DONE = {"star": ("starred", "no longer starred"), "pin": ("pinned", "no longer pinned"),
         "archive": ("archived", "back from the archive")}  # fmt: skip
 
 
@@ -35,9 +33,9 @@ class AnnotatingScreen(AppScreen):
 
     def action_toggle_mark(self, word: str) -> None:
         def done(now: bool) -> str:
-            return TOLD[word][not now]
+            return DONE[word][not now]
 
-        self._do(done, lambda session, noun, ids: toggle(session, noun, ids, word))
+        self._do(done, lambda sql, noun, ids: toggle(sql, noun, ids, word))
 
     def action_tag(self) -> None:
         self._ask("Tag{}: (-TAG takes one back)", self._tag)
@@ -45,9 +43,9 @@ class AnnotatingScreen(AppScreen):
     def _tag(self, text: str) -> None:
         tag = text.removeprefix("-")
         if text.startswith("-"):
-            self._do(lambda _: f"no longer tagged {tag}", lambda s, noun, ids: untag(s, noun, ids, tag))
+            self._do(lambda _: f"no longer tagged {tag}", lambda sql, noun, ids: untag(sql, noun, ids, tag))
         else:
-            self._do(lambda _: f"tagged {tag}", lambda s, noun, ids: annotate(s, noun, ids, "tag", tag))
+            self._do(lambda _: f"tagged {tag}", lambda sql, noun, ids: annotate(sql, noun, ids, "tag", tag))
 
     def action_note(self) -> None:
         self._ask("Note about{}:", partial(self._say, "note", "noted"))
@@ -64,12 +62,12 @@ class AnnotatingScreen(AppScreen):
 
     def _invalidate(self, why: str) -> None:
         if why == "-":
-            self._do(lambda _: "valid again", lambda session, noun, ids: validate(session, noun, ids))
+            self._do(lambda _: "valid again", lambda sql, noun, ids: validate(sql, noun, ids))
         else:
             self._say("invalid", "invalid", why)
 
     def _say(self, word: str, done: str, text: str) -> None:
-        self._do(lambda _: f"{done}: {text}", lambda s, noun, ids: annotate(s, noun, ids, word, text))
+        self._do(lambda _: f"{done}: {text}", lambda sql, noun, ids: annotate(sql, noun, ids, word, text))
 
     def _ask(self, question: str, then: Callable[[str], None]) -> None:
         if not self.writable():
@@ -89,19 +87,11 @@ class AnnotatingScreen(AppScreen):
             self.notify("nothing is changed with --read-only", severity="warning")
         return not self.app.read_only
 
-    @work(group="annotate")
-    async def _do(self, notice: Callable[[Any], str], do: Callable[[Session, str, list[UUID]], Any]) -> None:
+    def _do(self, notice: Callable[[Any], str], do: Callable[[SqlSession, str, list[UUID]], Any]) -> None:
         noun, chosen = self.chosen()
-        if not chosen or not self.writable():
-            return
-
-        def once(session: Session) -> list[Any]:
-            return [do(session, noun, list(chosen))]
-
-        answer = await self.ask("writing it down", once)
-        if answer is not None:
-            self.notify(notice(answer[0]), title=called(chosen))
-            self.load()
+        if chosen and self.writable():
+            ids = list(chosen)
+            self.app.write(called(chosen), lambda sql: do(sql, noun, ids), notice)
 
 
 def called(chosen: dict[UUID, str]) -> str:

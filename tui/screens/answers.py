@@ -27,7 +27,7 @@ from tui.widgets.chart import ChartView
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:
-    from chessreg.queries.catalogue import Entry
+    from chessreg.queries.catalogue import Entry, Plot
     from chessreg.queries.result import QueryResult
     from chessreg.session import Session
 
@@ -42,8 +42,8 @@ class ScopedScreen(AppScreen):
 
     @property
     def scope(self) -> str:
-        words: str = self.app.remembered.get(SCOPE, "")
-        return words
+        scope_text: str = self.app.remembered.get(SCOPE, "")
+        return scope_text
 
     _scope_shown = ""
 
@@ -56,9 +56,9 @@ class ScopedScreen(AppScreen):
         """Show the scope that is set, and have the names ready that it may be completed with."""
         bar, self._scope_shown = self.query_one(ScopeBar), self.scope
         if not bar.has_focus:
-            bar.set_words(self.scope)
-        if not bar.words_offered.known:
-            bar.words_offered.known = await self.ask("reading the names", query_answers.offered) or []
+            bar.set_text(self.scope)
+        if not bar.suggestions.known:
+            bar.suggestions.known = await self.ask("reading the names", query_answers.offered) or []
 
     def action_scope(self) -> None:
         self.query_one(ScopeBar).open()
@@ -69,11 +69,11 @@ class ScopedScreen(AppScreen):
         if not isinstance(event.bar, ScopeBar):
             return
         try:
-            query_answers.options(event.words)
+            query_answers.options(event.text)
         except BadInputError as error:
             self.app.trouble(self, error)
             return
-        self.app.remembered.set(SCOPE, event.words or None)
+        self.app.remembered.set(SCOPE, event.text or None)
         self.load()
 
 
@@ -102,7 +102,12 @@ class ResultScreen(AppScreen):
         """Show a table, its first page and its notes."""
         self.result = answer.result
         self.query_one(".below", Static).update("\n".join([*answer.notes, show.provenance(answer.footer)]))
-        self.query_one(PageTable).show(answer.pages, rows, columns=table_columns(answer), keep=keep)
+        self.table.show(answer.pages, rows, columns=table_columns(answer), keep=keep)
+
+    @property
+    def table(self) -> PageTable:
+        """Where the answer is shown."""
+        return self.query_one(PageTable)
 
     @property
     def file_name(self) -> str:
@@ -115,24 +120,35 @@ class ResultScreen(AppScreen):
         return " ".join(SUFFIXES)
 
     def action_export(self) -> None:
-        from tui.screens.dialogs import Prompt
+        from tui.screens.dialogs import Confirm, Prompt
 
         if self.result is None:
             self.notify("there is nothing to write yet", severity="warning")
             return
 
         def chosen(name: str | None) -> None:
-            self.write(name)
+            if name is None:
+                return
+            path = Path(name).expanduser()
+            if not path.is_file():
+                self.write(path)
+                return
+
+            def answered(yes: bool | None) -> None:
+                if yes:
+                    self.write(path)
+
+            size = show.size(path.stat().st_size)
+            self.app.push_screen(Confirm(f"{path.name} is there already, {size}. Overwrite it?"), answered)
 
         hint = f"The suffix says the format: {self.suffixes()}. Esc leaves it."
         self.app.push_screen(Prompt("Write this table to", self.file_name, hint), chosen)
 
     @work(group="export")
-    async def write(self, name: str | None) -> None:
+    async def write(self, path: Path) -> None:
         """Write the file, on the database worker: a large table takes its time."""
-        if name is None or self.result is None:
+        if (result := self.result) is None:
             return
-        path, result = Path(name).expanduser(), self.result
         written = await self.ask(f"writing {path.name}", lambda session: self.written(result, path))
         if written:
             again = f"; the same: {self.command()} --output {shlex.quote(str(path))}"
@@ -233,7 +249,7 @@ class AnswerScreen(ResultScreen, ScopedScreen):
 
     def action_plot(self) -> None:
         if self.question.entry.plots:
-            self.app.push_screen(PlotScreen(self.question))
+            self.app.open_plot(self.question)
         else:
             self.notify(f"{self.question.title} has no plot; chessreg plot --list says which queries have")
 
@@ -285,10 +301,45 @@ def first_page(answer: Answer) -> tuple[Answer, list[Row]]:
     return answer, list(answer.pages.page(0))
 
 
-class PlotScreen(ResultScreen, ScopedScreen):
+class FigureScreen(ResultScreen, ScopedScreen):
+    """A screen of a query's figure, in the scope of all queries; it is written as a picture, or as its numbers."""
+
+    question: Question
+
+    @property
+    def shown_plot(self) -> Plot:
+        raise NotImplementedError
+
+    @property
+    def scoped_question(self) -> Question:
+        return replace(self.question, scope=self.scope)
+
+    @property
+    def file_name(self) -> str:
+        return self.shown_plot.title.replace(" ", "-") + ".svg"
+
+    def command(self) -> str:
+        return f'chessreg plot "{self.shown_plot.title}"{self.scoped_question.options}'
+
+    def suffixes(self) -> str:
+        from chessreg.queries.plot import SUFFIXES
+
+        return " ".join([*SUFFIXES, "(the figure)", super().suffixes(), "(its numbers)"])
+
+    def written(self, result: QueryResult, path: Path) -> str:
+        from chessreg.queries import plot as plots
+
+        if path.suffix.lower() not in plots.SUFFIXES:
+            return super().written(result, path)
+        plots.write(plots.draw(result, self.shown_plot), path)
+        return f"{path.suffix[1:].upper()} figure"
+
+
+class PlotScreen(FigureScreen):
     """The plots of one query, one at a time, in the scope of all queries."""
 
     place = "plot"
+    finds = False
     also = ("scoped", "result")
     follows = False
     AUTO_FOCUS = "#drawing"
@@ -304,6 +355,10 @@ class PlotScreen(ResultScreen, ScopedScreen):
         self.at = 0
         self.crumb = self.plots[0].title
 
+    @property
+    def shown_plot(self) -> Plot:
+        return self.plots[self.at]
+
     def body(self) -> ComposeResult:
         yield ScopeBar()
         strip = PaneStrip()
@@ -312,15 +367,9 @@ class PlotScreen(ResultScreen, ScopedScreen):
         yield strip
         with VerticalScroll(id="drawing"):
             yield ChartView()
+            if self.app.images is not None:
+                yield self.app.images(id="figure")
         yield Static("", classes="below", markup=False)
-
-    @property
-    def scoped_question(self) -> Question:
-        return replace(self.question, scope=self.scope)
-
-    @property
-    def file_name(self) -> str:
-        return self.plots[self.at].title.replace(" ", "-") + ".svg"
 
     async def fill(self) -> None:
         await self.offer_words()
@@ -337,12 +386,25 @@ class PlotScreen(ResultScreen, ScopedScreen):
             self.result, chart, footer = figure
             self.query_one(ChartView).show(chart)
             self.query_one(".below", Static).update("\n".join([*self.result.notes, show.provenance(footer)]))
+            if self.app.images is not None:
+                await self.show_figure(self.result)
+
+    async def show_figure(self, result: QueryResult) -> None:
+        """Draw the figure as `chessreg plot` does, where boards are images now."""
+        from chessreg.queries import plot as plots
+        from tui.widgets.images import figure_image
+
+        figure, drawn = self.query_one("#figure"), self.app.pictures and bool(result.rows)
+        self.query_one(ChartView).display, figure.display = not drawn, drawn
+        if drawn:
+            shown = self.shown_plot
+            picture = await self.ask("drawing the figure", lambda session: figure_image(plots.draw(result, shown)))
+            if picture is not None:
+                figure.image = picture  # type: ignore[attr-defined]
+                figure.styles.width = "auto"
 
     def offers(self, action: Action) -> bool:
         return super().offers(action) and (action.method != "turn" or len(self.plots) > 1)
-
-    def command(self) -> str:
-        return f'chessreg plot "{self.plots[self.at].title}"{self.scoped_question.options}'
 
     def action_turn(self, way: str) -> None:
         self.choose((self.at + int(way)) % len(self.plots))
@@ -359,16 +421,3 @@ class PlotScreen(ResultScreen, ScopedScreen):
     def action_scroll_text(self, way: str) -> None:
         scroll = self.query_one("#drawing", VerticalScroll)
         scroll.scroll_relative(y=int(way) * max(1, scroll.size.height // 2), animate=False)
-
-    def suffixes(self) -> str:
-        from chessreg.queries.plot import SUFFIXES
-
-        return " ".join([*SUFFIXES, "(the figure)", super().suffixes(), "(its numbers)"])
-
-    def written(self, result: QueryResult, path: Path) -> str:
-        from chessreg.queries import plot as plots
-
-        if path.suffix.lower() not in plots.SUFFIXES:
-            return super().written(result, path)
-        plots.write(plots.draw(result, self.plots[self.at]), path)
-        return f"{path.suffix[1:].upper()} figure"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from rich.console import RenderableType
@@ -14,13 +15,15 @@ from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import Static
+from textual.widgets import Input, Static
 from textual.worker import Worker
 
 from tui import show
 from tui.actions import EVERYWHERE, FILTER, TABLE, Action, bindings, of
+from tui.columns import numeric
 from tui.data.pages import Pages
-from tui.widgets.bars import Banner, FilterBar, KeyBar, PaneStrip, TopBar, footer
+from tui.data.table_filter import called, known
+from tui.widgets.bars import Banner, FilterBar, FindBar, KeyBar, PaneStrip, TopBar, footer
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:
@@ -39,10 +42,16 @@ class AppScreen(Screen[None]):
     AUTO_FOCUS = "PageTable"
     DEFAULT_CSS = """
     AppScreen > #bottom { dock: bottom; height: auto; }
+    AppScreen > #overview { height: 1; padding: 0 1; color: $text-muted; }
+    AppScreen > #nothing { height: auto; padding: 2 4; display: none; }
+    AppScreen.-empty > #nothing { display: block; }
+    AppScreen.-empty > PageTable { display: none; }
     """
     ESCAPE_TO_MINIMIZE = False
 
     follows: ClassVar[bool] = True  # whether what is shown can change while one looks
+    finds: ClassVar[bool] = True  # whether / narrows its tables; others have a filter of their own, or none
+    sorts: ClassVar[bool] = True  # whether > sorts them
     crumb: str = ""
     stale = False
     filling: Worker[None] | None = None
@@ -51,6 +60,8 @@ class AppScreen(Screen[None]):
         yield TopBar()
         yield from self.body()
         with Vertical(id="bottom"):
+            if self.finds:
+                yield FindBar()
             yield Banner()
             yield KeyBar()
 
@@ -63,7 +74,12 @@ class AppScreen(Screen[None]):
     def load(self) -> None:
         """Begin to fill; what an earlier begin was still waiting for is not waited for any more."""
         self.stale = False
-        self.filling = self.run_worker(self.fill, group="load", exclusive=True)
+        self.filling = self.run_worker(self.fill_if_shown, group="load", exclusive=True)
+
+    async def fill_if_shown(self) -> None:
+        """Fill, unless the screen was left before its worker began: its parts go before its workers do."""
+        self.require_shown()
+        await self.fill()
 
     def catch_up(self) -> None:
         """Fill again after a change of the registry, if this screen follows it: when it is in sight, and not before an
@@ -91,16 +107,23 @@ class AppScreen(Screen[None]):
     def relabel(self) -> None:
         """Write breadcrumbs and keys anew."""
         for keys in self.query(KeyBar):
-            keys.actions = footer(self.actions())
+            keys.actions = footer(self.keyed_actions())
         stack = [screen for screen in self.app.screen_stack if isinstance(screen, AppScreen)]
         for bar in self.query(TopBar):
+            bar.room = self.app.current_mode
             bar.crumbs = ("chessreg", *(screen.crumb for screen in stack))
             bar.registry = self.app.place_shown
+            bar.held = len(self.app.writes.held)
+
+    def keyed_actions(self) -> list[Action]:
+        """The actions, with the user's own keys."""
+        return self.app.keyed(self.actions())
 
     def actions(self) -> list[Action]:
         """What can be done here, as the focused widget and the app's settings have it."""
         if isinstance(self.focused, FilterBar):
-            actions = [*of(FILTER), *(a for a in of(EVERYWHERE) if a.method == "palette")]
+            taken = [a for a in of(FILTER) if a.method != "complete" or self.focused.suggester is not None]
+            actions = [*taken, *(a for a in of(EVERYWHERE) if a.method == "palette")]
         else:
             own = [action for place in (self.place, *self.also) for action in of(place)]
             actions = [*own, *(a for a in of(TABLE) if self.query(PageTable)), *of(EVERYWHERE)]
@@ -109,16 +132,30 @@ class AppScreen(Screen[None]):
     def on_descendant_focus(self) -> None:
         self.relabel()
 
+    @property
+    def filtering(self) -> FilterBar | None:
+        """The filter that hides rows now."""
+        return next((bar for bar in self.query(FilterBar) if bar.hides and bar.display and bar.value), None)
+
+    def step_back(self) -> bool:
+        """What Esc does before it leaves: clear the filter. Returns whether there was one."""
+        if (bar := self.filtering) is None:
+            return False
+        bar.action_clear_words()
+        return True
+
     def offers(self, action: Action) -> bool:
         """Whether an action makes sense now. Going back does not, in the first screen of a mode."""
-        return action.method != "back" or len(self.app.screen_stack) > 1
+        if action.place == TABLE and action.method in ("find", "sort"):
+            return self.finds if action.method == "find" else self.sorts
+        return action.method != "back" or len(self.app.screen_stack) > 1 or self.filtering is not None
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """What writes does nothing with --read-only."""
-        return not (
-            self.app.read_only
-            and any(a.writes and a.method == action for place in (self.place, *self.also) for a in of(place))
-        )
+        """What writes does nothing with --read-only. A key that is a letter or a sign is text while one types."""
+        named = [a for place in (self.place, *self.also) for a in of(place) if a.method == action]
+        if isinstance(self.focused, Input) and any(a.first and a.keys == "slash" for a in named):
+            return False
+        return not (self.app.read_only and any(a.writes for a in named))
 
     def node_of(self, action: Action) -> Widget | ChessregApp:
         """Where an action's method is."""
@@ -168,8 +205,96 @@ class AppScreen(Screen[None]):
         else:
             event.table.give(pages, event.number, rows)
 
+    # -- finding --------------------------------------------------------------------------------------------------
+
     def action_filter(self) -> None:
         self.query(FilterBar).first().open()
+
+    def on_page_table_act(self, event: PageTable.Act) -> None:
+        event.stop()
+        if event.what == "reset":
+            for bar in self.query(FindBar) if self.narrowed_table is event.table else ():
+                bar.set_text("")
+        elif event.what == "find":
+            self.find(event.table)
+        elif event.what == "sort":
+            if self.sorts:
+                self.sort_table(event.table, event.way)
+        else:
+            self.ask_number(event.table)
+
+    narrowed_table: PageTable | None = None  # whose words stand in the bar
+
+    def find(self, table: PageTable) -> None:
+        """Open the line whose words narrow this table."""
+        if not self.finds:
+            if self.query(FilterBar):
+                self.action_filter()
+            return
+        bar, rows = self.query_one(FindBar), [row for n in range(20) if (row := table.row(n)) is not None]
+        numbers = {c.field for c in table.columns if c.right or numeric(c.field, rows)}
+        bar.columns.known = [
+            name + (">" if any(c.field in numbers for c in table.columns if name in called(c)) else ":")
+            for name in known(table.columns)
+        ]
+        if table is not self.narrowed_table or bar.value != table.view.text:
+            bar.set_text(table.view.text)
+        self.narrowed_table = table
+        bar.open()
+
+    def on_filter_bar_typed(self, event: FilterBar.Typed) -> None:
+        if isinstance(event.bar, FindBar) and self.narrowed_table is not None:
+            table = self.narrowed_table
+            table.view = replace(table.view, text=event.text)
+            table.narrow()
+
+    def sort_table(self, table: PageTable, way: int) -> None:
+        """By the next column (after the last one in the list's own order), or turned round."""
+        fields, view = [column.field for column in table.columns if column.heading], table.view
+        if not way:
+            if view.sort:
+                table.sort_by(view.sort, not view.descending)
+            else:
+                self.notify("the list is in its own order; > sorts by a column")
+        elif view.sort in fields:
+            place = fields.index(view.sort) + 1
+            table.sort_by(fields[place] if place < len(fields) else "")
+        elif fields:
+            table.sort_by(fields[0])
+
+    def on_page_table_head_clicked(self, event: PageTable.HeadClicked) -> None:
+        if self.sorts:
+            view, field = event.table.view, event.column.field
+            event.table.sort_by(field, view.sort == field and not view.descending)
+
+    def ask_number(self, table: PageTable) -> None:
+        """Go to a row by its number."""
+
+        def answered(text: str | None) -> None:
+            digits = (text or "").replace(",", "").strip()
+            if digits.isdecimal() and digits.isascii():
+                table.move(min(int(digits[:18]), table.count) - 1)
+                self.set_focus(table)
+            elif digits:
+                self.notify(f"{text} is no number of a row", severity="warning")
+
+        self.app.prompt(f"Go to row (1 to {table.count:,}):", answered)
+
+    def on_page_table_narrow(self, event: PageTable.Narrow) -> None:
+        event.stop()
+        self.run_worker(self.narrow(event), group=f"narrow {event.table.id}", exclusive=True)
+
+    async def narrow(self, event: PageTable.Narrow) -> None:
+        """Read the rows that fit, and show them."""
+        table, whole, view = event.table, event.whole, event.table.view
+
+        def look(session: Session) -> tuple[Pages, Any]:
+            pages = whole.narrowed(view)
+            return pages, pages.page(0)
+
+        found = await self.ask("filtering the rows", look)
+        if found is not None and table.view == view:
+            table.show_narrowed(whole, *found, event.keep)
 
     def on_filter_bar_left(self) -> None:
         self.leave_filter()
@@ -177,7 +302,16 @@ class AppScreen(Screen[None]):
     def leave_filter(self) -> None:
         """Give the keys back to the list. Textual calls the handlers of all base classes: subclasses override this."""
         tables = self.query(PageTable)
-        self.set_focus(tables.first() if tables else None)
+        self.set_focus(self.narrowed_table or (tables.first() if tables else None))
+
+    def on_top_bar_chosen(self, event: TopBar.Chosen) -> None:
+        """A click on a room, on a breadcrumb, or on what is not written yet."""
+        if event.room:
+            self.app.action_go(event.room)
+        elif event.depth is None:
+            self.app.action_messages()
+        else:
+            self.app.back_to(event.depth)
 
     def on_page_table_inspected(self, event: PageTable.Inspected) -> None:
         self.app.push_screen(FieldsScreen(fields_of(event.table, event.row)))
@@ -215,6 +349,7 @@ class TextScreen(AppScreen):
     """Text on a screen of its own. Subclasses say it with `content`."""
 
     place = "page"
+    finds = False
     follows = False
     AUTO_FOCUS = "VerticalScroll"
     BINDINGS = bindings("page")

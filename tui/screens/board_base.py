@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
+from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal, Vertical
@@ -13,7 +15,7 @@ from textual.widgets import Static
 from chessreg.games.boardframe import BoardFrame
 from tui.actions import Action, bindings
 from tui.screens.base import AppScreen
-from tui.widgets.board import SIZES, BoardPane, Size, extent
+from tui.widgets.board import SIZES, BoardPane, Size, Squares, extent, square_words
 from tui.widgets.moves import Rankings
 
 if TYPE_CHECKING:
@@ -21,9 +23,13 @@ if TYPE_CHECKING:
 
 
 class DrawingScreen(AppScreen):
-    """A screen that draws boards. Subclasses say what `fits`, and `draw`."""
+    """A screen that draws boards. Subclasses say what `fits`, `draw`, and which frame is the position that is shown."""
+
+    BINDINGS = bindings("position")
+    finds = False
 
     flipped = False
+    picked: int | None = None  # the square that was clicked
     chosen_size: Size | None = None
 
     def fits(self, size: Size, text: int = 0) -> bool:
@@ -45,6 +51,37 @@ class DrawingScreen(AppScreen):
             return self.chosen_size
         return next((size for size in reversed(SIZES) if self.fits(size, self.text_below)), "small")
 
+    # -- the position ---------------------------------------------------------------------------------------------
+
+    @property
+    def position(self) -> BoardFrame | None:
+        """The frame that is copied from: the board as it is."""
+        raise NotImplementedError
+
+    @property
+    def pgn(self) -> str:
+        """The game that is shown."""
+        return self.position.pgn if self.position is not None else ""
+
+    def action_copy_position(self, format: str) -> None:
+        frame = self.position
+        if frame is None:
+            self.notify("there is no position yet", severity="warning")
+            return
+        text = self.pgn if format == "pgn" else frame.lichess if format == "lichess" else frame.whole_fen
+        unknown = format != "pgn" and not frame.position
+        told = text.strip().splitlines()[-1]
+        self.app.copy(text, f"{told}\nwho is to move is not known: as if it were White" if unknown else told)
+
+    def on_squares_clicked(self, event: Squares.Clicked) -> None:
+        pane = event.squares.parent
+        self.clicked("" if pane is None else pane.id or "", event.square)
+
+    def clicked(self, pane: str, square: int) -> None:
+        """Tell of a square of the board in a pane; a second click on it ends that."""
+        self.picked = None if self.picked == square else square
+        self.draw()
+
     def action_flip(self) -> None:
         self.flipped = not self.flipped
         self.draw()
@@ -62,13 +99,14 @@ class DrawingScreen(AppScreen):
 PANES = ("original", "target", "before", "after")
 TEXT_LINES, TEXT_CELLS = 8, 44  # what the numbers need below or beside the boards
 AROUND = 5  # bars at top and bottom, the head line, the line of the heat
+BESIDE = 4  # of them where the numbers stand beside the boards, with a head of two lines
 
 
 class FourBoardsScreen(DrawingScreen):
     """Boards side by side, or two by two where they are large. One answer of the lab is drawn; keys change the layer,
     the class whose probability is laid over the boards, size and side without asking the model again."""
 
-    also: ClassVar[tuple[str, ...]] = ("four-boards",)
+    also: ClassVar[tuple[str, ...]] = ("four-boards", "position")
     follows = False
     AUTO_FOCUS = ""
     BINDINGS = bindings("four-boards")
@@ -81,7 +119,8 @@ class FourBoardsScreen(DrawingScreen):
     FourBoardsScreen #numbers { height: 1fr; width: 1fr; }
     FourBoardsScreen #heat-line { height: auto; padding: 0 1; color: $text-muted; }
     FourBoardsScreen BoardPane { margin: 0 0 0 1; }
-    FourBoardsScreen BoardPane > .board-caption { display: none; }
+    FourBoardsScreen #legend { height: auto; max-height: 2; padding: 0 1; color: $text-muted; }
+    FourBoardsScreen BoardPane > .board-caption, FourBoardsScreen BoardPane > .board-legend { display: none; }
     FourBoardsScreen.-row #stage { layout: vertical; }
     FourBoardsScreen.-row #boards { layout: horizontal; }
     FourBoardsScreen.-square #stage { layout: horizontal; }
@@ -111,6 +150,7 @@ class FourBoardsScreen(DrawingScreen):
                     yield BoardPane(id="after")
             with Vertical(id="numbers"):
                 yield Static("", id="heat-line", markup=False)
+                yield Static("", id="legend", markup=False)
                 yield Rankings()
 
     # -- what is drawn --------------------------------------------------------------------------------------------
@@ -137,12 +177,14 @@ class FourBoardsScreen(DrawingScreen):
 
     def views(self) -> dict[str, BoardFrame]:
         """The boards there are now, by pane."""
-        from chessreg.lab.answer import belief_frame, position_frames
+        from chessreg.lab.answer import belief_frame, position_views
 
         if self.answer is None:
             return dict(zip(PANES, self.stored, strict=False))
         answer = self.answer
-        views = dict(zip(PANES, position_frames(answer), strict=False))
+        views = dict(zip(PANES, position_views(answer), strict=False))
+        if not self.heated:
+            views = {pane: replace(frame, heat=None, heat_label="") for pane, frame in views.items()}
         if answer.layers:
             for pane, which in (("before", "clean"), ("after", "edited")):
                 if which == "clean" or answer.edited is not None:
@@ -169,7 +211,7 @@ class FourBoardsScreen(DrawingScreen):
         count = max(1, len(self.views()))
         if count * (wide + 1) <= width and high + 1 + AROUND + TEXT_LINES <= height:
             return "row"
-        if 2 * (wide + 1) + TEXT_CELLS <= width and ((count + 1) // 2) * (high + 1) + AROUND <= height:
+        if 2 * (wide + 1) + TEXT_CELLS <= width and ((count + 1) // 2) * (high + 1) + BESIDE <= height:
             return "square"
         return None
 
@@ -193,7 +235,8 @@ class FourBoardsScreen(DrawingScreen):
                     frame = replace(frame, flipped=not frame.flipped)
                 pane.show(frame, size, self.app.glyphs)
         self.query_one("#head", Static).update(self.head())
-        self.query_one("#heat-line", Static).update(self.heat_line())
+        self.query_one("#heat-line", Static).update(self.heat_line() if self.picked is None else self.square_line())
+        self.query_one("#legend", Static).update(self.legend_line(list(views)))
         self.call_after_refresh(self.draw_numbers)
 
     def draw_numbers(self) -> None:
@@ -201,9 +244,39 @@ class FourBoardsScreen(DrawingScreen):
             self.query_one(Rankings).show(self.answer, self.pointed)
 
     @property
-    def pointed(self) -> int | None:
-        """Which of the clean model's moves is pointed at."""
+    def pointed(self) -> str | None:
+        """Which move is pointed at, UCI."""
         return None
+
+    @property
+    def position(self) -> BoardFrame | None:
+        return self.views().get("original")
+
+    def legend_line(self, panes: Sequence[str]) -> Text:
+        """The signs and colours in use on any of the boards, each once."""
+        line, told = Text(), set[str]()
+        for name in panes:
+            for sign, meaning in self.query_one(f"#{name}", BoardPane).squares.signs():
+                if meaning not in told:
+                    told.add(meaning)
+                    line.append(" · " if line.plain else "").append_text(sign).append(f" {meaning}")
+        return line
+
+    def square_line(self) -> str:
+        """What stands on the square that was clicked, and what the shown layer's probe reads there."""
+        import chess
+
+        from chessreg.games.labels import PIECE_CLASSES
+
+        assert self.picked is not None
+        original = self.views().get("original")
+        words = chess.square_name(self.picked) if original is None else square_words(original, self.picked)
+        if self.answer is None or not self.answer.layers:
+            return words
+        sides = [self.answer.clean, *([self.answer.edited] if self.answer.edited is not None else [])]
+        beliefs = [side.beliefs[self.layer_place, self.picked] for side in sides]
+        read = [f"{PIECE_CLASSES[int(one.argmax())]} {one.max():.3f}" for one in beliefs]
+        return f"{words} · layer {self.answer.layers[self.layer_place]} reads {' → '.join(read)}"
 
     def head(self) -> str:
         """The lines above the boards."""
@@ -216,6 +289,8 @@ class FourBoardsScreen(DrawingScreen):
         from chessreg.games.labels import PIECE_CLASSES
 
         label = self.heat_label
+        if self.answer is not None and self.answer.next_token and (label is None or self.label is None):
+            return begins_line(self.answer)
         if self.answer is None or label is None or not self.answer.layers:
             return ""
         answer, place = self.answer, self.layer_place
@@ -257,3 +332,21 @@ class FourBoardsScreen(DrawingScreen):
     def action_heat(self) -> None:
         self.heated = not self.heated
         self.draw()
+
+
+LEAST = 0.001  # probabilities below are not told
+
+
+def begins_line(answer: Answer) -> str:
+    """Where the next move begins, before and after: the shade of original and target."""
+    import chess
+
+    before = answer.clean.squares
+    after = before if answer.edited is None else answer.edited.squares
+    highest = [max(pair) for pair in zip(before, after, strict=True)]
+    order = sorted((n for n in range(len(before)) if highest[n] >= LEAST), key=lambda n: -highest[n])[:4]
+    values = "  ".join(
+        f"{chess.square_name(n)} {before[n]:.3f}" + ("" if answer.edited is None else f" → {after[n]:.3f}")
+        for n in order
+    )
+    return f"shade: the next move begins on {values}"

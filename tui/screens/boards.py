@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from textual import events, work
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Static
 
-from chessreg.games.boardframe import BoardFrame
+from chessreg.errors import ChessregError
+from chessreg.games.boardframe import Arrow, BoardFrame
 from tui import show
 from tui.actions import Action, bindings
 from tui.columns import Column
@@ -25,14 +28,17 @@ from tui.data.result_rows import (
     result_tables_with_boards,
     results,
 )
-from tui.screens.base import AppScreen, FieldsScreen
+from tui.screens.base import FieldsScreen
 from tui.screens.board_base import DrawingScreen
+from tui.screens.preview import PreviewingScreen, Shown
 from tui.widgets.bars import PaneStrip
-from tui.widgets.board import BoardPane, Size, extent, words
-from tui.widgets.moves import MoveList, with_tries
+from tui.widgets.board import BoardPane, Size, extent, square_words, words
+from tui.widgets.evaluation import EvaluationBar, EvaluationStrip
+from tui.widgets.moves import MoveList, line_of, with_tries
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:
+    from chessreg.lab.answer import Answer
     from chessreg.session import Session
     from tui.data.board_views import Boards, Sides
 
@@ -42,8 +48,11 @@ DATASET_GAMES = (
     Column("unit", "game", right=True),
     Column("result", "result"),
     Column("plies", "plies", right=True),
-    Column("white_elo", "white", right=True),
-    Column("black_elo", "black", right=True),
+    Column("white", "white", widest=18, least=6),
+    Column("white_elo", "white elo", right=True),
+    Column("black", "black", widest=18, least=6),
+    Column("black_elo", "black elo", right=True),
+    Column("eco", "opening"),
     Column("text", "moves", widest=80, least=20),
 )
 
@@ -56,7 +65,7 @@ class BoardRows(NamedTuple):
     rows: Sequence[Row]
 
 
-class BoardsScreen(AppScreen):
+class BoardsScreen(PreviewingScreen):
     """Rows with boards, in the order of their runs or datasets. Enter shows the board."""
 
     place = "boards"
@@ -103,6 +112,14 @@ class BoardsScreen(AppScreen):
     def on_pane_strip_chosen(self, event: PaneStrip.Chosen) -> None:
         self.choose(event.place)
 
+    async def previewed(self, row: Row) -> Shown | None:
+        from tui.data.board_views import preview
+
+        views = await self.ask("drawing the board", lambda session: [preview(session, row)])
+        if views is None or views[0] is None:
+            return None
+        return Shown("\n".join(line_of(frame) for frame in views[0][1:]), views[0][0])
+
     def command(self) -> str:
         if self.result_table == DATASET_GAME:
             return "chessreg dataset list"
@@ -128,6 +145,7 @@ def read(session: Session, result_table: str, number: int) -> BoardRows:
 
 
 TEXT_LINES = 5  # below boards that stand side by side
+MODEL_MOVES = 4  # of the model that are drawn beside the one that was played
 PANE_WIDEST = 64
 
 
@@ -138,6 +156,7 @@ class BoardScreen(DrawingScreen):
     """
 
     place = "board"
+    also: ClassVar[tuple[str, ...]] = ("position",)
     follows = False
     AUTO_FOCUS = ""
     BINDINGS = bindings("board")
@@ -162,13 +181,20 @@ class BoardScreen(DrawingScreen):
         self.crumb = f"{row.get('run', 'board')} {row.get('unit', '')}".strip()
         self.boards: Boards | None = None
         self.frame = 0
+        self.evaluations: list[float | None] = []  # of each view; None: not known
+        self.asks_model = False
+        self.answers: dict[int, Answer] = {}  # what the model says of a view
+        self.evaluating = 0  # counts up: what an earlier row's evaluation still finds is dropped
 
     def body(self) -> ComposeResult:
         yield Static("drawing the boards…", id="message", markup=False)
         with Horizontal(id="stage"):
-            with VerticalScroll(id="boards", can_focus=False), Horizontal(id="pair"):
-                yield BoardPane(id="left")
-                yield BoardPane(id="right")
+            with VerticalScroll(id="boards", can_focus=False):
+                with Horizontal(id="pair"):
+                    yield EvaluationBar()
+                    yield BoardPane(id="left")
+                    yield BoardPane(id="right")
+                yield EvaluationStrip()
             with Vertical(id="side"):
                 yield Static("", id="title", markup=False)
                 yield MoveList()
@@ -188,11 +214,12 @@ class BoardScreen(DrawingScreen):
                 )
             return
         if drawn.kind == "edit":
-            from tui.screens.lab import EditScreen
+            from tui.screens.edit import EditScreen
 
             self.app.call_later(self.app.switch_screen, EditScreen(self.pages, self.at, drawn.row))
             return
-        self.boards = drawn
+        self.boards, self.answers, self.picked = drawn, {}, None
+        self.evaluations, self.evaluating = [view.evaluation for view in drawn.views], self.evaluating + 1
         self.frame = min(self.frame, len(drawn.views) - 1)
         self.crumb = f"{drawn.run} {drawn.row['unit']}"
         self.set_class(self.paired, "-pair")
@@ -202,6 +229,7 @@ class BoardScreen(DrawingScreen):
         self.add_class("-ready")
         self.relabel()
         self.draw()
+        self.ask_model()
 
     @property
     def paired(self) -> bool:
@@ -214,7 +242,35 @@ class BoardScreen(DrawingScreen):
         """The board views that are drawn now."""
         if self.boards is None:
             return []
-        return self.boards.views if self.paired else [self.boards.views[self.frame]]
+        return self.boards.views if self.paired else [self.seen(self.frame)]
+
+    def seen(self, place: int) -> BoardFrame:
+        """A view with what was found out since: its evaluation, the model's moves beside the one that was played."""
+        assert self.boards
+        views = self.boards.views
+        frame = replace(views[place], evaluation=self.evaluations[place])
+        if not self.asks_model or (answer := self.answers.get(place)) is None:
+            return frame
+        from chessreg.lab.answer import arrows
+
+        moves: list[Arrow] = arrows(answer.clean.moves, MODEL_MOVES)
+        follows = views[place + 1] if place + 1 < len(views) else None
+        if follows is not None and follows.moves[:-1] == frame.moves and follows.last_move is not None:
+            start, end = follows.last_move
+            same = next((m for m in answer.clean.moves if m.uci == follows.moves[-1]), None)
+            share, name = (0.0, "") if same is None else (min(1.0, same.probability), f"{same.san} ")
+            moves = [arrow for arrow in moves if same is None or arrow.label != same.san]
+            moves.append(Arrow(start, end, share, f"{name}(played)", "played"))
+        best = [arrow for arrow in frame.arrows if arrow.role == "best"]
+        return replace(frame, arrows=(*moves, *best))
+
+    @property
+    def position(self) -> BoardFrame | None:
+        return self.boards.views[0 if self.paired else self.frame] if self.boards is not None else None
+
+    @property
+    def pgn(self) -> str:
+        return self.boards.pgn if self.boards is not None and self.boards.pgn else super().pgn
 
     @property
     def text_below(self) -> int:
@@ -225,14 +281,22 @@ class BoardScreen(DrawingScreen):
     def fits(self, size: Size, text: int = 0) -> bool:
         board_wide, board_high = extent(size)
         wide = 2 * (board_wide + 3) if self.paired else board_wide + 3
+        wide += 2 if self.evaluated else 0
         return wide <= self.app.size.width and board_high + text + 3 <= self.app.size.height  # two bars and the title
 
+    @property
+    def evaluated(self) -> bool:
+        return any(value is not None for value in self.evaluations)
+
     def draw(self) -> None:
+        if self.boards is None:
+            return
         size, glyphs = self.board_size, self.app.glyphs
         panes = [self.query_one("#left", BoardPane), self.query_one("#right", BoardPane)]
         for pane, frame in zip(panes, self.views, strict=False):
             pane.show(self.turned(frame), size, glyphs)
             pane.set_class(not self.paired, "-bare")
+            pane.squares.cursor = self.picked
             half = (self.app.size.width - 6) // 2 if self.paired else 0
             pane.styles.width = max(extent(size)[0], min(half, PANE_WIDEST))
         if not self.paired and self.views:
@@ -240,7 +304,26 @@ class BoardScreen(DrawingScreen):
             moves.place = self.frame
             moves.display = len(moves.views) > 1
             self.query_one("#title", Static).update(self.views[0].title)
-            self.query_one("#told", Static).update("\n".join(words(self.views[0])))
+            self.query_one("#told", Static).update("\n".join([*self.square_lines(), *words(self.views[0])]))
+        elif self.paired and self.picked is not None:
+            for pane, frame in zip(panes, self.views, strict=False):
+                pane.caption.update("\n".join([square_words(frame, self.picked), *words(frame)]))
+        bar, strip = self.query_one(EvaluationBar), self.query_one(EvaluationStrip)
+        now = self.views[0].evaluation
+        bar.display, strip.display = self.evaluated, self.evaluated and not self.paired
+        bar.value, bar.flipped, bar.styles.height = now, self.turned(self.views[0]).flipped, extent(size)[1] - 1
+        strip.styles.width = extent(size)[0] - 2
+        strip.values, strip.place = tuple(self.evaluations), self.frame
+        bar.letters = strip.letters = glyphs == "letters"
+
+    def square_lines(self) -> list[str]:
+        """What is told of the square that was clicked: what it holds, and the plies of a game that touch it."""
+        if self.picked is None or self.boards is None:
+            return []
+        views = self.boards.views
+        touched = [str(n) for n, view in enumerate(views) if view.last_move and self.picked in view.last_move]
+        plies = f"moves from or to it: plies {', '.join(touched[:12])}{' …' if len(touched) > 12 else ''}"
+        return [square_words(self.views[0], self.picked), *([plies] if touched else []), ""]
 
     def turned(self, frame: BoardFrame) -> BoardFrame:
         return replace(frame, flipped=not frame.flipped) if self.flipped else frame
@@ -253,14 +336,18 @@ class BoardScreen(DrawingScreen):
     def offers(self, action: Action) -> bool:
         if action.method in ("beside", "limit"):
             return self.is_game and super().offers(action)
-        if action.method in ("step", "edge", "illegal") and self.boards is not None:
-            return len(self.boards.views) > 2 and super().offers(action)
+        if action.method in ("step", "edge", "illegal", "go_to") and self.boards is not None:
+            return not self.paired and len(self.boards.views) > 1 and super().offers(action)
+        if action.method in ("evaluate", "model") and self.boards is not None:
+            known = all(view.position for view in self.boards.views)
+            return known and (action.method == "evaluate" or bool(self.boards.checkpoint)) and super().offers(action)
         return super().offers(action)
 
     def go(self, frame: int) -> None:
         if self.boards is not None and not self.paired:
             self.frame = min(max(0, frame), len(self.boards.views) - 1)
             self.draw()
+            self.ask_model()
 
     def action_step(self, way: str) -> None:
         if self.paired:  # nothing to step through: on to the next edit
@@ -280,6 +367,69 @@ class BoardScreen(DrawingScreen):
             self.go(further[0])
         elif not wrong:
             self.notify("no illegal try here")
+
+    def action_go_to(self) -> None:
+        if self.boards is not None and not self.paired:
+            ask_ply(self, len(self.boards.views) - 1, self.go)
+
+    def action_evaluate(self) -> None:
+        if self.boards is not None and all(view.position for view in self.boards.views):
+            self.evaluate(self.boards, self.evaluating)
+
+    @work(group="evaluate", exclusive=True)
+    async def evaluate(self, drawn: Boards, number: int) -> None:
+        """Evaluate the views on a thread; what is found is drawn as it comes. Another row, or leaving, ends it."""
+        from tui.data.board_views import evaluations
+
+        def found(place: int, value: int) -> None:
+            if self.evaluating == number and self.is_attached:
+                self.evaluations[place] = value
+                self.draw()
+
+        def work_through() -> None:
+            with closing(evaluations(drawn.views)) as values:
+                for place, value in enumerate(values):
+                    if self.evaluating != number or not self.is_attached:
+                        return
+                    loop.call_soon_threadsafe(found, place, value)
+
+        loop = asyncio.get_running_loop()
+        try:
+            await asyncio.to_thread(work_through)
+        except ChessregError as error:
+            self.require_shown()
+            self.app.trouble(self, error)
+
+    def action_model(self) -> None:
+        if self.boards is not None and self.boards.checkpoint:
+            self.asks_model = not self.asks_model
+            self.draw()
+            self.ask_model()
+
+    @work(group="model", exclusive=True)
+    async def ask_model(self) -> None:
+        """Ask the model what it would play in the shown position, where that is wanted and not known yet."""
+        place, drawn = self.frame, self.boards
+        if drawn is None or not self.asks_model or place in self.answers:
+            return
+        from chessreg.lab.question import Position
+
+        frame = drawn.views[place]
+        known = {"moves": " ".join(frame.moves)} if frame.moves or is_initial(frame) else {"fen": frame.position}
+        try:
+            answer = await self.app.model.ask(Position.of(checkpoint=drawn.checkpoint, **known))
+        except ChessregError as error:
+            self.require_shown()
+            self.app.trouble(self, error)
+            return
+        self.require_shown()
+        if answer is not None and self.boards is drawn:
+            self.app.all_well(self)
+            self.answers[place] = answer
+            self.draw()
+
+    def on_evaluation_strip_chosen(self, event: EvaluationStrip.Chosen) -> None:
+        self.go(event.place)
 
     @property
     def is_game(self) -> bool:
@@ -325,10 +475,34 @@ class BoardScreen(DrawingScreen):
         words = f"chessreg board {show.short(run)}:{self.row.get('unit')}"
         if self.boards is not None and self.boards.row.get("result_table") == "score" and item is not None:
             words += f" --item {item}"
+        if self.asks_model and self.boards is not None:
+            frame = self.boards.views[self.frame]
+            at = f'--moves "{" ".join(frame.moves)}"' if frame.moves else f'--fen "{frame.position}"'
+            return f"chessreg lab --checkpoint {show.short(self.boards.checkpoint)} {at}"
         return words if self.paired else f"{words} --ply {self.frame}"
 
 
-AROUND = 8  # bars, head, titles, and lines of text under a board
+def is_initial(frame: BoardFrame) -> bool:
+    """Whether a game begins here."""
+    return frame.position == "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
+
+
+def ask_ply(screen: DrawingScreen, last: int, go: Callable[[int], None]) -> None:
+    """Ask for a ply, and go there."""
+    from tui.screens.dialogs import Prompt
+
+    def chosen(text: str | None) -> None:
+        if text is None:
+            return
+        if text.isascii() and text.isdigit() and int(text) <= last:
+            go(int(text))
+        else:
+            screen.notify(f"{text[:40]!r} is no ply: they are 0 to {last}", severity="error")
+
+    screen.app.push_screen(Prompt("Go to ply", hint=f"0 to {last}. Enter goes there, Esc stays"), chosen)
+
+
+AROUND = 9  # bars, head, titles, the legend, and lines of text under a board
 LIST_LINES = 5  # below them a list of moves is worth its place
 
 
@@ -336,6 +510,7 @@ class PairScreen(DrawingScreen):
     """Both boards show the same ply. A game that has ended stays at its end."""
 
     place = "pair"
+    also: ClassVar[tuple[str, ...]] = ("position",)
     follows = False
     AUTO_FOCUS = ""
     BINDINGS = bindings("pair")
@@ -344,6 +519,7 @@ class PairScreen(DrawingScreen):
     PairScreen #games { height: 1fr; }
     PairScreen #games > Vertical { width: 1fr; height: 1fr; }
     PairScreen BoardPane { margin: 0 0 0 1; }
+    PairScreen BoardPane > .board-legend { height: 1; }
     PairScreen MoveList { margin: 1 1 0 1; max-height: 100%; height: 1fr; }
     PairScreen.-empty #games { display: none; }
     """
@@ -405,6 +581,9 @@ class PairScreen(DrawingScreen):
             pane = self.query_one(f"#{name}", BoardPane)
             pane.styles.width = max(extent(size)[0], self.app.size.width // 2 - 2)
             pane.show(frame, size, self.app.glyphs)
+            pane.squares.cursor = self.picked
+            if self.picked is not None:
+                pane.caption.update("\n".join([square_words(frame, self.picked), *words(frame)]))
             moves = self.query_one(f"#moves-{name}", MoveList)
             moves.display, moves.place = lines >= LIST_LINES, min(self.ply, len(side.views) - 1)
         self.query_one("#head", Static).update(self.head())
@@ -412,7 +591,8 @@ class PairScreen(DrawingScreen):
     def head(self) -> str:
         assert self.pair
         pair = self.pair
-        parts = "the games are equal" if pair.parts is None else f"they part at ply {pair.parts}: {pair.moves}"
+        alike = f"alike for {show.counted(pair.parts or 0, 'ply', 'plies')}, then {pair.moves}"
+        parts = "the games are equal" if pair.parts is None else alike
         together = pair.parts is None or self.ply <= pair.parts
         ends = " and ".join(str(len(side.views) - 1) for side in pair.sides)
         more = f" · arm {pair.chosen + 1} of {len(pair.partners)}" if len(pair.partners) > 1 else ""
@@ -433,6 +613,17 @@ class PairScreen(DrawingScreen):
         if self.pair is not None:
             self.ply = min(max(0, ply), self.last)
             self.draw()
+
+    @property
+    def position(self) -> BoardFrame | None:
+        if self.pair is None:
+            return None
+        views = self.pair.sides[0].views
+        return views[min(self.ply, len(views) - 1)]
+
+    def action_go_to(self) -> None:
+        if self.pair is not None:
+            ask_ply(self, self.last, self.go)
 
     def action_step(self, way: str) -> None:
         self.go(self.ply + int(way))

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from textual import work
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.widgets import Static
@@ -137,14 +136,12 @@ class CompareScreen(PartsScreen):
         if self.app.read_only:
             self.notify("nothing is changed with --read-only", severity="warning")
         elif self.compared is not None and len(self.ids) > 1:
-            self.pin(self.baseline, self.compared.labels[0])
-
-    @work(group="pin")
-    async def pin(self, id: UUID, label: str) -> None:
-        now = await self.ask("writing it down", lambda session: toggle(session, "run", [id], "pin"))
-        if now is not None:
-            self.notify(f"{label}: {'pinned' if now else 'no longer pinned'}")
-            self.load()
+            id, label = self.baseline, self.compared.labels[0]
+            self.app.write(
+                label,
+                lambda sql: toggle(sql, "run", [id], "pin"),
+                lambda now: "pinned" if now else "no longer pinned",
+            )
 
     def action_curve(self, way: str) -> None:
         names = list(self.compared.curves) if self.compared is not None else []

@@ -84,13 +84,14 @@ class PickerScreen(AppScreen):
     """What may stand in a field. Enter takes the row; where several may, Space marks some first."""
 
     place = "picker"
+    finds = False
     BINDINGS = bindings("picker")
 
     def __init__(self, field: str, noun: str, now: str, several: bool, chosen: Callable[[str], None]) -> None:
         super().__init__()
         self.crumb, self.noun, self.several, self.chosen = field, noun, several, chosen
         self.marked = [word for word in (piece.strip() for piece in now.split(",")) if word] if several else []
-        self.now, self.words = now, ""
+        self.now, self.filter_text = now, ""
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -107,8 +108,8 @@ class PickerScreen(AppScreen):
     async def fill(self) -> None:
         from tui.data.launch_form import candidates
 
-        noun, words, table = self.noun, self.words, self.query_one(PageTable)
-        rows = await self.ask("reading what there is", lambda session: candidates(session, noun, words))
+        noun, filter_text, table = self.noun, self.filter_text, self.query_one(PageTable)
+        rows = await self.ask("reading what there is", lambda session: candidates(session, noun, filter_text))
         if rows is None:
             return
         keep = table.loaded
@@ -122,7 +123,7 @@ class PickerScreen(AppScreen):
         return NOUNS.get(self.noun, f"chessreg runs list --kind {kind}" if kind else "chessreg runs list")
 
     def on_filter_bar_typed(self, event: FilterBar.Typed) -> None:
-        self.words = event.words
+        self.filter_text = event.text
         self.query_one(PageTable).loaded = False
         self.load()
 

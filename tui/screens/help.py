@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from uuid import UUID
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -15,9 +17,15 @@ from textual.geometry import Offset
 from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 from textual.widgets import Label
+from textual.worker import WorkerCancelled, WorkerFailed
 
-from tui.actions import EVERYWHERE, Action, bindings
+from tui.actions import EVERYWHERE, Action, bindings, of
+from tui.data import palette
+from tui.entries import ENTRIES
 from tui.screens.base import AppScreen, TextScreen
+
+if TYPE_CHECKING:
+    from tui.app import ChessregApp
 
 SECTIONS = {
     "table": "In a table", "filter": "In this line", "editor": "In the editor", "log": "In the log",
@@ -100,34 +108,166 @@ class Jump(ModalScreen[Widget | None]):
         self.dismiss(None)
 
 
-class Actions(Provider):
-    """Finds an action by the words of what it does."""
+MOST_RUNS = 8  # that the palette lists
+HERE_FIRST, USED, MOST_USES, RUNS_LAST = 1.5, 0.1, 10, 0.2  # added to how well the words fit
+USES = "palette.uses"  # under which it is remembered how often each entry was chosen
 
-    def offered(self) -> Iterator[tuple[Action, AppScreen]]:
+
+class Found(NamedTuple):
+    """An entry of the palette. `key` names it where it is counted how often it was chosen."""
+
+    key: str
+    text: str
+    help: str
+    go: Callable[[], Awaitable[None]]
+    weight: float = 0.0
+
+
+class Palette(Provider):
+    """Finds what one can do here and in every other room, rooms, runs, queries, kinds to launch and themes. What fits
+    the words best comes first, what is done here and what was chosen often before the rest."""
+
+    listed: Sequence[Found] = ()  # queries and kinds
+
+    @property
+    def home(self) -> ChessregApp:
+        return cast("ChessregApp", self.app)
+
+    async def startup(self) -> None:
+        try:
+            queries, kinds = await self.home.database.ask("reading what can be found", palette.known)
+        except Exception:  # the registry's room tells why
+            return
+        self.listed = [
+            *(self.query(entry) for entry in queries),
+            *(self.kind(name, reference, summary) for name, reference, summary in kinds),
+        ]
+
+    def here(self) -> Iterator[Found]:
+        """The actions of this screen."""
         if isinstance(self.screen, AppScreen):
-            for action in self.screen.actions():
+            for action in self.screen.keyed_actions():
                 if action.method != "palette":
-                    yield action, self.screen
+                    yield Found(action.name, action.text, keys_and_command(action), run(action, self.screen))
+
+    def elsewhere(self) -> Iterator[Found]:
+        """Those of the other rooms: one goes there first. What changes something is not done at once: the key is told,
+        for the row that one then chooses."""
+        mine = self.screen.place if isinstance(self.screen, AppScreen) else ""
+        for entry in ENTRIES:
+            for action in self.home.keyed(of(entry.name)) if entry.name != mine else ():
+                if action.short or not action.writes:
+                    text = f"{entry.name}: {action.text}"
+                    yield Found(action.name, text, keys_and_command(action), self.there(entry.name, action))
+
+    def there(self, room: str, action: Action) -> Callable[[], Awaitable[None]]:
+        async def go() -> None:
+            await self.home.switch_mode(room)
+            self.home.back_to(1)
+            screen = self.home.top_screen
+            if screen is None:
+                return
+            if action.writes:
+                self.home.notify(f"{action.shown_key} does it of the row that you stand on", title=action.text)
+                return
+            if screen.filling is not None:
+                with suppress(WorkerCancelled, WorkerFailed):
+                    await screen.filling.wait()
+            await self.home.run_action(action.call, default_namespace=screen.node_of(action))
+
+        return go
+
+    def query(self, entry: Any) -> Found:
+        async def go() -> None:
+            from tui.screens.answers import AnswerScreen
+
+            await self.home.switch_mode("queries")
+            await self.home.push_screen(AnswerScreen(entry))
+
+        return Found(f"query:{entry.title}", f"Query: {entry.title}", f'chessreg query "{entry.title}"', go)
+
+    def kind(self, name: str, reference: str, summary: str) -> Found:
+        async def go() -> None:
+            from tui.screens.launch import LaunchScreen
+
+            await self.home.switch_mode("launch")
+            if isinstance(self.home.top_screen, LaunchScreen):
+                self.home.top_screen.open(reference)
+
+        return Found(f"launch:{name}", f"Launch {name}: {summary}", f"chessreg launch {reference}", go)
+
+    def themes(self) -> Iterator[Found]:
+        for name in self.home.available_themes:
+
+            async def go(name: str = name) -> None:
+                self.home.theme = name
+                self.home.remembered.set("theme", name)
+
+            yield Found(f"theme:{name}", f"Theme: {name}", "colours", go)
+
+    async def runs(self, words: str) -> list[Found]:
+        try:
+            named = await self.home.database.ask("looking for runs", lambda session: palette.runs(session, words))
+        except Exception:
+            return []
+        return [self.run_of(id, name) for id, name in named[:MOST_RUNS]]
+
+    def run_of(self, id: UUID, name: str) -> Found:
+        async def go() -> None:
+            self.home.open("run", id, name)
+
+        return Found(f"run:{id.hex}", f"Run {name}", f"chessreg runs show {name}", go, -RUNS_LAST)
+
+    def uses(self, found: Found) -> int:
+        return int(self.home.remembered.get(USES, {}).get(found.key, 0))
+
+    def counted(self, found: Found) -> Callable[[], Awaitable[None]]:
+        """Do it, and count that it was chosen."""
+
+        async def go() -> None:
+            uses = dict(self.home.remembered.get(USES, {}))
+            uses[found.key] = uses.get(found.key, 0) + 1
+            self.home.remembered.set(USES, uses)
+            await found.go()
+
+        return go
 
     async def discover(self) -> Hits:
-        for action, screen in self.offered():
-            yield DiscoveryHit(action.text, run(action, screen), help=keys_and_command(action))
+        """Without words: what one can do here, and after it what was chosen most elsewhere."""
+        here = list(self.here())
+        keys = {found.key for found in here}
+        others = [found for found in (*self.elsewhere(), *self.listed) if self.uses(found) and found.key not in keys]
+        for found in [*here, *sorted(others, key=self.uses, reverse=True)[:MOST_RUNS]]:
+            yield DiscoveryHit(found.text, self.counted(found), help=found.help)
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
-        for action, screen in self.offered():
-            score = max(matcher.match(action.text), matcher.match(action.command) if action.command else 0.0)
+        here = {found.key: found._replace(weight=HERE_FIRST) for found in self.here()}
+        others = [f for f in (*self.elsewhere(), *self.listed, *self.themes()) if f.key not in here]
+        for found in (*here.values(), *others, *await self.runs(query)):
+            score = max(matcher.match(found.text), matcher.match(found.help))
             if score > 0:
+                used = USED * min(self.uses(found), MOST_USES)
                 yield Hit(
-                    score,
-                    matcher.highlight(action.text),
-                    run(action, screen),
-                    text=action.text,
-                    help=keys_and_command(action),
+                    score + exactness(query, found.text) + found.weight + used,
+                    matcher.highlight(found.text),
+                    self.counted(found),
+                    text=found.text,
+                    help=found.help,
                 )
 
 
-def run(action: Action, screen: AppScreen):  # type: ignore[no-untyped-def]
+def exactness(words: str, text: str) -> float:
+    """More for an entry that is, begins with, or has the words as they are, than for their letters somewhere."""
+    wanted, said = words.lower().strip(), text.lower()
+    if said == wanted:
+        return 9.0
+    if said.startswith(wanted):
+        return 6.0
+    return 4.0 if wanted in said else 2.0 if all(word in said for word in wanted.split()) else 0.0
+
+
+def run(action: Action, screen: AppScreen) -> Callable[[], Awaitable[None]]:
     async def go() -> None:
         await screen.app.run_action(action.call, default_namespace=screen.node_of(action))
 

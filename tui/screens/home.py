@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
+from textual import work
 from textual.app import ComposeResult
 from textual.widgets import Static
 
@@ -17,7 +21,9 @@ from tui.screens.jobs import HOST, ON, PACE, PROGRESS, SHARD, STATE, UNITS, WHY,
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:
-    from tui.data.job_rows import AtHome
+    from uuid import UUID
+
+    from tui.data.job_rows import AtHome, Curve
 
 MACHINES, MACHINES_HIGH = 3, 8  # that are told of, in a low and in a high terminal
 
@@ -26,9 +32,14 @@ def called(row: Mapping[str, Any]) -> str:
     return row["name"] or row["title"]
 
 
-def how(row: Mapping[str, Any]) -> str:
+def cause(row: Mapping[str, Any]) -> str:
     """How it ended, told by a mark too."""
     return f"{'✓' if row['cause'] == 'finished' else '✗'} {row['cause'].replace('_', ' ')}"
+
+
+def result(row: Mapping[str, Any]) -> str:
+    """What came of it."""
+    return show.answer(row["answer"]) if row.get("answer") else ""
 
 
 NAME = Column("name", "what", text=called, widest=28, least=12)
@@ -37,7 +48,8 @@ GOING = (NAME, KIND, SHARD, STATE, PROGRESS, UNITS, PACE, HOST, WHY, ON)
 ENDED = (
     Column("ended_at", "ended", text=lambda row: show.when(row["ended_at"]), least=16),
     NAME,
-    Column("cause", "how", text=how, least=10),
+    Column("cause", "how", text=cause, least=10),
+    Column("answer", "result", text=result, widest=32, least=20),
     KIND,
     UNITS,
     Column("seconds", "took", text=lambda row: show.duration(row["seconds"])),
@@ -55,15 +67,35 @@ class HomeScreen(JobActionsScreen):
     BINDINGS = bindings("home")
     DEFAULT_CSS = """
     HomeScreen > .title { height: 1; padding: 0 1; background: $panel; color: $text-accent; text-style: bold; }
-    HomeScreen > #overview { height: 1; padding: 0 1; color: $text-muted; }
-    HomeScreen > #machines { height: auto; padding: 0 1; }
-    HomeScreen > #nothing { height: auto; padding: 2 4; display: none; }
+    HomeScreen > #machines, HomeScreen > #curves { height: auto; padding: 0 1; }
     HomeScreen > #ended { height: 1fr; }
-    HomeScreen.-empty > #nothing { display: block; }
-    HomeScreen.-empty > .title, HomeScreen.-empty > PageTable, HomeScreen.-empty > #machines { display: none; }
+    HomeScreen.-empty > .title, HomeScreen.-empty > #machines { display: none; }
     """
 
     at_home: AtHome | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.history: dict[str, Loads] = {}
+        self.answers: dict[tuple[UUID, Any], Row | None] = {}  # of what has ended, by run and moment: read once
+
+    def on_mount(self) -> None:
+        self.set_interval(SAMPLE, self.sample)
+
+    @work(group="sample", exclusive=True)
+    async def sample(self) -> None:
+        """Note the machines' loads, also while another screen is looked at."""
+        from tui.data.job_rows import loads
+
+        try:
+            rows = await self.app.database.ask("reading the loads", loads)
+        except Exception as error:  # the look for changes tells what is wrong
+            self.log.warning(error)
+            return
+        for row in rows:
+            self.history.setdefault(row["host"], Loads()).note(row["load_at"], row["load"])
+        if self.is_current:
+            self.share_out()
 
     def body(self) -> ComposeResult:
         yield Static("", id="overview", markup=False)
@@ -72,6 +104,7 @@ class HomeScreen(JobActionsScreen):
         yield Static("", id="machines", markup=False)
         yield Static("Runs now, and waits", classes="title", markup=False)
         yield PageTable(GOING, id="going", empty="nothing runs: n launches an experiment")
+        yield Static("", id="curves", markup=False)
         yield Static("", classes="title", id="ended-title", markup=False)
         yield PageTable(ENDED, id="ended", empty="nothing has ended since: 4 shows all runs, 2 all jobs")
 
@@ -88,16 +121,34 @@ class HomeScreen(JobActionsScreen):
         if self.has_class("-empty"):
             from tui.screens.runs import nothing_yet
 
-            self.query_one("#nothing", Static).update(nothing_yet(state.counts))
+            keys = "" if self.app.read_only else KEYS
+            self.query_one("#nothing", Static).update(nothing_yet(state.counts) + keys)
         first_time = not self.query_one("#going", PageTable).loaded
         for name, columns, rows in (("#going", GOING, state.going), ("#ended", ENDED, state.ended)):
             table = self.query_one(name, PageTable)
             table.show(Listed(rows), rows[:PAGE], columns=columns, keep=table.loaded)
-        self.query_one("#ended-title", Static).update(f"Ended {self.app.since_told}")
+        failed = sum(row["cause"] not in WELL for row in state.ended)
+        wrong = f" · ✗ {failed} failed: ! opens its log" if failed else ""
+        self.query_one("#ended-title", Static).update(f"Ended {self.app.since_told}{wrong}")
         self.share_out()
+        await self.show_answers(state)
         if first_time and not state.going and state.ended:
             self.set_focus(self.query_one("#ended"))
         self.relabel()
+
+    async def show_answers(self, state: AtHome) -> None:
+        """Add the results of what has ended: games and scores are counted for them, which may take a while."""
+        from tui.data.job_rows import ANSWERED, answers
+
+        wanted = {(row["run_id"], row["ended_at"]) for row in state.ended[:ANSWERED]}
+        unknown = list({run_id for run_id, at in wanted if (run_id, at) not in self.answers})
+        if unknown:
+            found = await self.ask("reading results", lambda session: answers(session, unknown))
+            if found is None:
+                return
+            self.answers |= {key: found[key[0]] for key in wanted if key[0] in found}
+        rows = [{**row, "answer": self.answers.get((row["run_id"], row["ended_at"]))} for row in state.ended]
+        self.query_one("#ended", PageTable).show(Listed(rows), rows[:PAGE], columns=ENDED, keep=True)
 
     def on_resize(self) -> None:
         self.share_out()
@@ -110,7 +161,10 @@ class HomeScreen(JobActionsScreen):
         half = max(3, self.size.height // 2 - 4)
         self.query_one("#going").styles.height = min(max(3, len(self.at_home.going) + 1), half)
         most = MACHINES_HIGH if self.size.height >= 40 else MACHINES
-        text = machines_text(self.at_home.machines, most, self.size.width - 2)
+        text = machines_text(self.at_home.machines, most, self.size.width - 2, self.history)
+        curves = curves_text(self.at_home.curves, 6 if self.size.height >= 40 else 2, self.size.width - 2)
+        self.query_one("#curves", Static).update(curves)
+        self.query_one("#curves").display = bool(curves.plain)
         self.query_one("#machines", Static).update(text)
         self.query_one("#machines-title").display = self.query_one("#machines").display = bool(text.plain)
 
@@ -130,6 +184,10 @@ class HomeScreen(JobActionsScreen):
         return row if row is not None and row["id"] is not None else None
 
     def offers(self, action: Action) -> bool:
+        if action.place == "home" and action.method == "begin":
+            return self.has_class("-empty") and super().offers(action)
+        if action.place == "home" and action.method == "failure":
+            return self.failure is not None and super().offers(action)
         if action.place == "home" and action.method in ("cancel", "retry"):
             ended = self.table.id == "ended"
             row = self.chosen
@@ -145,11 +203,55 @@ class HomeScreen(JobActionsScreen):
     def action_launch(self) -> None:
         self.app.action_go("launch")
 
+    @property
+    def failure(self) -> Row | None:
+        """What failed last."""
+        ended = self.at_home.ended if self.at_home is not None else ()
+        return next((row for row in ended if row["cause"] not in WELL), None)
+
+    def action_failure(self) -> None:
+        if (row := self.failure) is not None:
+            self.open_row(row)
+
+    def action_begin(self, what: str) -> None:
+        """Do what an empty registry needs first, by the command that does it."""
+        if not self.has_class("-empty"):
+            return
+        if what != "data":
+            self.begin(BEGINNINGS[what])
+            return
+        from tui.screens.dialogs import Prompt
+
+        def chosen(path: str | None) -> None:
+            if path is not None:
+                self.begin(["dataset", "add", str(Path(path).expanduser()), "--name", "games"])
+
+        hint = "PGN, CSV, Parquet or positions; compressed ones too. Enter adds it as `games`, Esc leaves it"
+        self.app.push_screen(Prompt("Add games or positions from the file", hint=hint), chosen)
+
+    @work(group="begin")
+    async def begin(self, command: list[str]) -> None:
+        if self.busy:
+            self.notify(f"chessreg {self.busy} is still at work", severity="warning")
+            return
+        self.busy = " ".join(command)
+        self.notify(f"chessreg {shlex.join(command)}", title="begun; this screen follows")
+        try:
+            status, out, err = await self.app.model.run_command(command)
+        finally:
+            self.busy = ""
+        last = next((line for line in reversed(f"{out}\n{err}".splitlines()) if line.strip()), "")
+        self.notify(last, title="failed" if status else "done", severity="error" if status else "information")
+
+    busy = ""
+
     def on_page_table_moved(self, event: PageTable.Moved) -> None:
         self.relabel()
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
-        row = event.row
+        self.open_row(event.row)
+
+    def open_row(self, row: Row) -> None:
         if row["id"] is not None:
             self.app.open("job", row["id"], called(row))
         else:
@@ -172,34 +274,94 @@ def overview_line(state: AtHome) -> str:
     return " · ".join(counts)
 
 
-def machines_text(rows: Sequence[Row], most: int, width: int) -> Text:
-    """A machine a line: cores, memory and each GPU as bars where something runs, else when it was seen last."""
+HISTORY, SAMPLE = 60, 5.0  # loads that are kept of a machine, and seconds between looks at them
+WELL = ("finished", "cancelled")  # how what did not fail ended
+BEGINNINGS = {"demo": ["demo"], "model": ["import", "checkpoint", "--reference", "--name", "reference"]}
+KEYS = """
+
+The same from here:
+
+    D  the demo            A  games or positions of a file            M  the bundled model"""
+
+
+class Loads:
+    """What a machine told of its load in the last minutes, oldest first: shares of its cores, memory and GPUs."""
+
+    def __init__(self) -> None:
+        self.at: list[Any] = []
+        self.shares: dict[str, list[float]] = {}
+
+    def note(self, at: Any, load: Mapping[str, Any]) -> None:
+        """Take in a load that was told at this moment; one that is known already is left out."""
+        if self.at and at == self.at[-1]:
+            return
+        self.at = [*self.at, at][-HISTORY:]
+        used, total = load["memory_used_bytes"], load["memory_bytes"]
+        shares = {"cores": load["cpu"] / max(1, load["cores"]), "memory": used / total if used and total else None}
+        shares |= {f"GPU {gpu['index']}": gpu["busy"] for gpu in load["gpus"]}
+        for name, share in shares.items():
+            if share is not None:
+                self.shares[name] = [*self.shares.get(name, []), share][-HISTORY:]
+
+    def drawn(self, name: str, width: int) -> str:
+        """The last minutes in so many cells; empty before there are two loads."""
+        shares = self.shares.get(name, [])
+        return f" {show.sparks(shares[-width:], width, 0, 1)}" if len(shares) > 1 else ""
+
+
+def curves_text(curves: Sequence[Curve], most: int, width: int) -> Text:
+    """A line for each running training: its name, its metric as a curve, where it began and what it has come to."""
+    text = Text(no_wrap=True, overflow="ellipsis")
+    wide = max((len(curve.run) for curve in curves[:most]), default=0)
+    for curve in curves[:most]:
+        values = [value for _, value in curve.points]
+        if not values:
+            continue
+        text.append("\n" if text.plain else "")
+        text.append(curve.run.ljust(wide), style="bold")
+        metric, (step, last) = curve.metric.replace("_", " "), curve.points[-1]
+        cells = max(8, min(60, width - wide - len(metric) - 44))
+        text.append(f"  {metric}  {values[0]:.4g} {show.sparks(values, cells)} {last:.4g} at step {step:,}")
+    return text
+
+
+def machines_text(
+    rows: Sequence[Row], most: int, width: int, history: Mapping[str, Loads] = MappingProxyType({})
+) -> Text:
+    """A machine a line: cores, memory and each GPU as bars where something runs, with the last minutes where there is
+    room; else when it was seen last."""
     text = Text(no_wrap=True, overflow="ellipsis")
     wide = max((len(show.host(row["host"])) for row in rows[:most]), default=0)
     for row in rows[:most]:
         text.append("\n" if text.plain else "")
         text.append(show.host(row["host"]).ljust(wide), style="bold")
-        text.append("  " + "  ".join(facts_of(row, width >= 120)))
+        text.append("  " + "  ".join(facts_of(row, width >= 120, history.get(row["host"]))))
     if len(rows) > most:
         text.append(f"\n{show.counted(len(rows) - most, 'more machine')}: chessreg machines", style="dim")
     return text
 
 
-def facts_of(row: Row, roomy: bool) -> list[str]:
+def facts_of(row: Row, roomy: bool, minutes: Loads | None = None) -> list[str]:
     load, cells = row["load"], 10 if roomy else 5
+
+    def past(name: str) -> str:
+        return minutes.drawn(name, 20) if minutes is not None and roomy else ""
+
     if not row["running"]:
         return [f"idle · {show.counted(row['runs'], 'run')} · seen {show.when(row['last_seen'])}"]
     facts = [f"{row['running']} running"]
     if not load:
         return [*facts, "has not told its load yet"]
-    facts.append(f"cores {show.bar(load['cpu'] / max(1, load['cores']), cells)} {load['cpu']:.1f}/{load['cores']}")
+    busy_cores = show.bar(load["cpu"] / max(1, load["cores"]), cells)
+    facts.append(f"cores {busy_cores} {load['cpu']:.1f}/{load['cores']}{past('cores')}")
     used, total = load["memory_used_bytes"], load["memory_bytes"]
     if used is not None and total:
-        facts.append(f"memory {show.bar(used / total, cells)} {used / 2**30:.0f}/{total / 2**30:.0f} GiB")
+        gibibytes = f"{used / 2**30:.0f}/{total / 2**30:.0f} GiB"
+        facts.append(f"memory {show.bar(used / total, cells)} {gibibytes}{past('memory')}")
     for gpu in load["gpus"]:
         name = f"GPU {gpu['index']}" + (f" {gpu['name']}" if roomy else "")
         busy = "" if gpu["busy"] is None else f" {show.bar(gpu['busy'], cells)} {100 * gpu['busy']:.0f} %"
         used, total = gpu["memory_used_bytes"], gpu["memory_bytes"]
         taken = "" if used is None or not total else f" {used / 2**30:.0f}/{total / 2**30:.0f} GiB"
-        facts.append(name + busy + taken)
+        facts.append(name + busy + taken + past(f"GPU {gpu['index']}"))
     return facts

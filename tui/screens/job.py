@@ -11,10 +11,12 @@ from textual import work
 from textual.app import ComposeResult
 from textual.widgets import Static
 
+from chessreg.scheduling.status import OVER
 from tui import show
 from tui.actions import FILTER, TABLE, Action, bindings, of
 from tui.data.job_rows import LogTail, job
 from tui.data.pages import Listed
+from tui.data.result_rows import WITH_BOARDS, columns_of
 from tui.data.run_rows import ATTEMPTS, SETTINGS
 from tui.screens.base import PartsScreen
 from tui.screens.jobs import (
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 
 SHARDS = (SHARD, ID, STATE, PROGRESS, UNITS, PACE, WHY, HOST, TRIES, PRIORITY)
 LOG_SECONDS = 0.5
-PANES = ("log", "attempts", "settings")
+PANES = ("log", "attempts", "settings", "results")
 LOG = 0
 
 
@@ -49,6 +51,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
     """A job. [ and ] go from shard to shard, Tab from the log to attempts and settings."""
 
     place = "job"
+    finds = False
     AUTO_FOCUS = "LogView"
     BINDINGS = bindings("job")
     DEFAULT_CSS = """
@@ -72,7 +75,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
         yield Static("", id="summary", markup=False)
         yield PageTable(SHARDS, id="shards")
         yield PaneStrip()
-        yield FilterBar("words to find in the log; n and N go from one place to the next", id="find")
+        yield FilterBar("words to find in the log; n and N go from one place to the next", id="find", hides=False)
         yield LogView(id="log")
         yield PageTable(id="part", empty="nothing yet")
 
@@ -88,6 +91,8 @@ class JobScreen(JobActionsScreen, PartsScreen):
         if view is None:
             return
         self.view = view
+        if view.job["state"] not in OVER:
+            self.app.follow(view.job["id"])
         self.query_one("#summary", Static).update(summary(view))
         self.set_class(len(view.shards) > 1, "-several")
         shards = self.query_one("#shards", PageTable)
@@ -134,14 +139,17 @@ class JobScreen(JobActionsScreen, PartsScreen):
     def label_log(self) -> None:
         """What is searched for and whether the end is followed, in the strip."""
         log, strip = self.query_one(LogView), self.query_one(PaneStrip)
-        facts = [f"{log.hit + 1} of {show.counted(len(log.hits), 'place')}" if log.words else ""]
+        facts = [f"{log.hit + 1} of {show.counted(len(log.hits), 'place')}" if log.search_text else ""]
         facts.append("" if log.follows else "stopped: G follows")
-        words = " · ".join(filter(None, ["log", *facts]))
-        if strip.names[:1] != (words,):
-            strip.names = (words, *PANES[1:])
+        title = " · ".join(filter(None, ["log", *facts]))
+        if strip.names[:1] != (title,):
+            strip.names = (title, *PANES[1:])
 
     def on_log_view_changed(self) -> None:
         self.label_log()
+
+    def find(self, table: PageTable) -> None:
+        self.action_find()
 
     def action_find(self) -> None:
         self.choose_part(LOG)
@@ -151,7 +159,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
         self.query_one(LogView).step_hit(int(way))
 
     def on_filter_bar_typed(self, event: FilterBar.Typed) -> None:
-        self.query_one(LogView).search(event.words)
+        self.query_one(LogView).search(event.text)
 
     def leave_filter(self) -> None:
         self.set_focus(self.query_one(LogView))
@@ -164,13 +172,19 @@ class JobScreen(JobActionsScreen, PartsScreen):
         if self.view is None:
             return
         job = self.view.job
-        if PANES[strip.place] == "attempts":
+        if PANES[strip.place] == "results":
+            if self.view.results is None:
+                table.show(Listed([]), [], columns=ATTEMPTS, keep=keep)
+            else:
+                name, pages, first = self.view.results
+                table.show(pages, first, columns=columns_of(name, first), keep=keep)
+        elif PANES[strip.place] == "attempts":
             table.show(Listed(job["attempts"]), job["attempts"][:200], columns=ATTEMPTS, keep=keep)
         elif PANES[strip.place] == "settings":
             explicit = set(job["given"])
             rows = [
                 {"setting": key, "value": show.full(value), "source": "given" if key in explicit else "default"}
-                for key, value in {**job["spec"], **job["how"]}.items()
+                for key, value in {**job["spec"], **job["execution_options"]}.items()
             ]
             table.show(Listed(rows), rows, columns=SETTINGS, keep=keep)
 
@@ -200,6 +214,10 @@ class JobScreen(JobActionsScreen, PartsScreen):
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
         if event.table.id == "shards":
             self.choose_part(LOG)
+        elif event.row.get("result_table") in WITH_BOARDS and event.table.source is not None:
+            from tui.screens.boards import BoardScreen
+
+            self.app.push_screen(BoardScreen(event.table.source, event.place, event.row))
         else:
             self.on_page_table_inspected(PageTable.Inspected(event.table, event.place, event.row))
 
@@ -277,6 +295,6 @@ def summary(view: JobView) -> Text:
         share = sum(running) / total
         of = f" of {show.counted(len(view.shards), 'job')}" if len(view.shards) > 1 else ""
         text.append(f"\n{show.bar(share, 30)} {show.percent(share)} · {done:,}/{total:,} units{of}")
-    if reason := why(job):
+    if reason := " · ".join(filter(None, [why(job), view.said])):
         text.append(f"\n{reason}")
     return text

@@ -7,6 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
+from rich.console import Group
+from rich.text import Text
 from textual import work
 from textual.app import ComposeResult
 from textual.widgets import Static
@@ -17,6 +19,7 @@ from tui.columns import Column
 from tui.data.pages import PAGE, Pages, Row
 from tui.screens.base import AppScreen
 from tui.screens.dialogs import Confirm
+from tui.screens.preview import PreviewingScreen, Shown, fields
 from tui.widgets.bars import FilterBar
 from tui.widgets.table import PageTable
 
@@ -127,21 +130,16 @@ COLUMNS = (
 )  # fmt: skip
 
 
-class JobsScreen(JobActionsScreen):
+class JobsScreen(JobActionsScreen, PreviewingScreen):
     """All jobs: those that run first. Enter opens one, live."""
 
     place = "jobs"
+    finds = False
     crumb = "jobs"
     BINDINGS = bindings("jobs")
-    DEFAULT_CSS = """
-    JobsScreen > #overview { height: 1; padding: 0 1; color: $text-muted; }
-    JobsScreen > #nothing { height: auto; padding: 2 4; display: none; }
-    JobsScreen.-empty > #nothing { display: block; }
-    JobsScreen.-empty > PageTable { display: none; }
-    """
 
-    words = ""
-    _shown_words = ""
+    filter_text = ""
+    _shown_text = ""
 
     def body(self) -> ComposeResult:
         yield Static("", id="overview", markup=False)
@@ -150,18 +148,29 @@ class JobsScreen(JobActionsScreen):
         yield PageTable(COLUMNS, id="jobs", empty="no job fits these words; Esc in the filter (/) clears them")
 
     async def fill(self) -> None:
-        words, table = self.words, self.query_one(PageTable)
-        keep = table.loaded and words == self._shown_words
+        filter_text, table = self.filter_text, self.query_one(PageTable)
+        keep = table.loaded and filter_text == self._shown_text
         number = table.cursor // PAGE if keep else 0
-        page = await self.ask("reading the jobs", lambda session: read(session, words, number))
+        page = await self.ask("reading the jobs", lambda session: read(session, filter_text, number))
         if page is None:
             return
-        self._shown_words = words
+        self._shown_text = filter_text
         self.query_one("#overview", Static).update(overview_line(page))
         self.set_class(not any(page.counts.values()), "-empty")
         first = page.rows if page.number * PAGE < max(1, page.pages.count) else None
         table.show(page.pages, first, columns=COLUMNS, keep=keep, number=page.number)
         self.relabel()
+
+    async def previewed(self, row: Row) -> Shown | None:
+        """The end of its log, or why there is none."""
+        from tui.data.job_rows import log_end
+
+        id, lines = row["id"], max(10, self.size.height - 12)
+        end = await self.ask("reading the log", lambda session: log_end(session, id, lines))
+        if end is None:
+            return None
+        facts = fields({"job": row["title"], "state": row["state"], "pace": show.pace(row), "why": why(row)})
+        return Shown(Group(facts, Text(""), Text("\n".join(end), no_wrap=True, overflow="ellipsis")))
 
     def command(self) -> str:
         return "chessreg jobs --all"
@@ -174,7 +183,7 @@ class JobsScreen(JobActionsScreen):
         await self.app.run_action("go('launch')")
 
     def on_filter_bar_typed(self, event: FilterBar.Typed) -> None:
-        self.words = event.words
+        self.filter_text = event.text
         self.load()
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
@@ -190,10 +199,10 @@ No job was launched yet: an experiment that outlives this terminal.
 A run in the foreground (chessreg run) is no job: it is among the runs."""
 
 
-def read(session: Session, words: str, number: int) -> JobPage:
+def read(session: Session, filter_text: str, number: int) -> JobPage:
     from tui.data.job_rows import counts, jobs
 
-    pages = jobs(session, words)
+    pages = jobs(session, filter_text)
     return JobPage(counts(session), pages, number, pages.page(number))
 
 

@@ -1,145 +1,37 @@
-"""What an edit does to a model's board: a stored state of an edit run, and a position of one's own."""
+"""The lab: a position of one's own, and what an edit does to a model's board there."""
 
 from __future__ import annotations
 
-import asyncio
 import shlex
-import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual import work
 from textual.app import ComposeResult
+from textual.widgets import Static
 
 from chessreg.errors import BadInputError, ChessregError
-from tui import show
-from tui.actions import Action, bindings
-from tui.data.pages import PAGE, Pages
+from tui.actions import SQUARES, Action, bindings, of
 from tui.screens.board_base import FourBoardsScreen
 from tui.widgets.bars import FilterBar
+from tui.widgets.board import BoardPane
 
 if TYPE_CHECKING:
-    from chessreg.games.boardframe import BoardFrame
-    from chessreg.lab.question import Choice, Position, Tool
+    import chess
+    from textual.widget import Widget
+
+    from chessreg.games.boardframe import BoardFrame, Mark
+    from chessreg.lab.answer import Compared
+    from chessreg.lab.question import Choice, Position, StoredEdit, Tool
     from chessreg.session import Session
-    from tui.data.board_views import EditedState
-
-
-class EditScreen(FourBoardsScreen):
-    """Stored numbers at once, the model's as soon as its process has them. Up and down go on in the list of trials."""
-
-    place = "edit"
-    BINDINGS = bindings("edit")
-
-    def __init__(self, pages: Pages, place: int, row: Mapping[str, Any]) -> None:
-        super().__init__()
-        self.pages, self.at, self.row = pages, place, row
-        self.condition = ""
-        self.state: EditedState | None = None
-        self.crumb = f"{row.get('run', 'edit')} {row.get('unit', '')}".strip()
-
-    async def fill(self) -> None:
-        from chessreg.lab.question import StoredState
-        from tui.data.board_views import edited_state
-
-        row, condition = self.row, self.condition
-        state = await self.ask("reading the state", lambda session: edited_state(session, row, condition))
-        if state is None:
-            return
-        same = self.state is not None and (self.state.run_id, self.state.unit) == (state.run_id, state.unit)
-        self.state, self.stored = state, state.boards
-        if not same:
-            self.answer = None
-        self.crumb = f"{state.run} {state.unit}"
-        self.relabel()
-        self.draw()
-        if not state.condition:
-            self.answer = None
-            self.draw()
-            return
-        question = StoredState(run=state.run_id.hex, unit=state.unit, condition=state.condition)
-        try:
-            answer = await self.app.model.ask(question)
-        except ChessregError as error:
-            self.require_shown()
-            self.app.trouble(self, error)
-            return
-        self.require_shown()
-        if answer is not None:
-            self.answer = answer
-            self.relabel()
-            self.draw()
-
-    def head(self) -> str:
-        state = self.state
-        if state is None:
-            return "reading the state…"
-        if not state.condition:
-            return f"{state.boards[0].title}: {state.boards[0].caption[0]}"
-        where = state.boards[0].title.removeprefix("clean, ")
-        if self.answer is None:
-            return f"{state.condition}, {where} · the model is being asked…"
-        answer = self.answer
-        edited = ", ".join(map(str, answer.edited_layers))
-        scales = ", ".join(f"{scale:g}" for scale in dict.fromkeys(answer.scales))
-        taken = f"{answer.piece} off {state.row['square']}"
-        return f"{state.condition}: {taken}, layers {edited}, scale {scales} · {where}"
-
-    # -- actions --------------------------------------------------------------------------------------------------
-
-    def offers(self, action: Action) -> bool:
-        if action.method == "lab":
-            return self.answer is not None
-        if action.method == "condition":
-            return self.state is not None and len(self.state.conditions) > 1
-        return super().offers(action)
-
-    def action_condition(self, way: str) -> None:
-        if self.state is not None and self.state.condition:
-            known = self.state.conditions
-            self.condition = known[(known.index(self.state.condition) + int(way)) % len(known)]
-            self.load()
-
-    @work(exclusive=True, group="row")
-    async def action_row(self, way: str) -> None:
-        """The next state of the list: trials of the state that is shown are passed over."""
-        place, here = self.at, (self.row.get("run_id"), self.row.get("unit"))
-        while 0 <= (place := place + int(way)) < self.pages.count:
-            number = place // PAGE
-            rows = await self.ask("reading rows", lambda session, number=number: self.pages.page(number))  # type: ignore[misc]
-            if not rows:
-                return
-            while number * PAGE <= place < number * PAGE + len(rows):
-                row = rows[place % PAGE]
-                if (row.get("run_id"), row.get("unit")) != here:
-                    self.at, self.row = place, row
-                    self.load()
-                    return
-                place += int(way)
-            place -= int(way)
-
-    def action_inspect(self) -> None:
-        from tui.screens.base import FieldsScreen
-
-        self.app.push_screen(FieldsScreen(dict(self.state.row if self.state else self.row)))
-
-    async def action_lab(self) -> None:
-        """The same position in the lab."""
-        if self.answer is not None:
-            await self.app.switch_mode("lab")
-            if isinstance(lab := self.app.screen, LabScreen):
-                lab.go(self.answer.sans)
-
-    def command(self) -> str:
-        if self.state is None or not self.state.condition:
-            return f"chessreg board {show.short(self.row['run_id'])}:{self.row['unit']}"
-        words = f"chessreg lab {show.short(self.state.run_id)}:{self.state.unit} --condition {self.state.condition}"
-        return words if self.shown_layer is None else f"{words} --layer {self.shown_layer}"
+    from tui.app import ChessregApp
 
 
 SCALES = (0.1, 0.2, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 30.0, 50.0, 80.0, 120.0, 200.0)
 LADDER = (*(-scale for scale in reversed(SCALES)), 0.0, *SCALES)
 START = "e4 e5"
+FIRST_SQUARE = 28  # e4
+EDIT = "edit"  # the condition that is no control
+PATCH = "patch"  # the residual of the board to which the moves ahead lead
 
 
 def next_scale(scale: float, way: int) -> float:
@@ -148,10 +40,45 @@ def next_scale(scale: float, way: int) -> float:
     return (min if way > 0 else max)(fitting, default=scale)
 
 
+class SquareBar(Static, can_focus=True):
+    """What is typed while squares of the target are picked: arrows, letters of pieces, a dot."""
+
+    BINDINGS = bindings(SQUARES)
+    DEFAULT_CSS = """
+    SquareBar { height: 1; padding: 0 1; display: none; background: $surface-lighten-1; }
+    """
+
+    @property
+    def lab(self) -> LabScreen:
+        return cast("LabScreen", self.screen)
+
+    def tell(self, square: int, changes: str) -> None:
+        """The square that is stood on, and what is changed so far."""
+        import chess
+
+        self.update(
+            f"target, {chess.square_name(square)}: {changes or 'PNBRQK and pnbrqk put pieces, a dot takes them off'}"
+        )
+
+    def action_move(self, way: str) -> None:
+        files, ranks = {"left": (-1, 0), "right": (1, 0), "up": (0, 1), "down": (0, -1)}[way]
+        self.lab.move_cursor(files, ranks)
+
+    def action_put(self, piece: str) -> None:
+        self.lab.put(piece)
+
+    def action_take_back(self) -> None:
+        self.lab.take_back_change()
+
+    def action_leave(self) -> None:
+        self.lab.leave_squares()
+
+
 class LabScreen(FourBoardsScreen):
     """Every key asks the process that holds the model; the last answer stays until the next is there."""
 
     place = "lab"
+    finds = False
     crumb = "lab"
     follows = False
     BINDINGS = bindings("lab")
@@ -166,14 +93,20 @@ class LabScreen(FourBoardsScreen):
         self.sans: tuple[str, ...] = tuple(START.split())
         self.ahead: tuple[str, ...] = ()  # moves that were taken back
         self.edited_layers: tuple[int, ...] = ()  # none: those that the answer names
-        self.scale = 1.5
+        self.scales = {False: 1.5, True: 0.5}  # of whole moves, and where the next token is read
         self.positions = "last"
+        self.condition = EDIT
+        self.settings: tuple[tuple[str, str], ...] = ()  # of the stored edit that was taken up
+        self.changes: dict[int, str] = {}  # square → what shall stand there, `.` for nothing
+        self.pending: StoredEdit | None = None  # to be shown once it is known what models there are
+        self.cursor: int | None = None  # the square that keys put pieces on
         self.row = 0  # which of the model's moves is pointed at
         self.asking = False
 
     def body(self) -> ComposeResult:
+        yield SquareBar()
         yield from super().body()
-        yield FilterBar("moves (e4 e5 Nf3) or a FEN, then Enter", id="moves")
+        yield FilterBar("moves (e4 e5 Nf3) or a FEN, then Enter", id="moves", hides=False)
 
     # -- asking ---------------------------------------------------------------------------------------------------
 
@@ -188,15 +121,16 @@ class LabScreen(FourBoardsScreen):
         if known is None:
             return
         if not known:
-            self.tell("No model yet: chessreg import checkpoint reference brings in the bundled one.")
+            self.tell("No model yet: chessreg import checkpoint --reference brings in the bundled one.")
             return
         self.choices = known
         self.model = min(self.model, len(known) - 1)
-        await self.look_now()
+        if self.pending is not None:
+            self.show_pending()
+        else:
+            await self.look_now()
 
     def tell(self, words: str) -> None:
-        from textual.widgets import Static
-
         self.query_one("#message", Static).update(words)
 
     @property
@@ -222,6 +156,9 @@ class LabScreen(FourBoardsScreen):
         def reference(of: Tool | None) -> str | None:
             return None if of is None else of.name if named else of.run_id.hex
 
+        edits = probe is not None and vector is None
+        later = self.ahead if edits and self.condition == PATCH else ()
+        settings = tuple(pair for pair in self.settings if pair[0] != PATCH or later)
         return Position.of(
             checkpoint=self.choice.name if named else self.choice.checkpoint_id.hex,
             moves=" ".join(self.sans),
@@ -230,7 +167,33 @@ class LabScreen(FourBoardsScreen):
             layers=self.edited_layers if tool else (),
             scale=self.scale,
             positions=self.positions,
+            measure="next-token" if self.next_token else "moves",
+            board=self.board_changes if edits else "",
+            later=" ".join(later),
+            condition=self.condition if edits else EDIT,
+            settings=settings if edits else (),
         )
+
+    @property
+    def next_token(self) -> bool:
+        """Whether the model's next token names a square, and is read: not with a vector, which edits no board."""
+        tool = self.chosen
+        return bool(self.choices) and self.choice.next_token and (tool is None or tool.kind == "probe")
+
+    @property
+    def scale(self) -> float:
+        return self.scales[self.next_token]
+
+    @scale.setter
+    def scale(self, value: float) -> None:
+        self.scales[self.next_token] = value
+
+    @property
+    def board_changes(self) -> str:
+        """The changes as --board takes them."""
+        import chess
+
+        return " ".join(f"{chess.square_name(square)}={piece}" for square, piece in sorted(self.changes.items()))
 
     def look(self) -> None:
         """Ask for what is set now. An earlier question that still waits is dropped."""
@@ -262,16 +225,31 @@ class LabScreen(FourBoardsScreen):
     # -- what is drawn --------------------------------------------------------------------------------------------
 
     @property
-    def pointed(self) -> int | None:
-        return self.row
+    def moves(self) -> list[Compared]:
+        """The moves of the board, in the order in which both models' are listed."""
+        from chessreg.lab.answer import compared
+
+        if self.answer is None:
+            return []
+        legal = {move.uci for move in self.answer.clean.moves}
+        return [move for move in compared(self.answer) if move.uci in legal]
+
+    @property
+    def pointed(self) -> str | None:
+        moves = self.moves
+        return moves[min(self.row, len(moves) - 1)].uci if moves else None
 
     def head(self) -> str:
         if not self.choices:
             return "lab"
+        if self.cursor is not None:  # its bar takes the second line
+            return self.movetext()
         tool, answer = self.chosen, self.answer
         layers = self.edited_layers or (answer.edited_layers if answer else ())
         where = "layers " + ", ".join(map(str, layers)) if layers else "layer chosen by validation"
-        edit = f"{tool.kind} {tool.name} · {where} · scale {self.scale:g}, {self.positions}" if tool else "no probe"
+        what = self.condition if self.next_token or self.condition != EDIT else ""
+        parts = filter(None, [what, where, f"scale {self.scale:g}, {self.positions}"])
+        edit = f"{tool.kind} {tool.name} · {' · '.join(parts)}" if tool else "no probe"
         busy = (" · asking…" if self.answer else " · the model is being loaded…") if self.asking else ""
         return f"{self.choice.name} · {edit}{busy}\n{self.movetext()}"
 
@@ -286,8 +264,158 @@ class LabScreen(FourBoardsScreen):
     # -- moves ----------------------------------------------------------------------------------------------------
 
     def go(self, sans: tuple[str, ...], ahead: tuple[str, ...] = ()) -> None:
+        if sans != self.sans:
+            self.changes = {}  # they were of the board that is left
         self.sans, self.ahead, self.row = sans, ahead, 0
+        if self.condition == PATCH and not ahead:
+            self.condition = EDIT
         self.look()
+
+    def take_up(self, edit: StoredEdit) -> None:
+        """Show a stored edit: its position with its model, probe, layers, scale and condition."""
+        self.pending = edit
+        if self.choices:
+            self.show_pending()
+
+    def show_pending(self) -> None:
+        edit, self.pending = self.pending, None
+        if edit is None:
+            return
+        model = next((n for n, choice in enumerate(self.choices) if choice.checkpoint_id == edit.checkpoint_id), None)
+        tools = () if model is None else self.choices[model].tools
+        tool = next((n for n, own in enumerate(tools) if own.run_id == edit.probe_run), None)
+        if model is None or tool is None:
+            self.notify("the model or the probe of that edit is not here", severity="warning")
+            return
+        self.model, self.tool, self.shown_layer = model, tool, None
+        self.sans, self.ahead, self.row = edit.sans, edit.later, 0
+        self.edited_layers, self.positions, self.condition = edit.layers, edit.positions, edit.condition
+        self.scale, self.settings = edit.scale, edit.settings
+        from chessreg.experiments.edit.spec import board_changes
+
+        self.changes = dict(board_changes(edit.board))
+        if edit.next_token != self.next_token:
+            self.notify("the lab reads this model otherwise than that run", severity="warning")
+        self.look()
+
+    # -- the board that is aimed at -------------------------------------------------------------------------------
+
+    def aimed(self) -> chess.Board:
+        """The board with the changes that are typed."""
+        import chess
+
+        from chessreg.games.typed import board_after
+
+        board = board_after(self.sans)
+        for square, piece in self.changes.items():
+            board.set_piece_at(square, None if piece == "." else chess.Piece.from_symbol(piece))
+        return board
+
+    def views(self) -> dict[str, BoardFrame]:
+        views = super().views()
+        if self.cursor is not None:  # what is typed stands on the target at once
+            from chessreg.games.boardframe import BoardFrame
+
+            before, aimed = position(self.sans), self.aimed()
+            marks: dict[int, Mark] = {
+                square: "removed" if piece == "." else "target" for square, piece in self.changes.items()
+            }
+            heat = views["target"].heat if "target" in views else None
+            frame = BoardFrame.from_board(aimed.copy(stack=False), "target", marks=marks, heat=heat)
+            views = {"original": views.get("original", before), "target": frame} | {
+                pane: views[pane] for pane in ("before", "after") if pane in views
+            }
+        return views
+
+    def draw(self) -> None:
+        super().draw()
+        for pane in self.query(BoardPane):
+            pane.squares.cursor = self.cursor if pane.id == "target" else None
+            if self.cursor is None and pane.id == "original":
+                pane.squares.cursor = self.picked
+
+    def action_squares(self) -> None:
+        """Pick squares of the target by keys, and put pieces there or take them off."""
+        if self.cursor is None:
+            taken = self.answer.square if self.answer is not None else None
+            self.pick(next(reversed(self.changes), FIRST_SQUARE if taken is None else taken))
+
+    def pick(self, square: int) -> None:
+        """Stand on a square of the target."""
+        self.cursor = square
+        bar = self.query_one(SquareBar)
+        bar.display = True
+        self.set_focus(bar)
+        self.draw()
+        bar.tell(square, self.board_changes)
+
+    def move_cursor(self, files: int, ranks: int) -> None:
+        if self.cursor is None:
+            return
+        if self.flipped:
+            files, ranks = -files, -ranks
+        file, rank = self.cursor % 8 + files, self.cursor // 8 + ranks
+        if 0 <= file < 8 and 0 <= rank < 8:
+            self.pick(8 * rank + file)
+
+    def put(self, piece: str) -> None:
+        """Have a piece, or `.` for nothing, on the square: what stands there already is no change."""
+        if self.cursor is None:
+            return
+        before = position(self.sans).squares[self.cursor]
+        self.changes.pop(self.cursor, None)
+        if piece != before:
+            self.changes[self.cursor] = piece
+        self.pick(self.cursor)
+        self.look()
+
+    def take_back_change(self) -> None:
+        if self.changes:
+            square, _ = self.changes.popitem()
+            self.pick(square)
+            self.look()
+
+    def leave_squares(self) -> None:
+        self.cursor = None
+        self.query_one(SquareBar).display = False
+        self.set_focus(None)
+        self.relabel()
+        self.draw()
+
+    def actions(self) -> list[Action]:
+        return of(SQUARES) if isinstance(self.focused, SquareBar) else super().actions()
+
+    def node_of(self, action: Action) -> Widget | ChessregApp:
+        return self.query_one(SquareBar) if action.place == SQUARES else super().node_of(action)
+
+    def action_clear_board(self) -> None:
+        self.changes = {}
+        self.look()
+
+    def clicked(self, pane: str, square: int) -> None:
+        """Pick a square of the board aimed at; on the board as it is, a click on a piece and one on where it goes play
+        the move. Elsewhere the square is told of."""
+        if self.choices and self.next_token and (pane == "target" or (pane == "original" and self.cursor is not None)):
+            self.pick(square)
+        elif pane == "original" and (san := self.move_between(self.picked, square)):
+            self.picked = None
+            self.go((*self.sans, san))
+        else:
+            super().clicked(pane, square)
+
+    def move_between(self, start: int | None, end: int) -> str:
+        """The move of a piece from one square to another; a pawn becomes a queen. Empty: there is none."""
+        import chess
+
+        from chessreg.games.typed import board_after
+
+        if start is None or self.asking:
+            return ""
+        board = board_after(self.sans)
+        for promotion in (None, chess.QUEEN):
+            if (move := chess.Move(start, end, promotion)) in board.legal_moves:
+                return board.san(move)
+        return ""
 
     def action_back_move(self) -> None:
         if self.sans:
@@ -307,11 +435,11 @@ class LabScreen(FourBoardsScreen):
 
     def action_play(self) -> None:
         if self.answer is not None and not self.asking and self.answer.clean.moves:
-            self.go((*self.sans, self.answer.clean.moves[self.row].san))
+            self.go((*self.sans, self.moves[self.row].san))
 
     def action_type(self) -> None:
         bar = self.query_one(FilterBar)
-        bar.set_words(" ".join(self.sans))
+        bar.set_text(" ".join(self.sans))
         bar.open()
 
     def leave_filter(self) -> None:
@@ -341,6 +469,12 @@ class LabScreen(FourBoardsScreen):
     def offers(self, action: Action) -> bool:
         if action.place == "lab" and not self.choices:
             return False
+        if action.method in ("squares", "condition", "clear_board") and not (self.choices and self.chosen_probe):
+            return False
+        if action.method == "squares" and not self.next_token:
+            return False
+        if action.method == "clear_board" and not self.changes:
+            return False
         if action.method == "tool" and len(self.choice.tools if self.choices else ()) < 2:
             return False
         return super().offers(action)
@@ -368,15 +502,46 @@ class LabScreen(FourBoardsScreen):
             self.edited_layers = () if self.edited_layers == self.chosen.layers else self.chosen.layers
             self.look()
 
+    @property
+    def chosen_probe(self) -> bool:
+        return self.chosen is not None and self.chosen.kind == "probe"
+
+    def action_condition(self, way: str) -> None:
+        """The edit, or one of its controls in its place."""
+        if not self.chosen_probe:
+            return
+        known = self.conditions
+        place = known.index(self.condition) if self.condition in known else 0
+        self.condition = known[(place + int(way)) % len(known)]
+        self.look()
+
+    @property
+    def conditions(self) -> list[str]:
+        """The edit, the other probes of a stored edit that was taken up, the residual of the board to which moves that
+        were taken back lead, and controls."""
+        given = dict(self.settings)
+        others = [
+            f"other{n + 1}" for n in range(len(given["other_probes"].split(",")) if "other_probes" in given else 0)
+        ]
+        draws = [
+            (name, int(given.get(setting, 1))) for name, setting in (("random", "controls"), ("shuffled", "shuffled"))
+        ]
+        controls = [f"{name}-{draw}" for name, count in draws for draw in range(count)]
+        switched = [f"{name}-0" for name in ("wrong-layer", "sham") if given.get(name.replace("-", "_")) == "true"]
+        switched += ["encode-decode-0"] if "sae" in given else []
+        patch = [PATCH] if self.next_token and self.ahead else []
+        return [EDIT, *others, *patch, *controls, *switched]
+
     def action_tool(self) -> None:
         self.tool += 1
-        self.edited_layers, self.shown_layer = (), None
+        self.edited_layers, self.shown_layer, self.settings, self.condition = (), None, (), EDIT
         self.look()
 
     def action_model(self) -> None:
         if self.choices:
             self.model = (self.model + 1) % len(self.choices)
             self.tool, self.edited_layers, self.shown_layer = 0, (), None
+            self.settings, self.condition, self.changes = (), EDIT, {}
             self.look()
 
     def action_tokens(self) -> None:
@@ -385,8 +550,7 @@ class LabScreen(FourBoardsScreen):
 
     # -- keeping it -----------------------------------------------------------------------------------------------
 
-    @work(group="store")
-    async def action_store(self) -> None:
+    def action_store(self) -> None:
         """Store the edit as a run, by the command that does it, in a process of its own."""
         try:
             words = self.question(named=True).stored_by
@@ -394,30 +558,19 @@ class LabScreen(FourBoardsScreen):
         except ChessregError as error:
             self.notify(str(error), severity="warning")
             return
-        self.notify(shlex.join(["chessreg", *words]), title="storing")
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "chessreg.cli", *exact, env=await self.app.model.environment(),
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )  # fmt: skip
-        out, err = await process.communicate()
-        if process.returncode:
-            self.notify(err.decode(errors="replace").strip().splitlines()[-1], title="not stored", severity="error")
-        else:
-            printed = (out or err).decode(errors="replace").strip().splitlines()
-            self.notify(printed[-1] if printed else "", title="stored")
+        self.app.run_command(words, exact, "storing", "stored")
 
     def command(self) -> str:
-        return shlex.join(["chessreg", *self.question(named=True).command]) if self.choices else "chessreg lab"
+        """The lab's own; of a changed board the run that stores it, which `chessreg board` draws."""
+        if not self.choices:
+            return "chessreg import checkpoint --reference"
+        question = self.question(named=True)
+        return shlex.join(["chessreg", *(question.stored_by if question.board else question.command)])
 
 
 def position(sans: tuple[str, ...]) -> BoardFrame:
     """The board after these moves."""
-    import chess
-
     from chessreg.games.boardframe import BoardFrame
+    from chessreg.games.typed import board_after
 
-    board = chess.Board()
-    for san in sans:
-        board.push_san(san)
-    return BoardFrame.from_board(board)
+    return BoardFrame.from_board(board_after(sans))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,12 @@ from textual.containers import Container, VerticalScroll
 from textual.timer import Timer
 from textual.widgets import Static
 
+from tui import show
 from tui.actions import EVERYWHERE, FILTER, Action, bindings, of
 from tui.columns import Column
 from tui.data.pages import Listed
 from tui.screens.base import AppScreen
+from tui.screens.dialogs import Confirm
 from tui.widgets.bars import FilterBar, PaneStrip
 from tui.widgets.fields import FieldInput, FieldList, FieldRow, Seen, about, note_of, plan_text
 from tui.widgets.table import PageTable
@@ -25,25 +28,34 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     Column("name", "kind", widest=24, least=19),
-    Column("summary", "what it does", widest=90, least=40),
+    Column("summary", "what it does", widest=160, least=40),
     Column("presets", "presets", widest=40),
     Column("source", "from", widest=50),
 )
+
+
+DRAFT = Column("draft", "draft", widest=12, least=5)
+DRAFTS = "launch.drafts"  # under which filled forms are remembered, by the reference of their kind
 
 
 class LaunchScreen(AppScreen):
     """Kinds of experiments: those of chessreg, those of installed packages, those of files that were used here."""
 
     place = "launch"
+    finds = False
     crumb = "launch"
     follows = False
     BINDINGS = bindings("launch")
 
-    words = ""
+    filter_text = ""
 
     def body(self) -> ComposeResult:
         yield FilterBar("words of a kind's name or of what it does", id="filter")
         yield PageTable(COLUMNS, id="kinds", empty="no kind of experiment has these words")
+
+    def on_screen_resume(self) -> None:
+        if self.is_mounted:
+            self.load()  # a form that was left has a draft now
 
     async def fill(self) -> None:
         from tui.data.launch_form import kinds
@@ -51,9 +63,17 @@ class LaunchScreen(AppScreen):
         rows = await self.ask("reading the kinds of experiments", kinds)
         if rows is None:
             return
-        wanted = self.words.lower().split()
+        wanted = self.filter_text.lower().split()
         rows = [row for row in rows if all(word in f"{row['name']} {row['summary']}".lower() for word in wanted)]
-        self.query_one(PageTable).show(Listed(rows), rows, columns=COLUMNS)
+        rows.sort(key=lambda row: rank(row["name"], wanted))  # stable: by name within a rank
+        drafts = self.app.remembered.get(DRAFTS, {})
+        rows = [{**row, "draft": drafted(drafts.get(row["reference"], {}))} for row in rows]
+        table = self.query_one(PageTable)
+        columns = (*COLUMNS[:2], DRAFT, *COLUMNS[2:]) if any(row["draft"] for row in rows) else COLUMNS
+        table.show(Listed(rows), rows, columns=columns, keep=table.loaded and self._shown_text == self.filter_text)
+        self._shown_text = self.filter_text
+
+    _shown_text = ""
 
     def command(self) -> str:
         return "chessreg launch --help"
@@ -77,14 +97,28 @@ class LaunchScreen(AppScreen):
 
         chosen = await self.ask("loading the kind", lambda session: kind_of(session, reference, typed))
         if chosen is not None:
-            await self.app.push_screen(FormScreen(Form(chosen, reference)))
+            draft = self.app.remembered.get(DRAFTS, {}).get(reference, {})
+            await self.app.push_screen(FormScreen(Form.restored(chosen, reference, draft)))
 
     def on_filter_bar_typed(self, event: FilterBar.Typed) -> None:
-        self.words = event.words
+        self.filter_text = event.text
         self.load()
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
         self.open(event.row["reference"])
+
+
+def rank(name: str, wanted: Sequence[str]) -> int:
+    """Names that begin with the first word before those that have it, those before kinds whose summary has it."""
+    if not wanted:
+        return 0
+    return 0 if name == wanted[0] else 1 if name.startswith(wanted[0]) else 2 if wanted[0] in name else 3
+
+
+def drafted(draft: Mapping[str, Any]) -> str:
+    """How much of a form was filled in and not launched."""
+    number = len(draft.get("typed", ()))
+    return show.counted(number, "setting") if number else draft.get("preset", "")
 
 
 PAUSE = 0.4  # seconds without a change before it is planned
@@ -100,11 +134,15 @@ class FormScreen(AppScreen):
     """Settings as rows. What is typed goes into `form`; what it comes to is planned aside, and shown beside."""
 
     place = "form"
+    finds = False
     AUTO_FOCUS = "FieldRow"
     follows = False
     BINDINGS = bindings("form")
     DEFAULT_CSS = """
     FormScreen > #parts { height: 1fr; }
+    FormScreen > #none { display: none; padding: 1 2; color: $text-muted; }
+    FormScreen.-none > #none { display: block; }
+    FormScreen.-none #fields { display: none; }
     FormScreen #fields { height: 1fr; }
     FormScreen #fields > .title { height: 1; padding: 0 1; color: $text-accent; background: $panel; text-style: bold; }
     FormScreen #side { height: auto; max-height: 9; background: $surface; padding: 0 1; }
@@ -123,13 +161,14 @@ class FormScreen(AppScreen):
         self.form, self.crumb = form, form.kind.name
         self.checked: Checked = form.check()
         self.outlook: Outlook | None = None
-        self.words: list[str] = []  # of the filter
+        self.filter_words: list[str] = []
         self._timer: Timer | None = None
         self._planning = self._again = False
 
     def body(self) -> ComposeResult:
         yield PaneStrip()
         yield FilterBar("words of a setting's name or of what it means", id="filter")
+        yield Static("no setting has these words; Esc clears them", id="none", markup=False)
         with Container(id="parts"):
             yield FieldList(id="fields")
             with Container(id="side"):
@@ -140,15 +179,28 @@ class FormScreen(AppScreen):
     def on_mount(self) -> None:
         strip = self.query_one(PaneStrip)
         strip.names = tuple(f"preset {name}" if name else "no preset" for name in self.form.presets)
+        strip.place = self.form.presets.index(self.form.preset)
         strip.display = len(strip.names) > 1
         self.run_worker(self.build(), group="build")
+        if self.form.typed or self.form.preset:
+            self.notify("the form is as you left it; D clears it", title=self.form.kind.name)
+
+    def keep_draft(self) -> None:
+        """Remember what is filled in, for when the form is opened again."""
+        drafts = dict(self.app.remembered.get(DRAFTS, {}))
+        drafts.pop(self.form.reference, None)
+        if not self.launched and (self.form.typed or self.form.preset):
+            drafts[self.form.reference] = {"typed": dict(self.form.typed), "preset": self.form.preset}
+        self.app.remembered.set(DRAFTS, drafts or None)
+
+    launched = False  # what is launched is no draft any more
 
     async def build(self) -> None:
         """Mount the rows, a few at a time: fifty at once would keep a key waiting."""
         fields, wide = self.query_one(FieldList), min(24, max(len(field.path) for field in self.form.fields))
         for part in TITLES:
             rows = [FieldRow(field, wide) for field in self.form.fields if field.part == part]
-            await fields.mount(Static(TITLES[part], classes="title", markup=False))
+            await fields.mount(Static(TITLES[part], classes=f"title -{part}", markup=False))
             for begin in range(0, len(rows), AT_ONCE):
                 await fields.mount(*rows[begin : begin + AT_ONCE])
         self.show_fields()
@@ -182,7 +234,8 @@ class FormScreen(AppScreen):
         self.changed()
 
     def changed(self) -> None:
-        """Check at once, plan in a while."""
+        """Check at once, plan in a while. The draft is kept here: the list behind a form that is left reads it soon."""
+        self.keep_draft()
         self.checked, self.outlook = self.form.check(), None
         self.show_fields()
         self.tell()
@@ -327,6 +380,19 @@ class FormScreen(AppScreen):
         self.give(field.key, text or None)
         self.set_focus(next(row for row in self.rows if row.field is field))
 
+    def action_clear_form(self) -> None:
+        """Every setting at its default again."""
+        if not self.form.typed:
+            self.clear_form(True)
+        else:
+            question = f"Clear {show.counted(len(self.form.typed), 'setting')} of this form?"
+            self.app.push_screen(Confirm(question), self.clear_form)
+
+    def clear_form(self, yes: bool | None) -> None:
+        if yes:
+            self.form.typed.clear()
+            self.choose_preset(0)
+
     def action_preset(self, way: str) -> None:
         presets = self.form.presets
         self.choose_preset((presets.index(self.form.preset) + int(way)) % len(presets))
@@ -348,23 +414,27 @@ class FormScreen(AppScreen):
         every = self.rows
         here = every.index(self.row) if self.row in every else -1
         row = next((row for row in rows if every.index(row) > here), rows[0])
-        row.display = True
+        if not row.display:
+            self.query_one(FilterBar).action_clear_words()
         self.set_focus(row)
 
     def on_filter_bar_typed(self, event: FilterBar.Typed) -> None:
-        words = self.words = event.words.lower().split()
-        texts = {row: f"{row.field.path} {row.field.text}".lower() for row in self.rows}
-        fitting = [row for row, text in texts.items() if all(word in text for word in words)]
-        for row in texts:
-            row.display = row in fitting or not fitting  # where nothing fits, all of them rather than an empty form
-        if not fitting:
-            self.notify("no setting has these words", severity="warning")
+        filter_words = self.filter_words = event.text.lower().split()
+        for row in self.rows:
+            text = f"{row.field.path} {row.field.text}".lower()
+            row.display = all(word in text for word in filter_words)
+        for title in self.query("#fields > .title"):
+            part = next(part for part, words in TITLES.items() if title.has_class(f"-{part}"))
+            title.display = any(row.display for row in self.rows if row.field.part == part)
+        self.set_class(not any(row.display for row in self.rows), "-none")
 
     def leave_filter(self) -> None:
         rows = [row for row in self.rows if row.display]
-        named = [row for row in rows if all(word in row.field.path for word in self.words)]
+        named = [row for row in rows if all(word in row.field.path for word in self.filter_words)]
         if rows:
             self.set_focus(self.row if self.row in rows else (named or rows)[0])
+        else:  # no field to go to: the keys of the screen
+            self.set_focus(None)
 
     def command(self) -> str:
         return self.form.command()
@@ -392,6 +462,8 @@ class FormScreen(AppScreen):
             return
         from tui.screens.job import JobScreen
 
+        self.launched = True
+        self.keep_draft()
         self.app.action_go("jobs")
         await self.app.push_screen(JobScreen(job_id, form.kind.name))
 
@@ -408,6 +480,8 @@ class FormScreen(AppScreen):
     def offers(self, action: Action) -> bool:
         if action.place == "form" and action.method == "preset":
             return len(self.form.presets) > 1
+        if action.place == "form" and action.method == "clear_form":
+            return bool(self.form.typed or self.form.preset)
         return super().offers(action)
 
     def node_of(self, action: Action) -> Any:

@@ -43,6 +43,7 @@ class LineageScreen(AppScreen):
     """Enter opens the thing, Space folds, L makes it the root."""
 
     place = "lineage"
+    finds = sorts = False
     BINDINGS = bindings("lineage")
     DEFAULT_CSS = """
     LineageScreen > #about { height: 1; padding: 0 1; color: $text-muted; }

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from rich.console import Group
+from rich.text import Text
 from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.geometry import Offset
 from textual.message import Message
 from textual.widgets import OptionList, Static, TextArea
 
 from tui.actions import EVERYWHERE, Action, bindings, of
 from tui.columns import Column
 from tui.data import query_answers
-from tui.data.pages import Listed
+from tui.data.pages import PAGE, Listed, Row
 from tui.data.query_answers import WORD, Names, Question, catalogue, completions
-from tui.screens.answers import AnswerScreen, PlotScreen, ResultScreen, ScopedScreen, first_page
+from tui.screens.answers import AnswerScreen, ResultScreen, ScopedScreen, first_page
+from tui.screens.base import AppScreen
+from tui.screens.preview import PreviewingScreen, Shown, fields
 from tui.widgets.bars import FilterBar, ScopeBar
 from tui.widgets.table import PageTable
 
@@ -29,10 +35,11 @@ COLUMNS = (
 SEARCH = "queries.search"  # under which it is remembered
 
 
-class QueriesScreen(ScopedScreen):
+class QueriesScreen(ScopedScreen, PreviewingScreen):
     """The catalogue. Enter asks a query, in the scope of the bar."""
 
     place = "queries"
+    finds = False
     also = ("scoped",)
     follows = False
     crumb = "queries"
@@ -44,23 +51,31 @@ class QueriesScreen(ScopedScreen):
         yield PageTable(COLUMNS, id="queries", empty="no query has these words")
 
     async def fill(self) -> None:
-        words: str = self.app.remembered.get(SEARCH, "")
+        search_text: str = self.app.remembered.get(SEARCH, "")
         search = self.query_one("#filter", FilterBar)
         if not search.has_focus:
-            search.set_words(words)
-        found = await self.ask("reading the catalogue", lambda session: catalogue(session, words))
-        if found is not None:
-            rows, wrong = found
+            search.set_text(search_text)
+        answer = await self.ask("reading the catalogue", lambda session: catalogue(session, search_text))
+        if answer is not None:
+            rows, wrong = answer
             if wrong and wrong != self._wrong:
                 self.notify(wrong, severity="warning", title="queries beside your kinds are left out")
             self._wrong = wrong
             table = self.query_one(PageTable)
-            table.show(Listed(rows), rows, columns=COLUMNS, keep=table.loaded and words == self._shown)
-            self._shown = words
+            table.show(Listed(rows), rows, columns=COLUMNS, keep=table.loaded and search_text == self._shown)
+            self._shown = search_text
         await self.offer_words()
 
     _shown = ""
     _wrong = ""
+
+    async def previewed(self, row: Mapping[str, Any]) -> Shown | None:
+        """What its columns mean, and what makes its rows."""
+        entry = row["entry"]
+        columns = [(f"{c.name} [{c.unit}]" if c.unit else c.name, c.text) for c in entry.columns if not c.hidden]
+        known = {"query": entry.title, "paper": entry.paper, "made by": entry.made_by,
+                 "plots": ", ".join(plot.title for plot in entry.plots)}  # fmt: skip
+        return Shown(Group(fields(known), Text(""), fields(columns, "columns")))
 
     def command(self) -> str:
         return "chessreg query --list"
@@ -71,13 +86,13 @@ class QueriesScreen(ScopedScreen):
     def action_plot(self) -> None:
         row = self.query_one(PageTable).current
         if row is not None and row["entry"].plots:
-            self.app.push_screen(PlotScreen(Question(row["entry"])))
+            self.app.open_plot(Question(row["entry"]))
         elif row is not None:
             self.notify(f"{row['title']} has no plot")
 
     def on_filter_bar_typed(self, event: FilterBar.Typed) -> None:
         if not isinstance(event.bar, ScopeBar):
-            self.app.remembered.set(SEARCH, event.words or None)
+            self.app.remembered.set(SEARCH, event.text or None)
             self.load()
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
@@ -88,20 +103,14 @@ OFFERED = 60  # at most
 
 
 class SqlEditor(TextArea):
-    """Tab completes; Esc and what asks are the screen's."""
+    """Tab offers what may stand here, below the cursor: while it is offered ↑ and ↓ choose, Enter and Tab take it, Esc
+    closes the list, and what is typed narrows it. Esc without a list, and what asks, are the screen's."""
 
     BINDINGS = bindings("editor")
     DEFAULT_CSS = """
     SqlEditor { border: none; padding: 0; background: $surface; }
     SqlEditor:focus { border: none; }
     """
-
-    class Offered(Message):
-        """These words may stand here, when they are more than one, or none."""
-
-        def __init__(self, words: Sequence[str]) -> None:
-            super().__init__()
-            self.words = words
 
     class Left(Message):
         """On to the rows."""
@@ -118,26 +127,118 @@ class SqlEditor(TextArea):
         """What stands before the cursor."""
         return self.get_text_range((0, 0), self.cursor_location)
 
+    @property
+    def offered(self) -> OptionList:
+        return self.screen.query_one("#offered", OptionList)
+
+    @property
+    def offers(self) -> bool:
+        return self.offered.has_class("-open")
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Enter and the arrows are the editor's own, unless something is offered."""
+        return self.offers if action in ("take", "choose") else True
+
+    def fitting(self) -> list[str]:
+        return completions(self.before, self.text, self.names)[:OFFERED]
+
     def action_complete(self) -> None:
-        words = completions(self.before, self.text, self.names)[:OFFERED]
-        if len(words) == 1:
-            self.complete_with(words[0])
+        if self.offers:
+            self.action_take()
+            return
+        names = self.fitting()
+        if len(names) == 1:
+            self.complete_with(names[0])
+        elif names:
+            self.offer(names)
         else:
-            self.post_message(self.Offered(words))
+            self.notify("nothing begins so")
+
+    def offer(self, names: Sequence[str]) -> None:
+        """Show the list just below the cursor."""
+        self.offered.clear_options()
+        self.offered.add_options(names)
+        self.offered.highlighted = 0
+        self.offered.absolute_offset = self.cursor_screen_offset + Offset(-len(begun(self.before)), 1)
+        self.offered.add_class("-open")
+
+    def on_text_area_changed(self) -> None:
+        if self.offers:
+            names = self.fitting() if begun(self.before) else []
+            self.offer(names) if names else self.close()
+
+    def on_blur(self) -> None:
+        if not self.offered.has_focus:
+            self.close()
+
+    def close(self) -> None:
+        self.offered.remove_class("-open")
+
+    def action_take(self) -> None:
+        option = self.offered.highlighted_option
+        self.close()
+        if option is not None:
+            self.complete_with(str(option.prompt))
+
+    def action_choose(self, way: str) -> None:
+        self.offered.action_cursor_down() if int(way) > 0 else self.offered.action_cursor_up()
 
     def complete_with(self, word: str) -> None:
         """Put a word in the place of what of it is there."""
         row, column = self.cursor_location
-        begun = WORD.search(self.before)
-        start = column - (len(begun[0]) if begun else 0)
+        start = column - len(begun(self.before))
         self.replace(word, (row, start), (row, column), maintain_selection_offset=False)
         self.move_cursor((row, start + len(word)))
 
     def action_leave(self) -> None:
-        self.post_message(self.Left())
+        if self.offers:
+            self.close()
+        else:
+            self.post_message(self.Left())
+
+
+def begun(before: str) -> str:
+    """The word that is being written."""
+    match = WORD.search(before)
+    return match[0] if match else ""
 
 
 LAST = "queries.sql"  # under which it is remembered
+HISTORY, KEPT = "queries.history", 50  # the statements that were asked, newest first
+TREE = (Column("text", "tables and columns", widest=40, text=lambda row: row["text"]),)
+
+
+class HistoryScreen(AppScreen):
+    """The statements that were asked, newest first. Enter takes one into the editor."""
+
+    place = "history"
+    crumb = "history"
+    follows = False
+    BINDINGS = bindings("history")
+
+    def __init__(self, statements: Sequence[str], chosen: Callable[[str], None]) -> None:
+        super().__init__()
+        self.statements, self.chosen = statements, chosen
+
+    def body(self) -> ComposeResult:
+        yield PageTable(id="history", empty="nothing was asked yet")
+
+    async def fill(self) -> None:
+        rows = [{"number": n, "sql": text} for n, text in enumerate(self.statements, 1)]
+        columns = (Column("number", "#", right=True), Column("sql", "SQL", widest=300, least=20))
+        self.query_one(PageTable).show(Listed(rows), rows, columns=columns)
+
+    def command(self) -> str:
+        return 'chessreg query --sql "SELECT …"'
+
+    def action_take(self) -> None:
+        self.query_one(PageTable).action_open()
+
+    def on_page_table_opened(self, event: PageTable.Opened) -> None:
+        self.app.pop_screen()
+        self.chosen(event.row["sql"])
+
+
 EXAMPLE = """SELECT run, kind, state, created_at
 FROM runs
 ORDER BY created_at DESC"""
@@ -152,42 +253,90 @@ class SqlScreen(ResultScreen):
     AUTO_FOCUS = "SqlEditor"
     BINDINGS = bindings("sql")
     DEFAULT_CSS = """
-    SqlScreen > SqlEditor { height: 40%; min-height: 5; }
+    SqlScreen > #above { height: 40%; min-height: 5; }
+    SqlScreen SqlEditor { width: 1fr; height: 100%; }
+    SqlScreen #tables { width: 36; height: 100%; display: none; }
+    SqlScreen.-wide #tables { display: block; }
     SqlScreen > #offered {
-        height: auto; max-height: 8; display: none; background: $panel; border: none; padding: 0 1;
+        overlay: screen; constrain: inside inside; width: auto; max-width: 60; height: auto; max-height: 10;
+        display: none; background: $panel; border: none; padding: 0 1;
     }
     SqlScreen > #offered.-open { display: block; }
     """
 
     def body(self) -> ComposeResult:
-        yield SqlEditor(self.app.remembered.get(LAST, EXAMPLE))
+        with Horizontal(id="above"):
+            yield SqlEditor(self.app.remembered.get(LAST, EXAMPLE))
+            yield PageTable(TREE, id="tables", empty="")
         yield OptionList(id="offered")
         yield PageTable(id="rows", empty="F5 or ^r asks; Tab completes the names of tables and columns")
         yield Static("", classes="below", markup=False)
 
     async def fill(self) -> None:
         """Ask again what was asked; the names for completion at first."""
-        editor, table = self.query_one(SqlEditor), self.query_one(PageTable)
+        editor, table = self.query_one(SqlEditor), self.table
         if not table.loaded:
             table.show(Listed([]), [])
         if not editor.names:
             editor.names = await self.ask("reading the names of tables", query_answers.names) or {}
-        if self.asked:
+            self.draw_tree()
+        if self.statement:
             await self.question()
 
-    asked = ""
+    statement = ""
+
+    @property
+    def table(self) -> PageTable:
+        return self.query_one("#rows", PageTable)
+
+    # -- tables and columns -------------------------------------------------------------------------------------------
+
+    unfolded: frozenset[str] = frozenset()
+
+    def on_resize(self) -> None:
+        self.set_class(self.size.width >= 130, "-wide")
+
+    def draw_tree(self) -> None:
+        """The tables and views, and the columns of those that are unfolded."""
+        rows = []
+        for name, columns in self.query_one(SqlEditor).names.items():
+            here = name in self.unfolded
+            rows.append({"text": f"{'▾' if here else '▸'} {name}", "name": name, "table": name})
+            rows += [{"text": f"    {column}", "name": column, "table": ""} for column in columns if here]
+        self.query_one("#tables", PageTable).show(Listed(rows), rows[:PAGE], columns=TREE, keep=True)
+
+    def insert(self, row: Row) -> None:
+        """Unfold a table; put a column's name, or that of a table that is unfolded, where the editor's cursor is."""
+        name = row["table"]
+        if name and name not in self.unfolded:
+            self.unfolded |= {name}
+        elif name:
+            self.unfolded -= {name}
+        else:
+            self.query_one(SqlEditor).insert(row["name"])
+        self.draw_tree()
+
+    def action_history(self) -> None:
+        def chosen(text: str) -> None:
+            editor = self.query_one(SqlEditor)
+            editor.text = text
+            self.set_focus(editor)
+
+        self.app.push_screen(HistoryScreen(self.app.remembered.get(HISTORY, []), chosen))
 
     def action_run(self) -> None:
         text = self.query_one(SqlEditor).text.strip()
         if not text:
             self.notify("there is no SQL to ask", severity="warning")
             return
-        self.asked = text
+        self.statement = text
         self.app.remembered.set(LAST, text)
+        earlier = [other for other in self.app.remembered.get(HISTORY, []) if other != text]
+        self.app.remembered.set(HISTORY, [text, *earlier][:KEPT])
         self.load()
 
     async def question(self) -> None:
-        text = self.asked
+        text = self.statement
         self.query_one(".below", Static).update("asking …")
         page = await self.ask("asking the SQL", lambda session: first_page(query_answers.ask(session, text)))
         if page is None:
@@ -196,21 +345,21 @@ class SqlScreen(ResultScreen):
         answer, rows = page
         self.show_answer(answer, rows)
         if rows:
-            self.set_focus(self.query_one(PageTable))
+            self.set_focus(self.table)
 
     @property
     def file_name(self) -> str:
         return "rows.csv"
 
     def command(self) -> str:
-        return f"chessreg query --sql {shlex.quote(' '.join((self.asked or EXAMPLE).split()))}"
+        return f"chessreg query --sql {shlex.quote(' '.join((self.statement or EXAMPLE).split()))}"
 
     def actions(self) -> list[Action]:
         """In the editor only what is no letter: letters are typed."""
         if not isinstance(self.focused, SqlEditor):
             return super().actions()
         more = [a for a in of(EVERYWHERE) if a.keys.split(",")[0].startswith("ctrl")]
-        return [*(a for a in of("sql") if a.method == "run"), *of("editor"), *more]
+        return [*(a for a in of("sql") if a.method in ("run", "history")), *of("editor"), *more]
 
     def node_of(self, action: Action) -> Any:
         return self.query_one(SqlEditor) if action.place == "editor" else super().node_of(action)
@@ -220,38 +369,18 @@ class SqlScreen(ResultScreen):
 
     def on_sql_editor_left(self) -> None:
         if self.result is not None:
-            self.set_focus(self.query_one(PageTable))
+            self.set_focus(self.table)
         else:
             self.app.pop_screen()
 
-    # -- completion -----------------------------------------------------------------------------------------------
-
-    def on_sql_editor_offered(self, event: SqlEditor.Offered) -> None:
-        """One completion is taken at once; of several one chooses."""
-        offered = self.query_one("#offered", OptionList)
-        offered.clear_options()
-        offered.add_options(event.words)
-        offered.set_class(bool(event.words), "-open")
-        if event.words:
-            offered.highlighted = 0
-            self.set_focus(offered)
-        else:
-            self.notify("nothing begins so")
-
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        self.query_one(SqlEditor).complete_with(str(event.option.prompt))
-        self.close_offer()
-
-    def close_offer(self) -> None:
-        self.query_one("#offered").remove_class("-open")
-        self.set_focus(self.query_one(SqlEditor))
+        """A click on what is offered."""
+        editor = self.query_one(SqlEditor)
+        editor.action_take()
+        self.set_focus(editor)
 
     async def action_shut(self) -> None:
-        """Esc: shut what is offered, else go back."""
-        if self.query_one("#offered").has_class("-open"):
-            self.close_offer()
-        else:
-            await self.app.action_back()
+        await self.app.action_back()
 
     # -- what is behind a row --------------------------------------------------------------------------------------
 
@@ -259,6 +388,9 @@ class SqlScreen(ResultScreen):
         from tui.screens.boards import BoardScreen
 
         row = event.row
+        if event.table.id == "tables":
+            self.insert(row)
+            return
         if event.table.source is not None and row.get("run_id") and row.get("unit") is not None:
             self.app.push_screen(BoardScreen(event.table.source, event.place, row))
         elif row.get("run_id"):

@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
+from rich.console import Group
+from rich.text import Text
 from textual.app import ComposeResult
 from textual.widgets import Static
 
@@ -17,9 +19,11 @@ from tui.actions import bindings
 from tui.columns import Column
 from tui.data import run_rows
 from tui.data.pages import PAGE, Listed, Pages, Row
-from tui.data.run_rows import metric_names, next_steps, overview, runs
+from tui.data.run_rows import metric_names, next_steps, overview, runs, units
 from tui.screens.annotate import AnnotatingScreen
 from tui.screens.base import AppScreen
+from tui.screens.files import bring_in
+from tui.screens.preview import PreviewingScreen, Shown, fields
 from tui.widgets.bars import FilterBar
 from tui.widgets.table import PageTable
 
@@ -37,20 +41,15 @@ class RunPage(NamedTuple):
     rows: Sequence[Row]
 
 
-class RunsScreen(AnnotatingScreen):
+class RunsScreen(AnnotatingScreen, PreviewingScreen):
     """All runs. Enter opens one."""
 
     place = "runs"
+    finds = False
     crumb = "runs"
     BINDINGS = bindings("runs")
-    DEFAULT_CSS = """
-    RunsScreen > #overview { height: 1; padding: 0 1; color: $text-muted; }
-    RunsScreen > #nothing { height: auto; padding: 2 4; display: none; }
-    RunsScreen.-empty > #nothing { display: block; }
-    RunsScreen.-empty > PageTable { display: none; }
-    """
 
-    words = overview = ""
+    filter_text = overview = ""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,12 +67,12 @@ class RunsScreen(AnnotatingScreen):
     def on_mount(self) -> None:
         self.query_one(PageTable).is_marked = lambda row: row["id"] in self.marked
         kept = self.app.remembered.get(LIST, {})
-        self.words, self.sort = kept.get("words", ""), kept.get("sort", NEWEST_FIRST)
+        self.filter_text, self.sort = kept.get("words", ""), kept.get("sort", NEWEST_FIRST)
         self.columns = [key for key in kept.get("columns", ()) if run_rows.known(key)] or list(run_rows.SHOWN)
-        self.query_one(FilterBar).set_words(self.words)
+        self.query_one(FilterBar).set_text(self.filter_text)
 
     async def fill(self) -> None:
-        wanted, table = (self.words, self.sort), self.query_one(PageTable)
+        wanted, table = (self.filter_text, self.sort), self.query_one(PageTable)
         metrics = [key.removeprefix(run_rows.METRIC) for key in self.columns if key.startswith(run_rows.METRIC)]
         keep = table.loaded and wanted == self._read
         number = table.cursor // PAGE if keep else 0
@@ -81,7 +80,7 @@ class RunsScreen(AnnotatingScreen):
         if page is None:
             return
         self._read = wanted
-        kept = {"words": self.words, "sort": self.sort, "columns": self.columns}
+        kept = {"words": self.filter_text, "sort": self.sort, "columns": self.columns}
         self.app.remembered.set(LIST, kept)
         self.overview = overview_line(page)
         self.tell_marks()
@@ -101,30 +100,49 @@ class RunsScreen(AnnotatingScreen):
             for key, column in zip(self.columns, columns, strict=True)
         ]
 
+    async def previewed(self, row: Mapping[str, Any]) -> Shown | None:
+        """What came of it, and the settings that were given."""
+        from tui.data.run_rows import preview
+
+        id = row["id"]
+        seen = await self.ask("reading the run", lambda session: preview(session, id))
+        if seen is None:
+            return None
+        run, answer = seen
+        given = {name: value for name, value in run["spec"].items() if name not in run["defaulted"]}
+        known = {
+            "run": label(row), "kind": run["kind"], "state": run["state"], "units": units(run), "result": answer,
+            "tags": " ".join(run["tags"]), "notes": "\n".join(run["notes"]), "wrong": run["invalid"],
+            "made": ", ".join(output["name"] for output in run["outputs"][:8]),
+            "last message": next((one["message"] for one in reversed(run["tries"]) if one.get("message")), None),
+        }  # fmt: skip
+        return Shown(Group(fields(known), Text(""), fields(given, "settings that were given")))
+
     def command(self) -> str:
         sort = f" --sort {self.sort}" if self.sort != NEWEST_FIRST else ""
-        return f"chessreg runs list {shlex.join(self.words.split())}".rstrip() + sort
+        return f"chessreg runs list {shlex.join(self.filter_text.split())}".rstrip() + sort
 
     # -- words and order ------------------------------------------------------------------------------------------
 
     def on_filter_bar_typed(self, event: FilterBar.Typed) -> None:
-        self.words = event.words
+        self.filter_text = event.text
         self.load()
 
     def sort_by(self, key: str) -> None:
         self.sort = key
         self.load()
 
-    def action_sort(self, way: str) -> None:
+    def sort_table(self, table: PageTable, way: int) -> None:
+        """By the next column, or turned round. SQL sorts them all."""
         keys = [key for key in self.columns if sortable(key)]
         here = self.sort.removeprefix("-")
-        place = keys.index(here) + int(way) if here in keys else 0
-        self.sort_by(keys[place % len(keys)])
-
-    def action_turn(self) -> None:
-        self.sort_by(self.sort.removeprefix("-") if self.sort.startswith("-") else f"-{self.sort}")
+        if not way:
+            self.sort_by(here if self.sort.startswith("-") else f"-{here}")
+        else:
+            self.sort_by(keys[(keys.index(here) + 1) % len(keys) if here in keys else 0])
 
     def on_page_table_head_clicked(self, event: PageTable.HeadClicked) -> None:
+        event.prevent_default()
         field = event.column.field
         key = next(key for key in self.columns if run_rows.column(key).field == field)
         if sortable(key):
@@ -161,14 +179,19 @@ class RunsScreen(AnnotatingScreen):
         table.action_cursor_down()
         self.tell_marks()
 
+    def action_add(self) -> None:
+        if not self.app.read_only:
+            bring_in(self, ("import", "results"), "published results: CSV, PGN, a training log")
+
     def action_unmark(self) -> None:
         self.marked.clear()
         self.tell_marks()
 
     def tell_marks(self) -> None:
-        names = show.listed(list(self.marked.values())[-4:]) if len(self.marked) <= 4 else f"{len(self.marked):,} runs"
-        marked = f" · marked: {names}" if self.marked else ""
-        self.query_one("#overview", Static).update(self.overview + marked)
+        labels = list(self.marked.values())
+        names = show.listed(labels[1:]) if len(labels) <= 4 else f"{len(labels) - 1:,} runs"
+        baseline = f" · marked: {labels[0]}" + (f" (baseline) against {names}" if names else "") if labels else ""
+        self.query_one("#overview", Static).update(self.overview + baseline)
         self.query_one(PageTable).refresh()
 
     def chosen(self) -> tuple[str, dict[UUID, str]]:
@@ -207,8 +230,8 @@ def settings(spec: Mapping[str, Any], under: str = "") -> list[str]:
     return names
 
 
-def read(session: Session, words: str, sort: str, metrics: Sequence[str], number: int) -> RunPage:
-    pages = runs(session, words, sort, metrics)
+def read(session: Session, filter_text: str, sort: str, metrics: Sequence[str], number: int) -> RunPage:
+    pages = runs(session, filter_text, sort, metrics)
     return RunPage(overview(session), pages, number, pages.page(number))
 
 
@@ -234,6 +257,7 @@ class ColumnsScreen(AppScreen):
     """Which columns a list of runs has, and in which order. `changed` is told at once."""
 
     place = "columns"
+    finds = sorts = False
     crumb = "columns"
     follows = False
     BINDINGS = bindings("columns")

@@ -21,7 +21,9 @@ from tui.columns import Column
 from tui.data import entity_rows
 from tui.data.pages import Listed, Row
 from tui.screens.annotate import AnnotatingScreen
-from tui.screens.base import PartsScreen
+from tui.screens.base import PartsScreen, fields_of
+from tui.screens.files import bring_in
+from tui.screens.preview import PreviewingScreen, Shown, fields
 from tui.widgets.bars import PaneStrip
 from tui.widgets.chart import ChartView
 from tui.widgets.table import PageTable
@@ -30,6 +32,12 @@ if TYPE_CHECKING:
     from chessreg.entities.base import Entity
 
 
+BROUGHT_IN = {  # noun → the command that brings it in, and what it wants
+    "dataset": (("dataset", "add"), "games or positions: PGN (also .zst, .bz2, .gz), CSV, .bag, UCI"),
+    "checkpoint": (("import", "checkpoint"), "a checkpoint: .pt, .pth, or a folder of Hugging Face"),
+    "probe": (("import", "probe"), "a saved probe: .pth or .safetensors"),
+    "vector": (("import", "vector"), "a saved activation vector: .pt"),
+}
 NOUN = "data.noun"  # under which it is remembered what was looked at
 
 
@@ -43,7 +51,7 @@ ID = Column("thing", "id", text=lambda row: show.short(row["thing"]))
 NAME = Column("name", "name", text=name, widest=28, least=12)
 
 
-class DataScreen(AnnotatingScreen):
+class DataScreen(AnnotatingScreen, PreviewingScreen):
     """Tab goes from noun to noun. Enter opens a thing."""
 
     place = "data"
@@ -84,6 +92,11 @@ class DataScreen(AnnotatingScreen):
         table.show(Listed(rows), rows[:200], columns=columns, keep=self._drawn == self.noun)
         self._drawn = self.noun
 
+    async def previewed(self, row: Mapping[str, Any]) -> Shown | None:
+        """What is known of it, but for its report, which `i` shows."""
+        known = fields_of(self.query_one(PageTable), row)
+        return Shown(fields({name: value for name, value in known.items() if not isinstance(value, dict)}))
+
     def command(self) -> str:
         return f"chessreg {self.noun} list"
 
@@ -106,6 +119,33 @@ class DataScreen(AnnotatingScreen):
             return self.noun, {}
         return "run" if self.entities[self.noun].of_run else self.noun, {row["thing"]: label(row)}
 
+    def offers(self, action: Action) -> bool:
+        if action.place == "data" and action.method == "add":
+            return self.noun in BROUGHT_IN and super().offers(action)
+        if action.place == "data" and action.method == "split":
+            return self.noun == "dataset" and bool(self.chosen()[1]) and super().offers(action)
+        return super().offers(action)
+
+    def action_add(self) -> None:
+        if self.noun in BROUGHT_IN and not self.app.read_only:
+            bring_in(self, *BROUGHT_IN[self.noun])
+
+    def action_split(self) -> None:
+        from tui.screens.dialogs import Prompt
+
+        _, chosen = self.chosen()
+        if self.noun != "dataset" or not chosen or self.app.read_only:
+            return
+        id, called = next(iter(chosen.items()))
+
+        def answered(parts: str | None) -> None:
+            if parts:
+                words = ["dataset", "split", called, "--parts", parts]
+                self.app.run_command(words, ["dataset", "split", id.hex, "--parts", parts], "splitting", "split")
+
+        hint = "A seeded hash of the moves decides; shares of 1 in all. Enter does it, Esc leaves it."
+        self.app.push_screen(Prompt(f"Split {called} into parts:", "fit=0.8,test=0.2", hint), answered)
+
     def action_lineage(self) -> None:
         if (row := self.query_one(PageTable).current) is not None:
             noun, _ = self.chosen()
@@ -122,7 +162,7 @@ def label(row: Row) -> str:
 
 
 class ThingScreen(PartsScreen):
-    """Tab goes from part to part; Enter shows all fields of a line, or opens the run that it names."""
+    """Tab goes from part to part; Enter shows all fields of a line, or opens its boards or the run that it names."""
 
     place = "thing"
     BINDINGS = bindings("thing")
@@ -203,7 +243,11 @@ class ThingScreen(PartsScreen):
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
         made_by = event.row.get("run_id")
-        if made_by is not None and UUID(str(made_by)) != self.thing_id:
+        if event.row.get("result_table") and event.table.source is not None:  # a result, which has boards
+            from tui.screens.boards import BoardScreen
+
+            self.app.push_screen(BoardScreen(event.table.source, event.place, event.row))
+        elif made_by is not None and UUID(str(made_by)) != self.thing_id:
             self.app.push_screen(ThingScreen(self.noun, UUID(str(made_by)), str(event.row["name"])))
         else:
             self.on_page_table_inspected(PageTable.Inspected(event.table, event.place, event.row))

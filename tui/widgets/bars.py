@@ -1,9 +1,9 @@
-"""The line on top: where one is, and in which registry."""
+"""The lines above and below a screen: where one is, rooms and registry; keys; what is wrong; filters and parts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -19,38 +19,95 @@ from textual.widgets import Input, Static
 from tui.actions import FILTER, Action, bindings
 from tui.columns import fitted
 from tui.data.query_answers import GRAMMAR, completed, options
+from tui.entries import ENTRIES
+
+
+class Piece(NamedTuple):
+    """A part of the top bar: its text, its style, and what a click on it leads to."""
+
+    text: str
+    style: str
+    target: TopBar.Chosen | None = None
 
 
 class TopBar(Widget):
-    """Breadcrumbs at the left, the registry at the right; where both do not fit, the registry gives way."""
+    """Breadcrumbs at the left; the rooms by their keys, and the registry, at the right. Where not all fits, the rooms'
+    names give way first, then the registry, then the rooms."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"top-bar--crumb", "top-bar--here", "top-bar--registry"}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"top-bar--crumb", "top-bar--here", "top-bar--registry", "top-bar--held"}
     DEFAULT_CSS = """
     TopBar { dock: top; height: 1; background: $panel; color: $foreground; }
     TopBar > .top-bar--crumb { color: $text-muted; }
     TopBar > .top-bar--here { color: $text-accent; text-style: bold; }
     TopBar > .top-bar--registry { color: $text-muted; }
+    TopBar > .top-bar--held { color: $text-error; text-style: bold; }
     """
 
     crumbs: reactive[tuple[str, ...]] = reactive(())
+    room: reactive[str] = reactive("")
     registry: reactive[str] = reactive("")
+    held: reactive[int] = reactive(0)  # changes that could not be written yet
+
+    class Chosen(Message):
+        """A room, or the breadcrumb at a depth; without both: what is held."""
+
+        def __init__(self, room: str = "", depth: int | None = None) -> None:
+            super().__init__()
+            self.room, self.depth = room, depth
+
+    def rooms(self, named: bool) -> list[Piece]:
+        """The rooms by key and name, or by key alone."""
+        pieces = []
+        for entry in ENTRIES:
+            text = f"{entry.key} {entry.name}" if named else entry.key
+            style = "here" if entry.name == self.room else "crumb"
+            pieces += [Piece(text, style, self.Chosen(entry.name)), Piece("  " if named else " ", "crumb")]
+        return [*pieces[:-1], Piece(" ", "crumb")]
+
+    def pieces(self) -> list[Piece]:
+        """What stands in the line, from left to right, in exactly its width."""
+        held = f"! {self.held} not written: ^n " if self.held else ""
+        space = max(0, self.size.width - cell_len(held))
+        before = [
+            piece
+            for depth, crumb in enumerate(self.crumbs[:-1])
+            for piece in (Piece(crumb, "crumb", self.Chosen(depth=depth)), Piece(" › ", "crumb"))
+        ]
+        here = self.crumbs[-1] if self.crumbs else ""
+        if cells(before) + cell_len(here) + 2 > space:
+            before = [Piece("… › ", "crumb", self.Chosen(depth=len(self.crumbs) - 2))]
+        left = [Piece(" ", "crumb"), *before, Piece(here, "here")]
+        place = [Piece("  " + self.registry + " ", "registry")] if self.registry else []
+        right = next(
+            (
+                offered
+                for offered in ([*self.rooms(True), *place], [*self.rooms(False), *place], self.rooms(True),
+                                self.rooms(False), place)
+                if cells(left) + 2 + cells(offered) <= space
+            ),
+            [],
+        )  # fmt: skip
+        room = space - cells(left) - cells(right)
+        if room < 0:
+            left[-1] = Piece(fitted(here, max(0, cell_len(here) + room)), "here")
+        gap = Piece(" " * max(0, room), "crumb")
+        return [*left, gap, *right, *([Piece(held, "held", self.Chosen())] if held else [])]
 
     def render_line(self, y: int) -> Strip:
         style = self.get_component_rich_style
-        space = self.size.width
-        before = "".join(f"{crumb} › " for crumb in self.crumbs[:-1])
-        here = self.crumbs[-1] if self.crumbs else ""
-        if cell_len(before) + cell_len(here) + 2 > space:
-            before = "… › "
-        left = 1 + cell_len(before) + cell_len(here)
-        right = self.registry if left + cell_len(self.registry) + 3 <= space else ""
-        here = fitted(here, max(0, space - 1 - cell_len(before) - cell_len(right) - 1))
-        line = [
-            Segment(" " + before, style("top-bar--crumb")),
-            Segment(here, style("top-bar--here")),
-            Segment(right + " ", style("top-bar--registry")),
-        ]
-        return Strip(line).adjust_cell_length(space, self.rich_style)
+        line = Strip([Segment(piece.text, style(f"top-bar--{piece.style}")) for piece in self.pieces()])
+        return line.adjust_cell_length(self.size.width, self.rich_style)
+
+    def on_click(self, event: events.Click) -> None:
+        at = 0
+        for piece in self.pieces():
+            if at <= event.x < at + cell_len(piece.text) and piece.target is not None:
+                self.post_message(piece.target)
+            at += cell_len(piece.text)
+
+
+def cells(pieces: Sequence[Piece]) -> int:
+    return sum(cell_len(piece.text) for piece in pieces)
 
 
 class Banner(Static):
@@ -65,18 +122,18 @@ class Banner(Static):
 
     def __init__(self) -> None:
         super().__init__("", markup=False)
-        self.words = ""
+        self.message = ""
 
-    def say(self, words: str, wrong: bool = False) -> None:
-        if words != self.words:
-            self.words = words
-            self.update(("! " if wrong else "") + words)
+    def set_message(self, message: str, wrong: bool = False) -> None:
+        if message != self.message:
+            self.message = message
+            self.update(("! " if wrong else "") + message)
         self.set_class(True, "-said")
         self.set_class(wrong, "-wrong")
         self.set_class(not wrong, "-busy")
 
     def hush(self) -> None:
-        self.words = ""
+        self.message = ""
         self.remove_class("-said", "-wrong", "-busy")
 
 
@@ -168,7 +225,8 @@ PAUSE = 0.12  # seconds without a key before it is acted on
 
 
 class FilterBar(Input):
-    """Enter and ↓ go back to the list, Esc clears and goes back."""
+    """Enter and ↓ go back to the list, Esc clears and goes back. `hides`: rows that do not fit the words are not shown;
+    then Esc on the screen clears the words before it leaves."""
 
     BINDINGS = bindings(FILTER)
 
@@ -180,27 +238,29 @@ class FilterBar(Input):
     class Typed(Message):
         """The words are these now."""
 
-        def __init__(self, words: str, bar: FilterBar) -> None:
+        def __init__(self, text: str, bar: FilterBar) -> None:
             super().__init__()
-            self.words, self.bar = words, bar
+            self.text, self.bar = text, bar
 
     class Left(Message):
         """Back to the list."""
 
-    def __init__(self, placeholder: str, id: str | None = None) -> None:
+    def __init__(self, placeholder: str, id: str | None = None, hides: bool = True) -> None:
         super().__init__(placeholder=placeholder, id=id, select_on_focus=False)
         self.display = False
         self._timer: Timer | None = None
         self._said = ""
+        self.hides = hides
 
     def open(self) -> None:
         self.display = True
         self.screen.set_focus(self)  # at once: what is typed next is for this line
 
-    def set_words(self, words: str) -> None:
+    def set_text(self, text: str) -> None:
         """Have these words, as if they had been typed and acted on."""
-        self.value = self._said = words
-        self.display = bool(words) or self.has_focus
+        self.value = self._said = text
+        self.cursor_position = len(text)
+        self.display = bool(text) or self.has_focus
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
@@ -221,11 +281,37 @@ class FilterBar(Input):
         self.display = bool(self.value)
         self.post_message(self.Left())
 
+    def action_complete(self) -> None:
+        """Take what is offered."""
+        self.action_cursor_right()
+
     def action_clear_words(self) -> None:
         self.value = ""
         self._tell()
         self.display = False
         self.post_message(self.Left())
+
+
+class ColumnSuggester(Suggester):
+    """Offers the columns of a table for the word that is being written, with the sign that follows."""
+
+    def __init__(self) -> None:
+        super().__init__(use_cache=False, case_sensitive=True)
+        self.known: list[str] = []
+
+    async def get_suggestion(self, value: str) -> str | None:
+        before, blank, last = value.rpartition(" ")
+        bare = last.removeprefix("!").lower()
+        word = next((word for word in self.known if bare and word.startswith(bare) and word != bare), None)
+        return f"{before}{blank}{'!' if last.startswith('!') else ''}{word}" if word else None
+
+
+class FindBar(FilterBar):
+    """The words that narrow a table: `elo>1900 result:1-0`. Tab and → take the column that is offered."""
+
+    def __init__(self) -> None:
+        super().__init__("words, or a column: elo>1900 result:1-0 !draw", id="find")
+        self.suggester = self.columns = ColumnSuggester()
 
 
 class ScopeSuggester(Suggester):
@@ -243,20 +329,20 @@ class ScopeBar(FilterBar):
     """A FilterBar that acts on Enter, not while one types: a query may take a while. → takes what is offered."""
 
     def __init__(self, id: str | None = "scope") -> None:
-        super().__init__(GRAMMAR, id=id)
-        self.words_offered = ScopeSuggester()
-        self.suggester = self.words_offered
+        super().__init__(GRAMMAR, id=id, hides=False)
+        self.suggestions = ScopeSuggester()
+        self.suggester = self.suggestions
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
         self.set_class(not self.fits(event.value), "-wrong")
 
     @staticmethod
-    def fits(words: str) -> bool:
+    def fits(text: str) -> bool:
         from chessreg.errors import BadInputError
 
         try:
-            options(words)
+            options(text)
         except BadInputError:
             return False
         return True

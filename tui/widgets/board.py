@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from rich.color import Color as RichColor
 from rich.segment import Segment
 from rich.style import Style
+from rich.text import Text
+from textual import events
 from textual.app import ComposeResult
 from textual.color import Color
 from textual.containers import Vertical
 from textual.geometry import Size as Extent
+from textual.message import Message
 from textual.reactive import reactive
 from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Static
 
-from chessreg.games.boardframe import EMPTY, BoardFrame, Mark
-from chessreg.games.picture import MARK_SIGNS  # the same signs that `chessreg board` prints
+from chessreg.games.boardframe import EMPTY, Arrow, BoardFrame, Mark
+from chessreg.games.picture import MARK_SIGNS, evaluation_words, reading_words  # as `chessreg board` prints them
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 Size = Literal["small", "medium", "large"]
 SQUARE: dict[Size, tuple[int, int]] = {"small": (2, 1), "medium": (4, 2), "large": (6, 3)}  # cells wide, lines high
@@ -42,6 +48,11 @@ WORDS = {
     "check": "in check",
 }
 LAST = "'"  # beside the squares of the last move
+CURSOR = "<"  # beside the square that keys stand on
+BEST, PLAYED = "=", "~"  # beside the squares that the best move, and the one that was played, go to
+ARROWS = 5  # that are drawn and listed, the strongest
+Shade = Mark | Literal["last", "arrow", "best", "played", "cursor"]
+Ink = Literal["white", "black", "faint", "sign", "arrow"]
 
 
 class Look(NamedTuple):
@@ -49,9 +60,11 @@ class Look(NamedTuple):
 
     square: int | None  # None: beside the board
     dark: bool
-    mark: Mark | Literal["last", "arrow"] | None
+    mark: Shade | None
     heat: float | None
-    ink: Literal["white", "black", "faint", "sign"]
+    ink: Ink
+    weight: float = 1.0  # of the arrow that shades the square
+    path: float = 0.0  # weight of the arrow that the ink is of
 
 
 @dataclass(frozen=True)
@@ -71,56 +84,146 @@ def extent(size: Size) -> tuple[int, int]:
     return LABELS + 8 * wide, 8 * high + 1
 
 
-def draw(frame: BoardFrame, size: Size = "small", glyphs: Glyphs = "outline") -> list[list[Piece]]:
-    """The lines of the board, from the top: eight ranks of one to three lines each, then the files' letters."""
+def draw(
+    frame: BoardFrame, size: Size = "small", glyphs: Glyphs = "outline", cursor: int | None = None
+) -> list[list[Piece]]:
+    """The lines of the board, from the top: eight ranks of one to three lines each, then the files' letters. Keys stand
+    on the square `cursor`."""
     wide, high = SQUARE[size]
-    lines = []
-    for rank in frame.ranks():
+    shades, signs = shaded(frame, cursor), signed(frame, cursor)
+    lines = paths(frame, size, glyphs)
+    drawn = []
+    for row, rank in enumerate(frame.ranks()):
         for line in range(high):
             label = f"{rank[0] // 8 + 1} " if line == (high - 1) // 2 else "  "
-            lines.append([Piece(label, BESIDE)])
-            for square in rank:
-                lines[-1] += cells(frame, square, size, line, glyphs)
+            drawn.append([Piece(label, BESIDE)])
+            for column, square in enumerate(rank):
+                mark, weight = shades.get(square, (None, 1.0))
+                dark = (square // 8 + square % 8) % 2 == 0
+                look = Look(square, dark, mark, frame.shade(square), "faint", weight)
+                inked = []
+                for x, (text, ink) in enumerate(cells(frame, square, size, line, glyphs, signs.get(square, " "))):
+                    path = lines.get((column * wide + x, row * high + line)) if ink == "faint" else None
+                    inked.append((text, look._replace(ink=ink)) if path is None else (path.sign, path.over(look)))
+                for shown, same in groupby(inked, key=lambda cell: cell[1]):
+                    drawn[-1].append(Piece("".join(text for text, _ in same), shown))
     files = "hgfedcba" if frame.flipped else "abcdefgh"
     before = 0 if size == "small" else wide // 2 - 1
-    lines.append([Piece("  " + "".join((" " * before + name).ljust(wide) for name in files), BESIDE)])
-    return lines
+    drawn.append([Piece("  " + "".join((" " * before + name).ljust(wide) for name in files), BESIDE)])
+    return drawn
 
 
-def cells(frame: BoardFrame, square: int, size: Size, line: int, glyphs: Glyphs) -> Iterator[Piece]:
-    """One line of one square."""
+def cells(
+    frame: BoardFrame, square: int, size: Size, line: int, glyphs: Glyphs, sign: str = " "
+) -> list[tuple[str, Ink]]:
+    """One line of one square, cell by cell: the piece and its sign, and where there is room the number below."""
     wide, high = SQUARE[size]
     letter, heat = frame.squares[square], None if frame.heat is None else frame.heat.get(square)
-    mark = frame.marks.get(square)
-    shade: Mark | Literal["last", "arrow"] | None = mark
-    if shade is None and frame.last_move and square in frame.last_move:
-        shade = "last"
-    if shade is None and any(square in (arrow.start, arrow.end) for arrow in frame.arrows):
-        shade = "arrow"
-    dark = (square // 8 + square % 8) % 2 == 0
-    ink: Literal["white", "black", "faint"] = "faint" if letter == EMPTY else "white" if letter.isupper() else "black"
-
-    def piece(text: str, ink: Literal["white", "black", "faint", "sign"]) -> Piece:
-        return Piece(text, Look(square, dark, shade, heat, ink))
-
+    row: list[tuple[str, Ink]] = [(" ", "faint")] * wide
     if line == (high - 1) // 2:
-        figure = GLYPHS[glyphs][letter]
         before = 0 if size == "small" else wide // 2 - 1
-        sign = MARK_SIGNS[mark] if mark else LAST if shade == "last" else " "
-        if before:
-            yield piece(" " * before, "faint")
-        yield piece(figure, ink)
-        yield piece(sign, "sign")
-        if rest := wide - before - 2:
-            yield piece(" " * rest, "faint")
-    elif line == high - 1 and heat is not None:
-        yield piece(f"{round(100 * heat)}".center(wide), "sign")
-    else:
-        yield piece(" " * wide, "faint")
+        row[before] = GLYPHS[glyphs][letter], ("faint" if letter == EMPTY else "white" if letter.isupper() else "black")
+        row[before + 1] = (sign, "sign" if sign != " " else "faint")
+    elif line == high - 1 and (number := number_below(frame, square, heat)):
+        row = [(cell, "sign") for cell in number.center(wide)]
+    return row
+
+
+def number_below(frame: BoardFrame, square: int, heat: float | None) -> str:
+    """What stands in the last line of a square, in per cent: what is read instead, or the heat. Zeros are left out."""
+    if square in frame.read:
+        return instead(*frame.read[square])
+    return str(round(100 * heat)) if heat is not None and round(100 * heat) else ""
+
+
+def instead(name: str, probability: float) -> str:
+    """What is read on a square in at most four cells: the class's letter, a low line for none, and per cent.
+
+    >>> instead("b", 0.56), instead(".", 1.0)
+    ('b56', '_100')
+    """
+    return f"{name[:1].replace(EMPTY, '_')}{round(100 * probability)}"
+
+
+def strongest(frame: BoardFrame) -> list[Arrow]:
+    """The arrows that are drawn, numbered from the strongest on; that of the move played last."""
+    order = sorted(
+        frame.arrows, key=lambda arrow: (arrow.role == "played", -arrow.weight, arrow.start, arrow.end, arrow.label)
+    )
+    own, played = [a for a in order if a.role != "played"], [a for a in order if a.role == "played"]
+    return [*own[:ARROWS], *played[:1]]
+
+
+def shaded(frame: BoardFrame, cursor: int | None) -> dict[int, tuple[Shade, float]]:
+    """Square → how it is shaded, and how strongly: what is marked before arrows, the strongest of these first."""
+    shades: dict[int, tuple[Shade, float]] = {}
+    for square in frame.last_move or ():
+        shades[square] = "last", 1.0
+    for arrow in reversed(strongest(frame)):
+        for square in (arrow.start, arrow.end):
+            shades[square] = arrow.role or "arrow", round(arrow.weight, 1)
+    shades |= {square: (mark, 1.0) for square, mark in frame.marks.items()}
+    return shades if cursor is None else shades | {cursor: ("cursor", 1.0)}
+
+
+def signed(frame: BoardFrame, cursor: int | None) -> dict[int, str]:
+    """Square → the sign beside its piece."""
+    signs = dict.fromkeys(frame.last_move or (), LAST)
+    signs |= {arrow.end: sign for arrow, sign in reversed(numbered(frame))}
+    signs |= {square: MARK_SIGNS[mark] for square, mark in frame.marks.items()}
+    return signs if cursor is None else signs | {cursor: CURSOR}
+
+
+def numbered(frame: BoardFrame) -> list[tuple[Arrow, str]]:
+    """The arrows that are drawn, each with the sign at its end: its number, or that of a best or a played move."""
+    own = {"best": BEST, "played": PLAYED}
+    return [(arrow, own.get(arrow.role, str(number))) for number, arrow in enumerate(strongest(frame), 1)]
+
+
+class Path(NamedTuple):
+    """What a cell shows of an arrow's line."""
+
+    sign: str
+    weight: float
+
+    def over(self, look: Look) -> Look:
+        return look._replace(ink="arrow", path=round(self.weight, 1))
+
+
+# The dots of a braille cell, two wide and four high, as bits; and the lines that letters allow.
+DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+PLAIN = {(1, 0): "-", (0, 1): "|", (1, 1): "\\", (1, -1): "/"}
+
+
+def paths(frame: BoardFrame, size: Size, glyphs: Glyphs) -> dict[tuple[int, int], Path]:
+    """Cell (from the left, from the top) → what is drawn there of the arrows, and the weight of the strongest: lines
+    from piece to piece, of dots or of plain signs. On small boards there is no room for any."""
+    if size == "small":
+        return {}
+    wide, high = SQUARE[size]
+    place = {square: (x, y) for y, rank in enumerate(frame.ranks()) for x, square in enumerate(rank)}
+    bits: dict[tuple[int, int], int] = {}
+    weights: dict[tuple[int, int], float] = {}
+    for arrow in strongest(frame):
+        (x0, y0), (x1, y1) = (
+            (2 * (wide * place[s][0] + wide // 2 - 1) + 1, 4 * (high * place[s][1] + (high - 1) // 2) + 2)
+            for s in (arrow.start, arrow.end)
+        )
+        steps = max(abs(x1 - x0), abs(y1 - y0))
+        for step in range(steps + 1):
+            x, y = x0 + round((x1 - x0) * step / max(1, steps)), y0 + round((y1 - y0) * step / max(1, steps))
+            cell = x // 2, y // 4
+            if glyphs == "letters":
+                way = (x1 > x0) - (x1 < x0), (y1 > y0) - (y1 < y0)
+                bits.setdefault(cell, ord(PLAIN[way if way in PLAIN else (-way[0], -way[1])]))
+            else:
+                bits[cell] = bits.get(cell, 0x2800) | DOTS[y % 4][x % 2]
+            weights[cell] = max(weights.get(cell, 0.0), arrow.weight)
+    return {cell: Path(chr(bit), weights[cell]) for cell, bit in bits.items()}
 
 
 def legend(frame: BoardFrame) -> list[str]:
-    """What the signs on the board mean, where there are any, and the arrows from the strongest to the fifth."""
+    """The squares of each mark, what is read instead, and the arrows from the strongest to the fifth."""
     import chess
 
     lines = []
@@ -129,19 +232,71 @@ def legend(frame: BoardFrame) -> list[str]:
         if squares:
             named = " ".join(squares[:8]) + (f" and {len(squares) - 8} more" if len(squares) > 8 else "")
             lines.append(f"{sign} {WORDS.get(mark, mark)}: {named}")
-    if frame.heat_label:
-        lines.append(f"numbers, shade: {frame.heat_label}")
-    for arrow in sorted(frame.arrows, key=lambda arrow: (-arrow.weight, arrow.start, arrow.end))[:5]:
+    if frame.read:
+        lines.append(f"read instead: {reading_words(frame)}")
+    for arrow, sign in numbered(frame):
         move = f"{chess.square_name(arrow.start)}-{chess.square_name(arrow.end)}"
         bar = "━" * max(1, round(10 * arrow.weight)) + " "
-        lines.append(f"{move} {arrow.weight:4.2f} {bar if arrow.weight < 1 else ''}{arrow.label}".rstrip())
+        lines.append(f"{sign} {move} {arrow.weight:4.2f} {bar if arrow.weight < 1 else ''}{arrow.label}".rstrip())
+    if frame.evaluation is not None:
+        lines.append(f"evaluation {evaluation_words(frame.evaluation)} for White")
     return lines
+
+
+def in_use(frame: BoardFrame, size: Size) -> list[tuple[str, Shade | Literal["heat"], str]]:
+    """Every sign and colour on the board: the sign, what shades it, and what it means."""
+    used: list[tuple[str, Shade | Literal["heat"], str]] = []
+    if frame.last_move:
+        used.append((LAST, "last", "last move"))
+    used += [(sign, mark, WORDS.get(mark, mark)) for mark, sign in MARK_SIGNS.items() if mark in frame.marks.values()]
+    if frame.read and size != "small":
+        empty = " (_ none)" if EMPTY in {reading.name for reading in frame.read.values()} else ""
+        used.append((instead(*next(iter(frame.read.values()))), "wrong", f"read instead, %{empty}"))
+    if frame.heat is not None and any(frame.heat.values()):
+        what = frame.heat_label or "heat"
+        if frame.heat_range != (0.0, 1.0):
+            what += f", shaded from {100 * frame.heat_range[0]:.0f} to {100 * frame.heat_range[1]:.0f}"
+        used.append((" " if size == "small" else "%", "heat", what))
+    roles = {arrow.role for arrow in strongest(frame)}
+    own = [sign for arrow, sign in numbered(frame) if not arrow.role]
+    if own:
+        used.append((own[0] if len(own) == 1 else f"{own[0]}-{own[-1]}", "arrow", "the model's moves"))
+    used += [(sign, role, words) for sign, role, words in ROLE_SIGNS if role in roles]
+    return used
+
+
+ROLE_SIGNS: tuple[tuple[str, Literal["best", "played"], str], ...] = (
+    (BEST, "best", "best move"), (PLAYED, "played", "move played"),
+)  # fmt: skip
+
+
+PIECES = {"p": "pawn", "n": "knight", "b": "bishop", "r": "rook", "q": "queen", "k": "king"}
+
+
+def square_words(frame: BoardFrame, square: int) -> str:
+    """What a square holds: `e4: white pawn, read wrongly: n 0.56, probability of the truth 0.120`."""
+    import chess
+
+    letter, facts = frame.squares[square], list[str]()
+    facts.append("empty" if letter == EMPTY else f"{'white' if letter.isupper() else 'black'} {PIECES[letter.lower()]}")
+    if square in frame.marks and square not in frame.read:
+        facts.append(WORDS.get(frame.marks[square], frame.marks[square]))
+    if square in frame.read:
+        facts.append(f"read wrongly: {frame.read[square].name} {frame.read[square].probability:.2f}")
+    if frame.heat is not None and square in frame.heat:
+        facts.append(f"{frame.heat_label or 'heat'} {frame.heat[square]:.3f}")
+    moves = [arrow for arrow in frame.arrows if square in (arrow.start, arrow.end)]
+    facts += [f"{arrow.label or chess.square_name(arrow.end)} {arrow.weight:.2f}" for arrow in moves]
+    return f"{chess.square_name(square)}: {', '.join(facts)}"
 
 
 # A square's mark → the colour that its ground is blended with, and how much of it.
 TINTS = {"last": ("last", 0.55), "from": ("last", 0.6), "to": ("last", 0.75), "arrow": ("arrow", 0.35),
-         "target": ("arrow", 0.6), "illegal": ("wrong", 0.65), "wrong": ("wrong", 0.5), "removed": ("wrong", 0.65),
-         "check": ("wrong", 0.7)}  # fmt: skip
+         "best": ("best", 0.75), "played": ("last", 0.6), "target": ("arrow", 0.6), "illegal": ("wrong", 0.65),
+         "wrong": ("wrong", 0.5), "removed": ("wrong", 0.65), "check": ("wrong", 0.7),
+         "cursor": ("last", 0.9)}  # fmt: skip
+WEIGHED = ("arrow", "best")  # marks whose shade follows the weight of the arrow
+LEAST_SHADE = 0.35  # of their strength, that the faintest arrow has
 
 
 class Squares(Widget):
@@ -149,7 +304,7 @@ class Squares(Widget):
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "squares--light", "squares--dark", "squares--white", "squares--black", "squares--label", "squares--last",
-        "squares--arrow", "squares--wrong", "squares--heat",
+        "squares--arrow", "squares--best", "squares--wrong", "squares--heat",
     }  # fmt: skip
     DEFAULT_CSS = """
     Squares { width: auto; height: auto; }
@@ -160,6 +315,7 @@ class Squares(Widget):
     Squares > .squares--label { color: $text-muted; }
     Squares > .squares--last { background: $board-last; }
     Squares > .squares--arrow { background: $board-arrow; }
+    Squares > .squares--best { background: $board-best; }
     Squares > .squares--wrong { background: $board-wrong; }
     Squares > .squares--heat { background: $board-heat; }
     """
@@ -167,6 +323,21 @@ class Squares(Widget):
     frame: reactive[BoardFrame | None] = reactive(None)
     square_size: reactive[Size] = reactive("medium", layout=True)
     glyphs: reactive[Glyphs] = reactive("solid")
+    cursor: reactive[int | None] = reactive(None)
+
+    class Clicked(Message):
+        """A square was clicked."""
+
+        def __init__(self, squares: Squares, square: int) -> None:
+            super().__init__()
+            self.squares, self.square = squares, square
+
+    def on_click(self, event: events.Click) -> None:
+        wide, high = SQUARE[self.square_size]
+        file, rank = (event.x - LABELS) // wide, 7 - event.y // high
+        if self.frame is not None and 0 <= file < 8 and 0 <= rank < 8:
+            square = 8 * rank + file
+            self.post_message(self.Clicked(self, 63 - square if self.frame.flipped else square))
 
     def get_content_width(self, container: Extent, viewport: Extent) -> int:
         return extent(self.square_size)[0]
@@ -177,7 +348,7 @@ class Squares(Widget):
     def watch_frame(self) -> None:
         self._drawn = None
 
-    watch_square_size = watch_glyphs = watch_frame
+    watch_square_size = watch_glyphs = watch_cursor = watch_frame
 
     def notify_style_update(self) -> None:
         super().notify_style_update()
@@ -187,7 +358,7 @@ class Squares(Widget):
         if self.frame is None:
             return Strip.blank(self.size.width, self.rich_style)
         if self._drawn is None:
-            self._drawn = draw(self.frame, self.square_size, self.glyphs)
+            self._drawn = draw(self.frame, self.square_size, self.glyphs, self.cursor)
         if y >= len(self._drawn):
             return Strip.blank(self.size.width, self.rich_style)
         line = [Segment(piece.text, self._style(piece.look)) for piece in self._drawn[y]]
@@ -195,26 +366,66 @@ class Squares(Widget):
 
     _drawn: list[list[Piece]] | None = None
 
+    def signs(self) -> list[tuple[Text, str]]:
+        """The signs and colours in use, each sign on its own ground, with what it means."""
+        signs = []
+        for sign, shade, meaning in in_use(self.frame, self.square_size) if self.frame is not None else ():
+            heat, mark = (0.7, None) if shade == "heat" else (None, shade)
+            signs.append((Text(f" {sign} ", self._style(Look(0, True, mark, heat, "sign"))), meaning))
+        return signs
+
+    def legend(self) -> Text:
+        """The same in one line."""
+        line = Text()
+        for sign, meaning in self.signs():
+            line.append(" · " if line.plain else "").append_text(sign).append(f" {meaning}")
+        return line
+
     def _style(self, look: Look) -> Style:
         if look not in self._styles:
             self._styles[look] = self._made(look)
         return self._styles[look]
 
+    def ground(self, look: Look) -> Color:
+        """What a cell of a square stands on."""
+
+        def of(name: str) -> Color:
+            return self.get_component_styles(f"squares--{name}").background
+
+        colour = of("dark" if look.dark else "light")
+        if look.heat is not None:
+            colour = colour.blend(of("heat"), 0.85 * look.heat)
+        if look.mark is not None:
+            tint, strength = TINTS.get(look.mark, ("arrow", 0.6))
+            if look.mark in WEIGHED:
+                strength *= LEAST_SHADE + (1 - LEAST_SHADE) * look.weight
+            colour = colour.blend(of(tint), strength)
+        return colour
+
+    def image(self) -> Image:
+        """The same board as an image."""
+        from tui.widgets.images import board_image
+
+        frame = self.frame
+        assert frame is not None
+        shades, grounds, numbers = shaded(frame, self.cursor), dict[int, Color](), dict[int, str]()
+        for square in range(64):
+            mark, weight = shades.get(square, (None, 1.0))
+            dark = (square // 8 + square % 8) % 2 == 0
+            grounds[square] = self.ground(Look(square, dark, mark, frame.shade(square), "faint", weight))
+            numbers[square] = number_below(frame, square, None if frame.heat is None else frame.heat.get(square))
+        arrow = self.get_component_styles("squares--arrow").background
+        shown = replace(frame, arrows=tuple(strongest(frame)))
+        return board_image(shown, grounds, signed(frame, self.cursor), numbers, arrow)
+
     def _made(self, look: Look) -> Style:
         if look.square is None:
             return self.get_component_rich_style("squares--label")
-
-        def ground(name: str) -> Color:
-            return self.get_component_styles(f"squares--{name}").background
-
-        colour = ground("dark" if look.dark else "light")
-        if look.heat is not None:
-            colour = colour.blend(ground("heat"), 0.85 * look.heat)
-        if look.mark is not None:
-            tint, strength = TINTS.get(look.mark, ("arrow", 0.6))
-            colour = colour.blend(ground(tint), strength)
+        colour = self.ground(look)
         if look.ink == "faint":
             ink, bold = colour.blend(colour.get_contrast_text(), 0.25), False
+        elif look.ink == "arrow":
+            ink, bold = colour.blend(colour.get_contrast_text(), 0.35 + 0.6 * look.path), look.path >= 0.5
         elif look.ink == "sign":
             ink, bold = colour.blend(colour.get_contrast_text(), 0.85), True
         else:
@@ -227,30 +438,60 @@ def rich(colour: Color) -> RichColor:
 
 
 class BoardPane(Vertical):
-    """A board under its title, with its legend and caption below."""
+    """A board under its title, with a line of its signs and colours, its caption and its squares in words below."""
 
     DEFAULT_CSS = """
     BoardPane { width: auto; height: auto; margin: 0 2 0 1; }
     BoardPane > .board-title { width: 1fr; height: auto; text-style: bold; color: $text-accent; }
+    BoardPane > .board-legend { width: 1fr; height: auto; color: $text-muted; }
     BoardPane > .board-caption { width: 1fr; height: auto; color: $foreground; }
-    BoardPane.-bare > Static { display: none; }
+    BoardPane.-bare > .board-title, BoardPane.-bare > .board-caption { display: none; }
     """
 
     def __init__(self, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self.title, self.squares = Static("", classes="board-title", markup=False), Squares()
+        self.picture: Any = None  # an image of the squares, where the terminal draws them
+        self.legend = Static("", classes="board-legend", markup=False)
         self.caption = Static("", classes="board-caption", markup=False)
 
     def compose(self) -> ComposeResult:
         yield self.title
         yield self.squares
+        if images := getattr(self.app, "images", None):
+            self.picture = images(classes="board-picture")
+            yield self.picture
+        yield self.legend
         yield self.caption
 
     def show(self, frame: BoardFrame, size: Size, glyphs: Glyphs) -> None:
         """Draw this frame."""
         self.title.update(frame.title)
         self.squares.square_size, self.squares.glyphs, self.squares.frame = size, glyphs, frame
+        drawn = self.picture is not None and getattr(self.app, "pictures", False)
+        self.squares.display = not drawn
+        if self.picture is not None:
+            self.picture.display = drawn
+            self.picture.styles.width, self.picture.styles.height = extent(size)
+            if drawn:
+                self.picture.image = self.squares.image()
+        self.legend.update(self.squares.legend())
         self.caption.update("\n".join(words(frame)))
+
+    def on_click(self, event: events.Click) -> None:
+        """A click on the image is one on its square."""
+        frame, picture = self.squares.frame, self.picture
+        if frame is not None and picture is not None and picture.display:
+            x, y = int(event.screen_x - picture.region.x), int(event.screen_y - picture.region.y)
+            file, rank = 8 * x // max(1, picture.size.width), 7 - 8 * y // max(1, picture.size.height)
+            if 0 <= file < 8 and 0 <= rank < 8:
+                square = 8 * rank + file
+                self.post_message(Squares.Clicked(self.squares, 63 - square if frame.flipped else square))
+
+    def notify_style_update(self) -> None:
+        super().notify_style_update()
+        if self.is_mounted:
+            self.legend.update(self.squares.legend())  # in the colours of another theme
 
 
 def words(frame: BoardFrame) -> list[str]:

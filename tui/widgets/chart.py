@@ -44,7 +44,7 @@ def ticks(low: float, high: float, number: int = TICKS) -> list[float]:
     return [round(n * step, 12) for n in range(first, last + 1)]
 
 
-def words(values: Sequence[float]) -> list[str]:
+def written(values: Sequence[float]) -> list[str]:
     """Ticks with as many decimals as tell them apart.
 
     >>> words([0.0, 0.5, 1.0]), words([0.0, 20.0])
@@ -162,7 +162,7 @@ def lines(chart: Chart, panel: Panel, width: int, height: int) -> list[list[tupl
     low, high = extent(chart.points())
     top, bottom, right = 2, height - 3, width - 3
     marks_y = ticks(low, high, max(1, min(TICKS, (bottom - 1 - top) // 3)))
-    tick_texts = words(marks_y)
+    tick_texts = written(marks_y)
     left = max(map(cell_len, tick_texts)) + 2
     canvas = Canvas(width, height)
     low, high = marks_y[0], marks_y[-1]

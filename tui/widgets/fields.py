@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 GUTTER = 2
-SOURCE = 8  # cells for given, default, preset, needed
+SOURCE = 9  # cells for given, changed, default, preset, needed, and a gap
 
 
 class FieldInput(Input):
@@ -206,7 +206,7 @@ def note_of(field: Field) -> str:
     return f"{', '.join(field.choices)}: {field.text}" if field.form == "choice" else field.text
 
 
-STANDING = {"complete": "complete already: nothing to do", "already_queued": "a job stands for it already"}
+PLAN_STATUS = {"complete": "complete already: nothing to do", "already_queued": "a job stands for it already"}
 
 
 def about(field: Field, error: str) -> Text:
@@ -279,8 +279,12 @@ def plan_lines(plan: Row, checked: Checked, wide: bool) -> Text:
         time = ""
     launch = checked.launch
     where = " · ".join([launch.on, show.counted(launch.shards, "shard"), plan["determinism"]])
+    runs = plan.get("runs", 1)
+    if runs > 1 and plan["seconds"] is not None:
+        time = f"about {show.duration(plan['seconds'])} in all{like}"
     facts = {
-        "run": show.short(plan["run_id"]),
+        "run": show.short(plan["run_id"]) if runs == 1 else "",
+        "runs": f"{runs}, {plan['queued']} to queue" if runs > 1 else "",
         "units": units,
         "rows": rows,
         "bytes": size,
@@ -289,7 +293,7 @@ def plan_lines(plan: Row, checked: Checked, wide: bool) -> Text:
         "waits for": ", ".join(plan["waits_for"]),
     }
     text = Text()
-    text.append(STANDING.get(plan["status"], "ready"), style="bold")
+    text.append(PLAN_STATUS.get(plan["status"], "ready"), style="bold")
     for name, fact in facts.items():
         if fact:
             text.append(f"\n{name:<10}" if wide else f"  {name} ", style="dim")
@@ -301,9 +305,9 @@ def plan_lines(plan: Row, checked: Checked, wide: bool) -> Text:
 
 def broken(form: Form) -> str:
     """The command with an option a line, as one would paste it."""
-    words = form.words()
-    lines, line = [], [*words[:3]]
-    for word in words[3:]:
+    arguments = form.arguments()
+    lines, line = [], [*arguments[:3]]
+    for word in arguments[3:]:
         if word.startswith("--"):
             lines.append(line)
             line = []

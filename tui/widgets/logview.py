@@ -46,7 +46,7 @@ class LogView(ScrollView, can_focus=True):
         super().__init__(id=id)
         self.lines: list[str] = []
         self.begun = ""
-        self.words = ""
+        self.search_text = ""
         self.hits: list[int] = []
         self.hit = -1
         self.empty = "reading…"
@@ -111,23 +111,23 @@ class LogView(ScrollView, can_focus=True):
         here = 0 <= self.hit < len(self.hits) and self.hits[self.hit] == place
         lit = self.get_component_rich_style("log-view--here" if here else "log-view--hit")
         segments, at, low = [], 0, line.lower()
-        while (next_at := low.find(self.words, at)) >= 0:
-            end = next_at + len(self.words)
+        while (next_at := low.find(self.search_text, at)) >= 0:
+            end = next_at + len(self.search_text)
             segments += [Segment(line[at:next_at], plain), Segment(line[next_at:end], lit)]
             at = end
         return [*segments, Segment(line[at:], plain)]
 
     # -- searching ------------------------------------------------------------------------------------------------
 
-    def search(self, words: str) -> None:
+    def search(self, search_text: str) -> None:
         """Light these words, capital letters or not, and go to the last line that has them."""
-        self.words = words.lower()
+        self.search_text = search_text.lower()
         self.hits = [n for n, line in enumerate(self.lines) if self._fits(line)]
         self.hit = len(self.hits) - 1
         self._show_hit()
 
     def _fits(self, line: str) -> bool:
-        return bool(self.words) and self.words in line.lower()
+        return bool(self.search_text) and self.search_text in line.lower()
 
     def step_hit(self, way: int) -> None:
         if self.hits:

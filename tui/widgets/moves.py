@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from rich.segment import Segment
+from rich.style import Style
 from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
@@ -21,11 +23,39 @@ from chessreg.games.boardframe import BoardFrame
 from tui.columns import fitted
 
 if TYPE_CHECKING:
-    from chessreg.lab.answer import Answer, Ranked, Side
+    from chessreg.lab.answer import Answer, Compared, Side
+
+
+PLY = re.compile(r"(\d+)(\.+) ?(\S+)")
+NUMBER, SIDE = 7, 16  # cells of a move's number, and at most of a side's move
+
+
+class MoveLine(NamedTuple):
+    """A line of the list: its number, and the frames after White's and after Black's move; or one frame, in words."""
+
+    label: str
+    places: tuple[int | None, ...]
+
+
+def move_lines(views: Sequence[BoardFrame]) -> list[MoveLine]:
+    """Two moves a line where the frames are of a game, else a frame a line."""
+    told = [PLY.match(frame.caption[0]) if frame.caption else None for frame in views]
+    if len(views) < 2 or not all(told[1:]) or told[0] is not None:
+        return [MoveLine("", (place,)) for place in range(len(views))]
+    lines = [MoveLine("", (0,))]
+    for place, ply in enumerate(told[1:], 1):
+        assert ply is not None
+        if ply[2] == ".":
+            lines.append(MoveLine(f"{ply[1]}.", (place, None)))
+        elif len(lines[-1].places) == 2 and lines[-1].places[1] is None:
+            lines[-1] = MoveLine(lines[-1].label, (lines[-1].places[0], place))
+        else:  # a game that Black begins
+            lines.append(MoveLine(f"{ply[1]}.", (None, place)))
+    return lines
 
 
 class MoveList(Widget):
-    """One line a frame, around the current one. A click goes to a frame."""
+    """The moves of a game, White's and Black's beside each other; of other frames one a line. A click goes to one."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"move-list--line", "move-list--here", "move-list--wrong"}
     DEFAULT_CSS = """
@@ -37,32 +67,65 @@ class MoveList(Widget):
 
     views: reactive[tuple[BoardFrame, ...]] = reactive((), layout=True)
     place: reactive[int] = reactive(0)
+    lines: Sequence[MoveLine] = ()
 
     class Chosen(Message):
         def __init__(self, place: int) -> None:
             super().__init__()
             self.place = place
 
+    def watch_views(self) -> None:
+        self.lines = move_lines(self.views)
+
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        return len(self.views)
+        return len(self.lines)
+
+    @property
+    def side(self) -> int:
+        """Cells of a move."""
+        return max(8, min(SIDE, (self.size.width - NUMBER) // 2))
 
     @property
     def first(self) -> int:
-        """The frame on the top line."""
+        """The line on top."""
         high = self.size.height
-        return max(0, min(self.place - high // 2, len(self.views) - high))
+        here = next((n for n, line in enumerate(self.lines) if self.place in line.places), 0)
+        return max(0, min(here - high // 2, len(self.lines) - high))
 
     def render_line(self, y: int) -> Strip:
-        place, width = self.first + y, self.size.width
-        if place >= len(self.views):
+        number, width = self.first + y, self.size.width
+        if number >= len(self.lines):
             return Strip.blank(width, self.rich_style)
+        line = self.lines[number]
+        if len(line.places) == 1:
+            (place,) = line.places
+            assert place is not None
+            frame = self.views[place]
+            text = f"{'›' if place == self.place else ' '} {fitted(str(place), 3, right=True)}  {line_of(frame)}"
+            return Strip([Segment(fitted(text, width), self.style_of(place))])
+        segments = [Segment(f"{fitted(line.label, NUMBER - 2, right=True)} ", self.style_of(None))]
+        for place in line.places:
+            segments.append(Segment(fitted("" if place is None else self.move(place), self.side), self.style_of(place)))
+        return Strip(segments).crop_extend(0, width, self.rich_style)
+
+    def move(self, place: int) -> str:
+        """A move, with a sign where one stands on it, and where illegal ones were tried first."""
         frame = self.views[place]
-        name = "here" if place == self.place else "wrong" if tries(frame) else "line"
-        text = f"{'›' if place == self.place else ' '} {fitted(str(place), 3, right=True)}  {line_of(frame)}"
-        return Strip([Segment(fitted(text, width), self.get_component_rich_style(f"move-list--{name}"))])
+        ply = PLY.match(frame.caption[0])
+        assert ply is not None
+        return f"{'›' if place == self.place else ' '}{ply[3]}{' !' if tries(frame) else ''}"
+
+    def style_of(self, place: int | None) -> Style:
+        name = "line" if place is None else "here" if place == self.place else "line"
+        name = "wrong" if name == "line" and place is not None and tries(self.views[place]) else name
+        return self.get_component_rich_style(f"move-list--{name}")
 
     def on_click(self, event: events.Click) -> None:
-        if (place := self.first + event.y) < len(self.views):
+        if (number := self.first + event.y) >= len(self.lines):
+            return
+        places = self.lines[number].places
+        column = min(len(places) - 1, max(0, (event.x - NUMBER + 1) // self.side)) if len(places) > 1 else 0
+        if (place := places[column]) is not None:
             self.post_message(self.Chosen(place))
 
 
@@ -83,12 +146,13 @@ def with_tries(views: Sequence[BoardFrame]) -> list[int]:
     return [n for n, frame in enumerate(views) if tries(frame) or {"illegal", "wrong"} & set(frame.marks.values())]
 
 
-NUMBERS = 16  # cells before a bar
 HEAD = 2  # lines above the moves
+MOVE, PROBABILITY, CHANGE = 9, 7, 8  # cells of a line
 
 
 class Rankings(Horizontal):
-    """Legal move mass, the greedy text and the most probable moves of both models."""
+    """Legal move mass, the greedy text and the most probable moves of both models, in one order; beside the edited
+    one's how much each has changed."""
 
     DEFAULT_CSS = """
     Rankings { height: 1fr; width: 1fr; }
@@ -99,32 +163,47 @@ class Rankings(Horizontal):
         yield Static("", id="of-clean")
         yield Static("", id="of-edited")
 
-    def show(self, answer: Answer, chosen: int | None = None) -> None:
-        """Draw these numbers; `chosen` is the place of the clean model's move that is pointed at."""
+    def show(self, answer: Answer, chosen: str | None = None) -> None:
+        """Draw these numbers; `chosen` is the move (UCI) that is pointed at."""
+        from chessreg.lab.answer import compared
+
         wide = max(20, self.size.width // 2 - 2)
         lines = max(1, self.size.height - HEAD)
+        moves = compared(answer)
+        at = next((n for n, move in enumerate(moves) if move.uci == chosen), None)
+        first = 0 if at is None else max(0, min(at - lines // 2, len(moves) - lines))
+        shown = [(place == at, move) for place, move in enumerate(moves)][first : first + lines]
         for name, side in (("clean", answer.clean), ("edited", answer.edited)):
             pane = self.query_one(f"#of-{name}", Static)
             if side is None:
                 pane.update(Text(f"no edit: {answer.why_not}"))
             else:
-                pane.update(ranking(name, side, wide, lines, chosen if name == "clean" else None))
+                pane.update(ranking(name, side, shown, wide))
 
 
-def ranking(name: str, side: Side, wide: int, lines: int, chosen: int | None = None) -> Text:
-    """One model's numbers: mass on the board and on the one aimed at, greedy text, moves with bars."""
+def ranking(name: str, side: Side, moves: Sequence[tuple[bool, Compared]], wide: int) -> Text:
+    """One model's numbers: mass on the board and on the one aimed at, greedy text, moves with bars, of the edited model
+    with their change. `moves`: whether it is pointed at, and the move."""
     both = "" if side.modified is None else f", target {side.modified:.3f}"
-    text = Text(fitted(f"{name} legal mass {side.original:.3f}{both}", wide) + "\n", style="bold")
-    text.append(fitted(f"writes {side.text.strip() or 'nothing'}{'' if side.legal else ', illegal'}", wide) + "\n", "")
-    on_target = {move.uci for move in side.moves_modified}
-    first = 0 if chosen is None else max(0, min(chosen - lines // 2, len(side.moves) - lines))
-    for place, move in enumerate(side.moves[first : first + lines], first):
-        sign = "›" if place == chosen else "*" if move.uci in on_target else " "
-        text.append(line_of_move(move, sign, wide) + "\n", "bold" if place == chosen else "not bold")
+    mass, writes = f"{name} legal mass {side.original:.3f}{both}", "writes"
+    if len(mass) > wide:  # the name stands in the line below then
+        mass, writes = f"mass {side.original:.3f}{both.replace(',', '')}", f"{name} writes"
+    text = Text(fitted(mass, wide) + "\n", style="bold")
+    text.append(
+        fitted(f"{writes} {side.text.strip() or 'nothing'}{'' if side.legal else ', illegal'}", wide) + "\n", ""
+    )
+    for here, move in moves:
+        text.append(line_of_move(move, name == "edited", here, wide) + "\n", "bold" if here else "not bold")
     return text
 
 
-def line_of_move(move: Ranked, sign: str, wide: int) -> str:
-    """`* Nf3     0.412 ━━━━━`: the star says that the move is legal on the board aimed at too."""
-    bar = "━" * round(move.probability * max(0, wide - NUMBERS))
-    return fitted(f"{sign} {move.san:<7} {move.probability:.3f} {bar}", wide)
+def line_of_move(move: Compared, edited: bool, here: bool, wide: int) -> str:
+    """`* Nf3     0.412 ━━━━━`, of the edited model with the change, `* Nf3     0.812 Δ+0.400 ━━━`: the star says that
+    the move is legal on the board aimed at too."""
+    sign = "›" if here else "*" if move.legal_modified else " "
+    value = move.edited if edited else move.clean
+    text = f"{sign} {move.san:<7} {'  –  ' if value is None else f'{value:.3f}'} "
+    if edited:
+        text += f"{'' if move.change is None else f'Δ{move.change:+.3f}':<{CHANGE - 1}} "
+    taken = MOVE + PROBABILITY + (CHANGE if edited else 0)
+    return fitted((text + "━" * round((value or 0.0) * max(0, wide - taken))).rstrip(), wide)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from rich.segment import Segment
@@ -17,13 +18,17 @@ from textual.strip import Strip
 from tui.actions import TABLE, bindings
 from tui.columns import GAP, Column, fitted, widths
 from tui.data.pages import PAGE, Pages
+from tui.data.table_filter import View
 
 KEPT = 16  # pages in memory
 GUTTER = 2
 
 
 class PageTable(ScrollView, can_focus=True):
-    """Rows of `Pages`. It asks for pages with `Wanted` and is given them with `give`; it never reads by itself."""
+    """Rows of `Pages`. It asks for pages with `Wanted` and is given them with `give`; it never reads by itself.
+
+    A `view` narrows and sorts them: `Narrow` asks for the rows that fit, `show_narrowed` brings them.
+    """
 
     BINDINGS = bindings(TABLE)
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -71,6 +76,21 @@ class PageTable(ScrollView, can_focus=True):
     class Inspected(Opened):
         """All fields of a row are asked for."""
 
+    class Narrow(Message):
+        """The rows that fit the view are wanted."""
+
+        def __init__(self, table: PageTable, whole: Pages, keep: bool) -> None:
+            super().__init__()
+            self.table, self.whole, self.keep = table, whole, keep
+
+    class Act(Message):
+        """Something that its screen does: `find`, `sort` (`way` 1: by the next column, 0: turned round), `number`; or
+        `reset`: the view is none any more."""
+
+        def __init__(self, table: PageTable, what: str, way: int = 0) -> None:
+            super().__init__()
+            self.table, self.what, self.way = table, what, way
+
     class HeadClicked(Message):
         """A click on the heading of a column."""
 
@@ -83,6 +103,8 @@ class PageTable(ScrollView, can_focus=True):
         self.columns: tuple[Column, ...] = tuple(columns)
         self.empty = empty
         self.loaded = False
+        self.view = View()
+        self.whole: Pages | None = None  # what the view narrows
         self._source: Pages | None = None
         self._pages: OrderedDict[int, Sequence[Mapping[str, Any]]] = OrderedDict()
         self._asked: set[int] = set()
@@ -111,13 +133,46 @@ class PageTable(ScrollView, can_focus=True):
         """Show these rows from the top, or (`keep`) from where the cursor is. `first` is page `number`, if it is here
         already: then nothing blinks."""
         if columns is not None:
+            if [column.field for column in columns] != [column.field for column in self.columns]:
+                if self.view.active:
+                    self.post_message(self.Act(self, "reset"))
+                self.view = View()  # the words were about other columns
             self.columns = tuple(columns)
+        self.whole = source
+        if self.view.active and self._source is not None:
+            self.narrow(keep)
+            return
+        self._show(source, first, keep, number, columns is not None)
+
+    def narrow(self, keep: bool = False) -> None:
+        """Have the rows that fit the view; those that are shown stay until then."""
+        if self.whole is None:
+            return
+        self.view = replace(self.view, columns=self.columns)
+        if self.view.active:
+            self.post_message(self.Narrow(self, self.whole, keep))
+        else:
+            self._show(self.whole, None, keep, 0, True)
+
+    def show_narrowed(self, whole: Pages, pages: Pages, first: Sequence[Mapping[str, Any]], keep: bool) -> None:
+        """The rows that were asked for; those of a list that is not shown any more are dropped."""
+        if whole is self.whole:
+            self._show(pages, first, keep, 0, True)
+
+    def _show(
+        self,
+        source: Pages,
+        first: Sequence[Mapping[str, Any]] | None,
+        keep: bool,
+        number: int,
+        fit: bool,
+    ) -> None:
         self._source, self.loaded = source, True
         self._pages.clear()
         self._asked.clear()
         if first is not None:
             self._pages[number] = first
-        if columns is not None or not keep or not any(self._widths):
+        if fit or not keep or not any(self._widths):
             self._fit()
         self._resize_virtual()
         self.set_reactive(PageTable.cursor, min(self.cursor, max(0, source.count - 1)) if keep else 0)
@@ -166,8 +221,17 @@ class PageTable(ScrollView, can_focus=True):
 
     def _fit(self) -> None:
         rows = next(iter(self._pages.values()), ())
-        self._widths = widths(self.columns, rows, self.size.width - GUTTER - 1) if self.columns else []
+        self._widths = widths(self.headed, rows, self.size.width - GUTTER - 1) if self.columns else []
         self._resize_virtual()
+
+    @property
+    def headed(self) -> list[Column]:
+        """The columns, the one that the view sorts by with an arrow."""
+        arrow = "▼" if self.view.descending else "▲"
+        return [
+            replace(column, heading=f"{column.heading} {arrow}") if column.field == self.view.sort else column
+            for column in self.columns
+        ]
 
     def _resize_virtual(self) -> None:
         wide = GUTTER + sum(self._widths) + GAP * max(0, len(self._widths) - 1)
@@ -185,14 +249,15 @@ class PageTable(ScrollView, can_focus=True):
     def render_line(self, y: int) -> Strip:
         width = self.size.width
         if y == 0:
-            cells = [fitted(c.heading, w, c.right) for c, w in zip(self.columns, self._widths, strict=True)]
+            cells = [fitted(c.heading, w, c.right) for c, w in zip(self.headed, self._widths, strict=True)]
             head = self.get_component_rich_style("page-table--head")
             line = self._line(" " * GUTTER + (" " * GAP).join(cells), width, head)
             return self._hinted(line, width, head)
         place = y - 1 + self.scroll_offset.y
         if not self.count:
-            words = (self.empty if self.loaded else "reading…") if y == min(2, self.size.height - 1) else ""
-            return self._line(" " * GUTTER + words, width, self.get_component_rich_style("page-table--faint"))
+            empty = "no row fits these words; Esc clears them" if self.whole is not self._source else self.empty
+            text = (empty if self.loaded else "reading…") if y == min(2, self.size.height - 1) else ""
+            return self._line(" " * GUTTER + text, width, self.get_component_rich_style("page-table--faint"))
         if place >= self.count:
             return self._line("", width, self.get_component_rich_style("page-table--even"))
         row, here = self.row(place), place == self.cursor
@@ -216,6 +281,10 @@ class PageTable(ScrollView, can_focus=True):
             line = Strip.join([Strip([Segment("«", style)]), line.crop(1)])
         if self.virtual_size.width > x + self.scrollable_content_region.width:
             line = Strip.join([line.crop(0, width - 2), Strip([Segment(" »", style)])])
+        if self.whole is not None and self.whole is not self._source and self.whole.count != self.count:
+            told = f"  {self.count:,} of {self.whole.count:,} "
+            if len(told) < width // 2:
+                line = Strip.join([line.crop(0, width - len(told)), Strip([Segment(told, style)])])
         return line
 
     # -- the cursor -----------------------------------------------------------------------------------------------
@@ -269,6 +338,20 @@ class PageTable(ScrollView, can_focus=True):
         further = [b for b in begins if b > x] if int(way) > 0 else [b for b in reversed(begins) if b < x]
         if further:
             self.scroll_to(x=further[0], animate=False)
+
+    def action_find(self) -> None:
+        self.post_message(self.Act(self, "find"))
+
+    def action_sort(self, way: str) -> None:
+        self.post_message(self.Act(self, "sort", int(way)))
+
+    def action_number(self) -> None:
+        self.post_message(self.Act(self, "number"))
+
+    def sort_by(self, field: str, descending: bool = False) -> None:
+        """By a field; by none in the list's own order."""
+        self.view = replace(self.view, sort=field, descending=descending)
+        self.narrow()
 
     def action_open(self) -> None:
         if (row := self.current) is not None:

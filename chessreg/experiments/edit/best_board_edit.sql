@@ -40,7 +40,8 @@
 -- Every edit of the runs in scope that try more than one.
 SELECT run_id, condition, intervention_id, count(*) OVER (PARTITION BY run_id) AS tried
 FROM (SELECT DISTINCT run_id, condition, intervention_id FROM trial
-      WHERE regexp_matches(condition, '^edit-[0-9]+$') AND run_id IN (SELECT run_id FROM scoped))
+      WHERE regexp_matches(condition, '^edit-[0-9]+$') AND run_id IN (SELECT run_id FROM scoped)
+          AND run_id NOT IN (SELECT run_id FROM edit_run WHERE measure = 'next-token'))
 
 -- statement: counted
 -- One row per state and condition: counts of sampled texts, and which half of the games the state is in.

@@ -6,7 +6,8 @@
 -- columns:
 --   checkpoint: the model
 --   condition: clean (no edit), edit (the piece taken off), or a control of the same length: random, or shuffled (the
---       direction of another piece), wrong-layer (the same directions half the model's depth away), sham (length 0)
+--       direction of another piece), wrong-layer (the same directions half the model's depth away), sham (length 0),
+--       encode-decode (the residual as SAEs reconstruct it)
 --   intervention: source, layers (0-based), scale and positions of the edit
 --   layer [hidden]: the layer, where one alone is edited
 --   layers [hidden]: all of them
@@ -81,7 +82,8 @@
 SELECT DISTINCT t.run_id, t.condition, regexp_replace(t.condition, '-[0-9]+$', '') AS kind, t.intervention_id,
        i.checkpoint_id, coalesce(i.intervention, 'none') AS intervention, i.layers, i.scale, i.scale_rule, i.positions
 FROM (SELECT DISTINCT run_id, condition, intervention_id FROM trial WHERE condition <> 'skipped'
-      AND run_id IN (SELECT run_id FROM trial WHERE intervention_id IS NOT NULL)) AS t
+      AND run_id IN (SELECT run_id FROM trial WHERE intervention_id IS NOT NULL)
+      AND run_id NOT IN (SELECT run_id FROM edit_run WHERE measure = 'next-token')) AS t
 LEFT JOIN interventions AS i ON i.intervention_id = t.intervention_id
 
 -- statement: cells

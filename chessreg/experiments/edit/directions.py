@@ -4,7 +4,8 @@ the scale that a rule gives for each state and layer.
 Directions are unit vectors float32 [state, d_model], one for each removal, for one layer. Scales: Karvonen
 specification 6.2. With p the probe's direction of the piece on its square, v the unit vector that is subtracted and a
 the residual at the site where the move begins, already edited at lower layers: subtracting s v makes the probe's logit
-a·p - s v·p, so the logit is T for s = (a·p - T) / (v·p).
+a·p - s v·p, so the logit is T for s = (a·p - T) / (v·p). By Davis's equation 1 the value is a share of a norm of the
+residual, at every token that is edited.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from torch import Tensor
 from chessreg.errors import ChessregError
 from chessreg.experiments.edit.spec import EditSpec
 from chessreg.experiments.edit.states import Removal
-from chessreg.models.decoding import group_by_length
+from chessreg.models.adapters.base import Network
+from chessreg.models.decoding.session import group_by_length
 from chessreg.models.edits import ResidualEdit
 from chessreg.named import Registry
 from chessreg.noise import generator
@@ -50,8 +52,7 @@ def piece(spec: EditSpec, weight: np.ndarray, removals: Sequence[Removal], label
 @CONTROLS.named("random")
 def random(spec: EditSpec, weight: np.ndarray, layer: int, removals: Sequence[Removal], draw: int) -> np.ndarray:
     """A direction drawn uniformly from the sphere for each state and layer: the same one at every scale."""
-    keys = [(spec.seed, f"random-{draw}", layer, removed.state.unit) for removed in removals]
-    return unit(np.stack([generator(*key).standard_normal(len(weight)) for key in keys]))
+    return on_sphere(spec, len(weight), layer, [removed.state.unit for removed in removals], draw)
 
 
 @CONTROLS.named("shuffled")
@@ -62,6 +63,62 @@ def shuffled(spec: EditSpec, weight: np.ndarray, layer: int, removals: Sequence[
         others = [label for label in PIECES if label != removed.label]
         labels.append(int(generator(spec.seed, f"shuffled-{draw}", removed.state.unit).choice(others)))
     return piece(spec, weight, removals, labels)
+
+
+Change = tuple[int, int, int]
+"""A square, the class of what stands there, and the class of what shall: 0 black king … 6 empty … 12 white king."""
+
+
+def change(spec: EditSpec, weight: np.ndarray, changes: Sequence[Sequence[Change]]) -> np.ndarray:
+    """What is added for the changes of each board: the classes that appear minus those that disappear, normalised.
+
+    A piece counts with coefficient `piece`, the empty square with `blank` (0: it is ignored, as Davis's code does,
+    specification 6.2). Of one removed piece this is minus what `piece` above gives. Zeros where the probe has no
+    direction for one of the classes, as differences of means have none for a class that was hardly seen.
+    """
+    if spec.class_mean == "remove":
+        known = np.linalg.norm(weight, axis=0, keepdims=True) > 0
+        weight = np.where(known, weight - weight.mean(axis=2, keepdims=True), 0.0)
+    vectors = np.zeros((len(changes), len(weight)))
+    for row, own in enumerate(changes):
+        terms = [(square, label, sign) for square, old, new in own for label, sign in ((new, 1.0), (old, -1.0))]
+        scaled = [
+            sign * (spec.blank if label == EMPTY else spec.piece) * weight[:, square, label]
+            for square, label, sign in terms
+            if (spec.blank if label == EMPTY else spec.piece)
+        ]
+        if all(term.any() for term in scaled):
+            vectors[row] = np.sum(scaled, axis=0)
+    size = np.linalg.norm(vectors, axis=1, keepdims=True)
+    units: np.ndarray = (vectors / np.where(size > 0, size, 1.0)).astype(np.float32)
+    return units
+
+
+def permuted(spec: EditSpec, unit: int, draw: int, changes: Sequence[Change]) -> list[Change]:
+    """The same squares with other pieces, drawn for each state: the control of shuffled labels."""
+    random, others = generator(spec.seed, f"shuffled-{draw}", unit), []
+    for square, *classes in changes:
+        drawn = [c if c == EMPTY else int(random.choice([label for label in PIECES if label != c])) for c in classes]
+        others.append((square, drawn[0], drawn[1]))
+    return others
+
+
+def on_sphere(spec: EditSpec, width: int, layer: int, units: Sequence[int], draw: int) -> np.ndarray:
+    """A direction drawn uniformly from the sphere for each unit and layer, float32 [units, width]."""
+    keys = [(spec.seed, f"random-{draw}", layer, number) for number in units]
+    return unit(np.stack([generator(*key).standard_normal(width) for key in keys]))
+
+
+def of_uniform_matrix(
+    spec: EditSpec, shape: tuple[int, int], layer: int, units: Sequence[int], draw: int
+) -> np.ndarray:
+    """The layer's row of a matrix [layers, d_model] of uniform numbers, divided by the norm of the whole, drawn for
+    each unit: Davis's code (specification 9.1, 1). With 12 layers its length is about 0.29."""
+    rows = []
+    for number in units:
+        drawn = generator(spec.seed, f"uniform-{draw}", number).random(shape)
+        rows.append(drawn[layer] / np.linalg.norm(drawn))
+    return np.stack(rows).astype(np.float32)
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
@@ -77,14 +134,18 @@ MEASURE_TOKENS = 16_384  # the most positions in one measuring pass: bounds memo
 Target = Callable[[float, Tensor], Tensor]
 """(the spec's value, mean clean logit float32 [state] of squares without that piece) → target logits [state]."""
 
+Reference = Callable[[Network, int], Callable[[Tensor], Tensor]]
+"""(network, layer) → what is made of the residual after that layer, whose norm the value is a share of."""
+
 
 @dataclass(frozen=True)
 class ScaleRule:
-    """A rule by name. target None: the value is the scale itself."""
+    """A rule by name. target None: the value is the scale itself, times the norm of a reference where there is one."""
 
     name: str
     value: str  # what the spec's value means
     target: Target | None = None
+    reference: Reference | None = None
 
 
 SCALE_RULES: Registry[ScaleRule] = Registry("scale rule")
@@ -103,6 +164,26 @@ def scale_rule(name: str) -> ScaleRule:
 register(ScaleRule("single_scale", "length of what is subtracted"))
 register(ScaleRule("single_target", "logit that the piece is given", lambda value, mean: torch.full_like(mean, value)))
 register(ScaleRule("average_target", "offset to the mean logit of other squares", lambda value, mean: mean + value))
+# Davis equation 1: the norm is read at the edited token and layer
+register(
+    ScaleRule(
+        "ln-final",
+        "share of the residual's norm after the final LayerNorm",
+        reference=lambda network, layer: network.norm().forward,
+    )
+)
+register(
+    ScaleRule(
+        "ln-next",
+        "share of the residual's norm after the next LayerNorm",
+        reference=lambda network, layer: network.norm(layer).forward,
+    )
+)
+register(
+    ScaleRule(
+        "residual-norm", "share of the residual's norm", reference=lambda network, layer: lambda residual: residual
+    )
+)
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,12 @@
 -- aliases: specificity, frontier of edits, damage of edits
 -- paper: none: beyond Karvonen 2024, section 4.2
 -- kinds: edit
--- made by: chessreg run edit --wrong-layer --sham
+-- made by: chessreg run edit --wrong-layer --sham --sae SAE
 -- columns:
 --   checkpoint: the model
 --   condition: edit (the piece taken off), or a control: random, shuffled (the direction of another piece), wrong-layer
---       (the same directions half the model's depth away), sham (length 0)
+--       (the same directions half the model's depth away), sham (length 0), encode-decode (the residual as SAEs
+--       reconstruct it, at the same layers and tokens)
 --   intervention: source, layers (0-based), scale and positions of the edit
 --   layer_set [hidden]: its layers as text; of a control those of the edit that it stands beside
 --   scale [hidden]: its value of the scale rule; of a control that of the edit that it stands beside
@@ -59,6 +60,7 @@ SELECT t.run_id, t.unit, t.condition, regexp_replace(t.condition, '-[0-9]+$', ''
        exact(t.shared_moved::VARCHAR) AS moved, exact(t.shared_kl::VARCHAR) AS kl
 FROM edit_trial AS t
 WHERE t.sample = -1 AND t.condition <> 'skipped' AND t.run_id IN (SELECT run_id FROM scoped)
+    AND t.run_id NOT IN (SELECT run_id FROM edit_run WHERE measure = 'next-token')
 
 -- statement: cells
 -- One row per run, kind of condition and edit that it is, or stands beside.
@@ -66,7 +68,7 @@ SELECT a.run_id, a.kind, a.setting, a.intervention_id, i.checkpoint_id, c.checkp
        layers_text(TRY_CAST(e.layers AS BIGINT[])) AS layer_set, e.scale, r.run, r.done, r.planned,
        count(*) FILTER (a.kind = 'edit') OVER (PARTITION BY a.run_id) AS edits_tried,
        dense_rank() OVER (ORDER BY c.place, r.created_at, a.run_id, a.setting,
-                          list_position(['edit', 'random', 'shuffled', 'wrong-layer', 'sham'], a.kind), a.kind) AS cell
+                          list_position(['edit', 'random', 'shuffled', 'wrong-layer', 'sham', 'encode-decode'], a.kind), a.kind) AS cell
 FROM (SELECT run_id, kind, setting, min(intervention_id) AS intervention_id FROM trials
       WHERE kind <> 'clean' GROUP BY ALL) AS a
 JOIN scoped AS r ON r.run_id = a.run_id

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 import chess
@@ -14,11 +15,11 @@ from chessreg.experiments.edit.directions import EMPTY
 from chessreg.experiments.edit.model import EditedModel, intervention_row
 from chessreg.experiments.edit.spec import BLACK, CLEAN, EditHow, EditRow, EditSpec
 from chessreg.experiments.edit.states import Removal, State, reason_to_skip, removal, selection_split
+from chessreg.models.decoding.legal import Mass, Trie, accepted_mass, sequence_logprobs
+from chessreg.models.decoding.sampling import Key, SampledText, sample_trees
+from chessreg.models.decoding.tree import Prefix, TokenTree
 from chessreg.models.devices import prepare
 from chessreg.models.edits import ResidualEdit
-from chessreg.models.legal import Mass, Trie, accepted_mass, sequence_logprobs
-from chessreg.models.sampling import Key, SampledText, sample_trees
-from chessreg.models.tree import Prefix, TokenTree
 from chessreg.runs.task import Task
 
 GREEDY = -1
@@ -41,11 +42,7 @@ class Editor:
         self.task, self.spec = task, task.spec
         self.edited = EditedModel(task.spec, task.inputs, prepare(task.options.device, task.options.threads))
         self.model, self.encoding = self.edited.model, self.edited.encoding
-        self.interventions: dict[str, UUID | None] = {CLEAN: None}
-        for condition in self.edited.conditions():
-            row = intervention_row(self.edited, condition)
-            task.record("intervention", **row)
-            self.interventions[condition.name] = row["id"]
+        self.interventions = recorded(task, self.edited)
 
     def batch(self, states: Sequence[State]) -> None:
         """All rows of these states."""
@@ -154,7 +151,7 @@ class Editor:
             detail = detail.model_copy(update=seen[row].columns(clean[row] if clean else None))
             if every[row]:
                 original, modified = every[row]
-                detail.spelled_original, detail.spelled_modified = original.found, modified.found
+                detail.spelled_original, detail.spelled_modified = original.probability, modified.probability
                 detail.spelled_missed = max(original.missed, modified.missed)
             self.emit(name, removed, GREEDY, texts[row][0], masses[row], detail)
             for sample, sampled in enumerate(texts[row][1:]):
@@ -189,27 +186,37 @@ class Editor:
         )
 
     def skipped(self, state: State, written: SampledText | None, move: chess.Move | None, reason: str) -> None:
-        self.task.emit(
-            "trial",
-            state.unit,
-            EditRow(
-                move=move.uci() if move else None,
-                skipped=reason,
-                position=state.position,
-                half=selection_split(self.spec, state.item),
-            ),
-            condition="skipped",
-            sample=GREEDY,
-            intervention_id=None,
-            item=state.item,
-            ply=state.ply,
-            fen=state.board.fen(),
-            text=written.text[:32] if written else "",
-            legal_original=move is not None,
-            legal_modified=None,
-            mass_original=None,
-            mass_modified=None,
-        )
+        text = written.text[:32] if written else ""
+        emit_skipped(self.task, state, reason, text, legal=move is not None, move=move.uci() if move else None)
+
+
+def emit_skipped(
+    task: Task[EditSpec, EditHow], state: State, reason: str, text: str, *, legal: bool | None = None, **extra: Any
+) -> None:
+    """The row of a state that is not edited: why, what the model would write, and further columns of EditRow."""
+    half = selection_split(task.spec, state.item)
+    task.emit(
+        "trial",
+        state.unit,
+        EditRow(skipped=reason, position=state.position, half=half, **extra),
+        condition="skipped",
+        sample=GREEDY,
+        item=state.item,
+        ply=state.ply,
+        fen=state.board.fen(),
+        text=text,
+        legal_original=legal,
+    )
+
+
+def recorded(task: Task[EditSpec, EditHow], edited: EditedModel) -> dict[str, UUID | None]:
+    """Record the intervention of every condition; condition → its id, None of the clean model."""
+    interventions: dict[str, UUID | None] = {CLEAN: None}
+    for condition in edited.conditions():
+        row = intervention_row(edited, condition)
+        task.record("intervention", **row)
+        interventions[condition.name] = row["id"]
+    return interventions
 
 
 @dataclass(frozen=True)
@@ -231,13 +238,13 @@ class Seen:
 
     def columns(self, clean: Seen | None) -> dict[str, float | None]:
         """The columns of EditRow that say this; without the clean model those that compare with it are left out."""
-        found: dict[str, float | None] = {"shared_mass": min(float(self.shared.sum()), 1.0), "read_empty": self.empty}
+        values: dict[str, float | None] = {"shared_mass": min(float(self.shared.sum()), 1.0), "read_empty": self.empty}
         if clean is None:
-            return found
-        found["squares_changed"] = int((self.classes != clean.classes)[np.arange(64) != self.square].sum()) / 63
+            return values
+        values["squares_changed"] = int((self.classes != clean.classes)[np.arange(64) != self.square].sum()) / 63
         if self.shared.sum() > 0 and clean.shared.sum() > 0:
-            found["shared_moved"], found["shared_kl"] = divergences(clean.shared, self.shared)
-        return found
+            values["shared_moved"], values["shared_kl"] = divergences(clean.shared, self.shared)
+        return values
 
 
 def divergences(clean: np.ndarray, edited: np.ndarray) -> tuple[float, float]:

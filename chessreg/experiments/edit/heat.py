@@ -95,6 +95,11 @@ def placed(inputs: Inputs, run_id: UUID, unit: int, condition: str | None = None
             raise NotFoundError(f"run {short(run_id)} has no state {unit}", "chessreg runs show RUN")
         raise BadInputError(f"state {unit} was skipped: {(skipped.detail or {}).get('skipped')}", "take another unit")
     spec = EditSpec(**settings)
+    if spec.measure == "next-token":
+        raise BadInputError(
+            f"run {short(run_id)} reads the next token, and this draws edits of whole moves",
+            f"chessreg board {short(run_id)}:{unit}",
+        )
     edited = _loaded(spec, _Key(inputs))
     known = {c.name: c for c in edited.conditions()}
     wanted = condition or next(iter(known))
@@ -116,13 +121,13 @@ def readings(
 
     Raises what `placed` raises.
     """
-    found = placed(inputs, run_id, unit, condition)
-    removed, setting = found.removed, found.condition.setting
+    place = placed(inputs, run_id, unit, condition)
+    removed, setting = place.removed, place.condition.setting
     at = max(setting.layers) if layer is None else layer
-    probe = load_probe(inputs, found.spec.probe, at)
-    model, prompt = found.edited.model, found.state.prompt
-    clean, after = (probe_logits(model, prompt, [probe], active)[0] for active in ([], found.edits))
-    name, board = found.condition.name, found.state.board
+    probe = load_probe(inputs, place.spec.probe, at)
+    model, prompt = place.edited.model, place.state.prompt
+    clean, after = (probe_logits(model, prompt, [probe], active)[0] for active in ([], place.edits))
+    name, board = place.condition.name, place.state.board
     return Readings(clean, after, at, name, board, removed.modified, removed.square, removed.label)
 
 
@@ -136,25 +141,25 @@ def probe_logits(
     return logits_of(residuals, model, prompt, probes, edits)
 
 
-def panels(found: Readings, label: int, measure: Measure, clip: float | None) -> list[HeatPanel]:
+def panels(readings: Readings, label: int, measure: Measure, clip: float | None) -> list[HeatPanel]:
     """Figure 5's form: the class before and after the edit, and below it the empty square's."""
     made = []
     for row in dict.fromkeys((label, EMPTY_CLASS)):
         name = "empty" if row == EMPTY_CLASS else PIECE_CLASSES[row]
-        values = {which: found.values(which, row, measure) for which in WHICH}
+        values = {which: readings.values(which, row, measure) for which in WHICH}
         low, high = span(list(values.values()), measure, clip)
         for which in WHICH:
-            board = found.original if which == "clean" else found.modified
+            board = readings.original if which == "clean" else readings.modified
             title = f"{name}, {'original' if which == 'clean' else 'edited'} model, {measure}"
-            shown = np.clip(values[which], low, high)
-            made.append(HeatPanel(title, shown, low, high, squares_of(board), (found.square,)))
+            clipped = np.clip(values[which], low, high)
+            made.append(HeatPanel(title, clipped, low, high, squares_of(board), (readings.square,)))
     return made
 
 
-def panels_of_reading(found: Readings, label: int, measure: Measure, clip: float) -> list[HeatPanel]:
+def panels_of_reading(readings: Readings, label: int, measure: Measure, clip: float) -> list[HeatPanel]:
     """Figure 1's form: where the piece stands, the clean model's reading clipped, and the reading as it is."""
-    values, name = found.values("clean", label, measure), PIECE_CLASSES[label]
-    letters = squares_of(found.original)
+    values, name = readings.values("clean", label, measure), PIECE_CLASSES[label]
+    letters = squares_of(readings.original)
     truth = np.array([float(letter == name) for letter in letters])
     low, high = span([values], measure, clip)
     whole = span([values], measure, None)

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 import chess
 import numpy as np
-from sqlalchemy import select
 
 from chessreg.encodings import Encoding, Tokens
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.experiments.edit.spec import BLACK, PAPER, EditHow, EditRow, EditSpec, settings_of
+from chessreg.experiments.edit.spec import BLACK, DAVIS_PRESETS, PAPER, EditHow, EditRow, EditSpec, settings_of
 from chessreg.experiments.edit.states import after_moves, states
 from chessreg.experiments.settings import games as selections
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.overlap import Evaluated
 from chessreg.games.boardframe import BoardFrame, move_arrows
-from chessreg.models.hook_points import check_editable
+from chessreg.models.hook_points import check_editable, hook_point
 from chessreg.registry import tables
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
@@ -39,6 +39,11 @@ class BoardEdit(Kind):
     on the modified board, in canonical spelling and in every spelling. Layer sets times scales are one run, every
     state under each of them: `chessreg query "best board edit"` chooses on half of the games and reports on the rest.
     One unit is one state. With --moves the only state is the position after them, whoever is to move.
+
+    With --measure next-token, which --board implies, the model's next token is read instead (Davis, Vasquez Ferrer &
+    Sukthankar 2026, section 4): the piece on its most probable square is taken off by a share of the residual's norm,
+    and the probability of tokens that begin a legal move is summed on the original board, without the piece, and on a
+    later board of the game. `chessreg board RUN:UNIT` shows all squares before and after.
     """
 
     name = "edit"
@@ -48,22 +53,30 @@ class BoardEdit(Kind):
     spec = EditSpec
     options = EditHow
     columns = {"trial": EditRow}  # noqa: RUF012
-    queries = ("board intervention legality", "best board edit", "edit specificity")
+    queries = (
+        "board intervention legality", "best board edit", "edit specificity", "legal move mass by edit",
+        "legal move mass by layer", "legal move mass by square", "edit strength", "legal move mass between edits",
+    )  # fmt: skip
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper-8": {**PAPER, "layers": (3, 4, 5, 6), "layers_label": "4-7", "scale": 1.5},
         "paper-16": {**PAPER, "layers": (5, 7, 9, 11, 13), "layers_label": "range(5,15,2)", "scale": 2.0},
         "author-2024": {**PAPER, "token_mask": "all", "layers": (5,), "scale": 1.5},
+        **DAVIS_PRESETS,
     }
 
     def units(self, spec: EditSpec, inputs: Inputs) -> int:
         check(spec, inputs)
-        return 1 if spec.moves else len(selections.select(spec, inputs)[1]) * spec.per_game
+        return 1 if spec.moves else len(selections.select(spec, inputs)[1]) * spec.states_per_game
 
     def estimate(self, spec: EditSpec, inputs: Inputs) -> Estimate:
         tried = settings_of(spec, inputs)
-        conditions = 1 + len(tried) * (1 + spec.controls + spec.shuffled + spec.wrong_layer + spec.sham)
+        each = 1 + spec.controls + spec.shuffled + spec.wrong_layer + spec.sham + (spec.sae is not None)
+        each += len(spec.other_probes) + (spec.patch != "none")
+        conditions = 1 + len(tried) * each
         remarks = (f"{len(tried)} edits of every state: layers x scales",) if len(tried) > 1 else ()
-        return Estimate({"trial": self.units(spec, inputs) * conditions * (1 + spec.samples)}, remarks=remarks)
+        trials = self.units(spec, inputs) * conditions * (1 + spec.samples)
+        size = 4 * trials * inputs.encoding(spec.checkpoint).answer_size if spec.measure == "next-token" else 0
+        return Estimate({"trial": trials}, size, remarks)
 
     def check(self, spec: EditSpec, inputs: Inputs) -> None:
         if (trials := self.estimate(spec, inputs).rows["trial"]) > MOST_TRIALS:
@@ -74,13 +87,19 @@ class BoardEdit(Kind):
             return
         games, places = selections.select(spec, inputs)
         overlap.refuse(inputs, spec.checkpoint, games, places, spec.allow_overlap)
-        for probe in filter(None, (spec.probe, spec.black_probe)):
+        others = (*spec.other_probes, *spec.other_black_probes)
+        for probe in filter(None, (spec.probe, spec.black_probe, *others)):
             overlap.refuse(inputs, probe, games, places, spec.allow_overlap, what="the probe")
 
     def run(self, task: Task[EditSpec, EditHow]) -> None:
         from chessreg.experiments.edit.editor import Editor
 
         spec = task.spec
+        if spec.measure == "next-token":
+            from chessreg.experiments.edit.site_editor import SiteEditor
+
+            SiteEditor(task).run(partial(measure_overlap, task))
+            return
         editor = Editor(task)
         if spec.moves:
             editor.batch([after_moves(spec.moves, editor.encoding)])
@@ -96,7 +115,9 @@ class BoardEdit(Kind):
                 task.done(unit)
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-        return frames_of_state(row, inputs)
+        from chessreg.experiments.edit.three_boards import reads_next_token, views_of_case
+
+        return views_of_case(row, inputs) if reads_next_token(row, inputs) else views_of_state(row, inputs)
 
 
 def check(spec: EditSpec, inputs: Inputs) -> None:
@@ -109,13 +130,19 @@ def check(spec: EditSpec, inputs: Inputs) -> None:
         raise BadInputError(f"{encoding.name} has no tokens called {spec.token_mask}", "--token-mask all, or last")
     if spec.wrong_layer and checkpoint.layers == 1:
         raise BadInputError("--wrong-layer needs another layer, and this model has one")
-    if spec.black_probe is not None and BLACK not in encoding.site_names:
+    next_token = spec.measure == "next-token"
+    if spec.black_probe is not None and not next_token and BLACK not in encoding.site_names:
         raise BadInputError(f"--black-probe edits the tokens of {BLACK}, which {encoding.name} does not have")
     named = {"--probe": spec.probe, "--black-probe": spec.black_probe, "--shuffled-probe": spec.shuffled_probe}
-    named_probes = {name: recipe for name, recipe in named.items() if recipe is not None}
+    for option, references in (
+        ("--other-probes", spec.other_probes),
+        ("--other-black-probes", spec.other_black_probes),
+    ):
+        named |= {f"{option} ({place})": reference for place, reference in enumerate(references, 1)}
+    named_probes = {name: reference for name, reference in named.items() if reference is not None}
     known: set[int] = set()
-    for name, recipe in named_probes.items():
-        probes: Sequence[tables.Probe] = inputs.rows(tables.Probe, inputs.run(recipe, "probe"))
+    for name, reference in named_probes.items():
+        probes: Sequence[tables.Probe] = inputs.rows(tables.Probe, inputs.run(reference, "probe"))
         if probes[0].checkpoint_id is None:
             raise BadInputError(
                 f"{name} is an import that does not say which checkpoint it was fitted on",
@@ -136,14 +163,109 @@ def check(spec: EditSpec, inputs: Inputs) -> None:
                 f"{name} was fitted at {probes[0].positions}, where White is to move",
                 "fit it on a cache of Black's turns: black-turns",
             )
+        if spec.scale_rule in RELATIVE and not next_token and centred(checkpoint, probes[0]):
+            raise BadInputError(
+                f"{name} reads residuals without their mean, and --scale-rule {spec.scale_rule} is of them as they are",
+                "--scale-rule single_scale, or --measure next-token",
+            )
         layers = {row.layer for row in probes}
         known = known & layers if known else layers
-    scale_rule(spec.scale_rule)
-    for setting in settings_of(spec, inputs):
-        if missing := [layer for layer in setting.layers if layer not in known]:
+    rule = scale_rule(spec.scale_rule)
+    if next_token:
+        check_next_token(spec, inputs, encoding, checkpoint)
+        if rule.target is not None:
             raise BadInputError(
-                f"there is no probe of layer {missing[0]}", f"there are probes of {', '.join(map(str, sorted(known)))}"
+                f"--scale-rule {rule.name} is of whole moves", f"--scale-rule {', '.join(RELATIVE)} or single_scale"
             )
+    for setting in settings_of(spec, inputs):
+        if missing := [layer for layer in setting.layers if layer + spec.probe_shift not in known]:
+            shifted = f" for layer {missing[0]}: --probe-shift is {spec.probe_shift}" if spec.probe_shift else ""
+            raise BadInputError(
+                f"there is no probe of layer {missing[0] + spec.probe_shift}{shifted}",
+                f"there are probes of {', '.join(map(str, sorted(known)))}",
+            )
+        if missing := [layer for layer in setting.layers if not 0 <= layer < checkpoint.layers]:
+            raise BadInputError(f"the model has no layer {missing[0]}", f"it has layers 0 to {checkpoint.layers - 1}")
+    if spec.sae is not None:
+        check_saes(
+            spec.sae, {layer for setting in settings_of(spec, inputs) for layer in setting.layers}, checkpoint, inputs
+        )
+
+
+def check_saes(reference: str, layers: Iterable[int], checkpoint: tables.Checkpoint, inputs: Inputs) -> None:
+    """Raises BadInputError unless an SAE run has the residual of every edited layer of this checkpoint."""
+    rows: Sequence[tables.Sae] = inputs.rows(tables.Sae, inputs.run(reference, "sae"))
+    if any(row.checkpoint_id != checkpoint.id for row in rows):
+        raise BadInputError("--sae was trained on another checkpoint than --checkpoint", "chessreg sae list")
+    there = {row.hook_point for row in rows}
+    if missing := [layer for layer in sorted(layers) if hook_point(layer) not in there]:
+        raise BadInputError(
+            f"--sae has no SAE of {hook_point(missing[0])}, which is edited",
+            f"it has those of {', '.join(sorted(there))}",
+        )
+
+
+RELATIVE = ("ln-final", "ln-next", "residual-norm")  # scale rules whose value is a share of the residual's norm
+
+
+def centred(checkpoint: tables.Checkpoint, probe: tables.Probe) -> bool:
+    """Whether a probe reads residuals without their mean, of a model whose residuals have one."""
+    return checkpoint.residual == "raw" and bool(probe.detail["centred"])
+
+
+def check_next_token(spec: EditSpec, inputs: Inputs, encoding: Encoding, checkpoint: tables.Checkpoint) -> None:
+    """Raises BadInputError for what edits that read the next token cannot be made with."""
+    from chessreg.experiments.edit.cases import of_moves, with_changes
+
+    if all(encoding.origin_of(number) is None for number in range(encoding.answer_size)):
+        raise BadInputError(
+            f"one token of {encoding.name} does not name a square or a move",
+            "--measure moves, or a model of UCI squares",
+        )
+    if spec.future_unit == "tokens" and encoding.content == "position":
+        raise BadInputError(f"{encoding.name} writes positions, which have no later tokens", "--future-unit plies")
+    if spec.token_mask not in ("all", "last") and encoding.content == "position":
+        raise BadInputError(f"{encoding.name} writes positions", "--token-mask last, or all")
+    if spec.moves:
+        prefix = of_moves(spec, encoding)
+        if len(prefix.state.prompt) > checkpoint.block_size:
+            raise BadInputError(
+                f"--moves are {len(prefix.state.prompt)} tokens, the model has {checkpoint.block_size} positions",
+                "give fewer moves",
+            )
+        if spec.board:
+            with_changes(prefix, spec.board)
+        plies = [prefix.state.ply]
+    else:
+        plies = list(spec.prefixes) or [2]
+    if spec.phase == "match" and spec.token_mask == "last":
+        for ply in sorted({min(ply, 4 + ply % 2) for ply in plies}):
+            check_phase(spec, inputs, encoding, ply)
+
+
+def check_phase(spec: EditSpec, inputs: Inputs, encoding: Encoding, ply: int) -> None:
+    """Raises BadInputError for a probe that was fitted at other tokens than those after so many plies."""
+    side = ("White", "Black")[ply % 2]
+    black = side == "Black" and spec.black_probe is not None
+    asked = {"--black-probe": (spec.black_probe,), "--other-black-probes": spec.other_black_probes}
+    if not black:
+        asked = {"--probe": (spec.probe,), "--other-probes": spec.other_probes}
+    prompt = encoding.prompt(KNIGHTS[:ply])
+    tokens = Tokens.of([prompt])
+    fitted = [(option, reference) for option, own in asked.items() for reference in own if reference is not None]
+    for option, reference in fitted:
+        probe = inputs.rows(tables.Probe, inputs.run(reference, "probe"))[0]
+        known = probe.positions in encoding.site_names
+        if known and len(prompt) - 1 in encoding.sites(probe.positions, tokens).token:
+            continue
+        where = f"at {probe.positions}" if known else "where it does not say"
+        hint = "--phase any, or a probe that was fitted there"
+        if side == "Black" and not black:
+            hint += ": --black-probe"
+        raise BadInputError(f"{option} was fitted {where}, and {side} is to move after {ply} plies", hint)
+
+
+KNIGHTS = ("Nf3", "Nf6", "Ng1", "Ng8", "Nf3")  # some game, whose tokens have every phase of a turn
 
 
 def of_white(site: str, encoding: Encoding) -> bool:
@@ -156,11 +278,11 @@ def measure_overlap(task: Task[EditSpec, EditHow], games: Any, places: np.ndarra
     """What the edited games share with the training games of the model and of the probe, as metric points of unit 0."""
     evaluated = Evaluated.of(games, places)
     inputs = {"checkpoint": task.spec.checkpoint, "probe": task.spec.probe, "black-probe": task.spec.black_probe}
-    for name, recipe in inputs.items():
-        if recipe is None:
+    for name, reference in inputs.items():
+        if reference is None:
             continue
-        found = overlap.measure(task.inputs, recipe, evaluated)
-        for column, value in found.columns().items():
+        counted = overlap.measure(task.inputs, reference, evaluated)
+        for column, value in counted.columns().items():
             if isinstance(value, int):
                 task.emit("metric_point", 0, name=f"overlap/{name}/{column}", step=0, value=float(value))
 
@@ -168,7 +290,7 @@ def measure_overlap(task: Task[EditSpec, EditHow], games: Any, places: np.ndarra
 # -- the boards behind a state ---------------------------------------------------
 
 
-def frames_of_state(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+def views_of_state(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
     """The original board with the clean model's texts and the modified one with the edited model's; as heat what the
     probe reads of the removed piece in each, while model and probe are here."""
     boards, condition = boards_of_state(row, inputs)
@@ -178,16 +300,8 @@ def frames_of_state(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
 def boards_of_state(row: Mapping[str, Any], inputs: Inputs) -> tuple[list[BoardFrame], str]:
     """The two boards as the rows tell them, without a model, and the condition of the second; of a state that was
     skipped the one board, and no condition."""
-    trial = tables.Trial
-    with inputs.database.read() as session:
-        rows = session.scalars(
-            select(trial)
-            .where(trial.run_id == UUID(str(row["run_id"])), trial.unit == int(row["unit"]))
-            .order_by(trial.condition, trial.sample)
-        ).all()
-        spec = EditSpec(**session.get_one(tables.Run, UUID(str(row["run_id"]))).spec)
-        session.expunge_all()
-    encoding = inputs.encoding(spec.checkpoint)
+    rows = inputs.unit_rows(tables.Trial, row, tables.Trial.condition, tables.Trial.sample)
+    encoding = inputs.encoding(EditSpec(**inputs.spec_of(row)).checkpoint)
     first = next(r for r in rows if r.fen)
     where = f"game {first.item}, ply {first.ply}" if first.item >= 0 else f"after {first.ply} plies"
     original = chess.Board(first.fen)
@@ -225,13 +339,13 @@ def with_heat(boards: list[BoardFrame], inputs: Inputs, row: Mapping[str, Any], 
     from chessreg.experiments.edit.heat import PIECE_CLASSES, WHICH, readings
 
     try:
-        found = readings(inputs, UUID(str(row["run_id"])), int(row["unit"]), condition)
+        heat_readings = readings(inputs, UUID(str(row["run_id"])), int(row["unit"]), condition)
     except NotFoundError:
         return boards
-    label = f"probability of {PIECE_CLASSES[found.label]} to the probe of layer {found.layer}"
+    label = f"probability of {PIECE_CLASSES[heat_readings.label]} to the probe of layer {heat_readings.layer}"
     warm = []
     for frame, which in zip(boards, WHICH, strict=True):
-        values = np.clip(found.values(which, found.label, "probability"), 0.0, 1.0).tolist()
+        values = np.clip(heat_readings.values(which, heat_readings.label, "probability"), 0.0, 1.0).tolist()
         warm.append(replace(frame, heat=dict(enumerate(values)), heat_label=label))
     return warm
 

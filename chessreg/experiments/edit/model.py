@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -11,18 +11,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from chessreg.errors import BadInputError
 from chessreg.experiments.edit import directions
 from chessreg.experiments.edit.directions import Reading, measured, scale_rule
 from chessreg.experiments.edit.spec import BLACK, BY_SIDE, WHITE, EditSpec, Setting, probed_layers, settings_of
 from chessreg.experiments.edit.states import Removal
 from chessreg.games.labels import piece
 from chessreg.models.edits import ResidualEdit, mask_named
+from chessreg.models.hook_points import hook_point
 from chessreg.models.language_model import LanguageModel
 from chessreg.registry.identity import digest_of, uuid_of
 from chessreg.runs.fitted import FittedProbe, load_probe
 
 if TYPE_CHECKING:
-    from chessreg.models.decoding import DecodingSession
+    from chessreg.experiments.sae.gated import GatedSae
+    from chessreg.models.decoding.session import DecodingSession
     from chessreg.runs.inputs import Inputs
 
 
@@ -32,7 +35,7 @@ class Condition:
 
     name: str
     setting: Setting
-    source: str  # edit, random, shuffled, wrong-layer, sham
+    source: str  # edit, random, shuffled, wrong-layer, sham, encode-decode; of next tokens also patch, other (probes)
     draw: int = 0
 
 
@@ -50,29 +53,46 @@ class EditedModel:
         self.settings = settings_of(spec, inputs)
         self.rule = scale_rule(spec.scale_rule)
         layers = sorted({layer for setting in self.settings for layer in setting.layers})
-        self.probes = {layer: load_probe(inputs, spec.probe, layer) for layer in layers}
+
+        def probes_of(reference: str) -> dict[int, FittedProbe]:
+            return {layer: finite(load_probe(inputs, reference, layer + spec.probe_shift)) for layer in layers}
+
+        self.probes = probes_of(spec.probe)
+        self.others = [probes_of(reference) for reference in spec.other_probes]
+        self.other_blacks = [probes_of(reference) for reference in spec.other_black_probes]
         self.reader = load_probe(inputs, spec.probe, max(probed_layers(spec.probe, inputs)))
         self.black: dict[int, FittedProbe] = {}
         if spec.black_probe is not None:
-            self.black = {layer: load_probe(inputs, spec.black_probe, layer) for layer in layers}
+            self.black = probes_of(spec.black_probe)
         self.shuffled: dict[int, FittedProbe] = {}
         if spec.shuffled_probe is not None:
-            self.shuffled = {layer: load_probe(inputs, spec.shuffled_probe, layer) for layer in layers}
+            self.shuffled = probes_of(spec.shuffled_probe)
+        self.saes: dict[int, GatedSae] = {}
+        if spec.sae is not None:
+            from chessreg.experiments.sae.reading import load_sae
+
+            on = str(self.model.device)
+            self.saes = {n: load_sae(inputs, spec.sae, hook_point=hook_point(n), device=on) for n in layers}
 
     def conditions(self) -> list[Condition]:
         """Every edit, each with its controls behind it. A single edit has no number."""
-        spec, found = self.spec, []
+        spec, conditions = self.spec, []
         for setting in self.settings:
-            name = "edit" if len(self.settings) == 1 else f"edit-{setting.number}"
-            found.append(Condition(name, setting, "edit"))
+            behind = "" if len(self.settings) == 1 else f"-{setting.number}"
+            conditions.append(Condition(f"edit{behind}", setting, "edit"))
+            for number in range(len(spec.other_probes)):
+                conditions.append(Condition(f"other{number + 1}{behind}", setting, "other", number))
+            if spec.patch != "none":
+                conditions.append(Condition(f"patch{behind}", setting, "patch"))
             for source, draws in (("random", spec.controls), ("shuffled", spec.shuffled)):
-                found += [
+                conditions += [
                     Condition(f"{source}-{setting.number * draws + draw}", setting, source, draw)
                     for draw in range(draws)
                 ]
-            for source, wanted in (("wrong-layer", spec.wrong_layer), ("sham", spec.sham)):
-                found += [Condition(f"{source}-{setting.number}", setting, source)] if wanted else []
-        return found
+            more = {"wrong-layer": spec.wrong_layer, "sham": spec.sham, "encode-decode": spec.sae is not None}
+            for source, wanted in more.items():
+                conditions += [Condition(f"{source}-{setting.number}", setting, source)] if wanted else []
+        return conditions
 
     def edits(
         self, setting: Setting, prompts: Sequence[Sequence[int]], removals: Sequence[Removal]
@@ -97,8 +117,13 @@ class EditedModel:
         """A control's edits in place of the `real` ones: at the same layers, as long for every state."""
         if condition.source == "sham":
             return [replace(edit, scale=0.0) for edit in real]
+        if condition.source == "encode-decode":
+            return [replace(edit, scale=0.0, instead=self.saes[edit.layer].reconstruction) for edit in real]
         if condition.source == "wrong-layer":
-            return [replace(edit, layer=self.away(edit.layer)) for edit in real]
+            return [
+                replace(edit, layer=self.away(edit.layer), reference=self.reference(self.away(edit.layer)))
+                for edit in real
+            ]
         made = []
         for edit in real:
             if condition.source == "shuffled" and self.shuffled:
@@ -108,9 +133,12 @@ class EditedModel:
                 draw = directions.CONTROLS[condition.source]
                 weight = self.probe(edit.layer, edit.token_mask).weight
                 vectors = draw(self.spec, weight, edit.layer, removals, condition.draw)
-            control = self._edit(edit.layer, vectors, edit.token_mask)
-            made.append(ResidualEdit(control.layer, control.vector, edit.scale, control.token_mask, control.op))
+            made.append(replace(self._edit(edit.layer, vectors, edit.token_mask), scale=edit.scale))
         return made
+
+    def reference(self, layer: int) -> Callable[[Tensor], Tensor] | None:
+        """What is made of the residual after a layer, whose norm the scale is a share of; None: it is a length."""
+        return None if self.rule.reference is None else self.rule.reference(self.model.network, layer)
 
     def away(self, layer: int) -> int:
         """The layer that is half the model's depth away from this one."""
@@ -148,7 +176,14 @@ class EditedModel:
 
     def _edit(self, layer: int, vectors: np.ndarray, token_mask: str) -> ResidualEdit:
         on_device = torch.from_numpy(vectors).to(self.model.device)
-        return ResidualEdit(layer, on_device, 1.0, token_mask, op="subtract")
+        return ResidualEdit(layer, on_device, 1.0, token_mask, op="subtract", reference=self.reference(layer))
+
+
+def finite(probe: FittedProbe) -> FittedProbe:
+    """The probe. Raises BadInputError for weights that are NaN or infinite."""
+    if not bool(np.isfinite(probe.weight).all()):
+        raise BadInputError(f"the probe of layer {probe.layer} holds NaN or infinite weights", "fit it again")
+    return probe
 
 
 def logits_of(
@@ -164,21 +199,35 @@ def logits_of(
     """
     tokens = np.array(prompt)
     here = [e for e in edits if mask_named(e.token_mask).of(tokens, model.encoding)[-1]]
-    found = []
+    logits = []
     for probe, residual in zip(probes, residuals.float().cpu(), strict=True):
         if probe.centred and model.residual == "raw":
-            added = sum(float(edit.delta(residual)[0, 0].mean()) for edit in here if edit.layer <= probe.layer)
+            own = [edit for edit in here if edit.layer <= probe.layer and edit.instead is None]
+            added = sum(float(edit.delta(residual)[0, 0].mean()) for edit in own)
             residual = residual - (residual.mean() - added)
-        found.append(np.einsum("d,dsk->sk", residual.numpy(), probe.weight, optimize=True))
-    return np.stack(found)
+        logits.append(np.einsum("d,dsk->sk", residual.numpy(), probe.weight, optimize=True))
+    return np.stack(logits)
 
 
 def values_of(removed: Removal) -> np.ndarray:
-    """The original board as piece values int8 [1, 64], as games.labels takes them."""
+    """The original board as occupant values int8 [1, 64], as games.labels takes them."""
     board = np.zeros((1, 64), np.int8)
-    for square, found in removed.state.board.piece_map().items():
-        board[0, square] = found.piece_type * (1 if found.color else -1)
+    for square, occupant in removed.state.board.piece_map().items():
+        board[0, square] = occupant.piece_type * (1 if occupant.color else -1)
     return board
+
+
+PROTOCOL = ("measure", "protocol", "future", "future_unit", "patch", "random_draw", "class_mean", "phase",
+            "probe_shift", "decay")  # fmt: skip
+
+
+DERIVED = ("sae-latents", "sae-contrast", "means")  # sources of probes that are not fitted on residuals
+
+
+def source_of(probe: FittedProbe) -> str:
+    """What an intervention calls a probe's directions: `probe:piece`, or what they were made of, `sae-latent:piece`."""
+    source = probe.detail.get("source")
+    return f"{source if source in DERIVED else 'probe'}:{probe.label}"
 
 
 def intervention_row(edited: EditedModel, condition: Condition) -> dict[str, Any]:
@@ -187,28 +236,43 @@ def intervention_row(edited: EditedModel, condition: Condition) -> dict[str, Any
     layers, scale = list(setting.layers), setting.value
     if condition.source == "wrong-layer":
         layers = sorted(map(edited.away, layers))
-    elif condition.source == "sham":
+    elif condition.source in ("sham", "encode-decode"):
         scale = 0.0
-    if condition.source in ("edit", "wrong-layer", "sham"):
-        source = "probe:piece" if condition.source == "edit" else condition.source
-        recipes = [f"{spec.probe}/layer-{layer}" for layer in setting.layers]
+    if condition.source == "encode-decode":
+        source, references = condition.source, [f"{spec.sae}/{hook_point(layer)}" for layer in setting.layers]
+    elif condition.source in ("edit", "wrong-layer", "sham"):
+        probe = edited.probes[setting.layers[0]] if condition.source == "edit" else None
+        source = condition.source if probe is None else source_of(probe)
+        references = [f"{spec.probe}/layer-{layer + spec.probe_shift}" for layer in setting.layers]
+    elif condition.source == "other":
+        source = source_of(edited.others[condition.draw][setting.layers[0]])
+        references = [
+            f"{spec.other_probes[condition.draw]}/layer-{layer + spec.probe_shift}" for layer in setting.layers
+        ]
+        if spec.other_black_probes:
+            references.append(spec.other_black_probes[condition.draw])
+    elif condition.source == "patch":
+        later = spec.later or f"{spec.future}-{spec.future_unit}"
+        source, references = "patch", [f"later:{later}", f"length:{spec.patch}"]
     elif condition.source == "shuffled" and spec.shuffled_probe is not None:
-        source, recipes = "shuffled", [f"{spec.shuffled_probe}/layer-{layer}" for layer in setting.layers]
+        source, references = "shuffled", [f"{spec.shuffled_probe}/layer-{layer}" for layer in setting.layers]
     else:
-        source, recipes = condition.source, [f"seed:{spec.seed}/{condition.draw}"]
+        source, references = condition.source, [f"seed:{spec.seed}/{condition.draw}"]
         if edited.rule.target is not None or condition.source == "shuffled":
-            recipes.append(spec.probe)
+            references.append(spec.probe)
     if spec.black_probe is not None and condition.source in ("edit", "wrong-layer", "sham"):
-        recipes += [f"{spec.black_probe}/layer-{layer}" for layer in setting.layers]
+        references += [f"{spec.black_probe}/layer-{layer}" for layer in setting.layers]
     elif spec.black_probe is not None and condition.source == "shuffled" and spec.shuffled_probe is None:
-        recipes.append(spec.black_probe)
+        references.append(spec.black_probe)
     detail: dict[str, Any] = {"piece": spec.piece, "blank": spec.blank}
+    if spec.measure == "next-token":
+        detail |= {name: getattr(spec, name) for name in PROTOCOL}
     if spec.layers_label:
         detail["layers_label"] = spec.layers_label
     row = {
         "checkpoint_id": edited.checkpoint.id.hex,
         "source": source,
-        "recipes": recipes,
+        "recipes": references,
         "layers": layers,
         "scale": scale,
         "scale_rule": spec.scale_rule,

@@ -68,7 +68,7 @@ class Removal:
 
 def states(spec: EditSpec, encoding: Encoding, games: Games, places: np.ndarray, units: Sequence[int]) -> list[State]:
     """The states of these units. Unit u is state u % per_game of game u // per_game; a short game has fewer."""
-    found = []
+    states = []
     for unit in units:
         item = int(places[unit // spec.per_game])
         [prompts] = turn_prompts(encoding, games, np.array([item]), "white")
@@ -81,8 +81,8 @@ def states(spec: EditSpec, encoding: Encoding, games: Games, places: np.ndarray,
         ply, board = plies[int(chosen[unit % spec.per_game])], chess.Board()
         for move in unpack(games.moves([item])[0])[:ply]:
             board.push(move)
-        found.append(State(unit, item, ply, prompts[ply], board))
-    return found
+        states.append(State(unit, item, ply, prompts[ply], board))
+    return states
 
 
 def after_moves(moves: str, encoding: Encoding) -> State:

@@ -1,7 +1,16 @@
-"""Others' results as runs: games, published means, probes and vectors."""
+"""Others' results as runs: games, published means and counts, training curves, probes and vectors."""
 
 from chessreg.experiments.imported.aggregates import ImportedAggregates
+from chessreg.experiments.imported.curves import ImportedCurves
 from chessreg.experiments.imported.directions import ImportedProbe, ImportedVector
 from chessreg.experiments.imported.games import ImportedGames
+from chessreg.experiments.imported.sweep import ImportedSweep
 
-__all__ = ["ImportedAggregates", "ImportedGames", "ImportedProbe", "ImportedVector"]
+__all__ = [
+    "ImportedAggregates",
+    "ImportedCurves",
+    "ImportedGames",
+    "ImportedProbe",
+    "ImportedSweep",
+    "ImportedVector",
+]

@@ -52,7 +52,7 @@ class ImportedAggregatesSpec(Spec):
     @classmethod
     def _of_aggregates(cls, format: str) -> str:
         if FORMATS[format].holds != "aggregates":
-            raise BadInputError(f"a {format} file holds games", "chessreg run imported-games")
+            raise BadInputError(f"a {format} file holds {FORMATS[format].holds}", "chessreg import results FILE")
         return format
 
     @field_validator("rename")
@@ -93,7 +93,7 @@ class ImportedAggregates(Kind):
         record_file(task, task.spec.file, "results")
         for name in dict.fromkeys(row.model for row in rows):
             called = players.by_name(rename, name)
-            task.record("checkpoint", **players.external_row(called, players.layers_told(name)))
+            task.record("checkpoint", **players.external_row(called, players.layers_of_name(name)))
         for unit in task.units:
             row = rows[unit]
             called = players.by_name(rename, row.model)
@@ -125,8 +125,8 @@ class ImportedAggregates(Kind):
     def reduce(self, task: Task[ImportedAggregatesSpec, ImportHow]) -> None:
         """The report: one more unit, when all rows are in."""
         rows, _ = aggregates_of(task.spec, task.inputs)
-        found = {"format": task.spec.format, "file": task.options.source, **summary(rows)}
-        publish_report(task, len(rows), found)
+        report = {"format": task.spec.format, "file": task.options.source, **summary(rows)}
+        publish_report(task, len(rows), report)
 
 
 def aggregates_of(spec: ImportedAggregatesSpec, inputs: Inputs) -> tuple[list[Aggregate], Path]:

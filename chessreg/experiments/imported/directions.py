@@ -20,13 +20,18 @@ from chessreg.experiments.imported.saved import (
     layer_of,
     probes_fit,
     read_all,
+    read_probe,
+    settings_of_paths,
+    sites_of,
+    tokens_of,
     two_sides,
     vectors_fit,
 )
+from chessreg.models.hook_points import PATTERNS, RESID_POST
 from chessreg.runs.fitted import Direction, cosine, publish_layer
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
-from chessreg.runs.spec import ExecutionOptions, Ref, Spec
+from chessreg.runs.spec import Added, ExecutionOptions, Ref, Spec
 
 if TYPE_CHECKING:
     from chessreg.models.importers.directions import ProbeFile, VectorFile
@@ -59,6 +64,12 @@ class ImportedProbeSpec(ImportSpec):
     files: Annotated[tuple[str, ...], Ref("probe-file")] = Field(
         min_length=1, description="saved probes of one model, one a layer; `sample` is one that comes with chessreg"
     )
+    hook_point: Annotated[str, Added()] = Field(
+        RESID_POST, description=f"where they read, * for each layer, for files that do not say: {', '.join(PATTERNS)}"
+    )
+    phase: Annotated[int | None, Added()] = Field(
+        None, ge=0, le=5, description="phase of the tokens that they were fitted at, of UCI squares (Davis 1.3)"
+    )
 
 
 class ImportedVectorSpec(ImportSpec):
@@ -89,10 +100,11 @@ class _ImportedDirections(Kind):
 
 
 class ImportedProbe(_ImportedDirections):
-    """Linear probes that others fitted, from their files: Karvonen's saved probes of every age.
+    """Linear probes that others fitted, from their files: Karvonen's saved probes of every age, Davis's safetensors.
 
-    Karvonen 2024, section 3 (specification 3.9). They stand wherever a probe run is asked for. What a file does not
-    tell stays unknown; its own accuracy is that of one batch of two games, so it is no score. One unit is one file.
+    Karvonen 2024, section 3 (specification 3.9); Davis 2026, section 3.3 (specification 4.1). They stand wherever a
+    probe run is asked for. What a file does not tell stays unknown; the accuracy in one of Karvonen's is that of one
+    batch of two games, so it is no score. One unit is one file.
     """
 
     name = "imported-probe"
@@ -103,13 +115,13 @@ class ImportedProbe(_ImportedDirections):
         read_probes(spec, inputs)
 
     def run(self, task: Task[ImportedProbeSpec, ImportedHow]) -> None:
-        spec, found = task.spec, read_probes(task.spec, task.inputs)
-        checkpoint = checkpoint_of(spec, task.inputs, found)
+        spec, files = task.spec, read_probes(task.spec, task.inputs)
+        checkpoint = checkpoint_of(spec, task.inputs, files)
         for unit in task.units:
-            file = found[unit]
-            detail = detail_of(spec, file.origin, layer_of(spec, unit, file.origin))
+            file = files[unit]
+            extra = detail_of(spec, file.origin, layer_of(spec, unit, file.origin), spec.hook_point)
             label = spec.label or file.origin.label
-            meta = {**detail, "label": label, "file": spec.files[unit]}
+            meta = {**extra, "label": label, "file": spec.files[unit], **tokens_of(spec, file.origin)}
             record_file(task, spec.files[unit], "probe-file")
             games, each = file.train_games, file.origin.positions_per_game
             publish_layer(
@@ -120,7 +132,7 @@ class ImportedProbe(_ImportedDirections):
                 meta,
                 checkpoint_id=None if checkpoint is None else checkpoint.id,
                 label=label,
-                positions=(file.origin.positions or "unknown")[:32],
+                positions=sites_of(spec, file.origin),
                 classes=file.weight.shape[-1],
                 train_games=games,
                 train_positions=None if games is None or each is None else games * each,
@@ -150,20 +162,20 @@ class ImportedVector(_ImportedDirections):
         read_vectors(spec, inputs)
 
     def run(self, task: Task[ImportedVectorSpec, ImportedHow]) -> None:
-        spec, found = task.spec, read_vectors(task.spec, task.inputs)
-        checkpoint = checkpoint_of(spec, task.inputs, found)
+        spec, files = task.spec, read_vectors(task.spec, task.inputs)
+        checkpoint = checkpoint_of(spec, task.inputs, files)
         for unit in task.units:
-            file = found[unit]
+            file = files[unit]
             direction = Direction(file.vector, file.high, file.low)
             label = spec.label or file.origin.label or "unknown"
             rating = {"WhiteEloBinIndex": "white_elo", "BlackEloBinIndex": "black_elo"}.get(
                 str(file.origin.logged.get("column_name")), label
             )
             source = f"{how_made(spec, file)}:{label if file.source == 'probe' else rating}"[:64]
-            detail = detail_of(spec, file.origin, layer_of(spec, unit, file.origin))
+            extra = detail_of(spec, file.origin, layer_of(spec, unit, file.origin))
             summed = file.source != "probe"
             meta = {
-                **detail,
+                **extra,
                 "source": source,
                 "file": spec.files[unit],
                 "positions": "summed" if summed else "averaged",
@@ -192,49 +204,55 @@ class ImportedVector(_ImportedDirections):
 
 def read_probes(spec: ImportedProbeSpec, inputs: Inputs) -> list[ProbeFile]:
     """The files' probes. Raises BadInputError for one that is no probe, or files that do not go together."""
-    from chessreg.models.importers.directions import read_probe
-
-    found = read_all(spec.files, inputs, read_probe)
-    fit_together(spec, inputs, found)
-    probes_fit(spec, found)
-    return found
+    files = read_all(spec.files, inputs, read_probe)
+    fit_together(spec, inputs, files)
+    probes_fit(spec, files)
+    return files
 
 
 def read_vectors(spec: ImportedVectorSpec, inputs: Inputs) -> list[VectorFile]:
     """The files' vectors. Raises BadInputError for one that is no vector, or files that do not go together."""
     from chessreg.models.importers.directions import read_vector
 
-    found = read_all(spec.files, inputs, read_vector)
-    fit_together(spec, inputs, found)
-    vectors_fit(spec, found)
-    return found
+    files = read_all(spec.files, inputs, read_vector)
+    fit_together(spec, inputs, files)
+    vectors_fit(spec, files)
+    return files
 
 
 def spec_of(
-    kind: type[ImportedProbe] | type[ImportedVector], paths: Sequence[Path], inputs: Inputs, **given: Any
+    kind: type[ImportedProbe] | type[ImportedVector], paths: Sequence[Path], inputs: Inputs, **options: Any
 ) -> ImportedProbeSpec | ImportedVectorSpec:
     """The spec of importing these files. Their names tell what they do not: layer, model, label, cascade.
 
     Everything is checked here, so that what is refused leaves nothing in the store. Raises BadInputError and, for a
     file that is not there, NotFoundError.
     """
-    from chessreg.models.importers.directions import read_probe, read_vector
+    from chessreg.models.importers.directions import read_vector
 
     read: Callable[..., Any] = read_probe if kind is ImportedProbe else read_vector
     for path in paths:
         if not path.is_file():
             raise NotFoundError(f"no file {path}")
     named, bare = [read(path) for path in paths], [read(path, "") for path in paths]
-    told: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
+    if kind is ImportedProbe and any(file.origin.residual_index is not None for file in named):
+        settings = settings_of_paths(named, paths, inputs, options)
     for setting in ("layer", "model", "label"):
         values = [getattr(file.origin, setting) for file in named]
         if any(getattr(file.origin, setting) is None for file in bare) and None not in values:
-            told[{"layer": "layers"}.get(setting, setting)] = tuple(values) if setting == "layer" else values[0]
+            settings[{"layer": "layers"}.get(setting, setting)] = tuple(values) if setting == "layer" else values[0]
     if kind is ImportedVector and any(file.source == "cascade" for file in named):
-        told["source"] = "cascade"
-    said = {"layers": tuple(f.origin.layer for f in bare), "model": bare[0].origin.model, "label": bare[0].origin.label}
-    given = {name: value for name, value in given.items() if value and value != said.get(name)}  # said twice is once
-    spec = kind.spec(files=tuple(map(str, paths)), **{**told, **given})
+        settings["source"] = "cascade"
+    in_files = {
+        "layers": tuple(f.origin.layer for f in bare),
+        "model": bare[0].origin.model,
+        "label": bare[0].origin.label,
+    }
+    options = {
+        name: value for name, value in options.items() if value not in (None, "", ()) and value != in_files.get(name)
+    }  # said twice is once
+    spec = kind.spec(files=tuple(map(str, paths)), **{**settings, **options})
     fit_together(spec, inputs, bare)
     fits: Callable[..., None] = probes_fit if kind is ImportedProbe else vectors_fit
     fits(spec, bare)

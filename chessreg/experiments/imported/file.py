@@ -45,10 +45,10 @@ def refuse_again(database: Database, kind: str, run_id: UUID | None, spec: Any) 
         same = [run for run in runs if run.spec.get("file") == spec.file and run.id != run_id]
         if not same:
             return
-        said = select(names.NOW.c.target).where(
+        imported = select(names.NOW.c.target).where(
             names.NOW.c.noun == "run", names.NOW.c.word.in_([tables.Word.ARCHIVE.value, tables.Word.INVALID.value])
         )
-        aside = set(session.scalars(said))
+        aside = set(session.scalars(imported))
         counted = [run for run in same if run.id.hex not in aside]
         if counted:
             called = names.name_of(session, "run", counted[0].id) or counted[0].id.hex[-6:]
@@ -67,6 +67,6 @@ def report_of(inputs: Inputs, run_id: UUID) -> dict[str, Any]:
     """The report of a complete import. Raises NotFoundError when its bytes are not here."""
     with inputs.database.read() as session:
         spec_hash = session.get_one(tables.Run, run_id).spec_hash
-    found = inputs.artefact(REPORT, f"run:{spec_hash}/{REPORT}")
-    report: dict[str, Any] = json.loads((found.path / REPORT_FILE).read_text(encoding="utf-8"))
+    artefact = inputs.artefact(REPORT, f"run:{spec_hash}/{REPORT}")
+    report: dict[str, Any] = json.loads((artefact.path / REPORT_FILE).read_text(encoding="utf-8"))
     return report

@@ -75,7 +75,9 @@ class ImportedGamesSpec(Spec):
     @classmethod
     def _of_games(cls, format: str) -> str:
         if format and FORMATS[format].holds != "games":
-            raise BadInputError(f"a {format} file holds aggregates, no games", "chessreg run imported-aggregates")
+            raise BadInputError(
+                f"a {format} file holds {FORMATS[format].holds}, no games", "chessreg import results FILE"
+            )
         return format
 
     @field_validator("rename")
@@ -176,15 +178,15 @@ class ImportedGames(Kind):
         for unit in task.units:
             if unit in games:
                 game, arm = games[unit], arms.by_row[unit]
-                detail = ImportedGame(
+                extra = ImportedGame(
                     given_id=game.id,
                     white=game.white.name,
                     black=game.black.name,
                     oddities=[f"{odd.code}: {odd.text}" for odd in game.oddities],
-                    **game.given,
+                    **game.source_columns,
                 )
                 columns = game_columns(game, arm, task.spec) | {"adjudication_cp": stopped.get(unit)}
-                task.emit("game", unit, detail, match=arm.number, **columns)
+                task.emit("game", unit, extra, match=arm.number, **columns)
                 for ply, number, text in game.illegal:
                     if (ply % 2 == 0) == arm.color:
                         task.emit("illegal_attempt", unit, ply=ply, number=number, text=text[:32])
@@ -198,13 +200,13 @@ class ImportedGames(Kind):
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         """A board for the start and one after every ply, with the illegal tries."""
         run_id = row["run_id"] if isinstance(row["run_id"], UUID) else UUID(str(row["run_id"]))
-        return next(stored_games(inputs.database, [(run_id, int(row["unit"]))])).frames()
+        return next(stored_games(inputs.database, [(run_id, int(row["unit"]))])).board_views()
 
 
 def games_of(spec: ImportedGamesSpec, inputs: Inputs) -> tuple[ForeignFile, Path]:
     """The file's games, and where its bytes are."""
-    found = inputs.artefact("file", spec.file)
-    path = inputs.store.artefact(found.digest).file
+    artefact = inputs.artefact("file", spec.file)
+    path = inputs.store.artefact(artefact.digest).file
     return read_games(path, spec.format), path
 
 
@@ -248,9 +250,9 @@ def evaluations(games: Iterable[ForeignGame], limit: str) -> dict[int, int]:
     stopped = [game for game in games if game.result == "*" and game.termination in ADJUDICATED]
     if limit == "none" or not stopped:
         return {}
-    asked = parse_limit(limit)
-    with EnginePool(EngineSpec("random"), timed=asked.kind == "time") as pool:
-        waiting = {game.row: pool.analyse(judged_board(game), asked) for game in stopped}
+    wanted = parse_limit(limit)
+    with EnginePool(EngineSpec("random"), timed=wanted.kind == "time") as pool:
+        waiting = {game.row: pool.analyse(judged_board(game), wanted) for game in stopped}
         return {row: future.result().score_cp for row, future in waiting.items()}
 
 

@@ -99,7 +99,7 @@ def name_externals(database: Database, run_id: UUID) -> None:
             continue
         taken.add(name)
         with database.write() as session:
-            names.say(session, "checkpoint", id, "name", name)
+            names.annotate(session, "checkpoint", id, "name", name)
 
 
 def select_checkpoints(run_id: UUID) -> Any:
@@ -114,7 +114,7 @@ def select_checkpoints(run_id: UUID) -> Any:
     )
 
 
-def layers_told(model: str) -> int | None:
+def layers_of_name(model: str) -> int | None:
     """The number of layers that a model's name tells: `lichess_16layers` has 16."""
     match = re.search(r"(\d+)_?layers?", model)
     return int(match[1]) if match else None
@@ -227,19 +227,19 @@ def own_checkpoint(inputs: Inputs, file: ForeignFile, spec: ImportedGamesSpec) -
     """The player that `checkpoint` is, under its new name. Raises BadInputError when that is not clear."""
     assert spec.checkpoint is not None
     row, _ = inputs.checkpoint(spec.checkpoint)
-    found = list(spec.player) or models(file.games)
-    if len(found) != 1:
-        listed = ", ".join(found[:5]) or "none"
+    players = list(spec.player) or models(file.games)
+    if len(players) != 1:
+        listed = ", ".join(players[:5]) or "none"
         raise BadInputError(
-            f"checkpoint {row.id.hex[-6:]} can be one player, and the file has {len(found)} models: {listed}",
+            f"checkpoint {row.id.hex[-6:]} can be one player, and the file has {len(players)} models: {listed}",
             "say which with --player NAME",
         )
-    return by_name(renamed(spec.rename), found[0]), row.id
+    return by_name(renamed(spec.rename), players[0]), row.id
 
 
 def adjudicator(limit: str) -> str | None:
     """Name and version of the program that evaluates, for the match's record."""
     if limit == "none":
         return None
-    found = engine_identity()
-    return f"{found.name} {found.version}"
+    engine = engine_identity()
+    return f"{engine.name} {engine.version}"

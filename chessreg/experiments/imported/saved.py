@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from chessreg.errors import BadInputError
-from chessreg.models.hook_points import hook_point
+from chessreg.models.hook_points import PATTERNS, RESID_POST, hook_point
 from chessreg.models.importers.directions import TRANSFORMER_LENS, ProbeFile
 from chessreg.registry import tables
 from chessreg.runs.fitted import cosine
@@ -23,19 +24,85 @@ F = TypeVar("F", bound="ProbeFile | VectorFile")
 UNKNOWN = "unknown model"
 
 
-def probes_fit(spec: ImportedProbeSpec, found: Sequence[ProbeFile]) -> None:
-    for number, file in enumerate(found, 1):
+def read_probe(path: Path, name: str | None = None) -> ProbeFile:
+    """A saved probe: safetensors are Davis's, anything else is to be Karvonen's. `name` is the file's own where `path`
+    is a copy of it. Raises BadInputError."""
+    from chessreg.models.importers import davis_probes, directions
+
+    if davis_probes.is_safetensors(path):
+        return davis_probes.read_probe(path, str(path) if name is None else name)
+    return directions.read_probe(path, name)
+
+
+def probes_fit(spec: ImportedProbeSpec, files: Sequence[ProbeFile]) -> None:
+    for number, file in enumerate(files, 1):
         if not (spec.label or file.origin.label):
             shape = " x ".join(map(str, file.weight.shape))
             raise BadInputError(f"file {number} does not say what its probe ({shape}) reads off", "give --label")
-    if len({spec.label or file.origin.label for file in found}) > 1:
+    if len({spec.label or file.origin.label for file in files}) > 1:
         raise BadInputError("these probes read off different things", "import each label by itself")
 
+    if spec.hook_point not in PATTERNS:
+        raise BadInputError(f"no hook point {spec.hook_point!r}", f"there are {', '.join(PATTERNS)}")
 
-def vectors_fit(spec: ImportedVectorSpec, found: Sequence[VectorFile]) -> None:
-    for file in found:
+
+def settings_of_paths(
+    files: Sequence[ProbeFile], paths: Sequence[Path], inputs: Inputs, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The settings layers, hook_point and phase that the paths of Davis's files tell.
+
+    Raises BadInputError for a path that tells no layer, for files of different places or phases, and where an option
+    says something else.
+    """
+    from chessreg.models.importers.davis_probes import BLOCKS, hook_point_of
+
+    blocks = BLOCKS
+    if options.get("checkpoint"):
+        blocks = inputs.checkpoint_row(inputs.reference("checkpoint", options["checkpoint"])).layers
+    places = []
+    for file, path in zip(files, paths, strict=True):
+        if file.origin.residual_index is None:
+            raise BadInputError(f"{path.name} does not say its layer", "its path has layer-NN, or give --layers")
+        places.append(hook_point_of(file.origin.residual_index, blocks))
+    for what, values in (
+        ("hook points", {pattern for pattern, _ in places}),
+        ("phases", {file.origin.phase for file in files}),
+    ):
+        if len(values) > 1:
+            listed = ", ".join(sorted(map(str, values)))
+            raise BadInputError(f"these probes are of different {what}: {listed}", "import each by itself")
+    settings = {
+        "layers": tuple(layer for _, layer in places),
+        "hook_point": places[0][0],
+        "phase": files[0].origin.phase,
+    }
+    for name, value in settings.items():
+        if options.get(name) not in (None, (), "", value):
+            flag = f"--{name.replace('_', '-')}"
+            raise BadInputError(f"the paths say {flag} {value}, not {options[name]}", f"leave out {flag}")
+    return settings
+
+
+def tokens_of(spec: ImportedProbeSpec, origin: Origin) -> dict[str, Any]:
+    """What is known of the tokens that a probe was fitted at; Davis's: of the last five of each game, labelled with the
+    board before the ply (specification 1.3 and 4.2)."""
+    phase = {} if spec.phase is None else {"phase": spec.phase}
+    return {**phase, "final": 5, "alignment": "pre-ply"} if origin.raw else phase
+
+
+def sites_of(spec: ImportedProbeSpec, origin: Origin) -> str:
+    """The name of the tokens that a probe was fitted at."""
+    if spec.phase is None:
+        return (origin.positions or "unknown")[:32]
+    from chessreg.encodings import encoding, phase_site
+
+    return phase_site(encoding("uci-square-72"), spec.phase)
+
+
+def vectors_fit(spec: ImportedVectorSpec, files: Sequence[VectorFile]) -> None:
+    for file in files:
         how_made(spec, file)
-    if len({(file.source, file.origin.first_position) for file in found}) > 1:
+    if len({(file.source, file.origin.first_position) for file in files}) > 1:
         raise BadInputError("these vectors were not made the same way", "import contrasts and probes' each by itself")
 
 
@@ -50,27 +117,27 @@ def how_made(spec: ImportedVectorSpec, file: VectorFile) -> str:
 
 def read_all(references: Sequence[str], inputs: Inputs, read: Callable[..., F]) -> list[F]:
     """Every file, by its content alone: in the store it has no name of its own."""
-    found: list[F] = []
+    files: list[F] = []
     for number, reference in enumerate(references, 1):
         path = inputs.store.artefact(inputs.artefact("files", reference).digest).file
-        found.append(
+        files.append(
             read(path, f"file {number} ({reference[7:19]}…)" if len(references) > 1 else f"file {reference[7:19]}…")
         )
-    return found
+    return files
 
 
-def fit_together(spec: ImportSpec, inputs: Inputs, found: Sequence[ProbeFile | VectorFile]) -> None:
+def fit_together(spec: ImportSpec, inputs: Inputs, files: Sequence[ProbeFile | VectorFile]) -> None:
     """Raises BadInputError unless the files are of one model, that of the checkpoint if one is named, one a layer."""
-    if spec.layers and len(spec.layers) != len(found):
-        raise BadInputError(f"{len(found)} files, but {len(spec.layers)} layers", "give one layer a file, in order")
-    layers = [layer_of(spec, unit, file.origin) for unit, file in enumerate(found)]
+    if spec.layers and len(spec.layers) != len(files):
+        raise BadInputError(f"{len(files)} files, but {len(spec.layers)} layers", "give one layer a file, in order")
+    layers = [layer_of(spec, unit, file.origin) for unit, file in enumerate(files)]
     if len(set(layers)) < len(layers):
         raise BadInputError(f"two files are of layer {max(layers, key=layers.count)}", "import one file a layer")
-    models = {model_of(spec, file.origin) for file in found}
+    models = {model_of(spec, file.origin) for file in files}
     if len(models) > 1:
         raise BadInputError(f"these files are of different models: {', '.join(sorted(map(str, models)))}")
-    checkpoint_of(spec, inputs, found)
-    for file in found:
+    checkpoint_of(spec, inputs, files)
+    for file in files:
         centred_of(spec, file.origin)
 
 
@@ -82,21 +149,23 @@ def model_of(spec: ImportSpec, origin: Origin) -> str | None:
 
 def layer_of(spec: ImportSpec, unit: int, origin: Origin) -> int:
     """The layer of a file, 0-based. Raises BadInputError when nobody tells it, or file and settings differ."""
-    given = spec.layers[unit] if spec.layers else None
-    told = origin.layer if given is None else given
-    if told is None:
+    explicit = spec.layers[unit] if spec.layers else None
+    layer = origin.layer if explicit is None else explicit
+    if layer is None:
         raise BadInputError(f"file {unit + 1} does not say its layer", "give --layers, 0-based, one a file")
-    if given is not None and origin.layer is not None and given != origin.layer:
+    if explicit is not None and origin.layer is not None and explicit != origin.layer:
         raise BadInputError(
-            f"file {unit + 1} says that it is of layer {origin.layer}, not {given}", "leave out --layers"
+            f"file {unit + 1} says that it is of layer {origin.layer}, not {explicit}", "leave out --layers"
         )
-    return told
+    return layer
 
 
 def centred_of(spec: ImportSpec, origin: Origin) -> bool:
     """Whether the file's residual stream had mean 0 over d_model (specification 2.3)."""
     if spec.residual != "auto":
         return spec.residual == "centred"
+    if origin.raw:
+        return False
     model = model_of(spec, origin)
     if model is None:
         raise BadInputError(
@@ -108,20 +177,20 @@ def centred_of(spec: ImportSpec, origin: Origin) -> bool:
 
 
 def checkpoint_of(
-    spec: ImportSpec, inputs: Inputs, found: Sequence[ProbeFile | VectorFile]
+    spec: ImportSpec, inputs: Inputs, files: Sequence[ProbeFile | VectorFile]
 ) -> tables.Checkpoint | None:
     """The checkpoint that was named, if it can be the files' model by its width and layers. Raises BadInputError."""
     if spec.checkpoint is None:
         return None
     checkpoint, _ = inputs.checkpoint(inputs.reference("checkpoint", spec.checkpoint))
     name = f"checkpoint {checkpoint.id.hex[-6:]}"
-    for unit, file in enumerate(found):
+    for unit, file in enumerate(files):
         width = len(file.weight if isinstance(file, ProbeFile) else file.vector)
         if width != checkpoint.d_model:
             raise BadInputError(f"a file is of a model with d_model {width}, {name} has {checkpoint.d_model}")
-        said = file.origin.n_layers
-        if said is not None and said != checkpoint.layers:
-            raise BadInputError(f"a file is of a model with {said} layers, {name} has {checkpoint.layers}")
+        n_layers = file.origin.n_layers
+        if n_layers is not None and n_layers != checkpoint.layers:
+            raise BadInputError(f"a file is of a model with {n_layers} layers, {name} has {checkpoint.layers}")
         if (layer := layer_of(spec, unit, file.origin)) >= checkpoint.layers:
             raise BadInputError(f"a file is of layer {layer}, {name} has layers 0 to {checkpoint.layers - 1}")
     return checkpoint
@@ -130,11 +199,11 @@ def checkpoint_of(
 # -- what is kept -----------------------------------------------------------------------------------------------------
 
 
-def detail_of(spec: ImportSpec, origin: Origin, layer: int) -> dict[str, Any]:
+def detail_of(spec: ImportSpec, origin: Origin, layer: int, pattern: str = RESID_POST) -> dict[str, Any]:
     """What is told of every imported direction; `logged` is the file's own record."""
     centred = centred_of(spec, origin)
     return {
-        "hook_point": hook_point(layer),
+        "hook_point": hook_point(layer, pattern),
         "layer": layer,
         "model": model_of(spec, origin) or UNKNOWN,
         "checkpoint": spec.checkpoint or UNKNOWN,
@@ -149,8 +218,8 @@ def detail_of(spec: ImportSpec, origin: Origin, layer: int) -> dict[str, Any]:
 def games_of(origin: Origin) -> dict[str, int]:
     """How many games of strong and of weak players a vector's file says that it contrasts."""
     counts = origin.logged.get("metadata") or origin.logged
-    found = {side: counts.get(f"count_{side}_elo") for side in ("high", "low")}
-    return {f"games_{side}": int(count) for side, count in found.items() if count is not None}
+    counts_of_side = {side: counts.get(f"count_{side}_elo") for side in ("high", "low")}
+    return {f"games_{side}": int(count) for side, count in counts_of_side.items() if count is not None}
 
 
 def two_sides(weight: np.ndarray) -> dict[str, float]:

@@ -16,12 +16,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from chessreg.experiments.matches import PlayedGame, Rules
-from chessreg.experiments.play.policies import Draft, Policy, Turn, begin
+from chessreg.games.assist import LIMIT, LINES, Assist, asked
 from chessreg.games.openings import Opening
+from chessreg.models.decoding.policies import Draft, Policy, Turn, begin
 
 if TYPE_CHECKING:
-    from chessreg.games.engines import Limit
-    from chessreg.games.pool import EngineMove, EnginePool, Evaluation
+    from chessreg.games.engines import EngineSpec, Limit
+    from chessreg.games.pool import EnginePool, Evaluation
     from chessreg.models.edits import ResidualEdit
     from chessreg.models.language_model import LanguageModel
 
@@ -35,8 +36,10 @@ class Arena:
     """Plays games of one model under one set of rules against one pool of engines.
 
     `noise` begins every key of a draw; `opening_of` gives the opening of a unit; `adjudicate` is the limit under which
-    games that stopped in play are evaluated (None: they are not). `tick` is called often and may raise to end it all.
-    `engines_slow` hears whether the model waits for the engines, each time that changes: they then want every core.
+    games that stopped in play are evaluated (None: they are not), `judge_draws` that for drawn games as they stood
+    before the model's last move. `opponent_of` gives a unit's opponent where it is not the pool's; `assist` says
+    when Stockfish may play the model's move. `tick` is called often and may raise to end it all. `engines_slow` hears
+    whether the model waits for the engines, each time that changes: they then want every core.
     """
 
     def __init__(
@@ -50,13 +53,17 @@ class Arena:
         noise: tuple[int | str, ...],
         edits: Sequence[ResidualEdit] = (),
         adjudicate: Limit | None = None,
+        judge_draws: Limit | None = None,
+        opponent_of: Callable[[int], EngineSpec] | None = None,
+        assist: Assist = "none",
         batch_games: int = 32,
         tick: Callable[[], None] = lambda: None,
         engines_slow: Callable[[bool], None] = lambda slow: None,
     ) -> None:
         self.model, self.encoding, self.policy, self.rules = model, model.encoding, policy, rules
         self.pool, self.opening_of, self.noise, self.edits = pool, opening_of, noise, list(edits)
-        self.adjudicate, self.batch_games, self.tick = adjudicate, batch_games, tick
+        self.adjudicate, self.judge_draws, self.batch_games, self.tick = adjudicate, judge_draws, batch_games, tick
+        self.opponent_of, self.assist = opponent_of, assist
         self.engines_slow, self.slow, self.waits = engines_slow, False, 0.5
         self.waited = self.worked = 0.0  # seconds since the last prompts were read
         self.history = self.encoding.content == "history"  # a position is never cropped: half of it is none
@@ -65,7 +72,7 @@ class Arena:
         self.waiting: Iterator[int] = iter(())
         self.session = model.session(0, self.edits)
         self.games: list[PlayedGame | None] = []
-        self.asked: dict[int, Future[EngineMove]] = {}  # row → the move that is awaited
+        self.awaited: dict[int, Future[Any]] = {}  # row → the move, or the advice, that is awaited
         self.drafts: dict[int, Draft] = {}  # row → the model's turn in the making
         self.finished: deque[PlayedGame] = deque()
         self.judged: list[tuple[PlayedGame, Future[Evaluation]]] = []
@@ -76,7 +83,7 @@ class Arena:
         self.waiting = iter(units)
         rows = min(self.batch_games, len(units))
         self.session, self.games = self.model.session(rows, self.edits), [None] * rows
-        self.asked, self.drafts = {}, {}
+        self.awaited, self.drafts = {}, {}
         self._fill()
         while any(game is not None for game in self.games):
             self._round()
@@ -90,12 +97,17 @@ class Arena:
     # -- a round: the engines' moves in, one pass of the model, the next questions out ------------------------------
 
     def _round(self) -> None:
-        for row in [row for row, answer in self.asked.items() if answer.done()]:
-            self._game(row).push(self.asked.pop(row).result().move)
+        for row in [row for row, answer in self.awaited.items() if answer.done()]:
+            game, answer = self._game(row), self.awaited.pop(row).result()
+            if game.model_to_move:
+                game.advise(answer)
+            else:
+                game.push(answer.move)
         self._turn_over()
         self._compact()
-        ready = [r for r, game in enumerate(self.games) if game and game.model_to_move and r not in self.drafts]
-        if not self.drafts and ADMIT * len(ready) < len(ready) + len(self.asked):
+        busy = self.drafts.keys() | self.awaited.keys()
+        ready = [r for r, game in enumerate(self.games) if game and game.model_to_move and r not in busy]
+        if not self.drafts and ADMIT * len(ready) < len(ready) + len(self.awaited):
             self._wait_for_engines()
             return
         began = time.perf_counter()
@@ -114,7 +126,7 @@ class Arena:
 
     def _wait_for_engines(self) -> None:
         began = time.perf_counter()
-        wait(self.asked.values(), timeout=TICK_SECONDS, return_when="FIRST_COMPLETED")
+        wait(self.awaited.values(), timeout=TICK_SECONDS, return_when="FIRST_COMPLETED")
         self.waited += time.perf_counter() - began
         self.tick()
 
@@ -123,9 +135,14 @@ class Arena:
         self._leave()
         self._fill()
         for row, game in enumerate(self.games):
-            if game is not None and not game.model_to_move and row not in self.asked:
+            if game is None or row in self.awaited or row in self.drafts:
+                continue
+            if not game.model_to_move:
                 key = (*self.noise, game.unit, game.ply)
-                self.asked[row] = self.pool.submit(game.unit, game.board, key=key)
+                other = {} if self.opponent_of is None else {"spec": self.opponent_of(game.unit)}
+                self.awaited[row] = self.pool.submit(game.unit, game.board, key=key, **other)
+            elif game.unaided != game.ply and asked(self.assist, game.board):
+                self.awaited[row] = self.pool.lines(game.board, LIMIT, LINES)
 
     def _game(self, row: int) -> PlayedGame:
         game = self.games[row]
@@ -180,8 +197,11 @@ class Arena:
             if game is None or game.end is None:
                 continue
             self.games[row] = None
+            drawn = game.last_choice() if self.judge_draws and game.end.result == "1/2-1/2" else None
             if game.adjudicated and self.adjudicate is not None:
                 self.judged.append((game, self.pool.analyse(game.judged_board(), self.adjudicate)))
+            elif drawn is not None and self.judge_draws is not None:
+                self.judged.append((game, self.pool.analyse(drawn, self.judge_draws)))
             else:
                 self.finished.append(game)
 
@@ -196,7 +216,7 @@ class Arena:
         self.session.select(kept)
         self.games = [self.games[row] for row in kept]
         place = {row: new for new, row in enumerate(kept)}
-        self.asked = {place[row]: answer for row, answer in self.asked.items()}
+        self.awaited = {place[row]: answer for row, answer in self.awaited.items()}
         self.drafts = {place[row]: replace(draft, row=place[row]) for row, draft in self.drafts.items()}
 
     def _context(self, game: PlayedGame) -> list[int] | None:
@@ -217,7 +237,8 @@ class Arena:
         left = []
         for game, future in self.judged:
             if future.done():
-                game.adjudication_cp = future.result().score_cp
+                name = "adjudication_cp" if game.adjudicated else "draw_cp"
+                setattr(game, name, future.result().score_cp)
                 self.finished.append(game)
             else:
                 left.append((game, future))

@@ -17,6 +17,13 @@
 --   planned [units]: units of the run
 --   checkpoint_id [hidden]: its id
 --   run_id [hidden]: its id
+-- plot: accuracy by square
+--   aliases: square accuracy boards
+--   form: board
+--   x: square
+--   y: accuracy
+--   series: checkpoint, label, positions, split, run
+--   panels: layer
 
 -- statement: cells
 SELECT p.run_id, p.unit, p.layer, p.label, p.positions, p.checkpoint_id, c.checkpoint,

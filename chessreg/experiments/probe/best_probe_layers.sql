@@ -8,6 +8,7 @@
 --   weights: trained, or untrained: its twins with random weights
 --   label: what is read off the residual stream
 --   positions: at which characters
+--   strata: of skill: how games were put into classes: within each source, over all, or sources balanced
 --   selected_on: which games chose the layer: validation, or test (as the paper did: biased upwards)
 --   layer: the chosen layer, 0-based
 --   layers_tried [layers]: among how many
@@ -61,8 +62,9 @@ SELECT p.run_id, p.unit, p.layer, p.label, p.positions, p.train_games, p.epochs,
        coalesce(parent.checkpoint, c.checkpoint) AS checkpoint, coalesce(parent.place, c.place) AS checkpoint_place,
        CASE WHEN c.random_init THEN 'untrained' ELSE 'trained' END AS weights,
        settings_text(r.spec, ['seed', 'replicate', 'cache', 'test_cache', 'validation_cache', 'layers']) AS settings,
-       r.run, r.done, r.planned, r.created_at
+       r.run, r.done, r.planned, r.created_at, k.strata
 FROM probe AS p
+LEFT JOIN skill_classes AS k ON k.run_id = p.run_id
 JOIN scoped AS r ON r.run_id = p.run_id AND r.kind = 'probe'
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = p.checkpoint_id
 LEFT JOIN checkpoints AS parent ON c.random_init AND parent.checkpoint_id = c.parent_id
@@ -120,7 +122,7 @@ WITH scored AS (
 ),
 pooled AS (
     SELECT pool, weights, any_value(checkpoint) AS checkpoint, any_value(label) AS label,
-           any_value(positions) AS positions, count(DISTINCT run_id) AS seeds, count(DISTINCT probed_id) AS models,
+           any_value(positions) AS positions, any_value(strata) AS strata, count(DISTINCT run_id) AS seeds, count(DISTINCT probed_id) AS models,
            any_value(train_games) AS train_games, any_value(epochs) AS epochs,
            string_agg(DISTINCT run, ', ' ORDER BY run) AS runs, any_value(checkpoint_id) AS checkpoint_id,
            arg_min(run_id, (created_at, run_id)) AS run_id
@@ -138,7 +140,7 @@ progress AS (
     SELECT pool, weights, whole(sum(done)) AS done, whole(sum(planned)) AS planned
     FROM (SELECT DISTINCT pool, weights, run_id, done, planned FROM pools) GROUP BY ALL
 )
-SELECT h.cell, p.checkpoint, h.weights, p.label, p.positions, h.selected_on, h.layer, h.layers_tried, p.seeds, p.models,
+SELECT h.cell, p.checkpoint, h.weights, p.label, p.positions, p.strata, h.selected_on, h.layer, h.layers_tried, p.seeds, p.models,
        s.n_games, s.n, u.layer AS untrained_layer, o.* EXCLUDE (pool, weights), p.train_games, p.epochs, p.runs, g.done, g.planned,
        p.checkpoint_id, p.run_id
 FROM chosen AS h

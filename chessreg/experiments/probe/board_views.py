@@ -7,11 +7,13 @@ from uuid import UUID
 
 import numpy as np
 
-from chessreg.experiments.probe.data import ProbeData, label_of
-from chessreg.experiments.probe.reading import logits_by_game
+from chessreg.experiments.probe.data import ProbeData, RowSelection, label_of
+from chessreg.experiments.probe.reading import as_fitted, logits_by_game
+from chessreg.experiments.probe.rows import sites_of_rows
 from chessreg.experiments.probe.spec import ProbeSpec
 from chessreg.games import labels
-from chessreg.games.boardframe import BoardFrame, Mark
+from chessreg.games.boardframe import BoardFrame, Mark, Reading
+from chessreg.games.dataset import holds_positions
 from chessreg.games.labels import Label
 from chessreg.games.skill import SkillReport
 from chessreg.registry import tables
@@ -32,15 +34,14 @@ def views_of_score(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         spec.test_cache if tested and spec.test_cache else spec.cache,
         spec.label,
         "test_cache" if tested else "cache",
-        first=spec.first,
-        last=spec.last,
+        selection=RowSelection.of(spec),
         skill=spec.skill,
         seed=spec.seed,
         fitted=SkillReport(**probe.detail["skill"]) if "skill" in probe.detail else None,
         game=int(row["item"]),
         pattern=spec.hook_point,
     )
-    return views_of_game(inputs, probe, data, int(row["item"]))
+    return views_of_game(inputs, *as_fitted(inputs, reference, probe, data), int(row["item"]))
 
 
 def views_of_game(
@@ -49,33 +50,52 @@ def views_of_game(
     """What a probe reads off the positions of one game of a cache, beside the truth where that is known."""
     label = label_of(probe.label, probe.weight.shape[-1])
     known = label.source == "position" or data.skill is not None
-    frames = []
-    for found in logits_by_game(probe.weight, data, data.rows & (data.item == game), probe.layer, centre=centre):
-        plies = data.cache.array.ply[found.rows]
-        (_, asked), *_ = labels.asked(data.items, data.item[found.rows], plies)
-        for logits, at, board, ply in zip(found.logits, found.rows, asked.boards, plies.tolist(), strict=True):
-            squares, said = letters(board), f"ply {ply}: layer {probe.layer} reads"
+    named = tokens_named(inputs, data, game)
+    views = []
+    for reading in logits_by_game(probe.weight, data, data.rows & (data.item == game), probe.layer, centre=centre):
+        plies = data.ply[reading.rows]
+        (_, positions), *_ = labels.positions_at(data.items, data.item[reading.rows], plies)
+        for logits, at, board, ply in zip(reading.logits, reading.rows, positions.boards, plies.tolist(), strict=True):
+            squares, title = letters(board), f"{named.get(int(at), '')}ply {ply}: layer {probe.layer} reads"
             if label.source == "rating":
                 elo = float(logits[0, 0]) * probe.detail["std"] + probe.detail["mean"]
                 truth = f", the truth is {data.labels[at, 0]:.0f}" if known else ""
-                frames.append(BoardFrame(f"{said} {elo:.0f} Elo{truth}", squares))
+                views.append(BoardFrame(f"{title} {elo:.0f} Elo{truth}", squares))
             else:
-                frames.append(frame(said, squares, label, softmax(logits), data.labels[at] if known else None))
-    return frames
+                views.append(frame(title, squares, label, softmax(logits), data.labels[at] if known else None))
+    return views
 
 
-def frame(said: str, squares: str, label: Label, probability: np.ndarray, truth: np.ndarray | None) -> BoardFrame:
+def tokens_named(inputs: Inputs, data: ProbeData, game: int) -> dict[int, str]:
+    """Row → the token at which a probe reads, with its phase, where an encoding's phases say more than whose move it
+    is: `token 2 e4 (white-destination), `."""
+    written = inputs.encoding(data.cache.checkpoint)
+    if len(written.phases) <= 2 or holds_positions(data.items):
+        return {}
+    phase = data.phase
+    if phase is None:
+        phase = sites_of_rows(inputs, written, data.cache, None, game).phase
+    tokens = written.games(data.items, np.array([game])).item(0)
+    rows = np.flatnonzero(data.item == game)
+    return {
+        row: f"token {token} {written.vocabulary[tokens[token]]} ({written.phases[phase[row]]}), "
+        for row, token in zip(rows.tolist(), data.cache.array.token[rows].tolist(), strict=True)
+    }
+
+
+def frame(title: str, squares: str, label: Label, probability: np.ndarray, truth: np.ndarray | None) -> BoardFrame:
     """One position: probability float [squares, classes] read, classes int8 [squares] true (None: not known)."""
     read = probability.argmax(-1)
     if truth is None or len(truth) == 1:
         name, sure = label.classes[read[0]], probability[0, read[0]]
         beside = "" if truth is None else f", the truth is {label.classes[truth[0]]}"
-        return BoardFrame(f"{said} {label.name} {name} ({sure:.0%}){beside}", squares)
+        return BoardFrame(f"{title} {label.name} {name} ({sure:.0%}){beside}", squares)
     wrong: dict[int, Mark] = {int(s): "wrong" for s in np.flatnonzero(read != truth)}
     return BoardFrame(
-        title=f"{said} {64 - len(wrong)} of 64 squares",
+        title=f"{title} {64 - len(wrong)} of 64 squares",
         squares=squares,
         marks=wrong,
+        read={s: Reading(label.classes[read[s]], float(probability[s, read[s]])) for s in wrong},
         heat={s: float(probability[s, truth[s]]) for s in range(64)},
         heat_label="probability of the truth",
     )

@@ -6,17 +6,17 @@ A baseline knows no activations: what a game's length, or its source and time co
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings.overlap import Evaluated
-from chessreg.experiments.settings.skill import SkillSettings, classes_of
+from chessreg.experiments.settings.skill import SkillSettings, classes_of, permuted
 from chessreg.games import labels
 from chessreg.games.dataset import holds_positions
 from chessreg.games.labels import Label
@@ -26,12 +26,42 @@ from chessreg.runs.activations import CachedActivations, load_cache
 from chessreg.runs.inputs import Inputs
 
 if TYPE_CHECKING:
+    from chessreg.encodings import Alignment
     from chessreg.games.dataset import Games
     from chessreg.games.positions import Positions
     from chessreg.games.skill import SkillClasses, SkillReport
 
 Allocate = Callable[[tuple[int, ...], type[np.generic]], np.ndarray]
 MIB = 1 << 20
+
+
+class RowSelection(NamedTuple):
+    """Positions numbered first ≤ number < last of each game, or its `final` ones; of them those of one phase.
+
+    phase: an index into the encoding's phases. alignment: None takes the boards as they were cached. meta.json of a
+    probe names them so, but first and last only where they are set.
+    """
+
+    first: int = 0
+    last: int | None = None
+    final: int | None = None
+    phase: int | None = None
+    alignment: Alignment | None = None
+
+    @classmethod
+    def of(cls, spec: Any) -> RowSelection:
+        """Of the settings of a probe run."""
+        return cls(*(getattr(spec, name) for name in cls._fields))
+
+    @classmethod
+    def of_detail(cls, detail: Mapping[str, Any]) -> RowSelection:
+        """What a probe was fitted on, by its meta.json; imported ones say `first_position`."""
+        first = detail.get("first", detail.get("first_position")) or 0
+        return cls(first, *(detail.get(name) for name in cls._fields[1:]))
+
+    def as_detail(self) -> dict[str, Any]:
+        """For meta.json: first and last always, the others where they are set."""
+        return {k: v for k, v in self._asdict().items() if k in ("first", "last") or v is not None}
 
 
 @dataclass(frozen=True)
@@ -41,7 +71,8 @@ class ProbeData:
     items: the dataset. item: int32 [rows], each row's game, or position of a dataset of positions.
     labels: int8 [rows, squares] classes, -1 for a game without one; float32
     [rows, 1] Elo for regression, NaN without one. positions: uint64 [rows], hashes equal for equal positions.
-    usable: bool [rows], rows of the position range that have a label.
+    usable: bool [rows], the selected rows that have a label. ply: int [rows], of the board that each row is labelled
+    with. phase: int8 [rows], where it was asked for.
     """
 
     cache: CachedActivations
@@ -53,6 +84,13 @@ class ProbeData:
     usable: np.ndarray | None = None
     skill: SkillClasses | None = None  # of the games in `places`
     places: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    aligned: np.ndarray | None = None
+    phase: np.ndarray | None = None
+
+    @property
+    def ply(self) -> np.ndarray:
+        """int [rows]: plies played on the board that each row is labelled with."""
+        return self.cache.array.ply if self.aligned is None else self.aligned
 
     @classmethod
     def load(
@@ -62,8 +100,7 @@ class ProbeData:
         label_name: str,
         field: str,
         *,
-        first: int = 0,
-        last: int | None = None,
+        selection: RowSelection = RowSelection(),  # noqa: B008 (it is a tuple)
         skill: SkillSettings | None = None,
         seed: int = 0,
         fitted: SkillReport | None = None,
@@ -74,8 +111,8 @@ class ProbeData:
     ) -> ProbeData:
         """Labels are derived from the dataset that the cache was made from, never stored with the activations.
 
-        first, last: only the positions numbered first ≤ number < last of each game. fitted: the skill report of the
-        games that the probe was fitted on, whose edges hold. allocate makes the arrays that grow with the cache.
+        selection: which rows count. fitted: the skill report of the games that the probe was fitted on, whose edges
+        hold. allocate makes the arrays that grow with the cache.
         game: only the rows of this one are usable and have a label, as one board view needs. truth: False for games
         whose skill or rating is of no matter; `labels` is then 0 there. pattern: the hook point of each layer.
         """
@@ -84,39 +121,47 @@ class ProbeData:
         items, _ = inputs.items(cache.dataset)
         if wanted.source != "position" and holds_positions(items):
             raise BadInputError(f"{label_name} is of games, and the cache is of positions", "for example --label piece")
-        item, ply = cache.array.game, cache.array.ply
+        item = cache.array.game
+        usable, ply, phase = selected_rows(inputs, cache, selection, game)
         places = np.unique(item).astype(np.int64)
-        found, classes = None, len(wanted.classes)
+        game_classes, classes = None, len(wanted.classes)
         if wanted.source != "position" and truth:
-            found = classes_of(inputs, cache.dataset, places, skill or SkillSettings(), seed, fitted)
-            classes = len(found.report.games) if wanted.source == "skill" else 0
+            game_classes = classes_of(inputs, cache.dataset, places, skill or SkillSettings(), seed, fitted)
+            classes = len(game_classes.report.games) if wanted.source == "skill" else 0
         shape = (len(item), wanted.squares)
         values = allocate(shape, np.float32 if wanted.source == "rating" else np.int8)
         if wanted.of is None:
             values[:] = 0
         hashes = allocate((len(item),), np.uint64)
         mine = np.arange(len(item)) if game is None else np.flatnonzero(item == game)
-        for rows, asked in labels.asked(items, item[mine], ply[mine]):
-            hashes[mine[rows]] = asked.hashes
+        for rows, positions in labels.positions_at(items, item[mine], ply[mine]):
+            hashes[mine[rows]] = positions.hashes
             if wanted.of is not None:
-                values[mine[rows]] = wanted.of(asked)
-        if found is not None:
-            of_game = found.classes if wanted.source == "skill" else found.rating
+                values[mine[rows]] = wanted.of(positions)
+        if game_classes is not None:
+            of_game = game_classes.classes if wanted.source == "skill" else game_classes.rating
             values[:, 0] = of_game[np.searchsorted(places, item)]
-        usable = in_range(cache, first, last) & (item == game if game is not None else True)
-        if found is not None:
+        if game_classes is not None:
             usable &= np.isfinite(values[:, 0]) if wanted.source == "rating" else values[:, 0] >= 0
         if not usable.any():
-            raise BadInputError(f"no cached position of {field} is numbered {first} or more", "lower --first")
-        return cls(cache, items, item, values, classes, hashes, usable, found, places)
+            raise nothing_left(inputs, cache, field, selection)
+        return cls(cache, items, item, values, classes, hashes, usable, game_classes, places, ply, phase)
 
     @property
     def rows(self) -> np.ndarray:
         """bool [rows]: the rows that count."""
         return np.ones(len(self.item), bool) if self.usable is None else self.usable
 
-    def held_out(self, share: float, seed: int) -> np.ndarray:
-        """bool [rows]: usable rows of the games held out of fitting. Whole games, a seeded draw."""
+    def held_out(self, share: float, seed: int, by: Literal["game", "row"] = "game") -> np.ndarray:
+        """bool [rows]: usable rows that are held out of fitting, a seeded draw: of whole games, or row by row, as
+        Davis's code has it, where one game may stand on both sides (4.2). However the cache is laid out."""
+        if by == "row":
+            rows = np.flatnonzero(self.rows)
+            rows = rows[np.lexsort((self.cache.array.token[rows], self.cache.array.ply[rows], self.item[rows]))]
+            drawn = generator(seed, "validation rows").permutation(len(rows))[: max(1, round(share * len(rows)))]
+            held = np.zeros(len(self.item), bool)
+            held[rows[drawn]] = True
+            return held
         games = np.unique(self.item[self.rows])
         order = generator(seed, "validation games").permutation(len(games))
         chosen = games[order[: max(1, round(share * len(games)))]]
@@ -159,9 +204,45 @@ class ProbeData:
                 out[place, start:stop] = self.cache.values(layer, stored)
         return out
 
+    def deal_labels(self, rows: np.ndarray, draw: int) -> None:
+        """Deal the labels anew among the usable rows where `rows` bool [rows] is True, in place: a control.
+
+        A label of games goes with the game, and is dealt within each stratum of skill; one of boards goes with the
+        position. The others keep theirs. The order is that of games, plies and tokens, however the cache is laid out.
+        """
+        chosen = np.flatnonzero(rows & self.rows)
+        if self.skill is None:
+            chosen = chosen[np.lexsort((self.cache.array.token[chosen], self.ply[chosen], self.item[chosen]))]
+            dealt = generator(draw, "shuffled labels").permutation(len(chosen))
+            self.labels[chosen] = self.labels[chosen[dealt]]
+            return
+        games, first, which = np.unique(self.item[chosen], return_index=True, return_inverse=True)
+        stratum = self.skill.stratum[np.searchsorted(self.places, games)]
+        self.labels[chosen, 0] = permuted(self.labels[chosen[first], 0], stratum, draw)[which]
+
     def only(self, rows: np.ndarray) -> ProbeData:
         """The same data with only these rows usable."""
         return replace(self, usable=self.rows & rows)
+
+
+def selected_rows(
+    inputs: Inputs, cache: CachedActivations, selection: RowSelection, game: int | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """The rows of a cache that count, bool [rows]; int [rows], the ply of the board that each is labelled with; int8
+    [rows], its phase, where that had to be asked. game: only rows of this one, which is all that a board view needs.
+
+    Raises BadInputError for a phase that the encoding does not have, and for counts from an end of the games that the
+    cache does not hold.
+    """
+    usable = in_range(cache, selection.first, selection.last)
+    if game is not None:
+        usable &= cache.array.game == game
+    if selection[2:] == (None, None, None):
+        return usable, cache.array.ply, None
+    from chessreg.experiments.probe.rows import encoded_rows
+
+    encoded = encoded_rows(inputs, cache, selection, game)
+    return usable & encoded.usable, encoded.ply, encoded.phase
 
 
 def in_range(cache: CachedActivations, first: int, last: int | None) -> np.ndarray:
@@ -169,14 +250,30 @@ def in_range(cache: CachedActivations, first: int, last: int | None) -> np.ndarr
 
     Numbers count from the game's first position, also where the cache left some out (Karvonen's pos_start, pos_end).
     """
-    game = cache.array.game
     if first <= cache.first and last is None:
-        return np.ones(len(game), bool)
-    order = np.lexsort((cache.array.token, cache.array.ply, game))
-    starts = np.flatnonzero(np.diff(game[order], prepend=-1))
-    number = np.empty(len(game), np.int64)
-    number[order] = np.arange(len(game)) - np.repeat(starts, np.diff(starts, append=len(game))) + cache.first
+        return np.ones(len(cache.array.game), bool)
+    if cache.final is not None:
+        raise BadInputError(
+            f"the cache holds the last {cache.final} positions of each game; --first and --last count from its start",
+            "leave them out, or cache without --final",
+        )
+    from chessreg.experiments.probe.rows import numbers
+
+    number = numbers(cache)[0] + cache.first
     return (number >= first) & (number < (np.iinfo(np.int64).max if last is None else last))
+
+
+def nothing_left(inputs: Inputs, cache: CachedActivations, field: str, selection: RowSelection) -> BadInputError:
+    """What is said where no row of a cache is selected."""
+    if selection.phase is not None:
+        name = inputs.encoding(cache.checkpoint).phases[selection.phase]
+        return BadInputError(
+            f"no cached position of {field} is of phase {selection.phase} ({name})",
+            f"its sites are {cache.sites}: cache --sites all, or those of that phase",
+        )
+    if selection.final is not None:
+        return BadInputError(f"{field} holds no game that the model's context holds whole", "leave out --final")
+    return BadInputError(f"no cached position of {field} is numbered {selection.first} or more", "lower --first")
 
 
 def allocator(folder: Path, memory_mib: int) -> Allocate:
@@ -245,11 +342,11 @@ def guesses(fit_keys: Sequence[Hashable], fit_values: np.ndarray, keys: Sequence
         if keep:
             table.setdefault(key, []).append(value)
 
-    def say(values: Sequence[float]) -> float:
+    def best_guess(values: Sequence[float]) -> float:
         if classes == 0:
             return float(np.mean(values))
         return float(np.bincount(np.asarray(values, np.int64), minlength=classes).argmax())
 
-    overall = say(fit_values[known].tolist())
-    said = {key: say(values) for key, values in table.items() if len(values) >= LEAST_GAMES}
-    return np.array([said.get(key, overall) for key in keys], np.float64)
+    overall = best_guess(fit_values[known].tolist())
+    guess_of = {key: best_guess(values) for key, values in table.items() if len(values) >= LEAST_GAMES}
+    return np.array([guess_of.get(key, overall) for key in keys], np.float64)

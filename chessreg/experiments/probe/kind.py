@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.probe.spec import PAPER, ProbeHow, ProbeScore, ProbeSpec, RatingRow
+from chessreg.experiments.probe.spec import DAVIS, PAPER, ProbeHow, ProbeScore, ProbeSpec, RatingRow
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.games import cached_items
 from chessreg.experiments.settings.skill import classes_of
 from chessreg.games.labels import label
 from chessreg.registry import tables
-from chessreg.runs.activations import cached_layers
+from chessreg.runs.activations import cached_layers, load_cache
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 
@@ -43,6 +43,7 @@ class Probe(Kind):
             "label": "rating", "first": 25, "epochs": 1, "batch_games": 5, "learning_rate": 3e-4, "init": 1.0,
             "normalise": False,
         },
+        **DAVIS,
     }  # fmt: skip
 
     def units(self, spec: ProbeSpec, inputs: Inputs) -> int:
@@ -74,6 +75,13 @@ class Probe(Kind):
             overlap.refuse(inputs, checkpoint, games, places, spec.allow_overlap)
         for games, places in tested:
             overlap.refuse_games([fitted], games.hashes[places], spec.allow_overlap, "the probe")
+        if spec.source != "residual" or spec.sae is not None:
+            from chessreg.experiments.sae.probes import check_source
+
+            layers = layers_of(spec, inputs)
+            check_source(inputs, spec.source, spec.sae, checkpoints[0], layers, spec.hook_point, label(spec.label))
+        if not (spec.phase is spec.final is spec.alignment is spec.min_positions is None):
+            check_rows(spec, inputs)
 
     def run(self, task: Task[ProbeSpec, ProbeHow]) -> None:
         from chessreg.experiments.probe.work import ProbeWork
@@ -86,6 +94,24 @@ class Probe(Kind):
         return views_of_score(row, inputs)
 
 
+def check_rows(spec: ProbeSpec, inputs: Inputs) -> None:
+    """Refuses a phase that the encoding does not have, or that has too few positions in one of the caches."""
+    from chessreg.experiments.probe.data import RowSelection, nothing_left, selected_rows
+    from chessreg.experiments.probe.rows import check_enough
+
+    selection = RowSelection.of(spec)
+    for field, reference in zip(("cache", "test_cache"), caches(spec), strict=False):
+        cache = load_cache(inputs, reference, field, spec.hook_point)
+        usable, _, _ = selected_rows(inputs, cache, selection)
+        if not usable.any():
+            raise nothing_left(inputs, cache, field, selection)
+        if field == "cache":
+            positions, games = int(usable.sum()), inputs.run(reference, "cache").units
+            share = 1 - spec.validation
+            written = inputs.encoding(cache.checkpoint)
+            check_enough(written, selection, cache, round(positions * share), games, spec.min_positions)
+
+
 def caches(spec: ProbeSpec) -> list[str]:
     return [spec.cache, *([spec.test_cache] if spec.test_cache else [])]
 
@@ -96,9 +122,9 @@ def skill_remarks(spec: ProbeSpec, inputs: Inputs) -> list[str]:
     for name, reference in zip(("fit", "test"), caches(spec), strict=False):
         _, places = cached_items(inputs, reference)
         dataset = inputs.run(reference, "cache").spec["dataset"]
-        found = classes_of(inputs, dataset, places, spec.skill, spec.seed, fitted)
-        fitted = fitted or found.report
-        remarks.append(f"{name}: {found.report}")
+        game_classes = classes_of(inputs, dataset, places, spec.skill, spec.seed, fitted)
+        fitted = fitted or game_classes.report
+        remarks.append(f"{name}: {game_classes.report}")
     return remarks
 
 

@@ -6,7 +6,7 @@
 -- columns:
 --   checkpoint: the model that was probed
 --   twin_of: the model whose untrained twin this is
---   rating: whose rating is read
+--   rating: whose rating is read; shuffled: by a probe that was fitted to ratings dealt anew
 --   layer: 0-based
 --   split: validation or test
 --   chosen: smallest error on the validation games among the layers of its run
@@ -44,11 +44,11 @@ FROM probe AS p
 JOIN scoped AS r ON r.run_id = p.run_id AND r.kind = 'probe'
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = p.checkpoint_id
 LEFT JOIN checkpoints AS parent ON c.random_init AND parent.checkpoint_id = c.parent_id
-WHERE p.label = 'rating'
+WHERE p.label IN ('rating', 'rating-shuffled')
 
 -- statement: read
 -- One row per game and layer: the sum of absolute errors over its positions, and what the baselines would have missed.
-SELECT k.*, p.item, p.attempt_id, p.value, string_split(p.name, ':')[1] AS split, string_split(p.name, ':')[2] AS rating,
+SELECT k.*, p.item, p.attempt_id, p.value, string_split(p.name, ':')[1] AS split, string_split(p.name, ':')[2] || CASE WHEN k.label = 'rating' THEN '' ELSE ' shuffled' END AS rating,
        p.positions,
        p.elo,
        p.absolute_error AS absolute,

@@ -16,8 +16,19 @@ from chessreg.games.moves import HashSet
 
 if TYPE_CHECKING:
     from chessreg.experiments.probe.work import Standard
+    from chessreg.runs.fitted import FittedProbe
+    from chessreg.runs.inputs import Inputs
 
 POSITIONS_AT_ONCE = 4096
+
+
+def as_fitted(inputs: Inputs, reference: str, probe: FittedProbe, data: ProbeData) -> tuple[FittedProbe, ProbeData]:
+    """The probe and the data as its scores were made: of one by way of an SAE the weight on latents, and latents."""
+    if "source" not in probe.detail:
+        return probe, data
+    from chessreg.experiments.sae.probes import as_read
+
+    return as_read(inputs, reference, probe, data)
 
 
 @dataclass(frozen=True)
@@ -79,26 +90,34 @@ class GameScore:
 
 
 def score(
-    weight: np.ndarray, data: ProbeData, rows: np.ndarray, layer: int, device: str = "cpu", centre: bool = False
+    weight: np.ndarray,
+    data: ProbeData,
+    rows: np.ndarray,
+    layer: int,
+    device: str = "cpu",
+    centre: bool = False,
+    rankings: Rankings | None = None,
 ) -> Iterator[GameScore]:
-    """Each game's score, in the order of the games' rows in their dataset."""
-    for found in logits_by_game(weight, data, rows, layer, device, centre):
+    """Each game's score, in the order of the games' rows in their dataset. `rankings` get every logit."""
+    for logits in logits_by_game(weight, data, rows, layer, device, centre):
         classes = weight.shape[-1]
-        read = found.logits.argmax(-1)
-        truth = data.labels[found.rows].astype(np.int64)
+        read = logits.logits.argmax(-1)
+        truth = data.labels[logits.rows].astype(np.int64)
         right = read == truth
+        if rankings is not None:
+            rankings.add(logits.logits, truth)
         named = np.bincount(read.ravel(), minlength=classes)
         there = np.bincount(truth.ravel(), minlength=classes)
         both = np.bincount(truth[right], minlength=classes)
         yield GameScore(
-            game=found.game,
+            game=logits.game,
             n=truth.size,
             correct=int(right.sum()),
             counts=np.stack([both, named - both, there - both]).astype("<i4").tobytes(),
             right=right,
-            rows=found.rows,
+            rows=logits.rows,
             truth=truth,
-            mean_class=int(found.logits[:, 0].mean(0, dtype=np.float64).argmax()),
+            mean_class=int(logits.logits[:, 0].mean(0, dtype=np.float64).argmax()),
             vote_class=int(np.bincount(read[:, 0], minlength=classes).argmax()),
         )
 
@@ -107,10 +126,10 @@ def score(
 class Baselines:
     """What the baselines of skill say of each game: row in the dataset → class or Elo, by name."""
 
-    said: dict[str, dict[int, float]]
+    guesses: dict[str, dict[int, float]]
 
     def of(self, game: int) -> dict[str, float]:
-        return {name: values[game] for name, values in self.said.items()}
+        return {name: values[game] for name, values in self.guesses.items()}
 
 
 def packed_plies(ply: np.ndarray, right: np.ndarray) -> dict[str, Any]:
@@ -124,7 +143,7 @@ def packed_plies(ply: np.ndarray, right: np.ndarray) -> dict[str, Any]:
 
 
 def score_columns(
-    found: GameScore,
+    score: GameScore,
     data: ProbeData,
     layer: int,
     label: str,
@@ -133,23 +152,23 @@ def score_columns(
     baselines: Baselines | None,
 ) -> ProbeScore:
     """The own columns of one game's score. `seen` are the positions that the probe was fitted on."""
-    right = found.right.sum(1)
-    columns: dict[str, Any] = packed_plies(data.cache.array.ply[found.rows], right)
+    right = score.right.sum(1)
+    columns: dict[str, Any] = packed_plies(data.ply[score.rows], right)
     if seen is not None:
-        new = ~seen.contains(data.positions[found.rows])
+        new = ~seen.contains(data.positions[score.rows])
         columns |= {"unseen": int(new.sum()), "unseen_correct": int(right[new].sum())}
-    if found.truth.shape[1] == 1:
-        columns |= {"vote_class": found.vote_class, "mean_class": found.mean_class}
+    if score.truth.shape[1] == 1:
+        columns |= {"vote_class": score.vote_class, "mean_class": score.mean_class}
     if data.skill is not None:
-        columns["game_class"] = int(found.truth[0, 0])
-        said = baselines.of(found.game) if baselines else {}
-        columns |= {f"{name}_class": int(value) for name, value in said.items()}
+        columns["game_class"] = int(score.truth[0, 0])
+        guesses = baselines.of(score.game) if baselines else {}
+        columns |= {f"{name}_class": int(value) for name, value in guesses.items()}
     return ProbeScore(
         hook_point=data.cache.hook_point(layer),
         label=label,
-        positions=len(found.rows),
-        exact=int(found.right.all(1).sum()),
-        majority=int((majority == found.truth).sum()),
+        positions=len(score.rows),
+        exact=int(score.right.all(1).sum()),
+        majority=int((majority == score.truth).sum()),
         **columns,
     )
 
@@ -166,12 +185,12 @@ def rating_rows(
     centre: bool = False,
 ) -> Iterator[tuple[int, float, RatingRow]]:
     """Per game: its row in the dataset, the mean rating read off its positions, and its columns."""
-    for found in logits_by_game(weight, data, rows, layer, device, centre):
-        read = found.logits[:, 0, 0].astype(np.float64) * standard.std + standard.mean
-        elo = float(data.labels[found.rows[0], 0])
-        said = baselines.of(found.game) if baselines else {}
+    for logits in logits_by_game(weight, data, rows, layer, device, centre):
+        read = logits.logits[:, 0, 0].astype(np.float64) * standard.std + standard.mean
+        elo = float(data.labels[logits.rows[0], 0])
+        guesses = baselines.of(logits.game) if baselines else {}
         yield (
-            found.game,
+            logits.game,
             float(read.mean()),
             RatingRow(
                 split=split,
@@ -180,6 +199,75 @@ def rating_rows(
                 positions=len(read),
                 elo=elo,
                 absolute_error=float(np.abs(read - elo).sum()),
-                **{f"{name}_error": abs(value - elo) for name, value in said.items()},
+                **{f"{name}_error": abs(value - elo) for name, value in guesses.items()},
             ),
         )
+
+
+# -- ROC-AUC of each class against all others, over every square of every position, in bounded memory ------------------
+# Davis computes it on raw logits (4.4), which adding one vector to all classes of a square changes; on softmax nothing
+# does. A probability is ranked by its log-odds, so that those next to 1 stay apart.
+
+BITS = 16  # of a float32 that rank it: sign, exponent and 7 of the mantissa; nearer values are ties
+BINS = 1 << BITS
+
+
+class Rankings:
+    """How often each score was given to a class that is the truth, and to one that is not.
+
+    counts int64 [2, 2, classes, BINS]: by raw logits and by softmax; not the truth and the truth.
+    """
+
+    NAMES = ("logits", "softmax")
+
+    def __init__(self, classes: int) -> None:
+        self.classes = classes
+        self.counts = np.zeros((2, 2, classes, BINS), np.int64)
+
+    def add(self, logits: np.ndarray, truth: np.ndarray) -> None:
+        """Logits float32 [..., classes] and the true classes int [...]."""
+        by_class = np.ascontiguousarray(logits.reshape(-1, self.classes).T, np.float32)
+        number = np.arange(self.classes)[:, None]
+        place = np.where(truth.reshape(1, -1) == number, number + self.classes, number) * BINS
+        for counts, scores in zip(self.counts, (by_class, log_odds(by_class)), strict=True):
+            np.add.at(counts.reshape(-1), (place + ranked(scores)).ravel(), 1)
+
+    def by_class(self, name: str) -> list[float | None]:
+        """The area of each class; None for one that is never, or always, the truth."""
+        wrong, right = self.counts[self.NAMES.index(name)]
+        return [area(*pair) for pair in zip(wrong, right, strict=True)]
+
+    def flat(self, name: str) -> float | None:
+        """The area over all classes together, each score of each class one observation."""
+        wrong, right = self.counts[self.NAMES.index(name)]
+        return area(wrong.sum(0), right.sum(0))
+
+
+def ranked(scores: np.ndarray) -> np.ndarray:
+    """Bins int32, like `scores` float32: greater scores have greater ones."""
+    bits = scores.view(np.int32)
+    order = bits >> (32 - BITS)  # of a negative number the rest counts downwards
+    return np.where(bits < 0, -1 - (order & (BINS // 2 - 1)), order) + BINS // 2
+
+
+def log_odds(logits: np.ndarray) -> np.ndarray:
+    """log p / (1 - p) of softmax, float32 like `logits` [classes, n]: a class against the sum of the others."""
+    shifted = logits - logits.max(0)
+    weights = np.exp(shifted)
+    # What is beside the largest class is summed, not what is left of a sum: that could be nothing.
+    best, column = shifted.argmax(0), np.arange(logits.shape[1])
+    others = weights.sum(0) - weights
+    weights[best, column] = 0.0
+    others[best, column] = weights.sum(0)
+    odds: np.ndarray = shifted - np.log(np.maximum(others, np.float32(1e-37)))
+    return odds
+
+
+def area(wrong: np.ndarray, right: np.ndarray) -> float | None:
+    """Probability that a true one is ranked above a false one, ties by half; counts int64 [bins], lowest first."""
+    positive, negative = int(right.sum()), int(wrong.sum())
+    if not positive or not negative:
+        return None
+    below = np.cumsum(wrong) - wrong
+    # In floats: products of counts pass 2^63 where millions of squares are ranked.
+    return float((right * (below + wrong / 2.0)).sum(dtype=np.float64) / (float(positive) * negative))

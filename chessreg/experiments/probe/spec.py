@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, model_serializer, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from chessreg.errors import BadInputError
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.experiments.settings.skill import SkillSettings
+from chessreg.games.labels import OTHER_NAMES
 from chessreg.models.hook_points import PATTERNS, RESID_POST
-from chessreg.runs.spec import Added, AtMost, Beta, ExecutionOptions, Layers, Ref, Spec
+from chessreg.runs.kind import SparseRow
+from chessreg.runs.spec import Added, AtMost, Beta, ExecutionOptions, Layers, NotWith, Ref, Spec
 
 PAPER: Mapping[str, Any] = {  # Karvonen Table 4 and specification 3.4
     "learning_rate": 1e-3,
@@ -22,35 +23,109 @@ PAPER: Mapping[str, Any] = {  # Karvonen Table 4 and specification 3.4
 }
 
 
+_DAVIS: Mapping[str, Any] = {  # Davis specification 4.2 and 4.3; torch.nn.Linear's first weights have this spread
+    "final": 5,
+    "epochs": 15,
+    "learning_rate": 0.009,
+    "schedule": "cosine",
+    "weight_decay": 0.01,
+    "beta1": 0.9,
+    "beta2": 0.999,
+    "init": 3**-0.5,
+    "normalise": False,
+    "validation": 0.05,
+}
+_READINGS: Mapping[str, Mapping[str, Any]] = {  # the text, what its code does, and what is right (1.3, 4.2, 8)
+    "paper": {"alignment": "post-ply", "split": "row"},
+    "published-code": {"alignment": "pre-ply", "split": "row", "seed": 42},
+    "corrected": {"alignment": "post-ply", "split": "game"},
+}
+DAVIS: Mapping[str, Mapping[str, Any]] = {  # one for each label: the joint one has smaller steps
+    f"davis-{reading}{suffix}": {**_DAVIS, **settings, "label": label, "batch_positions": positions}
+    for reading, settings in _READINGS.items()
+    for suffix, label, positions in (("", "piece", 2000), ("-colour", "colour", 3000), ("-type", "type", 3000))
+}
+
+
+NUMBER = {"anyOf": [{"type": "integer"}, {"type": "null"}]}
+
+
+def number_of_phase(phase: Any) -> Any:
+    """The number of a phase that is typed as such, or by its name: a spec holds the number."""
+    if not isinstance(phase, str):
+        return phase
+    if phase.strip().isascii() and phase.strip().isdigit():
+        return int(phase)
+    from chessreg.encodings import phase_number
+
+    return phase_number(phase)
+
+
 class ProbeSpec(Spec):
     cache: Annotated[str, Ref("run:cache")] = Field(description="activations to fit on")
     test_cache: Annotated[str | None, Ref("run:cache")] = Field(
         None, description="activations of other games to test on"
     )
-    label: str = Field(
+    label: Annotated[str, BeforeValidator(lambda name: OTHER_NAMES.get(name, name))] = Field(
         "piece",
-        description="what is read: piece, colour, threat, legal-move, pin, previous-move, random; skill or rating",
+        description="what is read: piece (Davis's joint), colour, type, threat, legal-move, pin, previous-move, "
+        "random; skill or rating",
+    )
+    shuffled: Annotated[int | None, Added(), AtMost(1_000_000, "draws are numbered from 0")] = Field(
+        None,
+        ge=0,
+        description="a control: the draw of labels dealt anew among the fitted games (of boards: among the "
+        "fitted positions), with which the probe is fitted; it is tested on the true ones",
     )
     skill: SkillSettings = SkillSettings()
     first: int = Field(0, ge=0, description="leave out the first positions of each game (Karvonen: 25 for skill)")
     last: int | None = Field(None, ge=1, description="positions counted from the game's start (Karvonen: 33)")
+    final: Annotated[int | None, Added(), NotWith("last", "which positions of a game are read")] = Field(
+        None, ge=1, description="only so many positions at the end of each game that the context holds (Davis: 5)"
+    )
+    phase: Annotated[int | str | None, Added(), BeforeValidator(number_of_phase), WithJsonSchema(NUMBER)] = Field(
+        None,
+        description="only tokens of this phase; UCI squares: 0 white-origin, 1 white-destination, 2 black-origin, "
+        "3 black-destination, 4 promotion, 5 special (Davis 1.3)",
+    )
+    alignment: Annotated[Literal["post-ply", "pre-ply"] | None, Added()] = Field(
+        None, description="the board of a token that ends a move: after it, or before it (Davis); none: as cached"
+    )
+    min_positions: Annotated[int | None, Added()] = Field(
+        None, ge=1, description="refuse to fit on fewer positions; none: 1,000 of one phase, as promotions are rare"
+    )
     layers: Layers = Field((), description="layers, 0-based; none given: all that are cached")
     hook_point: Annotated[str, Added()] = Field(
         RESID_POST, description=f"which of the cached hook points, * for each layer: one of {', '.join(PATTERNS)}"
     )
+    source: Annotated[Literal["residual", "sae-latents", "sae-contrast", "means"], Added()] = Field(
+        "residual",
+        description="what is fitted: the residual; an SAE's latents; or without fitting the mean of each class minus "
+        "that of the others, of latents or of residuals (Davis: Probe, SAE-Probe, CD-Probe)",
+    )
+    sae: Annotated[str | None, Added(), Ref("run:sae")] = Field(None, description="for the sources of SAEs: the run")
+    min_class_positions: Annotated[int, Added()] = Field(
+        10, ge=1, description="for differences of means: a class with fewer positions has no direction"
+    )
     validation: float = Field(0.1, gt=0, lt=1, description="share of the games held out of fitting, by game")
+    split: Annotated[Literal["game", "row"], Added()] = Field(
+        "game", description="what is held out: whole games, or single positions of all games, as Davis's code"
+    )
     epochs: Annotated[int, AtMost(100_000, "nothing is learnt from more")] = Field(
         5, ge=1, description="passes over the cache (Karvonen Table 4)"
     )
     batch_positions: Annotated[int, AtMost(10_000_000, "memory holds them")] = Field(
         256, ge=1, description="positions in one step"
     )
-    batch_games: Annotated[int | None, Added(), AtMost(100_000, "memory holds their positions")] = Field(
-        None, ge=1, description="instead: whole games in one step, with all their positions (Karvonen: 2)"
-    )
+    batch_games: Annotated[
+        int | None,
+        Added(),
+        AtMost(100_000, "memory holds their positions"),
+        NotWith("batch_positions", "what a step sees"),
+    ] = Field(None, ge=1, description="instead: whole games in one step, with all their positions (Karvonen: 2)")
     learning_rate: float = Field(1e-2, gt=0, description="AdamW's")
-    schedule: Literal["linear", "constant"] = Field(
-        "linear", description="linear: the rate falls to a tenth; constant: as Karvonen's"
+    schedule: Literal["linear", "constant", "cosine"] = Field(
+        "linear", description="linear: the rate falls to a tenth; constant: as Karvonen's; cosine: to 0, as Davis's"
     )
     weight_decay: float = Field(0.01, ge=0, description="AdamW's (Karvonen Table 4)")
     beta1: Beta = Field(0.9, description="AdamW's (Karvonen Table 4)")
@@ -59,13 +134,6 @@ class ProbeSpec(Spec):
     normalise: bool = Field(True, description="divide each layer by its root mean square while it is fitted")
     allow_overlap: AllowOverlap = ALLOW_OVERLAP
 
-    @model_validator(mode="after")
-    def _one_batch(self) -> Self:
-        """Settings without effect would make two runs of one experiment."""
-        if self.batch_games is not None and self.batch_positions != ProbeSpec.model_fields["batch_positions"].default:
-            raise BadInputError("--batch-games and --batch-positions both say what a step sees", "give one of them")
-        return self
-
 
 class ProbeHow(ExecutionOptions):
     memory_mib: int = Field(
@@ -73,15 +141,7 @@ class ProbeHow(ExecutionOptions):
     )
 
 
-class Sparse(BaseModel):
-    """Columns of which those without a value are left out of the row."""
-
-    @model_serializer(mode="wrap")
-    def _without_none(self, serialize: Any) -> dict[str, Any]:
-        return {name: value for name, value in serialize(self).items() if value is not None}
-
-
-class ProbeScore(Sparse):
+class ProbeScore(SparseRow):
     """The columns that probes add to their scores.
 
     `right_at` has two hex digits for each position of the game in order: squares right there. The ply of position i is
@@ -113,7 +173,7 @@ class ProbeScore(Sparse):
     majority_class: int | None = None  # skill: what is most frequent in the fitted games
 
 
-class RatingRow(Sparse):
+class RatingRow(SparseRow):
     """The columns of a rating read off a game by regression. Errors are in Elo, summed over `positions`."""
 
     split: str
@@ -127,7 +187,7 @@ class RatingRow(Sparse):
     source_error: float | None = None  # naming the mean of fitted games of that source and time control
 
 
-class ReadRow(Sparse):
+class ReadRow(SparseRow):
     """What a probe of skill or rating reads off one game. `value` is the class most positions vote for, or Elo."""
 
     layer: int

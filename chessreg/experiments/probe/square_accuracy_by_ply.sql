@@ -32,24 +32,7 @@
 --   spread: run
 --   panels: label, positions
 
--- statement: cells
--- One row per probe run, with the layer that its validation games choose.
-SELECT p.run_id, p.unit, p.layer, p.label, p.positions, p.checkpoint_id, c.checkpoint,
-       CASE WHEN c.random_init THEN coalesce(parent.checkpoint, right(replace(c.parent_id::VARCHAR, '-', ''), 6)) END
-           AS twin_of,
-       coalesce(parent.place, c.place) AS family, c.place AS checkpoint_place, r.run, r.done, r.planned, r.created_at,
-       settings_text(r.spec, ['seed', 'replicate', 'cache', 'test_cache', 'validation_cache', 'layers']) AS settings
-FROM (
-    SELECT p.*, row_number() OVER (PARTITION BY p.run_id ORDER BY s.right_share DESC NULLS LAST, p.layer, p.unit) AS place
-    FROM probe AS p
-    LEFT JOIN (SELECT run_id, unit, sum(correct)::DOUBLE / sum(n)::DOUBLE AS right_share
-               FROM score WHERE split = 'validation' AND item >= 0 GROUP BY ALL) AS s
-        ON s.run_id = p.run_id AND s.unit = p.unit
-) AS p
-JOIN scoped AS r ON r.run_id = p.run_id
-LEFT JOIN checkpoints AS c ON c.checkpoint_id = p.checkpoint_id
-LEFT JOIN checkpoints AS parent ON c.random_init AND parent.checkpoint_id = c.parent_id
-WHERE p.place = 1
+-- statements of: probe_f1_by_class.sql to cells
 
 -- statement: numbered
 SELECT *, coalesce(twin_of || ', untrained', checkpoint) AS model,

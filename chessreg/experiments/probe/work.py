@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,17 +14,20 @@ import torch.nn.functional as F
 from torch.optim.adamw import adamw
 
 from chessreg.errors import DivergedError
-from chessreg.experiments.probe.data import ProbeData, allocator, guesses, keys, length_edges
-from chessreg.experiments.probe.reading import Baselines, rating_rows, score, score_columns
+from chessreg.experiments.probe.data import ProbeData, RowSelection, allocator, guesses, keys, length_edges
+from chessreg.experiments.probe.reading import Baselines, Rankings, rating_rows, score, score_columns
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.overlap import Evaluated, Overlap
+from chessreg.games.labels import SHUFFLED
 from chessreg.games.moves import HashSet
-from chessreg.models.devices import prepare
+from chessreg.models.devices import denormals_flushed, prepare
 from chessreg.runs.activations import CachedActivations
 from chessreg.runs.fitted import publish_layer
 
 if TYPE_CHECKING:
     from chessreg.experiments.probe.spec import ProbeHow, ProbeSpec
+    from chessreg.experiments.sae.probes import Features
+    from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task
 
 
@@ -73,16 +77,6 @@ class AdamW:
             eps=1e-8,
             maximize=False,
         )
-
-
-@contextmanager
-def denormals_flushed() -> Iterator[None]:
-    """Numbers below 1e-38 are 0. Softmax and AdamW make many, and a product with them takes a hundred times as long."""
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(False)
 
 
 def gradient_by_autograd(
@@ -162,9 +156,8 @@ def fit(
                     target = torch.from_numpy(data.labels[places].astype(np.int64))
                 else:
                     target = torch.from_numpy((data.labels[places] - standard.mean) / standard.std).float()
-                falls = 0.9 * step / steps if spec.schedule == "linear" else 0.0
-                found = gradient(torch.from_numpy(residual).to(device) / scale, weight, target.to(device), outputs)
-                optimizer.step(found, spec.learning_rate * (1 - falls))
+                slope = gradient(torch.from_numpy(residual).to(device) / scale, weight, target.to(device), outputs)
+                optimizer.step(slope, spec.learning_rate * SCHEDULES[spec.schedule](step / steps))
                 step += 1
                 if step % 20 == 0:
                     on_progress(0.9 * step / steps, f"epoch {epoch + 1}/{spec.epochs}")
@@ -174,6 +167,13 @@ def fit(
     if not bool(fitted.isfinite().all()):
         raise DivergedError("the probe's weights are not finite", "a smaller --learning-rate; chessreg cache verify")
     return fitted.numpy()
+
+
+SCHEDULES: dict[str, Callable[[float], float]] = {  # share of the steps done → share of the learning rate
+    "linear": lambda done: 1 - 0.9 * done,
+    "constant": lambda done: 1.0,
+    "cosine": lambda done: 0.5 * (1 + math.cos(math.pi * done)),
+}
 
 
 def steps_of_an_epoch(spec: ProbeSpec, data: ProbeData, rows: np.ndarray) -> int:
@@ -210,9 +210,13 @@ class ProbeWork:
         self.every, self.layers = every, {unit: every[unit] for unit in task.units}
         self.device = prepare(task.options.device, task.options.threads)
         self.allocate = allocator(task.folder, task.options.memory_mib)
+        self.features = features_of(task.inputs, self.spec, list(self.layers.values()))
         self.data = self.load(self.spec.cache, "cache")
-        self.held_out = self.data.held_out(self.spec.validation, self.spec.seed)
+        self.held_out = self.data.held_out(self.spec.validation, self.spec.seed, self.spec.split)
         self.fitted = self.data.rows & ~self.held_out
+        if self.spec.shuffled is not None:
+            self.data.deal_labels(self.fitted, self.spec.shuffled)
+        self.sites = sites_of_probe(task.inputs, self.data.cache, self.spec)
         self.tested: list[tuple[str, ProbeData, np.ndarray]] = [("validation", self.data, self.held_out)]
         if self.spec.test_cache:
             report = self.data.skill.report if self.data.skill else None
@@ -221,11 +225,12 @@ class ProbeWork:
 
     def load(self, reference: str, field: str, fitted: Any = None) -> ProbeData:
         spec = self.spec
-        return ProbeData.load(
+        data = ProbeData.load(
             self.task.inputs, reference, spec.label, field,
-            first=spec.first, last=spec.last, skill=spec.skill, seed=spec.seed, fitted=fitted, allocate=self.allocate,
+            selection=RowSelection.of(spec), skill=spec.skill, seed=spec.seed, fitted=fitted, allocate=self.allocate,
             pattern=spec.hook_point,
         )  # fmt: skip
+        return data if self.features is None else self.features.view(data)
 
     def do(self) -> None:
         spec, task, data = self.spec, self.task, self.data
@@ -234,29 +239,35 @@ class ProbeWork:
         shared = self.overlaps()
         standard = Standard.of(data.labels[self.fitted]) if data.classes == 0 else None
         layers = list(self.layers.values())
-        weights = fit(spec, data, self.fitted, layers, self.device, task.progress, standard, self.every)
+        if self.features is None or self.features.learnt:
+            weights = fit(spec, data, self.fitted, layers, self.device, task.progress, standard, self.every)
+        else:
+            weights = self.features.contrast(data, self.fitted, layers, spec.min_class_positions, task.progress)
         seen = HashSet(data.positions[self.fitted])
         majority = data.majority(self.fitted) if data.classes else np.zeros(1, np.int8)
-        said = {split: self.baselines(on) for split, on, _ in self.tested}
+        baselines = {split: self.baselines(on) for split, on, _ in self.tested}
         row = {
             "train_games": len(np.unique(data.item[self.fitted])),
             "train_positions": int(self.fitted.sum()),
             "detail": {
                 "overlap": shared,
-                "first": spec.first,
-                "last": spec.last,
+                **RowSelection.of(spec).as_detail(),
                 **({"skill": data.skill.report.as_json()} if data.skill else {}),
                 **({"mean": standard.mean, "std": standard.std} if standard else {}),
                 **({} if standard else {"majority": majority.tolist()}),
+                **(self.features.columns(spec.min_class_positions) if self.features else {}),
             },
         }
         for number, (unit, layer) in enumerate(self.layers.items()):
             for split, on, mask in self.tested:
                 if standard is None:
-                    self.emit_scores(unit, layer, split, on, mask, weights[number], majority, seen, said[split])
+                    self.emit_scores(unit, layer, split, on, mask, weights[number], majority, seen, baselines[split])
                 else:
-                    self.emit_ratings(unit, layer, split, on, mask, weights[number], standard, said[split])
-            publish(task, data.cache, unit, layer, weights[number], row)
+                    self.emit_ratings(unit, layer, split, on, mask, weights[number], standard, baselines[split])
+            tensors = {"weight": weights[number]}
+            if self.features is not None:
+                tensors = self.features.tensors(layer, weights[number])
+            publish(task, data.cache, unit, layer, tensors, row, self.sites)
             task.done(unit)
 
     def emit_scores(
@@ -269,29 +280,33 @@ class ProbeWork:
         weight: np.ndarray,
         majority: np.ndarray,
         seen: HashSet,
-        said: Baselines | None,
+        baselines: Baselines | None,
     ) -> None:
-        """A score row for each game, and the accuracy of each square over all of them."""
+        """A score row for each game; over all of them the accuracy of each square, and of probes of one phase the
+        ROC-AUC of each class (Davis 4.4), which takes longer than fitting a small one."""
         right, positions = np.zeros(on.labels.shape[1], np.int64), 0
-        for found in score(weight, on, mask, layer, self.device):
+        rankings = Rankings(weight.shape[-1]) if self.spec.phase is not None else None
+        for game_score in score(weight, on, mask, layer, self.device, rankings=rankings):
             self.task.emit(
                 "score",
                 unit,
-                score_columns(found, on, layer, self.spec.label, majority, seen, said),
+                score_columns(game_score, on, layer, fitted_label(self.spec), majority, seen, baselines),
                 split=split,
-                item=found.game,
+                item=game_score.game,
                 layer=layer,
-                n=found.n,
-                correct=found.correct,
-                counts=found.counts,
+                n=game_score.n,
+                correct=game_score.correct,
+                counts=game_score.counts,
             )
-            right += found.right.sum(0)
-            positions += len(found.right)
+            right += game_score.right.sum(0)
+            positions += len(game_score.right)
         if len(right) > 1 and positions:
             for square, count in enumerate(right.tolist()):
                 self.task.emit(
                     "metric_point", unit, name=f"{split}_square_accuracy", step=square, value=count / positions
                 )
+        if rankings is not None:
+            emit_areas(self.task, unit, split, rankings)
 
     def emit_ratings(
         self,
@@ -302,11 +317,11 @@ class ProbeWork:
         mask: np.ndarray,
         weight: np.ndarray,
         standard: Standard,
-        said: Baselines | None,
+        baselines: Baselines | None,
     ) -> None:
         """A prediction row for each game, and the mean absolute error over all positions, in Elo."""
         error, positions, name = 0.0, 0, f"{split}:{self.spec.skill.rating}:{layer}"
-        for game, value, columns in rating_rows(weight, on, mask, layer, split, standard, said, self.device):
+        for game, value, columns in rating_rows(weight, on, mask, layer, split, standard, baselines, self.device):
             self.task.emit("prediction", unit, columns, item=game, name=name, value=value)
             error += columns.absolute_error or 0.0
             positions += columns.positions
@@ -324,23 +339,56 @@ class ProbeWork:
         mine, theirs = keys(self.task.inputs, data, edges), keys(self.task.inputs, on, edges)
         truth = (data.skill.classes if data.classes else data.skill.rating).astype(np.float64)
         truth = np.where(fitted, truth, np.nan)
-        said = {name: guesses(mine[name], truth, theirs[name], data.classes).tolist() for name in mine}
+        guessed = {name: guesses(mine[name], truth, theirs[name], data.classes).tolist() for name in mine}
         places = on.places.tolist()
-        return Baselines({name: dict(zip(places, values, strict=True)) for name, values in said.items()})
+        return Baselines({name: dict(zip(places, values, strict=True)) for name, values in guessed.items()})
 
     def overlaps(self) -> dict[str, Any]:
         """What the evaluated games share with the model's training games, and the test games with the fitted ones."""
         inputs, spec = self.task.inputs, self.spec
         checkpoint = str(inputs.run(spec.cache, "cache").spec["checkpoint"])
         evaluated = [on.evaluated(mask) for _, on, mask in self.tested]
-        found: dict[str, Overlap] = {
+        counts: dict[str, Overlap] = {
             "checkpoint": overlap.measure(inputs, checkpoint, together(evaluated), self.task.progress)
         }
         if len(evaluated) > 1:
             items, _ = inputs.items(self.data.cache.dataset)
             fitted = np.unique(self.data.item[self.fitted]).astype(np.int64)
-            found["probe"] = overlap.measure_games([(items, fitted)], evaluated[1])
-        return {name: value.columns() for name, value in found.items()}
+            counts["probe"] = overlap.measure_games([(items, fitted)], evaluated[1])
+        return {name: value.columns() for name, value in counts.items()}
+
+
+def fitted_label(spec: ProbeSpec) -> str:
+    """The label as rows of probes and scores name it: `skill`, of shuffled labels `skill-shuffled`."""
+    return spec.label if spec.shuffled is None else f"{spec.label}{SHUFFLED}"
+
+
+def emit_areas(task: Task[Any, Any], unit: int, split: str, rankings: Rankings) -> None:
+    """ROC-AUC on raw logits and on softmax as metrics: `test_auc_softmax` (step: the class) and, of all classes
+    together, `test_auc_softmax_flat`. A class that is never the truth has none."""
+    for name in rankings.NAMES:
+        areas = [(f"{split}_auc_{name}", step, area) for step, area in enumerate(rankings.by_class(name))]
+        for metric, step, area in (*areas, (f"{split}_auc_{name}_flat", 0, rankings.flat(name))):
+            if area is not None:
+                task.emit("metric_point", unit, name=metric, step=step, value=area)
+
+
+def features_of(inputs: Inputs, spec: ProbeSpec, layers: list[int]) -> Features | None:
+    """What is fitted instead of the residual."""
+    if spec.source == "residual":
+        return None
+    from chessreg.experiments.sae.probes import Features
+
+    return Features.load(inputs, spec.source, spec.sae, layers, spec.hook_point)
+
+
+def sites_of_probe(inputs: Inputs, cache: CachedActivations, spec: ProbeSpec) -> str:
+    """The name of the tokens that a probe is fitted at: the cache's sites, or those of its phase."""
+    if spec.phase is None:
+        return cache.sites
+    from chessreg.encodings import phase_site
+
+    return phase_site(inputs.encoding(cache.checkpoint), int(spec.phase))
 
 
 def together(parts: list[Evaluated]) -> Evaluated:
@@ -351,17 +399,23 @@ def together(parts: list[Evaluated]) -> Evaluated:
 
 
 def publish(
-    task: Task[ProbeSpec, Any], cache: CachedActivations, unit: int, layer: int, weight: np.ndarray, row: dict[str, Any]
+    task: Task[ProbeSpec, Any],
+    cache: CachedActivations,
+    unit: int,
+    layer: int,
+    tensors: dict[str, np.ndarray],
+    row: dict[str, Any],
+    sites: str,
 ) -> None:
     """The probe of one layer as an artefact (safetensors and meta.json), and its row.
 
-    row holds train_games, train_positions and detail, which goes into both.
+    row holds train_games, train_positions and detail, which goes into both. sites: the tokens that it was fitted at.
     """
     spec = task.spec
     meta = {
         "hook_point": cache.hook_point(layer),
         "layer": layer,
-        "label": spec.label,
+        "label": fitted_label(spec),
         "centred": cache.centred,
         **row["detail"],
     }
@@ -369,14 +423,14 @@ def publish(
         task,
         "probe",
         unit,
-        {"weight": np.ascontiguousarray(weight)},
+        {name: np.ascontiguousarray(value) for name, value in tensors.items()},
         meta,
         checkpoint_id=cache.checkpoint_id,
-        label=spec.label,
-        positions=cache.sites,
-        classes=weight.shape[-1],
+        label=fitted_label(spec),
+        positions=sites,
+        classes=tensors["weight"].shape[-1],
         train_games=row["train_games"],
         train_positions=row["train_positions"],
         epochs=float(spec.epochs),
-        norm=float(np.linalg.norm(weight)),
+        norm=float(np.linalg.norm(tensors["weight"])),
     )

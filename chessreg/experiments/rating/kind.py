@@ -11,7 +11,20 @@ from pydantic import BaseModel, Field, field_validator
 from chessreg.errors import BadInputError
 from chessreg.experiments.rating.pool import Loaded, Player, load, pair
 from chessreg.games.engines import ANCHOR_ERROR
-from chessreg.games.estimators import ESTIMATORS, Options, Rated, rate
+from chessreg.games.estimators import (
+    DRAW,
+    ESTIMATORS,
+    JOINT,
+    LOSS,
+    SIDE_BY_SIDE,
+    WEIGHTS,
+    WIN,
+    Options,
+    Rated,
+    Variant,
+    against,
+    rate,
+)
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import AtMost, Ref, Spec
 
@@ -19,13 +32,19 @@ if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task
 
+ALL = "all"
+PERFORMANCE = "performance"
+
 
 class RatingSpec(Spec):
-    runs: Annotated[tuple[str, ...], Ref("run")] = Field(description="runs with games: play, imported-games")
+    runs: Annotated[tuple[str, ...], Ref("run")] = Field(
+        description="runs with games: play, imported-games, imported-sweep"
+    )
     estimator: str = Field(
         "anchored-ml",
         description="anchored-ml (each player against opponents of known rating), bradley-terry or davidson (all "
-        "players at once), junkin-batched, sequential",
+        "players at once), junkin-batched, sequential; or all: these side by side, for three weights of draws, and the "
+        "performance against each opponent of known rating",
     )
     anchors: Literal["levels", "levels-truncated", "headers", "none"] = Field(
         "levels",
@@ -57,7 +76,8 @@ class RatingSpec(Spec):
     @field_validator("estimator")
     @classmethod
     def _known(cls, estimator: str) -> str:
-        ESTIMATORS[estimator]  # raises NotFoundError
+        if estimator != ALL:
+            ESTIMATORS[estimator]  # raises NotFoundError
         return estimator
 
     @field_validator("anchor")
@@ -76,6 +96,10 @@ class RatingDetail(BaseModel):
     engine_version: str | None = Field(None, description="of an engine")
     policy: str | None = None
     opening: str | None = None
+    assist: str | None = Field(None, description="of a model that Stockfish helped: when it played the model's move")
+    origin: str | None = Field(None, description="ours, imported, or both: where the games of a model come from")
+    draw_weight: float | None = Field(None, description="points of a draw")
+    against: str | None = Field(None, description="of a performance: the opponent of known rating that it is against")
     anchor: str | None = Field(None, description="where a known rating comes from; none: it is estimated")
     wins: int
     draws: int
@@ -102,13 +126,15 @@ class Rating(Kind):
     tables = ("rating",)
     spec = RatingSpec
     columns: ClassVar[Mapping[str, type[BaseModel]]] = {"rating": RatingDetail}
-    queries = ("ratings",)
+    queries = ("ratings", "elo by estimator")
     example = "--runs plain --estimator bradley-terry --anchors none --resamples 200"
 
     def units(self, spec: RatingSpec, inputs: Inputs) -> int:
-        for recipe in spec.runs:
-            inputs.run(recipe)
-        return 1
+        for reference in spec.runs:
+            inputs.run(reference)
+        if spec.estimator != ALL:
+            return 1
+        return len(SIDE_BY_SIDE) + len(WEIGHTS) * len(load(spec, inputs).pool.anchors)
 
     def check(self, spec: RatingSpec, inputs: Inputs) -> None:
         load(spec, inputs)
@@ -116,24 +142,74 @@ class Rating(Kind):
     def estimate(self, spec: RatingSpec, inputs: Inputs) -> Estimate:
         loaded = load(spec, inputs)
         remarks = (f"{len(loaded.pool.first):,} games, {len(loaded.sources)} of the players have a known rating",)
-        return Estimate({"rating": len(loaded.players)}, 0, remarks)
+        return Estimate({"rating": len(loaded.players) * self.units(spec, inputs)}, 0, remarks)
 
     def run(self, task: Task[RatingSpec, Any]) -> None:
         spec = task.spec
         loaded = load(spec, task.inputs)
-        options = Options(spec.draw_weight, spec.k_factor, spec.start, spec.seed)
-        found = rate(loaded.pool, spec.estimator, options, spec.resamples, (spec.seed, spec.replicate))
-        for number, (player, rated) in enumerate(zip(loaded.players, found, strict=True)):
-            task.emit(
-                "rating",
-                0,
-                detail_of(loaded, number, player, spec),
-                player=player.label,
-                estimator=spec.estimator,
-                games=sum(player.results),
-                **bounds(rated),
-            )
-        task.done(0)
+        for unit in task.units:
+            if spec.estimator != ALL:
+                emit(task, unit, loaded, Variant(spec.estimator, spec.draw_weight))
+            elif unit < len(SIDE_BY_SIDE):
+                emit(task, unit, loaded, SIDE_BY_SIDE[unit])
+            else:
+                emit_performance(task, unit, loaded)
+            task.progress(unit / len(task.units), "")
+            task.done(unit)
+
+
+def emit(task: Task[RatingSpec, Any], unit: int, loaded: Loaded, how: Variant) -> None:
+    """What one estimator says of every player; known ratings with the first."""
+    spec = task.spec
+    options = Options(how.draw_weight, spec.k_factor, spec.start, spec.seed)
+    ratings = rate(loaded.pool, how.estimator, options, spec.resamples, (spec.seed, spec.replicate))
+    for number, (player, rated) in enumerate(zip(loaded.players, ratings, strict=True)):
+        if unit and number in loaded.pool.anchors:
+            continue
+        detail = detail_of(loaded, number, player, spec)
+        weight = 0.5 if how.estimator in JOINT else how.draw_weight
+        task.emit(
+            "rating",
+            unit,
+            detail.model_copy(update={"draw_weight": weight}),
+            player=player.label,
+            estimator=how.estimator,
+            games=sum(player.results),
+            **bounds(rated),
+        )
+
+
+def emit_performance(task: Task[RatingSpec, Any], unit: int, loaded: Loaded) -> None:
+    """The performance of every player against one opponent of known rating: its rating by these games alone."""
+    spec, place = task.spec, unit - len(SIDE_BY_SIDE)
+    opponent = sorted(loaded.pool.anchors)[place // len(WEIGHTS)]
+    weight = WEIGHTS[place % len(WEIGHTS)]
+    for number, player in enumerate(loaded.players):
+        if number in loaded.pool.anchors or opponent not in player.opponents:
+            continue
+        games = against(loaded.pool, number, opponent)
+        options = Options(weight, spec.k_factor, spec.start, spec.seed)
+        rated = rate(games, "anchored-ml", options, spec.resamples, (spec.seed, spec.replicate))[number]
+        outcomes = np.where(games.first == number, games.outcome, LOSS - games.outcome)
+        results = [int((outcomes == outcome).sum()) for outcome in (WIN, DRAW, LOSS)]
+        detail = detail_of(loaded, number, player, spec, results).model_copy(
+            update={
+                "draw_weight": weight,
+                "against": loaded.players[opponent].label,
+                "opponents": 1,
+                "unscored": 0,
+                "sides": sorted(player.sides & loaded.players[opponent].sides),
+            }
+        )
+        task.emit(
+            "rating",
+            unit,
+            detail,
+            player=player.label,
+            estimator=PERFORMANCE,
+            games=len(games.first),
+            **bounds(rated),
+        )
 
 
 def bounds(rated: Rated) -> dict[str, float | None]:
@@ -141,9 +217,12 @@ def bounds(rated: Rated) -> dict[str, float | None]:
     return {name: None if value is None else round(value, 2) for name, value in rated._asdict().items()}
 
 
-def detail_of(loaded: Loaded, number: int, player: Player, spec: RatingSpec) -> RatingDetail:
+def detail_of(
+    loaded: Loaded, number: int, player: Player, spec: RatingSpec, results: list[int] | None = None
+) -> RatingDetail:
+    """What stands beside a player's rating; `results` are those of some of its games."""
     pool, key = loaded.pool, player.key
-    wins, draws, losses = player.results
+    wins, draws, losses = results or player.results
     games = wins + draws + losses
     known = np.array(sorted(pool.anchors), np.int64)
     mine, theirs = pool.first == number, pool.second == number
@@ -155,6 +234,8 @@ def detail_of(loaded: Loaded, number: int, player: Player, spec: RatingSpec) -> 
         engine_version=key.version or None,
         policy=key.policy or None,
         opening=key.opening or None,
+        assist=key.assist if player.is_rated else None,
+        origin=" and ".join(sorted(player.origins, reverse=True)) if player.is_rated else None,
         anchor=loaded.sources.get(number),
         wins=wins,
         draws=draws,
@@ -162,7 +243,7 @@ def detail_of(loaded: Loaded, number: int, player: Player, spec: RatingSpec) -> 
         score=round((wins + 0.5 * draws) / games, 6) if games else None,
         unscored=player.unscored,
         opponents=len(player.opponents),
-        anchored_games=int(anchored.sum()),
+        anchored_games=int(anchored.sum()) if results is None else games,
         systematic=ANCHOR_ERROR if from_levels else None,
         scoring=spec.scoring,
         sides=sorted(player.sides),

@@ -17,6 +17,7 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.adjudication import Termination, score
 from chessreg.games.engines import TABLES, opponent_rating
 from chessreg.games.estimators import DRAW, JOINT, LOSS, WIN, Pool
+from chessreg.games.foreign.sweep import MOST_GAMES
 from chessreg.registry import names, tables
 from chessreg.registry.identity import short
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 FORFEITS = (Termination.FORFEIT_ILLEGAL, Termination.OPPONENT_FORFEIT)
 OUTCOMES = {1.0: WIN, 0.5: DRAW, 0.0: LOSS}
+SWEEP = "imported-sweep"
+COUNTED = {"wins": WIN, "draws": DRAW, "losses": LOSS}
 
 
 class Key(NamedTuple):
@@ -39,6 +42,7 @@ class Key(NamedTuple):
     version: str
     policy: str
     opening: str
+    assist: str = "none"  # when Stockfish played a model's move: such results are another player's
 
 
 @dataclass
@@ -54,6 +58,7 @@ class Player:
     unscored: int = 0
     opponents: set[int] = field(default_factory=set)
     sides: set[tuple[str, int]] = field(default_factory=set)
+    origins: set[str] = field(default_factory=set)  # ours, imported
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ def load(spec: RatingSpec, inputs: Inputs) -> Loaded:
     """The pool of a spec. Raises BadInputError when it has no games, or nothing to measure them by."""
     players: dict[Key, Player] = {}
     games: list[tuple[int, int, int, tuple[Any, ...]]] = []
-    runs = [inputs.run(recipe) for recipe in spec.runs]
+    runs = [inputs.run(reference) for reference in spec.runs]
     with inputs.database.read() as session:
         for run in runs:
             add_run(session, run, spec, players, games)
@@ -94,8 +99,11 @@ def add_run(
     game = tables.Game
     matches = {m.number: m for m in session.scalars(select(tables.Match).where(tables.Match.run_id == run.id))}
     sides: dict[int, list[Player]] = {}
+    if run.kind == SWEEP:
+        add_counts(session, run, spec, matches, players, games)
+        return
     columns = (game.unit, game.match, game.result, game.termination, game.adjudication_cp, game.opening_number)
-    for unit, number, result, termination, cp, opening, detail in session.execute(
+    for unit, number, result, termination, cp, opening, extra in session.execute(
         select(*columns, game.detail).where(game.run_id == run.id).order_by(game.unit)
     ):
         match = matches[number]
@@ -103,31 +111,74 @@ def add_run(
             continue
         color = chess.WHITE if match.color == "white" else chess.BLACK
         if number not in sides:
-            keys = [key_of(session, match, run, own) for own in (True, False)]
-            sides[number] = [players.setdefault(key, Player(key, len(players))) for key in keys]
+            sides[number] = sides_of(session, match, run, players)
         player, opponent = sides[number]
-        player.is_rated = True
-        for who in (player, opponent):
-            who.sides.add((run.id.hex, number))
-        note_elos(player, opponent, detail or {}, color)
+        note_elos(player, opponent, extra or {}, color)
         points = 0.0 if termination == Termination.FORFEIT_ILLEGAL else score(spec.scoring, color, result, cp)
         if points is None:
             player.unscored += 1
             opponent.unscored += 1
             continue
         outcome = OUTCOMES[points]
-        player.results[outcome] += 1
-        opponent.results[LOSS - outcome] += 1
-        player.opponents.add(opponent.number)
-        opponent.opponents.add(player.number)
+        count_result(player, opponent, outcome)
         cluster = (run.id, unit) if match.opening == "standard" else (match.opening, match.opening_seed, opening)
         games.append((player.number, opponent.number, outcome, cluster))
+
+
+def add_counts(
+    session: Session,
+    run: tables.Run,
+    spec: RatingSpec,
+    matches: dict[int, tables.Match],
+    players: dict[Key, Player],
+    games: list[tuple[int, int, int, tuple[Any, ...]]],
+) -> None:
+    """The games of an imported sweep: wins, draws and losses of one model against each level, told without games."""
+    point = tables.MetricPoint
+    told = session.execute(
+        select(point.unit, point.name, point.value).where(point.run_id == run.id).order_by(point.unit)
+    )
+    for unit, name, value in told.tuples():
+        match = matches[unit]
+        colors = str((match.detail or {}).get("colors", match.color))
+        if name not in COUNTED or spec.colors not in ("both", colors):
+            continue
+        if not 0 <= value <= MOST_GAMES:  # somebody else's registry may say anything
+            raise BadInputError(f"run {short(run.id)} tells {value:g} {name} against {match.opponent}")
+        player, opponent = sides_of(session, match, run, players)
+        for number in range(int(value)):
+            if spec.scoring != "paper" and COUNTED[name] == DRAW:
+                player.unscored += 1
+                opponent.unscored += 1
+                continue
+            count_result(player, opponent, COUNTED[name])
+            games.append((player.number, opponent.number, COUNTED[name], (run.id, unit, name, number)))
+
+
+def sides_of(session: Session, match: tables.Match, run: tables.Run, players: dict[Key, Player]) -> list[Player]:
+    """The two players of a match, known from now on as those of its games: whose result it is comes first."""
+    both = []
+    for own in (True, False):
+        key = key_of(session, match, run, own)
+        both.append(players.setdefault(key, Player(key, len(players))))
+        both[-1].sides.add((run.id.hex, match.number))
+        both[-1].origins.add("imported" if run.kind.startswith("imported") else "ours")
+    both[0].is_rated = True
+    return both
+
+
+def count_result(player: Player, opponent: Player, outcome: int) -> None:
+    player.results[outcome] += 1
+    opponent.results[LOSS - outcome] += 1
+    player.opponents.add(opponent.number)
+    opponent.opponents.add(player.number)
 
 
 def key_of(session: Session, match: tables.Match, run: tables.Run, own: bool) -> Key:
     checkpoint = match.checkpoint_id if own else match.opponent_checkpoint_id
     if checkpoint is not None:
-        return Key(checkpoint, match.intervention_id if own else None, "", "", match.policy, match.opening)
+        assist = str((match.detail or {}).get("assist", "none")) if own else "none"
+        return Key(checkpoint, match.intervention_id if own else None, "", "", match.policy, match.opening, assist)
     name = match.player if own else match.opponent
     engine = session.get(tables.Engine, match.engine_id) if match.engine_id else None
     if not own and engine is not None:
@@ -137,12 +188,12 @@ def key_of(session: Session, match: tables.Match, run: tables.Run, own: bool) ->
     return Key(None, None, name, "", "", "")
 
 
-def note_elos(player: Player, opponent: Player, detail: dict[str, Any], color: chess.Color) -> None:
+def note_elos(player: Player, opponent: Player, extra: dict[str, Any], color: chess.Color) -> None:
     """The ratings in the tags of a tournament's game."""
     own, theirs = ("white_elo", "black_elo") if color else ("black_elo", "white_elo")
     for who, name in ((player, own), (opponent, theirs)):
-        if isinstance(detail.get(name), int):
-            who.elos.append(detail[name])
+        if isinstance(extra.get(name), int):
+            who.elos.append(extra[name])
 
 
 def label(session: Session, players: list[Player]) -> None:
@@ -153,10 +204,11 @@ def label(session: Session, players: list[Player]) -> None:
         if key.checkpoint_id is None:
             return key.name
         row = session.get(tables.Checkpoint, key.checkpoint_id)
-        given = row.detail.get("player") if row is not None else None
-        name = called.get(key.checkpoint_id) or given or f"checkpoint {short(key.checkpoint_id)}"
+        player = row.detail.get("player") if row is not None else None
+        name = called.get(key.checkpoint_id) or player or f"checkpoint {short(key.checkpoint_id)}"
+        name = f"{name} (assist {key.assist})" if key.assist != "none" else str(name)
         if key.intervention_id is None:
-            return str(name)
+            return name
         return f"{name} + {describe_intervention(session.get_one(tables.Intervention, key.intervention_id))}"
 
     def longer(key: Key) -> str:

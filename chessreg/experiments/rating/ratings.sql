@@ -21,6 +21,7 @@
 --   anchored_games [games]: against opponents of known rating
 --   systematic [Elo]: by which all ratings may be off together, as the anchors may
 --   scoring: what draws and stopped games count
+--   draw_weight: points of a draw, where the run says it
 --   policy: how the model's move is chosen
 --   opening: how its games begin
 --   checkpoint_id [hidden]: its id
@@ -35,28 +36,28 @@ SELECT t.run_id, t.unit, t.attempt_id, r.run, t.estimator, t.player, t.rating, t
        t.opponents,
        t.anchored_games,
        t.systematic,
-       t.scoring, t.policy,
+       t.scoring, t.draw_weight, t.policy,
        t.opening,
        TRY_CAST(t.checkpoint_id AS UUID) AS checkpoint_id,
        TRY_CAST(t.intervention_id AS UUID) AS intervention_id,
-       t.sides,
        row_number() OVER (ORDER BY r.created_at, t.run_id, coalesce(t.rating, t.low, t.high) DESC NULLS LAST, t.player) AS cell
 FROM rating_rating AS t JOIN scoped AS r ON r.run_id = t.run_id
+WHERE t.estimator <> 'performance'
 
 -- statement: base
 SELECT * FROM cells
 
 -- statement: table
 SELECT cell, run, estimator, player, rating, rating_low, rating_high, anchor, games, w, d, l, score, unscored, opponents,
-       anchored_games, systematic, scoring, policy, opening, checkpoint_id, intervention_id
+       anchored_games, systematic, scoring, draw_weight, policy, opening, checkpoint_id, intervention_id
 FROM base
 ORDER BY cell
 
 -- statement: rows
 SELECT right(replace(g.run_id::VARCHAR, '-', ''), 6) || ':' || g.unit AS board, runs.run, g.unit, g.result, g.termination,
        g.plies, m.player, m.opponent, m.color, g.run_id
-FROM (SELECT DISTINCT side_run(s.side) AS run_id, side_match(s.side) AS match
-      FROM (SELECT unnest(TRY_CAST(sides AS JSON[])) AS side FROM base) AS s) AS played
+FROM (SELECT DISTINCT s.side_run_id AS run_id, s.match
+      FROM base AS b JOIN rated_sides AS s ON s.run_id = b.run_id AND s.unit = b.unit AND s.player = b.player) AS played
 JOIN game AS g ON g.run_id = played.run_id AND g.match = played.match
 JOIN "match" AS m ON m.run_id = g.run_id AND m.number = g.match
 JOIN runs ON runs.run_id = g.run_id

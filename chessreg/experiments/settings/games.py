@@ -10,7 +10,7 @@ from pydantic import Field
 
 from chessreg.errors import BadInputError
 from chessreg.games.dataset import holds_positions, numbers
-from chessreg.runs.spec import DatasetRef, Plies, Spec
+from chessreg.runs.spec import DatasetRef, ExecutionOptions, Plies, Spec
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
@@ -26,6 +26,17 @@ class GameSelection(Spec):
     games: int = Field(10_000, ge=1, description="at most this many games, the first in file order")
     min_plies: Plies = Field(0, ge=0, description="leave out shorter games")
     keep_duplicates: bool = Field(False, description="also games whose moves occurred before in the file")
+
+
+class GameBatches(ExecutionOptions):
+    """The execution options of kinds that pass games through a model."""
+
+    batch_games: int = Field(32, ge=1, description="games in one forward pass")
+
+    @property
+    def encoded_together(self) -> int:
+        """Games that are encoded at once, and sorted by length into batches."""
+        return 16 * self.batch_games
 
 
 def select(spec: GameSelection, inputs: Inputs, field: str = "dataset") -> tuple[Games, np.ndarray]:
@@ -81,9 +92,9 @@ def turn_prompts(encoding: Encoding, games: Games, places: np.ndarray, side: str
     tokens = encoding.games(games, places)
     sites = encoding.sites(f"{side}-turns", tokens)
     plies = numbers(games.take(places, ["plies"])["plies"])
-    found: list[dict[int, tuple[int, ...]]] = [{} for _ in places]
+    prompts: list[dict[int, tuple[int, ...]]] = [{} for _ in places]
     for item, token, ply in zip(sites.item.tolist(), sites.token.tolist(), sites.ply.tolist(), strict=True):
         game = int(tokens.source[item])
         if ply < plies[game]:
-            found[game][ply] = tuple(tokens.item(item)[: token + 1].tolist())
-    return found
+            prompts[game][ply] = tuple(tokens.item(item)[: token + 1].tolist())
+    return prompts

@@ -113,8 +113,8 @@ class Intervention:
 
     @property
     def id(self) -> UUID:
-        found: UUID = self.row["id"]
-        return found
+        run_id: UUID = self.row["id"]
+        return run_id
 
     def edits(self, device: str = "cpu") -> list[ResidualEdit]:
         """What a model or a decoding session is given."""
@@ -143,9 +143,9 @@ def load(settings: InterventionSettings, checkpoint: tables.Checkpoint, inputs: 
     for layer in rows:
         real = load_vector(inputs, settings.vector, layer)
         directions[layer] = CONTROLS[settings.control](real, layer, settings.control_seed)
-    detail: dict[str, Any] = {"control": settings.control, "control_seed": settings.control_seed}
+    extra: dict[str, Any] = {"control": settings.control, "control_seed": settings.control_seed}
     later = {"form": settings.form, "layers_label": settings.layers_label}
-    detail |= {name: value for name, value in later.items() if value != NOTHING[name]}
+    extra |= {name: value for name, value in later.items() if value != NOTHING[name]}
     columns = {
         "checkpoint_id": checkpoint.id,
         "source": next(iter(rows.values())).source if settings.control == "none" else settings.control,
@@ -154,9 +154,25 @@ def load(settings: InterventionSettings, checkpoint: tables.Checkpoint, inputs: 
         "scale": settings.scale,
         "scale_rule": SCALE_RULE,
         "positions": settings.token_mask,
-        "detail": detail,
+        "detail": extra,
     }
     return Intervention(settings, directions, {"id": uuid_of(digest_of(columns)), **columns})
+
+
+def settings_of(row: tables.Intervention) -> InterventionSettings:
+    """The settings behind a recorded intervention.
+
+    Raises BadInputError for one that is no vector's: an edit of pieces, whose directions are each position's own.
+    """
+    if row.scale_rule != SCALE_RULE or len(row.recipes) != 1:
+        raise BadInputError(
+            f"intervention {row.id.hex[-6:]} ({row.source}) edits pieces of single positions",
+            "name one that a match played, or a vector run",
+        )
+    later = {name: row.detail.get(name, NOTHING[name]) for name in ("control", "control_seed", "form")}
+    return InterventionSettings(
+        vector=row.recipes[0], layers=tuple(row.layers), scale=row.scale, token_mask=row.positions, **later
+    )
 
 
 def rows_used(

@@ -177,14 +177,14 @@ def trained_on(inputs: Inputs, reference: str) -> tuple[Trained | None, str | No
         return None, "it was imported, and its file does not say"
     if checkpoint.training_datasets is None:
         return None, "the checkpoint was imported without --trained-on"
-    found: Trained = []
+    training: Trained = []
     for dataset in checkpoint.training_datasets:
         try:
             items, part = inputs.items(dataset, TRAINED_ON)
         except NotFoundError:
             return None, f"its training games ({dataset[:20]}…) are not in this registry"
-        found.append((items, items.rows(part)))
-    return found, None
+        training.append((items, items.rows(part)))
+    return training, None
 
 
 def _intersection(trained: Trained, evaluated: Evaluated, on_progress: Callable[[float, str], None] | None) -> Overlap:
@@ -193,8 +193,8 @@ def _intersection(trained: Trained, evaluated: Evaluated, on_progress: Callable[
     total, done = sum(len(places) for _, places in trained), 0
     for items, places in trained:
         if holds_positions(items):
-            for _, asked in labels.asked(items, places):
-                seen[2][hits(sets[2], asked.hashes)] = True
+            for _, positions in labels.positions_at(items, places):
+                seen[2][hits(sets[2], positions.hashes)] = True
             continue
         seen[0][hits(sets[0], items.hashes[places])] = True
         for start in range(0, len(places), GAMES_AT_ONCE):

@@ -35,6 +35,8 @@ class EncodedGames:
     tokens: Tokens
     sites: Sites
     games: int
+    whole: np.ndarray
+    """bool [items]: those that the model's context holds whole."""
 
     @classmethod
     def of(
@@ -55,13 +57,14 @@ class EncodedGames:
         else:
             tokens = written.games(items, places)
         sites = written.sites(site_name(name, written), tokens, alignment)
-        longest = int(np.diff(tokens.offsets).max(initial=0))
+        lengths = np.diff(tokens.offsets)
+        longest = int(lengths.max(initial=0))
         if written.content == "position" and longest > block_size:
             raise BadInputError(
                 f"a position is {longest} tokens by {written.name}, the model reads {block_size}",
                 "use a prompt template without the legal moves, or a model with a longer context",
             )
-        return cls(written, tokens, sites.take(sites.token < block_size), len(places))
+        return cls(written, tokens, sites.take(sites.token < block_size), len(places), lengths <= block_size)
 
     @cached_property
     def game(self) -> np.ndarray:
@@ -81,7 +84,18 @@ class EncodedGames:
 
     def take(self, keep: np.ndarray) -> EncodedGames:
         """The same games with the sites that a mask bool [sites] chooses."""
-        return EncodedGames(self.encoding, self.tokens, self.sites.take(keep), self.games)
+        return EncodedGames(self.encoding, self.tokens, self.sites.take(keep), self.games, self.whole)
+
+    def between(self, first: int, last: int | None, final: int | None) -> EncodedGames:
+        """The same games with the sites numbered first ≤ number < last of each, and of these only the `final` ones at
+        the end of a game that the context holds whole: what is cut off has no end to be seen."""
+        game, number = self.game, self.number
+        keep = number >= first
+        if last is not None:
+            keep &= number < last
+        if final is not None:
+            keep &= (self.counts[game] - number <= final) & self.whole[self.sites.item]
+        return self.take(keep)
 
     def part(self, low: int, high: int) -> EncodedGames:
         """Games low to high alone."""
@@ -95,7 +109,7 @@ class EncodedGames:
         )
         sites = self.sites.take(slice(*np.searchsorted(self.sites.item, (first, last))))
         moved = Sites(sites.item - first, sites.token, sites.ply, sites.phase)
-        return EncodedGames(self.encoding, tokens, moved, high - low)
+        return EncodedGames(self.encoding, tokens, moved, high - low, self.whole[first:last])
 
     def batches(self, order: np.ndarray, batch_games: int) -> Iterator[np.ndarray]:
         """Items in this order, so many games at a time; of boards, which are short, as many as make up for it, and none

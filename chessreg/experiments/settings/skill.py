@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import numpy as np
 from pydantic import Field
 from sqlalchemy import select
 
+from chessreg.noise import generator
 from chessreg.registry import tables
 from chessreg.runs.spec import AtMost, Distinct, Settings
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from chessreg.games.skill import SkillClasses, SkillReport, SkillRule
     from chessreg.runs.inputs import Inputs
 
@@ -64,3 +64,13 @@ def classes_of(
 
     games, _ = inputs.dataset(dataset)
     return skill_classes(games, places, settings.rule(seed), rating_scale(inputs, dataset), fitted)
+
+
+def permuted(classes: np.ndarray, stratum: np.ndarray, seed: int) -> np.ndarray:
+    """The classes or ratings [games] dealt anew among the games of each stratum object [games]: every count stays, what
+    they say of skill goes."""
+    dealt = classes.copy()
+    for name in sorted(set(map(str, stratum))):
+        mine = np.flatnonzero(stratum == name)
+        dealt[mine] = classes[generator(seed, "shuffled classes", name).permutation(mine)]
+    return dealt

@@ -11,7 +11,6 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.settings.games import select, selection_of
 from chessreg.experiments.settings.skill import classes_of
 from chessreg.experiments.vector import sums
-from chessreg.noise import generator
 from chessreg.runs.activations import CachedActivations, load_cache
 from chessreg.runs.fitted import Direction
 
@@ -52,15 +51,6 @@ def check_equal(positions: np.ndarray) -> None:
             f"sums over positions compare games of {positions.min()} and of {positions.max()} positions",
             "--whole-games with --last-ply leaves out the short ones; --reduction averaged needs neither",
         )
-
-
-def permuted(classes: np.ndarray, stratum: np.ndarray, seed: int) -> np.ndarray:
-    """The classes dealt anew among the games of each stratum: every count stays, what they say of skill goes."""
-    dealt = classes.copy()
-    for name in sorted(set(map(str, stratum))):
-        mine = np.flatnonzero(stratum == name)
-        dealt[mine] = classes[generator(seed, "shuffled classes", name).permutation(mine)]
-    return dealt
 
 
 def class_difference(weight: np.ndarray, side: str = "both") -> Direction:
@@ -168,10 +158,10 @@ def gather(spec: VectorSpec, inputs: Inputs) -> ClassedGames:
     if not len(there):
         until = "" if spec.last_ply is None else f" and before ply {spec.last_ply + 1}"
         raise BadInputError(f"no game has a position from ply {spec.first_ply} on{until}", "lower --first-ply")
-    found = classes_of(inputs, dataset, places[there], spec.skill, spec.seed)
-    chosen = found.first(spec.total, spec.per_class)
-    classes = found.classes[chosen]
-    if not ((classes == 0).any() and (classes == found.classes.max()).any()):
+    game_classes = classes_of(inputs, dataset, places[there], spec.skill, spec.seed)
+    chosen = game_classes.first(spec.total, spec.per_class)
+    classes = game_classes.classes[chosen]
+    if not ((classes == 0).any() and (classes == game_classes.classes.max()).any()):
         raise BadInputError(f"the first {len(chosen)} games are all of one class", "raise --total or --per-class")
     if spec.reduction == "summed":
         check_equal(positions[there][chosen])
@@ -179,9 +169,9 @@ def gather(spec: VectorSpec, inputs: Inputs) -> ClassedGames:
         games=games,
         places=places[there][chosen],
         classes=classes,
-        stratum=found.stratum[chosen],
+        stratum=game_classes.stratum[chosen],
         positions=positions[there][chosen],
-        report=found.report,
+        report=game_classes.report,
         sites=sites,
         checkpoint=checkpoint,
         cache=cache,

@@ -24,7 +24,8 @@ class Vector(Kind):
     Karvonen 2024, section 4 (specification 5.1): mean residual of the strong games minus that of the weak ones, all
     layers in one pass. Averages are per position; the author's are sums over eight, so that his coefficient 0.1 is a
     scale of 0.8 on averages. Controls (--source random or shuffled --of RUN --seed N) are runs of their own, with the
-    norm of the real vector in each layer. One unit is one layer.
+    norm of the real vector in each layer; the shuffled control of a probe's directions takes them off a probe that was
+    fitted to shuffled labels (--source shuffled --of RUN --probe RUN). One unit is one layer.
     """
 
     name = "vector"
@@ -80,8 +81,8 @@ def overlap_of(task: Task[VectorSpec, VectorHow], origin: Origin) -> dict[str, A
     if origin.games is None or task.spec.source not in CONTRASTS:
         return {}
     evaluated = overlap.Evaluated.of(origin.games.games, origin.games.places)
-    found = overlap.measure(task.inputs, checkpoint_of(task.spec, task.inputs), evaluated)
-    return {"overlap": {"checkpoint": found.columns()}}
+    counted = overlap.measure(task.inputs, checkpoint_of(task.spec, task.inputs), evaluated)
+    return {"overlap": {"checkpoint": counted.columns()}}
 
 
 def publish(

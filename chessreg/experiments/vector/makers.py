@@ -12,14 +12,9 @@ import numpy as np
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.settings.sites import EncodedGames
+from chessreg.experiments.settings.skill import permuted
 from chessreg.experiments.vector import sums
-from chessreg.experiments.vector.contrast import (
-    ClassedGames,
-    class_difference,
-    contrast,
-    gather,
-    permuted,
-)
+from chessreg.experiments.vector.contrast import ClassedGames, class_difference, contrast, gather
 from chessreg.experiments.vector.spec import CONTRASTS, VectorHow, VectorSpec, layers_of
 from chessreg.models.hook_points import RESID_POST, pattern_of
 from chessreg.named import Registry
@@ -94,11 +89,11 @@ def contrasts(
     if games.cache is not None:
         rows = sums.cached_rows(games.cache, spec.first_ply, spec.last_ply)
         for layer in layers:
-            found = sums.from_cache(games.cache, layer, games.places, rows)
-            yield layer, contrast(found, games.positions, classes, spec.reduction)
+            class_sums = sums.from_cache(games.cache, layer, games.places, rows)
+            yield layer, contrast(class_sums, games.positions, classes, spec.reduction)
         return
     kept = {layer: kept_sums(task, layer, games.places) for layer in layers} if task.spec.of else {}
-    if kept and all(found is not None for found in kept.values()):
+    if kept and all(class_sums is not None for class_sums in kept.values()):
         for layer, known in kept.items():
             assert known is not None
             yield layer, contrast(known, games.positions, classes, spec.reduction)
@@ -118,10 +113,10 @@ def contrasts(
 def kept_sums(task: Task[VectorSpec, VectorHow], layer: int, places: np.ndarray) -> np.ndarray | None:
     """The sums float32 [games, d_model] that the run behind a control kept, when they are here and of these games."""
     try:
-        found = task.inputs.artefact("of", f"{task.spec.of}/sums-{layer}")
+        artefact = task.inputs.artefact("of", f"{task.spec.of}/sums-{layer}")
     except (NotFoundError, NotInStoreError):
         return None
-    kept = read_layer(found.path / "sums.safetensors", sums=2, places=1)
+    kept = read_layer(artefact.path / "sums.safetensors", sums=2, places=1)
     return kept["sums"] if np.array_equal(kept["places"], places) else None
 
 
@@ -184,11 +179,11 @@ def cascaded(
         vector = stored(task, layer) if classes is games.classes and layer not in layers else None
         if vector is None:
 
-            def shown(done: int, number: int = number, layer: int = layer) -> None:
+            def report(done: int, number: int = number, layer: int = layer) -> None:
                 task.progress((number + done / encoded.games) / len(needed) * 0.99, f"layer {layer}")
 
-            found = sums.from_model(model, encoded, [layer], task.options.batch_games, edits, shown)[0]
-            made = contrast(found, games.positions, classes, spec.reduction)
+            layer_sums = sums.from_model(model, encoded, [layer], task.options.batch_games, edits, report)[0]
+            made = contrast(layer_sums, games.positions, classes, spec.reduction)
             if layer in layers:
                 yield layer, made
             vector = made.vector
@@ -200,20 +195,23 @@ def stored(task: Task[VectorSpec, VectorHow], layer: int) -> np.ndarray | None:
     from sqlalchemy import select
 
     with task.inputs.database.read() as session:
-        found = session.scalars(
+        kept = session.scalars(
             select(tables.Vector).where(tables.Vector.run_id == task.run_id, tables.Vector.layer == layer)
         ).first()
-        if found is None:
+        if kept is None:
             return None
-        session.expunge(found)
-    return read_vector(task.inputs, f"run:{task.resolved.spec_hash}", found).vector
+        session.expunge(kept)
+    return read_vector(task.inputs, f"run:{task.resolved.spec_hash}", kept).vector
 
 
 @MAKERS.named("shuffled")
 def shuffled(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
-    """The contrast of another run again, its classes dealt anew within each stratum, with that run's norms."""
+    """The directions of another run again from labels dealt anew within each stratum, with that run's norms: its
+    contrast, or the class differences of probes that were fitted to such labels."""
     spec = task.spec
     real = labelled(spec, task.inputs)
+    if real.source == "probe":
+        return of_shuffled_probe(task, real, layers)
     games = gather(real, task.inputs)
     dealt = permuted(games.classes, games.stratum, spec.seed)
     origin = contrast_origin(real, "shuffled", games)
@@ -228,17 +226,73 @@ def shuffled(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
     return origin, matched()
 
 
+def of_shuffled_probe(task: Task[VectorSpec, VectorHow], real: VectorSpec, layers: list[int]) -> Made:
+    spec = task.spec
+    assert spec.of
+    assert spec.probe
+    first = vector_rows(task.inputs, spec.of)[layers[0]]
+    kept = ("positions", "positions_summed", "residual", "side")
+    detail = {name: first.detail[name] for name in kept if name in first.detail}
+    detail |= {"probe": spec.probe, "seed": task.inputs.run(spec.probe, "probe").spec["shuffled"]}
+
+    def taken() -> Iterator[tuple[int, Direction]]:
+        for layer in layers:
+            weight = np.asarray(load_probe(task.inputs, spec.probe or "", layer).weight)
+            made = class_difference(weight, real.side)
+            norm = load_direction(task.inputs, spec.of or "", layer).norm
+            extra = {"norm_before_matching": made.norm, "of": spec.of}
+            yield layer, Direction(with_norm(made.vector, norm), detail=extra)
+
+    return origin_like(first, f"shuffled:{first.source}", detail), taken()
+
+
 def labelled(spec: VectorSpec, inputs: Inputs) -> VectorSpec:
-    """The spec whose labels a shuffled control deals anew. BadInputError for vectors that were made without labels."""
+    """The spec whose labels a shuffled control deals anew.
+
+    BadInputError for vectors that were made without labels, and for a --probe that is missing, in vain, or fitted
+    otherwise than that of the vectors but for the labels.
+    """
     assert spec.of
     run = inputs.run(spec.of, "vector")
     source = "a file" if run.kind != "vector" else str(run.spec["source"])
-    if source not in CONTRASTS:
+    if source not in (*CONTRASTS, "probe"):
         raise BadInputError(
             f"vectors from {source} have no labels here that could be shuffled",
-            "give a contrastive or cascade run, or --source random",
+            "give a contrastive, cascade or probe run, or --source random",
         )
-    return VectorSpec(**run.spec)
+    real = VectorSpec(**run.spec)
+    if source == "probe":
+        check_shuffled_probe(spec, real, inputs)
+    elif spec.probe is not None:
+        raise BadInputError(f"--probe is set, but labels of {source} vectors are shuffled without it")
+    return real
+
+
+def check_shuffled_probe(spec: VectorSpec, real: VectorSpec, inputs: Inputs) -> None:
+    """Raise BadInputError unless --probe was fitted as the probe behind the vectors, but for its labels."""
+    from chessreg.experiments.probe.spec import ProbeSpec
+
+    assert real.probe
+    theirs = inputs.run(real.probe, "probe")
+    if theirs.kind != "probe":
+        raise BadInputError("these vectors are of an imported probe, whose labels are not here", "--source random")
+    if spec.probe is None:
+        raise BadInputError(
+            "vectors from a probe need another probe, of shuffled labels",
+            f"run the probe {theirs.id.hex[-6:]} again with --shuffled 1, and give it as --probe",
+        )
+    mine = inputs.run(spec.probe, "probe")
+    shuffled = None if mine.kind != "probe" else ProbeSpec(**mine.spec)
+    if shuffled is None or shuffled.shuffled is None:
+        raise BadInputError("--probe was not fitted to shuffled labels", "run it with --shuffled 1")
+    free = {"shuffled", "seed", "replicate", "layers", "test_cache", "allow_overlap"}
+    wanted = ProbeSpec(**theirs.spec).model_dump(exclude=free)
+    for name, value in shuffled.model_dump(exclude=free).items():
+        if value != wanted[name]:
+            raise BadInputError(
+                f"--probe differs from that of the vectors in more than its labels: {name} is {value}, theirs "
+                f"{wanted[name]}"
+            )
 
 
 def origin_like(row: tables.Probe | tables.Vector, source: str, detail: dict[str, Any]) -> Origin:

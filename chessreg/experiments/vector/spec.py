@@ -40,7 +40,11 @@ class VectorSpec(Spec):
     sites: Annotated[str, Stored("at")] = Field(
         "dots", description="without a cache: tokens to look at: dots or white-turns (White to move), black-turns, …"
     )
-    probe: Annotated[str | None, Ref("run:probe")] = Field(None, description="for source probe: the skill probes")
+    probe: Annotated[str | None, Ref("run:probe")] = Field(
+        None,
+        description="for source probe: the skill probes; for source shuffled of such vectors: the same probes "
+        "fitted with --shuffled N",
+    )
     side: Annotated[Literal["both", "high", "low"], Added()] = Field(
         "both", description="for source probe: high minus low, or high alone, or minus low alone (Karvonen Appendix C)"
     )
@@ -98,7 +102,7 @@ def check_settings(spec: VectorSpec) -> None:
         "control": spec.source in CONTROLS,
     }
     used = {name for group, names in USED.items() if groups[group] for name in names} | (
-        {"cache"} if contrasts else set()
+        {"cache"} if contrasts else {"probe"} if spec.source == "shuffled" else set()
     )
     resolved = {"cascade_scale": None, "normalise": "none"}
     for name in ("cache", *(name for names in USED.values() for name in names)):
@@ -159,6 +163,11 @@ def layers_of(spec: VectorSpec, inputs: Inputs) -> tuple[int, ...]:
         assert spec.checkpoint
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
         there, where = list(range(checkpoint.layers)), "the model"
+    if spec.source == "shuffled" and spec.probe is not None:
+        fitted = probe_rows(inputs, spec.probe)
+        there, where = [layer for layer in there if layer in fitted], "both that vector run and those probes"
+        if not there:
+            raise BadInputError("the vectors and the shuffled probes have no layer in common", "probe the same layers")
     if missing := set(spec.layers) - set(there):
         raise BadInputError(f"layer {min(missing)} is not in {where}", f"it has {', '.join(map(str, there))}")
     return tuple(sorted(set(spec.layers))) or tuple(there)

@@ -15,7 +15,7 @@
 --   norm_low: of the weak ones
 --   games_high [games]: strong games
 --   games_low [games]: weak games
---   seed: of the run; draws of a control differ in it
+--   seed: of the run, or of the labels of a shuffled probe: draws of a control differ in it
 --   overlap: whole games among these that the model was trained on
 --   overlap_model_games [hidden]: the same as a number; none: not known
 --   overlap_model_openings [hidden]: games whose first 20 plies the model was trained on
@@ -44,12 +44,13 @@ WITH measured AS (
     FROM metric_point WHERE run_id IN (SELECT run_id FROM base) GROUP BY ALL
 )
 SELECT b.cell, b.checkpoint, b.source, f.run AS stands_for, b.positions, b.layer, b.hook_point, b.norm, m.norm_high,
-       m.norm_low, m.games_high, m.games_low, q.seed, coalesce(o.overlap, 'model unknown') AS overlap,
+       m.norm_low, m.games_high, m.games_low, coalesce(p.shuffled, q.seed) AS seed, coalesce(o.overlap, 'model unknown') AS overlap,
        o.model_games AS overlap_model_games, o.model_openings AS overlap_model_openings,
        o.model_positions AS overlap_model_positions, b.run, b.done, b.planned, b.checkpoint_id, b.run_id
 FROM base AS b
 LEFT JOIN measured AS m ON m.run_id = b.run_id AND m.unit = b.unit
 LEFT JOIN vector_run AS q ON q.run_id = b.run_id
+LEFT JOIN probe_run AS p ON q.source = 'shuffled' AND 'run:' || p.spec_hash = q.probe
 LEFT JOIN runs AS f ON 'run:' || f.spec_hash = q."of"
 LEFT JOIN shared_games AS o ON o.run_id = coalesce(f.run_id, b.run_id)
 ORDER BY b.cell

@@ -1,4 +1,4 @@
-"""Results that others published: files of games and of aggregates, read, replayed and checked."""
+"""Results that others published: files of games, aggregates, counts and training curves, read and checked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.games.foreign import chess_gpt_eval, grid, tournament
+from chessreg.games.foreign import chess_gpt_eval, grid, sweep, tournament, training_log
 from chessreg.games.foreign.game import ForeignFile, ForeignGame, Oddity, Rejected, read_text
 from chessreg.named import Registry
 
@@ -30,7 +30,7 @@ class Format:
     """A file format. `fits` looks at a file's text; `games` reads one, where the format is of games."""
 
     name: str
-    holds: Literal["games", "aggregates"]
+    holds: Literal["games", "aggregates", "counts", "curves"]
     summary: str
     fits: Callable[[str], bool]
     games: Callable[[str], ForeignFile] | None = None
@@ -47,6 +47,8 @@ for _format in (
     ),
     Format("pgn", "games", "a tournament: games of named players", tournament.fits, tournament.read),
     Format("grid-search", "aggregates", "means and completion rates by intervention, one CSV row each", grid.fits),
+    Format("sweep", "counts", "level,wins,draws,losses: a line for each of Stockfish's levels", sweep.fits),
+    Format("training-log", "curves", "iter N: loss X, time Yms; ckptN.pt, loss, accuracy", training_log.fits),
 ):
     FORMATS[_format.name] = _format
 
@@ -56,9 +58,9 @@ def find_format(path: Path) -> Format:
     if not path.exists():
         raise NotFoundError(f"no file {path}")
     text = read_text(path)
-    for found in FORMATS.values():
-        if found.fits(text):
-            return found
+    for candidate in FORMATS.values():
+        if candidate.fits(text):
+            return candidate
     known = "; ".join(f"{f.name}: {f.summary}" for f in FORMATS.values())
     raise BadInputError(f"{path} holds no results in a format that chessreg reads", known)
 
@@ -66,10 +68,10 @@ def find_format(path: Path) -> Format:
 @functools.lru_cache(maxsize=2)  # of a run's estimate, work and report: replaying a thousand games takes seconds
 def read_games(path: Path, name: str) -> ForeignFile:
     """The games of a file. Raises BadInputError when it holds none."""
-    found = FORMATS[name]
-    if found.games is None:
-        raise BadInputError(f"a {name} file holds aggregates, no games", f"chessreg import results {path}")
-    read = found.games(read_text(path))
+    file_format = FORMATS[name]
+    if file_format.games is None:
+        raise BadInputError(f"a {name} file holds {file_format.holds}, no games", f"chessreg import results {path}")
+    read = file_format.games(read_text(path))
     if not read.rows:
         raise BadInputError(f"{path.name} holds no games")
     return read

@@ -88,11 +88,11 @@ def read(text: str) -> ForeignFile:
     games: list[ForeignGame] = []
     rejected: list[Rejected] = []
     for place, row in enumerate(rows):
-        found = read_row(place, row)
-        if isinstance(found, Rejected):
-            rejected.append(found)
+        row_game = read_row(place, row)
+        if isinstance(row_game, Rejected):
+            rejected.append(row_game)
         else:
-            games.append(found)
+            games.append(row_game)
     note_duplicates(games)
     stopped = any(game.termination == Termination.MOVE_LIMIT for game in games)
     return ForeignFile(len(rows), tuple(games), tuple(rejected), POLICY, MOVE_LIMIT if stopped else None)
@@ -101,8 +101,8 @@ def read(text: str) -> ForeignFile:
 def read_row(place: int, row: dict[str, str]) -> ForeignGame | Rejected:
     """One row's game, or why it has none."""
     prompt, moves = split_transcript(row["transcript"])
-    words, oddities = half_moves(moves)
-    board, fault = replay(words)
+    sans, oddities = half_moves(moves)
+    board, fault = replay(sans)
     if fault is not None:
         return Rejected(place, f"half-move {len(board.move_stack) + 1}, {fault[:20]!r}, is not legal")
     if row["result"] not in SCORES:
@@ -116,7 +116,7 @@ def read_row(place: int, row: dict[str, str]) -> ForeignGame | Rejected:
         moves=list(board.move_stack),
         termination=ending(board, row["result"]),
         seconds=number(row["time_taken"]),
-        given=given_words(row),
+        source_columns=source_columns_of(row),
         oddities=oddities,
     )
     if broken := [line for line in prompt.splitlines() if line.strip() and not _TAG_LINE.fullmatch(line.strip())]:
@@ -135,10 +135,10 @@ def split_transcript(transcript: str) -> tuple[str, str]:
     >>> split_transcript('[Variant "Standard\\']\\n1. e4 e5')
     ('[Variant "Standard\\']', '1. e4 e5')
     """
-    found = _FIRST_MOVE.search(transcript)
-    if found is None:
+    match = _FIRST_MOVE.search(transcript)
+    if match is None:
         return transcript.strip(), ""
-    start = found.end() - 2
+    start = match.end() - 2
     return transcript[:start].strip("; \n\t"), transcript[start:]
 
 
@@ -148,31 +148,31 @@ def half_moves(text: str) -> tuple[list[str], list[Oddity]]:
     >>> half_moves("1. e4 e5 2. Nf3\\n2. Nc6")
     (['e4', 'e5', 'Nf3', 'Nc6'], [Oddity(code='repeated move number', text='2. stands before both half-moves')])
     """
-    words: list[str] = []
+    sans: list[str] = []
     oddities = []
     for number_text, word in _PIECE.findall(text):
         if word:
             if word not in RESULTS:
-                words.append(word)
+                sans.append(word)
             continue
-        due = len(words) // 2 + 1
+        due = len(sans) // 2 + 1
         if int(number_text) != due:
             oddities.append(Oddity("wrong move number", f"{number_text}. stands where {due}. is due"))
-        elif len(words) % 2:
+        elif len(sans) % 2:
             oddities.append(Oddity("repeated move number", f"{number_text}. stands before both half-moves"))
-    return words, oddities
+    return sans, oddities
 
 
-def given_words(row: dict[str, str]) -> dict[str, Any]:
+def source_columns_of(row: dict[str, str]) -> dict[str, Any]:
     """The row's own words that have no column here: scores as given, counts, and columns of no known version."""
-    given: dict[str, Any] = {
+    columns: dict[str, Any] = {
         "white_score_given": row["player_one_score"],
         "black_score_given": row["player_two_score"],
         "white_illegal_tries": whole(row["player_one_illegal_moves"]),
         "black_illegal_tries": whole(row["player_two_illegal_moves"]),
     }
     extra = {name: value for name, value in row.items() if name not in BASE | MORE}
-    return {**given, "extra": extra} if extra else given
+    return {**columns, "extra": extra} if extra else columns
 
 
 def read_ending(game: ForeignGame, board: chess.Board, row: dict[str, str]) -> None:
@@ -235,7 +235,7 @@ def read_details(game: ForeignGame, row: dict[str, str]) -> None:
         except (ValueError, SyntaxError, KeyError, TypeError, MemoryError, RecursionError):
             game.odd("details of tries unreadable", f"{NAMED[color]}: {text[:80]}")
             continue
-        total = game.given["white_illegal_tries" if color else "black_illegal_tries"]
+        total = game.source_columns["white_illegal_tries" if color else "black_illegal_tries"]
         if total != len(listed):
             game.odd("counts of tries differ", f"{NAMED[color]}: {total} illegal tries counted, {len(listed)} listed")
         by_turn = Counter(move_number - 1 for move_number, _ in listed)
@@ -294,5 +294,5 @@ def compare_counts(game: ForeignGame, board: chess.Board, row: dict[str, str]) -
 
 
 def whole(text: str) -> int | None:
-    found = number(text)
-    return int(found) if found is not None and found.is_integer() else None
+    value = number(text)
+    return int(value) if value is not None and value.is_integer() else None

@@ -157,8 +157,8 @@ class ForeignGame:
     """One game as its file has it.
 
     `row` counts from 0. `white_tries` and `black_tries` are the tries of each turn where the file tells them (None: it
-    does not); `illegal` is (ply, number, text) of the recorded illegal tries. `given` are the file's own words about
-    the game that have no column (its scores among them), kept as they stand.
+    does not); `illegal` is (ply, number, text) of the recorded illegal tries. `source_columns` is what the file says
+    of the game that has no column here (its scores among it), kept as it stands.
     """
 
     row: int
@@ -175,7 +175,7 @@ class ForeignGame:
     black_first_try_legal: int | None = None
     illegal: list[tuple[int, int, str]] = field(default_factory=list)
     seconds: float | None = None
-    given: dict[str, Any] = field(default_factory=dict)
+    source_columns: dict[str, Any] = field(default_factory=dict)
     oddities: list[Oddity] = field(default_factory=list)
 
     @property
@@ -229,19 +229,19 @@ class ForeignFile:
             "oddities": [
                 {
                     "code": code,
-                    "count": len(found),
-                    "rows": [row for row, _ in found],
-                    "texts": sorted({text for _, text in found})[:3],
+                    "count": len(rejects),
+                    "rows": [row for row, _ in rejects],
+                    "texts": sorted({text for _, text in rejects})[:3],
                 }
-                for code, found in sorted(by_code.items())
+                for code, rejects in sorted(by_code.items())
             ],
         }
 
 
-def replay(words: Iterable[str]) -> tuple[chess.Board, str | None]:
+def replay(sans: Iterable[str]) -> tuple[chess.Board, str | None]:
     """Play SAN words from the start position. The second value is the first word that is no legal move, or None."""
     board = chess.Board()
-    for word in words:
+    for word in sans:
         try:
             move = board.parse_san(word)
         except ValueError:

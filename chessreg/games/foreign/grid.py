@@ -86,7 +86,7 @@ def read_row(place: int, row: dict[str, str]) -> Aggregate:
     if not row["model"].strip():
         raise wrong("model")
     values = {row["metric"]: value}
-    values |= {name: found for column, name in VALUES.items() if (found := number(row[column])) is not None}
+    values |= {name: cell for column, name in VALUES.items() if (cell := number(row[column])) is not None}
     return Aggregate(
         row=place,
         model=row["model"].strip(),

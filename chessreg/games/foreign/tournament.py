@@ -56,8 +56,8 @@ def read(text: str) -> ForeignFile:
     row = 0
     stream = io.StringIO(text)
     with quiet_parser():
-        while (found := parsed(stream, row)) is not None:
-            kept = read_game(row, found)
+        while (game := parsed(stream, row)) is not None:
+            kept = read_game(row, game)
             if isinstance(kept, Rejected):
                 rejected.append(kept)
             else:
@@ -78,16 +78,16 @@ def quiet_parser() -> Iterator[None]:
         logger.disabled = before
 
 
-def read_game(row: int, found: chess.pgn.Game) -> ForeignGame | Rejected:
-    headers = found.headers
-    if found.errors:
-        return Rejected(row, str(found.errors[0])[:200])
-    if found.board().fen() != chess.STARTING_FEN or type(found.board()) is not chess.Board:
+def read_game(row: int, parsed_game: chess.pgn.Game) -> ForeignGame | Rejected:
+    headers = parsed_game.headers
+    if parsed_game.errors:
+        return Rejected(row, str(parsed_game.errors[0])[:200])
+    if parsed_game.board().fen() != chess.STARTING_FEN or type(parsed_game.board()) is not chess.Board:
         return Rejected(row, f"it starts from another position: {headers.get('FEN', headers.get('Variant', ''))}")
     result = movetext.result(headers.get("Result", "*"))
     if result is None:
         return Rejected(row, f"{headers['Result'][:20]!r} is no game result")
-    board = found.end().board()
+    board = parsed_game.end().board()
     if not all(board.move_stack):
         return Rejected(row, "it has a null move")
     programs = {side: headers.get(f"{side}Type", "").lower() == "program" for side in ("White", "Black")}
@@ -99,11 +99,11 @@ def read_game(row: int, found: chess.pgn.Game) -> ForeignGame | Rejected:
         result=result,
         moves=list(board.move_stack),
         termination=ending(board, result),
-        given=given_words(headers),
+        source_columns=source_columns_of(headers),
     )
-    said = _TERMINATIONS.get(headers.get("Termination", "").strip().lower())
-    if game.termination == Termination.UNKNOWN and said is not None:
-        game.termination = str(said)
+    termination = _TERMINATIONS.get(headers.get("Termination", "").strip().lower())
+    if game.termination == Termination.UNKNOWN and termination is not None:
+        game.termination = str(termination)
         game.loser_by_forfeit = {"0-1": chess.WHITE, "1-0": chess.BLACK}.get(result)
     for name in ("White", "Black"):
         if headers.get(name, "?") in _NOTHING:
@@ -114,12 +114,12 @@ def read_game(row: int, found: chess.pgn.Game) -> ForeignGame | Rejected:
     return game
 
 
-def given_words(headers: chess.pgn.Headers) -> dict[str, Any]:
+def source_columns_of(headers: chess.pgn.Headers) -> dict[str, Any]:
     """Ratings and the tags that say where and how the game was played."""
-    given: dict[str, Any] = {
+    columns: dict[str, Any] = {
         name: headers[tag] for tag, name in _KEPT.items() if headers.get(tag, "").strip() not in _NOTHING
     }
     for tag, name in (("WhiteElo", "white_elo"), ("BlackElo", "black_elo")):
         if match := _ELO.fullmatch(headers.get(tag, "")):
-            given[name] = int(match[1])
-    return given
+            columns[name] = int(match[1])
+    return columns

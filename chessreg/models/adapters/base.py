@@ -65,7 +65,8 @@ class Network(nn.Module, ABC):
         """Final hidden states [batch, length, d_model], after the last norm. positions default to 0, 1, 2, …
 
         Rows may be padded on the right where attention is causal. cache and mask only where `cached`: mask
-        [batch, 1, length, keys] is added to the scores (None: plain causal attention).
+        [batch, 1, length, keys] is added to the scores (None: plain causal attention). There it also takes `after`, a
+        layer and its output [batch, length, d_model]: what comes after that block is computed, and nothing before.
         """
 
     @abstractmethod
@@ -98,6 +99,13 @@ class Network(nn.Module, ABC):
     def untrained(self, seed: int) -> Self:
         """A model of this shape with initial weights: a pure function of (shape, seed)."""
 
+    def norm(self, layer: int | None = None) -> nn.Module:
+        """The norm that the output of a block passes next: that of the next block, or the final one (also None)."""
+        raise BadInputError(
+            f"the norms of a {self.architecture} model are not to be had apart from its blocks",
+            "--scale-rule residual-norm, or single_scale",
+        )
+
     def bias_matrix(self, layer: int) -> nn.Linear:
         """The last matrix of a block, whose bias is added to the residual stream at every token."""
         raise BadInputError(
@@ -110,10 +118,10 @@ def all_points(
 ) -> dict[str, nn.Module]:
     """The hook points of a model that has all: what its embedding of tokens, the sum that the blocks begin with, each
     block and the final norm give. A block begins with what the one before it gave."""
-    found = {EMBED: embed}
+    modules = {EMBED: embed}
     for layer, (before, block) in enumerate(zip((begin, *blocks), blocks, strict=False)):
-        found |= {hook_point(layer, RESID_PRE): before, hook_point(layer): block}
-    return found | {LN_FINAL: ln_final}
+        modules |= {hook_point(layer, RESID_PRE): before, hook_point(layer): block}
+    return modules | {LN_FINAL: ln_final}
 
 
 class Unfilled(TorchFunctionMode):
@@ -163,7 +171,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """What config.json says. BadInputError for a file that is damaged or not there."""
     try:
         config: dict[str, Any] = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadInputError(f"checkpoint {folder} cannot be read: {error}") from error
     return config
 

@@ -107,21 +107,35 @@ class Bridged(Network):
 
 
 def hugging_face_model(folder: Path, dtype: torch.dtype) -> Any:
-    """The causal model of a folder, by its own config.json; nothing is downloaded and no code of the folder runs."""
+    """The causal model of a folder, by its own config.json; nothing is downloaded and no code of the folder runs.
+
+    Raises BadInputError for weights that are missing, unknown, not finite, or of another shape than it says.
+    """
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging
 
     read_config(folder)
     logging.disable_progress_bar()
+    told = logging.get_verbosity()
+    logging.set_verbosity_error()  # what its report tells is told below, in one line
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        model, said = AutoModelForCausalLM.from_pretrained(
-            folder, config=config, local_files_only=True, dtype=dtype, output_loading_info=True
-        )
+        model, report = AutoModelForCausalLM.from_pretrained(
+            folder, config=config, local_files_only=True, dtype=dtype, output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )  # fmt: skip
     except Exception as error:  # errors of four libraries, which share no class
         raise BadInputError(f"{folder.name} cannot be read: {first_line(error)}") from error
-    if wrong := sorted({*said["missing_keys"], *said["unexpected_keys"]}):
+    finally:
+        logging.set_verbosity(told)
+    for name, stored, configured in sorted(report["mismatched_keys"]):
+        shapes = f"shape {list(stored)}, the configuration says {list(configured)}"
+        raise BadInputError(f"{folder.name}: weight {name} has {shapes}")
+    if wrong := sorted({*report["missing_keys"], *report["unexpected_keys"]}):
         raise BadInputError(f"{folder.name}: weights are missing or unknown: {', '.join(wrong[:3])}")
+    for name, parameter in model.named_parameters():
+        if not bool(torch.isfinite(parameter).all()):
+            raise BadInputError(f"{folder.name}: weight {name} holds NaN or infinite values")
     return model.eval()
 
 

@@ -98,14 +98,33 @@ class FenEncoder(Network):
     def hidden(
         self, tokens: Tensor, positions: Tensor | None = None, cache: Any = None, mask: Tensor | None = None
     ) -> Tensor:
+        residual = self.through(tokens, self.n_layer)
+        hidden: Tensor = self.normalised.at(self.ln_f(residual))[:, 1:]
+        return hidden
+
+    def through(self, tokens: Tensor, layers: int) -> Tensor:
+        """The residual stream [batch, 78, d_model] after so many blocks."""
         if tokens.shape[1] != TOKENS:
             raise BadInputError(f"a FEN encoder reads {TOKENS} tokens, not {tokens.shape[1]}", "encode with fen-77")
         embedded = self.embedded.at(self.wte(F.pad(tokens, (1, 0), value=self.first)))
         residual = self.begin.at(F.dropout(embedded + self.wpe.weight, self.config.dropout, self.training))
-        for block, point in zip(self.h, self.after, strict=True):
+        for block, point in zip(self.h[:layers], self.after, strict=False):
             residual = point.at(block(residual))  # type: ignore[operator]
-        hidden: Tensor = self.normalised.at(self.ln_f(residual))[:, 1:]
-        return hidden
+        return residual
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits [batch, 1, 1968]. Of the last block only the last token is computed, unless somebody looks there."""
+        last: Block = self.h[-1]  # type: ignore[assignment]
+        looked_at = (last, self.after[-1], self.normalised)
+        if any(module._forward_hooks for module in looked_at):
+            return super().forward(tokens)
+        return self.unembed(self.ln_f(last.last(self.through(tokens, self.n_layer - 1))))
+
+    def norm(self, layer: int | None = None) -> nn.Module:
+        if layer is None or layer == self.n_layer - 1:
+            return self.ln_f
+        following: nn.Module = self.h[layer + 1].ln_1  # type: ignore[assignment]
+        return following
 
     def unembed(self, hidden: Tensor) -> Tensor:
         return F.linear(hidden, self.wte.weight if self.config.embedding == "tied" else self.action_head.weight)

@@ -51,10 +51,15 @@ class Origin:
     positions: str | None
     first_position: int | None  # positions are numbered from 0 within a game
     logged: dict[str, Any] = field(default_factory=dict)  # every number and word in the file, as it stands there
+    residual_index: int | None = None  # Davis's: 0 the embeddings, L the output of the L-th block
+    phase: int | None = None  # of the token, in UCI squares
+    raw: bool = False  # of Hugging Face's hidden states: nothing is centred
 
     @property
     def centred(self) -> bool | None:
         """Whether the residual stream had mean 0 over d_model; None when the model is not named."""
+        if self.raw:
+            return False
         return None if self.model is None else self.model.startswith(TRANSFORMER_LENS)
 
     @property
@@ -162,17 +167,17 @@ def origin_of(logged: dict[str, Any], name: str) -> Origin:
     if not config:
         config = next((key for key in LABELS if key in name), None)
     layer = logged.get("layer")
-    if layer is None and (found := re.search(r"layer[_=](\d+)", name)):
-        layer = int(found[1])
+    if layer is None and (match := re.search(r"layer[_=](\d+)", name)):
+        layer = int(match[1])
     model = logged.get("model_name")
-    if not model and (found := re.search(rf"{TRANSFORMER_LENS}\w+?layers\w*?ckpt(_no_optimizer)?", name)):
-        model = found[0]
+    if not model and (match := re.search(rf"{TRANSFORMER_LENS}\w+?layers\w*?ckpt(_no_optimizer)?", name)):
+        model = match[0]
     n_layers = logged.get("n_layers")
-    if n_layers is None and (found := re.search(r"_?(\d+)layers", str(model or name))):
-        n_layers = int(found[1])
+    if n_layers is None and (match := re.search(r"_?(\d+)layers", str(model or name))):
+        n_layers = int(match[1])
     first = logged.get("pos_start")
-    if first is None and (found := re.search(r"pos_start_(\d+)", name)):
-        first = int(found[1])
+    if first is None and (match := re.search(r"pos_start_(\d+)", name)):
+        first = int(match[1])
     indexing = logged.get("indexing_function_name")
     positions = positions_of(str(indexing)) if indexing else None
     if positions is None and logged:  # what the author's first files took for granted
@@ -196,8 +201,8 @@ def label_of(config: str) -> str:
 
 def positions_of(indexing: str) -> str:
     """Our name of an indexing function of the author's; one that we do not have keeps its own."""
-    found = POSITIONS.fullmatch(indexing)
-    return found[1].replace("_", "-") + ("+1" if found[3] else "") if found else indexing
+    match = POSITIONS.fullmatch(indexing)
+    return match[1].replace("_", "-") + ("+1" if match[3] else "") if match else indexing
 
 
 def floats(tensor: Tensor, name: str) -> np.ndarray:

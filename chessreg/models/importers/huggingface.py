@@ -17,7 +17,7 @@ from chessreg.errors import BadInputError
 from chessreg.models.checkpoint import INFO, load_model, read_info
 from chessreg.models.importers.nanogpt import gpt2_logits
 from chessreg.models.importers.registry import Imported
-from chessreg.models.importers.source import Source, read_torch_file
+from chessreg.models.importers.source import Source, read_torch_file, refuse_code
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,7 +60,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """config.json, with its model_type."""
     try:
         config: Any = json.loads((folder / "config.json").read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadInputError(f"{folder.name}/config.json is not JSON") from error
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise BadInputError(f"{folder.name}/config.json names no model_type")
@@ -79,6 +79,8 @@ def read_other(folder: Path, config: dict[str, Any]) -> tuple[Bridged, Callable[
 
     from chessreg.models.adapters.bridge import Bridged, hugging_face_model
 
+    for pickled in sorted(folder.glob("*.bin")):
+        refuse_code(pickled)  # the library would too, and name the way round it
     hf = hugging_face_model(folder, torch.float32)
     whole = copy.deepcopy(hf).double()
     return Bridged(hf), lambda tokens: whole(tokens, use_cache=False).logits

@@ -106,8 +106,8 @@ def gpt2_logits(
         return F.layer_norm(x, x.shape[-1:], weights[f"{name}.weight"].double(), bias(name), epsilon)
 
     def bias(name: str) -> Tensor | None:
-        found = weights.get(f"{name}.bias")
-        return None if found is None else found.double()
+        tensor = weights.get(f"{name}.bias")
+        return None if tensor is None else tensor.double()
 
     length = tokens.shape[1]
     hidden = torch.full((length, length), -torch.inf, dtype=torch.float64).triu(1)

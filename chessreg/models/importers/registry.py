@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import chess
 
-from chessreg.encodings import Encoding
+from chessreg.encodings import Encoding, names
 from chessreg.encodings import encoding as encoding_named
 from chessreg.encodings.prompts import PromptEncoding
+from chessreg.encodings.uci_square import UciSquare
 from chessreg.errors import DAMAGE, BadInputError, first_line
 from chessreg.models.checkpoint import INFO, CheckpointInfo, digest, read_info, save_checkpoint
 from chessreg.models.importers.source import Source, open_source
+from chessreg.models.importers.tokenizer import encoding_of
 from chessreg.named import Registry
 
 if TYPE_CHECKING:
@@ -77,14 +79,12 @@ def import_checkpoint(
 ) -> ImportReport:
     """Convert the checkpoint at `path` into `folder` (layout: checkpoint.py).
 
-    `encoding` None is the one that a folder of chessreg's own says, else pgn-char-32. The format is recognised by
-    content unless named. Nothing is written unless the conversion's logits agree with an
-    independent forward pass over the raw weights. A pickle that would execute code is refused, never run.
+    `encoding` None is the one that a folder of chessreg's own says, or that its tokenizer is (UCI squares), else
+    pgn-char-32. The format is recognised by content unless named. Nothing is written unless the conversion's logits
+    agree with an independent forward pass over the raw weights. A pickle that would execute code is refused, never run.
     Raises NotFoundError (no such path) or BadInputError (unknown or damaged format, shapes, vocabulary, NaN).
     """
-    if encoding is None:
-        encoding = read_info(path).encoding if (path / INFO).is_file() else "pgn-char-32"
-    written = encoding_named(encoding, path) if isinstance(encoding, str) else encoding
+    written, tokenizer = encoding_to_read(Path(path), encoding)
     source = open_source(Path(path))
     chosen = recognise(source, format)
     try:
@@ -92,11 +92,12 @@ def import_checkpoint(
         check_encoding(written, imported.model, source.path.name)
         difference, compared = compare_logits(imported)
     except DAMAGE as error:  # a shape, key or type that the format's reader did not look for
-        said = f"{type(error).__name__} {first_line(error)}"
-        raise BadInputError(f"{source.path.name} is damaged or no {chosen.name} checkpoint: {said}") from error
+        reason = f"{type(error).__name__} {first_line(error)}"
+        raise BadInputError(f"{source.path.name} is damaged or no {chosen.name} checkpoint: {reason}") from error
     if not difference <= LARGEST_DIFFERENCE:
         raise BadInputError(f"{source.path.name}: the converted model's logits differ by {difference:.2g}")
     origin = {"format": chosen.name, "file": source.path.name, "sha256": sha256_of(source.path), **imported.source}
+    origin |= {"tokenizer": tokenizer} if tokenizer else {}
     info = CheckpointInfo.of(
         imported.model, written.name, residual=imported.residual, tokens_seen=imported.tokens_seen, source=origin
     )
@@ -106,14 +107,37 @@ def import_checkpoint(
     return ImportReport(chosen.name, folder, info, digest(folder), difference, compared)
 
 
+def encoding_to_read(path: Path, encoding: str | Encoding | None) -> tuple[Encoding, dict[str, str]]:
+    """The encoding, and what is to be recorded of a tokenizer of squares: its file and how it writes promotions.
+
+    Raises BadInputError where the folder's tokenizer is another than the encoding that is asked for.
+    """
+    if encoding is None and (path / INFO).is_file():
+        encoding = read_info(path).encoding
+    if isinstance(encoding, str):
+        encoding = encoding_named(encoding, path)
+    if encoding is None or isinstance(encoding, UciSquare):
+        beside = encoding_of(path) if path.is_dir() else None
+        if beside is not None:
+            own, tokenizer = beside
+            if encoding is not None and encoding.name != own.name:
+                raise BadInputError(
+                    f"{path.name}/{tokenizer.file} is {own.name}, not {encoding.name}", f"--encoding {own.name}"
+                )
+            return own, {"file": tokenizer.file, "promotion_case": tokenizer.promotion_case(own)}
+    return encoding or encoding_named("pgn-char-32"), {}
+
+
 def check_encoding(written: Encoding, model: Network, name: str) -> None:
     """Raise BadInputError for a model that cannot read this encoding. A language model may have rows of its embedding
     that no token of its tokenizer uses; a prompt and its answer must fit its context."""
     prompt, vocabulary = isinstance(written, PromptEncoding), model.vocab_size
     if vocabulary < written.size or (vocabulary > written.size and not prompt):
+        fitting = [one for one in names() if encoding_named(one).size == vocabulary]
+        other = f"--encoding {fitting[0]}" if fitting else "choose another with --encoding"
         raise BadInputError(
             f"{name} has a vocabulary of {vocabulary}, encoding {written.name} has {written.size}",
-            "give the tokenizer.json that the model was trained with" if prompt else "choose another with --encoding",
+            "give the tokenizer.json that the model was trained with" if prompt else other,
         )
     if prompt and (needed := len(written.prompt(chess.Board())) + written.max_move_tokens - 1) > model.block_size:
         raise BadInputError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickletools
+import struct
 import warnings
 import zipfile
 from dataclasses import dataclass
@@ -11,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from chessreg.errors import BadInputError, NotFoundError
+
+LONGEST_NAME = 1000  # characters of a function or class that a pickle names
+MOST_BYTES = 64 << 20  # of a file that is no zip, in which names are looked for
 
 
 @dataclass(frozen=True)
@@ -69,16 +73,21 @@ def read_torch_file(path: Path) -> Any:
             raise BadInputError(f"{path.name} is a compressed zip, not a torch file")
         if sum(m.file_size for m in members) > path.stat().st_size:
             raise BadInputError(f"{path.name} is a zip whose members overlap, not a torch file")
+    if any(len(name) > LONGEST_NAME for name in globals_named(path)):  # torch searches its message in quadratic time
+        raise BadInputError(f"{path.name} is not a file of tensors written by torch.save, or it is damaged")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about pickle protocols; whatever matters is an error
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged pickle or archive can raise nearly anything, from EOFError to KeyError
-        if foreign := [name for name in globals_named(path) if name.split(".")[0] not in ("torch", "collections")]:
-            message = f"{path.name} is refused: loading it would execute code ({', '.join(foreign[:3])})"
-        else:
-            message = f"{path.name} is not a file of tensors written by torch.save, or it is damaged"
-        raise BadInputError(message) from error
+        refuse_code(path)
+        raise BadInputError(f"{path.name} is not a file of tensors written by torch.save, or it is damaged") from error
+
+
+def refuse_code(path: Path) -> None:
+    """Raise BadInputError for a pickle that names functions or classes beside those of tensors."""
+    if foreign := [name for name in globals_named(path) if name.split(".")[0] not in ("torch", "collections")]:
+        raise BadInputError(f"{path.name} is refused: loading it would execute code ({', '.join(foreign[:3])})")
 
 
 def zip_members(path: Path) -> list[zipfile.ZipInfo]:
@@ -87,6 +96,15 @@ def zip_members(path: Path) -> list[zipfile.ZipInfo]:
         return []
     with zipfile.ZipFile(path) as archive:
         return archive.infolist()
+
+
+def stored(path: Path, member: zipfile.ZipInfo) -> bytes:
+    """A member of a zip that is not compressed, as torch reads it: whatever its checksum says."""
+    with path.open("rb") as file:
+        file.seek(member.header_offset + 26)
+        name, extra = struct.unpack("<HH", file.read(4))
+        file.seek(name + extra, 1)
+        return file.read(member.file_size)
 
 
 def globals_named(path: Path) -> list[str]:
@@ -98,11 +116,11 @@ def globals_named(path: Path) -> list[str]:
     strings = ["", ""]
     try:
         if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                pickled = next(n for n in archive.namelist() if n.endswith("data.pkl"))
-                stream = io.BytesIO(archive.read(pickled))
+            pickled = next(member for member in zip_members(path) if member.filename.endswith("data.pkl"))
+            stream = io.BytesIO(stored(path, pickled))
         else:
-            stream = io.BytesIO(path.read_bytes())
+            with path.open("rb") as file:
+                stream = io.BytesIO(file.read(MOST_BYTES))
         while stream.tell() < len(stream.getbuffer()):  # torch's older files are several pickles, one after the other
             for operation, argument, _ in pickletools.genops(stream):
                 if operation.name == "GLOBAL":
@@ -111,7 +129,7 @@ def globals_named(path: Path) -> list[str]:
                     names.append(".".join(strings))
                 elif isinstance(argument, str):
                     strings = [strings[1], argument]
-    except Exception:  # only for the wording of a refusal that stands already
+    except Exception:  # what is damaged is refused when it is loaded
         pass
     return list(dict.fromkeys(names))
 

@@ -74,7 +74,7 @@ def state_dict(source: Source) -> dict[str, Tensor]:
     if not all(isinstance(v, torch.Tensor) and v.is_floating_point() for v in raw.values()):
         raise BadInputError(f"{name}: its weights are not all tensors of floats")
     raw = {key: value.detach() for key, value in raw.items()}
-    numbers = {int(found[1]) for key in raw if (found := re.match(r"blocks\.(\d+)\.", key))}
+    numbers = {int(match[1]) for key in raw if (match := re.match(r"blocks\.(\d+)\.", key))}
     if not numbers or numbers != set(range(len(numbers))):
         raise BadInputError(f"{name}: its blocks are not numbered 0, 1, 2, …")
     unfolded = "ln_final.w" in raw

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from chessreg.papers.karvonen.edits import edits, figure_1, figure_5
 from chessreg.papers.karvonen.matches import engines, matches
-from chessreg.papers.karvonen.readout import data, models, probes, skill_of_played, vectors
+from chessreg.papers.karvonen.readout import models, probes, skill_of_played, vectors
 from chessreg.papers.karvonen.sizes import SIZES
+from chessreg.papers.parts import parts
 from chessreg.papers.plan import Paper, Picture, Request, Sheet, Step
 
 
@@ -19,7 +20,7 @@ def steps(request: Request) -> list[Step]:
     """Every run of the paper on this model."""
     size = SIZES[request.size]
     return [
-        *data(request),
+        *parts(request),
         *models(request, size),
         *probes(request, size),
         *vectors(request, size),
@@ -29,6 +30,12 @@ def steps(request: Request) -> list[Step]:
         *engines(size),
     ]
 
+
+# What answers which question: `paper karvonen --first skill`. Of the protocols it is the one whose games say most
+# of a weak model: legal moves alone, from random openings.
+BOARD = ("model-board-0", "twin-0-board-0", "table-2-last-*", "edits-*")
+CAUSES = ("model-skill-0", "twin-0-skill-0", "model-skill-balanced", "model-skill-pooled", "played-skill*")
+SKILL = tuple(f"arm-legal-random-{arm}" for arm in ("none", "negative", "positive", "negative-*", "positive-*"))
 
 PAPER = Paper(
     "karvonen",
@@ -44,6 +51,8 @@ PAPER = Paper(
               plots=("board edits",), tables=("Table 2",)),
         Sheet("table-3", "Tables 3 and 7 and Appendix C: skill edits", "elo by intervention", "policy <> 'engine'",
               plots=("score by intervention",), scorings=("paper", "author-2024"), tables=("Table 3", "Table 7")),
+        Sheet("skill-causes", "Where skill shows no effect: the three likeliest causes", "causes of no skill effect",
+              published=False),
         Sheet("figure-2", "Figure 2: win rate by level", "elo by intervention",
               "level >= 0 AND intervention = 'none' AND policy <> 'engine'",
               plots=("win rate by level",), scorings=("paper", "author-2024"),
@@ -83,4 +92,5 @@ PAPER = Paper(
                 ("model-board-0", "edits-all")),
         Picture("figure-5", "Figure 5: what is read before and after an edit", figure_5, ("edits-all",)),
     ),
+    {"board": BOARD, "skill": SKILL, "causes": CAUSES, "headlines": (*BOARD, *CAUSES, *SKILL)},
 )  # fmt: skip

@@ -100,15 +100,16 @@ def tuned_edits(request: Request, size: Size, mask: str) -> Iterator[Step]:
 
     def settings(made: Made) -> Values:
         return {
-            **common, "probe": made.recipes["model-board-0"],
+            **common, "probe": made.references["model-board-0"],
             "dataset": f"{request.test}:test", "games": size.edit_games, "per_game": size.edit_states,
-            "controls": 1, "shuffled": 1, **MORE_CONTROLS, **best_edit(made, f"edit-sweep-{mask}"),
+            "controls": 1, "shuffled": 1, **MORE_CONTROLS, **({"sae": request.sae} if request.sae else {}),
+            **best_edit(made, f"edit-sweep-{mask}"),
         }  # fmt: skip
 
     states = size.edit_games * size.edit_states
     yield Step(
         f"edits-{mask}", "edit", settings, "Table 2, tuned here", ("parts", "model-board-0", f"edit-sweep-{mask}"),
-        units=states, rows={"trial": states * 6 * 6},
+        units=states, rows={"trial": states * (7 if request.sae else 6) * 6},
     )  # fmt: skip
 
 
@@ -131,10 +132,10 @@ def figure_1(made: Made, path: Path) -> str:
     from chessreg.games.picture import save_heatmaps
 
     run_id, unit = state(made)
-    layer = best_layer(made.session.inputs, made.recipes[PROBE])
-    found = heat.readings(made.session.inputs, run_id, unit, layer=layer)
-    shown = heat.panels_of_reading(found, heat.class_of("P"), "logprob", READING_CLIP)
-    save_heatmaps(shown, path, f"layer {layer}: {found.original.fen()}", columns=3)
+    layer = best_layer(made.session.inputs, made.references[PROBE])
+    readings = heat.readings(made.session.inputs, run_id, unit, layer=layer)
+    panels = heat.panels_of_reading(readings, heat.class_of("P"), "logprob", READING_CLIP)
+    save_heatmaps(panels, path, f"layer {layer}: {readings.original.fen()}", columns=3)
     return f"chessreg heatmap {run_id.hex[-6:]}:{unit} --form reading --class P --layer {layer} --output {path.name}"
 
 
@@ -144,9 +145,9 @@ def figure_5(made: Made, path: Path) -> str:
     from chessreg.games.picture import save_heatmaps
 
     run_id, unit = state(made)
-    found = heat.readings(made.session.inputs, run_id, unit)
-    shown = heat.panels(found, found.label, "logprob", EDIT_CLIP)
-    save_heatmaps(shown, path, f"layer {found.layer}, {found.condition}: {found.original.fen()}")
+    readings = heat.readings(made.session.inputs, run_id, unit)
+    panels = heat.panels(readings, readings.label, "logprob", EDIT_CLIP)
+    save_heatmaps(panels, path, f"layer {readings.layer}, {readings.condition}: {readings.original.fen()}")
     return f"chessreg heatmap {run_id.hex[-6:]}:{unit} --output {path.name}"
 
 

@@ -78,9 +78,9 @@ def game_step(
     def follow(made: Made) -> Values:
         return {**common, **values, **settings(made)}
 
-    given = {**common, **values} if settings is None else follow
+    settings_of_step = {**common, **values} if settings is None else follow
     choice = serves in CHOICES
-    return Step(name, "play", given, serves, after, units=games, rows={"game": games}, choice=choice)
+    return Step(name, "play", settings_of_step, serves, after, units=games, rows={"game": games}, choice=choice)
 
 
 def published_arms(request: Request, size: Size, opening: str) -> Iterator[Step]:
@@ -103,7 +103,7 @@ def published_arms(request: Request, size: Size, opening: str) -> Iterator[Step]
                 request, f"{name}-{opening}-{edit.goal}-{edit.counted}", serves, size.match_games,
                 intervention=intervention, **protocol,
             )  # fmt: skip
-            for source, draw, direction in controls(vector, size) if size.whole else ():
+            for source, draw, direction in controls(vector, size):
                 yield game_step(
                     request, f"{source}-{draw}-{name}-{opening}-{edit.goal}-{edit.counted}", f"controls of {serves}",
                     size.control_games, intervention={**intervention, "vector": f"@{direction}"}, **protocol,
@@ -148,7 +148,7 @@ def ladder_and_arms(request: Request, size: Size, policy: str, opening: str) -> 
         sign, floor = SIGNS[which], min(LEGAL, legality(made, unedited, policy) - LEGAL_LOSS)
         tried = {(a, s): name for (w, a, s), name in sweep.items() if w == which}
         points = {key: score(made, name) for key, name in tried.items() if legality(made, name, policy) >= floor}
-        points = {key: found for key, found in points.items() if 0 < found < 1}
+        points = {key: point for key, point in points.items() if 0 < point < 1}
         if not points:
             edit = next(published(6, (which,), request.layers, every=False))
             return edit.layers, scale_of(edit.scale, positions_summed=1)
@@ -195,7 +195,7 @@ def skill_layers(layers: int) -> list[tuple[int, ...]]:
 
 
 def edit_of(made: Made, vector: str, layers: tuple[int, ...], scale: float) -> dict[str, Any]:
-    return {"vector": made.recipes[vector], "layers": layers, "scale": scale}
+    return {"vector": made.references[vector], "layers": layers, "scale": scale}
 
 
 def matched(made: Made, vector: str, layers: tuple[int, ...], scale: float) -> tuple[tuple[int, ...], float]:
@@ -208,7 +208,7 @@ def mean_norm(made: Made, layers: tuple[int, ...]) -> float:
     from chessreg.registry import tables
 
     inputs = made.session.inputs
-    rows = inputs.rows(tables.Vector, inputs.run(made.recipes[SKILL], "vector"))
+    rows = inputs.rows(tables.Vector, inputs.run(made.references[SKILL], "vector"))
     norms = [row.norm for row in rows if row.layer in layers]
     return float(sum(norms) / len(norms))
 
@@ -224,8 +224,8 @@ def legality(made: Made, step: str, policy: str) -> float:
     if policy != "legal":
         [row] = made.query("elo by intervention", step).rows
         return float(row["first_try_legal"] or 0.0)
-    asked = f"SELECT 100 * avg(legal_mass) AS mass FROM play_game WHERE run_id = UUID '{made.run_id(step)}'"
-    [row] = run_sql(made.session.database, asked).rows
+    statement = f"SELECT 100 * avg(legal_mass) AS mass FROM play_game WHERE run_id = UUID '{made.run_id(step)}'"
+    [row] = run_sql(made.session.database, statement).rows
     return float(row["mass"] or 0.0)
 
 

@@ -1,4 +1,4 @@
-"""What is read off: data, twins, caches, probes of board and skill, directions and legal moves."""
+"""What is read off: twins, caches, probes of board and skill, directions and legal moves."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from chessreg.papers.karvonen.settings import ONE_SIDED
 from chessreg.papers.karvonen.sizes import Size
+from chessreg.papers.parts import fitted_on
 from chessreg.papers.plan import Request, Step
 
 SECTION_4_3 = "section 4.3 (games from random openings)"
@@ -15,20 +16,7 @@ DOTS = 33  # looked-at positions of a game (specification 3.3)
 PLAYED_GAMES = 4000  # that the skill probe is asked about (section 4.3)
 
 
-# -- data and models --------------------------------------------------------------------------------------------------
-
-
-def data(request: Request) -> Iterator[Step]:
-    """Parts: probes and vectors are fitted on `fit`, settings chosen on `validation`, everything reported on `test`."""
-    if request.fit == request.test:
-        parts = "fit=0.5,validation=0.1,test=0.4"
-    else:
-        parts = "validation=0.1,test=0.9"
-    yield Step("parts", "split", {"dataset": request.test, "parts": parts, "seed": 0}, "all tables")
-
-
-def fitted_on(request: Request) -> str:
-    return f"{request.fit}:fit" if request.fit == request.test else request.fit
+# -- models -----------------------------------------------------------------------------------------------------------
 
 
 def models(request: Request, size: Size) -> Iterator[Step]:
@@ -65,7 +53,7 @@ def caches(
         size_of = 2 * count * (DOTS - first) * request.layers * request.d_model
         yield Step(
             f"{who}-{part}{end}", "cache", values, "Tables 1, 2, 3 and 9, Figure 3", ("parts",),
-            units=count, rows={"metric_point": count}, bytes=size_of,
+            units=count, rows={"metric_point": count}, bytes=size_of, scratch=True,
         )  # fmt: skip
 
 
@@ -98,6 +86,14 @@ def probes(request: Request, size: Size) -> Iterator[Step]:
         serves = "section 3.2 (mean error of the rating)"
         yield step(who, "rating", serves, label="rating", first=first)
         yield step(who, "rating-paper", serves, preset="paper-rating", first=first, epochs=1)
+    for strata in SOURCES if size.causes else ():
+        skill = {"strata": strata}
+        yield step("model", f"skill-{strata}", CAUSES, end=end, seed=0, label="skill", first=first, skill=skill)
+    for of in dict.fromkeys(PROBED.values()):
+        fitted: dict[str, Any] = {"preset": "paper-skill"} if of.endswith("-paper") else {"label": "skill", "seed": 0}
+        for draw in range(1, (size.control_draws if controlled(of, size) else 0) + 1):
+            name = f"{of.removeprefix('model-')}-shuffled-{draw}"
+            yield step("model", name, "controls of Table 7", end=end, **fitted, first=first, shuffled=draw)
     if size.whole:
         serves = "section 3.1 (Black's moves)"
         yield step("model", "board-black", serves, end="-black")
@@ -119,14 +115,13 @@ def probes(request: Request, size: Size) -> Iterator[Step]:
     )
 
 
+CAUSES = "causes of no skill effect"
+SOURCES = ("balanced", "pooled")  # beside classes within each source: what the source says is in the last alone
 SKILL, PROBE, SKILL_PAPER, PROBE_PAPER = "skill", "skill-of-probe", "skill-paper", "skill-of-probe-paper"
-# What stands in the place of each; a probe's direction has no games whose labels could be shuffled
-CONTROLS = {
-    SKILL: ("shuffled", "random"),
-    PROBE: ("random",),
-    SKILL_PAPER: ("shuffled", "random"),
-    PROBE_PAPER: ("random",),
-}
+PROBED = {PROBE: "model-skill-0", PROBE_PAPER: "model-skill-paper"}  # the probe that each is taken off
+PROBED |= {f"{PROBE}-{side}": PROBED[PROBE_PAPER] for side in ONE_SIDED}
+CONTROLLED = (SKILL, PROBE, SKILL_PAPER, PROBE_PAPER, *(f"{PROBE}-{side}" for side in ONE_SIDED))
+CONTROLS = ("shuffled", "random")  # what stands in the place of each
 
 
 def vectors(request: Request, size: Size) -> Iterator[Step]:
@@ -137,22 +132,35 @@ def vectors(request: Request, size: Size) -> Iterator[Step]:
 
     cache = f"@model-fit{of_skill(size)}"
     yield step("skill", "Tables 3 and 6, tuned here", cache=cache, first_ply=size.first_ply)
-    yield step("skill-of-probe", "Table 7, tuned here", source="probe", probe="@model-skill-0")
+    yield step(PROBE, "Table 7, tuned here", source="probe", probe=f"@{PROBED[PROBE]}")
     paper = {"preset": "paper", "first_ply": size.first_ply, "last_ply": size.min_plies - 1}
     yield step("skill-paper", "Tables 3 and 6", cache=cache, **paper)
     for side in ("both", *(ONE_SIDED if size.whole else ())):
         name, serves = ("paper", "Table 7") if side == "both" else (side, "Appendix C")
-        yield step(f"skill-of-probe-{name}", serves, source="probe", probe="@model-skill-paper", side=side)
-    for vector in CONTROLS if size.whole else (SKILL, PROBE):
+        yield step(f"skill-of-probe-{name}", serves, source="probe", probe=f"@{PROBED[PROBE_PAPER]}", side=side)
+    for vector in CONTROLLED:
         for source, draw, direction in controls(vector, size):
-            yield step(direction, "controls of Tables 3 and 7", source=source, of=f"@{vector}", seed=draw)
+            settings: dict[str, Any] = {"source": source, "of": f"@{vector}", "seed": draw}
+            if source == "shuffled" and vector in PROBED:
+                settings["probe"] = f"@{PROBED[vector]}-shuffled-{draw}"
+            yield step(direction, "controls of Tables 3 and 7 and Appendix C", **settings)
 
 
 def controls(vector: str, size: Size) -> list[tuple[str, int, str]]:
-    """Source and draw of each control of a vector, and the step that makes it."""
+    """Source and draw of each control of a vector, and the step that makes it; none where it has none."""
+    if vector not in CONTROLLED or not controlled(vector, size):
+        return []
     end = "" if vector == SKILL else f"-of-{vector}"
     draws = range(1, size.control_draws + 1)
-    return [(source, draw, f"{source}-{draw}{end}") for source in CONTROLS.get(vector, ()) for draw in draws]
+    return [(source, draw, f"{source}-{draw}{end}") for source in CONTROLS for draw in draws]
+
+
+def controlled(name: str, size: Size) -> bool:
+    """Whether a vector, or its probe, has controls at this size: those of the paper's own arms have where these do, and
+    one-sided directions where they are made at all."""
+    if name.endswith(tuple(f"{PROBE}-{side}" for side in ONE_SIDED)):
+        return size.whole and size.published_controls
+    return size.published_controls or not name.endswith("-paper")
 
 
 def skill_of_played(request: Request, size: Size) -> Iterator[Step]:
@@ -170,9 +178,11 @@ def skill_of_played(request: Request, size: Size) -> Iterator[Step]:
             "last": DOTS,
         },
         SECTION_4_3, units=games, rows={"metric_point": games},
-        bytes=2 * games * DOTS * request.layers * request.d_model,
+        bytes=2 * games * DOTS * request.layers * request.d_model, scratch=True,
     )  # fmt: skip
-    for name, probe in (("played-skill", "model-skill-0"), ("played-skill-paper", "model-skill-paper")):
+    asked = {"played-skill": "model-skill-0", "played-skill-paper": "model-skill-paper"}
+    asked |= {f"played-skill-{strata}": f"model-skill-{strata}" for strata in (SOURCES if size.causes else ())}
+    for name, probe in asked.items():
         yield Step(
             name, "probe-apply", {"probe": f"@{probe}", "cache": "@played-cache"}, SECTION_4_3,
             units=request.layers, rows={"prediction": request.layers * games},

@@ -39,6 +39,8 @@ class Size:
     judge: str
     level_0: str  # the opponent of Tables 3 and 7
     appendix_masks: tuple[str, ...]  # which tokens Table 8's and the appendices' board edits change
+    published_controls: bool  # the paper's own arms of skill have controls too, as those that are tuned here have
+    causes: bool  # what may be why an edit of skill shows nothing is measured
     whole: bool  # both ways to count layers, probes of Black's moves, and the skill edits of Appendix C
     skill_fit_games: int = 0  # cached for skill alone, whose probes use a third; 0: skill uses those of the board
     skill_test_games: int = 0
@@ -61,7 +63,7 @@ SIZES: dict[SizeName, Size] = {
         levels=("stockfish:0@nodes=100", "stockfish:1@nodes=100"), level_games=2,
         engine_limits=("nodes=100", "nodes=200"), judge="nodes=100",
         move_limit=15, adjudication="nodes=1000", level_0="stockfish:0@nodes=100", appendix_masks=("last",),
-        whole=False,
+        published_controls=False, causes=False, whole=False,
     ),
     "reference": Size(
         fit_games=5_556, test_games=5_000, min_plies=65, first_ply=50, seeds=3, twins=3, epochs=5, edit_games=120,
@@ -70,7 +72,7 @@ SIZES: dict[SizeName, Size] = {
         rungs=(*BELOW_0, *ladder(1000, (0, 2, 4))),
         ladder_games=40, sweep_matches=40, match_games=400, control_games=80, levels=ladder(1000, (0, 1, 2, 3)),
         level_games=60, engine_limits=("nodes=1000", "nodes=10000", "nodes=100000"), judge="nodes=10000",
-        level_0="stockfish:0@nodes=1000", appendix_masks=("last",), whole=False,
+        level_0="stockfish:0@nodes=1000", appendix_masks=("last",), published_controls=True, causes=True, whole=False,
     ),
     "paper": Size(
         fit_games=11_111, test_games=10_000, min_plies=65, first_ply=50, seeds=3, twins=3, epochs=5, edit_games=250,
@@ -79,7 +81,7 @@ SIZES: dict[SizeName, Size] = {
         legality_every=1, rungs=(*BELOW_0, *ladder(100_000, (0, 1, 2, 3))), ladder_games=100, sweep_matches=200,
         match_games=5000, control_games=1000, levels=tuple(f"stockfish:{n}@time=0.1" for n in range(10)),
         level_games=1000, engine_limits=("time=0.1", "time=1", "time=10"), judge="nodes=100000",
-        level_0="stockfish:0@nodes=100000", appendix_masks=("last", "all"), whole=True, skill_fit_games=33_400,
-        skill_test_games=30_000,
+        level_0="stockfish:0@nodes=100000", appendix_masks=("last", "all"), published_controls=True, causes=True,
+        whole=True, skill_fit_games=33_400, skill_test_games=30_000,
     ),
 }  # fmt: skip

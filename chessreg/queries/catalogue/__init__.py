@@ -12,16 +12,20 @@ kind in `markov.py` they are `markov.sql` and `markov_*.sql`. A file has a heade
     --   checkpoint: the model
     --   n [games]: games that ended so
     -- statistics:
-    --   share = percent(ended, games)
+    --   share = percent(ended, games)          of clusters' counts, with its interval
+    --   log10_p = paired_log10_p(sum, squares, n)      of clusters' counts, a number alone
+    --   p_holm = holm(p, run)                  of columns of the table: of p, a family for each run
     -- plot: win rate by level
     --   aliases: karvonen figure 2
-    --   form: lines             or bars
+    --   form: lines             or bars, or board: x is a square, and each panel of a series a board
     --   x: level
     --   y: score                with its interval, where it has one
+    --   beside: null_mean       further columns, each drawn as y is
     --   series: checkpoint      columns; one line or colour for each combination
     --   spread: run             rows of a series that differ in this are one point, from their lowest to their highest
     --   panels: opening         columns; one panel for each combination
     --   where: level IS NOT NULL
+    -- statements of: games.sql to cells       those of the file beside this one, up to that name, before its own
     -- statement: cells        relations that the following statements may name; `scoped` is the runs in scope
     -- statement: base         one row per result, with cell, run_id, unit and attempt_id
     -- statement: table        one row per cell, ORDER BY cell
@@ -41,6 +45,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -50,11 +55,14 @@ from pathlib import Path
 
 from chessreg.errors import ChessregError, NotFoundError
 
-HEADER = re.compile(r"^-- (title|aliases|paper|kinds|made by|columns|statistics|plot|statement):\s*(.*)$")
+HEADER = re.compile(r"^-- (title|aliases|paper|kinds|made by|columns|statistics|plot|statements of|statement):\s*(.*)$")
 COLUMN = re.compile(r"^--   (\w+)(?: \[([^\]]*)\])?: (.+)$")
 STATISTIC = re.compile(r"^--   (\w+) = (\w+)\(([\w, ]+)\)$")
-PLOTTED = re.compile(r"^--   (aliases|form|x|y|series|spread|panels|where): (.+)$")
+PLOTTED = re.compile(r"^--   (aliases|form|x|y|beside|series|spread|panels|where): (.+)$")
+LISTED = ("aliases", "beside", "series", "panels")  # of these, the words of several
+SHARED = re.compile(r"^([\w.-]+\.sql) to (\w+)$")
 MORE = re.compile(r"^--       ?(\S.*)$")
+SQL = re.compile(r"\s*(select|with|from)\s", re.IGNORECASE)
 INTERVAL = ("_low", "_high")
 
 
@@ -70,7 +78,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Statistic:
-    """`name = function(arguments)`: computed from the clusters of a cell (chessreg.queries.summary)."""
+    """`name = function(arguments)`: computed from a cell's clusters, or from columns (chessreg.queries.summary)."""
 
     name: str
     function: str
@@ -79,7 +87,9 @@ class Statistic:
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure of a table: `y` with its interval over `x`, one line or colour a series, one axes a panel.
+    """A figure of a table: `y` with its interval over `x`, one line or colour a series, one axes a panel. Columns
+    `beside` y are lines of their own. Of the form `board` `x` is a square, and y the heat of a board for each panel of
+    each series.
 
     Rows of a series at one x that differ in `spread` become one point: their mean, from the lowest to the highest.
     """
@@ -89,6 +99,7 @@ class Plot:
     y: str
     form: str = "lines"
     aliases: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
     series: tuple[str, ...] = ()
     panels: tuple[str, ...] = ()
     spread: str = ""
@@ -110,11 +121,13 @@ class Entry:
     path: Path
     text: str
     plots: tuple[Plot, ...] = ()
+    shared: tuple[str, ...] = ()  # names of the statements that are another file's
 
     @property
     def digest(self) -> str:
-        """The query's hash: sha256 of the file."""
-        return hashlib.sha256(self.text.encode()).hexdigest()
+        """The query's hash: sha256 of the file, and of the statements that it takes from another."""
+        shared = [f"\n-- statement: {name}\n{self.statements[name]}" for name in self.shared]
+        return hashlib.sha256("".join([self.text, *shared]).encode()).hexdigest()
 
     @property
     def relations(self) -> dict[str, str]:
@@ -125,8 +138,17 @@ class Entry:
         return next((c for c in self.columns if c.name == name), Column(name, "", ""))
 
 
+def read(path: Path) -> str:
+    """The text of a query's file. Raises ChessregError for bytes that are none."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ChessregError(f"{path.name} is no query: {error}") from None
+
+
 def parse(text: str, path: Path) -> Entry:
-    """Read one file. Raises ChessregError naming the line that is not understood."""
+    """Read one file. Raises ChessregError naming the line that is not understood, or what it takes from another file
+    and is not there."""
     fields: dict[str, str] = {}
     columns: list[Column] = []
     statistics: list[Statistic] = []
@@ -142,13 +164,15 @@ def parse(text: str, path: Path) -> Entry:
                 statements[part] = []
             elif part == "plot":
                 plots.append({"title": header[2].strip()})
+            elif part in fields:
+                raise ChessregError(f"{path.name}, line {number}: a second {part}: {line}")
             else:
                 fields[part] = header[2].strip()
         elif part in statements:
             statements[part].append(line)
-        elif part == "columns" and (found := COLUMN.match(line)):
-            unit = found[2] or ""
-            columns.append(Column(found[1], "" if unit == "hidden" else unit, found[3], unit == "hidden"))
+        elif part == "columns" and (column := COLUMN.match(line)):
+            unit = column[2] or ""
+            columns.append(Column(column[1], "" if unit == "hidden" else unit, column[3], unit == "hidden"))
         elif part == "columns" and columns and (more := MORE.match(line)):
             last = columns.pop()
             columns.append(Column(last.name, last.unit, f"{last.text} {more[1]}", last.hidden))
@@ -160,8 +184,15 @@ def parse(text: str, path: Path) -> Entry:
             fields[part] += " " + more[1]
         elif line.strip():
             raise ChessregError(f"{path.name}, line {number}: not understood: {line}")
+    own = {name: "\n".join(lines).strip() for name, lines in statements.items()}
+    shared = shared_statements(fields["statements of"], path) if "statements of" in fields else {}
+    if twice := sorted(shared.keys() & own.keys()):
+        raise ChessregError(
+            f"{path.name} has statements of its own that it takes from another file: {', '.join(twice)}"
+        )
+    own = shared | own
     missing = [f for f in ("title", "paper", "kinds", "made by") if f not in fields]
-    missing += [s for s in ("base", "table", "rows") if s not in statements]
+    missing += [s for s in ("base", "table", "rows") if s not in own]
     if missing:
         raise ChessregError(f"{path.name} has no {', '.join(missing)}")
     for plot in plots:
@@ -175,14 +206,37 @@ def parse(text: str, path: Path) -> Entry:
         made_by=fields["made by"],
         columns=tuple(columns),
         statistics=tuple(statistics),
-        statements={name: "\n".join(lines).strip() for name, lines in statements.items()},
+        statements=own,
         path=path,
         text=text,
         plots=tuple(
-            Plot(**{key: _words(v) if key in ("aliases", "series", "panels") else v for key, v in plot.items()})  # type: ignore[arg-type]
+            Plot(**{key: _words(v) if key in LISTED else v for key, v in plot.items()})  # type: ignore[arg-type]
             for plot in plots
         ),
+        shared=tuple(shared),
     )
+
+
+def shared_statements(header: str, path: Path) -> dict[str, str]:
+    """name → SQL of what `-- statements of: FILE.sql to NAME` in the file at `path` takes: the statements of the file
+    beside it, from the first to NAME.
+
+    Raises ChessregError for another form, a file that is not there or takes statements itself, a name that it lacks.
+    """
+    named = SHARED.match(header)
+    if named is None:
+        raise ChessregError(f"{path.name}: statements of: {header!r} is not FILE.sql to NAME")
+    beside = path.with_name(named[1])
+    if not beside.is_file():
+        raise ChessregError(f"{path.name}: statements of: there is no {named[1]} beside it")
+    text = read(beside)
+    if re.search(r"^-- statements of:", text, re.MULTILINE):
+        raise ChessregError(f"{path.name}: statements of: {named[1]} takes its own from another file; name that one")
+    statements = parse(text, beside).statements
+    if named[2] not in statements:
+        raise ChessregError(f"{path.name}: statements of: {named[1]} has no statement {named[2]}")
+    names = [*statements]
+    return {name: statements[name] for name in names[: names.index(named[2]) + 1]}
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -207,12 +261,12 @@ def kind_file(path: Path) -> Path | None:
 @cache
 def files() -> tuple[Path, ...]:
     """Those of this folder, of our own kinds, and of kinds that are installed (entry points `chessreg.kinds`)."""
-    found = [*Path(__file__).parent.glob("*.sql"), *(Path(__file__).parents[2] / "experiments").rglob("*.sql")]
+    paths = [*Path(__file__).parent.glob("*.sql"), *(Path(__file__).parents[2] / "experiments").rglob("*.sql")]
     for point in entry_points(group="chessreg.kinds"):
         module = find_spec(point.module)
         if module is not None and module.origin is not None:
-            found += of_kind(Path(module.origin))
-    return tuple(sorted(set(found)))
+            paths += of_kind(Path(module.origin))
+    return tuple(sorted(set(paths)))
 
 
 def entries(beside: tuple[Path, ...] = ()) -> tuple[Entry, ...]:
@@ -227,25 +281,26 @@ def packaged() -> tuple[Entry, ...]:
 
 
 def parsed(paths: Iterable[Path]) -> list[Entry]:
-    return [parse(path.read_text(encoding="utf-8"), path) for path in paths]
+    return [parse(read(path), path) for path in paths]
 
 
-def checked(found: Sequence[Entry]) -> tuple[Entry, ...]:
+def checked(candidates: Sequence[Entry]) -> tuple[Entry, ...]:
     """These queries by title, each once. Raises ChessregError when two answer to one name."""
-    found = list({entry.path: entry for entry in found}.values())
+    unique = list({entry.path: entry for entry in candidates}.values())
     taken: dict[str, str] = {}
-    for entry in found:
+    for entry in unique:
         for name in {_key(n) for n in (entry.title, *entry.aliases, entry.path.stem)}:
             if name in taken:
                 raise ChessregError(f"{entry.path.name} and {taken[name]} both answer to {name!r}")
             taken[name] = entry.path.name
-    return tuple(sorted(found, key=lambda e: e.title))
+    return tuple(sorted(unique, key=lambda e: e.title))
 
 
 def find(name: str, beside: tuple[Path, ...] = ()) -> Entry:
     """The query with this title or alias, in any case, or that of a file `./markov.sql`.
 
-    `beside`: files of kinds whose queries are looked at too. Raises NotFoundError with the near misses.
+    `beside`: files of kinds whose queries are looked at too. Raises NotFoundError with the near misses, or for SQL with
+    the command that takes it.
 
     >>> find("Elo by Intervention").title
     'elo by intervention'
@@ -254,11 +309,14 @@ def find(name: str, beside: tuple[Path, ...] = ()) -> Entry:
         path = Path(name).expanduser().resolve()
         if not path.is_file():
             raise NotFoundError(f"{name} does not exist", "chessreg query --list")
-        return parse(path.read_text(encoding="utf-8"), path)
-    found = entries(beside)
-    known = {_key(n): entry for entry in found for n in (entry.title, *entry.aliases, entry.path.stem)}
+        return parse(read(path), path)
+    catalogue = entries(beside)
+    known = {_key(n): entry for entry in catalogue for n in (entry.title, *entry.aliases, entry.path.stem)}
     if _key(name) in known:
         return known[_key(name)]
+    if SQL.match(name):
+        line = re.sub(r"\s*\n\s*", " ", name.strip())
+        raise NotFoundError("SQL of your own goes with --sql", f"chessreg query --sql {shlex.quote(line)}")
     titles = {key: entry.title for key, entry in known.items()}
     raise NotFoundError(f"there is no query {name!r}", _near_misses(name, titles) or "chessreg query --list")
 
@@ -268,11 +326,11 @@ def find_plot(name: str, beside: tuple[Path, ...] = ()) -> tuple[Entry, Plot]:
 
     `beside`: files of kinds whose plots are looked at too. Raises NotFoundError with the near misses.
     """
-    found = entries(beside)
-    known = {_key(n): (entry, plot) for entry in found for plot in entry.plots for n in (plot.title, *plot.aliases)}
+    catalogue = entries(beside)
+    known = {_key(n): (entry, plot) for entry in catalogue for plot in entry.plots for n in (plot.title, *plot.aliases)}
     if _key(name) in known:
         return known[_key(name)]
-    for entry in found:
+    for entry in catalogue:
         if len(entry.plots) == 1 and _key(name) in map(_key, (entry.title, *entry.aliases, entry.path.stem)):
             return entry, entry.plots[0]
     titles = {key: plot.title for key, (_, plot) in known.items()}
@@ -284,8 +342,8 @@ def _near_misses(name: str, titles: dict[str, str]) -> str:
     wanted = _key(name)
     near = difflib.get_close_matches(wanted, titles, n=5, cutoff=0.6)
     near += [key for key in titles if wanted and (wanted in key or key in wanted)]
-    found = list(dict.fromkeys(titles[key] for key in near))[:3]
-    return "did you mean " + " or ".join(f'"{t}"' for t in found) + "?" if found else ""
+    titles_near = list(dict.fromkeys(titles[key] for key in near))[:3]
+    return "did you mean " + " or ".join(f'"{t}"' for t in titles_near) + "?" if titles_near else ""
 
 
 def _key(name: str) -> str:

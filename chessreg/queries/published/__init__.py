@@ -70,7 +70,7 @@ class Value:
 
 def expanded(document: dict[str, Any]) -> list[Value]:
     """The values of one file. Raises ChessregError for a key that is not understood."""
-    found = []
+    values = []
     needs = {name: Need(n["holds"], n["otherwise"]) for name, n in document.get("need", {}).items()}
     for series in document["series"]:
         for item in series["values"]:
@@ -84,7 +84,7 @@ def expanded(document: dict[str, Any]) -> list[Value]:
             roles = [r for r in (series.get("role"), item.get("role")) if r]
             lost, setting = item.get("lost", False), series.get("settings", False)
             named, of_edit = [needs[n] for n in dict.fromkeys(wanted)], needs_of_edit(item)
-            found.append(
+            values.append(
                 Value(
                     paper=document["paper"],
                     table=series["table"],
@@ -104,32 +104,32 @@ def expanded(document: dict[str, Any]) -> list[Value]:
                     alike=tuple(of_edit) if setting else (),
                 )
             )
-    return found
+    return values
 
 
 def needs_of_edit(item: dict[str, Any]) -> list[Need]:
     """That the edit of our row has the layers and the scale of the published one."""
-    found = []
+    needs = []
     if layers := item.get("layers"):
         named = ", ".join(f"'{reading}'" for reading in layers)
-        found.append(Need(f"edit_layers IN ({named})",
+        needs.append(Need(f"edit_layers IN ({named})",
                           f"'layers ' || edit_layers || ', the paper''s ' || '{' or '.join(layers)}'"))  # fmt: skip
     if scale := item.get("scale"):
-        found.append(Need(f"abs(edit_scale / {scale} - 1) <= {TOLERANCE}",
+        needs.append(Need(f"abs(edit_scale / {scale} - 1) <= {TOLERANCE}",
                           f"'scale ' || round(edit_scale, 6) || ', the paper''s {scale}'"))  # fmt: skip
-    return found
+    return needs
 
 
 @cache
 def values() -> tuple[Value, ...]:
     """Every published number, in the order of the files."""
-    found: list[Value] = []
+    values: list[Value] = []
     for path in sorted(Path(__file__).parent.glob("*.toml")):
         document = tomllib.loads(path.read_text(encoding="utf-8"))
         for series in document["series"]:
             _unroll(series)
-        found += expanded(document)
-    return tuple(found)
+        values += expanded(document)
+    return tuple(values)
 
 
 def _unroll(series: dict[str, Any]) -> None:
@@ -186,18 +186,18 @@ def beside(database: Database, result: QueryResult, only: Sequence[str] = ()) ->
     engine = engine_of(database)
     ours = described(engine, result)
     rows: list[dict[str, Any]] = []
-    found = players(engine, wanted, ours)
+    player_rows = players(engine, wanted, ours)
     for number, value in enumerate(wanted):
-        rows += compared(value, found.get(number, []))
+        rows += compared(value, player_rows.get(number, []))
     types = {name: pa.float64() if name.split("_")[0] in ("published", "ours", "difference") else pa.string()
              for name in COLUMNS} | {"our_row": pa.int64()}  # fmt: skip
     table = pa.table({n: pa.array([row.get(n) for row in rows], types[n]) for n in COLUMNS})
     notes = [*result.notes]
-    for asked, text in (
+    for question, text in (
         (False, "rows are comparable with the paper's"),
         (True, "settings are the same as the paper's"),
     ):
-        lines = [row for row in rows if row["setting"] == asked]
+        lines = [row for row in rows if row["setting"] == question]
         if lines:
             alike = sum(row["comparison"] in ("comparable", "same") for row in lines)
             notes.append(f"{alike} of {len(lines)} {text}")
@@ -221,29 +221,38 @@ def with_ours(result: QueryResult) -> QueryResult:
 
 def players(engine: Engine, wanted: list[Value], ours: pa.Table) -> dict[int, list[dict[str, Any]]]:
     """For each published value by number: our rows that play its part, with the reasons against comparing them."""
-    parts = []
-    for number, value in enumerate(wanted):
-        if value.lost:
-            continue
-        reasons, differs = (
-            ", ".join(["NULL", *(f"CASE WHEN NOT coalesce(({n.holds}), false) THEN {n.otherwise} END" for n in needs)])
-            for needs in (value.needs, value.alike)
-        )
-        ends = [f'"{e}"' if (e := value.measure + end) in ours.column_names else "NULL" for end in ("_low", "_high")]
-        parts.append(
-            f"""SELECT {number} AS number, place, "{value.measure}"::DOUBLE AS ours, {ends[0]} AS low,
-            {ends[1]} AS high, checkpoint AS model,
-            concat_ws('; ', {reasons}) AS reasons, concat_ws('; ', {differs}) AS differs
-            FROM result WHERE ({value.role}) AND "{value.measure}" IS NOT NULL"""
-        )
-    found: dict[int, list[dict[str, Any]]] = {}
-    if parts:
-        for row in engine.over(ours, " UNION ALL ".join(parts) + " ORDER BY number, place").to_pylist():
-            found.setdefault(row["number"], []).append(row)
-    return found
+    known = {number: value for number, value in enumerate(wanted) if not value.lost}
+    if not known or not ours.num_rows:
+        return {}
+    parts = ", ".join(f'coalesce(bool_or({has_part(value)}), false) AS "{n}"' for n, value in known.items())
+    [played] = engine.over(ours, f"SELECT {parts} FROM result").to_pylist()  # one pass: most have nothing of ours
+    selects = [player(number, value, ours) for number, value in known.items() if played[str(number)]]
+    rows_of: dict[int, list[dict[str, Any]]] = {}
+    if selects:
+        for row in engine.over(ours, " UNION ALL ".join(selects) + " ORDER BY number, place").to_pylist():
+            rows_of.setdefault(row["number"], []).append(row)
+    return rows_of
 
 
-def compared(value: Value, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def has_part(value: Value) -> str:
+    """Whether a row of ours plays the part of a published value, in SQL."""
+    return f'({value.role}) AND "{value.measure}" IS NOT NULL'
+
+
+def player(number: int, value: Value, ours: pa.Table) -> str:
+    """SELECT of our rows that play the part of a published value, which has this number."""
+    reasons, differs = (
+        ", ".join(["NULL", *(f"CASE WHEN NOT coalesce(({n.holds}), false) THEN {n.otherwise} END" for n in needs)])
+        for needs in (value.needs, value.alike)
+    )
+    ends = [f'"{e}"' if (e := value.measure + end) in ours.column_names else "NULL" for end in ("_low", "_high")]
+    return f"""SELECT {number} AS number, place, "{value.measure}"::DOUBLE AS ours, {ends[0]} AS low,
+        {ends[1]} AS high, checkpoint AS model,
+        concat_ws('; ', {reasons}) AS reasons, concat_ws('; ', {differs}) AS differs
+        FROM result WHERE {has_part(value)}"""
+
+
+def compared(value: Value, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """One line for each of our rows that plays the part of a published value; one without ours if there is none."""
     line: dict[str, Any] = {
         "paper": value.paper,
@@ -258,7 +267,7 @@ def compared(value: Value, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     if value.lost:
         return [{**line, "comparison": "not comparable: the paper's number is lost"}]
     lines = []
-    for row in found:
+    for row in rows:
         factor = value.factor
         mine = {f"ours{end}": _times(row[of], factor) for end, of in (("", "ours"), ("_low", "low"), ("_high", "high"))}
         mine |= {"our_row": row["place"] + 1, "model": row["model"]}
@@ -288,7 +297,8 @@ def described(engine: Engine, result: QueryResult) -> pa.Table:
 
     answer = engine.answer(
         {
-            "checkpoints": "SELECT checkpoint_id, layers, d_model, random_init, tags, parent_id FROM checkpoints",
+            "checkpoints": """SELECT checkpoint_id, layers, d_model, random_init, tags, parent_id, tokenizer AS encoding
+                FROM checkpoints""",
             # of a vector that is no probe's, the scale at which a sum over eight positions does the same
             "interventions": f"""SELECT i.intervention_id, i.source, i.scale_rule, i.blank, i.side,
                 layers_text(TRY_CAST(i.layers AS BIGINT[])) AS layers,
@@ -312,16 +322,17 @@ def described(engine: Engine, result: QueryResult) -> pa.Table:
     added: dict[str, list[Any]] = {name: [] for name in TYPES}
     for place, row in enumerate(result.rows):
         model = by_id["checkpoints"].get(row.get("checkpoint_id"), {})
-        family = by_id["checkpoints"].get(model.get("parent_id"), {}) if model.get("random_init") else model
+        trained = by_id["checkpoints"].get(model.get("parent_id"), {}) if model.get("random_init") else model
         edit = by_id["interventions"].get(row.get("intervention_id"), {})
         data = by_id["data"].get(row.get("run_id"), {})
         fit = by_id["fits"].get(row.get("run_id"), {})
-        for name, found in (
+        for name, column in (
             ("place", place),
             ("model_layers", model.get("layers")),
             ("model_d_model", model.get("d_model")),
             ("model_random", model.get("random_init")),
-            ("model_tags", family.get("tags")),
+            ("model_tags", trained.get("tags")),
+            ("model_encoding", model.get("encoding")),
             ("edit_source", edit.get("source")),
             ("edit_scale", edit.get("scale")),
             ("edit_rule", edit.get("scale_rule")),
@@ -331,7 +342,7 @@ def described(engine: Engine, result: QueryResult) -> pa.Table:
             ("data_tags", data.get("tags")),
             *((f"fit_{name}", fit.get(name)) for name in FIT),
         ):
-            added[name].append(found)
+            added[name].append(column)
     table = result.table
     for name, kind in TYPES.items():
         table = table.append_column(name, pa.array(added[name], getattr(pa, kind)()))
@@ -345,6 +356,7 @@ TYPES = {
     "model_d_model": "int64",
     "model_random": "bool_",
     "model_tags": "string",
+    "model_encoding": "string",
     "edit_source": "string",
     "edit_scale": "float64",
     "edit_rule": "string",

@@ -1,4 +1,4 @@
-"""The tables of the registry, one module per family."""
+"""The tables of the registry, one module for each group of them."""
 
 from chessreg.registry.tables.arrays import (
     ActivationCache,

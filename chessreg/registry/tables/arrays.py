@@ -50,7 +50,7 @@ class ArtefactLocation(Base):
 
 
 class Output(Base):
-    """What a run made: its named outputs. `run:<spec hash>/<name>` is their recipe."""
+    """What a run made: its named outputs. `run:<spec hash>/<name>` is their input reference."""
 
     __tablename__ = "output"
     __compared__ = ("digest",)
@@ -93,7 +93,7 @@ class Checkpoint(Base):
     parameters_without_embeddings: Mapped[int] = mapped_column(BigInteger, nullable=True)
     residual: Mapped[str] = mapped_column(String(16), nullable=True)  # raw or centred (specs: Karvonen 2.3)
     tokens_seen: Mapped[int | None] = mapped_column(BigInteger)
-    training_datasets: Mapped[list[str] | None] = mapped_column(Json)  # dataset recipes; None is unknown
+    training_datasets: Mapped[list[str] | None] = mapped_column(Json)  # input references; None is unknown
     source_format: Mapped[str] = mapped_column(String(32))
     parent_id: Mapped[UUID | None] = mapped_column(ForeignKey("checkpoint.id"))
     run_id: Mapped[UUID | None] = mapped_column(index=True)

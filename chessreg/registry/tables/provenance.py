@@ -10,7 +10,18 @@ from uuid import UUID
 from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from chessreg.registry.tables.types import Base, Digest, FiniteFloat, Json, NameText, Noun, UtcDateTime, check, choice
+from chessreg.registry.tables.types import (
+    Base,
+    Digest,
+    FiniteFloat,
+    Json,
+    NameText,
+    Noun,
+    Units,
+    UtcDateTime,
+    check,
+    choice,
+)
 
 
 class AttemptState(enum.StrEnum):
@@ -63,7 +74,7 @@ class KindRecord(Base):
     version: Mapped[int] = mapped_column(primary_key=True)
     source: Mapped[str] = mapped_column(Text)  # "package.module:NAME" or "/path/file.py:NAME"
     families: Mapped[list[str]] = mapped_column(Json)
-    detail_schema: Mapped[dict[str, Any]] = mapped_column(Json)  # family → JSON schema of its detail columns
+    detail_schema: Mapped[dict[str, Any]] = mapped_column(Json)  # result table → JSON schema of its extra columns
     determinism: Mapped[str] = mapped_column(String(16))
 
 
@@ -79,18 +90,21 @@ class Run(Base):
     spec: Mapped[dict[str, Any]] = mapped_column(Json)
     spec_hash: Mapped[str] = mapped_column(Digest, unique=True)
     given: Mapped[list[str]] = mapped_column(Json)  # the options that were given, not defaulted
-    units: Mapped[int]
+    units: Mapped[int] = mapped_column(Units)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
     completed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
 class RunInput(Base):
-    """What a run read: the recipe that its spec names, and the digest of the bytes that were there."""
+    """What a run read: the input reference that its spec names, and the digest of the bytes that were there.
+
+    Two parts of one dataset are two references to one digest.
+    """
 
     __tablename__ = "run_input"
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
     name: Mapped[str] = mapped_column(String(64), primary_key=True)  # the spec's field
-    recipe: Mapped[str] = mapped_column(Text)
+    recipe: Mapped[str] = mapped_column(Text, primary_key=True)
     digest: Mapped[str] = mapped_column(Digest, primary_key=True)
     source_run_id: Mapped[UUID | None] = mapped_column(index=True)  # the run that made it, if one did
 
@@ -134,8 +148,8 @@ class UnitRange(Base):
     __tablename__ = "unit_range"
     __table_args__ = (check("range", "start >= 0 AND stop > start"),)
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
-    start: Mapped[int] = mapped_column(Integer, primary_key=True)
-    stop: Mapped[int] = mapped_column(Integer, primary_key=True)
+    start: Mapped[int] = mapped_column(Units, primary_key=True)
+    stop: Mapped[int] = mapped_column(Units, primary_key=True)
     attempt_id: Mapped[UUID]
 
 

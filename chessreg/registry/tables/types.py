@@ -1,10 +1,17 @@
-"""Column types that mean the same on SQLite and PostgreSQL."""
+"""Column types that mean the same on SQLite and PostgreSQL, and which values of others they admit.
+
+Names become parts of paths and commands later on, and SQLite keeps whatever it is given. So what a column may hold is
+declared with its type (DigestText, NameText, ArrayPath, Units), and `admit` checks rows of a merge and of fragments.
+"""
 
 from __future__ import annotations
 
 import enum
 import math
+import re
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any, ClassVar, NamedTuple
 
 from sqlalchemy import (
@@ -18,10 +25,16 @@ from sqlalchemy import (
     MetaData,
     SmallInteger,
     String,
+    Table,
     Text,
 )
 from sqlalchemy.orm import DeclarativeBase
 from sqlalchemy.types import TypeDecorator, TypeEngine
+
+from chessreg.errors import BadInputError
+from chessreg.named import NAME
+
+MOST_UNITS = 10_000_000  # of a run, a reduce aside: lists of units are held in memory
 
 NAMING = {
     "ix": "ix_%(column_0_label)s",
@@ -101,17 +114,94 @@ class Json(TypeDecorator[Any]):
             return dialect.type_descriptor(JSONB(none_as_null=True))
         return dialect.type_descriptor(JSON(none_as_null=True))
 
+    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
+        return without_nul(value) if dialect.name == "postgresql" else value
 
-class DigestText(String):
+
+def without_nul(value: Any) -> Any:
+    """The value with ␀ for each U+0000, also inside lists and objects: PostgreSQL has no such character, neither in a
+    text nor in JSON. Tokenizers of bytes have it as a token, so a model may write it."""
+    if isinstance(value, str):
+        return value.replace("\0", "␀")
+    if isinstance(value, Mapping):
+        return {without_nul(key): without_nul(item) for key, item in value.items()}
+    return [without_nul(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+class Admitting:
+    """A column type that says which values of others it admits: those of its pattern, or what it makes of `admits`."""
+
+    pattern: ClassVar[re.Pattern[str]]
+    hint: ClassVar[str] = "whatever holds this row was not written by chessreg, or was changed since"
+
+    def admits(self, value: Any, row: Mapping[str, Any]) -> bool:
+        """Whether a value, one of this row, may enter the column."""
+        return value is None or self.pattern.fullmatch(str(value)) is not None
+
+
+class DigestText(Admitting, String):
     """A sha256 in lower-case hex."""
 
+    pattern = re.compile(r"[0-9a-f]{64}")
 
-class NameText(String):
+
+class NameText(Admitting, String):
     """A name by the grammar of all names (`chessreg.named.NAME`)."""
 
+    pattern = NAME
 
-class ArrayPath(Text):
+
+class ArrayPath(Admitting, Text):
     """`arrays/<name>`: a group of activations below a store's root."""
+
+    pattern = re.compile(r"arrays/[A-Za-z0-9][A-Za-z0-9_-]{0,119}")
+
+
+class Units(Admitting, Integer):
+    """How many units a run has, or where a range of them begins or ends."""
+
+    hint = f"a run has {MOST_UNITS:,} units at most"
+
+    def admits(self, value: Any, row: Mapping[str, Any]) -> bool:
+        return type(value) is int and 0 <= value <= MOST_UNITS + 1
+
+
+def admit(table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Raise BadInputError for the first row that holds what its column cannot: no digest, a name that is none, a path
+    out of the store, more units than a run can have, what is no whole number (SQLite takes any value anywhere)."""
+    admitting, whole = admitting_columns(table), whole_columns(table)
+    for row in rows:
+        for column, kind in admitting:
+            value = row.get(column)
+            if not kind.admits(value, row):
+                raise _refused(table, column, value, kind.hint)
+        for column in whole:
+            value = row.get(column)
+            if value is not None and not isinstance(value, int) and value != as_whole(value):
+                raise _refused(table, column, value, Admitting.hint)
+
+
+def as_whole(value: object) -> int | None:
+    """The whole number that a float is."""
+    return int(value) if isinstance(value, float) and value.is_integer() else None
+
+
+def _refused(table: Table, column: str, value: object, hint: str) -> BadInputError:
+    text = str(value)
+    short = text if len(text) <= 80 else f"{text[:77]}…"
+    return BadInputError(f"a row of {table.name} is refused: its {column} cannot be {short!a}", hint)
+
+
+@cache
+def admitting_columns(table: Table) -> tuple[tuple[str, Admitting], ...]:
+    """The columns that declare what they admit, each with its type."""
+    return tuple((column.name, column.type) for column in table.columns if isinstance(column.type, Admitting))
+
+
+@cache
+def whole_columns(table: Table) -> tuple[str, ...]:
+    """The columns of whole numbers that say nothing more of what they admit."""
+    return tuple(c.name for c in table.columns if isinstance(c.type, Integer) and not isinstance(c.type, Admitting))
 
 
 Digest = DigestText(64)

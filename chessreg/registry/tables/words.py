@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import DDL, Boolean, Connection, Index, String, Text, event
 from sqlalchemy.orm import Mapped, mapped_column
 
-from chessreg.registry.tables.types import Base, UtcDateTime, choice
+from chessreg.named import NAME
+from chessreg.registry.tables.types import Admitting, Base, UtcDateTime, choice
 
 
 class Word(enum.StrEnum):
@@ -22,6 +25,13 @@ class Word(enum.StrEnum):
     INVALID = "invalid"
 
 
+class AnnotationText(Admitting, Text):
+    """What an annotation says. That of a NAME is a name (`chessreg.named.NAME`), any other is free text."""
+
+    def admits(self, value: Any, row: Mapping[str, Any]) -> bool:
+        return value is None or row.get("word") != Word.NAME or NAME.fullmatch(str(value)) is not None
+
+
 class Annotation(Base):
     """Something said of a thing; the newest of one (noun, target, word, value) holds, and may take it back."""
 
@@ -30,7 +40,7 @@ class Annotation(Base):
     noun: Mapped[str] = mapped_column(String(32))  # run, dataset, checkpoint, …
     target: Mapped[str] = mapped_column(String(128))  # its id, hex
     word: Mapped[Word] = mapped_column(choice(Word, "word"))
-    value: Mapped[str] = mapped_column(Text)
+    value: Mapped[str] = mapped_column(AnnotationText)
     withdrawn: Mapped[bool] = mapped_column(Boolean, default=False)
     host: Mapped[str] = mapped_column(String(255))
     at: Mapped[datetime] = mapped_column(UtcDateTime)

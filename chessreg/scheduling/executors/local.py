@@ -157,7 +157,7 @@ def has_exited(child: subprocess.Popen[bytes]) -> bool:
 
 def handle_of(pid: int, log: Path, slot: Slot) -> str:
     """The handle of a living process of this machine."""
-    found = {
+    handle = {
         "pid": pid,
         "started": pid_start(pid),
         "boot": boot_id(),
@@ -166,13 +166,13 @@ def handle_of(pid: int, log: Path, slot: Slot) -> str:
         "threads": slot.threads,
         "shared": slot.shared,
     }
-    return json.dumps(found)
+    return json.dumps(handle)
 
 
 def _parsed(handle: str) -> dict[str, Any] | None:
     try:
-        found: dict[str, Any] = json.loads(handle)
-        return found if {"pid", "started", "boot", "log", "gpu", "threads", "shared"} <= found.keys() else None
+        process: dict[str, Any] = json.loads(handle)
+        return process if {"pid", "started", "boot", "log", "gpu", "threads", "shared"} <= process.keys() else None
     except (ValueError, AttributeError):
         return None
 
@@ -209,9 +209,9 @@ def oom_kills() -> int:
 
 def adopted(process: dict[str, Any], log: Path) -> str:
     """The handle of a worker that another process started, from its own `process.json`. Its slot is not known."""
-    found = {key: process[key] for key in ("pid", "started")}
+    adopted_process = {key: process[key] for key in ("pid", "started")}
     return json.dumps(
-        {**found, "boot": process["boot_id"], "log": str(log), "gpu": None, "threads": 1, "shared": False}
+        {**adopted_process, "boot": process["boot_id"], "log": str(log), "gpu": None, "threads": 1, "shared": False}
     )
 
 

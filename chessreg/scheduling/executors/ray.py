@@ -52,7 +52,7 @@ class RayExecutor:
     # -- the four verbs -------------------------------------------------------------------------------------------
 
     def submit(self, works: Sequence[Work]) -> dict[UUID, str]:
-        asked = [
+        orders = [
             {
                 "job": work.job_id.hex,
                 "argv": list(work.argv),
@@ -68,7 +68,7 @@ class RayExecutor:
             for work in works
         ]
         try:
-            return {UUID(hex=job): handle for job, handle in self._ask("submit", asked).items()}
+            return {UUID(hex=job): handle for job, handle in self._ask("submit", orders).items()}
         except Silent:
             return {}  # their turn comes again
 
@@ -76,18 +76,18 @@ class RayExecutor:
         for handle in handles:
             if handle not in self._ended and not is_handle(handle):
                 self._ended[handle] = Seen("ended", None, Cause.LOST, "its handle cannot be read")
-        found = {handle: self._ended[handle] for handle in handles if handle in self._ended}
-        if asked := [handle for handle in dict.fromkeys(handles) if handle not in found]:
+        answered = {handle: self._ended[handle] for handle in handles if handle in self._ended}
+        if unanswered := [handle for handle in dict.fromkeys(handles) if handle not in answered]:
             try:
-                answers = self._ask("poll", asked)
+                answers = self._ask("poll", unanswered)
             except Silent:
-                return found
+                return answered
             for handle, seen in answers.items():
-                found[handle] = seen
+                answered[handle] = seen
                 if seen.state == "ended":
                     self._ended[handle] = seen
                     self._cancelled.pop(handle, None)
-        return found
+        return answered
 
     def cancel(self, handle: str) -> None:
         now = time.monotonic()

@@ -54,15 +54,15 @@ class Driver:
 
     def submit(self, works: list[dict[str, Any]]) -> dict[str, str]:
         """Make a shard of each work, unless there is one already; Ray starts it when there is room."""
-        found = {}
+        handles = {}
         for work in works:
             folder = Path(work["folder"])
             noted = read(folder / NOTE) or {}
             if noted.get("actor") and "ended" not in noted and self._actor(noted["actor"]) is not None:
-                found[work["job"]] = handle_of(noted["actor"], folder)  # its supervisor died before it could note it
+                handles[work["job"]] = handle_of(noted["actor"], folder)  # its supervisor died before it could note it
                 continue
-            found[work["job"]] = self._make(work, folder)
-        return found
+            handles[work["job"]] = self._make(work, folder)
+        return handles
 
     def poll(self, handles: list[str]) -> dict[str, Seen]:
         for handle in handles:
@@ -79,11 +79,11 @@ class Driver:
             else:
                 self.asks[handle] = actor.status.remote()
                 self.seen.setdefault(handle, Seen("waiting", message="waits for room in Ray"))
-        asked = {self.asks[handle]: handle for handle in handles if handle in self.asks}
-        if asked:
-            ready, _ = self.ray.wait(list(asked), num_returns=len(asked), timeout=0.1)
+        handle_of_ask = {self.asks[handle]: handle for handle in handles if handle in self.asks}
+        if handle_of_ask:
+            ready, _ = self.ray.wait(list(handle_of_ask), num_returns=len(handle_of_ask), timeout=0.1)
             for answer in ready:
-                self._answered(asked[answer], answer)
+                self._answered(handle_of_ask[answer], answer)
         for handle, since in list(self.withdrawn.items()):
             if self.seen[handle].state != "waiting":
                 del self.withdrawn[handle]
@@ -112,12 +112,12 @@ class Driver:
         write(folder / NOTE, {"actor": name})
         log, order = folder / "log.txt", read(folder / "work.json")
         base = hashlib.sha256(f"{socket.gethostname()}:{order and order['store']}".encode()).hexdigest()[:12]
-        asked = {**work, "actor": name, "base": base, "order": order, "threads": max(int(cpus), 1)}
-        asked["log_size"] = log.stat().st_size if log.exists() else 0
+        work_of_actor = {**work, "actor": name, "base": base, "order": order, "threads": max(int(cpus), 1)}
+        work_of_actor["log_size"] = log.stat().st_size if log.exists() else 0
         made = ray.remote(Shard).options(
             name=name, namespace=NAMESPACE, lifetime="detached", num_cpus=cpus, num_gpus=gpus, max_restarts=0
         )
-        made.remote(self._home(), asked)
+        made.remote(self._home(), work_of_actor)
         return handle_of(name, folder)
 
     def _home(self) -> Any:
@@ -257,12 +257,12 @@ def handle_of(actor: str, folder: Path) -> str:
     return json.dumps({"actor": actor, "folder": str(folder)})
 
 
-def serve(address: str, asked: BinaryIO, answers: BinaryIO) -> None:
+def serve(address: str, requests: BinaryIO, answers: BinaryIO) -> None:
     """Answer until nobody asks any more. What goes wrong is an answer, too."""
     driver: Driver | None = None
     while True:
         try:
-            verb, arguments = pickle.load(asked)
+            verb, arguments = pickle.load(requests)
         except EOFError:
             return
         answer: tuple[str, Any]

@@ -120,6 +120,6 @@ def granted(threads: int) -> dict[str, str]:
     """What Ray gave this actor, in the words of a worker."""
     import ray
 
-    found = {"CHESSREG_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
+    environment = {"CHESSREG_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
     gpus = ray.get_gpu_ids()
-    return found | ({"CHESSREG_GPU": ",".join(str(gpu) for gpu in gpus)} if gpus else {})
+    return environment | ({"CHESSREG_GPU": ",".join(str(gpu) for gpu in gpus)} if gpus else {})

@@ -151,7 +151,7 @@ class NodeStore:
         self.folder = base / "works" / work["actor"]
         self.store: Store | None = None
         self.sent: dict[str, bytes] = {}
-        self.said = 0  # bytes of the log that are home
+        self.log_bytes = 0  # bytes of the log that are home
 
     def stage(self, cancelled: Callable[[], bool]) -> tuple[Path, list[str], dict[str, str]]:
         """Fetch what the work needs, unless it is cancelled meanwhile; returns its folder, command and environment."""
@@ -201,11 +201,11 @@ class NodeStore:
         if (path := self.folder / name).exists() and (data := path.read_bytes()) != self.sent.get(name):
             files[name] = data
         with (self.folder / "log.txt").open("rb") as log:
-            log.seek(self.said)
+            log.seek(self.log_bytes)
             while (new := log.read(PIECE)) or files:
-                offset = self.work["log_size"] + self.said
+                offset = self.work["log_size"] + self.log_bytes
                 ray.get(self.home.note.remote(self.work["folder"], new, offset, files))
-                self.said += len(new)
+                self.log_bytes += len(new)
                 self.sent |= files
                 files = {}
 

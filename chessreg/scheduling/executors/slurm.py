@@ -69,7 +69,7 @@ class SlurmExecutor:
     # -- the four verbs -------------------------------------------------------------------------------------------
 
     def submit(self, works: Sequence[Work]) -> dict[UUID, str]:
-        found: dict[UUID, str] = {}
+        handles: dict[UUID, str] = {}
         try:
             fresh = []
             for work in works:
@@ -77,13 +77,13 @@ class SlurmExecutor:
                 if earlier is None:
                     fresh.append(work)
                 else:
-                    found[work.job_id] = str(earlier)
+                    handles[work.job_id] = str(earlier)
             for batch in self._batches(fresh):
-                found |= self._submit(batch)
+                handles |= self._submit(batch)
         except Unanswered:
             pass  # their turn comes again
         self._polled = NEVER
-        return found
+        return handles
 
     def poll(self, handles: Collection[str]) -> dict[str, Seen]:
         now = time.monotonic()
@@ -128,9 +128,9 @@ class SlurmExecutor:
     # -- submitting -----------------------------------------------------------------------------------------------
 
     def _profile(self, folder: Path) -> Profile:
-        found = profile(self.name, folder)
-        self._every = found.poll
-        return found
+        chosen = profile(self.name, folder)
+        self._every = chosen.poll
+        return chosen
 
     def _batches(self, works: Sequence[Work]) -> Iterator[list[Work]]:
         """Works that can be one array: of one folder, environment and need, and not too many."""
@@ -143,8 +143,8 @@ class SlurmExecutor:
 
     def _array_size(self) -> int:
         if not self._largest:
-            found = re.search(r"^MaxArraySize\s*=\s*(\d+)", run("scontrol", "show", "config").stdout, re.MULTILINE)
-            self._largest = max(int(found[1]) - 1, 1) if found else ARRAY
+            match = re.search(r"^MaxArraySize\s*=\s*(\d+)", run("scontrol", "show", "config").stdout, re.MULTILINE)
+            self._largest = max(int(match[1]) - 1, 1) if match else ARRAY
         return self._largest
 
     def _submit(self, works: Sequence[Work]) -> dict[UUID, str]:
@@ -171,15 +171,15 @@ class SlurmExecutor:
         done = run("sbatch", "--parsable", "--export=ALL", str(path), env=env)
         number_of = done.stdout.strip().partition(";")[0]
         if done.returncode or not number_of.isdigit():
-            said = " ".join(done.stderr.split()).removeprefix("sbatch: error: ") or f"exit status {done.returncode}"
-            if LATER.search(said):
-                raise Unanswered(f"sbatch: {said}")
-            raise BadInputError(f"Slurm does not take it: {said}", f"see profile {self.name or 'default'} and {path}")
-        found = {}
+            reason = " ".join(done.stderr.split()).removeprefix("sbatch: error: ") or f"exit status {done.returncode}"
+            if LATER.search(reason):
+                raise Unanswered(f"sbatch: {reason}")
+            raise BadInputError(f"Slurm does not take it: {reason}", f"see profile {self.name or 'default'} and {path}")
+        handles = {}
         for number, work in enumerate(works):
             job = number_of if len(works) == 1 else f"{number_of}_{number}"
-            found[work.job_id] = note(work, handle_of(work, job, str(path)))
-        return found
+            handles[work.job_id] = note(work, handle_of(work, job, str(path)))
+        return handles
 
     def _earlier(self, work: Work) -> Handle | None:
         """The job of this very work that is in Slurm already: its supervisor died before it could note that."""
@@ -212,19 +212,19 @@ class SlurmExecutor:
     def _look(self, handles: Sequence[str]) -> None:
         """Ask Slurm about all of them at once, and about the end of each that has ended. Raises Unanswered."""
         parsed = {handle: Handle.parsed(handle) for handle in handles}
-        for handle, found in parsed.items():
-            if found is None:
+        for handle, handle_parts in parsed.items():
+            if handle_parts is None:
                 self._ended[handle] = Seen("ended", None, Cause.LOST, "its handle cannot be read")
-        known = {handle: found for handle, found in parsed.items() if found}
-        listed = states({found.job.partition("_")[0] for found in known.values()})
+        known = {handle: handle_parts for handle, handle_parts in parsed.items() if handle_parts}
+        listed = states({handle_parts.job.partition("_")[0] for handle_parts in known.values()})
         arrays = {job.partition("_")[0] for job in listed}
-        for handle, found in known.items():
-            state, reason = listed.get(found.job, ("", ""))
+        for handle, handle_parts in known.items():
+            state, reason = listed.get(handle_parts.job, ("", ""))
             seen: Seen | None = Seen("running")
             if state in WAITING:
                 seen = Seen("waiting", message=f"waits in Slurm: {reason}")
             elif not state or state in ENDED:
-                seen = how_it_ended(found, found.job.partition("_")[0] in arrays)
+                seen = how_it_ended(handle_parts, handle_parts.job.partition("_")[0] in arrays)
             self._seen.pop(handle, None)
             if seen is not None and seen.state == "ended":
                 self._ended[handle] = seen
@@ -239,8 +239,13 @@ def environment(profile: Profile) -> dict[str, str]:
     Variables for sbatch stand over the options in a script: only those stay that say what the profile leaves open.
     Those that Slurm gave the job in which a supervisor may run are not for the jobs that it submits.
     """
-    said = {"PARTITION": profile.partition, "ACCOUNT": profile.account, "QOS": profile.qos, "TIMELIMIT": profile.time}
-    kept = {"SLURM_CONF", "SLURM_CLUSTERS", *(f"SBATCH_{name}" for name, value in said.items() if value is None)}
+    settings = {
+        "PARTITION": profile.partition,
+        "ACCOUNT": profile.account,
+        "QOS": profile.qos,
+        "TIMELIMIT": profile.time,
+    }
+    kept = {"SLURM_CONF", "SLURM_CLUSTERS", *(f"SBATCH_{name}" for name, value in settings.items() if value is None)}
     return {key: value for key, value in os.environ.items() if not key.startswith(("SBATCH_", "SLURM_")) or key in kept}
 
 

@@ -71,8 +71,8 @@ def states(jobs: set[str]) -> dict[str, tuple[str, str]]:
     """State and reason of every job and element of an array that Slurm still knows."""
     if not jobs:
         return {}
-    asked = ("--noheader", "--array", "--states=all", f"--jobs={','.join(sorted(jobs))}", "--format=%i|%T|%r")
-    listed = run("squeue", *asked)
+    options = ("--noheader", "--array", "--states=all", f"--jobs={','.join(sorted(jobs))}", "--format=%i|%T|%r")
+    listed = run("squeue", *options)
     if listed.returncode and not unknown(listed):
         raise Unanswered(f"squeue: {listed.stderr.strip()}")
     rows = [line.split("|", 2) for line in listed.stdout.splitlines() if line.count("|") >= 2]
@@ -106,8 +106,8 @@ def record_of(handle: Handle) -> dict[str, str] | None:
 
 def unknown(done: subprocess.CompletedProcess[str]) -> bool:
     """Whether Slurm has answered that there is no such job. Of an element of an array it says so on stdout."""
-    said = (done.stderr + done.stdout).lower()
-    return "invalid job id" in said or bool(re.search(r"^job \S+ not found", said, re.MULTILINE))
+    message = (done.stderr + done.stdout).lower()
+    return "invalid job id" in message or bool(re.search(r"^job \S+ not found", message, re.MULTILINE))
 
 
 def seen_of(state: str, code: str, reason: str) -> Seen:

@@ -128,7 +128,7 @@ def options(works: Sequence[Work], profile: Profile, output: Path) -> list[str]:
     first = works[0]
     name = first.name if len(works) == 1 else common(work.name for work in works)
     cpus = first.needs.threads or profile.cpus
-    asked = {
+    values = {
         "job-name": name,
         "array": f"0-{len(works) - 1}" if len(works) > 1 else None,
         "output": elsewhere(str(output), first, profile.store) if profile.store else str(output),
@@ -143,9 +143,9 @@ def options(works: Sequence[Work], profile: Profile, output: Path) -> list[str]:
         "time": profile.time,
         "mem": profile.mem,
     }
-    found = [f"--{option}={shlex.quote(str(value))}" for option, value in asked.items() if value is not None]
+    lines = [f"--{option}={shlex.quote(str(value))}" for option, value in values.items() if value is not None]
     # One who is preempted ends, and says so: the queue of chessreg puts the job back, as a try of its own.
-    return [*found, "--open-mode=append", "--no-requeue", *profile.options]
+    return [*lines, "--open-mode=append", "--no-requeue", *profile.options]
 
 
 def gres(needs: Needs, profile: Profile) -> str | None:
@@ -179,5 +179,5 @@ def elsewhere(part: str, work: Work, store: str) -> str:
 def common(names: Iterable[str]) -> str:
     """What shards are called together: `probe 3f2a1c` of `probe 3f2a1c 1/4` and so on."""
     each = [name.split() for name in names]
-    kept = [words[0] for words in zip(*each, strict=False) if len(set(words)) == 1]
+    kept = [parts[0] for parts in zip(*each, strict=False) if len(set(parts)) == 1]
     return " ".join(kept) or "chessreg"

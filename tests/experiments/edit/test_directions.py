@@ -13,7 +13,7 @@ from chessreg.encodings import encoding
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.experiments.edit import directions
 from chessreg.experiments.edit.directions import SCALE_RULES, ScaleRule, register, scale_rule, target_scale
-from chessreg.experiments.edit.model import Condition, EditedModel
+from chessreg.experiments.edit.model import Condition, EditedModel, finite
 from chessreg.experiments.edit.spec import EditSpec, Setting, parse_layers, settings_of
 from chessreg.experiments.edit.states import State, removal
 from chessreg.games.labels import piece
@@ -180,7 +180,8 @@ def test_with_black_probes_each_side_s_characters_are_edited_by_its_own():
 
 
 def test_rules_are_known_by_name_once():
-    assert list(SCALE_RULES) == ["single_scale", "single_target", "average_target"]
+    of_the_residual = ["ln-final", "ln-next", "residual-norm"]
+    assert list(SCALE_RULES) == ["single_scale", "single_target", "average_target", *of_the_residual]
     with pytest.raises(NotFoundError, match="single_target"):
         scale_rule("double")
     with pytest.raises(ValueError, match="registered already"):
@@ -224,3 +225,31 @@ def test_settings_that_contradict_each_other_are_refused(settings, message):
     with pytest.raises(BadInputError) as caught:
         EditSpec(**RANDOM, **settings)
     assert message in f"{caught.value} {caught.value.hint}"
+
+
+def test_a_change_of_the_board_adds_what_appears_and_takes_off_what_disappears():
+    """Davis 6.2: unit length, the empty class only by its own coefficient; nothing where a class has no direction."""
+    weight = np.random.default_rng(0).standard_normal((8, 64, 13)).astype(np.float32)
+    spec = EditSpec(checkpoint="c", probe="p", moves="e4", measure="next-token")
+    removal = ((12, 7, 6),)
+    [vector] = directions.change(spec, weight, [removal])
+    assert vector == pytest.approx(-weight[:, 12, 7] / np.linalg.norm(weight[:, 12, 7]), abs=1e-6)
+    blank = spec.model_copy(update={"blank": 1.0})
+    [vector] = directions.change(blank, weight, [removal])
+    wanted = weight[:, 12, 6] - weight[:, 12, 7]
+    assert vector == pytest.approx(wanted / np.linalg.norm(wanted), abs=1e-6)
+    centred = spec.model_copy(update={"class_mean": "remove"})
+    shifted = weight + np.arange(8, dtype=np.float32)[:, None, None]  # one vector to all classes: no probe can tell
+    assert directions.change(centred, shifted, [removal]) == pytest.approx(
+        directions.change(centred, weight, [removal]), abs=1e-5
+    )
+    weight[:, 12, 7] = 0
+    assert not directions.change(spec, weight, [removal]).any()
+    assert not directions.change(centred, weight, [removal]).any()
+    assert directions.change(spec, weight, [((12, 6, 8),)]).any()
+
+
+def test_probes_that_hold_nan_are_refused():
+    weight = np.full((8, 64, 13), np.nan, np.float32)
+    with pytest.raises(BadInputError, match="layer 3 holds NaN"):
+        finite(FittedProbe(weight, "blocks.3.hook_resid_post", 3, "piece", False))

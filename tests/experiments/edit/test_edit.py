@@ -17,6 +17,7 @@ from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.experiments.cache import CacheHow, CacheSpec
 from chessreg.experiments.edit import heat
+from chessreg.experiments.edit.directions import scale_rule
 from chessreg.experiments.edit.editor import Editor, divergences
 from chessreg.experiments.edit.kind import BoardEdit
 from chessreg.experiments.edit.model import Condition, EditedModel
@@ -25,20 +26,29 @@ from chessreg.experiments.edit.states import State, reason_to_skip, removal, sta
 from chessreg.experiments.probe import ProbeHow, ProbeSpec
 from chessreg.experiments.settings.games import select as select_games
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
+from chessreg.models.decoding.legal import answer_logprobs
 from chessreg.models.edits import ResidualEdit
-from chessreg.models.legal import answer_logprobs
 from chessreg.registry import tables
+from chessreg.runs.fitted import load_probe
+from chessreg.session import open_session
+
+
+@pytest.fixture(scope="module")
+def bigram_board(world, bigram, tmp_path_factory):
+    """The bigram model with its cache and its probe, in the world of this file."""
+    model, folder = bigram(likes=".Nc3 "), tmp_path_factory.mktemp("bigram") / "bigram"
+    save_checkpoint(model.network, folder, CheckpointInfo.of(model.network, "pgn-char-32"))
+    with open_session(str(world / "registry.db"), world / "store") as session:
+        import_checkpoint(session.database, session.store, folder, name="bigram")
+        fit = CacheSpec(checkpoint="bigram", dataset="sample:fit", last=10)
+        session.run(fit, CacheHow(threads=1), name="bigram-fit")
+        session.run(ProbeSpec(cache="bigram-fit", epochs=1), ProbeHow(threads=1), name="bigram-board")
 
 
 @pytest.fixture
-def edited(world_session, bigram, tmp_path):
+def edited(bigram_board, world_session):
     """Edits of the bigram model on the world's games: the spec's recipes resolved, and its rows by state."""
     session = world_session
-    model = bigram(likes=".Nc3 ")
-    save_checkpoint(model.network, tmp_path / "bigram", CheckpointInfo.of(model.network, "pgn-char-32"))
-    import_checkpoint(session.database, session.store, tmp_path / "bigram", name="bigram")
-    session.run(CacheSpec(checkpoint="bigram", dataset="sample:fit", last=10), CacheHow(threads=1), name="bigram-fit")
-    session.run(ProbeSpec(cache="bigram-fit", epochs=1), ProbeHow(threads=1), name="bigram-board")
 
     def run(how=None, **settings):
         spec = EditSpec(
@@ -473,9 +483,45 @@ def test_a_sham_changes_nothing(edited, world_session):
         assert (row.source, row.layers, row.scale) == ("sham", [0], 0.0)
 
 
+def test_encode_decode_puts_the_autoencoders_reconstruction_in_the_place_of_the_residual(edited, world_session):
+    """What is read is the clean model's reading of the reconstruction: nothing is subtracted, whatever the scale."""
+    from chessreg.experiments.sae import SaeSpec
+    from chessreg.experiments.sae.reading import load_sae
+
+    small = {"expansion": 2, "tokens": 2000, "batch_tokens": 100, "heldout_games": 4, "boards": 0}
+    world_session.run(SaeSpec(cache="bigram-fit", l1_coefficient=0.5, learning_rate=3e-3, **small), name="features")
+    inputs = world_session.inputs
+    spec, by_unit = edited(scale=4.0, samples=0, sae="features", token_mask="last", games=2, per_game=2)
+    rows, clean = greedy_rows(by_unit, "encode-decode-0"), greedy_rows(by_unit, "clean")
+    assert len(rows) == len(clean) > 0
+    sae = load_sae(inputs, inputs.reference("run:sae", "features"), layer=0)
+    model, probe = world_session.model("bigram"), load_probe(inputs, spec.probe, 0).weight
+    games, places = select_games(spec, inputs)
+    for row in rows:
+        [state] = states(spec, encoding("pgn-char-32"), games, places, [row.unit])
+        residual = model.residuals(torch.tensor([state.prompt]), [0])[0, 0, -1]
+        logits = np.einsum("d,dsk->sk", sae.reconstruction(residual[None])[0].numpy(), probe)
+        square = chess.parse_square(row.detail["square"])
+        there = np.exp(logits[square] - logits[square].max())
+        assert row.detail["read_empty"] == pytest.approx(there[6] / there.sum(), abs=1e-4)
+    assert any(row.detail["shared_moved"] > 1e-4 for row in rows)
+    with world_session.database.read() as sql:
+        row = sql.get_one(tables.Intervention, rows[0].intervention_id)
+        assert (row.source, row.layers, row.scale) == ("encode-decode", [0], 0.0)
+        assert row.recipes == [f"{inputs.reference('run:sae', 'features')}/blocks.0.hook_resid_post"]
+    shown = world_session.query("edit specificity").rows
+    assert "encode-decode" in {found["condition"] for found in shown}
+    with pytest.raises(BadInputError, match="trained on another checkpoint"):
+        world_session.run(
+            EditSpec(checkpoint="reference", probe="reference-board", dataset="sample:test", sae="features")
+        )
+    with pytest.raises(BadInputError, match="whole moves"):
+        EditSpec(checkpoint="bigram", probe="p", dataset="sample:test", sae="features", measure="next-token")
+
+
 def test_a_wrong_layer_is_half_the_depth_away_and_takes_the_same_direction(edited):
     made = EditedModel.__new__(EditedModel)
-    made.model = SimpleNamespace(n_layers=16)
+    made.model, made.rule = SimpleNamespace(n_layers=16), scale_rule("single_scale")
     real = [ResidualEdit(layer, torch.full((3, 4), float(layer)), 2.0, op="subtract") for layer in (5, 7, 9, 11, 13)]
     wrong = made.controls(Condition("wrong-layer-0", Setting(0, (), 2.0), "wrong-layer"), [], real)
     assert [edit.layer for edit in wrong] == [13, 15, 1, 3, 5]

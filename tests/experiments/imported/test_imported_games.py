@@ -10,9 +10,11 @@ from sqlalchemy import select
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.imported.aggregates import ImportedAggregatesSpec
+from chessreg.experiments.imported.curves import ImportedCurvesSpec
 from chessreg.experiments.imported.file import report_of, sample_file
 from chessreg.experiments.imported.games import ImportedGamesSpec
 from chessreg.experiments.imported.players import external_id, name_externals, plain_name
+from chessreg.experiments.imported.sweep import ImportedSweepSpec
 from chessreg.experiments.rating.kind import RatingSpec
 from chessreg.registry import names, tables
 from chessreg.session import Session, open_session
@@ -74,7 +76,7 @@ def test_the_same_bytes_under_another_name_are_recognised_and_other_settings_ref
     with pytest.raises(BadInputError, match="these bytes are in run sample already"):
         session.run(ImportedGamesSpec(file=str(copy), engine_version="16"))
     with session.database.write() as sql:
-        names.say(sql, "run", first.run_id, "archive")
+        names.annotate(sql, "run", first.run_id, "archive")
     other = session.run(ImportedGamesSpec(file=str(copy), engine_version="16"))
     assert other.run_id != first.run_id
     with session.database.read() as sql:
@@ -119,6 +121,20 @@ def test_games_can_be_those_of_a_checkpoint_that_is_here(world_session, tmp_path
         world_session.run(ImportedGamesSpec(file=str(file), checkpoint="reference"))
     with pytest.raises(BadInputError, match="no player of the file is called 'nobody'"):
         world_session.run(ImportedGamesSpec(file=str(file), player=("nobody",)))
+
+
+def test_a_sweep_and_a_log_can_be_those_of_a_checkpoint_that_is_here(world_session, tmp_path):
+    (tmp_path / "sweep.csv").write_text("0,1,2,3\n")
+    (tmp_path / "train.log").write_text("iter 5: loss 2.5, time 3ms\n")
+    own = world_session.id("checkpoint", "reference")
+    sweep = world_session.run(ImportedSweepSpec(file=str(tmp_path / "sweep.csv"), checkpoint="reference"))
+    [match] = rows(world_session, tables.Match, sweep.run_id)
+    assert (match.checkpoint_id, match.player, match.opponent) == (own, "reference", "stockfish:0@unknown")
+    log = world_session.run(ImportedCurvesSpec(file=str(tmp_path / "train.log"), checkpoint="reference"))
+    [row] = world_session.query("training curves", run=log.run_id.hex).rows
+    assert (row["checkpoint"], row["step"], row["value"], row["origin"]) == ("reference", 5, 2.5, "imported")
+    with pytest.raises(BadInputError, match="give --player NAME, or --checkpoint"):
+        ImportedSweepSpec(file=str(tmp_path / "sweep.csv"), checkpoint="reference", player=("other",))
 
 
 def test_a_tournament_is_seen_from_the_player_that_is_asked_for(session, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,11 +34,21 @@ def pgn() -> Encoding:
     return encoding("pgn-char-32")
 
 
-@pytest.fixture
-def session(tmp_path: Path, checkpoint_folder: Path) -> Iterator[Session]:
-    """A registry and store with the bigram model in it."""
-    with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as opened:
+@pytest.fixture(scope="session")
+def with_model(checkpoint_folder: Path, empty_registry: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a registry and store with the bigram model in it: to be copied."""
+    folder = tmp_path_factory.mktemp("with-model")
+    shutil.copy(empty_registry, folder / "registry.db")
+    with open_session(str(folder / "registry.db"), folder / "store") as opened:
         import_checkpoint(opened.database, opened.store, checkpoint_folder, name=NAME)
+    return folder
+
+
+@pytest.fixture
+def session(tmp_path: Path, with_model: Path) -> Iterator[Session]:
+    """A registry and store with the bigram model in it."""
+    shutil.copytree(with_model, tmp_path, dirs_exist_ok=True)
+    with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as opened:
         yield opened
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from chessreg.experiments.matches import Rules
 from chessreg.experiments.play.arena import Arena
-from chessreg.experiments.play.policies import make_policy
 from chessreg.games.engines import choose_move, parse_engine
 from chessreg.games.openings import openings, parse_opening
 from chessreg.games.pool import EngineMove, EnginePool
-from chessreg.models.decoding import DecodingSession
+from chessreg.models.decoding.policies import make_policy
+from chessreg.models.decoding.session import DecodingSession
 
 RANDOM = parse_engine("random")
 

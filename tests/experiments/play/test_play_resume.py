@@ -22,7 +22,10 @@ def count(session, table):
 
 
 def settings_of(opponent, games):
-    return {"games": games, "policy": "legal", "opening": "random:4", "move_limit": 8, "opponent": opponent}
+    """Of a match, or of a ladder where opponents are listed: `games` in all."""
+    rungs = opponent.count(",") + 1
+    whom = {"ladder" if rungs > 1 else "opponent": opponent, "games": games // rungs}
+    return {"policy": "legal", "opening": "random:4", "move_limit": 8, **whom}
 
 
 @pytest.fixture
@@ -60,11 +63,11 @@ def wait_for(process, session, games, seconds=240):
     return True
 
 
-def check_whole(session, games):
+def check_whole(session, games, matches):
     with session.database.read() as sql:
         assert sql.scalars(select(tables.Game.unit).order_by(tables.Game.unit)).all() == list(range(games))
     assert count(session, tables.Conflict) == 0
-    assert count(session, tables.Match) == 1
+    assert count(session, tables.Match) == matches
 
 
 def test_an_interrupted_match_keeps_what_is_finished_and_ends_its_engines(session, match, tmp_path):
@@ -97,12 +100,17 @@ def kill_again_and_again(session, play, match, opponent, games, kills):
         process.join(60)
         _, alive = psutil.wait_procs(engines, timeout=120)
         assert not alive, "an engine outlived the match"
-    report = play(**settings)
+    report = play(**{**settings, **({"ladder": opponent.split(",")} if "," in opponent else {})})
     assert (report.state, report.units) == ("complete", games)
-    check_whole(session, games)
+    check_whole(session, games, matches=opponent.count(",") + 1)
     with session.database.read() as sql:
         attempts = sql.execute(select(tables.Game.attempt_id, func.count()).group_by(tables.Game.attempt_id)).all()
     return [played for _, played in attempts]
+
+
+def test_a_ladder_that_is_killed_loses_and_doubles_no_game(session, play, match):
+    played = kill_again_and_again(session, play, match, f"random,{opponent_here()},capture", games=120, kills=1)
+    assert sum(played) == 120
 
 
 @pytest.mark.slow

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import chess
 import numpy as np
 import pytest
+import torch
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.experiments.play import policies
-from chessreg.experiments.play.policies import Choice, Turn, choose, make_policy
-from chessreg.models.legal import move_logprobs
-from chessreg.models.sampling import sample_moves
+from chessreg.models.decoding import policies
+from chessreg.models.decoding.legal import MoveDistribution, move_logprobs
+from chessreg.models.decoding.policies import Choice, Turn, choose, distributions, make_policy
+from chessreg.models.decoding.sampling import sample_moves
 
 GAMES = [[], ["e4", "e5"], ["d4", "d5", "c4", "e6"], ["Nf3", "Nf6"], ["e4", "c5", "Nf3", "d6"], ["g3", "g6"]]
 
@@ -35,7 +38,9 @@ def test_the_papers_temperatures_are_the_default_of_retry():
     assert make_policy("legal").temperatures == (1.0,)
 
 
-@pytest.mark.parametrize("text", ["retry", "retry:0", "retry:x", "retry:300", "retry:05", "legal:3"])
+@pytest.mark.parametrize(
+    "text", ["retry", "retry:0", "retry:x", "retry:300", "retry:05", "legal:3", "trie:2", "free:1"]
+)
 def test_a_policy_that_cannot_be_is_refused(text):
     with pytest.raises(BadInputError):
         make_policy(text)
@@ -127,3 +132,77 @@ def test_legal_at_temperature_zero_plays_the_most_probable_move(model, pgn):
     choices = choose(make_policy("legal", (0.0,)), session, pgn, turns)
     for choice, scores in zip(choices, move_logprobs(session, [t.board for t in turns], pgn), strict=True):
         assert scores[choice.move.uci()] == max(scores.values())
+
+
+def test_free_is_the_text_as_it_comes(model, pgn):
+    """One try at temperature 1, whatever it comes to."""
+    assert make_policy("free").temperatures == (1.0,)
+    session, turns = opened(model, pgn, GAMES * 8)
+    found = choose(make_policy("free"), session, pgn, turns)
+    assert found == choose(make_policy("retry:1", (1.0,)), *(opened(model, pgn, GAMES * 8)[0], pgn, turns))
+    assert {choice.move is None for choice in found} == {True, False}
+    assert all(pgn.parse(choice.text, turn.board) == choice.move for choice, turn in zip(found, turns, strict=True))
+
+
+def trie_shares(model, pgn, board, sans):
+    """{UCI: probability} under the policy trie at temperature 1: at every token its share of those that are allowed,
+    each from a forward pass of its own."""
+    answers = {move.uci(): ids for move, ids in pgn.answers(board).items()}
+    shares = {}
+    for uci, ids in answers.items():
+        shares[uci] = 1.0
+        for depth, token in enumerate(ids):
+            allowed = sorted({other[depth] for other in answers.values() if other[:depth] == ids[:depth]})
+            logits = model.logits(torch.tensor([[*pgn.prompt(sans), *ids[:depth]]]))[0, -1]
+            after = torch.softmax(logits[allowed].double(), -1)
+            shares[uci] *= float(after[allowed.index(token)])
+    return shares
+
+
+def test_trie_draws_token_by_token_among_legal_moves(model, pgn):
+    count = 500
+    session, turns = opened(model, pgn, [GAMES[2]] * count)
+    turns = [Turn(turn.row, turn.board, ("draw", turn.row)) for turn in turns]
+    choices = choose(make_policy("trie"), session, pgn, turns)
+    shares = trie_shares(model, pgn, turns[0].board, GAMES[2])
+    assert sum(shares.values()) == pytest.approx(1)
+    drawn = Counter(choice.move.uci() for choice in choices)
+    assert set(drawn) <= set(shares)
+    for uci, share in shares.items():
+        assert drawn[uci] / count == pytest.approx(share, abs=4.5 * (share * (1 - share) / count) ** 0.5 + 1e-9)
+    legal = distributions(session, pgn, turns[:1])[0].shares()
+    assert max(abs(legal[uci] - shares[uci]) for uci in shares) > 0.01, "it should be another distribution than legal's"
+    assert not any(choice.illegal for choice in choices)
+
+
+@pytest.mark.parametrize("policy", ["trie", "legal", "free", "retry:3"])
+def test_a_choice_does_not_depend_on_the_batch(model, pgn, policy):
+    session, turns = opened(model, pgn, GAMES * 2)
+    together = choose(make_policy(policy), session, pgn, turns)
+    for turn, choice in zip(turns, together, strict=True):
+        alone, _ = opened(model, pgn, [GAMES[turn.row % len(GAMES)]])
+        [again] = choose(make_policy(policy), alone, pgn, [Turn(0, turn.board, turn.key)])
+        assert (again.move, again.illegal) == (choice.move, choice.illegal)
+
+
+@pytest.mark.parametrize("policy", ["trie", "legal"])
+def test_a_prompt_that_is_too_long_is_read_from_its_newest_tokens(small, pgn, policy):
+    """The same as the newest tokens alone, with room for a move."""
+    board, sans = chess.Board(), []
+    while len(pgn.prompt(sans)) <= small.block_size + 20:
+        sans.append(board.san_and_push(sorted(board.legal_moves, key=str)[0]))
+    session = small.session(1)
+    long = tuple(pgn.prompt(sans))
+    [cropped] = choose(make_policy(policy), session, pgn, [Turn(0, board, ("long",), long)])
+    fresh = small.session(1)
+    fresh.sync([long[-(small.block_size - pgn.max_move_tokens + 1) :]])
+    [plain] = choose(make_policy(policy), fresh, pgn, [Turn(0, board, ("long",))])
+    assert cropped.move == plain.move
+
+
+def test_shares_sum_to_one_and_sharpen_with_a_lower_temperature():
+    found = MoveDistribution({"e2e4": np.log(0.3), "d2d4": np.log(0.1), "a2a3": -np.inf})
+    assert found.legal_mass == pytest.approx(0.4)
+    assert found.shares() == pytest.approx({"e2e4": 0.75, "d2d4": 0.25, "a2a3": 0.0})
+    assert list(found.shares()) == ["e2e4", "d2d4", "a2a3"]
+    assert found.shares(0.5)["e2e4"] == pytest.approx(0.9)

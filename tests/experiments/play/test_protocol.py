@@ -12,11 +12,11 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.matches import PlayedGame, Rules
 from chessreg.experiments.play.arena import Arena
 from chessreg.experiments.play.kind import Cores, PlayHow, PlaySpec
-from chessreg.experiments.play.policies import choose, make_policy, sample_cropped
 from chessreg.games.engines import parse_engine
 from chessreg.games.openings import Opening, openings, parse_opening
 from chessreg.games.pool import EnginePool, free_cores
-from chessreg.models.sampling import draw, sample_moves
+from chessreg.models.decoding.policies import choose, make_policy, sample_cropped
+from chessreg.models.decoding.sampling import draw, sample_moves
 from chessreg.noise import uniform
 from chessreg.registry import tables
 from chessreg.runs.kind import kind
@@ -171,7 +171,7 @@ def test_the_protocol_stands_in_the_match(session, play):
 
 
 def test_a_try_writes_no_more_than_it_may(model, pgn):
-    from chessreg.experiments.play.policies import Turn
+    from chessreg.models.decoding.policies import Turn
 
     session = model.session(40)
     session.sync([pgn.encode(";1.").tolist()] * 40)

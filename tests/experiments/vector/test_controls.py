@@ -31,7 +31,7 @@ def test_five_draws_of_a_control_differ_and_all_have_the_norm_of_the_real_vector
 
 
 def test_shuffling_deals_classes_anew_within_each_stratum():
-    from chessreg.experiments.vector.contrast import permuted
+    from chessreg.experiments.settings.skill import permuted
 
     classes = np.array([0] * 30 + [1] * 10 + [0] * 5 + [1] * 15, np.int8)
     stratum = np.array(["a"] * 40 + ["b"] * 20, object)
@@ -67,6 +67,42 @@ def test_vectors_without_labels_cannot_be_shuffled(world_session):
     made(world_session, VectorSpec(source="random", of="skill", seed=6), "random-6")
     with pytest.raises(BadInputError, match="no labels here"):
         world_session.run(VectorSpec(source="shuffled", of="random-6"))
+
+
+def test_the_shuffled_control_of_a_probes_vector_is_of_a_probe_of_shuffled_labels(world_session):
+    from chessreg.experiments.probe import ProbeSpec
+    from chessreg.experiments.vector.contrast import class_difference
+    from chessreg.runs.fitted import load_probe
+
+    settings = {"cache": "reference-fit", "label": "skill", "epochs": 1, "first": 2}
+    for draw in (None, 1, 2):
+        world_session.run(ProbeSpec(**settings, shuffled=draw), name=f"dealt-{draw}")
+    world_session.run(ProbeSpec(**{**settings, "epochs": 2}, shuffled=1), name="dealt-otherwise")
+    inputs = world_session.inputs
+    made(world_session, VectorSpec(source="probe", probe="dealt-None", side="high"), "of-probe")
+    controls = [
+        made(
+            world_session, VectorSpec(source="shuffled", of="of-probe", probe=f"dealt-{draw}", seed=draw), f"of-{draw}"
+        )
+        for draw in (1, 2)
+    ]
+    for draw, control in enumerate(controls, 1):
+        row = vector_rows(inputs, control)[1]
+        assert (row.source, row.detail["seed"], row.detail["side"]) == ("shuffled:probe:skill", draw, "high")
+        weight = load_probe(inputs, inputs.reference("run:probe", f"dealt-{draw}"), 1).weight
+        wanted = class_difference(weight, "high").vector
+        np.testing.assert_allclose(load_vector(inputs, control, 1), wanted / np.linalg.norm(wanted), atol=1e-6)
+    assert np.abs(load_vector(inputs, controls[0], 1) - load_vector(inputs, controls[1], 1)).max() > 1e-3
+    shown = world_session.query("vectors by layer", run=[controls[1].removeprefix("run:")[:12]]).rows
+    assert {(row["source"], row["seed"]) for row in shown} == {("shuffled:probe:skill", 2)}
+    for wrong, probe, message in (
+        ("of-probe", None, "need another probe"),
+        ("of-probe", "dealt-None", "not fitted to shuffled labels"),
+        ("of-probe", "dealt-otherwise", "epochs is 2, theirs 1"),
+        ("skill", "dealt-1", "without it"),
+    ):
+        with pytest.raises(BadInputError, match=message):
+            world_session.run(VectorSpec(source="shuffled", of=wrong, probe=probe))
 
 
 def test_a_random_control_is_the_direction_that_matches_draw_for_that_seed(world_session):

@@ -102,7 +102,7 @@ def at_the_end(this: Round) -> None:
                     this.counts.wrong(f"{queue.title(job)} is {job.state}, {job.cause}: {job.message}")
             fragments(this, sql, store, run_id)
         leftovers(this, store)
-        for finding in health.findings(session.database, store, this.home.url):
+        for finding in health.problems(session.database, store, this.home.url):
             this.counts.wrong(f"doctor finds: {finding.detail}")
         refuses_doubles(this, session.database, run_id)
 
@@ -237,7 +237,7 @@ def as_if_nothing_had_been(this: Round, subject: Subject) -> None:
             for attempt in sql.query(tables.Attempt):
                 if attempt.state is AttemptState.RUNNING:
                     this.counts.wrong("an attempt is said to run")
-        for finding in health.findings(session.database, session.store, this.home.url, digests=True):
+        for finding in health.problems(session.database, session.store, this.home.url, digests=True):
             this.counts.wrong(f"doctor finds: {finding.detail}")
     try:
         found = facts(this.home)

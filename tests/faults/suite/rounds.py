@@ -372,7 +372,7 @@ def and_again(this: Round, work: Callable[[], int | None]) -> None:
 def mend(home: Home) -> None:
     with home.open() as session:
         take_in_waiting(session.database, session.store)
-        for finding in health.findings(session.database, session.store, home.url):
+        for finding in health.problems(session.database, session.store, home.url):
             if finding.check != "supervisor":
                 print(f"doctor: {finding.detail}: {health.mend(finding)}")
 

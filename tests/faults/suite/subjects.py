@@ -68,6 +68,11 @@ def build(home: Home) -> None:
             point.value += 1
 
 
+OPENINGS = {  # games that begin with one position by two orders of moves
+    0: "d2d4 d7d5 g1f3 g8f6 c2c4", 1: "g1f3 g8f6 c2c4 d7d5 d2d4", 2: "e2e4 e7e5 g1f3 b8c6", 3: "g1f3 b8c6 e2e4 e7e5",
+}  # fmt: skip
+
+
 def game(number: int, plies: int = 24) -> str:
     """A PGN of random legal moves."""
     import chess
@@ -77,6 +82,9 @@ def game(number: int, plies: int = 24) -> str:
     found = chess.pgn.Game()
     found.headers.update({"WhiteElo": str(1000 + 40 * number), "BlackElo": "1500", "Result": "*"})
     node: chess.pgn.GameNode = found
+    for move in map(chess.Move.from_uci, OPENINGS.get(number, "").split()):
+        board.push(move)
+        node = node.add_variation(move)
     while len(board.move_stack) < plies and not board.is_game_over():
         move = random.choice(list(board.legal_moves))
         board.push(move)
@@ -91,6 +99,8 @@ def options(kind: str) -> ExecutionOptions:
     small = {
         "cache": {"group_games": 4, "batch_games": 1},
         "train": {"log_steps": 1, "checkpoint_seconds": 1e-6, "micro_tokens": 512},
+        "sae": {"checkpoint_seconds": 1e-6},
+        "markov": {"batch_games": 1, "group_classes": 1},
     }
     return of_name(kind).options(device="cpu", threads=1, **small.get(kind, {}))
 
@@ -128,6 +138,30 @@ def of_train() -> Spec:
         datasets=("sample:fit",), n_layer=1, n_head=1, n_embd=16, block_size=127, steps=3, batch_tokens=512,
         warmup_steps=1,
     )  # fmt: skip
+
+
+def of_sae() -> Spec:
+    from chessreg.experiments.sae import SaeSpec
+
+    return SaeSpec(cache="fit", expansion=2, tokens=256, batch_tokens=64, warmup_steps=1, boards=1)
+
+
+def of_markov() -> Spec:
+    from chessreg.experiments.markov import MarkovSpec
+
+    return MarkovSpec(checkpoint="reference", dataset="sample", first_ply=3, last_ply=6, resamples=9)
+
+
+def of_perplexity() -> Spec:
+    from chessreg.experiments.perplexity import PerplexitySpec
+
+    return PerplexitySpec(checkpoint="reference", dataset="sample:test")
+
+
+def of_token_legality() -> Spec:
+    from chessreg.experiments.token_legality import TokenLegalitySpec
+
+    return TokenLegalitySpec(checkpoint="reference", dataset="sample:test")
 
 
 def merge(home: Home) -> None:
@@ -180,6 +214,10 @@ SUBJECTS = {
         Subject("probe", running("probe", of_probe)),
         Subject("vector", running("vector", of_vector)),
         Subject("train", running("train", of_train)),
+        Subject("sae", running("sae", of_sae)),
+        Subject("markov", running("markov", of_markov)),
+        Subject("perplexity", running("perplexity", of_perplexity)),
+        Subject("token-legality", running("token-legality", of_token_legality)),
         Subject("merge", merge, conflicts=DIFFERS),
         Subject("push", push, no_place, ("place",)),
         Subject("pull", pull, no_bytes),
@@ -205,9 +243,7 @@ def facts(home: Home) -> dict[str, list[str]]:
                     continue
                 rows = sql.execute(select(table)).mappings()
                 plain = ({k: text(home, v) for k, v in row.items() if k not in CLOCKS} for row in rows)
-                found[name] = sorted(
-                    str(row) for row in plain if name != "metric_point" or row["name"] != "tokens_per_second"
-                )
+                found[name] = sorted(str(row) for row in plain if name != "metric_point" or row["name"] not in TIMINGS)
             found["complete"] = [str(run.id) for run in sql.query(tables.Run).order_by("id") if run.completed_at]
             spans = sql.query(tables.UnitRange).all()
             found["unit_range"] = sorted(f"{s.run_id.hex}:{unit}" for s in spans for unit in range(s.start, s.stop))
@@ -225,6 +261,7 @@ def facts(home: Home) -> dict[str, list[str]]:
 
 
 LEFT_OUT = ("attempt", "fragment", "job", "machine", "registry_state", "run_input", "alembic_version")
+TIMINGS = ("tokens_per_second", "train_seconds")
 CLOCKS = (
     "id", "attempt_id", "seconds", "created_at", "completed_at", "verified_at", "environment", "code", "found_at", "at",
     "ingested_at", "machine_id", "row", "said_at",

@@ -25,7 +25,9 @@ BEGINNING = 400.0  # seconds until the first input: libraries are imported
 STUCK = 240.0  # seconds for one input, of a thread that waits or a library that does not come back
 MEGABYTES = 1024  # that one input may add
 OURS = tuple(str(Path(__file__).resolve().parents[3] / part) + os.sep for part in ("chessreg", "store", "tui"))
-CHEAP = 0.05  # seconds of processor time, of inputs whose lines are watched: that takes ten times as long
+CHEAP = (
+    0.05  # seconds of processor time: of costlier inputs lines are watched less often, which takes ten times as long
+)
 KEPT = 2048  # bytes of an input that is kept because it reaches new lines
 
 
@@ -131,15 +133,16 @@ def work(name: str, seed: int, seconds: float, corpus: Path, out: Path, count: A
         before = time.process_time()
         for data in seeds:
             fault(name, world, data)
-        cheap = (time.process_time() - before) / len(seeds) < CHEAP
-        for data in seeds if cheap else ():
+        every = 4 if (time.process_time() - before) / len(seeds) < CHEAP else 16
+        for data in seeds:
             with lines.watching():
                 fault(name, world, data)
-        mutator, began, reached = Mutator(seed, seeds, goal.words), time.monotonic(), len(lines.seen)
+        command = world.commands.changed if "command" in goal.forms else None
+        mutator, began, reached = Mutator(seed, seeds, goal.words, command), time.monotonic(), len(lines.seen)
         while time.monotonic() - began < seconds:
             data = mutator.changed(mutator.random.choice(goal.forms))
             (out / "now").write_bytes(data)
-            trace = lines.watching() if cheap and count.value % 4 == 0 else contextlib.nullcontext()
+            trace = lines.watching() if count.value % every == 0 else contextlib.nullcontext()
             with trace:
                 failed = fault(name, world, data)
             count.value += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import random
@@ -40,8 +41,14 @@ TOKEN = re.compile(rb"[A-Za-z_]+|\d+(?:\.\d+)?|\s+|.", re.DOTALL)
 class Mutator:
     """Changed copies of the inputs in `pool`, by one random stream. `words` are the field's own."""
 
-    def __init__(self, seed: int, pool: Sequence[bytes], words: Sequence[str] = ()) -> None:
-        self.random = random.Random(seed)
+    def __init__(
+        self,
+        seed: int,
+        pool: Sequence[bytes],
+        words: Sequence[str] = (),
+        command: Callable[[random.Random, bytes], bytes] | None = None,
+    ) -> None:
+        self.random, self._command = random.Random(seed), command
         self.pool = list(pool)
         self.words = [*words] * 4 + list(WORDS)
 
@@ -182,6 +189,11 @@ class Mutator:
         footer = json.dumps({"end": len(lines) - 1, "crc32": zlib.crc32(body)}).encode()
         return zstandard.compress(body + footer + b"\n")
 
+    def command(self, data: bytes) -> bytes:
+        """A command's options and arguments, by what it takes."""
+        assert self._command is not None
+        return self._command(self.random, data)
+
     def parts(self, data: bytes) -> bytes:
         """Several files in one input, each changed in its own form."""
         files = data.split(APART)
@@ -239,7 +251,8 @@ class Mutator:
         elif kind == 5:
             holder[key] = self.random.choice(self.words)
         elif kind == 6 and isinstance(holder[key], (int, float)) and not isinstance(holder[key], bool):
-            holder[key] += self.random.choice((-1, 1, 0.5, 1000))
+            with contextlib.suppress(OverflowError):  # half more than a number of 400 digits
+                holder[key] += self.random.choice((-1, 1, 0.5, 1000))
         else:
             holder[key] = self.random.choice(VALUES)
         return root

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from commands import Commands
 from mutate import APART
 
 HERE = Path(__file__).resolve().parent
@@ -64,6 +65,10 @@ class World:
         from chessreg.session import open_session
 
         return open_session(str(self.demo / "registry.db"), self.demo / "store")
+
+    @cached_property
+    def commands(self) -> Commands:
+        return Commands(self.session)
 
 
 @dataclass(frozen=True)
@@ -218,6 +223,42 @@ def positions(world: World, data: bytes) -> None:
     path = world.file("positions", data)
     if module.open_positions(path) is not None:
         module.build([path], world.folder / "made")
+
+
+def bag_seeds(world: World) -> list[bytes]:
+    import struct
+
+    import zstandard
+
+    from chessreg.games.bags import record
+
+    def bag(records: list[bytes]) -> bytes:
+        return b"".join(records) + struct.pack("<2q", len(records[0]), sum(map(len, records)))
+
+    fens = [line.split(b",")[0].decode() for line in FENS.splitlines()[1:]]
+    plain = [
+        [record(fen, move, value) for fen in fens]
+        for move, value in (("e7e5", None), (None, 0.5), ("e7e8q", 0.25), ("e7e8q", None))
+    ]
+    return [*map(bag, plain), bag([zstandard.compress(one) for one in plain[0]])]
+
+
+@target("bytes", bag_seeds, "e2e4 KQkq - w b 8/8 k K e3 q")
+def bag(world: World, data: bytes) -> None:
+    """Bags of ChessBench, strictly and salvaged, into a dataset; what came in strictly goes out and comes in again."""
+    from chessreg.games import bags
+    from chessreg.games import positions as module
+
+    for suffix in bags.SUFFIXES:
+        path = world.file(f"x{suffix}", data)
+        with contextlib.suppress(*expected()):
+            module.build([path], world.folder / f"salvaged{suffix}", salvage=True)
+        with contextlib.suppress(*expected()):
+            records = list(bags.Bag(path))
+            again = world.folder / f"again{suffix}"
+            bags.write_bag(again, records)
+            assert list(bags.Bag(again)) == records
+            module.build([path], world.folder / f"made{suffix}")
 
 
 @target("text csv bytes", lambda world: [TSV, EPD, PGN, EPD.splitlines()[0], TSV.replace(b"\t", b",")], MOVE_WORDS)
@@ -613,30 +654,6 @@ def sql(world: World, data: bytes) -> None:
             ask()
 
 
-# Commands that only read; which options the inputs may use of each.
-READING: dict[str, tuple[str, ...]] = {
-    "runs list": ("--sort", "--limit", "--columns", "--json", "--all"),
-    "runs show": ("--json",),
-    "jobs": ("--json",),
-    "probe list": ("--run", "--json"),
-    "probe show": ("--json", "--layer"),
-    "vector show": ("--json", "--layer"),
-    "cache show": ("--json",),
-    "checkpoint show": ("--json",),
-    "dataset show": ("--json",),
-    "dataset list": ("--json",),
-    "game list": ("--json", "--run", "--limit"),
-    "game show": ("--json", "--ply"),
-    "board": ("--ply", "--item", "--json"),
-    "lineage": ("--json",),
-    "compare": ("--json", "--metric"),
-    "query": ("--where", "--checkpoint", "--run", "--tag", "--machine", "--since", "--rows", "--format", "--partial"),
-    "engine list": ("--json",),
-    "machines": ("--json",),
-    "status": ("--json",),
-}
-
-
 def line_seeds(world: World) -> list[bytes]:
     lines = [
         "runs list|kind:probe|spec.seed:0|~rb|!archived", "runs list|--sort|-spec.seed|since:7d",
@@ -652,20 +669,21 @@ def line_seeds(world: World) -> list[bytes]:
         "query|best probe layers|--run|reference-board|--rows|1|--format|json", "query|ratings|--checkpoint|reference",
         "jobs|x", "probe list|--run|reference-board", "engine list", "machines", "status", "compare|plain|skill|--json",
     ]  # fmt: skip
-    return [line.replace("|", "\n").encode() for line in lines]
+    return [line.replace("|", "\n").encode() for line in lines] + world.commands.examples()
 
 
 @target(
-    "text",
+    "command command command text",
     line_seeds,
     "reference-board plain sample skill :0 :fit /1 @host elo>1900 elo: since: 7d spec. metric. --json "
     "--ply -1 a b c d e f ! ~ latest",
 )
 def command_line(world: World, data: bytes) -> None:
-    """Ids, names, filters, conditions: what is typed behind commands that only read."""
+    """Ids, names, filters, settings: what is typed behind commands that only read, and behind plans of runs."""
     command, *rest = words_of(data)
-    if command not in READING or any(word.startswith("-") and word not in READING[command] + NUMERIC for word in rest):
+    if not world.commands.allowed([command, *rest]):
         return
+    plan = ["--dry-run"] if command.startswith("run ") else []
     from chessreg.cli.root import root
 
     place = ["--registry", str(world.demo / "registry.db"), "--store", str(world.demo / "store")]
@@ -674,10 +692,7 @@ def command_line(world: World, data: bytes) -> None:
         contextlib.redirect_stderr(io.StringIO()),
         contextlib.suppress(SystemExit),
     ):
-        root.main([*place, *command.split(), *rest], prog_name="chessreg", standalone_mode=False)
-
-
-NUMERIC = tuple(f"-{n}" for n in range(10))
+        root.main([*place, *command.split(), *rest, *plan], prog_name="chessreg", standalone_mode=False)
 
 
 def words_of(data: bytes) -> list[str]:

@@ -172,7 +172,7 @@ def test_files_are_known_by_their_content(tmp_path: Path) -> None:
         "moves of an earlier game": [2],
         "id of an earlier game": [2],
     }
-    assert read.games[0].given["extra"] == {"modified_player_one_score": "1"}
+    assert read.games[0].source_columns["extra"] == {"modified_player_one_score": "1"}
     file.write_text("a,b\n1,2\n")
     with pytest.raises(BadInputError, match="no results in a format"):
         find_format(file)

@@ -21,7 +21,11 @@ def test_players_ratings_and_tags_are_read() -> None:
     [found] = read(game(WhiteElo="1500", BlackElo="1742", TimeControl="60+1", Round="3")).games
     assert (found.white.text, found.white.is_engine) == ("model", False)
     assert (found.black.text, found.black.level, found.black.limit) == ("stockfish:3@nodes=200", 3, "nodes=200")
-    assert (found.given["white_elo"], found.given["black_elo"], found.given["round"]) == (1500, 1742, "3")
+    assert (found.source_columns["white_elo"], found.source_columns["black_elo"], found.source_columns["round"]) == (
+        1500,
+        1742,
+        "3",
+    )
     assert (found.termination, found.oddities) == ("checkmate", [])
 
 

@@ -38,7 +38,7 @@ def until(executor: Executor, handle: str, state: str = "ended") -> Seen:
             return seen
         assert seen is None or seen.state != "ended", f"it ended: {seen}"
         assert time.monotonic() < deadline, f"still {seen} after {PATIENCE:.0f} s"
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 def until_said(executor: Executor, handle: str, text: str) -> str:
@@ -100,7 +100,7 @@ class Conformance:
         os.kill(pid, signal.SIGKILL)
         killed = time.monotonic()
         seen = until(executor, handle)
-        assert time.monotonic() - killed < 20  # a promise that is not kept takes two minutes
+        assert time.monotonic() - killed < 90  # a promise that is not kept takes two minutes
         assert seen.exit_code in (128 + signal.SIGKILL, None)
         assert seen.cause in (Cause.KILLED, Cause.LOST)
 

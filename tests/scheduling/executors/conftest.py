@@ -19,8 +19,6 @@ import pytest
 
 from chessreg.scheduling.executors import Executor
 
-pytest.register_assert_rewrite("tests.scheduling.executors.conformance")
-
 SLURM = """\
 ClusterName=chessreg
 SlurmctldHost={host}(127.0.0.1)

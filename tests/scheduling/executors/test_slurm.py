@@ -42,7 +42,7 @@ def until(executor: SlurmExecutor, handle: str, state: str = "ended", seconds: f
     while (seen := executor.poll([handle]).get(handle)) is None or seen.state != state:
         assert time.monotonic() < deadline, f"still {seen}"
         assert seen is None or seen.state != "ended", f"it ended: {seen}"
-        time.sleep(0.02)
+        time.sleep(0.1)  # each poll runs Slurm's programs
     return seen
 
 

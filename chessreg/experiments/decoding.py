@@ -1,0 +1,328 @@
+"""`decoding`: what a model answers to positions, told the right answer token by token, and by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import chess
+import numpy as np
+from pydantic import BaseModel, Field
+
+from chessreg.encodings.prompts import PromptEncoding
+from chessreg.errors import BadInputError
+from chessreg.experiments.move_accuracy import has_form
+from chessreg.experiments.settings.prompts import AskingSpec, labelled, sampled
+from chessreg.games.boardframe import BoardFrame, Role
+from chessreg.registry import tables
+from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.spec import CheckpointRef, DatasetRef, ExecutionOptions
+
+if TYPE_CHECKING:
+    from chessreg.encodings import Encoding
+    from chessreg.models.language_model import LanguageModel
+    from chessreg.runs.inputs import Inputs
+    from chessreg.runs.task import Task
+
+FORCED, ALONE = "teacher-forced", "autoregressive"  # the names of the two sorts of rows
+ASKING = ("template", "layout", "counters", "notation", "last_separator")
+
+
+class DecodingSpec(AskingSpec):
+    checkpoint: CheckpointRef = Field(description="the model, of prompts or of FENs")
+    dataset: DatasetRef = Field(description="positions with best moves, or one part of them (NAME:PART)")
+    positions: int = Field(12_800, ge=1, description="at most this many of them, drawn by the seed (paper D.5: 12,800)")
+    length: Literal["free", "answer"] = Field(
+        "free", description="an answer alone ends when the model ends it, or, as the author's code cuts it, where the "
+        "right one ends: that tells the model how long it is"
+    )  # fmt: skip
+
+
+class DecodingHow(ExecutionOptions):
+    batch_positions: int = Field(128, ge=1, description="positions that go through the model together")
+
+
+class AnswerRow(BaseModel):
+    """Columns of an answer (name `teacher-forced` or `autoregressive`, item the position's row in the dataset, text the
+    answer, value 1 where it is the best move, else 0). All but prompt and game are empty where it does not fit."""
+
+    prompt: str = Field(description="how the position was asked: template, layout, counters, notation of moves")
+    legal_list: bool = Field(description="whether the prompt lists the legal moves")
+    game: str | None = Field(None, description="the game that the position is of, where it is known")
+    valid: bool | None = Field(None, description="whether the text has the form of a move (of UCI: one of 1,968)")
+    legal: bool | None = Field(None, description="whether it is a legal move")
+    first: bool | None = Field(None, description="whether it is the legal move that is listed first")
+    near: bool | None = Field(None, description="whether at most one character of the best move is another, or missing")
+    ended: bool | None = Field(None, description="whether the model ended it by itself; told, at the right place")
+    nats: float | None = Field(None, description="told: cross-entropy of the best move, summed with its end")
+    tokens: int | None = Field(None, description="tokens of the best move with its end")
+
+
+class Decoding(Kind):
+    """Answers of a language model to the same positions in two modes, greedy: teacher-forced and autoregressive.
+
+    Teacher-forced (Junkin 3.2, D.5): every token is the most probable one behind the right answer's tokens before it,
+    the end left out; autoregressive: behind the model's own, until it ends them or no move is as long. A text is valid,
+    legal or best only as it is (specification 3.1). Another template than the checkpoint's own may be asked. Of a FEN
+    encoder, which answers with one action, both are the same. One unit is one position.
+    """
+
+    name = "decoding"
+    example = "--checkpoint fen --dataset puzzles --positions 4"
+    tables = ("prediction",)
+    spec = DecodingSpec
+    options = DecodingHow
+    columns: ClassVar[Mapping[str, type[BaseModel]]] = {"prediction": AnswerRow}
+    queries = ("decoding modes", "prompt ablation")
+
+    def units(self, spec: DecodingSpec, inputs: Inputs) -> int:
+        return min(len(labelled((spec.dataset,), inputs, "dataset")["fen"]), spec.positions)
+
+    def estimate(self, spec: DecodingSpec, inputs: Inputs) -> Estimate:
+        return Estimate({"prediction": 2 * self.units(spec, inputs)})
+
+    def check(self, spec: DecodingSpec, inputs: Inputs) -> None:
+        """Refuses a model of games, and a prompt's settings for a model that reads none."""
+        asked_with(spec, inputs.encoding(spec.checkpoint))
+
+    def run(self, task: Task[DecodingSpec, DecodingHow]) -> None:
+        spec, model = task.spec, task.model(task.spec.checkpoint)
+        written = asked_with(spec, model.encoding)
+        positions = selected(spec, task.inputs)
+        prompt_columns = {"prompt": prompt_name(written), "legal_list": lists_moves(written)}
+        for start in range(0, len(task.units), task.options.batch_positions):
+            units = task.units[start : start + task.options.batch_positions]
+            asked = [Asked.of(positions["fen"][unit], positions["best"][unit]) for unit in units]
+            answers = answered(model, written, asked, spec.length == "answer")
+            for unit, one, own in zip(units, asked, answers, strict=True):
+                for mode, answer in own.items():
+                    extra = AnswerRow(
+                        **prompt_columns,
+                        game=positions["game"][unit],
+                        **(answer.columns(one, written) if answer else {}),
+                    )
+                    task.emit(
+                        "prediction", unit, extra, item=positions["row"][unit], name=mode,
+                        text=answer.text[:32] if answer else None,
+                        value=float(answer.text == one.text(written)) if answer else None,
+                    )  # fmt: skip
+            task.done(*units)
+
+    def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+        """The position: the model's own answer as an arrow, the best move beside it."""
+        spec = DecodingSpec(**inputs.spec_of(row))
+        rows = {one.name: one for one in inputs.unit_rows(tables.Prediction, row)}
+        positions, _ = inputs.positions(spec.dataset)
+        [known] = positions.take([rows[ALONE].item], ["fen", "best"]).to_pylist()
+        return [
+            view(
+                known["fen"],
+                chess.Move.from_uci(known["best"]),
+                rows,
+                asked_with(spec, inputs.encoding(spec.checkpoint)),
+            )
+        ]
+
+
+def selected(spec: DecodingSpec, inputs: Inputs) -> dict[str, list[Any]]:
+    """The positions that are asked: columns as `labelled` has them."""
+    positions = labelled((spec.dataset,), inputs, "dataset")
+    places = sampled(len(positions["fen"]), spec.positions, "decoding", spec.seed)
+    return {name: [values[place] for place in places] for name, values in positions.items()}
+
+
+def asked_with(spec: DecodingSpec, own: Encoding) -> Encoding:
+    """The encoding of a model, of prompts with the settings that the spec gives. BadInputError for what has none."""
+    if isinstance(own, PromptEncoding):
+        settings = spec.asked(own.settings)
+        return own if settings == own.settings else own.with_settings(settings)
+    if own.content == "history":
+        raise BadInputError(
+            f"{own.name} writes games, and the games before these positions are not read here",
+            "chessreg run move-accuracy --games GAMES asks models of games",
+        )
+    for name in ASKING:
+        if getattr(spec, name) is not None:
+            raise BadInputError(f"--{name.replace('_', '-')} is of prompts, {own.name} has none", "leave it out")
+    return own
+
+
+def prompt_name(written: Encoding) -> str:
+    """How a position is asked, in words: of a template of one's own the beginning of its digest."""
+    if not isinstance(written, PromptEncoding):
+        return written.name
+    settings = written.settings
+    called = settings.called if settings.called != "own" else f"own {settings.digest[:8]}"
+    changed = ["slashes"] * (settings.layout != "ruoss77") + ["counters blanked"] * (settings.counters == "blanked")
+    changed += ["SAN"] * (settings.notation == "san") + ["last separator"] * settings.last_separator
+    return ", ".join([called, *changed])
+
+
+def lists_moves(written: Encoding) -> bool:
+    return isinstance(written, PromptEncoding) and written.settings.legal_list
+
+
+# -- what a model answers ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A position and its best move."""
+
+    board: chess.Board
+    best: chess.Move
+
+    @classmethod
+    def of(cls, fen: str, best: str) -> Asked:
+        return cls(chess.Board(fen), chess.Move.from_uci(best))
+
+    def text(self, written: Encoding) -> str:
+        """The best move as the model would have to write it."""
+        return written.answer_text(written.answer(self.board, self.best))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The tokens of an answer, as far as it counts, and what it says; `nats` and `tokens` of the right one, if told."""
+
+    ids: tuple[int, ...]
+    text: str
+    ended: bool
+    nats: float | None = None
+    tokens: int | None = None
+
+    def columns(self, asked: Asked, written: Encoding) -> dict[str, Any]:
+        """What `AnswerRow` says of it."""
+        right, plain = asked.text(written), [number for number in self.ids if number not in written.stop_ids]
+        move = written.parse(self.text, asked.board) if self.text and self.text.split() == [self.text] else None
+        listed = next(iter(asked.board.legal_moves))
+        other = sum(one != two for one, two in zip(self.text, right, strict=False)) + abs(len(self.text) - len(right))
+        return {
+            "valid": move is not None or has_form(written, plain),
+            "legal": move is not None,
+            "first": move == listed,
+            "near": other < 2,
+            "ended": self.ended,
+            "nats": self.nats,
+            "tokens": self.tokens,
+        }
+
+
+def answered(
+    model: LanguageModel, written: Encoding, asked: Sequence[Asked], cut: bool
+) -> list[dict[str, Answer | None]]:
+    """The answers in both modes to each position; None where prompt and answer do not fit, or cannot be written.
+
+    cut: an answer alone has as many tokens as the right one.
+    """
+    made: list[dict[str, Answer | None]] = [{FORCED: None, ALONE: None} for _ in asked]
+    prompts = {
+        number: prompt for number, one in enumerate(asked) if (prompt := prompt_of(one, written, model)) is not None
+    }
+    if not prompts:
+        return made
+    right = {number: written.answer(asked[number].board, asked[number].best) for number in prompts}
+    scored = forced(model, list(prompts.values()), list(right.values()))
+    alone: dict[int, tuple[int, ...]] = {}
+    for number, (tokens, nats) in zip(prompts, scored, strict=True):
+        answer = right[number]
+        ids = tuple(tokens[:-1]) if len(answer) > 1 else tuple(tokens)
+        made[number][FORCED] = Answer(ids, written.answer_text(ids), tokens[-1] == answer[-1], nats, len(answer))
+        same = next(
+            (k for k, (own, true) in enumerate(zip(tokens, answer, strict=True)) if own != true), len(answer) - 1
+        )
+        alone[number] = (*answer[:same], tokens[same])  # what it writes by itself as far as it has been asked
+    for number, own in written_alone(model, written, asked, prompts, alone).items():
+        ids = own[: len(right[number]) - (len(right[number]) > 1)] if cut else own
+        made[number][ALONE] = Answer(ids, written.answer_text(ids), written.complete(own, asked[number].board))
+    return made
+
+
+def prompt_of(asked: Asked, written: Encoding, model: LanguageModel) -> tuple[int, ...] | None:
+    """What the model reads; None where it has no room for it and an answer, or the position cannot be written."""
+    try:
+        prompt = written.prompt(asked.board)
+    except BadInputError:
+        return None
+    return prompt if len(prompt) + written.max_move_tokens - 1 <= model.block_size else None
+
+
+def forced(
+    model: LanguageModel, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]
+) -> list[tuple[list[int], float]]:
+    """The most probable token at each place of each answer, behind the right ones before it, and the cross-entropy of
+    the answer in nats. One pass over all."""
+    import torch
+
+    rows = [[*prompt, *answer[:-1]] for prompt, answer in zip(prompts, answers, strict=True)]
+    tokens = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.int64)
+    for number, row in enumerate(rows):
+        tokens[number, : len(row)] = torch.tensor(row)
+    row_of = np.repeat(np.arange(len(rows)), [len(answer) for answer in answers])
+    place = np.concatenate(
+        [len(prompt) - 1 + np.arange(len(answer)) for prompt, answer in zip(prompts, answers, strict=True)]
+    )
+    with torch.inference_mode():
+        hidden = model.network.hidden(tokens.to(model.device))
+        logprobs = torch.log_softmax(model.network.unembed(hidden[row_of, place]).float(), -1).cpu()
+    true = torch.tensor([number for answer in answers for number in answer])
+    nats = -logprobs.gather(1, true[:, None])[:, 0].double().numpy()
+    most = logprobs.argmax(-1).numpy()
+    return [(most[row_of == number].tolist(), float(nats[row_of == number].sum())) for number in range(len(rows))]
+
+
+def written_alone(
+    model: LanguageModel,
+    written: Encoding,
+    asked: Sequence[Asked],
+    prompts: Mapping[int, Sequence[int]],
+    begun: Mapping[int, tuple[int, ...]],
+) -> dict[int, tuple[int, ...]]:
+    """Answers that are begun, written on greedily until the model ends them or no move is as long."""
+    texts = dict(begun)
+
+    def open_ones() -> list[int]:
+        return [
+            number
+            for number, ids in texts.items()
+            if len(ids) < written.max_move_tokens and not written.complete(ids, asked[number].board)
+        ]
+
+    going = open_ones()
+    if not going:
+        return texts
+    session, row_of = model.session(len(going)), {number: row for row, number in enumerate(going)}
+    logprobs = session.sync([[*prompts[number], *texts[number]] for number in going])
+    while going:
+        new: list[list[int]] = [[] for _ in row_of]
+        for number in going:
+            token = int(logprobs[row_of[number]].argmax())
+            texts[number] = (*texts[number], token)
+            new[row_of[number]] = [token]
+        still = set(open_ones())
+        going = [number for number in going if number in still]
+        if going:
+            logprobs = session.feed([ids if number in still else [] for number, ids in zip(row_of, new, strict=True)])
+    return texts
+
+
+def view(fen: str, best: chess.Move, rows: Mapping[str, tables.Prediction], written: Encoding) -> BoardFrame:
+    """The board of one position."""
+    board, own = chess.Board(fen), rows[ALONE]
+    title, flipped = f"position {own.item}", board.turn == chess.BLACK
+    arrows: list[tuple[int, int, float, str, Role]] = [
+        (best.from_square, best.to_square, 0.4, f"{board.san(best)} (best)", "best")
+    ]
+    if own.value is None:
+        caption = ["prompt and answer do not fit the model"]
+        return BoardFrame.from_board(board, title, arrows=arrows, caption=caption, flipped=flipped)
+    caption = []
+    for mode in (ALONE, FORCED):
+        extra, text = rows[mode].detail or {}, rows[mode].text or ""
+        state = "legal" if extra["legal"] else "valid, illegal" if extra["valid"] else "no move"
+        caption.append(f"{mode}: {text!r}, {'best' if rows[mode].value else state}")
+    move = written.parse(own.text or "", board) if (own.detail or {})["legal"] else None
+    if move is not None and move != best:
+        arrows.insert(0, (move.from_square, move.to_square, 1.0, f"{board.san(move)} (model)", "played"))
+    return BoardFrame.from_board(board, title, arrows=arrows, caption=caption, flipped=flipped)

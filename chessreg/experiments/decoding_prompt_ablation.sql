@@ -1,0 +1,122 @@
+-- title: prompt ablation
+-- aliases: prompts, fine-tuned against zero-shot, legal list ablation
+-- paper: Junkin and Nathanson 2025, section 4.3 and the ablation of its six prompts
+-- kinds: decoding
+-- made by: chessreg run decoding --template NAME, before and after chessreg run finetune
+-- columns:
+--   checkpoint: the model
+--   learned [tokens]: tokens with a loss in its training, without that of a model that it was tuned from
+--   tuned_from: the checkpoint that it was tuned from
+--   prompt: how a position was asked: template, layout, counters, notation of moves
+--   legal_list: whether the prompt lists the legal moves
+--   dataset: the positions, and their part
+--   length: where an answer ends: free, where the model ends it; answer, where the right one does
+--   n [positions]: positions that were asked
+--   n_games [games]: games that they are of
+--   left_out [positions]: positions whose prompt and answer do not fit the model
+--   valid [%]: autoregressive answers in the form of a move; games are resampled
+--   legal [%]: answers that are a legal move
+--   best [%]: answers that are the best move
+--   first [%]: answers that are the legal move listed first
+--   tuned_valid [%]: minus the model that it was tuned from, same prompt, same positions
+--   tuned_legal [%]: the same of legal answers
+--   tuned_best [%]: the same of best moves
+--   list_legal [%]: legal answers minus those of the model that was tuned in all alike without a list of legal moves, and
+--       is asked so
+--   list_best [%]: the same of best moves
+--   run: the decoding run
+--   done [positions]: units that are there
+--   planned [positions]: units of the run
+--   checkpoint_id [hidden]: its id
+--   run_id [hidden]: its id
+-- statistics:
+--   valid = percent(valid, n)
+--   legal = percent(legal, n)
+--   best = percent(best, n)
+--   first = percent(first, n)
+--   tuned_valid = percent_difference(after_valid, before_n, before_valid, before_n)
+--   tuned_legal = percent_difference(after_legal, before_n, before_legal, before_n)
+--   tuned_best = percent_difference(after_best, before_n, before_best, before_n)
+--   list_legal = percent_difference(listed_legal, plain_n, plain_legal, plain_n)
+--   list_best = percent_difference(listed_best, plain_n, plain_best, plain_n)
+-- plot: prompt ablation
+--   form: bars
+--   x: prompt
+--   y: legal
+--   series: checkpoint, dataset, length, run
+-- statements of: decoding.sql to answers
+
+-- statement: asked
+-- Each run: its model, and what this was tuned from and with.
+SELECT a.run_id, any_value(a.prompt) AS prompt, any_value(a.legal_list) AS legal_list, any_value(a.recipe) AS recipe,
+       any_value(a.positions) AS positions, any_value(a.length) AS length, any_value(a.seed) AS seed,
+       any_value(k.checkpoint_id) AS checkpoint_id, any_value(c.checkpoint) AS checkpoint, any_value(c.place) AS place,
+       any_value(c.tokens_seen) AS learned, any_value(c.parent_id) AS parent_id,
+       any_value(p.checkpoint) AS tuned_from,
+       any_value(concat_ws(' ', f.checkpoint, f.family, f.n_layer, f.n_head, f.n_embd, f.block_size, f.vocabulary,
+                           f.datasets::VARCHAR, f.steps, f.batch_positions, f.learning_rate, f.loss, f.tune, f.seed,
+                           f.replicate)) FILTER (f.run_id IS NOT NULL) AS tuning,
+       coalesce(any_value(contains(f.template, '{LM}')), any_value(a.legal_list)) AS tuned_on_list
+FROM answers AS a
+JOIN run_checkpoint AS k ON k.run_id = a.run_id
+JOIN checkpoints AS c ON c.checkpoint_id = k.checkpoint_id
+LEFT JOIN checkpoints AS p ON p.checkpoint_id = c.parent_id
+LEFT JOIN checkpoint AS m ON m.id = k.checkpoint_id
+LEFT JOIN finetune_run AS f ON f.run_id = m.run_id
+GROUP BY a.run_id
+
+-- statement: others
+-- The run that stands before the tuning of another, and that of the model tuned without a list; the first, of several.
+SELECT a.run_id, min(b.run_id) FILTER (b.checkpoint_id = a.parent_id AND b.prompt = a.prompt) AS before_id,
+       min(b.run_id) FILTER (b.tuning = a.tuning AND a.legal_list AND a.tuned_on_list AND NOT b.legal_list
+                             AND NOT b.tuned_on_list) AS plain_id
+FROM asked AS a
+LEFT JOIN asked AS b ON b.recipe = a.recipe AND b.positions = a.positions AND b.length = a.length AND b.seed = a.seed
+GROUP BY a.run_id
+
+-- statement: base
+SELECT dense_rank() OVER (ORDER BY q.place, r.created_at, a.run_id) AS cell, a.*, r.run, r.done, r.planned,
+       q.checkpoint_id, q.checkpoint, q.learned, q.tuned_from, coalesce(d.dataset, a.recipe) AS dataset,
+       b.valid AS before_valid, b.legal AS before_legal, b.best AS before_best, p.legal AS plain_legal,
+       p.best AS plain_best
+FROM answers AS a
+JOIN scoped AS r ON r.run_id = a.run_id
+JOIN asked AS q ON q.run_id = a.run_id
+JOIN others AS o ON o.run_id = a.run_id
+LEFT JOIN datasets AS d ON d.recipe = a.recipe
+LEFT JOIN answers AS b ON b.run_id = o.before_id AND b.unit = a.unit AND b.mode = a.mode AND b.best IS NOT NULL
+LEFT JOIN answers AS p ON p.run_id = o.plain_id AND p.unit = a.unit AND p.mode = a.mode AND p.best IS NOT NULL
+WHERE a.mode = 'autoregressive'
+
+-- statement: table
+SELECT cell, checkpoint, learned, tuned_from, prompt, legal_list, dataset, length, count(best) AS n,
+       count(DISTINCT game) FILTER (best IS NOT NULL) AS n_games, count(*) - count(best) AS left_out, run, done, planned,
+       checkpoint_id, run_id
+FROM base
+GROUP BY ALL
+ORDER BY cell
+
+-- statement: clusters
+-- A cluster is one game. Differences are over the positions that both models were asked.
+WITH summed AS (
+    SELECT cell, game, count(*) AS n, sum(valid::BIGINT)::BIGINT AS valid, sum(legal::BIGINT)::BIGINT AS legal,
+           sum(best)::BIGINT AS best, sum("first"::BIGINT)::BIGINT AS "first",
+           sum(before_valid::BIGINT)::BIGINT AS before_valid, sum(before_legal::BIGINT)::BIGINT AS before_legal,
+           sum(before_best)::BIGINT AS before_best, nullif(count(before_best), 0) AS before_n,
+           sum(valid::BIGINT) FILTER (before_best IS NOT NULL)::BIGINT AS after_valid,
+           sum(legal::BIGINT) FILTER (before_best IS NOT NULL)::BIGINT AS after_legal,
+           sum(best) FILTER (before_best IS NOT NULL)::BIGINT AS after_best,
+           sum(plain_legal::BIGINT)::BIGINT AS plain_legal, sum(plain_best)::BIGINT AS plain_best,
+           sum(legal::BIGINT) FILTER (plain_best IS NOT NULL)::BIGINT AS listed_legal,
+           sum(best) FILTER (plain_best IS NOT NULL)::BIGINT AS listed_best, nullif(count(plain_best), 0) AS plain_n
+    FROM base WHERE best IS NOT NULL GROUP BY cell, game
+)
+SELECT cell, n, valid, legal, best, "first", before_valid, before_legal, before_best, before_n, after_valid, after_legal,
+       after_best, plain_legal, plain_best, plain_n, listed_legal, listed_best, count(*) AS clusters
+FROM summed GROUP BY ALL ORDER BY ALL
+
+-- statement: rows
+SELECT run || ':' || unit AS board, run, unit, item AS "position", text, best, valid, legal, "first", before_best,
+       plain_best, run_id
+FROM base
+ORDER BY run_place(run_id), unit

@@ -1,0 +1,196 @@
+"""The cases of edits that read the next token: a prefix of a game, the board that the edit aims at, and a later board.
+
+Davis specification 6.3. The clean model's most probable token names a square; without its piece the original board is
+the target. A case that has none of this is kept with its reason. The later board is of the same game, some plies on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import chess
+import numpy as np
+
+from chessreg.encodings import Encoding
+from chessreg.errors import BadInputError
+from chessreg.experiments.edit.directions import EMPTY, Change
+from chessreg.experiments.edit.spec import board_changes
+from chessreg.experiments.edit.states import State, after_moves, states
+from chessreg.games.moves import unpack
+
+if TYPE_CHECKING:
+    from chessreg.experiments.edit.spec import EditSpec
+    from chessreg.games.dataset import Games
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """A state with what came later in its game: a board, and the tokens that lead there; of one position nothing."""
+
+    state: State
+    later: chess.Board | None = None
+    later_prompt: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A prefix with the board that its edit aims at, and the squares in which that differs from the original."""
+
+    prefix: Prefix
+    target: chess.Board
+    changes: tuple[Change, ...]
+    square: int | None = None  # of the piece that is taken off
+
+    @property
+    def state(self) -> State:
+        return self.prefix.state
+
+    @property
+    def piece(self) -> chess.Piece | None:
+        """What stands on that square."""
+        return None if self.square is None else self.state.board.piece_at(self.square)
+
+    @property
+    def boards(self) -> tuple[chess.Board, chess.Board, chess.Board | None]:
+        """Original, target and later."""
+        return self.state.board, self.target, self.prefix.later
+
+
+def class_of(piece: chess.Piece | None) -> int:
+    """0 black king … 6 empty … 12 white king."""
+    return EMPTY if piece is None else EMPTY + piece.piece_type * (1 if piece.color else -1)
+
+
+def prefixes(
+    spec: EditSpec, encoding: Encoding, games: Games, places: np.ndarray, units: Sequence[int]
+) -> list[Prefix]:
+    """The prefixes of these units. Unit u is prefix u % n of game u // n; a game that ends before has fewer."""
+    per_game = spec.states_per_game
+    by_game: dict[int, list[int]] = {}
+    for unit in units:
+        by_game.setdefault(unit // per_game, []).append(unit)
+    made_of_all: list[Prefix] = []
+    for number, own in by_game.items():
+        turns = Turns.of(encoding, games, int(places[number]))
+        if spec.prefixes:
+            chosen = [(unit, spec.prefixes[unit % per_game]) for unit in own]
+            made = [
+                State(u, turns.item, ply, turns.prompts[ply], turns.board(ply)) for u, ply in chosen if turns.has(ply)
+            ]
+        else:
+            made = states(spec, encoding, games, places, own)
+        made_of_all += [Prefix(state, *turns.after(state, spec.future, spec.future_unit)) for state in made]
+    return made_of_all
+
+
+@dataclass(frozen=True)
+class Turns:
+    """The boards of one game, and the tokens after which the next move is written: {plies played: tokens}."""
+
+    item: int
+    prompts: dict[int, tuple[int, ...]]
+    boards: list[chess.Board]
+    tokens: tuple[int, ...]
+    """Of a history encoding, up to the last of these; else none."""
+    plies_at: tuple[int, ...]
+    """Plies played when each token has been read."""
+
+    @classmethod
+    def of(cls, encoding: Encoding, games: Games, item: int) -> Turns:
+        tokens = encoding.games(games, np.array([item]))
+        sites = encoding.sites("turns", tokens)
+        prompts = {
+            ply: tuple(tokens.item(at)[: token + 1].tolist())
+            for at, token, ply in zip(sites.item.tolist(), sites.token.tolist(), sites.ply.tolist(), strict=True)
+        }
+        boards = list(boards_of(unpack(games.moves([item])[0])))
+        if encoding.content == "position":
+            return cls(item, prompts, boards, (), ())
+        longest = max(prompts.values(), key=len)
+        every = encoding.sites("all", tokens)
+        return cls(item, prompts, boards, longest, tuple(every.ply[: len(longest)].tolist()))
+
+    def has(self, ply: int) -> bool:
+        """Whether the game went on after so many plies, and its tokens there are known."""
+        return ply < len(self.boards) - 1 and ply in self.prompts
+
+    def board(self, ply: int) -> chess.Board:
+        return self.boards[ply]
+
+    def after(self, state: State, count: int, unit: str) -> tuple[chess.Board | None, tuple[int, ...]]:
+        """The board so many plies or tokens after a state, and the tokens up to it; none where the game has ended."""
+        if unit == "tokens":
+            end = len(state.prompt) + count
+            return (self.boards[self.plies_at[end - 1]], self.tokens[:end]) if end <= len(self.tokens) else (None, ())
+        ply = state.ply + count
+        return (self.boards[ply], self.prompts[ply]) if ply in self.prompts and ply < len(self.boards) else (None, ())
+
+
+def boards_of(moves: Sequence[chess.Move]) -> Iterator[chess.Board]:
+    """The board before the first move and after each, without their histories."""
+    board = chess.Board()
+    yield board.copy(stack=False)
+    for move in moves:
+        board.push(move)
+        yield board.copy(stack=False)
+
+
+def of_moves(spec: EditSpec, encoding: Encoding) -> Prefix:
+    """The position of a run with --moves; with --later also what comes later."""
+    state = after_moves(spec.moves, encoding)
+    alone = State(state.unit, state.item, state.ply, state.prompt, state.board.copy(stack=False))
+    if not spec.later:
+        return Prefix(alone)
+    later = after_moves(f"{spec.moves} {spec.later}", encoding)
+    return Prefix(alone, later.board.copy(stack=False), later.prompt)
+
+
+def without_favourite(prefix: Prefix, square: int) -> Case:
+    """The case whose target lacks the piece on a square; nothing else of the board is changed."""
+    target = prefix.state.board.copy(stack=False)
+    label = class_of(target.remove_piece_at(square))
+    return Case(prefix, target, ((square, label, EMPTY),), square)
+
+
+def with_changes(prefix: Prefix, text: str) -> Case:
+    """The case whose target has what a text such as `d5=. d7=p` says.
+
+    Raises BadInputError for a square that is empty already, for a text that changes nothing, and for a target without
+    both kings.
+    """
+    target, changes = prefix.state.board.copy(stack=False), []
+    for square, letter in board_changes(text):
+        name, before = chess.square_name(square), target.piece_at(square)
+        after = None if letter == "." else chess.Piece.from_symbol(letter)
+        if before is None and after is None:
+            raise BadInputError(f"--board takes a piece off {name}, which is empty", f"the board is {target.fen()}")
+        if before != after:
+            target.set_piece_at(square, after)
+            changes.append((square, class_of(before), class_of(after)))
+    if not changes:
+        raise BadInputError(f"--board {text} is the board as it is", f"the board is {prefix.state.board.fen()}")
+    for colour, name in ((chess.WHITE, "white"), (chess.BLACK, "black")):
+        if len(target.pieces(chess.KING, colour)) != 1:
+            raise BadInputError(f"--board leaves a board without one {name} king", "move it: e1=. d1=K")
+    return Case(prefix, target, tuple(changes))
+
+
+def reason_to_skip(spec: EditSpec, prefix: Prefix, square: int | None) -> str | None:
+    """Why a case is left out, given the square of the most probable token: None, `too short`, `no square`, `empty`,
+    `king` or `no moves`. Davis's third rule is lost (specification 6.3): `--king` and the reason's own row tell."""
+    board = prefix.state.board
+    if prefix.later is None and not spec.moves:
+        return "too short"
+    if spec.board:
+        return None
+    if square is None:
+        return "no square"
+    if board.piece_at(square) is None:
+        return "empty"
+    if spec.king == "skip" and board.piece_type_at(square) == chess.KING:
+        return "king"
+    if spec.guard == "fixed" and not any(without_favourite(prefix, square).target.legal_moves):
+        return "no moves"
+    return None

@@ -1,0 +1,115 @@
+-- title: legal move mass between edits
+-- aliases: difference of edits, paired edits
+-- paper: Davis, Vasquez Ferrer & Sukthankar 2026, section 4.8, whose samples are paired
+-- kinds: edit
+-- made by: chessreg run edit --preset davis-corrected
+-- columns:
+--   checkpoint: the model
+--   type: Probe, Random, Patch, …: as in the query `legal move mass by edit`
+--   minus: the type that it is held against, of the same run, layers and scale
+--   layers [hidden]: edited, 0-based
+--   scale: value of the scale rule
+--   cases [cases]: prefixes of games that both edit
+--   games [games]: games that they are of
+--   target: mean probability, of the first, of tokens that begin a legal move on the board that the edit aims at
+--   other: the same of the second
+--   difference: the first minus the second, same cases; games are resampled
+--   paired_log10_p: of the differences, one-sided, as of independent cases
+--   paired_holm_log10_p: the same, corrected by Holm over the rows of the run
+--   run: the edit run
+--   done [states]: units that are there
+--   planned [states]: units of the run
+--   checkpoint_id [hidden]: its id
+--   run_id [hidden]: its id
+-- statistics:
+--   target = mean(target, cases)
+--   other = mean(other, cases)
+--   difference = mean_difference(target, cases, other, cases)
+--   paired_log10_p = paired_log10_p(differences, squares, cases)
+--   paired_holm_log10_p = holm_log10(paired_log10_p, run_id)
+-- plot: difference of edits
+--   form: bars
+--   x: minus
+--   y: difference
+--   series: type, scale, run
+--   panels: checkpoint
+
+-- statement: trials
+-- The row of every case and condition of runs that read the next token; `kind` is the condition without its number.
+SELECT t.run_id, t.unit, t.condition, regexp_replace(t.condition, '-[0-9]+$', '') AS kind, t.intervention_id, t.setting,
+       t.attempt_id, t.item, t.ply, t.piece, t.square, exact(t.mass_modified::VARCHAR) AS target
+FROM edit_trial AS t JOIN edit_run AS e ON e.run_id = t.run_id
+WHERE e.measure = 'next-token' AND t.condition <> 'skipped' AND t.run_id IN (SELECT run_id FROM scoped)
+
+-- statement: settings
+-- Layers and scale of each edit of a run, which its controls share; a control names its setting.
+SELECT DISTINCT t.run_id, t.setting, i.layers, i.scale
+FROM trials AS t JOIN intervention AS i ON i.id = t.intervention_id WHERE t.kind = 'edit'
+
+-- statement: types
+-- The paper's name of every condition. A probe is called after what it was made of.
+SELECT DISTINCT t.run_id, t.kind, t.setting,
+       CASE t.kind WHEN 'clean' THEN 'None' WHEN 'random' THEN 'Random' WHEN 'patch' THEN 'Patch'
+            WHEN 'shuffled' THEN 'Shuffled' WHEN 'wrong-layer' THEN 'Wrong layer' WHEN 'sham' THEN 'Length 0'
+            ELSE CASE split_part(min(i.source), ':', 1) WHEN 'sae-latents' THEN 'SAE-Probe'
+                     WHEN 'sae-contrast' THEN 'CD-Probe' WHEN 'means' THEN 'DM-Probe' ELSE 'Probe' END
+                 || CASE WHEN t.kind <> 'edit' AND split_part(min(i.source), ':', 1) = 'probe'
+                         THEN ' ' || substr(t.kind, 6) ELSE '' END END AS type,
+       any_value(i.checkpoint_id) AS checkpoint_id
+FROM trials AS t LEFT JOIN intervention AS i ON i.id = t.intervention_id
+GROUP BY t.run_id, t.kind, t.setting
+
+-- statement: drawn
+-- Every case under every type: of several draws of a random direction the mean.
+SELECT t.run_id, t.unit, t.setting, a.type, any_value(t.attempt_id) AS attempt_id, any_value(t.item) AS item,
+       any_value(t.ply) AS ply, any_value(t.piece) AS piece, any_value(t.square) AS square,
+       avg(t.target::DOUBLE) AS target
+FROM trials AS t
+JOIN types AS a ON a.run_id = t.run_id AND a.kind = t.kind AND a.setting IS NOT DISTINCT FROM t.setting
+GROUP BY t.run_id, t.unit, t.setting, a.type
+
+-- statement: pairs
+-- Two types of one run, layers and scale; the clean model stands beside each of them.
+SELECT a.run_id, a.setting, a.type, b.type AS minus, s.layers, s.scale, a.checkpoint_id,
+       dense_rank() OVER (ORDER BY c.place, r.created_at, a.run_id, a.setting, a.type, b.type) AS cell, c.checkpoint,
+       r.run, r.done, r.planned
+FROM (SELECT DISTINCT run_id, setting, type, checkpoint_id FROM types WHERE setting IS NOT NULL) AS a
+JOIN (SELECT DISTINCT run_id, setting, type FROM types) AS b
+    ON b.run_id = a.run_id AND (b.setting = a.setting OR b.setting IS NULL)
+   AND list_position(['Probe', 'SAE-Probe', 'CD-Probe', 'DM-Probe', 'Patch', 'Shuffled', 'Wrong layer', 'Random',
+                      'Length 0', 'None'], a.type)
+       < list_position(['Probe', 'SAE-Probe', 'CD-Probe', 'DM-Probe', 'Patch', 'Shuffled', 'Wrong layer', 'Random',
+                        'Length 0', 'None'], b.type)
+JOIN settings AS s ON s.run_id = a.run_id AND s.setting = a.setting
+JOIN scoped AS r ON r.run_id = a.run_id
+LEFT JOIN checkpoints AS c ON c.checkpoint_id = a.checkpoint_id
+
+-- statement: base
+SELECT p.cell, p.run, p.checkpoint_id, p.checkpoint, p.type, p.minus, a.run_id, a.unit, a.attempt_id, a.item, a.ply,
+       a.piece, a.square, a.target, b.target AS other
+FROM pairs AS p
+JOIN drawn AS a ON a.run_id = p.run_id AND a.setting = p.setting AND a.type = p.type
+JOIN drawn AS b ON b.run_id = p.run_id AND b.unit = a.unit AND b.type = p.minus
+    AND (b.setting = p.setting OR b.setting IS NULL)
+
+-- statement: table
+SELECT p.cell, p.checkpoint, p.type, p.minus, TRY_CAST(p.layers AS BIGINT[]) AS layers, p.scale, count(*) AS cases,
+       count(DISTINCT b.item) AS games, p.run, p.done, p.planned, p.checkpoint_id, p.run_id
+FROM pairs AS p JOIN base AS b ON b.cell = p.cell
+GROUP BY p.cell, p.checkpoint, p.type, p.minus, p.layers, p.scale, p.run, p.done, p.planned, p.checkpoint_id, p.run_id
+ORDER BY p.cell
+
+-- statement: clusters
+-- A cluster is one game.
+WITH summed AS (
+    SELECT cell, item, count(*) AS cases, sum(target) AS target, sum(other) AS other,
+           sum(target - other) AS differences, sum((target - other) * (target - other)) AS squares
+    FROM base GROUP BY cell, item
+)
+SELECT cell, cases, target, other, differences, squares, count(*) AS clusters
+FROM summed GROUP BY ALL ORDER BY ALL
+
+-- statement: rows
+SELECT run || ':' || unit AS board, run, unit, type, minus, item AS game, ply, piece, square, target, other, run_id
+FROM base
+ORDER BY run_place(run_id), unit, type, minus

@@ -1,0 +1,150 @@
+-- title: legal move mass by edit
+-- aliases: legal move mass, lmpm, davis figure 5, davis figure 6
+-- paper: Davis, Vasquez Ferrer & Sukthankar 2026, sections 4.7 and 4.8, Figures 5 and 6
+-- kinds: edit
+-- made by: chessreg run edit --preset davis-corrected
+-- columns:
+--   checkpoint: the model
+--   protocol: the settings that paper, published code and corrected differ in; own: none of these
+--   type: None (the clean model), Random, Patch (the residual of a later board), Probe, SAE-Probe, CD-Probe (difference of
+--       means of latents), DM-Probe (of residuals); Shuffled (another piece's direction), Wrong layer, Length 0
+--   layers [hidden]: edited, 0-based; of a control those of the edit that it stands beside
+--   scale: value of the scale rule
+--   scale_rule [hidden]: what it is a share of
+--   cases [cases]: prefixes of games that are edited
+--   games [games]: games that they are of
+--   kings [cases]: cases whose piece is a king: without it moves are pseudo-legal
+--   original: mean probability of tokens that begin a legal move on the original board; games are resampled
+--   original_sd: its standard deviation over cases
+--   target: the same on the board that the edit aims at
+--   target_sd: its standard deviation
+--   future: the same on the later board of the game
+--   future_sd: its standard deviation
+--   gain: target minus the clean model's, same cases
+--   minus_random: target minus that of random directions of the same layers and scale, same cases
+--   original_change: original minus the clean model's, same cases
+--   argmax_kept [%]: cases whose most probable token is the clean model's
+--   kl [nats]: mean Kullback-Leibler divergence of the clean distribution from the edited one
+--   edit_norm [hidden]: mean length of the edit at its lowest layer
+--   welch_log10_p: of target against the clean model's, one-sided, as of independent samples (as published)
+--   welch_holm_log10_p: the same, corrected by Holm over the rows of the run
+--   paired_log10_p: of the differences, one-sided, as of independent cases
+--   cohens_d: of target against the clean model's
+--   run: the edit run
+--   done [states]: units that are there
+--   planned [states]: units of the run
+--   checkpoint_id [hidden]: its id
+--   intervention_id [hidden]: its id
+--   run_id [hidden]: its id
+-- statistics:
+--   original = mean(original, cases)
+--   target = mean(target, cases)
+--   future = mean(future, later)
+--   gain = mean_difference(target, cases, none_target, paired_cases)
+--   minus_random = mean_difference(beside_random, randoms, random_target, randoms)
+--   original_change = mean_difference(original, cases, none_original, paired_cases)
+--   argmax_kept = percent(kept, cases)
+--   kl = mean(kl, cases)
+--   welch_log10_p = welch_log10_p(target, target_squares, cases, none_target, none_squares, paired_cases)
+--   welch_holm_log10_p = holm_log10(welch_log10_p, run_id)
+--   paired_log10_p = paired_log10_p(difference, difference_squares, paired_cases)
+--   cohens_d = cohens_d(target, target_squares, cases, none_target, none_squares, paired_cases)
+-- plot: legal move mass by edit
+--   aliases: davis figure 5 bars
+--   form: bars
+--   x: type
+--   y: target
+--   series: run
+--   panels: checkpoint
+
+-- statement: trials
+-- The row of every case and condition of runs that read the next token; `kind` is the condition without its number.
+SELECT t.run_id, t.unit, t.condition, regexp_replace(t.condition, '-[0-9]+$', '') AS kind, t.intervention_id, t.setting,
+       t.attempt_id, t.item, t.ply, t.text, t.half, t.piece, t.square, exact(t.mass_original::VARCHAR) AS original,
+       exact(t.mass_modified::VARCHAR) AS target, exact(t.mass_future::VARCHAR) AS future, t.argmax_kept,
+       t.kl, t.p_square, t.edit_norm
+FROM edit_trial AS t JOIN edit_run AS e ON e.run_id = t.run_id
+WHERE e.measure = 'next-token' AND t.condition <> 'skipped' AND t.run_id IN (SELECT run_id FROM scoped)
+
+-- statement: settings
+-- Layers and scale of each edit of a run, which its controls share; a control names its setting.
+SELECT DISTINCT t.run_id, t.setting, i.layers, i.scale
+FROM trials AS t JOIN intervention AS i ON i.id = t.intervention_id WHERE t.kind = 'edit'
+
+-- statement: types
+-- The paper's name of every condition. A probe is called after what it was made of.
+SELECT DISTINCT t.run_id, t.kind, t.setting, min(t.intervention_id) AS intervention_id,
+       CASE t.kind WHEN 'clean' THEN 'None' WHEN 'random' THEN 'Random' WHEN 'patch' THEN 'Patch'
+            WHEN 'shuffled' THEN 'Shuffled' WHEN 'wrong-layer' THEN 'Wrong layer' WHEN 'sham' THEN 'Length 0'
+            ELSE CASE split_part(min(i.source), ':', 1) WHEN 'sae-latents' THEN 'SAE-Probe'
+                     WHEN 'sae-contrast' THEN 'CD-Probe' WHEN 'means' THEN 'DM-Probe' ELSE 'Probe' END
+                 || CASE WHEN t.kind <> 'edit' AND split_part(min(i.source), ':', 1) = 'probe'
+                         THEN ' ' || substr(t.kind, 6) ELSE '' END END AS type
+FROM trials AS t LEFT JOIN intervention AS i ON i.id = t.intervention_id
+GROUP BY t.run_id, t.kind, t.setting
+
+-- statement: cells
+SELECT a.run_id, a.kind, a.setting, a.type, a.intervention_id, k.checkpoint_id, c.checkpoint, r.run, r.done, r.planned,
+       coalesce(nullif(k.protocol, ''), 'own') AS protocol, s.layers, s.scale, k.scale_rule,
+       dense_rank() OVER (ORDER BY c.place, r.created_at, a.run_id, a.setting NULLS FIRST,
+                          list_position(['None', 'Random', 'Patch', 'Probe', 'SAE-Probe', 'CD-Probe', 'DM-Probe'], a.type)
+                          NULLS LAST, a.kind) AS cell
+FROM types AS a
+JOIN scoped AS r ON r.run_id = a.run_id
+LEFT JOIN settings AS s ON s.run_id = a.run_id AND s.setting IS NOT DISTINCT FROM a.setting
+LEFT JOIN (SELECT t.run_id, any_value(i.checkpoint_id) AS checkpoint_id, any_value(i.scale_rule) AS scale_rule,
+                  any_value(i.protocol) AS protocol
+           FROM types AS t JOIN interventions AS i ON i.intervention_id = t.intervention_id GROUP BY t.run_id) AS k
+    ON k.run_id = a.run_id
+LEFT JOIN checkpoints AS c ON c.checkpoint_id = k.checkpoint_id
+
+-- statement: base
+SELECT k.cell, k.run, k.checkpoint_id, k.checkpoint, k.type, t.*
+FROM trials AS t
+JOIN cells AS k ON k.run_id = t.run_id AND k.kind = t.kind AND k.setting IS NOT DISTINCT FROM t.setting
+
+-- statement: paired
+-- Every case beside the clean model's and, where the run has one of the same layers and scale, a random direction's.
+SELECT b.*, n.original AS none_original, n.target AS none_target, r.target AS random_target
+FROM base AS b
+LEFT JOIN trials AS n ON n.run_id = b.run_id AND n.unit = b.unit AND n.kind = 'clean'
+LEFT JOIN (SELECT run_id, unit, setting, avg(target::DOUBLE) AS target FROM trials WHERE kind = 'random' GROUP BY ALL) AS r
+    ON r.run_id = b.run_id AND r.unit = b.unit AND r.setting = b.setting AND b.kind NOT IN ('clean', 'random')
+
+-- statement: table
+SELECT k.cell, k.checkpoint, k.protocol, k.type, TRY_CAST(k.layers AS BIGINT[]) AS layers, k.scale, k.scale_rule, count(*) AS cases,
+       count(DISTINCT b.item) AS games, count(*) FILTER (b.piece IN ('k', 'K')) AS kings,
+       stddev_samp(b.original::DOUBLE) AS original_sd, stddev_samp(b.target::DOUBLE) AS target_sd,
+       stddev_samp(b.future::DOUBLE) AS future_sd, avg(b.edit_norm) AS edit_norm, any_value(k.run) AS run,
+       any_value(k.done) AS done, any_value(k.planned) AS planned, any_value(k.checkpoint_id) AS checkpoint_id,
+       any_value(k.intervention_id) AS intervention_id, any_value(k.run_id) AS run_id
+FROM cells AS k JOIN base AS b ON b.cell = k.cell
+GROUP BY k.cell, k.checkpoint, k.protocol, k.type, k.layers, k.scale, k.scale_rule
+ORDER BY k.cell
+
+-- statement: clusters
+-- A cluster is one game.
+WITH summed AS (
+    SELECT cell, item, count(*) AS cases, sum(original)::DOUBLE AS original, sum(target)::DOUBLE AS target,
+           sum(target::DOUBLE * target::DOUBLE) AS target_squares, sum(future)::DOUBLE AS future, count(future) AS later,
+           count(*) FILTER (argmax_kept) AS kept, sum(kl) AS kl,
+           CASE WHEN any_value(kind) <> 'clean' THEN count(none_target) END AS paired_cases,
+           CASE WHEN any_value(kind) <> 'clean' THEN sum(none_target)::DOUBLE END AS none_target,
+           CASE WHEN any_value(kind) <> 'clean' THEN sum(none_original)::DOUBLE END AS none_original,
+           CASE WHEN any_value(kind) <> 'clean' THEN sum(none_target::DOUBLE * none_target::DOUBLE) END AS none_squares,
+           CASE WHEN any_value(kind) <> 'clean' THEN sum((target - none_target)::DOUBLE) END AS difference,
+           CASE WHEN any_value(kind) <> 'clean' THEN sum((target - none_target)::DOUBLE * (target - none_target)::DOUBLE) END
+               AS difference_squares,
+           nullif(count(random_target), 0) AS randoms, sum(random_target) AS random_target,
+           sum(CASE WHEN random_target IS NOT NULL THEN target END)::DOUBLE AS beside_random
+    FROM paired GROUP BY cell, item
+)
+SELECT cell, cases, original, target, target_squares, future, later, kept, kl, paired_cases, none_target, none_original,
+       none_squares, difference, difference_squares, randoms, random_target, beside_random, count(*) AS clusters
+FROM summed GROUP BY ALL ORDER BY ALL
+
+-- statement: rows
+SELECT run || ':' || unit AS board, run, unit, condition, type, item AS game, ply, piece, square, text,
+       original::DOUBLE AS original, target::DOUBLE AS target, future::DOUBLE AS future, argmax_kept, kl, run_id
+FROM base
+ORDER BY run_place(run_id), unit, condition

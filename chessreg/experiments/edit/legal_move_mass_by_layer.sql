@@ -1,0 +1,72 @@
+-- title: legal move mass by layer
+-- aliases: lmpm by layer, davis ridge plot
+-- paper: Davis & Sukthankar 2024 (ICMLA), the ridge plot of interventions by layer
+-- kinds: edit
+-- made by: chessreg run edit --preset davis-corrected --layer-sets each
+-- columns:
+--   checkpoint: the model
+--   type: Probe, Random, Patch, …: as in the query `legal move mass by edit`
+--   layer: edited, 0-based; of several the lowest
+--   layers [hidden]: all that are edited
+--   scale: value of the scale rule
+--   cases [cases]: prefixes of games that are edited
+--   games [games]: games that they are of
+--   original: mean probability of tokens that begin a legal move on the original board; games are resampled
+--   target: the same on the board that the edit aims at
+--   target_sd: its standard deviation over cases
+--   q025: 2.5 % of the cases have less on the target board
+--   q10: 10 % have less
+--   q25: 25 % have less
+--   median: half of them have less
+--   q75: 75 % have less
+--   q90: 90 % have less
+--   q975: 97.5 % have less
+--   gain: target minus the clean model's, same cases
+--   run: the edit run
+--   done [states]: units that are there
+--   planned [states]: units of the run
+--   checkpoint_id [hidden]: its id
+--   intervention_id [hidden]: its id
+--   run_id [hidden]: its id
+-- statistics:
+--   original = mean(original, cases)
+--   target = mean(target, cases)
+--   gain = mean_difference(target, cases, none_target, cases)
+-- plot: legal move mass by layer
+--   aliases: lmpm by layer lines
+--   form: lines
+--   x: layer
+--   y: target
+--   series: type, scale, run
+--   panels: checkpoint
+
+-- statements of: legal_move_mass_by_edit.sql to paired
+
+-- statement: table
+SELECT k.cell, k.checkpoint, k.type, list_min(TRY_CAST(k.layers AS BIGINT[])) AS layer, TRY_CAST(k.layers AS BIGINT[]) AS layers,
+       k.scale, count(*) AS cases, count(DISTINCT b.item) AS games, stddev_samp(b.target::DOUBLE) AS target_sd,
+       quantile_cont(b.target::DOUBLE, 0.025) AS q025, quantile_cont(b.target::DOUBLE, 0.1) AS q10,
+       quantile_cont(b.target::DOUBLE, 0.25) AS q25, quantile_cont(b.target::DOUBLE, 0.5) AS median,
+       quantile_cont(b.target::DOUBLE, 0.75) AS q75, quantile_cont(b.target::DOUBLE, 0.9) AS q90,
+       quantile_cont(b.target::DOUBLE, 0.975) AS q975, any_value(k.run) AS run, any_value(k.done) AS done,
+       any_value(k.planned) AS planned, any_value(k.checkpoint_id) AS checkpoint_id,
+       any_value(k.intervention_id) AS intervention_id, any_value(k.run_id) AS run_id
+FROM cells AS k JOIN base AS b ON b.cell = k.cell
+WHERE k.kind <> 'clean'
+GROUP BY k.cell, k.checkpoint, k.type, k.layers, k.scale
+ORDER BY k.cell
+
+-- statement: clusters
+-- A cluster is one game.
+WITH summed AS (
+    SELECT cell, item, count(*) AS cases, sum(original)::DOUBLE AS original, sum(target)::DOUBLE AS target,
+           sum(none_target)::DOUBLE AS none_target
+    FROM paired WHERE kind <> 'clean' GROUP BY cell, item
+)
+SELECT cell, cases, original, target, none_target, count(*) AS clusters FROM summed GROUP BY ALL ORDER BY ALL
+
+-- statement: rows
+SELECT run || ':' || unit AS board, run, unit, condition, type, item AS game, ply, piece, square, text,
+       original::DOUBLE AS original, target::DOUBLE AS target, future::DOUBLE AS future, argmax_kept, kl, run_id
+FROM base WHERE kind <> 'clean'
+ORDER BY run_place(run_id), unit, condition

@@ -1,0 +1,428 @@
+"""The work behind edits that read the next token: prefixes of games under every condition at once.
+
+Davis specification 6. Of each case and condition it records the probability of tokens that begin a legal move on the
+original, the target and the later board (LMPM, 6.4), what became of the most probable token, and the length of the
+edit; the whole distribution goes to the store (probabilities.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import chess
+import numpy as np
+import torch
+from torch import Tensor
+
+from chessreg.errors import BadInputError
+from chessreg.experiments.edit import directions
+from chessreg.experiments.edit.cases import (
+    Case,
+    Prefix,
+    of_moves,
+    prefixes,
+    reason_to_skip,
+    with_changes,
+    without_favourite,
+)
+from chessreg.experiments.edit.editor import GREEDY, emit_skipped, recorded
+from chessreg.experiments.edit.model import Condition, EditedModel
+from chessreg.experiments.edit.probabilities import write_probabilities
+from chessreg.experiments.edit.spec import CLEAN, EditHow, EditRow, EditSpec
+from chessreg.experiments.edit.states import State, selection_split
+from chessreg.experiments.settings import games as selections
+from chessreg.models.decoding.next_tokens import NextTokens
+from chessreg.models.devices import prepare
+from chessreg.models.edits import ResidualEdit
+from chessreg.runs.task import Task
+
+if TYPE_CHECKING:
+    from chessreg.games.dataset import Games
+
+NUMBERS = 64_000_000  # of stored probabilities in one group: bounds memory
+ORIGINAL, TARGET, LATER = range(3)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A condition of a batch of cases: log-probabilities float64 [cases, outputs], and the edits' lengths float64
+    [cases] at the lowest layer: of the norm that the scale is a share of (None: it is a length), of the direction, and
+    of what is added."""
+
+    condition: str
+    setting: int | None
+    scales: np.ndarray | None
+    logprobs: np.ndarray
+    reference_norm: np.ndarray | None = None
+    vector_norm: np.ndarray | None = None
+    edit_norm: np.ndarray | None = None
+
+
+class CaseEdits:
+    """What every condition of an edited model adds to the residual at the token of each case."""
+
+    def __init__(self, edited: EditedModel) -> None:
+        self.spec, self.edited, self.model = edited.spec, edited, edited.model
+
+    def edits(self, case: Case, condition: Condition) -> list[ResidualEdit]:
+        """One case's edits under a condition, one a layer. BadInputError for a patch that the model's context does not
+        hold, and where the probe has no direction for the case."""
+        layers, scales = self.layers_of(condition), self.scales(condition, [case])
+        tokens, none = None, np.zeros(1, np.int64)
+        if condition.source == "patch":
+            prompt = case.prefix.later_prompt
+            if len(prompt) > self.model.block_size:
+                raise BadInputError(f"{len(prompt)} tokens to the later board are more than the model's context holds")
+            tokens = NextTokens(self.model, [prompt], [(0, len(prompt) - 1)], layers)
+        vectors = {layer: self.vectors(tokens, [case], none, none, condition, layer, {}) for layer in layers}
+        if not any(vector.any() for vector in vectors.values()):
+            raise BadInputError("the probe has no direction for this change of the board")
+        return [self.edit(layer, vectors[layer], scales) for layer in layers]
+
+    def edit(self, layer: int, vectors: np.ndarray, scales: np.ndarray) -> ResidualEdit:
+        """Vectors [cases, d_model] that are added after a layer, as long as the scale rule has it with these scales."""
+        return ResidualEdit(
+            layer,
+            torch.from_numpy(vectors).to(self.model.device),
+            torch.from_numpy(scales).float().to(self.model.device),
+            self.spec.token_mask,
+            reference=self.edited.reference(layer),
+        )
+
+    def layers_of(self, condition: Condition) -> tuple[int, ...]:
+        """The layers that a condition edits, rising."""
+        layers = condition.setting.layers
+        return tuple(sorted(map(self.edited.away, layers))) if condition.source == "wrong-layer" else layers
+
+    def scales(self, condition: Condition, cases: Sequence[Case]) -> np.ndarray:
+        """The value of the scale rule at the edited token of each case, float64 [cases]; it may fall with its index."""
+        value = 0.0 if condition.source == "sham" else condition.setting.value
+        index = np.array([len(case.state.prompt) - 1 for case in cases], np.float64)
+        return value * np.exp(-self.spec.decay * index)
+
+    def vectors(
+        self,
+        tokens: NextTokens | None,
+        cases: Sequence[Case],
+        sites: np.ndarray,
+        later: np.ndarray,
+        condition: Condition,
+        layer: int,
+        cached: dict[tuple[str, int, int], np.ndarray],
+    ) -> np.ndarray:
+        """What a condition adds at a layer, before it is scaled, float32 [cases, d_model]."""
+        source = "edit" if condition.source == "sham" else condition.source
+        key = source, condition.draw, layer
+        if key in cached:
+            return cached[key]
+        units, spec = [case.state.unit for case in cases], self.spec
+        made: np.ndarray
+        if source == "random" and spec.random_draw == "sphere":
+            made = directions.on_sphere(spec, self.model.d_model, layer, units, condition.draw)
+        elif source == "random":
+            shape = self.model.n_layers, self.model.d_model
+            made = directions.of_uniform_matrix(spec, shape, layer, units, condition.draw)
+        elif source == "patch":
+            assert tokens is not None
+            at = torch.from_numpy(later[sites]).to(self.model.device)
+            made = tokens.residual(layer)[at].float().cpu().numpy()
+            made = directions.unit(made) if spec.patch == "unit" else made
+        else:
+            made = self.of_probes(cases, condition, layer)
+        cached[key] = made
+        return made
+
+    def of_probes(self, cases: Sequence[Case], condition: Condition, layer: int) -> np.ndarray:
+        """Directions of a probe for the changes of each board, by the side that is to move."""
+        edited, spec = self.edited, self.spec
+        if condition.source == "wrong-layer":
+            layer = next(own for own in condition.setting.layers if edited.away(own) == layer)
+        white, black = edited.probes, edited.black
+        if condition.source == "other":
+            white = edited.others[condition.draw]
+            black = edited.other_blacks[condition.draw] if edited.other_blacks else {}
+        elif condition.source == "shuffled" and edited.shuffled:
+            white, black = edited.shuffled, {}
+        permuted = condition.source == "shuffled" and not edited.shuffled
+        made = np.zeros((len(cases), self.model.d_model), np.float32)
+        for turn, probes in ((chess.WHITE, white), (chess.BLACK, black or white)):
+            rows = [row for row, case in enumerate(cases) if case.state.board.turn == turn]
+            if not rows:
+                continue
+            changes = [cases[row].changes for row in rows]
+            if permuted:
+                units = [cases[row].state.unit for row in rows]
+                pairs = zip(units, changes, strict=True)
+                changes = [tuple(directions.permuted(spec, unit, condition.draw, own)) for unit, own in pairs]
+            made[rows] = directions.change(spec, probes[layer].weight, changes)
+        return made
+
+
+class SiteEditor(CaseEdits):
+    """An edited model at work for one task: every condition of a batch of cases, and their rows."""
+
+    def __init__(self, task: Task[EditSpec, EditHow]) -> None:
+        super().__init__(EditedModel(task.spec, task.inputs, prepare(task.options.device, task.options.threads)))
+        self.task, self.encoding = task, self.edited.encoding
+        self.conditions = self.edited.conditions()
+        self.interventions = recorded(task, self.edited)
+        size = self.model.outputs
+        self.origins = np.array([-1 if (o := self.encoding.origin_of(i)) is None else o for i in range(size)])
+        self.masked = sorted(getattr(self.encoding, "masked_ids", ()))  # LCB's piece letters (Davis 1.2)
+        layers = {layer for setting in self.edited.settings for layer in setting.layers}
+        self.layers = sorted(
+            layers | ({self.edited.away(layer) for layer in layers} if self.spec.wrong_layer else set())
+        )
+
+    def run(self, overlap: Callable[[Games, np.ndarray], None]) -> None:
+        """All units of the task, in groups whose probabilities are stored, and count, together; `overlap` says once
+        what the games share with others."""
+        task, spec = self.task, self.spec
+        most = max(1, NUMBERS // ((1 + len(self.conditions)) * self.model.outputs))
+        size = min(task.options.group_states, most)
+        games, places = (None, None) if spec.moves else selections.select(spec, task.inputs)
+        for start in range(0, len(task.units), size):
+            group = task.units[start : start + size]
+            units: list[int] = []
+            probabilities: list[np.ndarray] = []
+            for begin in range(0, len(group), task.options.batch_states):
+                batch = group[begin : begin + task.options.batch_states]
+                if games is None or places is None:
+                    prepared = [of_moves(spec, self.encoding)]
+                else:
+                    prepared = prefixes(spec, self.encoding, games, places, batch)
+                stored = self.batch(prepared, len(units))
+                units += [case.state.unit for case in stored.cases]
+                probabilities.append(stored.probabilities)
+                task.progress((start + begin + len(batch)) / max(len(task.units), 1), f"{len(units):,} cases")
+            if games is not None and places is not None and 0 in group:
+                overlap(games, places)
+            if units:
+                names = [CLEAN, *(condition.name for condition in self.conditions)]
+                write_probabilities(task, group[0], units, names, np.concatenate(probabilities))
+            task.done(*group)
+
+    def batch(self, prepared: Sequence[Prefix], row: int) -> Stored:
+        """The rows of these prefixes; `row` is the first one's place among the stored probabilities of the group."""
+        room, patched = self.model.block_size, self.spec.patch != "none"
+        fitting: list[Prefix] = []
+        for prefix in prepared:
+            if len(prefix.state.prompt) > room or (patched and len(prefix.later_prompt) > room):
+                self.skipped(prefix, None, "too long")
+            else:
+                fitting.append(prefix)
+        if not fitting:
+            return Stored([], np.zeros((0, 1 + len(self.conditions), self.model.outputs), np.float32))
+        tokens, later = self.clean(fitting, patched)
+        logprobs = tokens.logprobs.cpu().numpy().astype(np.float64)
+        cases, sites = self.cases(fitting, logprobs)
+        if not cases:
+            return Stored([], np.zeros((0, 1 + len(self.conditions), self.model.outputs), np.float32))
+        outcomes = [Outcome(CLEAN, None, None, logprobs[sites])]
+        outcomes += self.outcomes(tokens, cases, sites, later)
+        legal = np.stack([self.legal(case) for case in cases])
+        for outcome in outcomes:
+            self.rows(outcome, outcomes[0], cases, legal, row)
+        return Stored(cases, np.exp(np.stack([o.logprobs for o in outcomes], 1)).astype(np.float32))
+
+    def clean(self, fitting: Sequence[Prefix], patched: bool) -> tuple[NextTokens, np.ndarray]:
+        """The clean model at the end of each prefix, and the sites of the later boards int64 [prefixes]."""
+        rows: list[tuple[int, ...]] = []
+        places: dict[int, int] = {}
+        sites: list[tuple[int, int]] = []
+        later: list[tuple[int, int]] = []
+        history = self.encoding.content == "history"
+        for prefix in fitting:
+            item = prefix.state.item
+            for kept, prompt in ((sites, prefix.state.prompt), (later, prefix.later_prompt if patched else ())):
+                if not prompt:
+                    continue
+                if history and item in places:  # one row a game: its prefixes begin alike
+                    place = places[item]
+                    rows[place] = max(rows[place], prompt, key=len)
+                else:
+                    place = places[item] = len(rows)
+                    rows.append(prompt)
+                kept.append((place, len(prompt) - 1))
+        # a prefix without a later board is no case: any site will do
+        behind = iter(range(len(sites), len(sites) + len(later)))
+        later_sites = np.array([next(behind) if patched and prefix.later_prompt else 0 for prefix in fitting], np.int64)
+        return NextTokens(self.model, rows, [*sites, *later], self.layers), later_sites
+
+    def cases(self, fitting: Sequence[Prefix], logprobs: np.ndarray) -> tuple[list[Case], np.ndarray]:
+        """The prefixes that are edited, and their numbers; the others' rows say why they are not."""
+        scores = logprobs[: len(fitting)].copy()
+        scores[:, self.masked] = -np.inf
+        cases, sites = [], []
+        for number, prefix in enumerate(fitting):
+            favourite = int(scores[number].argmax())
+            square = None if self.origins[favourite] < 0 else int(self.origins[favourite])
+            if reason := reason_to_skip(self.spec, prefix, square):
+                self.skipped(prefix, favourite, reason)
+                continue
+            if self.spec.board:
+                cases.append(with_changes(prefix, self.spec.board))
+            else:
+                assert square is not None
+                cases.append(without_favourite(prefix, square))
+            sites.append(number)
+        return cases, np.array(sites, np.int64)
+
+    # -- conditions -------------------------------------------------------------------------------------------------
+
+    def outcomes(
+        self, tokens: NextTokens, cases: Sequence[Case], sites: np.ndarray, later: np.ndarray
+    ) -> list[Outcome]:
+        """Every condition but the clean one: those of equal layers in one pass."""
+        if self.spec.token_mask != "last":
+            return [self.several(tokens, cases, sites, later, condition) for condition in self.conditions]
+        together: dict[tuple[int, ...], list[Condition]] = {}
+        for condition in self.conditions:
+            together.setdefault(self.layers_of(condition), []).append(condition)
+        made: dict[str, Outcome] = {}
+        cached: dict[tuple[str, int, int], np.ndarray] = {}  # a direction is the same at every scale
+        for layers, conditions in together.items():
+            vectors = {
+                layer: [self.vectors(tokens, cases, sites, later, own, layer, cached) for own in conditions]
+                for layer in layers
+            }
+            scales = np.concatenate([self.scales(own, cases) for own in conditions])
+            edits = [self.edit(layer, np.concatenate(vectors[layer]), scales) for layer in layers]
+            logprobs = tokens.edited(np.tile(sites, len(conditions)), edits).cpu().numpy().astype(np.float64)
+            for number, own in enumerate(conditions):
+                part = slice(number * len(cases), (number + 1) * len(cases))
+                lengths = self.lengths(tokens, sites, layers[0], vectors[layers[0]][number], scales[part])
+                made[own.name] = Outcome(own.name, own.setting.number, scales[part], logprobs[part], *lengths)
+        return [made[condition.name] for condition in self.conditions]
+
+    def several(
+        self, tokens: NextTokens, cases: Sequence[Case], sites: np.ndarray, later: np.ndarray, condition: Condition
+    ) -> Outcome:
+        """A condition that edits several tokens of each prefix, at each with the length that equation 1 gives there."""
+        layers, scales = self.layers_of(condition), self.scales(condition, cases)
+        vectors = {layer: self.vectors(tokens, cases, sites, later, condition, layer, {}) for layer in layers}
+        edits = [self.edit(layer, vectors[layer], scales) for layer in layers]
+        logprobs = self.model.session(len(cases), edits).feed([case.state.prompt for case in cases])
+        lengths = self.lengths(tokens, sites, layers[0], vectors[layers[0]], scales)
+        values = logprobs.cpu().numpy().astype(np.float64)
+        return Outcome(condition.name, condition.setting.number, scales, values, *lengths)
+
+    def lengths(
+        self, tokens: NextTokens, sites: np.ndarray, layer: int, vectors: np.ndarray, scales: np.ndarray
+    ) -> tuple[np.ndarray | None, np.ndarray, np.ndarray]:
+        """The norm that the scale is a share of, of the direction, and of what is added at a layer, each [cases]."""
+        size = np.linalg.norm(vectors.astype(np.float64), axis=1)
+        reference = self.edited.reference(layer)
+        if reference is None:
+            return None, size, np.abs(scales) * size
+        with torch.inference_mode():
+            residual: Tensor = tokens.residual(layer)[torch.from_numpy(sites).to(self.model.device)]
+            norm = reference(residual).float().norm(dim=-1).cpu().numpy().astype(np.float64)
+        return norm, size, np.abs(scales) * norm * size
+
+    # -- rows -------------------------------------------------------------------------------------------------------
+
+    def legal(self, case: Case) -> np.ndarray:
+        """Which ids begin a legal move on the original, the target and the later board, bool [3, outputs]."""
+        begins = np.zeros((3, self.model.outputs), bool)
+        for number, board in enumerate(case.boards):
+            if board is not None:
+                begins[number, sorted({ids[0] for ids in self.encoding.answers(board).values()})] = True
+        return begins
+
+    def rows(self, outcome: Outcome, clean: Outcome, cases: Sequence[Case], legal: np.ndarray, row: int) -> None:
+        """Emit a condition's row of every case."""
+        probabilities = np.exp(outcome.logprobs)
+        masses = np.minimum(np.einsum("ckv,cv->ck", legal.astype(np.float64), probabilities), 1.0)
+        favourite, before = outcome.logprobs.argmax(1), clean.logprobs.argmax(1)
+        kl = divergence(clean.logprobs, outcome.logprobs)
+        for place, case in enumerate(cases):
+            token, first = int(favourite[place]), outcome is clean
+            if outcome.vector_norm is not None and outcome.vector_norm[place] == 0:
+                continue  # the probe has no direction for this case
+            later = case.prefix.later
+            values: dict[str, float | None] = {
+                name: None if column is None else float(column[place])
+                for name, column in (
+                    ("reference_norm", outcome.reference_norm),
+                    ("vector_norm", outcome.vector_norm),
+                    ("edit_norm", outcome.edit_norm),
+                )
+            }
+            square = case.square
+            detail = EditRow(
+                piece=case.piece.symbol() if case.piece else None,
+                square=None if square is None else chess.square_name(square),
+                position=case.state.position,
+                half=selection_split(self.spec, case.state.item),
+                setting=outcome.setting,
+                scales=None if outcome.scales is None else [float(outcome.scales[place])],
+                target=case.target.fen() if first else None,
+                target_status=int(case.target.status()) if first else None,
+                later=later.fen() if first and later is not None else None,
+                mass_future=None if later is None else float(masses[place, LATER]),
+                argmax_kept=bool(favourite[place] == before[place]),
+                p_argmax=float(probabilities[place, token]),
+                p_square=None if square is None else float(probabilities[place, self.origins == square].sum()),
+                kl=float(kl[place]),
+                row=row + place,
+                **values,
+            )
+            self.task.emit(
+                "trial",
+                case.state.unit,
+                detail,
+                condition=outcome.condition,
+                sample=GREEDY,
+                intervention_id=self.interventions[outcome.condition],
+                item=case.state.item,
+                ply=case.state.ply,
+                fen=case.state.board.fen() if first else None,
+                text=self.text_of(token),
+                legal_original=bool(legal[place, ORIGINAL, token]),
+                legal_modified=bool(legal[place, TARGET, token]),
+                mass_original=float(masses[place, ORIGINAL]),
+                mass_modified=float(masses[place, TARGET]),
+            )
+
+    def text_of(self, token: int) -> str:
+        """A token that is written, as it is read."""
+        if self.encoding.answer_size == self.encoding.size:
+            return self.encoding.vocabulary[token][:32]
+        return self.encoding.answer_text([token])[:32]
+
+    def skipped(self, prefix: Prefix, favourite: int | None, reason: str) -> None:
+        """The row of a prefix that is not edited, with the reason."""
+        state: State = prefix.state
+        square = None if favourite is None or self.origins[favourite] < 0 else int(self.origins[favourite])
+        piece = None if square is None else state.board.piece_at(square)
+        emit_skipped(
+            self.task,
+            state,
+            reason,
+            "" if favourite is None else self.text_of(favourite),
+            piece=piece.symbol() if piece else None,
+            square=None if square is None else chess.square_name(square),
+        )
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The cases of a batch, and the probabilities of the next token float32 [cases, conditions, outputs]."""
+
+    cases: list[Case]
+    probabilities: np.ndarray
+
+
+def divergence(clean: np.ndarray, edited: np.ndarray) -> np.ndarray:
+    """Kullback-Leibler divergence of the clean distribution from the edited one, nats [n]; log-probabilities [n, m].
+
+    >>> divergence(np.log([[0.5, 0.5]]), np.log([[0.5, 0.5]])).tolist()
+    [0.0]
+    """
+    least = math.log(np.finfo(np.float64).tiny)
+    difference = clean - np.maximum(edited, least)
+    return np.maximum(np.where(clean > least, np.exp(clean) * difference, 0.0).sum(1), 0.0)

@@ -1,0 +1,146 @@
+"""The boards of an edit that read the next token: original, target and later one, with every square's probability."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import chess
+import numpy as np
+from sqlalchemy import select
+
+from chessreg.errors import NotFoundError
+from chessreg.experiments.edit.probabilities import probabilities_of
+from chessreg.experiments.edit.spec import CLEAN, EditSpec
+from chessreg.games.boardframe import BoardFrame, Mark
+from chessreg.registry import tables
+from chessreg.runs.inputs import Inputs
+
+HEAT = "probability that the next move begins on the square"
+MASSES = {"original": "mass_original", "target": "mass_modified", "later": "mass_future"}  # board → column of a trial
+
+
+def reads_next_token(row: Mapping[str, Any], inputs: Inputs) -> bool:
+    """Whether a row is of a run that reads the next token."""
+    with inputs.database.read() as session:
+        return session.get_one(tables.Run, UUID(str(row["run_id"]))).spec.get("measure") == "next-token"
+
+
+@dataclass(frozen=True, eq=False)
+class StoredCase:
+    """What a run stored of one case: `boards` by name (original, target and, where the game went on, later), the row of
+    each condition, the clean one first, and the probability float64 [64] that the next move begins on each square, of
+    the conditions whose distributions are in the store. Of a case that was skipped there is the original board, and
+    the only row says why."""
+
+    spec: EditSpec
+    where: str
+    boards: Mapping[str, chess.Board]
+    rows: Mapping[str, tables.Trial]
+    squares: Mapping[str, np.ndarray]
+
+    @property
+    def skipped(self) -> str:
+        """Why the case is not edited, in words; of a case that is: empty."""
+        row = self.rows.get("skipped")
+        return "" if row is None else f"skipped: the most probable token {row.text!r}: {(row.detail or {})['skipped']}"
+
+    @property
+    def conditions(self) -> list[str]:
+        """Those that change the model."""
+        return [name for name in self.rows if name not in (CLEAN, "skipped")]
+
+    def mass(self, condition: str, board: str) -> float:
+        """Probability of the tokens that begin a legal move on a board (LMPM, Davis specification 6.4)."""
+        row, column = self.rows[condition], MASSES[board]
+        value: float = (row.detail or {})[column] if board == "later" else getattr(row, column)
+        return value
+
+    def marks(self, board: str) -> dict[int, Mark]:
+        """The squares in which original and target differ."""
+        original, target = self.boards["original"], self.boards.get("target", self.boards["original"])
+        changed = [s for s in chess.SQUARES if target.piece_at(s) != original.piece_at(s)]
+        if board == "original":
+            return {square: "from" for square in changed if original.piece_at(square)}
+        if board == "target":
+            return {square: "removed" if target.piece_at(square) is None else "target" for square in changed}
+        return {}
+
+    def frame(self, board: str, condition: str, title: str) -> BoardFrame:
+        """A board under a condition: as heat the probabilities of its squares, below it the mass."""
+        heat = self.squares.get(condition)
+        return BoardFrame.from_board(
+            self.boards[board],
+            title=title,
+            marks=self.marks(board),
+            heat=None if heat is None else heat.tolist(),
+            heat_label="" if heat is None else HEAT,
+            caption=(self.caption(board, condition),),
+        )
+
+    def caption(self, board: str, condition: str) -> str:
+        """The mass of the clean model and of the edited one, and the likeliest squares."""
+        values = [self.mass(name, board) for name in dict.fromkeys((CLEAN, condition))]
+        text = f"legal mass {' to '.join(f'{value:.3f}' for value in values)}"
+        if condition not in self.squares:
+            return f"{text}; likeliest {self.rows[condition].text}"
+        squares = self.squares[condition]
+        order = np.argsort(-squares, kind="stable")[:3]
+        return f"{text}; likeliest {', '.join(f'{chess.square_name(int(s))} {squares[s]:.1%}' for s in order)}"
+
+
+def stored_case(inputs: Inputs, run_id: UUID, unit: int) -> StoredCase:
+    """What a run that reads the next token stored of a unit. Raises NotFoundError where it has no such unit."""
+    trial = tables.Trial
+    with inputs.database.read() as session:
+        rows = session.scalars(
+            select(trial).where(trial.run_id == run_id, trial.unit == unit).order_by(trial.condition)
+        ).all()
+        spec = EditSpec(**session.get_one(tables.Run, run_id).spec)
+        session.expunge_all()
+    if not rows:
+        raise NotFoundError(f"the run has no state {unit}", "chessreg runs show RUN")
+    first = next(row for row in rows if row.fen)
+    where = f"game {first.item}, ply {first.ply}" if first.item >= 0 else f"after {first.ply} plies"
+    boards, detail = {"original": chess.Board(first.fen)}, first.detail or {}
+    by_condition = {row.condition: row for row in sorted(rows, key=lambda row: row.condition != CLEAN)}
+    if first.condition == "skipped":
+        return StoredCase(spec, where, boards, by_condition, {})
+    for name in ("target", "later"):
+        if detail.get(name):
+            boards[name] = chess.Board(detail[name])
+    return StoredCase(spec, where, boards, by_condition, squares_of_conditions(inputs, spec, run_id, unit))
+
+
+def views_of_case(row: Mapping[str, Any], inputs: Inputs) -> list[BoardFrame]:
+    """The original board before the edit, then original, target and later board after it; of a case that was skipped
+    the board alone. As heat, where the store has them, the probabilities of all squares."""
+    case = stored_case(inputs, UUID(str(row["run_id"])), int(row["unit"]))
+    if case.skipped:
+        return [BoardFrame.from_board(case.boards["original"], title=case.where, caption=(case.skipped,))]
+    wanted = row.get("condition") or CLEAN
+    if wanted == CLEAN:
+        wanted = next(name for name in case.conditions if name.startswith("edit"))
+    aims = {"original": "the original board", "target": "the board it aims at", "later": "the game's later board"}
+    frames = [case.frame("original", CLEAN, f"clean, {case.where}")]
+    return frames + [case.frame(name, wanted, f"{wanted}, {aims[name]}") for name in case.boards]
+
+
+def squares_of_conditions(inputs: Inputs, spec: EditSpec, run_id: UUID, unit: int) -> dict[str, np.ndarray]:
+    """Condition → probability float64 [64] that the next move begins on each square; nothing without the bytes."""
+    try:
+        probabilities = probabilities_of(inputs, run_id, unit)
+        encoding = inputs.encoding(spec.checkpoint)
+    except NotFoundError:
+        return {}
+    squares = {}
+    for condition, values in probabilities.items():
+        squares[condition] = np.zeros(64)
+        for number, probability in enumerate(values.astype(np.float64).tolist()):
+            origin = encoding.origin_of(number)
+            if origin is not None:
+                squares[condition][origin] += probability
+        squares[condition] = squares[condition].clip(0.0, 1.0)
+    return squares

@@ -1,0 +1,282 @@
+"""`finetune`: a language model taught to answer prompts with the best move, resumable to the exact next batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from chessreg.encodings.prompts import PromptEncoding, write_tokenizer
+from chessreg.errors import BadInputError
+from chessreg.experiments.settings.prompts import AskingSpec, asking_model, check_room, labelled, sampled
+from chessreg.experiments.train import emit_point, read_curve, write_curve
+from chessreg.runs.inputs import Inputs
+from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.spec import AtMost, Beta, ExecutionOptions, Ref, Share
+
+if TYPE_CHECKING:
+    from chessreg.models.finetuning import Finetuner, PromptCorpus
+    from chessreg.models.training import TrainPoint
+    from chessreg.runs.task import Task
+
+FAMILIES = ("llama", "gpt_neox")
+SHAPE = ("n_layer", "n_head", "n_embd", "block_size", "vocabulary")
+LORA = ("lora_rank", "lora_alpha", "lora_dropout", "lora_targets")
+DatasetRefs = Annotated[tuple[str, ...], Ref("dataset")]
+
+
+class FinetuneSpec(AskingSpec):
+    checkpoint: Annotated[str | None, Ref("checkpoint")] = Field(
+        None, description="the language model to tune: one that reads prompts"
+    )
+    family: Literal["llama", "gpt_neox"] | None = Field(
+        None, description="or one of this family with initial weights, of the shape below"
+    )
+    n_layer: Annotated[int, AtMost(1000, "no model has more")] = Field(4, ge=1, description="layers, with --family")
+    n_head: int = Field(4, ge=1, description="attention heads, with --family")
+    n_embd: Annotated[int, AtMost(100_000, "no model has more")] = Field(
+        128, ge=8, description="d_model, with --family"
+    )
+    block_size: Annotated[int, AtMost(1_000_000, "memory holds them")] = Field(
+        640, ge=8, description="context, in tokens, with --family"
+    )
+    vocabulary: Literal["bpe", "characters"] = Field(
+        "bpe", description="tokenizer, with --family: words of the published templates merged, or every byte a token"
+    )
+    datasets: DatasetRefs = Field(description="positions with best moves, datasets or parts (NAME:PART)")
+    heldout: Annotated[str | None, Ref("dataset")] = Field(None, description="positions for the held-out loss")
+    heldout_positions: int = Field(1000, ge=1, description="at most this many of them, drawn by the seed")
+    heldout_steps: int = Field(500, ge=1, description="steps between held-out losses")
+    loss: Literal["answer", "all"] = Field(
+        "answer", description="over the answer and its end (paper 3.4), or over every token of prompt and answer, as a "
+        "language model is pretrained"
+    )  # fmt: skip
+    tune: Literal["whole", "lora"] = Field("whole", description="every weight, or LoRA's matrices (chessreg[llm])")
+    lora_rank: int = Field(16, ge=1, le=4096, description="of LoRA's matrices (author's trial: 160)")
+    lora_alpha: float = Field(32.0, gt=0, description="their product is multiplied by alpha / rank (author's: 32)")
+    lora_dropout: Annotated[float, Share()] = Field(0.0, description="before them (author's: 0.1)")
+    lora_targets: Literal["all", "attention"] = Field(
+        "all", description="what they adapt: every matrix of the blocks, or what makes queries, keys and values"
+    )
+    steps: Annotated[int, AtMost(1_000_000_000, "the schedule is no longer")] = Field(
+        10_000, ge=0, description="updates; 0: the model as it is"
+    )
+    batch_positions: Annotated[int, AtMost(1_000_000, "memory holds them")] = Field(
+        128, ge=1, description="positions in one update"
+    )
+    learning_rate: float = Field(8e-5, gt=0, description="AdamW's (paper D.3)")
+    warmup_steps: int = Field(1000, ge=0, description="steps until the full rate")
+    final_fraction: float = Field(0.1, ge=0, le=1, description="of the rate, at the end of its cosine")
+    weight_decay: float = Field(0.0, ge=0, description="on matrices (the author's code: none)")
+    beta1: Beta = Field(0.9, description="AdamW's (paper D.3)")
+    beta2: Beta = Field(0.95, description="AdamW's (paper D.3)")
+    grad_clip: float = Field(1.0, gt=0, description="largest gradient norm")
+    seed: int = Field(0, description="of initial weights and of the order of positions")
+
+    @model_validator(mode="after")
+    def _one_model(self) -> FinetuneSpec:
+        if (self.checkpoint is None) == (self.family is None):
+            raise BadInputError(
+                "finetune needs one model", f"give --checkpoint MODEL, or --family {' or '.join(FAMILIES)}"
+            )
+        unused = [name for name in SHAPE if self.checkpoint is not None] + [
+            name for name in LORA if self.tune == "whole"
+        ]
+        for name in unused:
+            if getattr(self, name) != type(self).model_fields[name].default:
+                needed = "--family" if name in SHAPE else "--tune lora"
+                raise BadInputError(f"--{name.replace('_', '-')} is of no use without {needed}", "leave it out")
+        if self.family is not None and self.tune == "lora":
+            raise BadInputError("LoRA adapts a model that is there: initial weights are tuned whole", "--tune whole")
+        if self.family is not None and self.n_embd % (2 * self.n_head):
+            raise BadInputError(
+                f"--n-embd {self.n_embd} is no even multiple of --n-head {self.n_head}", "rotary positions need pairs"
+            )
+        return self
+
+
+class FinetuneHow(ExecutionOptions):
+    micro_tokens: Annotated[int, AtMost(1_000_000_000, "memory holds them")] = Field(
+        16_384, ge=64, description="most tokens in one forward pass; a batch is several"
+    )
+    autocast: bool = Field(True, description="compute in bfloat16 where that is safe")
+    log_steps: int = Field(20, ge=1, description="steps between points of the loss curve")
+    checkpoint_seconds: float = Field(300.0, gt=0, description="seconds between saved states")
+
+
+LLAMA: dict[str, Any] = {"steps": 200_000, "warmup_steps": 2000, "batch_positions": 8192, "learning_rate": 8e-5,
+                         "final_fraction": 0.0625}  # fmt: skip
+PYTHIA: dict[str, Any] = LLAMA | {"batch_positions": 2048, "learning_rate": 3e-4, "final_fraction": 0.2}
+PUBLISHED: dict[str, Any] = {"template": "junkin-1", "notation": "san", "layout": "flattened_with_slashes"}
+
+
+class Finetune(Kind):
+    """Fine-tune a language model on prompts: the best move of a position, in words.
+
+    The loss is over the answer and the token that ends it, a mean over all of these in a batch (Junkin 3.4 and its
+    code); the prompt has none, unless a model of initial weights is to learn first how prompts read (--loss all).
+    Held-out losses are of answers. Prompts whose answer does not fit the context are left out, and counted. Positions
+    of a batch are drawn without replacement, epoch by epoch.
+
+    The whole training is one unit; its state is saved every few minutes in the run's folder, and an interrupted run
+    goes on with the exact next batch. The checkpoint is the output `checkpoint`, in Hugging Face format, with its
+    tokenizer and prompt; LoRA's matrices are added to the weights that they adapt, and stand alone in the output
+    `adapter`, as the library peft reads them.
+    """
+
+    name = "finetune"
+    example = (
+        "--family llama --n-layer 1 --n-head 2 --n-embd 32 --block-size 128 --datasets puzzles --heldout puzzles "
+        "--steps 4 --batch-positions 4 --warmup-steps 1"
+    )
+    tables = ("metric_point",)
+    spec = FinetuneSpec
+    options = FinetuneHow
+    clocked = ("tokens_per_second",)
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {**LLAMA, **PUBLISHED},
+        "paper-pythia": {**PYTHIA, **PUBLISHED},
+        "author-2025": LLAMA | {"steps": 100_000, "warmup_steps": 1000, "final_fraction": 0.1,
+                                "template": "junkin-small"},
+        "author-2025-pythia": PYTHIA | {"steps": 6_000_000, "warmup_steps": 0, "batch_positions": 256,
+                                        "template": "junkin-1-code", "last_separator": True},
+    }  # fmt: skip
+    determinism = "statistical"  # exact on one machine with one thread count; kernels differ elsewhere
+
+    def replays(self, spec: FinetuneSpec) -> bool:
+        return True
+
+    def units(self, spec: FinetuneSpec, inputs: Inputs) -> int:
+        if spec.checkpoint is not None:
+            checkpoint = inputs.checkpoint_row(spec.checkpoint)
+            asking_model(checkpoint)
+            if checkpoint.architecture not in FAMILIES:
+                raise BadInputError(
+                    f"finetune knows no models of the family {checkpoint.architecture}",
+                    f"it tunes {' and '.join(FAMILIES)}",
+                )
+        for reference, field in [*((one, "datasets") for one in spec.datasets),
+                                 *([(spec.heldout, "heldout")] if spec.heldout else [])]:  # fmt: skip
+            inputs.positions(reference, field)
+        return 1
+
+    def check(self, spec: FinetuneSpec, inputs: Inputs) -> None:
+        """Refuses LoRA without its library, and prompts that the model's context cannot hold."""
+        from chessreg.models.finetuning import require_peft
+
+        if spec.tune == "lora":
+            require_peft()
+        if spec.checkpoint is not None:
+            row, folder = inputs.checkpoint(spec.checkpoint)
+            own = PromptEncoding.load(folder, row.tokenizer)
+            check_room(own.with_settings(spec.asked(own.settings)), int(row.block_size or 0))
+
+    def estimate(self, spec: FinetuneSpec, inputs: Inputs) -> Estimate:
+        remark = f"{spec.steps * spec.batch_positions:,} supervised moves"
+        return Estimate({"metric_point": spec.steps // 20 * 3}, 0, (remark,))
+
+    def run(self, task: Task[FinetuneSpec, FinetuneHow]) -> None:
+        spec = task.spec
+        trainer, heldout = trainer_of(task)
+        curve: list[TrainPoint] = read_curve(task)  # type: ignore[arg-type]
+
+        def on_point(point: TrainPoint) -> None:
+            curve.append(point)
+            write_curve(task, curve)  # type: ignore[arg-type]
+            text = f"loss {point.loss:.4f}, {point.tokens_per_second:,.0f} tokens of moves/s"
+            task.progress(point.step / max(spec.steps, 1), text)
+
+        trainer.run(on_point, heldout, spec.heldout_steps, lambda: task.stopping)
+        task.progress(trainer.step / max(spec.steps, 1), "")  # raises Stop when it was asked to end
+        for point in curve:
+            emit_point(task, point)  # type: ignore[arg-type]
+        if curve:
+            task.emit("metric_point", 0, name="left_out", step=trainer.step, value=float(trainer.left_out))
+        publish(task, trainer)
+        task.done(0)
+
+
+def trainer_of(task: Task[FinetuneSpec, FinetuneHow]) -> tuple[Finetuner, PromptCorpus | None]:
+    """The trainer at its place in the run, and the held-out prompts."""
+    from chessreg.models.devices import prepare
+    from chessreg.models.finetuning import FinetuneConfig, Finetuner, PromptCorpus
+    from chessreg.models.training import TrainHow
+
+    spec, options = task.spec, task.options
+    device = prepare(options.device, options.threads)
+    family: str | None = spec.family
+    source = None
+    shape: dict[str, Any] = {name: getattr(spec, name) for name in SHAPE if name != "vocabulary"}
+    digest = ""
+    if spec.checkpoint is None:
+        tokenizer = write_tokenizer(task.folder / "tokenizer", merged=spec.vocabulary == "bpe")
+        written = PromptEncoding(tokenizer, spec.asked())
+        check_room(written, spec.block_size)
+        shape["vocab_size"] = written.size
+    else:
+        row, source = task.inputs.checkpoint(spec.checkpoint)
+        own = PromptEncoding.load(source, row.tokenizer)
+        written, family, digest = own.with_settings(spec.asked(own.settings)), row.architecture, str(row.artefact)
+        shape = {"block_size": int(row.block_size or 0), "vocab_size": written.size}
+    shared = ("steps", "learning_rate", "warmup_steps", "final_fraction", "weight_decay", "beta1", "beta2",
+              "grad_clip", "batch_positions")  # fmt: skip
+    lora: dict[str, Any] = {}
+    if spec.tune == "lora":
+        lora = {name: getattr(spec, name) for name in ("lora_rank", "lora_alpha", "lora_targets")}
+        lora["dropout"] = spec.lora_dropout
+    config = FinetuneConfig(
+        **{name: getattr(spec, name) for name in shared},
+        **shape,
+        **lora,
+        family=str(family),
+        source=digest,
+        seed=spec.seed + spec.replicate,
+    )
+    training_options = TrainHow(
+        device, options.micro_tokens, options.autocast, False, options.log_steps, options.checkpoint_seconds
+    )
+    positions = labelled(spec.datasets, task.inputs, "datasets")
+    made = PromptCorpus(written, positions["fen"], positions["best"], config.block_size, spec.loss == "all")
+    heldout = None
+    if spec.heldout:
+        positions = labelled((spec.heldout,), task.inputs, "heldout")
+        places = sampled(len(positions["fen"]), spec.heldout_positions, "heldout", spec.seed)
+        fens, moves = ([positions[name][place] for place in places] for name in ("fen", "best"))
+        heldout = PromptCorpus(written, fens, moves, config.block_size)
+    return Finetuner(config, made, task.folder, training_options, source), heldout
+
+
+def publish(task: Task[FinetuneSpec, FinetuneHow], trainer: Finetuner) -> None:
+    """The tuned model as the output `checkpoint`, with its row; LoRA's matrices as the output `adapter`."""
+    from chessreg.entities.checkpoint import checkpoint_row, tokenizer_row
+    from chessreg.models.checkpoint import CheckpointInfo, read_info, save_checkpoint
+
+    spec, written = task.spec, trainer.corpus.encoding
+    source: dict[str, Any] = {"format": "chessreg-finetune", "spec_hash": task.resolved.spec_hash}
+    parent = None
+    known: list[str] = []
+    if spec.checkpoint is not None:
+        parent = task.inputs.checkpoint_row(spec.checkpoint)
+        known = list(parent.training_datasets or ())
+        source["tuned_from"] = parent.artefact
+    model = trainer.trained()
+    info = CheckpointInfo.of(model, written.name, tokens_seen=trainer.tokens_seen, source=source)
+    if spec.tune == "lora":
+        with task.output("adapter", 0, "adapter") as folder:
+            trainer.model.save_adapter(folder)
+    with task.output("checkpoint", 0, "checkpoint") as folder:
+        save_checkpoint(model, folder, info)
+        written.save(Path(folder))
+        info = read_info(folder)
+        tokenizer = tokenizer_row(written.name, folder)
+    task.record("tokenizer", of_unit=0, **tokenizer)
+    row = checkpoint_row(
+        info,
+        task.last_output.digest,
+        training_datasets=list(dict.fromkeys([*known, *(spec.datasets if spec.steps else ())])),
+        parent_id=parent.id if parent else None,
+        run_id=task.run_id,
+    )
+    task.record("checkpoint", of_unit=0, **row)

@@ -1,0 +1,107 @@
+"""`imported-curves`: losses and accuracies by step that another's training script printed."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from chessreg.experiments.imported.file import SAMPLE, ImportHow, publish_report, record_file, refuse_again, sample_file
+from chessreg.games.foreign import training_log
+from chessreg.games.foreign.game import read_text
+from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.resolve import resolve
+from chessreg.runs.spec import Ref, Spec
+
+if TYPE_CHECKING:
+    from chessreg.games.foreign.training_log import LogPoint, TrainingLog
+    from chessreg.runs.inputs import Inputs
+    from chessreg.runs.task import Task
+
+
+class ImportedCurvesSpec(Spec):
+    file: Annotated[str, Ref("results")] = Field(description="the log; `sample` is one that comes with chessreg")
+    format: Literal["training-log"] = Field("training-log", description="training-log")
+    checkpoint: Annotated[str | None, Ref("checkpoint")] = Field(
+        None, description="the checkpoint of this registry that was trained so"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bundled(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("file") == SAMPLE:
+            return {**values, "file": str(sample_file("sample-training.log"))}
+        return values
+
+
+class ImportedCurves(Kind):
+    """Training curves that others published: what their scripts printed of losses and accuracies.
+
+    Junkin 2025, the logs of his repository (specification 3.4). Unit n holds the values that are told of a step for the
+    n-th time: a checkpoint that was evaluated twice keeps both. They stand in `training curves` beside those of
+    `train`, marked as imported.
+    """
+
+    name = "imported-curves"
+    tables = ("metric_point",)
+    spec = ImportedCurvesSpec
+    options = ImportHow
+    queries = ("training curves",)
+    example = "--file sample"
+
+    def units(self, spec: ImportedCurvesSpec, inputs: Inputs) -> int:
+        return log_of(spec, inputs)[0].repeats
+
+    def check(self, spec: ImportedCurvesSpec, inputs: Inputs) -> None:
+        if spec.checkpoint is not None:
+            inputs.checkpoint(spec.checkpoint)
+        refuse_again(inputs.database, self.name, resolve(self, spec, inputs).run_id, spec)
+
+    def estimate(self, spec: ImportedCurvesSpec, inputs: Inputs) -> Estimate:
+        log, path = log_of(spec, inputs)
+        return Estimate({"metric_point": len(log.points)}, path.stat().st_size)
+
+    def run(self, task: Task[ImportedCurvesSpec, ImportHow]) -> None:
+        log, _ = log_of(task.spec, task.inputs)
+        record_file(task, task.spec.file, "results")
+        if task.spec.checkpoint is not None:
+            task.inputs.checkpoint(task.spec.checkpoint)
+        by_unit: dict[int, list[LogPoint]] = defaultdict(list)
+        for point in log.points:
+            by_unit[point.repeat].append(point)
+        for unit in task.units:
+            for point in by_unit[unit]:
+                task.emit("metric_point", unit, name=point.name, step=point.step, value=point.value)
+            task.done(unit)
+
+    def reduce(self, task: Task[ImportedCurvesSpec, ImportHow]) -> None:
+        """The report: one more unit, when all values are in."""
+        log, _ = log_of(task.spec, task.inputs)
+        publish_report(task, log.repeats, {"format": "training-log", "file": task.options.source, **summary(log)})
+
+
+def log_of(spec: ImportedCurvesSpec, inputs: Inputs) -> tuple[TrainingLog, Path]:
+    """The log's values, and where its bytes are. Raises BadInputError for a line that cannot be read."""
+    path = inputs.store.artefact(inputs.artefact("file", spec.file).digest).file
+    return training_log.read(read_text(path)), path
+
+
+def summary(log: TrainingLog) -> dict[str, Any]:
+    """Counts of an import, and what does not fit."""
+    again = sorted({point.line for point in log.points if point.repeat})
+    odd = (
+        ("told again", again, "another value of the same step; both are kept"),
+        ("no finite number", list(log.not_finite), "nan or inf: left out"),
+    )
+    return {
+        "rows": log.lines,
+        "points": len(log.points),
+        "other_lines": log.others,
+        "metrics": dict(sorted(Counter(point.name for point in log.points).items())),
+        "rejected": [],
+        "oddities": [
+            {"code": code, "count": len(lines), "rows": lines, "texts": [text]} for code, lines, text in odd if lines
+        ],
+    }

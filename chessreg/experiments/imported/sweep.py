@@ -1,0 +1,176 @@
+"""`imported-sweep`: wins, draws and losses by level that others published, where the games behind them are lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from chessreg.errors import BadInputError
+from chessreg.experiments.imported import players
+from chessreg.experiments.imported.file import SAMPLE, ImportHow, publish_report, record_file, refuse_again, sample_file
+from chessreg.games.assist import Assist
+from chessreg.games.engines import parse_limit
+from chessreg.games.foreign import sweep
+from chessreg.games.foreign.game import UNKNOWN, engine_player, read_text
+from chessreg.games.openings import parse_opening
+from chessreg.registry.names import name_of
+from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.resolve import resolve
+from chessreg.runs.spec import Ref, Spec
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from chessreg.games.foreign.sweep import LevelCount
+    from chessreg.runs.inputs import Inputs
+    from chessreg.runs.task import Task
+
+METRICS = ("wins", "draws", "losses")
+
+
+class ImportedSweepSpec(Spec):
+    file: Annotated[str, Ref("results")] = Field(description="the file; `sample` is one that comes with chessreg")
+    format: Literal["sweep"] = Field("sweep", description="sweep")
+    player: tuple[str, ...] = Field((), description="the model that played, which no such file tells")
+    checkpoint: Annotated[str | None, Ref("checkpoint")] = Field(
+        None, description="or the checkpoint of this registry that it is"
+    )
+    color: Literal["both", "white", "black"] = Field("both", description="the model's, which no such file tells")
+    assist: Assist | Literal["unknown"] = Field(
+        "unknown", description="when Stockfish played the model's move: none, author or on-repetition, as for play"
+    )
+    engine_version: str = Field(UNKNOWN, description="Stockfish's version, which no such file tells")
+    limit: str = Field(UNKNOWN, description="its limit, which no such file tells, such as time=0.1")
+    opening: str = Field("standard", description="standard or random:PLIES, which no such file tells")
+    policy: str = Field("retry:5", description="how the model's moves were chosen (Junkin's code: retry:5)")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bundled(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("file") == SAMPLE:
+            return {**values, "file": str(sample_file("sample-sweep.csv"))}
+        return values
+
+    @field_validator("limit")
+    @classmethod
+    def _limit(cls, limit: str) -> str:
+        return limit if limit == UNKNOWN else parse_limit(limit).text
+
+    @field_validator("opening")
+    @classmethod
+    def _opening(cls, opening: str) -> str:
+        if opening.partition(":")[0] not in ("standard", "random"):
+            raise BadInputError(f"{opening!r}: imported results have standard or random openings", "--opening random:6")
+        return parse_opening(opening).text
+
+    @model_validator(mode="after")
+    def _of_one_model(self) -> ImportedSweepSpec:
+        if len(self.player) + (self.checkpoint is not None) != 1:
+            raise BadInputError("a sweep does not tell whose results it has", "give --player NAME, or --checkpoint")
+        return self
+
+
+class ImportedSweep(Kind):
+    """Wins, draws and losses by level of Stockfish that others published without their games.
+
+    Junkin 2025, Appendix I (specification 4.3). One unit is one line. They stand in `wins by level` and in ratings
+    beside games of ours, marked as imported; every game counts by itself, as openings are not told.
+    """
+
+    name = "imported-sweep"
+    tables = ("metric_point",)
+    spec = ImportedSweepSpec
+    options = ImportHow
+    queries = ("wins by level",)
+    example = "--file sample --player another"
+
+    def units(self, spec: ImportedSweepSpec, inputs: Inputs) -> int:
+        return len(counts_of(spec, inputs)[0])
+
+    def check(self, spec: ImportedSweepSpec, inputs: Inputs) -> None:
+        refuse_again(inputs.database, self.name, resolve(self, spec, inputs).run_id, spec)
+
+    def estimate(self, spec: ImportedSweepSpec, inputs: Inputs) -> Estimate:
+        counts, path = counts_of(spec, inputs)
+        return Estimate({"metric_point": 3 * len(counts)}, path.stat().st_size)
+
+    def run(self, task: Task[ImportedSweepSpec, ImportHow]) -> None:
+        counts, _ = counts_of(task.spec, task.inputs)
+        record_file(task, task.spec.file, "results")
+        called, checkpoint_id = model_of(task)
+        for unit in task.units:
+            count, spec = counts[unit], task.spec
+            opponent = engine_player(
+                f"Stockfish {count.level}", count.level, None if spec.limit == UNKNOWN else spec.limit
+            )
+            engine = players.engine_row(opponent, spec.engine_version)
+            task.record("engine", **engine)
+            task.record(
+                "match",
+                of_unit=unit,
+                run_id=task.run_id,
+                number=unit,
+                player=called[:255],
+                checkpoint_id=checkpoint_id,
+                intervention_id=None,
+                engine_id=engine["id"],
+                opponent=opponent.text,
+                level=opponent.level,
+                limit=opponent.limit,
+                color="black" if spec.color == "black" else "white",
+                opening=spec.opening,
+                opening_seed=0,
+                policy=spec.policy,
+                move_limit=None,
+                planned=count.games,
+                detail={"format": spec.format, "colors": spec.color, "assist": spec.assist, "line": count.line},
+            )
+            for name in METRICS:
+                task.emit("metric_point", unit, name=name, step=0, value=float(getattr(count, name)))
+            task.done(unit)
+
+    def reduce(self, task: Task[ImportedSweepSpec, ImportHow]) -> None:
+        """The report: one more unit, when all lines are in."""
+        counts, _ = counts_of(task.spec, task.inputs)
+        publish_report(task, len(counts), {"format": "sweep", "file": task.options.source, **summary(counts)})
+
+
+def counts_of(spec: ImportedSweepSpec, inputs: Inputs) -> tuple[list[LevelCount], Path]:
+    """The file's lines, and where its bytes are. Raises BadInputError for a line that cannot be read."""
+    path = inputs.store.artefact(inputs.artefact("file", spec.file).digest).file
+    return sweep.read(read_text(path)), path
+
+
+def model_of(task: Task[ImportedSweepSpec, ImportHow]) -> tuple[str, UUID]:
+    """Name and id of the model; an external one is recorded."""
+    spec = task.spec
+    if spec.checkpoint is not None:
+        row, _ = task.inputs.checkpoint(spec.checkpoint)
+        with task.inputs.database.read() as session:
+            return name_of(session, "checkpoint", row.id) or f"checkpoint {row.id.hex[-6:]}", row.id
+    external = players.external_row(spec.player[0], players.layers_of_name(spec.player[0]))
+    task.record("checkpoint", **external)
+    return spec.player[0], external["id"]
+
+
+def summary(counts: list[LevelCount]) -> dict[str, Any]:
+    """Counts of an import, and what its lines leave open."""
+    levels = [count.level for count in counts]
+    again = [count for place, count in enumerate(counts) if count.level in levels[:place]]
+    oddities = [("level told twice", again, "both lines count")] if again else []
+    if len({count.games for count in counts}) > 1:
+        most = max(count.games for count in counts)
+        fewer = [count for count in counts if count.games < most]
+        oddities.append(("fewer games", fewer, f"{fewer[0].games} games, elsewhere up to {most}"))
+    return {
+        "rows": len(counts),
+        "games": sum(count.games for count in counts),
+        "results": {name: sum(getattr(count, name) for count in counts) for name in METRICS},
+        "rejected": [],
+        "oddities": [
+            {"code": code, "count": len(odd), "rows": [count.line for count in odd], "texts": [text]}
+            for code, odd, text in oddities
+        ],
+    }

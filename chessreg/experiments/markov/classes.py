@@ -1,0 +1,280 @@
+"""Beginnings of games that reach one position by different move orders, and beginnings to compare them with.
+
+Davis 2026, section 4.5: two move lists are equivalent if they lead to the same board. Lists that occur twice are
+dropped, for equal lists have equal states; only lists that end in the same phase are compared (specification 7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from chessreg.encodings import Encoding, encoding
+from chessreg.errors import BadInputError
+from chessreg.experiments.markov.spec import MarkovSpec
+from chessreg.experiments.settings.games import select
+from chessreg.experiments.settings.sites import EncodedGames
+from chessreg.games.dataset import Games, hash01
+from chessreg.games.moves import HashSet, boards_after, move_hashes, position_hashes, rights_after
+
+if TYPE_CHECKING:
+    from chessreg.runs.inputs import Inputs
+
+SITES = "turns"  # the last token of a beginning: after it the model writes the next move
+GAMES_AT_ONCE = 2000
+BOARDS_AT_ONCE = 100_000
+PARTNERS = 8  # beginnings that are looked at for one with another board
+ODD = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)
+"""Odd numbers that tell apart what is added to a hash."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prefixes:
+    """Beginnings of games, every move list once; each array [n].
+
+    game int64 (row of the dataset), ply int64, phase int64; move int64: the last move, packed; hash uint64: names the
+    move list; placement uint64: names the pieces on their squares; key uint64: equal in one class.
+    """
+
+    game: np.ndarray
+    ply: np.ndarray
+    phase: np.ndarray
+    move: np.ndarray
+    hash: np.ndarray
+    placement: np.ndarray
+    key: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.game)
+
+    def take(self, keep: np.ndarray) -> Prefixes:
+        """Those that a mask bool [n] or an index array chooses."""
+        return Prefixes(*(getattr(self, field.name)[keep] for field in fields(self)))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Prefixes]) -> Prefixes:
+        return cls(*(np.concatenate([getattr(p, field.name) for p in parts]) for field in fields(cls)))
+
+
+@dataclass(frozen=True, eq=False)
+class Classes:
+    """The chosen classes, and a partner of each member for each control.
+
+    `member` int64 [m]: places in `prefixes`, class by class; `number` int64 [m]: the class of each, ascending;
+    `same_last` int64 [m]: a beginning of as many plies with the same last move and another board, -1 without one;
+    `nearest` int64 [m]: one of as many plies whose board differs by one piece, -1 without one. `reached` counts the
+    positions that at least `min_members` move orders reach, `orders` these move orders.
+    """
+
+    prefixes: Prefixes
+    member: np.ndarray
+    number: np.ndarray
+    same_last: np.ndarray
+    nearest: np.ndarray
+    reached: int
+    orders: int
+
+    def __len__(self) -> int:
+        return int(self.number[-1]) + 1
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """int64 [classes]: members."""
+        return np.bincount(self.number)
+
+    def needed(self, low: int, high: int) -> np.ndarray:
+        """The prefixes that classes low to high need, partners too, ascending, int64."""
+        mine = slice(*np.searchsorted(self.number, (low, high)))
+        every = np.concatenate([self.member[mine], self.same_last[mine], self.nearest[mine]])
+        return np.unique(every[every >= 0])
+
+
+def classes_of(spec: MarkovSpec, inputs: Inputs) -> tuple[Games, Classes]:
+    """The dataset and the classes of a spec. Raises BadInputError where there are none, or boards are what is read."""
+    checkpoint, _ = inputs.checkpoint(spec.checkpoint)
+    written = inputs.encoding(spec.checkpoint)
+    if written.content == "position":
+        raise BadInputError(
+            f"{written.name} reads boards, not games: its states cannot depend on the order of moves",
+            "give a model that reads games",
+        )
+    games, places = select(spec, inputs)
+    return games, _classes_of(spec, games.folder, tuple(places.tolist()), written.name, checkpoint.block_size)
+
+
+@lru_cache(maxsize=2)
+def _classes_of(spec: MarkovSpec, folder: Path, places: tuple[int, ...], written: str, block_size: int) -> Classes:
+    """A function of its arguments: a dataset's folder never changes."""
+    games = Games(folder)
+    prefixes = prefixes_of(spec, encoding(written), block_size, games, np.array(places, np.int64))
+    classes = chosen(spec, prefixes)
+    if not spec.controls:
+        return classes
+    return replace(
+        classes,
+        same_last=with_the_same_last_move(spec.seed, prefixes, classes.member),
+        nearest=with_one_piece_apart(spec.seed, games, prefixes, classes.member),
+    )
+
+
+def prefixes_of(spec: MarkovSpec, written: Encoding, block_size: int, games: Games, places: np.ndarray) -> Prefixes:
+    """The beginnings of the games at these rows that fit a context of `block_size` tokens, every move list once."""
+    parts = []
+    for start in range(0, len(places), GAMES_AT_ONCE):
+        parts.append(_prefixes(spec, written, block_size, games, places[start : start + GAMES_AT_ONCE]))
+    every = Prefixes.joined(parts)
+    _, first = np.unique(every.hash, return_index=True)
+    return every.take(np.sort(first))
+
+
+def _prefixes(spec: MarkovSpec, written: Encoding, block_size: int, games: Games, places: np.ndarray) -> Prefixes:
+    encoded = EncodedGames.of(written, block_size, games, places, SITES)
+    encoded = encoded.take((encoded.sites.ply >= spec.first_ply) & (encoded.sites.ply <= spec.last_ply))
+    game, ply, phase = encoded.game, encoded.sites.ply, encoded.sites.phase.astype(np.int64)
+    packed = [moves[: 2 * spec.last_ply] for moves in games.moves(places)]
+    boards, offsets = boards_after(packed)
+    at = offsets[game] + ply
+    placement = position_hashes(boards[at], np.zeros(len(at), np.int64))
+    key = placement + ODD[0] * phase.astype(np.uint64)
+    if spec.equal == "position":
+        key = (
+            key
+            + ODD[1] * rights_after(packed, boards, offsets)[at].astype(np.uint64)
+            + ODD[2] * (ply % 2).astype(np.uint64)
+        )
+    codes = np.frombuffer(b"".join(packed), "<u2").astype(np.int64)
+    before = np.cumsum([0, *(len(moves) // 2 for moves in packed)])
+    hashes = move_hashes(packed[g][: 2 * p] for g, p in zip(game.tolist(), ply.tolist(), strict=True))
+    return Prefixes(places[game], ply, phase, codes[before[game] + ply - 1], hashes, placement, key)
+
+
+def chosen(spec: MarkovSpec, prefixes: Prefixes) -> Classes:
+    """The classes that a spec chooses, in the order of their numbers, which is drawn; no partners yet.
+
+    Raises BadInputError where there is no class.
+    """
+    _, group, sizes = np.unique(prefixes.key, return_inverse=True, return_counts=True)
+    reached = sizes >= spec.min_members
+    if not reached.any():
+        raise BadInputError(
+            f"no position is reached by {spec.min_members} move orders within plies {spec.first_ply} to "
+            f"{spec.last_ply}, of {len(prefixes):,} move lists",
+            "more --games, a wider range of --first-ply to --last-ply, or --equal placement",
+        )
+    inside = np.flatnonzero(reached[group])
+    drawn = hash01(spec.seed, prefixes.hash[inside])
+    rank = np.full(len(sizes), np.inf)  # a class is drawn by its member that is drawn first
+    np.minimum.at(rank, group[inside], drawn)
+    order = inside[np.lexsort((drawn, rank[group[inside]]))]
+    begins = np.flatnonzero(np.diff(group[order], prepend=-1))
+    rows = [row[: spec.max_members] for row in np.split(order, begins[1:])]
+    if spec.distinct_games:
+        rows = _without_common_games(rows, prefixes.game, spec.classes)
+    rows = rows[: spec.classes]
+    member = np.concatenate(rows)
+    number = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+    none = np.full(len(member), -1)
+    return Classes(prefixes, member, number, none, none, int(reached.sum()), len(inside))
+
+
+def _without_common_games(rows: Sequence[np.ndarray], game: np.ndarray, most: int) -> list[np.ndarray]:
+    """Classes, none of which shares a game with one before it."""
+    seen: set[int] = set()
+    kept: list[np.ndarray] = []
+    for row in rows:
+        own = set(game[row].tolist())
+        if not own & seen and len(kept) < most:
+            kept.append(row)
+            seen |= own
+    return kept
+
+
+def with_the_same_last_move(seed: int, prefixes: Prefixes, member: np.ndarray) -> np.ndarray:
+    """For each member one of as many plies, in the same phase, with the same last move and another placement, drawn by
+    seed; -1 where there is none among the first that are looked at. int64 [members]."""
+    alike = (prefixes.ply * 8 + prefixes.phase) << 16 | prefixes.move
+    order = np.lexsort((prefixes.hash, alike))
+    starts, stops = (np.searchsorted(alike[order], alike[member], side) for side in ("left", "right"))
+    sizes = stops - starts
+    place = (hash01(seed, prefixes.hash[member]) * sizes).astype(np.int64)
+    partners = np.full(len(member), -1)
+    for step in range(PARTNERS):
+        other = order[starts + (place + step) % sizes]
+        fits = (partners < 0) & (prefixes.placement[other] != prefixes.placement[member])
+        partners[fits] = other[fits]
+    return partners
+
+
+def with_one_piece_apart(seed: int, games: Games, prefixes: Prefixes, member: np.ndarray) -> np.ndarray:
+    """For each member one of as many plies, in the same phase, from whose board one piece tells its own apart: it
+    stands elsewhere, is another one, or is missing; drawn by seed, -1 where there is none. int64 [members].
+
+    Two boards are so near if they are the same once a piece is taken off one or both.
+    """
+    own = [(keys, member[rows], rows) for keys, rows in _with_a_piece_off(boards_at(games, prefixes, member))]
+    keys = np.concatenate([_beside(keys, prefixes, at) for keys, at, _ in own])
+    owner = np.concatenate([rows for _, _, rows in own])
+    order = np.argsort(keys, kind="stable")
+    keys, owner, wanted = keys[order], owner[order], HashSet(keys)
+    partners, least = np.full(len(member), -1), np.full(len(member), np.inf)
+    for start in range(0, len(prefixes), BOARDS_AT_ONCE):
+        part = np.arange(start, min(start + BOARDS_AT_ONCE, len(prefixes)))
+        for hashes, rows in _with_a_piece_off(boards_at(games, prefixes, part)):
+            mine = _beside(hashes, prefixes, part[rows])
+            hit = wanted.contains(mine)
+            first, last = (np.searchsorted(keys, mine[hit], side) for side in ("left", "right"))
+            other = np.repeat(part[rows[hit]], last - first)
+            asks = owner[np.repeat(first, last - first) + _counted(last - first)]
+            apart = prefixes.placement[other] != prefixes.placement[member[asks]]
+            other, asks = other[apart], asks[apart]
+            drawn = hash01(seed, prefixes.hash[other] ^ prefixes.hash[member[asks]])
+            order = np.lexsort((other, drawn, asks))
+            asks, other, drawn = asks[order], other[order], drawn[order]
+            best = np.flatnonzero(np.diff(asks, prepend=-1))
+            best = best[drawn[best] < least[asks[best]]]
+            partners[asks[best]], least[asks[best]] = other[best], drawn[best]
+    return partners
+
+
+def _with_a_piece_off(boards: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Hashes of boards int8 [n, 64] as they are, then without the piece on a1, b1, …: uint64 [m], rows int64 [m]."""
+    yield position_hashes(boards, np.zeros(len(boards), np.int64)), np.arange(len(boards))
+    for square in range(64):
+        rows = np.flatnonzero(boards[:, square])
+        if len(rows):
+            bare = boards[rows]
+            bare[:, square] = 0
+            yield position_hashes(bare, np.zeros(len(rows), np.int64)), rows
+
+
+def _beside(hashes: np.ndarray, prefixes: Prefixes, rows: np.ndarray) -> np.ndarray:
+    """Hashes of boards that are equal for beginnings of equal ply and phase alone, uint64 [n]."""
+    keys: np.ndarray = hashes + ODD[0] * (prefixes.ply[rows] * 8 + prefixes.phase[rows]).astype(np.uint64)
+    return keys
+
+
+def _counted(counts: np.ndarray) -> np.ndarray:
+    """0, 1, … of each count, end to end, int64.
+
+    >>> _counted(np.array([2, 0, 3])).tolist()
+    [0, 1, 0, 1, 2]
+    """
+    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def boards_at(games: Games, prefixes: Prefixes, rows: np.ndarray) -> np.ndarray:
+    """The boards after the prefixes at these rows, int8 [n, 64]."""
+    boards = np.empty((len(rows), 64), np.int8)
+    places, which = np.unique(prefixes.game[rows], return_inverse=True)
+    for start in range(0, len(places), GAMES_AT_ONCE):
+        mine = np.flatnonzero((which >= start) & (which < start + GAMES_AT_ONCE))
+        longest = int(prefixes.ply[rows[mine]].max())
+        packed = [moves[: 2 * longest] for moves in games.moves(places[start : start + GAMES_AT_ONCE])]
+        every, offsets = boards_after(packed)
+        boards[mine] = every[offsets[which[mine] - start] + prefixes.ply[rows[mine]]]
+    return boards

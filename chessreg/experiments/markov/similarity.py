@@ -1,0 +1,194 @@
+"""How alike states are within classes, and in random sets of the same sizes.
+
+The mean cosine over the pairs of m unit vectors is (‖sum‖² - m) / (m (m - 1)): sums, not pairs, are what is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from chessreg.noise import generator
+
+ROUNDING = 1e-6  # cosines of float32 vectors that differ by less are equal
+ROWS_AT_ONCE = 1 << 13  # states that random sets hold at once: their sums stay in the processor's cache
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Which state belongs to which class, and what may be compared: `number` int64 [n], ascending, the class of each;
+    `phase` int64 [n], equal within a class."""
+
+    number: np.ndarray
+    phase: np.ndarray
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """int64 [classes]."""
+        return np.bincount(self.number)
+
+    @cached_property
+    def phases(self) -> list[np.ndarray]:
+        """The states of each phase, int64, in order of phases."""
+        return [np.flatnonzero(self.phase == phase) for phase in np.unique(self.phase)]
+
+
+@dataclass(frozen=True)
+class Population:
+    """Cosines of random pairs of one phase, phases as frequent as among the classes: mean and standard deviation."""
+
+    mean: float
+    deviation: float
+
+
+@dataclass(frozen=True, eq=False)
+class Test:
+    """Davis 2026, section 4.5: T is the mean over classes of the mean cosine within a class, less the population's.
+
+    `within` float64 [classes]; `null` float64 [resamples]: T of random sets. `d` is Cohen's (mean within - mean of the
+    population) / standard deviation of the population; None where that is 0.
+    """
+
+    within: np.ndarray
+    population: Population
+    null: np.ndarray
+
+    @property
+    def statistic(self) -> float:
+        return float(self.within.mean()) - self.population.mean
+
+    @property
+    def at_least(self) -> int:
+        """Random groupings whose T is no smaller, but for rounding."""
+        return int((self.null >= self.statistic - ROUNDING).sum())
+
+    @property
+    def d(self) -> float | None:
+        return self.statistic / self.population.deviation if self.population.deviation > ROUNDING else None
+
+
+def unit_vectors(
+    states: np.ndarray, centre: bool, layout: Layout, others: Sequence[np.ndarray] = ()
+) -> list[torch.Tensor]:
+    """States float [n, d] as unit vectors float32; `centre` takes off the mean of their phase first.
+
+    `others` are states that belong to these, row by row (NaN: none): they come back likewise; the mean is without them.
+    """
+    moved = [np.array(one, np.float32) for one in (states, *others)]
+    if centre:
+        for rows in layout.phases:
+            mean = states[rows].mean(axis=0, dtype=np.float64).astype(np.float32)
+            for one in moved:
+                one[rows] -= mean
+    units = []
+    for one in moved:
+        norms = np.sqrt(np.einsum("nd,nd->n", one, one, dtype=np.float64))
+        units.append(torch.from_numpy(one / np.where(norms > 0, norms, 1)[:, None].astype(np.float32)))
+    return units
+
+
+def pair_means(units: torch.Tensor, squares: np.ndarray, drawn: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Mean cosine over the pairs of each set, float64 [sets]; NaN of a set of one.
+
+    units float32 [n, d], of length 1 or 0, and the `squares` of these lengths float64 [n]; `drawn` int64: the members
+    of the sets, set by set; `sizes` int64 [sets].
+    """
+    starts = np.cumsum(sizes) - sizes
+    bags = torch.nn.functional.embedding_bag(torch.from_numpy(drawn), units, torch.from_numpy(starts), mode="sum")
+    sums = bags.numpy()
+    own = np.add.reduceat(squares[drawn], starts)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        means: np.ndarray = (np.einsum("nd,nd->n", sums, sums) - own) / (sizes * (sizes - 1))
+    return means
+
+
+def squared_lengths(units: torch.Tensor) -> np.ndarray:
+    """Of vectors float32 [n, d]: float64 [n]."""
+    squared: np.ndarray = torch.linalg.vector_norm(units, dim=1, dtype=torch.float64).square().numpy()
+    return squared
+
+
+def population(units: torch.Tensor, layout: Layout) -> Population:
+    """Of all pairs of each phase: the mean from the norm of the sum, the second moment from the Gram matrix."""
+    first = second = weight = 0.0
+    for rows in layout.phases:
+        if len(rows) < 2:
+            continue
+        mine = units[torch.from_numpy(rows)].double()
+        pairs = len(rows) * (len(rows) - 1)
+        own = mine.square().sum(dim=1)
+        classes = len(np.unique(layout.number[rows]))
+        first += classes * float((mine.sum(dim=0).square().sum() - own.sum()) / pairs)
+        second += classes * float(((mine.T @ mine).square().sum() - own.square().sum()) / pairs)
+        weight += classes
+    mean = first / weight
+    variance = second / weight - mean * mean
+    return Population(mean, float(np.sqrt(variance)) if variance > ROUNDING**2 else 0.0)
+
+
+def dealt(layout: Layout, seed: int, resample: int, replacement: bool) -> np.ndarray:
+    """The members of random sets of the classes' sizes, each from its class's phase, int64 [n].
+
+    Without replacement the states are dealt anew to the classes: every one is used once.
+    """
+    random = generator(seed, "markov null", resample)
+    drawn = np.empty(len(layout.number), np.int64)
+    for rows in layout.phases:
+        drawn[rows] = random.choice(rows, len(rows)) if replacement else random.permutation(rows)
+    return drawn
+
+
+def compare(
+    units: torch.Tensor,
+    layout: Layout,
+    resamples: int,
+    seed: int,
+    replacement: bool,
+) -> Test:
+    """The test of unit vectors float32 [n, d]."""
+    sizes, every = layout.sizes, np.arange(len(layout.number))
+    whole = population(units, layout)
+    squares = squared_lengths(units)
+    within = pair_means(units, squares, every, sizes)
+    null = np.empty(resamples)
+    step = max(1, ROWS_AT_ONCE // len(every))
+    for low in range(0, resamples, step):
+        part = range(low, min(low + step, resamples))
+        drawn = np.concatenate([dealt(layout, seed, number, replacement) for number in part])
+        means = pair_means(units, squares, drawn, np.tile(sizes, len(part))).reshape(len(part), -1)
+        null[part.start : part.stop] = means.mean(axis=1) - whole.mean
+    return Test(within, whole, null)
+
+
+def apart(units: torch.Tensor, layout: Layout, kind: np.ndarray) -> np.ndarray:
+    """Mean cosine over those pairs of each class whose `kind` int64 [n] differs (their last moves), float64 [classes];
+    NaN where there is none."""
+    sizes = layout.sizes
+    pairs = sizes * (sizes - 1)
+    squares = squared_lengths(units)
+    total = pair_means(units, squares, np.arange(len(layout.number)), sizes) * pairs
+    order = np.lexsort((kind, layout.number))
+    begins = np.flatnonzero((np.diff(layout.number[order], prepend=-1) != 0) | (np.diff(kind[order], prepend=-1) != 0))
+    alike = np.diff(begins, append=len(order))
+    inside = np.nan_to_num(pair_means(units, squares, order, alike)) * alike * (alike - 1)
+    whose = layout.number[order][begins]
+    rest = pairs - np.bincount(whose, alike * (alike - 1), len(sizes))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        cosine: np.ndarray = np.where(rest > 0, (total - np.bincount(whose, inside, len(sizes))) / rest, np.nan)
+    return cosine
+
+
+def with_partners(units: torch.Tensor, others: torch.Tensor, layout: Layout) -> np.ndarray:
+    """Mean over the members of each class of the cosine with their partner, float64 [classes]; a partner that is NaN
+    is none; NaN where no member has one."""
+    cosines = (units.double() * others.double()).sum(dim=1).numpy()
+    there = np.isfinite(cosines)
+    classes = len(layout.sizes)
+    counts = np.bincount(layout.number[there], minlength=classes)
+    with np.errstate(invalid="ignore"):
+        cosine: np.ndarray = np.bincount(layout.number[there], cosines[there], classes) / counts
+    return cosine

@@ -1,0 +1,57 @@
+"""The settings of `markov` (Davis 2026, section 4.5)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from chessreg.experiments.settings.games import GameBatches, GameSelection
+from chessreg.experiments.settings.overlap import ALLOW_OVERLAP
+from chessreg.models.hook_points import PATTERNS, RESID_POST
+from chessreg.runs.spec import CheckpointRef, Distinct, Layers, Plies
+
+
+class MarkovSpec(GameSelection):
+    checkpoint: CheckpointRef = Field(description="the model")
+    layers: Layers = Field((), description="layers, 0-based; none given: all")
+    hook_points: Annotated[tuple[str, ...], Distinct()] = Field(
+        (),
+        description=f"where in the model, * for each of the layers: {', '.join(PATTERNS)}; none given: {RESID_POST}",
+    )
+    first_ply: Plies = Field(6, ge=1, description="the shortest beginning of a game, in plies")
+    last_ply: Plies = Field(40, ge=1, description="the longest beginning of a game, in plies")
+    equal: Literal["position", "placement"] = Field(
+        "position",
+        description="what equal boards share: the whole position (pieces, side to move, castling rights, en passant), "
+        "or the placement of the pieces",
+    )
+    min_members: int = Field(2, ge=2, description="move orders that a position must have")
+    max_members: int = Field(16, ge=2, description="of more move orders take so many, by seed")
+    classes: int = Field(2000, ge=1, description="at most so many positions, by seed")
+    distinct_games: bool = Field(False, description="take no position that shares a game with one taken before")
+    resamples: int = Field(1000, ge=1, le=1_000_000, description="random groupings that stand for chance")
+    replacement: bool = Field(
+        False, description="draw each random set with replacement; else the move orders are dealt anew to the positions"
+    )
+    controls: bool = Field(
+        True,
+        description="also compare with another board after as many plies and the same last move, and with a board that "
+        "one piece tells apart",
+    )
+
+    allow_overlap: bool = ALLOW_OVERLAP
+
+    @model_validator(mode="after")
+    def _in_order(self) -> MarkovSpec:
+        if self.last_ply < self.first_ply:
+            raise ValueError(f"last_ply {self.last_ply} is before first_ply {self.first_ply}")
+        if self.max_members < self.min_members:
+            raise ValueError(f"max_members {self.max_members} is less than min_members {self.min_members}")
+        return self
+
+
+class MarkovOptions(GameBatches):
+    group_classes: int = Field(
+        256, ge=1, description="positions whose states are stored together, the most a crash can cost"
+    )

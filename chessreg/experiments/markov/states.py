@@ -1,0 +1,107 @@
+"""The states of beginnings of games: read from the model a group of classes at a time, stored, and taken up again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from sqlalchemy import select
+
+from chessreg.errors import ChessregError
+from chessreg.experiments.cache import activations
+from chessreg.experiments.markov.classes import SITES, Classes
+from chessreg.experiments.markov.spec import MarkovOptions, MarkovSpec
+from chessreg.experiments.settings.sites import EncodedGames
+from chessreg.registry import tables
+from chessreg.runs.inputs import Inputs
+
+if TYPE_CHECKING:
+    from chessreg.games.dataset import Games
+    from chessreg.models.language_model import LanguageModel
+    from chessreg.runs.task import Task
+
+PARTNERS = ("same_last", "nearest")
+FILE = "states.safetensors"
+
+
+def store_states(
+    task: Task[MarkovSpec, MarkovOptions],
+    model: LanguageModel,
+    points: list[str],
+    games: Games,
+    classes: Classes,
+    low: int,
+    high: int,
+) -> None:
+    """The states that classes low to high need, all hook points in one pass, as one artefact of unit low.
+
+    Raises DivergedError for NaN or infinite activations.
+    """
+    from safetensors.numpy import save_file
+
+    prefixes = classes.prefixes.take(classes.needed(low, high))
+    places, which = np.unique(prefixes.game, return_inverse=True)
+    encoded = EncodedGames.of(model.encoding, model.block_size, games, places, SITES)
+    stride = int(encoded.sites.ply.max()) + 1
+    encoded = encoded.take(np.isin(encoded.game * stride + encoded.sites.ply, which * stride + prefixes.ply))
+    states = {point: np.empty((len(encoded.sites), model.d_model), np.float32) for point in points}
+    width = encoded.widths
+    done = 0
+    for items in encoded.batches(np.argsort(width, kind="stable"), task.options.batch_games):
+        row, sites = encoded.sites_of(items)
+        values = activations(model, points, encoded, items, row, sites, "float32")
+        for point, value in zip(points, values, strict=True):
+            states[point][sites] = value
+        done += len(items)
+        part = low + (high - low) * done / len(width)
+        task.progress(min((part - task.units[0]) / len(task.units), 1.0), f"{len(encoded.sites):,} states")
+    index = {"game": places[encoded.game].astype(np.int64), "ply": encoded.sites.ply.astype(np.int64)}
+    with task.output(f"states-{low}-{high}", low, "states") as folder:
+        save_file({**states, **index}, folder / FILE)
+
+
+class StoredStates:
+    """The states that the units of a run have stored, in the order of its classes' members."""
+
+    def __init__(self, task: Task[MarkovSpec, MarkovOptions], classes: Classes) -> None:
+        """Raises ChessregError where states of a class are missing."""
+        inputs = Inputs(task.inputs.database, task.store)  # of its own: a run is no input of itself
+        output = tables.Output
+        with task.inputs.database.read() as session:
+            rows = session.execute(
+                select(output.name, output.digest).where(output.run_id == task.run_id).order_by(output.unit)
+            ).all()
+        reference = f"run:{task.resolved.spec_hash}"
+        self._paths = [
+            inputs.located(name, f"{reference}/{name}", digest, task.run_id).path / FILE for name, digest in rows
+        ]
+        prefixes, stride = classes.prefixes, int(classes.prefixes.ply.max()) + 1
+        keys = [self._read("game", path) * stride + self._read("ply", path) for path in self._paths]
+        every = np.concatenate(keys) if keys else np.zeros(0, np.int64)
+        order = np.argsort(every, kind="stable")
+        self._rows: dict[str, np.ndarray] = {}
+        for name in ("member", *PARTNERS):
+            wanted = getattr(classes, name)
+            key = prefixes.game[wanted] * stride + prefixes.ply[wanted]
+            place = np.minimum(np.searchsorted(every[order], key), max(len(every) - 1, 0))
+            if not len(every) or (every[order][place] != key)[wanted >= 0].any():
+                raise ChessregError("states of some positions are not in the store", "chessreg doctor --digests")
+            self._rows[name] = np.where(wanted >= 0, order[place], -1)
+
+    @staticmethod
+    def _read(name: str, path: Path) -> np.ndarray:
+        from safetensors import safe_open
+
+        with safe_open(path, "numpy") as file:
+            values: np.ndarray = file.get_tensor(name)
+        return values
+
+    def at(self, point: str) -> dict[str, np.ndarray]:
+        """States float32 [members, d_model] at a hook point: of the members, and of their partners (NaN: none)."""
+        every = np.concatenate([self._read(point, path) for path in self._paths])
+        states = {}
+        for name, rows in self._rows.items():
+            states[name] = every[rows]
+            states[name][rows < 0] = np.nan
+        return states

@@ -1,0 +1,299 @@
+"""`move-accuracy`: how often a model finds the best move of positions that it did not see, and how legally."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import chess
+import numpy as np
+from pydantic import BaseModel, Field
+
+from chessreg.errors import BadInputError
+from chessreg.experiments.legality import text_of
+from chessreg.experiments.settings import interventions
+from chessreg.experiments.settings.decisions import Decisions, decisions
+from chessreg.experiments.settings.interventions import InterventionSettings, rows_used
+from chessreg.games.boardframe import BoardFrame, Role
+from chessreg.models.decoding.policies import Turn, choose, make_policy
+from chessreg.registry import tables
+from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.spec import CheckpointRef, DatasetRef, ExecutionOptions, Ref, Spec
+
+if TYPE_CHECKING:
+    from chessreg.encodings import Encoding
+    from chessreg.encodings.base import Ids
+    from chessreg.models.edits import ResidualEdit
+    from chessreg.models.language_model import LanguageModel
+    from chessreg.runs.inputs import Inputs
+    from chessreg.runs.task import Task
+
+MOVE = "best move"  # the name of the rows
+GREEDY = "free"
+
+
+class MoveAccuracySpec(Spec):
+    checkpoint: CheckpointRef = Field(description="the model, of positions or of games")
+    dataset: DatasetRef = Field(description="positions with a best move, or one part of them (NAME:PART)")
+    games: Annotated[str | None, Ref("dataset")] = Field(
+        None, description="the games that they are of: only positions of these are asked, which a model of games needs"
+    )
+    unseen_of: Annotated[str | None, Ref("dataset")] = Field(
+        None, description="games: a position that is also among those of these (pieces, side to move, castling, en "
+        "passant) is left out"
+    )  # fmt: skip
+    positions: int = Field(50_000, ge=1, description="at most this many positions, the first in file order")
+    intervention: InterventionSettings = Field(
+        default_factory=InterventionSettings, description="what is added to the model"
+    )
+
+
+class MoveAccuracyHow(ExecutionOptions):
+    batch_positions: int = Field(128, ge=1, description="positions that go through the model together")
+
+
+class MoveRow(BaseModel):
+    """Columns of a position (name `best move`, item its row in the dataset, value the cross-entropy of the best move in
+    nats, text what the model writes). All but `ply` are empty where the model cannot read the position."""
+
+    ply: int | None = Field(None, description="plies played before it")
+    best: bool | None = Field(
+        None, description="whether the greedy answer, of all that can be written, is the best move"
+    )
+    legal_best: bool | None = Field(None, description="whether the most probable of the legal moves is")
+    valid: bool | None = Field(None, description="whether the greedy answer has the form of a move")
+    legal: bool | None = Field(None, description="whether it is a legal move")
+    mass: float | None = Field(None, description="exact probability of a legal move, canonically written")
+    rank: int | None = Field(None, description="of the best move among the legal ones, 1: the most probable")
+    legal_moves: int | None = Field(None, description="legal moves of the position")
+    chosen: str | None = Field(None, description="the most probable legal move, UCI")
+    tokens: int | None = Field(None, description="tokens of the best move")
+    intervention_id: str | None = Field(None, description="what was added to the model, hex")
+
+
+class MoveAccuracy(Kind):
+    """Best move, legality and cross-entropy on positions with a known best move, of a model of any encoding.
+
+    Greedy over all that the model can write, and renormalised over the legal moves; *valid* and *legal* as Junkin's
+    specification 3.1 has them, cross-entropy as its 2.2: the sum over a move's tokens, in nats, which compares between
+    encodings. Models that are asked with one dataset, games and number are asked the same positions, one model at a
+    time: their differences are paired. One unit is one game.
+    """
+
+    name = "move-accuracy"
+    example = "--checkpoint fen --dataset puzzles --positions 8"
+    tables = ("prediction",)
+    spec = MoveAccuracySpec
+    options = MoveAccuracyHow
+    columns: ClassVar[Mapping[str, type[BaseModel]]] = {"prediction": MoveRow}
+    queries = ("move accuracy by model", "mask ablation")
+
+    def units(self, spec: MoveAccuracySpec, inputs: Inputs) -> int:
+        return int(select(spec, inputs).groups().max()) + 1
+
+    def estimate(self, spec: MoveAccuracySpec, inputs: Inputs) -> Estimate:
+        return Estimate({"prediction": len(select(spec, inputs))})
+
+    def check(self, spec: MoveAccuracySpec, inputs: Inputs) -> None:
+        """Refuses positions without their games for a model of games, and a vector of another model."""
+        checkpoint, _ = inputs.checkpoint(spec.checkpoint)
+        if inputs.encoding(spec.checkpoint).content == "history" and spec.games is None:
+            raise BadInputError(
+                "a model of games reads the game before a position, and these games are not known",
+                "--games DATASET names the games that the positions are of",
+            )
+        if spec.intervention.active:
+            rows_used(spec.intervention, checkpoint, inputs)
+
+    def run(self, task: Task[MoveAccuracySpec, MoveAccuracyHow]) -> None:
+        spec, inputs = task.spec, task.inputs
+        model, selection = task.model(spec.checkpoint), select(spec, inputs, checked=True)
+        intervention = interventions.load(spec.intervention, inputs.checkpoint(spec.checkpoint)[0], inputs)
+        if intervention is not None:
+            task.record("intervention", **intervention.row)
+        edits = intervention.edits(str(model.device)) if intervention else ()
+        edited_by = intervention.id.hex if intervention else None
+        group = selection.groups()
+        order = np.argsort(group, kind="stable")
+        ends = np.append(0, np.cumsum(np.bincount(group)))
+        plies = selection.columns("ply")["ply"]
+        for units in chunks(task.units, ends, 16 * task.options.batch_positions):
+            mine = np.concatenate([order[ends[unit] : ends[unit + 1]] for unit in units])
+            verdicts = dict(judged(model, selection.chosen(mine), task.options.batch_positions, edits))
+            for number, place in enumerate(mine.tolist()):
+                columns = {"item": int(selection.places[place]), "name": MOVE, "text": None, "value": None}
+                extra = MoveRow(ply=int(plies[place]), intervention_id=edited_by)
+                if (verdict := verdicts.get(number)) is not None:
+                    columns |= {"text": verdict.text[:32], "value": verdict.nats}
+                    extra = MoveRow(ply=int(plies[place]), intervention_id=edited_by, **verdict.columns)
+                task.emit("prediction", int(group[place]), extra, **columns)
+            task.done(*units)
+
+    def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+        """A board for each position of a game: the model's move as an arrow, the best one beside it."""
+        spec = MoveAccuracySpec(**inputs.spec_of(row))
+        items, _ = inputs.items(spec.dataset)
+        rows = inputs.unit_rows(tables.Prediction, row, tables.Prediction.item)
+        known = items.take([one.item for one in rows], ["fen", "best"]).to_pylist()
+        return [view(one, position) for one, position in zip(rows, known, strict=True)]
+
+
+def view(row: tables.Prediction, position: Mapping[str, str]) -> BoardFrame:
+    """The board of one position."""
+    board, extra = chess.Board(position["fen"]), row.detail or {}
+    title, flipped = f"position {row.item}", board.turn == chess.BLACK
+    best = chess.Move.from_uci(position["best"])
+    arrows: list[tuple[int, int, float, str, Role]] = [
+        (best.from_square, best.to_square, 0.4, f"{board.san(best)} (best)", "best")
+    ]
+    if extra.get("chosen") is None:
+        caption = ["the model cannot read this position"]
+        return BoardFrame.from_board(board, title, arrows=arrows, caption=caption, flipped=flipped)
+    own = chess.Move.from_uci(extra["chosen"])
+    if own != best:
+        arrows.insert(0, (own.from_square, own.to_square, 1.0, f"{board.san(own)} (model)", "played"))
+    legal = "legal" if extra["legal"] else "illegal"
+    caption = [
+        f"the model writes {row.text!r}: {legal}; its most probable legal move is {board.san(own)}",
+        f"best {board.san(best)}: rank {extra['rank']} of {extra['legal_moves']}, {row.value:.2f} nats",
+        f"legal mass {extra['mass']:.3f}",
+    ]
+    return BoardFrame.from_board(board, title, arrows=arrows, caption=caption, flipped=flipped)
+
+
+def select(spec: MoveAccuracySpec, inputs: Inputs, checked: bool = False) -> Decisions:
+    """The positions that are asked, in file order. BadInputError where none is left; `checked`: where one is not what
+    its game has."""
+    selection = decisions(inputs, spec.dataset, spec.games, "dataset", checked=checked)
+    if spec.unseen_of is not None:
+        other = decisions(inputs, spec.dataset, spec.unseen_of, "dataset", "unseen_of", checked=False)
+        hashes = selection.positions.position_hashes
+        selection = selection.chosen(~np.isin(hashes[selection.places], hashes[other.places]))
+        if not len(selection):
+            raise BadInputError("every position is among those of the games of --unseen-of", "give other games")
+    return selection.chosen(np.arange(min(spec.positions, len(selection))))
+
+
+def chunks(units: Sequence[int], ends: np.ndarray, most: int) -> Iterator[list[int]]:
+    """The units in order, together as long as they have at most so many positions."""
+    some: list[int] = []
+    count = 0
+    for unit in units:
+        own = int(ends[unit + 1] - ends[unit])
+        if some and count + own > most:
+            yield some
+            some, count = [], 0
+        some.append(unit)
+        count += own
+    if some:
+        yield some
+
+
+# -- what a model says -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A model on one decision: as `MoveRow`; `nats` is the cross-entropy of the best move, `text` what it writes."""
+
+    text: str
+    nats: float
+    tokens: int
+    best: bool
+    legal_best: bool
+    valid: bool
+    legal: bool
+    mass: float
+    rank: int
+    legal_moves: int
+    chosen: str
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """What `MoveRow` holds."""
+        return {name: value for name, value in vars(self).items() if name not in ("text", "nats")}
+
+
+def judged(
+    model: LanguageModel, selection: Decisions, batch: int = 128, edits: Sequence[ResidualEdit] = ()
+) -> Iterator[tuple[int, Verdict]]:
+    """A verdict for each decision, with its index, in any order; none for one that the model cannot read.
+
+    A model of games reads each game once: the rows of a session are games, which go on from decision to decision.
+    """
+    encoding = model.encoding
+    room = model.block_size - encoding.max_move_tokens + 1
+    prompts = [
+        () if prompt is None or len(prompt) > room else prompt for prompt in selection.prompts(encoding)
+    ]  # those are not asked
+    table = selection.columns("fen", "best")
+    for rows in rounds_of(selection, encoding, batch):
+        session = model.session(max(map(len, rows)), edits)
+        for together in rows:
+            asked = {row: k for row, k in enumerate(together) if k >= 0 and prompts[k]}
+            if not asked:
+                continue
+            session.sync([prompts[asked[row]] if row in asked else old for row, old in enumerate(session.tokens)])
+            boards = [chess.Board(table["fen"][number]) for number in asked.values()]
+            best = [chess.Move.from_uci(table["best"][number]) for number in asked.values()]
+            yield from zip(asked.values(), verdicts(session, encoding, list(asked), boards, best), strict=True)
+
+
+def rounds_of(selection: Decisions, encoding: Encoding, batch: int) -> Iterator[list[list[int]]]:
+    """Decisions (indices) that one session asks, round after round: rows of positions in one round; of games, each
+    row's decisions in the order of their plies, -1 where a row has no more."""
+    if encoding.content == "position":
+        for start in range(0, len(selection), batch):
+            yield [list(range(start, min(start + batch, len(selection))))]
+        return
+    group, ply = selection.groups(), selection.ply
+    assert ply is not None
+    order = np.lexsort((ply, group))
+    games = np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
+    games.sort(key=len, reverse=True)
+    size = max(1, batch // 4)  # a row of a session has a tree of answers behind it
+    for start in range(0, len(games), size):
+        some = games[start : start + size]
+        yield [[int(game[k]) if k < len(game) else -1 for game in some] for k in range(len(some[0]))]
+
+
+def verdicts(
+    session: Any, encoding: Encoding, rows: Sequence[int], boards: Sequence[chess.Board], best: Sequence[chess.Move]
+) -> list[Verdict]:
+    """What the rows of a session, which hold these boards, say."""
+    from chessreg.models.decoding.legal import legal_move_mass, move_logprobs
+
+    scored = move_logprobs(session, boards, encoding, rows)
+    policy = make_policy(GREEDY, (0.0,), resigns=False)
+    turns = [Turn(row, board, ("best move", row)) for row, board in zip(rows, boards, strict=True)]
+    made = []
+    for board, move, logprobs, choice in zip(
+        boards, best, scored, choose(policy, session, encoding, turns), strict=True
+    ):
+        text = text_of(choice, board)
+        own, most = logprobs[move.uci()], max(sorted(logprobs), key=lambda uci: logprobs[uci])
+        made.append(Verdict(
+            text=text,
+            nats=-own,
+            tokens=len(encoding.answer(board, move)),
+            best=choice.move == move,
+            legal_best=most == move.uci(),
+            valid=choice.move is not None or has_form(encoding, choice.ids),
+            legal=choice.move is not None,
+            mass=min(legal_move_mass(logprobs), 1.0),
+            rank=1 + sum(value > own for value in logprobs.values()),
+            legal_moves=len(logprobs),
+            chosen=most,
+        ))  # fmt: skip
+    return made
+
+
+def has_form(encoding: Encoding, ids: Ids) -> bool:
+    """Whether tokens, with or without one that ends a move, have the form of a move (`Encoding.forms`)."""
+    ended = len(ids) > 0 and int(ids[-1]) in encoding.stop_ids | encoding.boundary_ids
+    written = ids[:-1] if ended else ids
+    return any(
+        len(form) == len(written) and all(token in allowed for token, allowed in zip(written, form, strict=True))
+        for form in encoding.forms
+    )

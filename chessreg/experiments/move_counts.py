@@ -1,0 +1,63 @@
+"""`move-counts`: how many legal moves positions have, so that one knows how long a list of them a prompt must hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pydantic import Field
+
+from chessreg.errors import BadInputError
+from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.spec import DatasetRef, ExecutionOptions, Spec
+
+if TYPE_CHECKING:
+    from chessreg.games.positions import Positions
+    from chessreg.runs.inputs import Inputs
+    from chessreg.runs.task import Task
+
+BLOCK = 10_000
+
+
+class MoveCountsSpec(Spec):
+    dataset: DatasetRef = Field(description="positions: a dataset, or one part of it (NAME:PART)")
+    positions: int = Field(10_000_000, ge=1, description="at most this many positions, the first in file order")
+    keep_duplicates: bool = Field(False, description="also positions that occurred before in the file")
+
+
+class MoveCounts(Kind):
+    """Legal moves of positions, counted (the histogram of Junkin's repository, whose prompts list up to 60 of them).
+
+    One unit is a block of 10,000 positions. A point `positions` is the number of positions (value) that have so many
+    legal moves (step); 0 where the game is over.
+    """
+
+    name = "move-counts"
+    example = "--dataset puzzles"
+    tables = ("metric_point",)
+    spec = MoveCountsSpec
+    queries = ("legal moves per position",)
+
+    def units(self, spec: MoveCountsSpec, inputs: Inputs) -> int:
+        return -(-len(select(spec, inputs)[1]) // BLOCK)
+
+    def estimate(self, spec: MoveCountsSpec, inputs: Inputs) -> Estimate:
+        return Estimate({"metric_point": 60 * self.units(spec, inputs)})
+
+    def run(self, task: Task[MoveCountsSpec, ExecutionOptions]) -> None:
+        positions, places = select(task.spec, task.inputs)
+        for unit in task.units:
+            counts = positions.legal_counts(places[unit * BLOCK : (unit + 1) * BLOCK])
+            for moves, number in zip(*np.unique(counts, return_counts=True), strict=True):
+                task.emit("metric_point", unit, name="positions", step=int(moves), value=float(number))
+            task.done(unit)
+            task.progress(task.units_done / len(task.units), f"{(unit + 1) * BLOCK:,} positions")
+
+
+def select(spec: MoveCountsSpec, inputs: Inputs) -> tuple[Positions, np.ndarray]:
+    """The dataset, and the places of the positions in it, int64 [n]. BadInputError for an empty part."""
+    positions, part = inputs.positions(spec.dataset)
+    places = positions.rows(part) if spec.keep_duplicates else positions.new_rows(part)[0]
+    if not len(places):
+        raise BadInputError(f"no position is in {spec.dataset[:20]}…", "chessreg dataset show NAME")
+    return positions, places[: spec.positions]

@@ -1,0 +1,155 @@
+"""`perplexity`: how surprised a model is by games that it did not see, per token and per ply."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+import chess
+import numpy as np
+from pydantic import BaseModel, Field
+
+from chessreg.errors import BadInputError
+from chessreg.experiments.settings import overlap
+from chessreg.experiments.settings.games import GameBatches, GameSelection, select
+from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
+from chessreg.games.dataset import numbers
+from chessreg.games.moves import unpack
+from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.spec import CheckpointRef
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from chessreg.encodings import Encoding
+    from chessreg.games.dataset import Games
+    from chessreg.models.language_model import LanguageModel
+    from chessreg.runs.inputs import Inputs
+    from chessreg.runs.task import Task
+
+EndToken = Literal["exclude", "include"]
+BOARDS = 256  # positions that a model of positions is asked at once
+
+
+class PerplexitySpec(GameSelection):
+    checkpoint: CheckpointRef = Field(description="the model")
+    games: int = Field(1000, ge=1, description="games, the first in file order")
+    end_token: EndToken = Field(
+        "exclude",
+        description="whether the end of a game is predicted too: its own token (LCB's </s>), or the one that begins "
+        "the next game",
+    )
+    mask_unused: bool = Field(
+        True, description="give no probability to tokens that no game is written with (LCB's piece letters)"
+    )
+    allow_overlap: AllowOverlap = ALLOW_OVERLAP
+
+
+class PerplexityRow(BaseModel):
+    """Columns of a game (name `nll`, item its row in the dataset, value nats; empty where it is beyond the context)."""
+
+    tokens: Annotated[int, Field(description="tokens predicted")]
+    plies: Annotated[int, Field(description="plies, and one for the end of the game where that is predicted")]
+
+
+class Perplexity(Kind):
+    """Perplexity of games per token and per ply, in the conventions of Toshniwal et al. (LCB).
+
+    Per token: the mean negative log-likelihood of a predicted token. Per ply (LCB's canonical one): the total of a game
+    divided by its plies, with the end token by its plies and one, so that ways of writing moves compare. Davis's
+    specification 1.2. A position encoding predicts each move that was played, of its position alone. One unit is one
+    game; a game that is longer than the model's context has a row without a value.
+    """
+
+    name = "perplexity"
+    example = "--checkpoint reference --dataset sample:test --games 8"
+    tables = ("prediction",)
+    spec = PerplexitySpec
+    options = GameBatches
+    columns: ClassVar[Mapping[str, type[BaseModel]]] = {"prediction": PerplexityRow}
+    queries = ("perplexity",)
+
+    def units(self, spec: PerplexitySpec, inputs: Inputs) -> int:
+        inputs.checkpoint(spec.checkpoint)
+        return len(select(spec, inputs)[1])
+
+    def estimate(self, spec: PerplexitySpec, inputs: Inputs) -> Estimate:
+        return Estimate({"prediction": self.units(spec, inputs)})
+
+    def check(self, spec: PerplexitySpec, inputs: Inputs) -> None:
+        """Refuses games that the model was trained on, and an end token of positions, which have no end."""
+        if spec.end_token == "include" and inputs.encoding(spec.checkpoint).content == "position":
+            raise BadInputError("a model of positions predicts no end of a game", "--end-token exclude")
+        games, places = select(spec, inputs)
+        overlap.refuse(inputs, spec.checkpoint, games, places, spec.allow_overlap)
+
+    def run(self, task: Task[PerplexitySpec, GameBatches]) -> None:
+        spec = task.spec
+        model = task.model(spec.checkpoint)
+        games, places = select(spec, task.inputs)
+        size = task.options.encoded_together
+        for start in range(0, len(task.units), size):
+            units = task.units[start : start + size]
+            rows = places[units]
+            plies = numbers(games.take(rows, ["plies"])["plies"]).astype(np.int64)
+            if model.encoding.content == "history":
+                games_scored = of_games(model, games, rows, spec, task.options.batch_games)
+            else:
+                games_scored = of_positions(model, games, rows)
+            for unit, place, own, (nll, tokens) in zip(units, rows.tolist(), plies.tolist(), games_scored, strict=True):
+                extra = PerplexityRow(tokens=tokens, plies=own + (spec.end_token == "include"))
+                task.emit("prediction", unit, extra, item=place, name="nll", text=None, value=nll)
+            task.done(*units)
+            task.progress(task.units_done / len(task.units), f"{task.units_done:,} games")
+
+
+def of_games(
+    model: LanguageModel, games: Games, places: np.ndarray, spec: PerplexitySpec, batch: int
+) -> list[tuple[float | None, int]]:
+    """(negative log-likelihood in nats, tokens predicted) of each game; None for one that the context cannot hold."""
+    from chessreg.models.teacher_forcing import next_token_logprobs, unused_ids
+
+    tokens = model.encoding.games(games, places)
+    sequences = [with_end(model.encoding, tokens.item(item), spec.end_token) for item in range(len(tokens))]
+    fitting = [item for item, ids in enumerate(sequences) if len(ids) - 1 <= model.block_size]
+    made: list[tuple[float | None, int]] = [(None, len(ids) - 1) for ids in sequences]
+    masked = unused_ids(model.encoding) if spec.mask_unused else ()
+    inputs = [sequences[item][:-1] for item in fitting]
+    for number, logprobs in next_token_logprobs(model, inputs, batch, masked):
+        item = fitting[number]
+        targets = sequences[item][1:]
+        made[item] = -float(logprobs[np.arange(len(targets)), targets].astype(np.float64).sum()), len(targets)
+    return made
+
+
+def with_end(encoding: Encoding, ids: np.ndarray, end_token: EndToken) -> np.ndarray:
+    """A game's ids int64 [n] with the token that ends it, or without one."""
+    ids = ids.astype(np.int64)
+    closed = len(ids) > 1 and int(ids[-1]) in encoding.boundary_ids
+    if end_token == "include":
+        return ids if closed else np.append(ids, ids[0])  # what begins a game, and so the next one
+    return ids[:-1] if closed else ids
+
+
+def of_positions(model: LanguageModel, games: Games, places: np.ndarray) -> list[tuple[float | None, int]]:
+    """The same of a model of positions: the canonical answer of every move that was played."""
+    from chessreg.models.decoding.legal import answer_logprobs
+
+    made: list[tuple[float | None, int]] = []
+    for packed in games.moves(places):
+        board, prompts, answers = chess.Board(), [], []
+        for move in unpack(packed):
+            prompts.append(model.encoding.prompt(board))
+            answers.append(model.encoding.answer(board, move))
+            board.push(move)
+        count = sum(map(len, answers))
+        if max(len(p) + len(a) for p, a in zip(prompts, answers, strict=True)) - 1 > model.block_size:
+            made.append((None, count))
+            continue
+        total = 0.0
+        for start in range(0, len(prompts), BOARDS):
+            session = model.session(len(prompts[start : start + BOARDS]))
+            session.feed(prompts[start : start + BOARDS])
+            scored = answer_logprobs(session, [[answer] for answer in answers[start : start + BOARDS]])
+            total -= sum(float(one[0]) for one in scored)
+        made.append((total, count))
+    return made

@@ -1,0 +1,98 @@
+-- title: draws by evaluation
+-- aliases: draws dist, junkin draws
+-- paper: Junkin 2025, his repository's figure of evaluations when the agent draws
+-- kinds: play
+-- made by: chessreg run play
+-- columns:
+--   checkpoint: the model that played
+--   intervention: source, layers (0-based), scale and positions of the edit; none is the model as it is
+--   assist: when Stockfish played the model's move
+--   opponent: the opponents whose games are counted
+--   evaluation: for the model, before its last move of the drawn game; mate in n, or centipawns
+--   n [games]: draws with this evaluation
+--   share [%]: of the draws that were evaluated, with its interval; openings are resampled
+--   draws [games]: draws that were evaluated (--evaluate-draws)
+--   others [games]: draws that were not
+--   games [games]: games played
+--   runs: the runs that played
+--   checkpoint_id [hidden]: its id
+--   intervention_id [hidden]: its id
+-- statistics:
+--   share = percent(there, draws)
+-- plot: draws by evaluation
+--   form: bars
+--   x: evaluation
+--   y: share
+--   series: checkpoint, intervention, assist
+
+-- statement: cells
+-- One row per arm; all opponents of a model together.
+SELECT *, dense_rank() OVER (ORDER BY own_name, checkpoint_place, intervention_id IS NOT NULL, intervention, intervention_id,
+                                      assist <> 'none', assist) AS arm
+FROM arms
+JOIN (SELECT run_id, run FROM scoped) USING (run_id)
+
+-- statement: base
+SELECT 100 * c.arm + g.bin AS cell, g.*, c.arm, c.run, c.checkpoint, c.checkpoint_id, c.intervention, c.opponent,
+       c.opening, c.opening_seed
+FROM (
+    SELECT run_id, unit, match, attempt_id, opening_number, result, termination, plies, draw_cp,
+           CASE WHEN draw_cp IS NULL THEN 99
+                WHEN draw_cp >= 9995 THEN 10000 - draw_cp
+                WHEN draw_cp > 5000 THEN 6
+                WHEN draw_cp >= 100 THEN 7
+                WHEN draw_cp >= 50 THEN 8
+                WHEN draw_cp >= 10 THEN 9
+                WHEN draw_cp > -10 THEN 10
+                WHEN draw_cp > -50 THEN 11
+                WHEN draw_cp > -100 THEN 12
+                WHEN draw_cp >= -5000 THEN 13
+                ELSE 14 END AS bin
+    FROM play_game
+    WHERE result = '1/2-1/2'
+) AS g
+JOIN cells AS c ON c.run_id = g.run_id AND c.match = g.match
+
+-- statement: table
+WITH counted AS (
+    SELECT arm, count(*) FILTER (bin < 99) AS draws, count(*) FILTER (bin = 99) AS others FROM base GROUP BY arm
+),
+played AS (
+    SELECT c.arm, count(*) AS games FROM game AS g JOIN cells AS c ON c.run_id = g.run_id AND c.match = g.match GROUP BY c.arm
+),
+described AS (
+    SELECT arm, checkpoint, checkpoint_id, intervention, intervention_id, assist,
+           string_agg(DISTINCT opponent, ', ' ORDER BY opponent) AS opponent,
+           string_agg(DISTINCT run, ', ' ORDER BY run) AS runs
+    FROM cells GROUP BY ALL
+)
+SELECT b.cell, d.checkpoint, d.intervention, d.assist, d.opponent,
+       ['mate in 1', 'mate in 2', 'mate in 3', 'mate in 4', 'mate in 5', 'mate in 6 or more', 'from +100', '+50 to +99',
+        '+10 to +49', '-9 to +9', '-49 to -10', '-99 to -50', 'to -100', 'mated'][any_value(b.bin)] AS evaluation,
+       count(*) AS n, c.draws, c.others, p.games, d.runs, d.checkpoint_id, d.intervention_id
+FROM base AS b JOIN described AS d USING (arm) JOIN counted AS c USING (arm) JOIN played AS p USING (arm)
+WHERE b.bin < 99
+GROUP BY ALL
+ORDER BY b.cell
+
+-- statement: clusters
+-- A cluster is one opening: how many of its evaluated draws were so.
+WITH opened AS (
+    SELECT arm, list_sort(list(cell)) AS ends
+    FROM base WHERE bin < 99
+    GROUP BY arm, opening_seed, CASE WHEN opening = 'standard' THEN unit ELSE opening_number END
+),
+alike AS (
+    SELECT arm, ends, count(*) AS openings FROM opened GROUP BY ALL
+)
+SELECT c.cell, len(list_filter(a.ends, lambda e: e = c.cell)) AS there, len(a.ends) AS draws,
+       whole(sum(a.openings)) AS clusters
+FROM (SELECT DISTINCT arm, unnest(ends) AS cell FROM alike) AS c
+JOIN alike AS a ON a.arm = c.arm
+GROUP BY ALL
+ORDER BY ALL
+
+-- statement: rows
+SELECT run || ':' || unit AS board, run, unit, draw_cp, termination, plies, opponent, run_id
+FROM base
+ORDER BY run_place(run_id), unit

@@ -1,0 +1,109 @@
+-- title: probe accuracy by source
+-- aliases: probes of latents beside linear probes, davis table 4 beside table 5
+-- paper: Davis, Vasquez Ferrer & Sukthankar 2026, section 4.4: Table 4 held against Table 5
+-- kinds: probe
+-- made by: chessreg run probe --cache CACHE --test-cache TEST --phase white-origin --source sae-latents --sae SAE
+-- columns:
+--   checkpoint: the model that was probed
+--   label: what is read off; piece is the paper's joint label of colour and type
+--   source: what the probe is made of: an SAE's latents, a difference of means of latents, or of residuals
+--   positions: at which tokens; pooled: all phases of one fit
+--   phase [hidden]: number of the phase
+--   hook_point: where in the model
+--   layer [hidden]: 0-based
+--   split: validation (held out of fitting) or test
+--   n_games [games]: games scored
+--   n [predictions]: squares of positions scored
+--   accuracy [%]: right predictions; games are resampled
+--   linear [%]: those of the probe of the residual that has the same cache, tokens and place
+--   linear_minus [%]: linear minus this, same games
+--   runs: the probe runs
+--   linear_runs: those of the residual
+--   checkpoint_id [hidden]: its id
+--   run_id [hidden]: id of the first of the runs
+-- statistics:
+--   accuracy = percent(correct, n)
+--   linear = percent(linear_correct, linear_n)
+--   linear_minus = percent_difference(linear_correct, linear_n, correct, n)
+-- plot: probe accuracy by source
+--   form: lines
+--   x: layer
+--   y: linear_minus
+--   series: checkpoint, label, source, split
+--   panels: positions
+
+-- statement: cells
+SELECT p.run_id, p.unit, s.split, p.label, p.positions, r.phase, r.cache, p.hook_point, p.layer,
+       coalesce(r.source, 'residual') AS source, p.checkpoint_id, c.checkpoint, c.place, o.run, o.created_at
+FROM probe AS p
+JOIN scoped AS o ON o.run_id = p.run_id
+JOIN probe_run AS r ON r.run_id = p.run_id
+JOIN (SELECT DISTINCT run_id, unit, split FROM probe_score WHERE item >= 0) AS s
+    ON s.run_id = p.run_id AND s.unit = p.unit
+LEFT JOIN checkpoints AS c ON c.checkpoint_id = p.checkpoint_id
+
+-- statement: linear
+-- Of several probes of the residual that fit, the first.
+SELECT * FROM (
+    SELECT *, row_number() OVER (PARTITION BY checkpoint_id, label, cache, positions, hook_point, split
+                                 ORDER BY created_at, run_id) AS place_of_run
+    FROM cells WHERE source = 'residual'
+) WHERE place_of_run = 1
+
+-- statement: pairs
+SELECT a.*, b.run_id AS linear_run_id, b.unit AS linear_unit, b.run AS linear_run
+FROM cells AS a
+JOIN linear AS b ON b.checkpoint_id = a.checkpoint_id AND b.label = a.label AND b.cache = a.cache
+    AND b.positions = a.positions AND b.hook_point = a.hook_point AND b.split = a.split
+WHERE a.source <> 'residual'
+
+-- statement: members
+-- The probes of each cell: a probe alone, and all phases of a place.
+SELECT *, dense_rank() OVER (ORDER BY place, label, source, layer, hook_point, split, pooled,
+                                      CASE WHEN NOT pooled THEN phase END NULLS FIRST,
+                                      CASE WHEN NOT pooled THEN run_id END) AS cell
+FROM (
+    SELECT *, false AS pooled FROM pairs
+    UNION ALL
+    SELECT *, true AS pooled FROM pairs AS p
+    WHERE (SELECT count(DISTINCT q.phase) FROM pairs AS q
+           WHERE q.checkpoint_id = p.checkpoint_id AND q.label = p.label AND q.source = p.source
+             AND q.hook_point = p.hook_point AND q.split = p.split) > 1
+)
+
+-- statement: base
+SELECT m.cell, s.run_id, s.unit, s.attempt_id, s.split, s.item, s.n, s.correct, l.n AS linear_n,
+       l.correct AS linear_correct, m.run, m.checkpoint_id, m.checkpoint, m.label, m.hook_point, m.layer
+FROM members AS m
+JOIN probe_score AS s ON s.run_id = m.run_id AND s.unit = m.unit AND s.split = m.split AND s.item >= 0
+JOIN probe_score AS l ON l.run_id = m.linear_run_id AND l.unit = m.linear_unit AND l.split = m.split
+    AND l.item = s.item
+
+-- statement: table
+SELECT m.cell, any_value(m.checkpoint) AS checkpoint, any_value(m.label) AS label, any_value(m.source) AS source,
+       CASE WHEN bool_or(m.pooled) THEN 'pooled' ELSE any_value(m.positions) END AS positions,
+       CASE WHEN NOT bool_or(m.pooled) THEN any_value(m.phase) END AS phase, any_value(m.hook_point) AS hook_point,
+       any_value(m.layer) AS layer, any_value(m.split) AS split, any_value(s.n_games) AS n_games, any_value(s.n) AS n,
+       string_agg(DISTINCT m.run, ', ' ORDER BY m.run) AS runs,
+       string_agg(DISTINCT m.linear_run, ', ' ORDER BY m.linear_run) AS linear_runs,
+       any_value(m.checkpoint_id) AS checkpoint_id, arg_min(m.run_id, (m.created_at, m.run_id)) AS run_id
+FROM members AS m
+JOIN (SELECT cell, count(DISTINCT item) AS n_games, whole(sum(n)) AS n FROM base GROUP BY cell) AS s ON s.cell = m.cell
+GROUP BY m.cell
+ORDER BY m.cell
+
+-- statement: clusters
+-- A cluster is one game.
+WITH played AS (
+    SELECT cell, item, whole(sum(correct)) AS correct, whole(sum(n)) AS n, whole(sum(linear_correct)) AS linear_correct,
+           whole(sum(linear_n)) AS linear_n
+    FROM base GROUP BY cell, item
+)
+SELECT cell, correct, n, linear_correct, linear_n, count(*) AS clusters
+FROM played GROUP BY ALL ORDER BY ALL
+
+-- statement: rows
+SELECT run || ':' || unit AS board, run, unit, split, item AS game, layer, n, correct, linear_n, linear_correct, label,
+       run_id
+FROM base
+ORDER BY run_place(run_id), unit, split, item

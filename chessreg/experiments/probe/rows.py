@@ -1,0 +1,151 @@
+"""What encoding the games again tells of a cache's rows: their phase, their board by another alignment, the game's end.
+
+A cache holds game, token and ply of each row. The phase of a token, and the board that another alignment gives it,
+follow from its encoding, by which the same sites are found again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from chessreg.errors import BadInputError, ChessregError
+from chessreg.experiments.settings.games import select_items, selection_of
+
+if TYPE_CHECKING:
+    from chessreg.encodings import Alignment, Encoding
+    from chessreg.experiments.probe.data import RowSelection
+    from chessreg.experiments.settings.sites import EncodedGames
+    from chessreg.runs.activations import CachedActivations
+    from chessreg.runs.inputs import Inputs
+
+
+class _Sites(NamedTuple):
+    phase: np.ndarray
+    ply: np.ndarray
+    whole: np.ndarray
+
+
+class EncodedRows(NamedTuple):
+    """What encoding the games again tells of a cache's rows.
+
+    usable: bool [rows], those of the phase and the end that were asked for. ply int [rows]: of the board that each row
+    is labelled with. phase int8 [rows], -1 where it is not known.
+    """
+
+    usable: np.ndarray
+    ply: np.ndarray
+    phase: np.ndarray
+
+
+def encoded_rows(
+    inputs: Inputs, cache: CachedActivations, selection: RowSelection, game: int | None = None
+) -> EncodedRows:
+    """The rows of a cache that are of a phase, or at the end of their games. game: of this one alone.
+
+    Raises BadInputError for a phase that the encoding does not have, and for an end that the cache does not hold.
+    """
+    written = inputs.encoding(cache.checkpoint)
+    check_phase(written, selection.phase)
+    sites = sites_of_rows(inputs, written, cache, selection.alignment, game)
+    usable = np.ones(len(sites.ply), bool)
+    if selection.final is not None:
+        usable &= at_the_end(cache, selection.final) & sites.whole
+    if selection.phase is not None:
+        usable &= sites.phase == selection.phase
+    return EncodedRows(usable, sites.ply, sites.phase)
+
+
+def check_phase(written: Encoding, phase: int | None) -> None:
+    if phase is not None and not 0 <= phase < len(written.phases):
+        known = ", ".join(f"{number} {name}" for number, name in enumerate(written.phases))
+        raise BadInputError(f"{written.name} has no phase {phase}", f"it has {known}")
+
+
+def at_the_end(cache: CachedActivations, final: int) -> np.ndarray:
+    """bool [rows]: whether a row is among the last so many of its game."""
+    if cache.run.spec.get("last") is not None:
+        raise BadInputError(
+            f"the cache ends at position {cache.run.spec['last']} of each game; --final counts from the game's end",
+            "cache without --last",
+        )
+    if cache.final is not None and cache.final < final:
+        raise BadInputError(f"the cache holds the last {cache.final} positions of each game, not {final}")
+    number, count = numbers(cache)
+    last: np.ndarray = count - number <= final
+    return last
+
+
+def numbers(cache: CachedActivations) -> tuple[np.ndarray, np.ndarray]:
+    """int64 [rows] each: which of its game's cached rows a row is, from 0, and how many the game has."""
+    game = cache.array.game
+    order = np.lexsort((cache.array.token, cache.array.ply, game))
+    starts = np.flatnonzero(np.diff(game[order], prepend=-1))
+    counts = np.diff(starts, append=len(game))
+    number, count = np.empty(len(game), np.int64), np.empty(len(game), np.int64)
+    number[order] = np.arange(len(game)) - np.repeat(starts, counts)
+    count[order] = np.repeat(counts, counts)
+    return number, count
+
+
+def sites_of_rows(
+    inputs: Inputs, written: Encoding, cache: CachedActivations, alignment: Alignment | None, game: int | None
+) -> _Sites:
+    """Phase, ply under this alignment, and whether the game is whole in the model's context, of every cached row.
+
+    Raises ChessregError where the cache holds other sites than its spec gives today.
+    """
+    from chessreg.experiments.settings.sites import EncodedGames
+
+    spec, array = cache.run.spec, cache.array
+    items, places = select_items(selection_of(spec), inputs)
+    if game is not None:
+        places = places[places == game]
+    block_size = inputs.checkpoint_row(cache.checkpoint).block_size
+
+    def encoded(aligned: Any) -> EncodedGames:
+        games = EncodedGames.of(written, block_size, items, places, str(spec["positions"]), aligned)
+        return games.between(int(spec["first"]), spec["last"], cache.final)
+
+    own = encoded(cache.alignment)
+    of_game = places[own.game]
+    theirs = np.lexsort((own.sites.token, own.sites.ply, of_game))
+    mine = np.arange(len(array.game)) if game is None else np.flatnonzero(array.game == game)
+    mine = mine[np.lexsort((array.token[mine], array.ply[mine], array.game[mine]))]
+    pairs = ((array.game, of_game), (array.token, own.sites.token), (array.ply, own.sites.ply))
+    if not all(np.array_equal(held[mine], present[theirs]) for held, present in pairs):
+        raise ChessregError(
+            f"cache {cache.run.id.hex[-6:]} holds other sites than its spec gives now", "cache the games again"
+        )
+    other = own if alignment in (None, cache.alignment) else encoded(alignment)
+    sites = _Sites(np.full(len(array.game), -1, np.int8), array.ply.copy(), np.zeros(len(array.game), bool))
+    sites.phase[mine] = own.sites.phase[theirs]
+    sites.ply[mine] = other.sites.ply[theirs]
+    sites.whole[mine] = own.whole[own.sites.item][theirs]
+    return sites
+
+
+LEAST_OF_A_PHASE = 1000  # fitted positions
+
+
+def check_enough(
+    written: Encoding,
+    selection: RowSelection,
+    cache: CachedActivations,
+    positions: int,
+    games: int,
+    least: int | None,
+) -> None:
+    """Raises BadInputError for fewer positions than a probe shall have, of one phase at least 1,000."""
+    phase, few = selection.phase, "the cache"
+    if least is None:
+        least = LEAST_OF_A_PHASE if phase is not None else 0
+    if positions >= least:
+        return
+    if phase is not None:
+        few = f"phase {phase} ({written.phases[phase]})"
+    raise BadInputError(
+        f"{few} has {positions:,} positions to fit on in {games:,} games, --min-positions asks for {least:,}",
+        f"cache more games, or sites that have them ({cache.sites} are cached), or lower --min-positions",
+    )

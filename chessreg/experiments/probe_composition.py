@@ -1,0 +1,240 @@
+"""`probe-composition`: whether the direction of a coloured piece is that of its colour plus that of its type."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from pydantic import Field
+
+from chessreg.errors import BadInputError
+from chessreg.games.labels import label
+from chessreg.registry import tables
+from chessreg.runs.fitted import ClassDirection, FittedProbe, class_directions, load_probe, probe_rows
+from chessreg.runs.inputs import Inputs
+from chessreg.runs.kind import Estimate, Kind, SparseRow
+from chessreg.runs.spec import Added, ExecutionOptions, Layers, Ref, Spec
+
+if TYPE_CHECKING:
+    from chessreg.games.boardframe import BoardFrame
+    from chessreg.runs.task import Task
+
+PIECES = tuple("pnbrqkPNBRQK")
+EMPTY = "."
+
+
+class CompositionSpec(Spec):
+    joint: Annotated[str, Ref("run:probe")] = Field(description="probes of label piece (Davis's joint)")
+    colour: Annotated[str | None, Ref("run:probe")] = Field(
+        None, description="probes of label colour; none: the joint probe's own mean over types"
+    )
+    type: Annotated[str | None, Ref("run:probe")] = Field(
+        None, description="probes of label type; none: the joint probe's own mean over colours"
+    )
+    layers: Layers = Field((), description="layers, 0-based; none given: all that each of the probes has")
+    direction: Annotated[ClassDirection, Added()] = Field(
+        "raw",
+        description="of a class: its weights (Davis), class-centred: minus their mean over classes, empty-minus-piece: "
+        "minus those of the empty square",
+    )
+
+
+class CompositionRow(SparseRow):
+    """One class on one square. Cosines are with the joint direction of that class; of the empty class the cosine alone.
+
+    `value` of the row is the cosine of colour plus type.
+    """
+
+    square: int
+    piece: str  # a letter of PNBRQKpnbrqk, or . for the empty square
+    layer: int
+    hook_point: str
+    positions: str
+    parts: str  # probes, or means: of the joint probe's own weights
+    named: str | None = None  # the joint class whose direction is nearest to colour plus type
+    wrong_colour: float | None = None  # the other colour plus type
+    wrong_type: float | None = None  # colour plus another type, the mean over the five
+    colour_alone: float | None = None
+    type_alone: float | None = None
+
+
+class ProbeComposition(Kind):
+    """Composition: the cosine of colour plus type with the joint direction of each piece and square, and controls.
+
+    Davis 2026, introduction (specification 4.5). Retrieval: the joint class, of all 13, whose direction is nearest to
+    the sum. Without probes of colour and type the parts are the joint probe's own means, its additive share. One unit
+    is one layer.
+    """
+
+    name = "probe-composition"
+    example = "--joint reference-board"
+    tables = ("prediction",)
+    spec = CompositionSpec
+    columns = {"prediction": CompositionRow}  # noqa: RUF012
+    queries = ("probe composition",)
+
+    def units(self, spec: CompositionSpec, inputs: Inputs) -> int:
+        return len(layers_of(spec, inputs))
+
+    def estimate(self, spec: CompositionSpec, inputs: Inputs) -> Estimate:
+        return Estimate({"prediction": self.units(spec, inputs) * 64 * (len(PIECES) + (spec.colour is not None))})
+
+    def check(self, spec: CompositionSpec, inputs: Inputs) -> None:
+        layers_of(spec, inputs)
+
+    def run(self, task: Task[CompositionSpec, ExecutionOptions]) -> None:
+        spec = task.spec
+        layers = layers_of(spec, task.inputs)
+        for unit in task.units:
+            joint = load_probe(task.inputs, spec.joint, layers[unit])
+            parts = [load_probe(task.inputs, part, layers[unit]) for part in (spec.colour, spec.type) if part]
+            for row, cosine in rows_of(joint, parts, spec.direction, sites_of(task.inputs, spec, layers[unit])):
+                item = row.square * 13 + (*PIECES, EMPTY).index(row.piece)
+                task.emit("prediction", unit, row, item=item, name="cosine", text=row.named, value=cosine)
+            task.done(unit)
+
+    def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+        """One board for each piece: on every square the cosine as heat, the class where another is nearest marked."""
+        rows = inputs.unit_rows(tables.Prediction, row, tables.Prediction.item)
+        return boards([(row.detail or {}, row.value or 0.0) for row in rows])
+
+
+def boards(rows: list[tuple[dict[str, Any], float]]) -> list[BoardFrame]:
+    """The boards of one layer, from the extra columns and cosines of its rows."""
+    from chessreg.games.boardframe import BoardFrame
+
+    views = []
+    for piece in (*PIECES, EMPTY):
+        mine = {int(extra["square"]): (extra, cosine) for extra, cosine in rows if extra["piece"] == piece}
+        if not mine:
+            continue
+        extra = next(iter(mine.values()))[0]
+        mean = float(np.mean([cosine for _, cosine in mine.values()]))
+        views.append(
+            BoardFrame(
+                title=f"{piece if piece != EMPTY else 'empty'} at {extra['positions']}, layer {extra['layer']}: "
+                f"cosine of colour plus type {mean:.3f}",
+                squares="".join(piece if square in mine else EMPTY for square in range(64)),
+                marks={square: "wrong" for square, (d, _) in mine.items() if d.get("named", piece) != piece},
+                heat={square: min(max(cosine, 0.0), 1.0) for square, (_, cosine) in mine.items()},
+                heat_label="cosine with the joint direction",
+            )
+        )
+    return views
+
+
+def layers_of(spec: CompositionSpec, inputs: Inputs) -> tuple[int, ...]:
+    """The layers to compare. Raises BadInputError for probes that do not go together: of another label, model, place
+    or phase."""
+    if (spec.colour is None) != (spec.type is None):
+        raise BadInputError("--colour and --type go together", "give both, or neither for the joint probe's own means")
+    named = {"--joint": (spec.joint, "piece"), "--colour": (spec.colour, "colour"), "--type": (spec.type, "type")}
+    rows = {flag: probe_rows(inputs, probe) for flag, (probe, _) in named.items() if probe is not None}
+    joint = next(iter(rows["--joint"].values()))
+    for flag, by_layer in rows.items():
+        one, wanted = next(iter(by_layer.values())), named[flag][1]
+        if one.label != wanted or one.classes != len(label(wanted).classes):
+            raise BadInputError(
+                f"{flag} reads {one.label} ({one.classes} classes), not {wanted}", "chessreg probe list"
+            )
+        for what, other, first in (
+            ("model", one.checkpoint_id, joint.checkpoint_id),
+            ("model", one.detail.get("model"), joint.detail.get("model")),
+            ("tokens", one.positions, joint.positions),
+            ("hook point", pattern(one), pattern(joint)),
+        ):
+            if other != first:
+                values = "" if what == "model" else f" ({other}, not {first})"
+                raise BadInputError(f"{flag} differs from --joint in its {what}{values}", "chessreg probe list")
+    there = sorted(set.intersection(*(set(by_layer) for by_layer in rows.values())))
+    if missing := sorted(set(spec.layers) - set(there)):
+        raise BadInputError(f"layer {missing[0]} is not in each of the probes", f"in each: {there}")
+    if not there:
+        raise BadInputError("the probes have no layer in common", "chessreg probe list")
+    return spec.layers or tuple(there)
+
+
+def pattern(row: tables.Probe) -> str:
+    from chessreg.models.hook_points import pattern_of
+
+    return pattern_of(row.hook_point)
+
+
+def sites_of(inputs: Inputs, spec: CompositionSpec, layer: int) -> str:
+    return probe_rows(inputs, spec.joint)[layer].positions
+
+
+def rows_of(
+    joint: FittedProbe, parts: list[FittedProbe], direction: ClassDirection, positions: str
+) -> list[tuple[CompositionRow, float]]:
+    """The rows of one layer with the cosine of each. parts: the probes of colour and type, or nothing.
+
+    Raises BadInputError where they read residuals of different widths.
+    """
+    made = compose(joint, parts, direction)
+    common: dict[str, Any] = {
+        "layer": joint.layer, "hook_point": joint.hook_point, "positions": positions,
+        "parts": "probes" if parts else "means",
+    }  # fmt: skip
+    rows = []
+    for square in range(64):
+        for number, piece in enumerate(PIECES):
+            values = {name: float(cosines[square, number]) for name, cosines in made.controls.items()}
+            named = label("piece").classes[made.nearest[square, number]]
+            row = CompositionRow(square=square, piece=piece, named=named, **common, **values)
+            rows.append((row, float(made.cosine[square, number])))
+        if made.empty is not None:
+            rows.append((CompositionRow(square=square, piece=EMPTY, **common), float(made.empty[square])))
+    return rows
+
+
+class Composition:
+    """Cosines of one layer, float64 [64, 12] in the order of PIECES, nearest int64 [64, 12] (class of label piece) and,
+    with probes of colour and type, `empty` float64 [64]."""
+
+    def __init__(
+        self, cosine: np.ndarray, nearest: np.ndarray, controls: dict[str, np.ndarray], empty: np.ndarray | None
+    ) -> None:
+        self.cosine, self.nearest, self.controls, self.empty = cosine, nearest, controls, empty
+
+
+def compose(joint: FittedProbe, parts: list[FittedProbe], direction: ClassDirection = "raw") -> Composition:
+    """cos(W_colour + W_type, W_joint) of every piece on every square, with its controls (Davis specification 4.5)."""
+    if widths := {len(part.weight) for part in parts} - {len(joint.weight)}:
+        raise BadInputError(f"the joint probe reads d_model {len(joint.weight)}, another {widths.pop()}")
+    classes = label("piece").classes
+    whole = directions(joint, direction, classes.index(EMPTY))  # [64, class, d_model]
+    wanted = whole[:, [classes.index(piece) for piece in PIECES]].reshape(64, 2, 6, -1)  # colour, type
+    if parts:
+        by_label = {part.label: part for part in parts}
+        colour_all = directions(by_label["colour"], direction, label("colour").classes.index("empty"))
+        type_all = directions(by_label["type"], direction, label("type").classes.index(EMPTY))
+        colour, kinds = colour_all[:, [0, 2]], type_all[:, :6]
+        empty = cosines(colour_all[:, 1] + type_all[:, 6], whole[:, classes.index(EMPTY)])
+    else:
+        colour, kinds, empty = wanted.mean(2), wanted.mean(1), None
+    colour, kinds = colour[:, :, None], kinds[:, None]  # [64, 2, 1, d], [64, 1, 6, d]
+    total = colour + kinds
+    nearest = cosines(total.reshape(64, 12, 1, -1), whole[:, None]).argmax(-1)
+    others = [cosines(colour + np.roll(kinds, step, 2), wanted) for step in range(1, 6)]
+    controls = {
+        "wrong_colour": cosines(colour[:, ::-1] + kinds, wanted),
+        "wrong_type": np.mean(others, 0),
+        "colour_alone": cosines(colour, wanted),
+        "type_alone": cosines(kinds, wanted),
+    }
+    return Composition(
+        cosines(total, wanted).reshape(64, 12), nearest, {k: v.reshape(64, 12) for k, v in controls.items()}, empty
+    )
+
+
+def directions(probe: FittedProbe, direction: ClassDirection, empty: int) -> np.ndarray:
+    """float64 [squares, classes, d_model]."""
+    return class_directions(probe.weight.astype(np.float64), direction, empty).transpose(1, 2, 0)
+
+
+def cosines(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Cosine along the last axis, -1 to 1; 0 where a direction is 0, which is nobody's nearest then."""
+    size = np.linalg.norm(one, axis=-1) * np.linalg.norm(other, axis=-1)
+    product = (one * other).sum(-1)
+    return np.divide(product, size, out=np.zeros_like(product), where=size > 0)

@@ -1,0 +1,126 @@
+-- title: probe composition
+-- aliases: composition, compositionality, davis compositional map
+-- paper: Davis, Vasquez Ferrer & Sukthankar 2026, introduction (and the ICMLA paper's compositional map)
+-- kinds: probe-composition
+-- made by: chessreg run probe-composition --joint JOINT --colour COLOUR --type TYPE
+-- columns:
+--   checkpoint: the model; none: of imported probes whose model is not here
+--   positions: at which tokens; pooled: all phases of the probes together
+--   phases [hidden]: numbers of the phases
+--   residual_index: 0 the embeddings, L the output of the L-th block; none: after the final LayerNorm
+--   hook_point: where in the model
+--   layer [hidden]: 0-based
+--   parts: probes of colour and type, or means of the joint probe's own weights
+--   direction: raw weights, class-centred, or empty-minus-piece
+--   pawns: ranks 2-7: without pawns on the first and last rank, where none can stand; everywhere
+--   n [pairs]: of a square and a piece
+--   cosine: of colour plus type with the joint direction, with its interval; squares are resampled
+--   retrieval [%]: the nearest of the 13 joint directions is the right one
+--   wrong_colour: cosine of the other colour plus the type
+--   wrong_type: of the colour plus another type, mean over the five
+--   colour_alone: of the colour's direction
+--   type_alone: of the type's direction
+--   empty: cosine of the empty square's colour plus type with its joint direction
+--   imported [hidden]: the joint probes are others' files
+--   runs: the runs
+--   done [units]: units that are there
+--   planned [units]: units of the runs
+--   checkpoint_id [hidden]: its id
+--   run_id [hidden]: id of the first of the runs
+-- statistics:
+--   cosine = mean(cosines, pairs)
+--   retrieval = percent(hits, pairs)
+-- plot: probe composition
+--   form: lines
+--   x: residual_index
+--   y: cosine
+--   series: checkpoint, direction, parts
+--   spread: runs
+--   panels: positions, pawns
+
+-- statement: cells
+-- One row per run and layer. `pool`: runs that differ in the phase of their probes alone.
+SELECT u.run_id, u.unit, u.layer, u.hook_point, u.positions, u.parts, coalesce(q.direction, 'raw') AS direction,
+       residual_index(u.hook_point, u.layer) AS residual_index, o.run, o.done, o.planned, o.created_at,
+       p.checkpoint_id, c.checkpoint, c.place AS checkpoint_place, coalesce(j.kind, '') <> 'probe' AS imported, p.phase,
+       settings_text(coalesce(j.spec, '{}'), ['phase', 'layers', 'min_positions', 'files', 'label']) AS settings
+FROM (SELECT DISTINCT run_id, unit, layer, hook_point, positions, parts FROM probe_composition) AS u
+JOIN scoped AS o ON o.run_id = u.run_id
+JOIN probe_composition_run AS q ON q.run_id = u.run_id
+LEFT JOIN run AS j ON 'run:' || j.spec_hash = q.joint
+LEFT JOIN (SELECT run_id, layer, any_value(checkpoint_id) AS checkpoint_id, any_value(phase) AS phase
+           FROM probes GROUP BY ALL) AS p ON p.run_id = j.id AND p.layer = u.layer
+LEFT JOIN checkpoints AS c ON c.checkpoint_id = p.checkpoint_id
+
+-- statement: pools
+SELECT *, dense_rank() OVER (ORDER BY checkpoint_place, imported, settings, parts, direction, hook_point, layer) AS pool
+FROM cells
+
+-- statement: members
+SELECT *, dense_rank() OVER (ORDER BY checkpoint_place NULLS FIRST, imported, parts, direction, settings,
+                                      residual_index NULLS LAST, hook_point, layer, pooled,
+                                      CASE WHEN NOT pooled THEN phase END NULLS FIRST,
+                                      CASE WHEN NOT pooled THEN positions END,
+                                      CASE WHEN NOT pooled THEN created_at END, CASE WHEN NOT pooled THEN run_id END)
+           AS place
+FROM (
+    SELECT *, false AS pooled FROM pools
+    UNION ALL
+    SELECT *, true AS pooled FROM pools
+    WHERE pool IN (SELECT pool FROM pools WHERE phase IS NOT NULL GROUP BY pool HAVING count(DISTINCT phase) > 1)
+)
+
+-- statement: base
+-- One row per square and piece; a cell is a member and whether pawns count on the first and last rank.
+SELECT 2 * m.place + w.everywhere AS cell, r.run_id, r.unit, r.attempt_id, r.item, r.square, r.piece, r.value AS cosine,
+       (r.named = r.piece)::BIGINT AS hit, r.named, r.wrong_colour, r.wrong_type, r.colour_alone, r.type_alone, m.run,
+       m.checkpoint_id, m.checkpoint, r.layer
+FROM probe_composition AS r
+JOIN members AS m ON m.run_id = r.run_id AND m.unit = r.unit
+CROSS JOIN (SELECT unnest([0, 1]) AS everywhere) AS w
+WHERE w.everywhere = 1 OR lower(r.piece) <> 'p' OR r.square BETWEEN 8 AND 55
+
+-- statement: table
+WITH facts AS (
+    SELECT 2 * place AS first, any_value(checkpoint) AS checkpoint,
+           CASE WHEN bool_or(pooled) THEN 'pooled' ELSE any_value(positions) END AS positions,
+           string_agg(DISTINCT phase::VARCHAR, ',' ORDER BY phase::VARCHAR) AS phases,
+           any_value(residual_index) AS residual_index, any_value(hook_point) AS hook_point, any_value(layer) AS layer,
+           any_value(parts) AS parts, any_value(direction) AS direction, any_value(imported) AS imported,
+           string_agg(DISTINCT run, ', ' ORDER BY run) AS runs, whole(sum(done)) AS done,
+           whole(sum(planned)) AS planned, any_value(checkpoint_id) AS checkpoint_id,
+           arg_min(run_id, (created_at, run_id)) AS run_id
+    FROM members
+    GROUP BY place
+),
+summed AS (
+    SELECT cell, count(*) FILTER (piece <> '.') AS n, avg(exact(wrong_colour))::DOUBLE AS wrong_colour,
+           avg(exact(wrong_type))::DOUBLE AS wrong_type, avg(exact(colour_alone))::DOUBLE AS colour_alone,
+           avg(exact(type_alone))::DOUBLE AS type_alone, avg(exact(cosine)) FILTER (piece = '.')::DOUBLE AS empty
+    FROM base
+    GROUP BY cell
+)
+SELECT s.cell, f.checkpoint, f.positions, f.phases, f.residual_index, f.hook_point, f.layer, f.parts, f.direction,
+       CASE WHEN s.cell % 2 = 1 THEN 'everywhere' ELSE 'ranks 2-7' END AS pawns, s.n, s.wrong_colour, s.wrong_type,
+       s.colour_alone, s.type_alone, s.empty, f.imported, f.runs, f.done, f.planned, f.checkpoint_id, f.run_id
+FROM summed AS s JOIN facts AS f ON f.first = 2 * (s.cell // 2)
+ORDER BY s.cell
+
+-- statement: clusters
+-- A cluster is one square.
+WITH by_square AS (
+    SELECT cell, square, round(sum(exact(cosine)), 12)::DOUBLE AS cosines, whole(sum(hit)) AS hits, count(*) AS pairs
+    FROM base
+    WHERE piece <> '.'
+    GROUP BY ALL
+)
+SELECT cell, cosines, hits, pairs, count(*) AS clusters
+FROM by_square
+GROUP BY ALL
+ORDER BY ALL
+
+-- statement: rows
+SELECT run || ':' || unit AS board, run, unit, square_text(square) AS square, piece, cosine, named, wrong_colour,
+       wrong_type, colour_alone, type_alone, layer, run_id
+FROM base
+ORDER BY run_place(run_id), unit, item

@@ -1,0 +1,296 @@
+"""`puzzles`: how many chess puzzles a model solves, their first move and their whole line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from uuid import UUID
+
+import chess
+import numpy as np
+from pydantic import BaseModel, Field
+
+from chessreg.errors import BadInputError
+from chessreg.experiments.settings import interventions
+from chessreg.experiments.settings.choosing import ChoosingSpec
+from chessreg.experiments.settings.interventions import InterventionSettings, rows_used
+from chessreg.games.boardframe import BoardFrame, Role
+from chessreg.models.decoding.policies import Turn, choose, distributions
+from chessreg.registry import tables
+from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.spec import Added, CheckpointRef, DatasetRef, ExecutionOptions
+
+if TYPE_CHECKING:
+    from chessreg.encodings import Encoding
+    from chessreg.games.positions import Positions
+    from chessreg.models.decoding.session import DecodingSession
+    from chessreg.models.language_model import LanguageModel
+    from chessreg.runs.inputs import Inputs
+    from chessreg.runs.task import Task
+
+COLUMNS = ["fen", "line", "rating"]
+
+
+class PuzzlesSpec(ChoosingSpec):
+    checkpoint: CheckpointRef = Field(description="the model, of positions")
+    dataset: DatasetRef = Field(description="puzzles: positions with their solutions, or one part of them (NAME:PART)")
+    puzzles: int = Field(10_000, ge=1, description="at most this many puzzles, the first in file order")
+    policy: Annotated[str, Added()] = Field(
+        "legal", description="how a move is chosen: legal, trie, retry:N or free (the text as it comes)"
+    )
+    intervention: InterventionSettings = Field(
+        default_factory=InterventionSettings, description="what is added to the model"
+    )
+
+
+class PuzzlesHow(ExecutionOptions):
+    batch_puzzles: int = Field(128, ge=1, description="puzzles that go through the model together")
+
+
+class PuzzleRow(BaseModel):
+    """Columns of a puzzle (name `line`, item its row in the dataset, value 1 where it is solved, else 0; text the moves
+    that the model chose). Empty where the model cannot read the position."""
+
+    rating: int | None = Field(None, description="the puzzle's")
+    first: bool | None = Field(None, description="whether the first move is the solution's, or mates")
+    moves: int = Field(description="moves of the solver in the solution")
+    right: int = Field(description="of these, those that were found before the first wrong one")
+    illegal: bool | None = Field(None, description="whether the last move asked for was none that is legal")
+    share: float | None = Field(None, description="probability of the solution's first move among the legal ones")
+    mass: float | None = Field(None, description="exact probability of a legal move in the puzzle's position")
+    intervention_id: str | None = Field(None, description="what was added to the model, hex")
+
+
+class Puzzles(Kind):
+    """Puzzles solved by a model of positions: the first move, and the whole line, by rating.
+
+    A move is right if it is the solution's, or if it mates (Ruoss et al. 2024, whose puzzles Junkin's specification 5.4
+    describes); after a right move the opponent's answer of the solution is played. A model of games is refused: the
+    files say no games before the puzzles. One unit is one puzzle.
+    """
+
+    name = "puzzles"
+    example = "--checkpoint fen --dataset puzzles --puzzles 8"
+    tables = ("prediction",)
+    spec = PuzzlesSpec
+    options = PuzzlesHow
+    columns: ClassVar[Mapping[str, type[BaseModel]]] = {"prediction": PuzzleRow}
+    queries = ("puzzles by rating",)
+
+    def units(self, spec: PuzzlesSpec, inputs: Inputs) -> int:
+        return len(select(spec, inputs)[1])
+
+    def estimate(self, spec: PuzzlesSpec, inputs: Inputs) -> Estimate:
+        return Estimate({"prediction": self.units(spec, inputs)})
+
+    def check(self, spec: PuzzlesSpec, inputs: Inputs) -> None:
+        """Refuses a model of games, positions without solutions, and a vector of another model."""
+        checkpoint, _ = inputs.checkpoint(spec.checkpoint)
+        encoding = inputs.encoding(spec.checkpoint)
+        if encoding.content == "history":
+            raise BadInputError(
+                f"{encoding.name} writes games, and the games before these puzzles are not known",
+                "a model of positions solves them: --encoding fen-77, or prompts",
+            )
+        select(spec, inputs)
+        if spec.intervention.active:
+            rows_used(spec.intervention, checkpoint, inputs)
+
+    def run(self, task: Task[PuzzlesSpec, PuzzlesHow]) -> None:
+        spec, inputs = task.spec, task.inputs
+        checkpoint, _ = inputs.checkpoint(spec.checkpoint)
+        model = task.model(spec.checkpoint)
+        intervention = interventions.load(spec.intervention, checkpoint, inputs)
+        if intervention is not None:
+            task.record("intervention", **intervention.row)
+        edits = intervention.edits(str(model.device)) if intervention else []
+        positions, places = select(spec, inputs)
+        for start in range(0, len(task.units), task.options.batch_puzzles):
+            units = task.units[start : start + task.options.batch_puzzles]
+            puzzles = read(positions, places[units])
+            solve(puzzles, model, model.session(len(puzzles), edits), spec)
+            for unit, puzzle in zip(units, puzzles, strict=True):
+                extra = puzzle.row(intervention.id if intervention else None)
+                text = " ".join(puzzle.chosen) or None
+                task.emit("prediction", unit, extra, item=puzzle.place, name="line", text=text, value=puzzle.value)
+            task.done(*units)
+            task.progress(task.units_done / len(task.units), f"{task.units_done:,} puzzles")
+
+    def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+        """A board for each move that the model was asked for: its move as an arrow, the solution's beside it."""
+        spec = PuzzlesSpec(**inputs.spec_of(row))
+        [found] = inputs.unit_rows(tables.Prediction, row)
+        [puzzle] = read(inputs.positions(spec.dataset)[0], np.array([found.item]))
+        return views(puzzle, (found.text or "").split(), found.detail or {})
+
+
+def select(spec: PuzzlesSpec, inputs: Inputs) -> tuple[Positions, np.ndarray]:
+    """The dataset, and the places of the puzzles in it, int64 [n], in file order: positions that have a solution.
+
+    Raises BadInputError where none has."""
+    positions, part = inputs.positions(spec.dataset)
+    places = positions.rows(part)
+    solved = positions.take(places, ["line"])["line"].is_valid().to_numpy()
+    if not solved.any():
+        raise BadInputError("none of these positions has a solution", "chessreg dataset add lichess-puzzles.csv")
+    return positions, places[solved][: spec.puzzles]
+
+
+@dataclass
+class Puzzle:
+    """A puzzle at work. `line` is the solution, the solver's moves first, third, …; `board` is where it has come to,
+    `chosen` what the model chose (a text that is no legal move as it is, without blanks)."""
+
+    place: int
+    board: chess.Board
+    line: tuple[chess.Move, ...]
+    rating: int | None
+    chosen: list[str] = field(default_factory=list)
+    right: int = 0
+    over: bool = False
+    asked: bool = True
+    illegal: bool = False
+    share: float | None = None
+    mass: float | None = None
+
+    @property
+    def needed(self) -> int:
+        """The solver's moves."""
+        return (len(self.line) + 1) // 2
+
+    @property
+    def value(self) -> float | None:
+        return float(self.right == self.needed) if self.asked else None
+
+    def take(self, move: chess.Move | None, text: str) -> None:
+        """A chosen move, and the opponent's answer to it."""
+        self.chosen.append("_".join(text.split()) if move is None else move.uci())
+        wanted = self.line[2 * self.right]
+        self.illegal = move is None
+        if move is None:
+            self.over = True
+            return
+        mates = mating(self.board, move)
+        if move != wanted and not mates:
+            self.over = True
+            return
+        if move != wanted:  # another mate than the solution's: the puzzle is over, and solved
+            self.right, self.over = self.needed, True
+            return
+        self.right += 1
+        self.over = self.right == self.needed
+        if not self.over:
+            self.board.push(move)
+            self.board.push(self.line[2 * self.right - 1])
+
+    def row(self, intervention: UUID | None) -> PuzzleRow:
+        return PuzzleRow(
+            rating=self.rating,
+            first=self.right > 0 if self.asked else None,
+            moves=self.needed,
+            right=self.right,
+            illegal=self.illegal if self.asked else None,
+            share=self.share,
+            mass=self.mass,
+            intervention_id=intervention.hex if intervention else None,
+        )
+
+
+def mating(board: chess.Board, move: chess.Move) -> bool:
+    """Whether a legal move mates."""
+    after = board.copy(stack=False)
+    after.push(move)
+    return after.is_checkmate()
+
+
+def read(positions: Positions, places: np.ndarray) -> list[Puzzle]:
+    """The puzzles at rows of a dataset."""
+    rows = positions.take(places, COLUMNS).to_pylist()
+    return [
+        Puzzle(
+            place,
+            chess.Board(row["fen"]),
+            tuple(chess.Move.from_uci(word) for word in str(row["line"]).split()),
+            row["rating"],
+        )
+        for place, row in zip(np.asarray(places).tolist(), rows, strict=True)
+    ]
+
+
+def solve(puzzles: Sequence[Puzzle], model: LanguageModel, session: DecodingSession, spec: PuzzlesSpec) -> None:
+    """Ask the model move after move, all puzzles together; row r of the session is puzzle r's."""
+    encoding, policy, depth = model.encoding, spec.chooser(), 0
+    while any(not puzzle.over for puzzle in puzzles):
+        prompts, turns = [list(tokens) for tokens in session.tokens], []
+        for row, puzzle in enumerate(puzzles):
+            if puzzle.over:
+                continue
+            tokens = prompt_of(puzzle, encoding, model.block_size)
+            if tokens is None:
+                puzzle.asked, puzzle.over = False, True
+                continue
+            prompts[row] = list(tokens)
+            turns.append(Turn(row, puzzle.board, ("puzzles", spec.seed, puzzle.place, depth)))
+        session.sync(prompts)
+        if not depth:
+            for turn, known in zip(turns, distributions(session, encoding, turns), strict=True):
+                puzzle = puzzles[turn.row]
+                puzzle.share = known.shares()[puzzle.line[0].uci()]
+                puzzle.mass = min(known.legal_mass, 1.0)
+        for turn, choice in zip(turns, choose(policy, session, encoding, turns), strict=True):
+            puzzles[turn.row].take(choice.move, choice.illegal[-1] if choice.illegal else "")
+        depth += 1
+
+
+def prompt_of(puzzle: Puzzle, encoding: Encoding, block_size: int) -> tuple[int, ...] | None:
+    """What the model reads; None where the encoding or the model's context cannot hold the position."""
+    try:
+        tokens = encoding.prompt(puzzle.board)
+    except BadInputError:
+        return None
+    return tokens if len(tokens) + encoding.max_move_tokens - 1 <= block_size else None
+
+
+def views(puzzle: Puzzle, chosen: Sequence[str], detail: Mapping[str, Any]) -> list[BoardFrame]:
+    """The boards of a puzzle's steps, seen from the solver's side."""
+    rating = "" if puzzle.rating is None else f", rated {puzzle.rating}"
+    title = f"puzzle {puzzle.place}{rating}"
+    flipped = puzzle.board.turn == chess.BLACK
+    if not chosen:
+        caption = ["the model cannot read this position"]
+        return [BoardFrame.from_board(puzzle.board, title, caption=caption, flipped=flipped)]
+    frames, last = [], None
+    for number, word in enumerate(chosen):
+        wanted = puzzle.line[2 * number]
+        san = puzzle.board.san(wanted)
+        arrows: list[tuple[int, int, float, str, Role]] = []
+        try:
+            move = puzzle.board.parse_uci(word)
+        except ValueError:
+            caption = [f"the model writes {word!r}: illegal", f"solution {san}"]
+        else:
+            own = puzzle.board.san(move)
+            role: Role = "best" if move == wanted else "played"
+            arrows.append((move.from_square, move.to_square, 1.0, f"{own} (model)", role))
+            right = "right" if move == wanted else "mates" if mating(puzzle.board, move) else f"solution {san}"
+            caption = [f"the model plays {own}: {right}"]
+            if move == wanted:
+                wanted = move
+        if not arrows or word != wanted.uci():
+            arrows.append((wanted.from_square, wanted.to_square, 0.4, f"{san} (solution)", "best"))
+        if number == 0 and detail.get("share") is not None:
+            caption.append(
+                f"probability of {san} among legal moves {detail['share']:.3f}, legal mass {detail['mass']:.3f}"
+            )
+        frames.append(
+            BoardFrame.from_board(
+                puzzle.board, f"{title}, move {number + 1} of {puzzle.needed}",
+                last_move=last, arrows=arrows, caption=caption, flipped=flipped,
+            )
+        )  # fmt: skip
+        if word == wanted.uci() and 2 * number + 1 < len(puzzle.line):
+            last = puzzle.line[2 * number + 1]
+            puzzle.board.push(wanted)
+            puzzle.board.push(last)
+    return frames

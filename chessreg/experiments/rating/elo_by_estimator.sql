@@ -1,0 +1,86 @@
+-- title: elo by estimator
+-- aliases: estimators, ladder elo, junkin elo, junkin ratings
+-- paper: Junkin 2025, section 4 and Appendix I, Table 3
+-- kinds: rating
+-- made by: chessreg run rating
+-- columns:
+--   run: the rating run; --estimator all rates its games by every estimator
+--   player: a model with its intervention and help, an engine with its limit, or a name
+--   checkpoint: the model
+--   assist: when Stockfish played the model's move; ratings with help are not the model's own
+--   origin: of its games
+--   estimator: how it rates; `performance` is the rating by the games against one opponent alone, `known` a rating that
+--       was known beforehand, `anchors' own error` the headline with what the table of known ratings may be off by
+--   draw_weight: points of a draw
+--   against: of a performance, the opponent
+--   rating [Elo]: as estimated
+--   rating_low [Elo]: its interval's lower end; the only thing known of a player that won every game
+--   rating_high [Elo]: the upper end; the only thing known of one that lost every game
+--   games [games]: that count
+--   w [games]: won
+--   d [games]: drawn
+--   l [games]: lost
+--   score: points per game, a draw a half
+--   scoring: what draws and stopped games count
+--   policy: how the model's move is chosen
+--   opening: how its games begin
+--   colors: of the rated players, whose games count
+--   known: where known ratings come from
+--   level [hidden]: of the opponent of a performance, or of a known player
+--   checkpoint_id [hidden]: its id
+--   intervention_id [hidden]: its id
+-- plot: elo by estimator
+--   form: bars
+--   x: estimator
+--   y: rating
+--   series: player, draw_weight
+--   panels: run
+--   where: against IS NULL AND estimator <> 'known' AND rating IS NOT NULL
+-- plot: performance by level
+--   form: lines
+--   x: level
+--   y: rating
+--   series: player, draw_weight
+--   panels: run
+--   where: estimator = 'performance' AND level >= 0
+
+-- statement: cells
+SELECT t.run_id, t.unit, t.attempt_id, r.run, r.created_at, t.player, t.rating, t.low, t.high, t.games, t.wins, t.draws, t.losses,
+       t.score, t.scoring, t.policy, t.opening, t.assist, t.origin, t.anchor, t.systematic, t.against,
+       CASE WHEN t.anchor IS NULL THEN t.draw_weight END AS draw_weight,
+       q.colors, q.anchors, CASE WHEN t.anchor IS NULL THEN t.estimator ELSE 'known' END AS estimator,
+       TRY_CAST(regexp_extract(coalesce(t.against, t.player), '^stockfish:(-?\d+)', 1) AS BIGINT) AS level,
+       TRY_CAST(t.checkpoint_id AS UUID) AS checkpoint_id, TRY_CAST(t.intervention_id AS UUID) AS intervention_id
+FROM rating_rating AS t JOIN scoped AS r ON r.run_id = t.run_id JOIN rating_run AS q ON q.run_id = t.run_id
+WHERE coalesce(t.rating, t.low, t.high) IS NOT NULL  -- of a player that met nobody whom the others met nothing is known
+
+-- statement: base
+-- The line of the anchors' own error stands behind the headline of every player that has one.
+SELECT row_number() OVER (ORDER BY created_at, run_id, estimator = 'known',
+                                   CASE WHEN estimator = 'known' THEN level END, assist <> 'none', player,
+                                   against IS NOT NULL, unit, level, place) AS cell, *
+FROM (
+    SELECT *, 0 AS place FROM cells
+    UNION ALL
+    SELECT * REPLACE ('anchors'' own error' AS estimator, rating - systematic AS low, rating + systematic AS high), 1 AS place
+    FROM cells
+    WHERE estimator <> 'known' AND against IS NULL AND systematic IS NOT NULL AND rating IS NOT NULL
+        AND unit = 0
+)
+
+-- statement: table
+SELECT b.cell, b.run, b.player, c.checkpoint, b.assist, b.origin, b.estimator, b.draw_weight, b.against, b.rating,
+       b.low AS rating_low, b.high AS rating_high, b.games, b.wins AS w, b.draws AS d, b.losses AS l, b.score, b.scoring,
+       b.policy, b.opening, b.colors, b.anchors AS known, b.level, b.checkpoint_id, b.intervention_id
+FROM base AS b LEFT JOIN checkpoints AS c ON c.checkpoint_id = b.checkpoint_id
+ORDER BY b.cell
+
+-- statement: rows
+SELECT right(replace(g.run_id::VARCHAR, '-', ''), 6) || ':' || g.unit AS board, runs.run, g.unit, g.result, g.termination,
+       g.plies, m.player, m.opponent, m.color, g.run_id
+FROM (SELECT DISTINCT s.side_run_id AS run_id, s.match
+      FROM base AS b JOIN rated_sides AS s ON s.run_id = b.run_id AND s.unit = b.unit AND s.player = b.player) AS played
+JOIN game AS g ON g.run_id = played.run_id AND g.match = played.match
+JOIN "match" AS m ON m.run_id = g.run_id AND m.number = g.match
+JOIN runs ON runs.run_id = g.run_id
+ORDER BY run_place(g.run_id), g.unit

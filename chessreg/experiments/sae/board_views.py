@@ -1,0 +1,77 @@
+"""The boards behind a latent: the held-out positions at which it is strongest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import numpy as np
+from sqlalchemy import select
+
+from chessreg.errors import NotFoundError
+from chessreg.experiments.sae.data import Origin
+from chessreg.experiments.sae.spec import SaeSpec
+from chessreg.games import labels
+from chessreg.games.boardframe import BoardFrame
+from chessreg.registry import tables
+
+if TYPE_CHECKING:
+    from chessreg.encodings import Encoding
+    from chessreg.runs.inputs import Inputs
+
+LETTERS = "kqrbnp.PNBRQK"
+
+
+def views_of_latent(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+    """One board for each strongest position of the row's latent; of a unit's other rows those of its strongest latent.
+
+    The text up to the token stands below, with the token itself in brackets. Raises NotFoundError where no latent of
+    the unit fires, or no positions were kept.
+    """
+    run_id, unit = UUID(str(row["run_id"])), int(row["unit"])
+    with inputs.database.read() as session:
+        run = session.get_one(tables.Run, run_id)
+        spec = SaeSpec(**run.spec)
+        sae = session.get_one(tables.Sae, (run_id, unit))
+        if "item" not in row:
+            prediction = tables.Prediction
+            best = session.scalars(
+                select(prediction)
+                .where(prediction.run_id == run_id, prediction.unit == unit)
+                .order_by(prediction.value.desc(), prediction.item)
+            ).first()
+            if best is None:
+                raise NotFoundError("no latent of this SAE fires on the held-out games")
+            row = {**row, "item": best.item, **(best.detail or {})}
+        point = sae.hook_point
+    if not row.get("games"):
+        raise NotFoundError("no positions were kept of this latent", "chessreg run sae --boards 8")
+    origin = Origin.of(spec, inputs)
+    games, tokens, plies = (np.array(row[name], np.int64) for name in ("games", "tokens", "plies"))
+    written = inputs.encoding(origin.checkpoint)
+    texts = [around(written, origin, game, token, ply) for game, token, ply in zip(games, tokens, plies, strict=True)]
+    views: list[BoardFrame | None] = [None] * len(games)
+    strongest = max(row["activations"])
+    for rows, positions in labels.positions_at(origin.held_items, games, plies):
+        for at, board in zip(rows.tolist(), positions.boards, strict=True):
+            value = row["activations"][at]
+            views[at] = BoardFrame(
+                title=f"latent {row['item']} of {point}: {value:.3g}, game {games[at]}, ply {plies[at]}",
+                squares="".join(LETTERS[piece + 6] for piece in board.tolist()),
+                caption=(
+                    texts[at],
+                    f"{value / strongest:.0%} of its strongest; fires at {row['frequency']:.3%} of tokens",
+                ),
+            )
+    return [frame for frame in views if frame is not None]
+
+
+def around(written: Encoding, origin: Origin, game: int, token: int, ply: int) -> str:
+    """The end of the text that the model has read, the token itself in brackets; of a board its whole text first."""
+    tokens = origin.encoded(written, origin.held_items, np.array([game])).tokens
+    if written.content == "position":
+        item = int(np.flatnonzero(tokens.ply == ply)[0]) if len(tokens) > 1 else 0
+        ids = tokens.item(item)
+        return f"{written.decode(ids)} [{written.vocabulary[int(ids[token])]}]"
+    ids = tokens.item(0)
+    return f"{written.decode(ids[max(0, token - 24) : token])}[{written.decode(ids[token : token + 1])}]"

@@ -1,0 +1,268 @@
+"""What autoencoders read: rows of a cache, or activations of a model that runs over games as they are needed.
+
+The batch of a step is a pure function of the spec, so a training that is taken up again reads what it would have read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chessreg.errors import BadInputError
+from chessreg.experiments.sae.spec import SaeSpec
+from chessreg.experiments.settings.games import GameSelection, cached_items, select_items, selection_of
+from chessreg.experiments.settings.sites import EncodedGames
+from chessreg.models.hook_points import RESID_POST, layer_of, named_points
+from chessreg.noise import generator
+from chessreg.registry import tables
+from chessreg.runs.activations import load_cache
+
+if TYPE_CHECKING:
+    import torch
+
+    from chessreg.encodings import Alignment, Encoding
+    from chessreg.games.dataset import Games
+    from chessreg.games.positions import Positions
+    from chessreg.models.language_model import LanguageModel
+    from chessreg.runs.inputs import Inputs
+
+    Batches = Iterator[dict[str, torch.Tensor]]
+
+COUNTED = 2048  # games encoded at once to count their tokens
+LONGER = 1 << 15  # than any game has plies
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the activations of a run come from: model, hook points, and the games to train on and to measure on.
+
+    places, held_places: int64 [n], rows of `items` and of `held_items` in their datasets.
+    """
+
+    checkpoint: str  # the input reference
+    row: tables.Checkpoint
+    points: tuple[str, ...]
+    items: Games | Positions
+    places: np.ndarray
+    held_items: Games | Positions
+    held_places: np.ndarray
+    held_dataset: str  # the input reference
+    sites: str
+    alignment: Alignment
+    first: int
+    last: int | None
+    exclude_special: bool
+
+    @classmethod
+    def of(cls, spec: SaeSpec, inputs: Inputs) -> Origin:
+        """Raises BadInputError or NotFoundError for hook points or games that are not there."""
+        settings: dict[str, Any] = spec.model_dump()
+        if spec.cache is not None:
+            settings = inputs.run(spec.cache, "cache").spec
+            items, places = cached_items(inputs, spec.cache)
+        else:
+            items, places = select_items(selection_of(settings), inputs)
+        checkpoint, dataset = str(settings["checkpoint"]), str(settings["dataset"])
+        row = inputs.checkpoint_row(checkpoint)
+        held_items, held_dataset = items, dataset
+        if spec.heldout is not None:
+            held_dataset = spec.heldout
+            measured = GameSelection(dataset=held_dataset, games=spec.heldout_games)
+            held_items, held_places = select_items(measured, inputs, "heldout")
+        else:
+            places, held_places = parted(places, spec.heldout_games, spec.seed)
+        return cls(
+            checkpoint,
+            row,
+            tuple(points_of(spec, inputs, row)),
+            items,
+            places,
+            held_items,
+            held_places,
+            held_dataset,
+            str(settings["positions"] if spec.cache is not None else spec.sites),
+            settings.get("alignment", "post-ply"),
+            int(settings.get("first", 0)),
+            settings.get("last"),
+            spec.exclude_special,
+        )
+
+    def layer(self, point: str) -> int:
+        return layer_of(point, self.row.layers)
+
+    def encoded(self, written: Encoding, items: Games | Positions, places: np.ndarray) -> EncodedGames:
+        """The games at these rows, with the sites that are read."""
+        encoded = EncodedGames.of(written, self.row.block_size, items, places, self.sites, self.alignment)
+        number = encoded.number
+        keep = (number >= self.first) & (number < (len(number) if self.last is None else self.last))
+        if self.exclude_special:
+            keep &= ~special(written, encoded)
+        return encoded.take(keep)
+
+
+def points_of(spec: SaeSpec, inputs: Inputs, row: tables.Checkpoint) -> list[str]:
+    """The hook points of a run, one a unit. BadInputError or NotFoundError for one that the model or cache lacks."""
+    layers = spec.layers or tuple(range(row.layers))
+    if max(layers) >= row.layers or min(layers) < 0:
+        raise BadInputError(f"layer {max(layers)} is not one of the model's 0 to {row.layers - 1}")
+    if spec.cache is None:
+        from chessreg.models.adapters import adapter
+
+        if spec.layers and spec.hook_points and not any("*" in name for name in spec.hook_points):
+            raise BadInputError("--layers changes nothing: no hook point has a *", "leave it out")
+        there = adapter(row.architecture).points
+        return named_points(spec.hook_points or (RESID_POST,), layers, row.layers, there)
+    groups: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, inputs.run(spec.cache, "cache"))
+    cached = list(groups[0].hook_points)
+    if spec.hook_points:
+        points = named_points(spec.hook_points, layers, row.layers)
+    else:
+        points = [name for name in cached if not spec.layers or layer_of(name, row.layers) in spec.layers]
+    if missing := [name for name in points if name not in cached]:
+        raise BadInputError(f"{missing[0]} is not in the cache", f"it holds {', '.join(cached)}")
+    if not points:
+        raise BadInputError(f"the cache holds nothing of layer {spec.layers[0]}", f"it holds {', '.join(cached)}")
+    return points
+
+
+def parted(places: np.ndarray, held: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The games to train on and those to measure on: at most `held`, and at most half of them, by a seeded draw."""
+    if len(places) < 2:
+        raise BadInputError("one game is too few to train on and to measure on", "more games, or --heldout DATASET")
+    order = generator(seed, "held-out games").permutation(len(places))
+    count = min(held, len(places) // 2)
+    return places[np.sort(order[count:])], places[np.sort(order[:count])]
+
+
+def special(written: Encoding, encoded: EncodedGames) -> np.ndarray:
+    """bool [sites]: tokens that begin, end or pad a text."""
+    tokens, sites = encoded.tokens, encoded.sites
+    return np.isin(tokens.ids[tokens.offsets[sites.item] + sites.token], list(written.boundary_ids))
+
+
+class CacheRows:
+    """Batches from a cache: permuted chunks, every row of the games to train on once in an epoch."""
+
+    def __init__(self, spec: SaeSpec, origin: Origin, inputs: Inputs) -> None:
+        assert spec.cache is not None
+        self.spec, self.cache = spec, load_cache(inputs, spec.cache, pattern=_any_pattern(inputs, spec.cache))
+        self.array = self.cache.array
+        self.keep = np.isin(self.array.game, origin.places)
+        if origin.exclude_special:
+            self.keep &= ~self.special_rows(origin, inputs.encoding(origin.checkpoint))
+        if not self.keep.any():
+            raise BadInputError("the cache holds no activation of the games to train on", "fewer --heldout-games")
+
+    def special_rows(self, origin: Origin, written: Encoding) -> np.ndarray:
+        """bool [rows]: cached tokens that begin, end or pad a text."""
+        special = np.zeros(self.array.rows, bool)
+        if not written.boundary_ids:
+            return special
+        boards = written.content == "position"
+        for low in range(0, len(origin.places), COUNTED):
+            places = np.sort(origin.places[low : low + COUNTED])
+            encoded = EncodedGames.of(written, origin.row.block_size, origin.items, places, origin.sites)
+            rows = np.flatnonzero(np.isin(self.array.game, places))
+            key = np.searchsorted(places, self.array.game[rows]) * LONGER + (self.array.ply[rows] if boards else 0)
+            tokens = encoded.tokens
+            item = np.searchsorted(tokens.source * LONGER + (tokens.ply if boards else 0), key)
+            ids = tokens.ids[tokens.offsets[item] + self.array.token[rows]]
+            special[rows] = np.isin(ids, list(written.boundary_ids))
+        return special
+
+    def batches(self, points: Sequence[str], first: int = 0) -> Batches:
+        """What each step from `first` on sees: hook point → activations float32 [n, d_model]. Without end."""
+        import torch
+
+        size = self.spec.batch_tokens
+        epoch, skip = divmod(first, -(-int(self.keep.sum()) // size))
+        while True:
+            for batch in self.array.iter_batches(points, size, self.spec.seed, epoch, keep=self.keep):
+                if skip:
+                    skip -= 1
+                    continue
+                yield {point: torch.from_numpy(batch.float32(point)) for point in points}
+            epoch += 1
+
+
+def _any_pattern(inputs: Inputs, reference: str) -> str:
+    """A pattern that the cache has: its rows are asked for by hook point."""
+    from chessreg.models.hook_points import pattern_of
+
+    groups: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, inputs.run(reference, "cache"))
+    return pattern_of(groups[0].hook_points[0])
+
+
+class ModelRows:
+    """Batches from a model that runs over the games, an epoch in an order drawn for it, then the next.
+
+    The tokens of all epochs lie end to end. So many of them as are mixed make a chunk, whose games are run once, for
+    all hook points; its rows are permuted and cut into batches.
+    """
+
+    def __init__(self, spec: SaeSpec, origin: Origin, model: LanguageModel, batch_games: int) -> None:
+        self.spec, self.origin, self.model, self.batch_games = spec, origin, model, batch_games
+        self.rows = -(-max(spec.mix_tokens, spec.batch_tokens) // spec.batch_tokens) * spec.batch_tokens
+        self.order = np.zeros(0, np.int64)  # games, as numbers of places, epoch by epoch
+        self.ends = np.zeros(0, np.int64)  # tokens up to the end of each
+        self.chunk = lru_cache(maxsize=1)(self._chunk)
+
+    def _count(self, wanted: int) -> None:
+        """Go on through the epochs until so many tokens lie end to end."""
+        places = self.origin.places
+        orders, ends, total = [self.order], [self.ends], int(self.ends[-1]) if len(self.ends) else 0
+        done, at_start = len(self.order), total
+        while total < wanted:
+            epoch, begun = divmod(done, len(places))
+            games = generator(self.spec.seed, "games of an epoch", epoch).permutation(len(places))
+            some = games[begun : begun + COUNTED]
+            counts = self.origin.encoded(self.model.encoding, self.origin.items, places[some]).counts
+            orders.append(some)
+            ends.append(total + np.cumsum(counts))
+            done, total = done + len(some), total + int(counts.sum())
+            if done % len(places) == 0 and total == at_start:
+                raise BadInputError(f"no game has a token at {self.origin.sites}", "other --sites, or longer games")
+        self.order, self.ends = np.concatenate(orders), np.concatenate(ends)
+
+    def _chunk(self, number: int, points: tuple[str, ...]) -> dict[str, torch.Tensor]:
+        """The mixed rows of a chunk: hook point → activations [rows, d_model]."""
+        import torch
+
+        low, high = number * self.rows, (number + 1) * self.rows
+        self._count(high)
+        first, last = int(np.searchsorted(self.ends, low, "right")), int(np.searchsorted(self.ends, high))
+        games = self.order[first : last + 1]
+        encoded = self.origin.encoded(self.model.encoding, self.origin.items, self.origin.places[games])
+        begins = int(self.ends[first]) - int(encoded.counts[0])
+        place = begins - low + np.arange(len(encoded.sites))  # of each site among the rows
+        mixed = generator(self.spec.seed, "mixed tokens", number).permutation(self.rows)
+        made = {point: torch.empty(self.rows, self.model.d_model) for point in points}
+        order = np.argsort(encoded.widths, kind="stable")
+        for items in encoded.batches(order[encoded.widths[order] > 0], self.batch_games):
+            row, sites = encoded.sites_of(items)
+            wanted = (place[sites] >= 0) & (place[sites] < self.rows)
+            row, sites = row[wanted], sites[wanted]
+            if not len(sites):
+                continue
+            tokens = torch.from_numpy(encoded.padded(items, int(encoded.widths[items].max())))
+            activations = self.model.activations(tokens, points)
+            at = torch.from_numpy(row), torch.from_numpy(encoded.sites.token[sites])
+            target = torch.from_numpy(mixed[place[sites]])
+            for point in points:
+                made[point][target] = activations[point][
+                    at[0].to(activations[point].device), at[1].to(activations[point].device)
+                ].cpu()
+        return made
+
+    def batches(self, points: Sequence[str], first: int = 0) -> Batches:
+        """What each step from `first` on sees: hook point → activations float32 [n, d_model]. Without end."""
+        size, step = self.spec.batch_tokens, first
+        while True:
+            number, begins = divmod(step * size, self.rows)
+            chunk = self.chunk(number, tuple(points))
+            yield {point: chunk[point][begins : begins + size] for point in points}
+            step += 1

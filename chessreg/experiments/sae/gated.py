@@ -1,0 +1,208 @@
+"""A gated sparse autoencoder: its code, its reconstruction, its loss and the gradient of it.
+
+Rajamanoharan et al. 2024 (Davis, section 3.2; specification 3.1). A latent is on where the gate path is above 0; how
+strongly it is on says the magnitude path, which has the same directions and a scale and bias of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chessreg.errors import BadInputError
+from chessreg.runs.fitted import read_layer
+
+NAMES = ("W_gate", "b_gate", "r_mag", "b_mag", "W_dec", "b_dec")
+FILE = "sae.safetensors"
+ROWS = 256  # of a batch at once: what is computed of them stays in a core's cache
+
+
+@dataclass(frozen=True)
+class GatedSae:
+    """Parameters of one autoencoder, float32, and what it reads: a residual times `scale`.
+
+    W_gate [features, d_model]; b_gate, r_mag, b_mag [features]; b_dec [d_model]. W_dec [features, d_model] holds the
+    decoder's columns as rows, each of unit norm: row i is what latent i writes.
+    """
+
+    W_gate: Tensor
+    b_gate: Tensor
+    r_mag: Tensor
+    b_mag: Tensor
+    W_dec: Tensor
+    b_dec: Tensor
+    scale: float = 1.0
+
+    @classmethod
+    def initial(cls, d_model: int, features: int, seed: int, scale: float = 1.0, device: str = "cpu") -> GatedSae:
+        """Random unit columns, gate directions equal to them, all biases 0 (specification 3.1)."""
+        drawn = torch.randn(features, d_model, generator=torch.Generator().manual_seed(seed))
+        columns = (drawn / drawn.norm(dim=1, keepdim=True)).to(device)
+        none = torch.zeros(features, device=device)
+        none_dec = torch.zeros(d_model, device=device)
+        return cls(columns.clone(), none.clone(), none.clone(), none.clone(), columns, none_dec, scale)
+
+    @classmethod
+    def load(cls, folder: Path, scale: float, device: str = "cpu") -> GatedSae:
+        """Of an artefact. The file may come from others: BadInputError where it is damaged or does not fit together."""
+        arrays = read_layer(folder / FILE, W_gate=2, b_gate=1, r_mag=1, b_mag=1, W_dec=2, b_dec=1)
+        features, width = arrays["W_gate"].shape
+        of_latents, matrix = (features,), (features, width)
+        shapes = dict(zip(NAMES, (matrix, of_latents, of_latents, of_latents, matrix, (width,)), strict=True))
+        for name, shape in shapes.items():
+            if arrays[name].shape != shape:
+                raise BadInputError(f"{name} of the SAE is {list(arrays[name].shape)}, its gate says {list(shape)}")
+            if not np.isfinite(arrays[name]).all():
+                raise BadInputError(f"{name} of the SAE holds NaN or infinite values")
+        tensors = {name: torch.from_numpy(arrays[name].astype(np.float32)).to(device) for name in NAMES}
+        return cls(**tensors, scale=scale)
+
+    @property
+    def d_model(self) -> int:
+        return self.W_gate.shape[1]
+
+    @property
+    def features(self) -> int:
+        return self.W_gate.shape[0]
+
+    def parameters(self) -> dict[str, Tensor]:
+        return {name: getattr(self, name) for name in NAMES}
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """What is stored of it, float32."""
+        return {name: np.ascontiguousarray(value.cpu().numpy()) for name, value in self.parameters().items()}
+
+    @torch.no_grad()
+    def encode(self, residual: Tensor) -> Tensor:
+        """The latent code [..., features] of residuals [..., d_model] as they are in the model."""
+        u = (residual * self.scale - self.b_dec) @ self.W_gate.T
+        magnitude = torch.relu(u * self.r_mag.exp() + self.b_mag)
+        return torch.where(u + self.b_gate > 0, magnitude, 0.0)
+
+    @torch.no_grad()
+    def decode(self, latents: Tensor) -> Tensor:
+        """The residuals [..., d_model], as they are in the model, that latents [..., features] stand for."""
+        return (latents @ self.W_dec + self.b_dec) / self.scale
+
+    def reconstruction(self, residual: Tensor) -> Tensor:
+        """The residuals [..., d_model] encoded and decoded, float32."""
+        return self.decode(self.encode(residual))
+
+
+class Loss(dict[str, Tensor]):
+    """Means over a batch: `loss`, and of it `sse` (squared error of the reconstruction), `l1` (of the gate path),
+    `auxiliary`; and `l0`, latents that are on."""
+
+
+@torch.no_grad()
+def gradients(sae: GatedSae, x: Tensor, coefficient: float, out: Mapping[str, Tensor]) -> tuple[Loss, Tensor]:
+    """The loss over scaled residuals x [n, d_model], its parts, and which latents fired (bool [features]).
+
+    L = |x - x̂(f)|² + coefficient · |ReLU(π)|₁ + |x - x̂'(ReLU(π))|², the mean over the n rows; x̂' has W_dec and b_dec
+    detached, so that the decoder learns of the first term alone (specification 3.1). `out` gets the gradient of each
+    parameter; what it held is lost. Seven matrix products, all else in place on `ROWS` rows at a time.
+    """
+    n, slope = len(x), sae.r_mag.exp()
+    for value in out.values():
+        value.zero_()
+    sparsity = torch.full_like(sae.b_gate, coefficient / n)
+    u_of, both_of, back_of = (x.new_empty(rows * ROWS, sae.features) for rows in (1, 2, 2))
+    summed, strongest = x.new_zeros(4), torch.zeros_like(sae.b_gate)
+    for part in x.split(ROWS):
+        m = len(part)
+        u, both, back = u_of[:m], both_of[: 2 * m], back_of[: 2 * m]
+        code, gate, of_code, of_gate = both[:m], both[m:], back[:m], back[m:]
+        centred = part - sae.b_dec
+        torch.mm(centred, sae.W_gate.T, out=u)
+        torch.add(u, sae.b_gate, out=gate).relu_()
+        torch.addcmul(sae.b_mag, u, slope, out=code).relu_()
+        only_where(gate, code)
+        error = torch.addmm(sae.b_dec, both, sae.W_dec).view(2, m, -1) - part
+        on = torch.sign(code, out=of_code).sum()  # count_nonzero takes ten times as long
+        summed += torch.stack([error[0].square().sum(), gate.sum(), error[1].square().sum(), on])
+        torch.maximum(strongest, code.amax(0), out=strongest)
+        error *= 2 / n
+        out["W_dec"].addmm_(code.T, error[0])
+        out["b_dec"] += error[0].sum(0)
+        torch.mm(error[0], sae.W_dec.T, out=of_code)
+        torch.addmm(sparsity, error[1], sae.W_dec.T, out=of_gate)
+        only_where(code, of_code)
+        only_where(gate, of_gate)
+        out["b_mag"] += of_code.sum(0)
+        out["b_gate"] += of_gate.sum(0)
+        out["r_mag"] += u.mul_(of_code).sum(0)
+        of_gate.addcmul_(of_code, slope)
+        out["W_gate"].addmm_(of_gate.T, centred)
+    out["r_mag"] *= slope
+    out["b_dec"] -= (out["b_gate"] + slope * out["b_mag"]) @ sae.W_gate
+    sse, l1, auxiliary, l0 = (summed / n).unbind()
+    loss = Loss(loss=sse + coefficient * l1 + auxiliary, sse=sse, l1=l1, auxiliary=auxiliary, l0=l0)
+    return loss, strongest > 0
+
+
+def only_where(positive: Tensor, values: Tensor) -> None:
+    """Set values to 0 where `positive` is not above 0: a ReLU's backward pass, several times faster than a mask."""
+    torch.ops.aten.threshold_backward.grad_input(values, positive, 0.0, grad_input=values)
+
+
+@torch.no_grad()
+def keep_direction(gradient: Tensor, columns: Tensor) -> None:
+    """Take from the gradient of unit columns [features, d_model] its part along each, which would change its length."""
+    gradient -= (gradient * columns).sum(1, keepdim=True) * columns
+
+
+@torch.no_grad()
+def renormalise(columns: Tensor) -> None:
+    """Give every column [features, d_model] unit length again. The decoder's bias keeps its length."""
+    columns /= columns.norm(dim=1, keepdim=True).clamp_min(torch.finfo(columns.dtype).tiny)
+
+
+class Adam:
+    """`torch.optim.Adam` of these tensors: the function that it calls, without the class, whose first use imports
+    torch's compiler."""
+
+    def __init__(self, parameters: Mapping[str, Tensor], beta1: float, beta2: float) -> None:
+        self.parameters, self.betas = dict(parameters), (beta1, beta2)
+        self.mean = {name: torch.zeros_like(value) for name, value in parameters.items()}
+        self.square = {name: torch.zeros_like(value) for name, value in parameters.items()}
+        self.steps = 0
+
+    @torch.no_grad()
+    def step(self, gradient: Mapping[str, Tensor], learning_rate: float) -> None:
+        """One step down the gradient."""
+        from torch.optim.adam import adam
+
+        names = list(self.parameters)
+        device = next(iter(self.parameters.values())).device
+        adam(
+            [self.parameters[name] for name in names],
+            [gradient[name] for name in names],
+            [self.mean[name] for name in names],
+            [self.square[name] for name in names],
+            [],
+            [torch.tensor(float(self.steps), device=device) for _ in names],
+            fused=True,
+            amsgrad=False,
+            beta1=self.betas[0],
+            beta2=self.betas[1],
+            lr=learning_rate,
+            weight_decay=0.0,
+            eps=1e-8,
+            maximize=False,
+        )
+        self.steps += 1
+
+    def state(self) -> dict[str, Any]:
+        return {"mean": self.mean, "square": self.square, "steps": self.steps}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        for own, saved in ((self.mean, state["mean"]), (self.square, state["square"])):
+            for name, value in own.items():
+                value.copy_(saved[name])
+        self.steps = int(state["steps"])

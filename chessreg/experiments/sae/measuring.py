@@ -1,0 +1,265 @@
+"""How well autoencoders reconstruct held-out tokens, and what the model makes of it (Davis Table 3, specification 3.3).
+
+One pass over the held-out games; sums are kept by game, so that intervals come from resampled games.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from chessreg.errors import BadInputError, DivergedError
+from chessreg.experiments.sae.gated import GatedSae
+from chessreg.noise import generator
+
+if TYPE_CHECKING:
+    from chessreg.experiments.sae.data import Origin
+    from chessreg.experiments.settings.sites import EncodedGames
+    from chessreg.models.language_model import LanguageModel
+
+TOKENS_AT_ONCE = 8192
+RESAMPLES = 1000
+SPLICED = ("with_sae", "zero_ablation", "mean_ablation")
+SUMS = ("tokens", "sse", "l0", "l1", "cosine", "square", "predicted", "ce_without_sae", *(f"ce_{s}" for s in SPLICED))
+
+
+@dataclass
+class Strongest:
+    """The strongest activation of each latent in each of at most `count` texts, the strongest first: `value` float32,
+    and `game`, `token`, `ply` int32 of where it is, [count, features]; a value of 0 is none."""
+
+    value: Tensor
+    at: Tensor  # [3, count, features]
+
+    @classmethod
+    def none(cls, count: int, features: int) -> Strongest:
+        return cls(torch.zeros(count, features), torch.zeros(3, count, features, dtype=torch.int32))
+
+    def look_at(self, code: Tensor, starts: np.ndarray, where: np.ndarray) -> None:
+        """Codes [n, features] of the sites of some texts, which begin at `starts`; where int [3, n]."""
+        if not len(self.value):
+            return
+        parts = np.split(np.arange(len(code)), starts[1:])
+        strongest = [code[part[0] : part[-1] + 1].max(0) for part in parts if len(part)]
+        offsets = torch.tensor([int(part[0]) for part in parts if len(part)])
+        value = torch.stack([one.values for one in strongest]).cpu()
+        index = torch.stack([one.indices for one in strongest]).cpu() + offsets[:, None]
+        at = torch.from_numpy(where.astype(np.int32))[:, index]
+        value, at = torch.cat([self.value, value]), torch.cat([self.at, at], 1)
+        self.value, chosen = value.topk(len(self.value), dim=0)
+        self.at = at.gather(1, chosen.expand(3, -1, -1))
+
+
+@dataclass
+class Measured:
+    """What is known of one autoencoder. sums float64 [games, SUMS]; x_sum, error_sum float64 [games, d_model];
+    fired int64 [features]: tokens at which each latent fires."""
+
+    sums: np.ndarray
+    x_sum: np.ndarray
+    error_sum: np.ndarray
+    fired: np.ndarray
+    strongest: Strongest
+    predicts: bool  # whether cross-entropies are known: not of a model that writes actions
+    statistics: dict[str, tuple[float, float, float]] = field(default_factory=dict)  # value, low, high
+
+    @property
+    def tokens(self) -> int:
+        return int(self.sums[:, 0].sum())
+
+
+def measure(
+    model: LanguageModel,
+    origin: Origin,
+    saes: Mapping[str, GatedSae],
+    means: Mapping[str, Tensor],
+    boards: int,
+    batch_games: int,
+    seed: int,
+    on_progress: Callable[[float], None] = lambda fraction: None,
+) -> dict[str, Measured]:
+    """Everything of every autoencoder (hook point → SAE) on the held-out games.
+
+    means: the mean residual float32 [d_model] of each hook point, for mean ablation. Cross-entropy is in nats a token,
+    over all next tokens of the games; the residual is replaced at the tokens that the autoencoder is of.
+    """
+    encoded = origin.encoded(model.encoding, origin.held_items, origin.held_places)
+    if not len(encoded.sites):
+        raise BadInputError(f"no held-out game has a token at {origin.sites}", "other --sites, or longer games")
+    games, width, predicts = len(origin.held_places), model.d_model, model.head == "next-token"
+    measured = {
+        point: Measured(
+            np.zeros((games, len(SUMS))), np.zeros((games, width)), np.zeros((games, width)),
+            np.zeros(sae.features, np.int64), Strongest.none(boards, sae.features), predicts,
+        )
+        for point, sae in saes.items()
+    }  # fmt: skip
+    done, total = 0, len(encoded.tokens)
+    for items in batches(encoded, batch_games, model.block_size):
+        measure_batch(model, origin, encoded, items, saes, means, measured)
+        done += len(items)
+        on_progress(done / total)
+    for one in measured.values():
+        one.statistics = statistics(one, seed)
+    return measured
+
+
+def batches(encoded: EncodedGames, batch_games: int, block_size: int) -> Iterator[np.ndarray]:
+    """Items of like length, so few at a time that their codes fit into memory."""
+    lengths = np.minimum(np.diff(encoded.tokens.offsets), block_size)
+    order = np.argsort(lengths, kind="stable")
+    low = 0
+    while low < len(order):
+        high = low + batch_games
+        while high > low + 1 and lengths[order[low:high]].max() * len(order[low:high]) > TOKENS_AT_ONCE:
+            high -= 1
+        yield order[low:high]
+        low = high
+
+
+def measure_batch(
+    model: LanguageModel,
+    origin: Origin,
+    encoded: EncodedGames,
+    items: np.ndarray,
+    saes: Mapping[str, GatedSae],
+    means: Mapping[str, Tensor],
+    measured: Mapping[str, Measured],
+) -> None:
+    """Add some items to what is known of every autoencoder."""
+    lengths = np.minimum(np.diff(encoded.tokens.offsets)[items], model.block_size)
+    tokens = torch.from_numpy(encoded.padded(items, int(lengths.max())))
+    row, sites = encoded.sites_of(items)
+    game = encoded.tokens.source[items]
+    of_site = game[row]
+    row_at, token_at = torch.from_numpy(row).to(model.device), torch.from_numpy(encoded.sites.token[sites])
+    token_at = token_at.to(model.device)
+    seen: dict[str, Tensor] = {}
+    with model.watching(set(saes), lambda name, residual: seen.__setitem__(name, residual)):
+        logits = model.logits(tokens)
+    for point, sae in saes.items():
+        one, x = measured[point], seen[point][row_at, token_at].float()
+        code = sae.encode(x)
+        again = sae.decode(code)
+        if not bool(again.isfinite().all()):
+            raise DivergedError(f"activations at {point} are NaN or infinite: the model overflows")
+        add_sums(one, of_site, x, code, again)
+        where = np.stack([origin.held_places[of_site], encoded.sites.token[sites], encoded.sites.ply[sites]])
+        one.strongest.look_at(code, np.searchsorted(row, np.arange(len(items))), where)
+        if not one.predicts:
+            continue
+        nll, count = cross_entropy(logits, tokens, lengths)
+        add(one, game, "predicted", count)
+        add(one, game, "ce_without_sae", nll)
+        instead = {"with_sae": again, "zero_ablation": torch.zeros_like(again[:1]), "mean_ablation": means[point][None]}
+        for name in SPLICED:
+            with spliced(model, point, row_at, token_at, instead[name].to(model.device)):
+                nll, _ = cross_entropy(model.logits(tokens), tokens, lengths)
+            add(one, game, f"ce_{name}", nll)
+
+
+def add(one: Measured, game: np.ndarray, name: str, values: np.ndarray) -> None:
+    """Add values [n] of these games to a column of the sums."""
+    np.add.at(one.sums[:, SUMS.index(name)], game, values)
+
+
+def add_sums(one: Measured, game: np.ndarray, x: Tensor, code: Tensor, again: Tensor) -> None:
+    """What is summed over sites: x, its reconstruction [n, d_model], and its code [n, features]."""
+    x64, error = x.double(), (again - x).double()
+    columns = {
+        "tokens": torch.ones(len(x)),
+        "sse": error.square().sum(1),
+        "l0": (code > 0).sum(1),
+        "l1": code.sum(1, dtype=torch.float64),
+        "cosine": F.cosine_similarity(x64, again.double(), dim=1),
+        "square": x64.square().sum(1),
+    }
+    for name, values in columns.items():
+        add(one, game, name, values.cpu().numpy())
+    np.add.at(one.x_sum, game, x64.cpu().numpy())
+    np.add.at(one.error_sum, game, error.cpu().numpy())
+    one.fired += (code > 0).sum(0).cpu().numpy()
+
+
+def cross_entropy(logits: Tensor, tokens: Tensor, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Nats of all next tokens of each row, float64 [batch], and how many they are."""
+    counts = np.maximum(lengths - 1, 0)
+    if tokens.shape[1] < 2:
+        return np.zeros(len(tokens)), counts
+    nll = F.cross_entropy(logits[:, :-1].float().transpose(1, 2), tokens[:, 1:].to(logits.device), reduction="none")
+    real = torch.arange(1, tokens.shape[1])[None] < torch.from_numpy(lengths)[:, None]
+    return torch.where(real, nll.cpu().double(), 0.0).sum(1).numpy(), counts
+
+
+@contextmanager
+def spliced(model: LanguageModel, point: str, row: Tensor, token: Tensor, residual: Tensor) -> Iterator[None]:
+    """Put residuals [n or 1, d_model] in place of those at these tokens, in every forward pass inside."""
+
+    def replace(module: Any, arguments: Any, output: Tensor) -> Tensor:
+        output = output.clone()
+        output[row, token] = residual.to(output.dtype)
+        return output
+
+    handle = model.network.hook_points[point].register_forward_hook(replace)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+# -- from sums to statistics -------------------------------------------------------------------------------------------
+
+
+def statistics(one: Measured, seed: int) -> dict[str, tuple[float, float, float]]:
+    """name → value and 95 % interval, from resampled games."""
+    games = len(one.sums)
+    drawn = generator(seed, "resampled held-out games").multinomial(games, [1 / games] * games, RESAMPLES)
+    weights = np.concatenate([np.ones((1, games), np.int64), drawn]).astype(np.float64)
+    sums = dict(zip(SUMS, (weights @ one.sums).T, strict=True))
+    made = values(sums, weights @ one.x_sum, weights @ one.error_sum, one.predicts)
+    intervals = {}
+    for name, (value, *others) in made.items():
+        if np.isfinite(value):
+            known = [other for other in others if np.isfinite(other)]
+            low, high = np.quantile(known, [0.025, 0.975]) if known else (value, value)
+            intervals[name] = float(value), float(low), float(high)
+    intervals["silent_fraction"] = (float((one.fired == 0).mean()),) * 3
+    return intervals
+
+
+def values(
+    sums: Mapping[str, np.ndarray], x_sum: np.ndarray, error_sum: np.ndarray, predicts: bool
+) -> dict[str, list[float]]:
+    """Every metric of sums [n] and vectors [n, d_model], with the definitions of specification 3.3."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        n = sums["tokens"]
+        error = sums["sse"] - np.square(error_sum).sum(1) / n
+        spread = sums["square"] - np.square(x_sum).sum(1) / n
+        made = {name: sums[name] / n for name in ("l0", "l1", "cosine")}
+        made["sse_per_token"] = sums["sse"] / n
+        made["mse_per_dim"] = made["sse_per_token"] / x_sum.shape[1]
+        made["explained_variance"] = 1 - error / spread
+        if predicts:
+            entropies = ("ce_without_sae", *(f"ce_{name}" for name in SPLICED))
+            made |= {name: sums[name] / sums["predicted"] for name in entropies}
+            lost = made["ce_with_sae"] - made["ce_without_sae"]
+            made["loss_recovered"] = 1 - lost / (made["ce_zero_ablation"] - made["ce_without_sae"])
+    return {name: value.tolist() for name, value in made.items()}
+
+
+NEVER_BELOW = -16  # half decades: latents that fire less than once in 1e8 tokens are counted there
+
+
+def histogram(fired: np.ndarray, tokens: int) -> dict[int, int]:
+    """Latents by how often they fire: half decade → how many; -4 is from 0.01 to 0.0316 of the tokens. Those that never
+    fire are not in it."""
+    frequency = fired[fired > 0] / tokens
+    bins = np.maximum(np.floor(2 * np.log10(frequency) + 1e-9), NEVER_BELOW).astype(int)
+    return {int(place): int(count) for place, count in zip(*np.unique(bins, return_counts=True), strict=True)}

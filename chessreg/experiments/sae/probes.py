@@ -1,0 +1,185 @@
+"""Probes by way of an autoencoder's latents, and by differences of means (Davis 3.4; specification 5).
+
+Each ends as a weight of the residual stream, as a linear probe has, so that edits take it like any other:
+`sae-latents` (SAE-Probe) decodes the classes of a probe fitted on latents, W = W_dec U; `sae-contrast` (CD-Probe)
+decodes the mean code of the positions with a class minus that of those without; `means` (DM-Probe) is the difference of
+the mean residuals themselves, which tells what the autoencoder costs from what the difference does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import torch
+
+from chessreg.errors import BadInputError
+from chessreg.experiments.sae.gated import GatedSae
+from chessreg.experiments.sae.reading import read_sae, sae_rows
+from chessreg.models.hook_points import hook_point, pattern_of
+from chessreg.registry import tables
+from chessreg.runs.activations import CachedActivations
+from chessreg.runs.fitted import FittedProbe, probe_rows, read_layer
+from store.arrays import ActivationArray, Batch
+
+if TYPE_CHECKING:
+    from chessreg.experiments.probe.data import ProbeData
+    from chessreg.runs.inputs import Inputs
+
+LATENTS, CONTRAST, MEANS = "sae-latents", "sae-contrast", "means"
+ROWS_AT_ONCE = 2048
+Data = TypeVar("Data", bound="ProbeData")
+
+
+def check_source(
+    inputs: Inputs, source: str, sae: str | None, checkpoint_id: Any, layers: Sequence[int], pattern: str, label: Any
+) -> None:
+    """Raise BadInputError where a probe's source lacks an SAE, has one that it does not use, or one of another model or
+    other hook points; and for a label that is not of the position."""
+    if source != "residual" and label.source == "rating":
+        raise BadInputError(f"source {source} reads classes, and {label.name} is a number", "leave out --source")
+    if source in ("residual", MEANS):
+        if sae is not None:
+            raise BadInputError(f"source {source} does not use --sae", "leave it out, or --source sae-latents")
+        return
+    if sae is None:
+        raise BadInputError(f"source {source} needs --sae", "chessreg sae list")
+    rows = sae_rows(inputs, sae)
+    if rows[0].checkpoint_id != checkpoint_id:
+        raise BadInputError("--sae is of another model than --cache", "chessreg sae list shows the model of each")
+    there = {row.hook_point for row in rows}
+    if missing := [name for name in (hook_point(layer, pattern) for layer in layers) if name not in there]:
+        raise BadInputError(
+            f"the SAE run has none of {missing[0]}", f"it has {', '.join(sorted(there))}: --layers or --hook-point"
+        )
+
+
+class Features:
+    """What a probe of such a source is fitted on, layer by layer: latents, or residuals.
+
+    For differences of means they are taken from the mean over the fitted rows, so that they can be read without a bias.
+    """
+
+    def __init__(self, source: str, saes: Mapping[int, GatedSae]) -> None:
+        """saes: layer → its autoencoder; none for `means`."""
+        self.source, self.saes = source, saes
+        self.mean: dict[int, np.ndarray] = {}
+        self.counts = np.zeros((0, 0), np.int64)
+
+    @classmethod
+    def load(cls, inputs: Inputs, source: str, sae: str | None, layers: Sequence[int], pattern: str) -> Features:
+        rows: dict[str, tables.Sae] = {row.hook_point: row for row in sae_rows(inputs, sae)} if sae else {}
+        saes = {layer: rows[hook_point(layer, pattern)] for layer in layers} if sae else {}
+        return cls(source, {layer: read_sae(inputs, sae or "", row) for layer, row in saes.items()})
+
+    @property
+    def learnt(self) -> bool:
+        """Whether a probe is fitted on them, step by step."""
+        return self.source == LATENTS
+
+    def of(self, layer: int, residual: np.ndarray) -> np.ndarray:
+        """Features float32 [n, width] of residuals float32 [n, d_model]."""
+        features = residual
+        if layer in self.saes:
+            features = self.saes[layer].encode(torch.from_numpy(np.ascontiguousarray(residual))).numpy()
+        return features - self.mean[layer] if layer in self.mean else features
+
+    def view(self, data: Data) -> Data:
+        """The same data with features in place of activations."""
+        return replace(data, cache=CachedFeatures(data.cache, self))
+
+    def contrast(
+        self, data: ProbeData, rows: np.ndarray, layers: Sequence[int], least: int, on_progress: Callable[..., None]
+    ) -> np.ndarray:
+        """Mean features of the positions with each class minus those of the positions without it, over the rows where
+        `rows` bool is True: float32 [layer, width, squares, classes]; 0 for a class with fewer than `least` positions
+        on either side. `data` is a `view`."""
+        chosen = np.flatnonzero(rows)
+        squares, classes = data.labels.shape[1], data.classes
+        self.counts = np.stack([(data.labels[chosen] == number).sum(0) for number in range(classes)], 1)
+        made = []
+        for number, layer in enumerate(layers):
+            total = np.zeros((data.cache.array.d_model, squares * classes))
+            summed = np.zeros(data.cache.array.d_model)
+            for low in range(0, len(chosen), ROWS_AT_ONCE):
+                some = chosen[low : low + ROWS_AT_ONCE]
+                features = data.cache.values(layer, some)
+                with_class = (data.labels[some][:, :, None] == np.arange(classes)).reshape(len(some), -1)
+                total += features.T @ with_class.astype(np.float32)
+                summed += features.sum(0, dtype=np.float64)
+                on_progress(0.9 * (number + low / len(chosen)) / len(layers), "means of each class")
+            there = self.counts.reshape(-1)
+            without = len(chosen) - there
+            known = (there >= least) & (without >= least)
+            difference = total / np.maximum(there, 1) - (summed[:, None] - total) / np.maximum(without, 1)
+            made.append(np.where(known, difference, 0.0).astype(np.float32).reshape(-1, squares, classes))
+            self.mean[layer] = (summed / len(chosen)).astype(np.float32)
+        return np.stack(made)
+
+    def tensors(self, layer: int, weight: np.ndarray) -> dict[str, np.ndarray]:
+        """What is stored of a probe whose weight on features is float32 [width, squares, classes]: `weight` of the
+        residual stream [d_model, squares, classes], what it was decoded from, and what else reads it."""
+        tensors = {"weight": weight}
+        if layer in self.saes:
+            sae = self.saes[layer]
+            flat = torch.from_numpy(weight.reshape(len(weight), -1))
+            decoded = (sae.W_dec.T @ flat / sae.scale).numpy().reshape(-1, *weight.shape[1:])
+            bias = (sae.b_dec / sae.scale).numpy()  # of the decoder: no part of a direction, kept for who wants it
+            tensors = {"weight": decoded, "latent_weight": weight, "decoder_bias": bias}
+        if layer in self.mean:
+            tensors |= {"feature_mean": self.mean[layer], "n_positions": self.counts.astype(np.int64)}
+        return {name: np.ascontiguousarray(value) for name, value in tensors.items()}
+
+    def columns(self, least: int) -> dict[str, Any]:
+        """For meta.json."""
+        extra: dict[str, Any] = {"source": self.source}
+        if not self.learnt:
+            extra |= {"min_class_positions": least, "classes_without_positions": int((self.counts < least).sum())}
+        return extra
+
+
+class CachedFeatures(CachedActivations):
+    """A cache that gives features instead of activations."""
+
+    def __init__(self, cache: CachedActivations, features: Features) -> None:
+        self.__dict__.update(vars(cache))
+        self._cache, self._features = cache, features
+        layer_of_point = {cache.hook_point(layer): layer for layer in cache.layers}
+        self.array = FeatureArray(cache.array, features, layer_of_point)
+
+    def values(self, layer: int, rows: Any = None) -> np.ndarray:
+        return self._features.of(layer, self._cache.values(layer, rows))
+
+
+class FeatureArray(ActivationArray):
+    """The rows of an array with features instead of activations."""
+
+    def __init__(self, array: ActivationArray, features: Features, layer_of_point: Mapping[str, int]) -> None:
+        self.__dict__.update(vars(array))
+        self._features, self._layer_of_point = features, layer_of_point
+        widths = {sae.features for sae in features.saes.values()}
+        self.d_model = widths.pop() if widths else array.d_model
+
+    def iter_batches(self, hook_points: str | Sequence[str], *arguments: Any, **named: Any) -> Iterator[Batch]:
+        for batch in super().iter_batches(hook_points, *arguments, **named):
+            features = {
+                name: self._features.of(self._layer_of_point[name], batch.float32(name)) for name in batch.layers
+            }
+            yield Batch(batch.rows, features, "float32")
+
+
+def as_read(inputs: Inputs, reference: str, probe: FittedProbe, data: Data) -> tuple[FittedProbe, Data]:
+    """A probe of a probe run and the data that it reads, as its scores were made: of one of these sources with the
+    weight on its features, and the features; any other as it is."""
+    if probe.detail.get("source") not in (LATENTS, CONTRAST, MEANS):
+        return probe, data
+    run, pattern = inputs.run(reference), pattern_of(probe.hook_point)
+    features = Features.load(inputs, str(probe.detail["source"]), run.spec.get("sae"), [probe.layer], pattern)
+    row = probe_rows(inputs, reference)[probe.layer]
+    folder = inputs.located(f"probe layer {probe.layer}", reference, row.artefact, row.run_id).path
+    tensors = read_layer(folder / "probe.safetensors", weight=3)
+    if "feature_mean" in tensors:
+        features.mean[probe.layer] = tensors["feature_mean"]
+    return replace(probe, weight=tensors.get("latent_weight", probe.weight)), features.view(data)

@@ -1,0 +1,136 @@
+"""What a run of sparse autoencoders is asked for, and the columns of the rows that come out."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import BaseModel, Field, model_validator
+
+from chessreg.errors import BadInputError
+from chessreg.experiments.settings.games import GameBatches
+from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
+from chessreg.models.hook_points import PATTERNS, RESID_POST
+from chessreg.runs.spec import Added, AtMost, Beta, Distinct, Layers, Plies, Ref, Spec
+
+STREAM = ("checkpoint", "dataset", "games", "min_plies", "keep_duplicates", "sites", "mix_tokens")
+L0_SEARCH = (0.25, 0.5, 1.0, 2.0, 4.0)
+
+
+class SaeSpec(Spec):
+    cache: Annotated[str | None, Ref("run:cache")] = Field(None, description="activations to train on")
+    checkpoint: Annotated[str | None, Ref("checkpoint")] = Field(
+        None, description="without a cache: the model, run once for all hook points"
+    )
+    dataset: Annotated[str | None, Ref("dataset")] = Field(
+        None, description="without a cache: games, a dataset or one part of it"
+    )
+    games: int = Field(1_000_000_000, ge=1, description="without a cache: at most this many games")
+    min_plies: Plies = Field(0, ge=0, description="without a cache: leave out shorter games")
+    keep_duplicates: bool = Field(False, description="without a cache: also games whose moves occurred before")
+    sites: str = Field("all", description="without a cache: tokens to train on: all, turns, white-turns, …")
+    heldout: Annotated[str | None, Ref("dataset")] = Field(
+        None, description="games to measure on  [default: some of the dataset, or of the cache's, not trained on]"
+    )
+    heldout_games: Annotated[int, AtMost(1_000_000, "memory holds their sums")] = Field(
+        200, ge=2, description="measure on at most this many games"
+    )
+    layers: Layers = Field((), description="layers, 0-based; none given: all")
+    hook_points: Annotated[tuple[str, ...], Distinct()] = Field(
+        (),
+        description=f"where in the model, * for each of the layers: {', '.join(PATTERNS)}; none given: all that are "
+        f"cached, or {RESID_POST}",
+    )
+    exclude_special: bool = Field(True, description="leave out tokens that are no part of a game: begin, end, padding")
+    expansion: Annotated[int, AtMost(1024, "memory holds the latents")] = Field(
+        16, ge=1, description="latents for each dimension of the residual stream (Davis: 16)"
+    )
+    tokens: Annotated[int, AtMost(10**13, "no dataset is longer")] = Field(
+        4_000_000, ge=1, description="tokens to train on, in epochs over the same games if need be (Davis: 1e9)"
+    )
+    batch_tokens: Annotated[int, AtMost(10_000_000, "memory holds them")] = Field(
+        4096, ge=1, description="tokens in one step"
+    )
+    mix_tokens: Annotated[int, AtMost(100_000_000, "memory holds them")] = Field(
+        65_536, ge=1, description="without a cache: tokens whose order is mixed, those of many games"
+    )
+    learning_rate: float = Field(3e-4, gt=0, description="Adam's (the authors of gated SAEs)")
+    warmup_steps: Annotated[int | None, AtMost(10**9, "no training is longer")] = Field(
+        None, ge=0, description="steps until the full rate  [default: 1000, at most a tenth of all]"
+    )
+    final_fraction: float = Field(0.1, ge=0, le=1, description="of the rate, at the end of the cosine")
+    beta1: Beta = Field(0.9, description="Adam's")
+    beta2: Beta = Field(0.999, description="Adam's")
+    l1_coefficient: float | None = Field(
+        None, ge=0, description="λ, of the L1 norm of the gate path  [default: 1, or what --l0 finds]"
+    )
+    l1_warmup: float = Field(0.05, ge=0, le=1, description="share of the steps in which λ rises from 0")
+    l0: float | None = Field(
+        None,
+        gt=0,
+        description="instead of λ: latents on at a token that are wanted; short trainings look for it",
+    )
+    l0_search: Annotated[tuple[float, ...], Distinct()] = Field(
+        (), description="for --l0: λ of the short trainings  [default: 0.25,0.5,1,2,4]"
+    )
+    l0_search_tokens: Annotated[int | None, AtMost(10**13, "no dataset is longer")] = Field(
+        None, ge=1, description="for --l0: tokens of each of them  [default: a quarter of --tokens]"
+    )
+    normalise: bool = Field(True, description="scale what is read so that its mean norm is the root of d_model")
+    centre: Annotated[bool, Added()] = Field(
+        False,
+        description="begin with the decoder's bias at the mean of what is read, and scale by the distance from it "
+        "instead of the norm: for residuals that are mostly their mean",
+    )
+    dead_tokens: Annotated[int, AtMost(10**13, "no dataset is longer")] = Field(
+        10_000_000, ge=1, description="a latent is dead that did not fire in the last so many tokens"
+    )
+    boards: Annotated[int, AtMost(100, "nobody looks at more")] = Field(
+        8, ge=0, description="strongest held-out positions kept of each latent"
+    )
+    allow_overlap: AllowOverlap = ALLOW_OVERLAP
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        """What is not used stays unset: settings without effect would make two runs of one experiment."""
+        fields = type(self).model_fields
+        if self.cache is None and not (self.checkpoint and self.dataset):
+            raise BadInputError("an SAE needs activations", "give --cache RUN, or --checkpoint and --dataset")
+        for name in STREAM if self.cache is not None else ():
+            if getattr(self, name) != fields[name].default:
+                raise BadInputError(f"--{name.replace('_', '-')} is set beside --cache", "the cache decides it")
+        if self.l0 is None and (self.l0_search or self.l0_search_tokens):
+            raise BadInputError("--l0-search looks for an L0", "give --l0 TARGET, or leave it out")
+        if self.l0 is not None and self.l1_coefficient is not None:
+            raise BadInputError("--l1-coefficient and --l0 both say how sparse", "give one of them")
+        if self.l0 is not None and self.l0_search and (len(self.l0_search) < 2 or min(self.l0_search) <= 0):
+            raise BadInputError("--l0-search needs two λ above 0", "for example --l0-search 0.5,1,2")
+        made = {
+            "warmup_steps": min(1000, self.steps // 10),
+            "l1_coefficient": 1.0 if self.l0 is None else None,
+            "l0_search": L0_SEARCH if self.l0 is not None else (),
+            "l0_search_tokens": max(1, self.tokens // 4) if self.l0 is not None else None,
+        }
+        for name, value in made.items():
+            if getattr(self, name) in (None, ()):
+                object.__setattr__(self, name, value)
+        return self
+
+    @property
+    def steps(self) -> int:
+        """Updates of the training."""
+        return -(-self.tokens // self.batch_tokens)
+
+
+class SaeHow(GameBatches):
+    checkpoint_seconds: float = Field(300.0, gt=0, description="seconds between saved states")
+
+
+class LatentRow(BaseModel):
+    """A latent on the held-out tokens. `value` is its strongest activation; the lists hold its strongest positions,
+    the strongest first, at most one of a game: rows of the games in their dataset, tokens, plies, activations."""
+
+    frequency: float  # share of the tokens at which it fires
+    games: list[int]
+    tokens: list[int]
+    plies: list[int]
+    activations: list[float]

@@ -1,0 +1,216 @@
+"""The training of one autoencoder: its parameters, its optimiser and its place, saved together and taken up exactly."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chessreg.errors import BadInputError, ChessregError, DivergedError, first_line
+from chessreg.experiments.sae.gated import NAMES, Adam, GatedSae, gradients, keep_direction, renormalise
+from chessreg.experiments.sae.spec import SaeSpec
+
+POINTS = 100  # of a training's curve
+
+
+class Trainer:
+    """One hook point's autoencoder. With `--l0` it first goes through a short training for each λ of the search, all on
+    the same tokens, then through the real one with the λ that they say; `stage` counts these trainings."""
+
+    def __init__(self, spec: SaeSpec, point: str, d_model: int, path: Path, device: str) -> None:
+        """Goes on from the state at `path`, if there is one; `begun` says whether there was."""
+        self.spec, self.point, self.path, self.device = spec, point, path, device
+        self.d_model, self.features = d_model, spec.expansion * d_model
+        self.stage = self.step = 0
+        self.measured: list[float] = []  # L0 of the short trainings that are over
+        self.scale, self.mean = 1.0, torch.zeros(d_model)
+        self.seconds = 0.0
+        self.begin()
+        self.begun = path.exists()
+        if self.begun:
+            self.load()
+
+    def begin(self) -> None:
+        """New parameters, at the start of a stage."""
+        self.step = self.tokens = 0
+        self.sae = GatedSae.initial(self.d_model, self.features, self.spec.seed, self.scale, self.device)
+        if self.spec.centre:
+            self.sae.b_dec.copy_(self.mean * self.scale)
+        self.adam = Adam(self.sae.parameters(), self.spec.beta1, self.spec.beta2)
+        self.gradient = {name: torch.empty_like(value) for name, value in self.sae.parameters().items()}
+        self.fired_at = torch.zeros(self.features, dtype=torch.int64)  # tokens read when each latent last fired
+        self.curve: list[dict[str, float]] = []
+        self.since = np.zeros(5)  # steps since the last point of the curve, and sums of loss, sse, l1, l0
+        self.late = np.zeros(2)  # of the last fifth of a stage: steps, and the sum of their L0
+
+    # -- where it stands ------------------------------------------------------------------------------------------
+
+    @property
+    def stages(self) -> int:
+        return len(self.spec.l0_search) + 1
+
+    @property
+    def complete(self) -> bool:
+        return self.stage == self.stages
+
+    def steps_of(self, stage: int) -> int:
+        """Updates of a stage."""
+        tokens = self.spec.tokens if stage == len(self.spec.l0_search) else self.spec.l0_search_tokens
+        assert tokens is not None
+        return -(-tokens // self.spec.batch_tokens)
+
+    @property
+    def coefficient(self) -> float:
+        """λ of this stage, or of the last."""
+        stage = min(self.stage, self.stages - 1)
+        if stage < len(self.spec.l0_search):
+            return self.spec.l0_search[stage]
+        if self.spec.l0 is not None:
+            return coefficient_for(self.spec.l0, self.spec.l0_search, self.measured)
+        assert self.spec.l1_coefficient is not None
+        return self.spec.l1_coefficient
+
+    @property
+    def dead_fraction(self) -> float:
+        """Latents that did not fire in the last `dead_tokens` tokens; in a shorter training never."""
+        window = min(self.spec.dead_tokens, self.tokens)
+        return float((self.tokens - self.fired_at >= window).double().mean())
+
+    # -- training -------------------------------------------------------------------------------------------------
+
+    def learn_scale(self, rows: Tensor) -> None:
+        """Set the mean, and the scale, from the first rows [n, d_model] of the stream.
+
+        The mean is what mean ablation puts in, and with `--centre` what the decoder's bias begins at: it moves by at
+        most the learning rate in a step, and would be thousands of steps on its way to a mean that is most of the norm.
+        """
+        if not bool(rows.isfinite().all()):
+            raise DivergedError(f"activations at {self.point} are NaN or infinite", "chessreg doctor --digests")
+        self.mean = rows.mean(0, dtype=torch.float64).float()
+        norm = float(rows.norm(dim=1).mean(dtype=torch.float64))
+        least = 0.0
+        if self.spec.centre:
+            norm, least = float((rows - self.mean).norm(dim=1).mean(dtype=torch.float64)), 1e-6 * norm
+        if not norm > least:
+            what = "one and the same" if self.spec.centre else "all 0"
+            raise BadInputError(f"activations at {self.point} are {what}", "other --sites or --hook-points")
+        self.scale = math.sqrt(self.d_model) / norm if self.spec.normalise else 1.0
+        self.begin()
+
+    def update(self, rows: Tensor) -> None:
+        """One step on residuals float32 [n, d_model]. Raises DivergedError where the loss is no number."""
+        began = time.process_time()
+        steps = self.steps_of(self.stage)
+        coefficient = self.coefficient * min(1.0, (self.step + 1) / max(1.0, self.spec.l1_warmup * steps))
+        rate = self.spec.learning_rate * self.rate(self.step, steps)
+        x = rows.to(self.device) * self.scale
+        loss, fired = gradients(self.sae, x, coefficient, self.gradient)
+        keep_direction(self.gradient["W_dec"], self.sae.W_dec)
+        self.adam.step(self.gradient, rate)
+        renormalise(self.sae.W_dec)
+        self.step += 1
+        self.tokens += len(rows)
+        self.fired_at[fired.cpu()] = self.tokens
+        values = [float(loss[name]) for name in ("loss", "sse", "l1", "l0")]
+        if not math.isfinite(values[0]):
+            raise DivergedError(
+                f"the SAE's loss at {self.point} is not finite at step {self.step}", "a smaller --learning-rate"
+            )
+        self.since += [1, *values]
+        if self.step > 0.8 * steps:
+            self.late += [1, values[3]]
+        if self.step % max(1, steps // POINTS) == 0 or self.step == steps:
+            self.note()
+        self.seconds += time.process_time() - began
+        if self.step == steps:
+            self.end_stage()
+
+    def rate(self, step: int, steps: int) -> float:
+        """The learning rate as a share of the largest: a linear rise, then a cosine to the final fraction."""
+        assert self.spec.warmup_steps is not None
+        warmup = self.spec.warmup_steps
+        if self.stage < len(self.spec.l0_search):
+            warmup = min(warmup, steps // 10)
+        if step < warmup:
+            return (step + 1) / warmup
+        fallen = (step - warmup) / max(1, steps - 1 - warmup)
+        final = self.spec.final_fraction
+        return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * min(1.0, fallen)))
+
+    def note(self) -> None:
+        """A point of the curve: means since the last one."""
+        count, loss, sse, l1, l0 = self.since.tolist()
+        self.curve.append({
+            "step": self.step, "train_loss": loss / count, "train_sse": sse / count, "train_l1": l1 / count,
+            "train_l0": l0 / count, "train_dead_fraction": self.dead_fraction,
+        })  # fmt: skip
+        self.since = np.zeros(5)
+
+    def end_stage(self) -> None:
+        """A short training gives its L0, and the next begins anew; the real one is complete."""
+        self.stage += 1
+        if not self.complete:
+            self.measured.append(float(self.late[1] / max(self.late[0], 1)))
+            self.begin()
+
+    # -- its state ------------------------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Write the state aside and rename it: a crash, or a power cut, leaves the old one or the new one."""
+        state = {
+            "place": [self.stage, self.step, self.tokens],
+            "measured": self.measured,
+            "scale": self.scale,
+            "mean": self.mean,
+            "seconds": self.seconds,
+            "parameters": self.sae.parameters(),
+            "adam": self.adam.state(),
+            "fired_at": self.fired_at,
+            "curve": self.curve,
+            "since": self.since.tolist(),
+            "late": self.late.tolist(),
+        }
+        aside = self.path.with_suffix(".tmp")
+        with aside.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, self.path)
+
+    def load(self) -> None:
+        """Raises ChessregError for a state that is damaged."""
+        try:
+            state: dict[str, Any] = torch.load(self.path, map_location=self.device, weights_only=True)
+            self.stage, self.step, self.tokens = state["place"]
+            self.scale = float(state["scale"])
+            parameters = {name: state["parameters"][name].contiguous() for name in NAMES}
+            self.sae = GatedSae(**parameters, scale=self.scale)
+            self.adam = Adam(self.sae.parameters(), self.spec.beta1, self.spec.beta2)
+            self.adam.restore(state["adam"])
+            self.measured, self.mean = list(state["measured"]), state["mean"].cpu()
+            self.fired_at, self.curve = state["fired_at"].cpu(), list(state["curve"])
+            self.since, self.late = np.array(state["since"]), np.array(state["late"])
+            self.seconds = float(state["seconds"])
+        except Exception as error:  # what torch raises at a file that is none of its own is not one type
+            raise ChessregError(
+                f"the saved state {self.path} cannot be read: {first_line(error)}", "remove it to begin anew"
+            ) from error
+
+
+def coefficient_for(target: float, tried: tuple[float, ...], measured: list[float]) -> float:
+    """λ at which L0 would be `target`, from what a search measured: on the straight line between the two tried λ beside
+    it, in logarithms. Beyond them it is the outermost: L0 still falls after a short training, so what lies there is
+    not known.
+
+    >>> round(coefficient_for(20, (1.0, 2.0, 4.0), [80.0, 40.0, 10.0]), 3)
+    2.828
+    """
+    pairs = sorted(zip(np.log(np.maximum(measured, 1e-3)), np.log(tried), strict=True))
+    l0, coefficient = (np.array(side) for side in zip(*pairs, strict=True))
+    return float(math.exp(np.interp(math.log(target), l0, coefficient)))

@@ -1,0 +1,221 @@
+"""A run of autoencoders at work: train side by side, measure, publish."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from chessreg.experiments.sae.data import CacheRows, ModelRows, Origin
+from chessreg.experiments.sae.gated import FILE
+from chessreg.experiments.sae.measuring import Measured, histogram, measure
+from chessreg.experiments.sae.spec import LatentRow, SaeHow, SaeSpec
+from chessreg.experiments.sae.training import Trainer
+from chessreg.experiments.settings import overlap
+from chessreg.games.dataset import holds_positions
+from chessreg.models.devices import denormals_flushed, prepare
+from chessreg.models.language_model import LanguageModel
+
+if TYPE_CHECKING:
+    from chessreg.runs.task import Task
+
+TRAINING = 0.95  # of a run's progress
+
+
+class SaeWork:
+    """One attempt at the missing hook points of a run."""
+
+    def __init__(self, task: Task[SaeSpec, SaeHow]) -> None:
+        self.task, self.spec, self.options = task, task.spec, task.options
+        self.device = prepare(self.options.device, self.options.threads)
+        self.origin = Origin.of(self.spec, task.inputs)
+        _, folder = task.inputs.checkpoint(self.origin.checkpoint)
+        self.model = LanguageModel.load(folder, device=self.device)
+        self.rows: CacheRows | ModelRows
+        if self.spec.cache is not None:
+            self.rows = CacheRows(self.spec, self.origin, task.inputs)
+        else:
+            self.rows = ModelRows(self.spec, self.origin, self.model, self.options.batch_games)
+        width = self.origin.row.d_model
+        self.trainers = {
+            unit: Trainer(self.spec, self.origin.points[unit], width, task.folder / f"sae-{unit}.pt", self.device)
+            for unit in task.units
+        }
+        self.saved = time.monotonic()
+
+    def do(self) -> None:
+        with denormals_flushed():
+            self.learn_scales()
+            while going := [trainer for trainer in self.trainers.values() if not trainer.complete]:
+                stage, step = min((trainer.stage, trainer.step) for trainer in going)
+                self.train([trainer for trainer in going if trainer.stage == stage], stage, step)
+            self.save()
+        self.measure_and_publish()
+        self.task.flush()
+        for trainer in self.trainers.values():  # what they hold is in the artefacts, and the fragment is written
+            trainer.path.unlink(missing_ok=True)
+
+    # -- training -------------------------------------------------------------------------------------------------
+
+    def learn_scales(self) -> None:
+        """From the first tokens of the stream, for those hook points that have not begun."""
+        new = [trainer for trainer in self.trainers.values() if not trainer.begun]
+        if not new:
+            return
+        steps = -(-self.spec.mix_tokens // self.spec.batch_tokens)
+        points = tuple(trainer.point for trainer in new)
+        first = [batch for batch, _ in zip(self.rows.batches(points), range(steps), strict=False)]
+        for trainer in new:
+            trainer.learn_scale(torch.cat([batch[trainer.point] for batch in first]))
+
+    def train(self, trainers: list[Trainer], stage: int, first: int) -> None:
+        """A stage of these to its end, from step `first`; those that are further wait for it."""
+        batches = self.rows.batches([trainer.point for trainer in trainers], first)
+        for step in range(first, trainers[0].steps_of(stage)):
+            batch = next(batches)
+            for trainer in trainers:
+                if trainer.step == step and trainer.stage == stage:
+                    trainer.update(batch[trainer.point])
+            if self.task.stopping or time.monotonic() - self.saved > self.options.checkpoint_seconds:
+                self.save()
+            self.report_progress(trainers[0])
+
+    def report_progress(self, trainer: Trainer) -> None:
+        """Progress of all. Raises Stop when the attempt was asked to end."""
+        stages = range(trainer.stages)
+        steps = [trainer.steps_of(stage) for stage in stages]
+        done = sum(steps[: trainer.stage]) + (0 if trainer.complete else trainer.step)
+        text = f"step {done:,} of {sum(steps):,}"
+        if trainer.curve:
+            text += f", loss {trainer.curve[-1]['train_loss']:.4g}, L0 {trainer.curve[-1]['train_l0']:.1f}"
+        self.task.progress(TRAINING * done / sum(steps), text)
+
+    def save(self) -> None:
+        for trainer in self.trainers.values():
+            trainer.save()
+        self.saved = time.monotonic()
+
+    # -- results --------------------------------------------------------------------------------------------------
+
+    def measure_and_publish(self) -> None:
+        spec, task = self.spec, self.task
+        measured_of = measure(
+            self.model,
+            self.origin,
+            {trainer.point: trainer.sae for trainer in self.trainers.values()},
+            {trainer.point: trainer.mean for trainer in self.trainers.values()},
+            spec.boards,
+            self.options.batch_games,
+            spec.seed,
+            lambda share: task.progress(TRAINING + (1 - TRAINING) * 0.99 * share, "measuring on held-out games"),
+        )
+        shared = self.overlaps()
+        for unit, trainer in self.trainers.items():
+            measured = measured_of[trainer.point]
+            self.emit(unit, trainer, measured)
+            publish(task, self.origin, unit, trainer, measured, shared)
+            task.done(unit)
+
+    def emit(self, unit: int, trainer: Trainer, measured: Measured) -> None:
+        """Metrics, the curve of the training, what a search for λ found, the histogram, and a row for each latent."""
+        task = self.task
+        for name, (value, low, high) in measured.statistics.items():
+            task.emit("statistic", unit, name=name, value=value, low=low, high=high, n=measured.tokens)
+        dead = trainer.dead_fraction
+        task.emit("statistic", unit, name="dead_fraction", value=dead, low=dead, high=dead, n=trainer.tokens)
+        points: dict[tuple[str, int], float] = {
+            (name, int(point["step"])): value for point in trainer.curve for name, value in point.items()
+        }
+        points |= {("search_l0", place): value for place, value in enumerate(trainer.measured)}
+        points |= {("search_l1_coefficient", place): value for place, value in enumerate(self.spec.l0_search)}
+        points |= {
+            ("firing_frequency", place): float(count)
+            for place, count in histogram(measured.fired, measured.tokens).items()
+        }
+        points |= {("l1_coefficient", 0): trainer.coefficient, ("train_seconds", 0): trainer.seconds}
+        for (name, step), value in points.items():
+            if name != "step":
+                task.emit("metric_point", unit, name=name, step=step, value=value)
+        for latent in np.flatnonzero(measured.fired).tolist():
+            row = latent_row(measured, latent)
+            strongest = row.activations[0] if row.activations else None
+            task.emit("prediction", unit, row, item=latent, name="latent", value=strongest)
+
+    def overlaps(self) -> dict[str, Any]:
+        """What the held-out games share with the model's training games, and with those trained on here."""
+        origin, inputs = self.origin, self.task.inputs
+        evaluated = self.evaluated()
+        counts = {
+            "checkpoint": overlap.measure(inputs, origin.checkpoint, evaluated),
+            "probe": overlap.measure_games([(origin.items, origin.places)], evaluated),
+        }
+        return {name: value.columns() for name, value in counts.items()}
+
+    def evaluated(self) -> overlap.Evaluated:
+        """The held-out games, or positions."""
+        items, places = self.origin.held_items, self.origin.held_places
+        if holds_positions(items):
+            return overlap.Evaluated.at(items, places, items.position_hashes[places])
+        return overlap.Evaluated.of(items, places)
+
+
+def latent_row(measured: Measured, latent: int) -> LatentRow:
+    value, at = measured.strongest.value[:, latent], measured.strongest.at[:, :, latent]
+    there = value > 0
+    games, tokens, plies = (column[there].tolist() for column in at)
+    return LatentRow(
+        frequency=float(measured.fired[latent] / measured.tokens),
+        games=games,
+        tokens=tokens,
+        plies=plies,
+        activations=[round(one, 4) for one in value[there].tolist()],
+    )
+
+
+def publish(
+    task: Task[SaeSpec, SaeHow], origin: Origin, unit: int, trainer: Trainer, measured: Measured, shared: dict[str, Any]
+) -> None:
+    """An autoencoder as an artefact (safetensors and meta.json), and its row."""
+    from safetensors.numpy import save_file
+
+    sae, spec = trainer.sae, task.spec
+    meta = {
+        "hook_point": trainer.point,
+        "layer": origin.layer(trainer.point),
+        "architecture": "gated",
+        "features": sae.features,
+        "d_model": sae.d_model,
+        "scale": sae.scale,
+        "residual": origin.row.residual,
+        "sites": origin.sites,
+        "alignment": origin.alignment,
+        "exclude_special": origin.exclude_special,
+        "l1_coefficient": trainer.coefficient,
+        "tokens": trainer.tokens,
+        "train_games": len(origin.places),
+        "heldout_games": len(origin.held_places),
+        "expansion": spec.expansion,
+        "overlap": shared,
+    }
+    meta |= {name: measured.statistics[name][0] for name in SHOWN if name in measured.statistics}
+    with task.output(trainer.point, unit, "sae") as folder:
+        save_file(sae.tensors(), folder / FILE)
+        (folder / "meta.json").write_text(json.dumps(meta, sort_keys=True))
+    task.record(
+        "sae",
+        run_id=task.run_id,
+        unit=unit,
+        artefact=task.last_output.digest,
+        checkpoint_id=origin.row.id,
+        hook_point=trainer.point,
+        layer=meta["layer"],
+        architecture="gated",
+        features=sae.features,
+        detail=meta,
+    )
+
+
+SHOWN = ("l0", "explained_variance", "loss_recovered", "cosine", "silent_fraction")

@@ -1,0 +1,176 @@
+"""Decisions: positions with a best move, and where in which game each of them stands.
+
+A model of positions reads the position, a model of games the game before it: of the same decisions, so that the two
+compare (Junkin's specification 9.2, the control that the paper lacks).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from chessreg.encodings.fen77 import Fen77
+from chessreg.errors import BadInputError
+from chessreg.games.dataset import holds_positions, numbers
+
+if TYPE_CHECKING:
+    from chessreg.encodings import Encoding
+    from chessreg.games.dataset import Games, Part
+    from chessreg.games.positions import Positions
+    from chessreg.runs.inputs import Inputs
+
+GAMES_AT_ONCE = 2000
+BOARD = slice(0, 65)  # side to move and squares: counters and rights are written in several ways
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """Positions at rows `places` int64 [n] of a dataset. Where their games are known, decision i is in game `game[i]`
+    (a row of `games`, int64) after `ply[i]` plies."""
+
+    positions: Positions
+    places: np.ndarray
+    games: Games | None = None
+    game: np.ndarray | None = None
+    ply: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def chosen(self, which: np.ndarray) -> Decisions:
+        """Some of them, by index or by bool [n]."""
+        game, ply = (None if each is None else each[which] for each in (self.game, self.ply))
+        return Decisions(self.positions, self.places[which], self.games, game, ply)
+
+    def columns(self, *names: str) -> dict[str, list[str]]:
+        """These columns of the positions, in order."""
+        values: dict[str, list[str]] = self.positions.take(self.places, list(names)).to_pydict()
+        return values
+
+    def groups(self) -> np.ndarray:
+        """int64 [n]: a number for each game, from 0 in the order in which games first come. What clusters intervals."""
+        hashes = numbers(self.positions.take(self.places, ["game_hash"])["game_hash"])
+        _, first, group = np.unique(hashes, return_index=True, return_inverse=True)
+        return np.argsort(np.argsort(first))[group]
+
+    def prompts(self, encoding: Encoding) -> list[tuple[int, ...] | None]:
+        """What a model reads before each decision: the position, or the game before it. None for a position that the
+        encoding cannot write."""
+        if encoding.content == "position":
+            fens = self.columns("fen")["fen"]
+            try:
+                written = encoding.boards(fens)
+            except BadInputError:  # one of them cannot be written
+                return [prompt(encoding, fen) for fen in fens]
+            return [tuple(written.item(item).tolist()) for item in range(len(fens))]
+        ids, offsets, seen, item = self.histories(encoding)
+        return [
+            tuple(ids[offsets[i] : offsets[i] + n].tolist()) for i, n in zip(item.tolist(), seen.tolist(), strict=True)
+        ]
+
+    def histories(self, encoding: Encoding) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Of the distinct games, by row: their ids, offsets int64 [games + 1]; and of each decision how many tokens of
+        its game it sees, and which of these games it is in, int64 [n]. BadInputError where games are not known."""
+        rows, item = np.unique(self._game, return_inverse=True)
+        assert self.games is not None
+        assert self.ply is not None
+        ids, lengths, seen = [], [np.zeros(1, np.int64)], np.zeros(len(self), np.int64)
+        for start in range(0, len(rows), GAMES_AT_ONCE):
+            some = rows[start : start + GAMES_AT_ONCE]
+            tokens = encoding.games(self.games, some)
+            turns = [encoding.sites(f"{side}-turns", tokens) for side in ("white", "black")]
+            most = max(int(sites.ply.max(initial=0)) for sites in turns) + 1
+            place = np.zeros((len(some), most), np.int64)
+            for sites in turns:
+                place[tokens.source[sites.item], sites.ply] = sites.token + 1
+            mine = np.flatnonzero((item >= start) & (item < start + len(some)))
+            seen[mine] = place[item[mine] - start, self.ply[mine]]
+            ids.append(tokens.ids)
+            lengths.append(np.diff(tokens.offsets))
+        return np.concatenate(ids), np.cumsum(np.concatenate(lengths)), seen, item
+
+    @property
+    def _game(self) -> np.ndarray:
+        if self.game is None:
+            raise BadInputError(
+                "a model of games reads the game before a position, and these games are not known",
+                "--games DATASET names the games that the positions are of",
+            )
+        return self.game
+
+
+def prompt(encoding: Encoding, fen: str) -> tuple[int, ...] | None:
+    try:
+        return tuple(encoding.boards([fen]).ids.tolist())
+    except BadInputError:
+        return None
+
+
+def decisions(
+    inputs: Inputs, reference: str, games: str | None, field: str, games_field: str = "games", checked: bool = True
+) -> Decisions:
+    """The positions of a dataset that have a best move, in file order; with `games` only those that stand in one of
+    these games. field, games_field: the names under which the run says that it read them.
+
+    Raises BadInputError where none is left; and, `checked` (70,000 positions a second), where a game has another
+    position at that ply.
+    """
+    items, part = inputs.items(reference, field)
+    if not holds_positions(items):
+        raise BadInputError("a dataset of games knows no best moves", "give a dataset of positions")
+    places = items.rows(part)
+    known = np.array([move is not None for move in items.take(places, ["best"])["best"].to_pylist()], bool)
+    places = places[known] if len(places) else places
+    if not len(places):
+        raise BadInputError("no position has a best move", "chessreg dataset show NAME")
+    if games is None:
+        return Decisions(items, places)
+    found = placed(items, places, *inputs.dataset(games, games_field))
+    if checked:
+        check(found)
+    return found
+
+
+def placed(positions: Positions, places: np.ndarray, games: Games, part: Part | None) -> Decisions:
+    """Those of the positions at these rows that stand in a game of the dataset, or of the part of it."""
+    inside = games.rows(part)
+    game = positions.games_of(games)[places]
+    game = np.where(np.isin(game, inside), game, -1)
+    ply = numbers(positions.take(places, ["ply"])["ply"]).astype(np.int64)
+    there = game >= 0
+    if not there.any():
+        raise BadInputError(
+            "none of these games has one of the positions",
+            "a position's column game is the id in its game's tag Site (https://lichess.org/ID)",
+        )
+    return Decisions(positions, places[there], games, game[there], ply[there])
+
+
+def check(found: Decisions) -> None:
+    """BadInputError for a position that does not stand in its game."""
+    fen = Fen77()
+    assert found.games is not None
+    assert found.game is not None
+    assert found.ply is not None
+    order = np.argsort(found.game, kind="stable")
+    rows, first = np.unique(found.game[order], return_index=True)
+    ends = np.append(first[1:], len(order))
+    for start in range(0, len(rows), GAMES_AT_ONCE):
+        some = rows[start : start + GAMES_AT_ONCE]
+        mine = order[first[start] : ends[start + len(some) - 1]]
+        written = fen.games(found.games, some)
+        begin = np.searchsorted(written.source, np.arange(len(some) + 1))
+        item = np.searchsorted(some, found.game[mine])
+        at = begin[item] + found.ply[mine]
+        inside = at < begin[item + 1] - 1  # a decision comes before a move of the game
+        texts = found.chosen(mine).columns("fen")["fen"]
+        own = fen.boards(texts).ids.reshape(-1, fen.length)[:, BOARD]
+        there = written.ids.reshape(-1, fen.length)[np.where(inside, at, 0), BOARD]
+        wrong = np.flatnonzero(~inside | (own != there).any(1))
+        if len(wrong):
+            raise BadInputError(
+                f"{texts[wrong[0]]} is not what its game has after {found.ply[mine][wrong[0]]} plies",
+                "give the games that the positions were taken from",
+            )

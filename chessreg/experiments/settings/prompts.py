@@ -1,0 +1,112 @@
+"""How a language model is asked, as settings of kinds: those of a checkpoint, or others in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from pydantic import Field, field_validator
+
+from chessreg.encodings.prompts import PREFIX, TEMPLATES, PromptEncoding, PromptSettings, check_template
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.games.dataset import holds_positions
+from chessreg.noise import generator
+from chessreg.runs.spec import Spec
+
+if TYPE_CHECKING:
+    from chessreg.registry import tables
+    from chessreg.runs.inputs import Inputs
+
+
+class AskingSpec(Spec):
+    """A prompt's settings; one that is not given is the checkpoint's own. Specs hold a template as its text, so that
+    two of one name are never taken for each other."""
+
+    template: str | None = Field(
+        None,
+        description=f"a prompt template: its text, with {{FEN}}, perhaps {{LM}}, and {{BM}}, or {', '.join(TEMPLATES)}",
+    )
+    layout: Literal["ruoss77", "flattened_with_slashes"] | None = Field(
+        None,
+        description="of a position: 77 characters (the author's code), or a FEN with slashes (the paper)",
+    )
+    counters: Literal["kept", "blanked"] | None = Field(
+        None, description="move counters: kept (the author's code) or blanked (its README)"
+    )
+    notation: Literal["uci", "san"] | None = Field(
+        None, description="of moves: uci (the author's code), san (the paper)"
+    )
+    last_separator: bool | None = Field(
+        None, description="the last legal move too is followed by a comma and a space (the author's code)"
+    )
+
+    @field_validator("template")
+    @classmethod
+    def _as_text(cls, template: str | None) -> str | None:
+        if template is None:
+            return None
+        if "{" not in template and template not in TEMPLATES:
+            raise NotFoundError(f"no prompt template {template[:60]!r}", f"known: {', '.join(TEMPLATES)}, or a text")
+        text = TEMPLATES.get(template, template)
+        check_template(text)
+        return text
+
+    def asked(self, own: PromptSettings | None = None) -> PromptSettings:
+        """The settings, those that are not given as in `own`."""
+        own = own or PromptSettings()
+        names = PromptSettings.__dataclass_fields__
+        given: dict[str, Any] = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return PromptSettings(**({name: getattr(own, name) for name in names} | given))
+
+
+def asking_model(checkpoint: tables.Checkpoint) -> None:
+    """Raise BadInputError for a checkpoint that reads no prompts."""
+    if not checkpoint.tokenizer.startswith(PREFIX):
+        raise BadInputError(
+            f"the checkpoint reads {checkpoint.tokenizer}, not prompts",
+            "chessreg import checkpoint FOLDER --encoding prompt brings a language model in",
+        )
+
+
+def check_room(written: PromptEncoding, block_size: int) -> None:
+    """Raise BadInputError where not even the first position and an answer fit a model's context."""
+    import chess
+
+    needed = len(written.prompt(chess.Board())) + written.max_move_tokens - 1
+    if needed > block_size:
+        raise BadInputError(
+            f"the model reads {block_size} tokens; the first position and its answer are {needed}",
+            "use a shorter template, without the legal moves, or a longer context",
+        )
+
+
+def labelled(references: Sequence[str], inputs: Inputs, field: str) -> dict[str, list[Any]]:
+    """The positions of these datasets that have a best move (of a puzzle its solution's first), in file order, a copy
+    of an earlier position left out: columns `fen`, `best`, `game`, `row`, and `dataset`, a reference's place.
+
+    Raises BadInputError for games, and where no position has a best move.
+    """
+    columns = ("row", "fen", "best", "game")
+    found: dict[str, list[Any]] = {name: [] for name in (*columns, "dataset")}
+    seen = np.zeros(0, np.uint64)
+    for number, reference in enumerate(references):
+        items, part = inputs.items(reference, field)
+        if not holds_positions(items):
+            raise BadInputError("a dataset of games knows no best moves", "give a dataset of positions")
+        places, seen = items.new_rows(part, seen)
+        table = items.take(places, list(columns))
+        table = table.filter(table["best"].is_valid())
+        for name in columns:
+            found[name] += table[name].to_pylist()
+        found["dataset"] += [number] * len(table)
+    if not found["fen"]:
+        raise BadInputError("no position has a best move", "chessreg dataset show NAME")
+    return found
+
+
+def sampled(count: int, most: int, *key: int | str) -> list[int]:
+    """At most `most` of the numbers 0..count-1, drawn with this key, in rising order."""
+    if count <= most:
+        return list(range(count))
+    return sorted(generator(*key).permutation(count)[:most].tolist())

@@ -1,0 +1,292 @@
+"""`token-legality`: whether the most probable next token is part of a legal move, at every token of given games."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import chess
+import numpy as np
+from pydantic import BaseModel, Field
+
+from chessreg.encodings.uci_square import UciSquare
+from chessreg.errors import BadInputError
+from chessreg.experiments.settings import overlap
+from chessreg.experiments.settings.games import GameBatches, GameSelection, select
+from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
+from chessreg.games.boardframe import Arrow, BoardFrame
+from chessreg.games.dataset import numbers
+from chessreg.games.moves import unpack
+from chessreg.registry import tables
+from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.spec import CheckpointRef
+
+if TYPE_CHECKING:
+    from chessreg.encodings import Encoding, Tokens
+    from chessreg.games.boardframe import Mark
+    from chessreg.games.dataset import Games
+    from chessreg.runs.inputs import Inputs
+    from chessreg.runs.task import Task
+
+EVERY_GAME = 1 << 62
+
+
+class TokenLegalitySpec(GameSelection):
+    checkpoint: CheckpointRef = Field(description="the model, of games")
+    games: int = Field(1000, ge=1, description="games, the first in file order, or the shortest")
+    shortest: bool = Field(False, description="take the games with the fewest plies (Davis's code) instead")
+    near_promotion: int = Field(4, ge=1, description="tokens after a promotion whose errors are counted apart")
+    mask_unused: bool = Field(
+        True, description="give no probability to tokens that no game is written with (LCB's piece letters)"
+    )
+    allow_overlap: AllowOverlap = ALLOW_OVERLAP
+
+
+class PhaseScore(BaseModel):
+    """Columns of one phase of one game (split: the phase); `n` predictions, `correct` of them strictly legal."""
+
+    phase: int = Field(description="the phase's number in the encoding, by the token that is read")
+    loose: int | None = Field(None, description="predictions legal by Davis's rule; of UCI squares only")
+    mass: float = Field(description="sum of the probabilities of strictly legal tokens")
+    near: int = Field(description="predictions at most --near-promotion tokens after a promotion")
+    near_correct: int = Field(description="of these, strictly legal ones")
+
+
+class TokenError(BaseModel):
+    """Columns of an illegal prediction (text: the predicted token)."""
+
+    token: int = Field(description="its index in the game")
+    phase: str = Field(description="phase of the token before it")
+    written: str = Field(description="the move as far as it was written")
+    probability: float = Field(description="what the model gave it")
+    loose: bool | None = Field(None, description="legal by Davis's rule; of UCI squares only")
+    since_promotion: int | None = Field(None, description="tokens since the last promotion, 1 directly after it")
+
+
+class TokenLegality(Kind):
+    """Legality of the most probable next token, at every token of given games, by phase.
+
+    The model reads each game once (Davis's specification 2); a token is looked at where a move is written after it.
+    Strict: the token continues a legal move that begins as the game's own. Loose, Davis's rule for UCI squares: an
+    origin of any legal move, a destination of any legal move whatever the origin, anything where a promotion is due.
+    The mass is the probability of all strictly legal tokens. One unit is one game; a game that is longer than the
+    model's context is looked at as far as that reaches.
+    """
+
+    name = "token-legality"
+    example = "--checkpoint reference --dataset sample:test --games 8"
+    tables = ("score", "trial")
+    spec = TokenLegalitySpec
+    options = GameBatches
+    columns: ClassVar[Mapping[str, type[BaseModel]]] = {"score": PhaseScore, "trial": TokenError}
+    queries = ("legal moves by phase",)
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"davis": {"games": 100_000, "shortest": True}}
+
+    def units(self, spec: TokenLegalitySpec, inputs: Inputs) -> int:
+        inputs.checkpoint(spec.checkpoint)
+        return len(chosen(spec, inputs)[1])
+
+    def estimate(self, spec: TokenLegalitySpec, inputs: Inputs) -> Estimate:
+        return Estimate({"score": self.units(spec, inputs) * len(inputs.encoding(spec.checkpoint).phases)})
+
+    def check(self, spec: TokenLegalitySpec, inputs: Inputs) -> None:
+        """Refuses a model of positions, and games that the model was trained on."""
+        encoding = inputs.encoding(spec.checkpoint)
+        if encoding.content == "position":
+            raise BadInputError(f"{encoding.name} writes positions, and has no token to be looked at in a game",
+                                "chessreg run legality")  # fmt: skip
+        games, places = chosen(spec, inputs)
+        overlap.refuse(inputs, spec.checkpoint, games, places, spec.allow_overlap)
+
+    def run(self, task: Task[TokenLegalitySpec, GameBatches]) -> None:
+        from chessreg.models.teacher_forcing import next_token_logprobs, unused_ids
+
+        spec = task.spec
+        model = task.model(spec.checkpoint)
+        games, places = chosen(spec, task.inputs)
+        masked = unused_ids(model.encoding) if spec.mask_unused else ()
+        size = task.options.encoded_together
+        for start in range(0, len(task.units), size):
+            units = task.units[start : start + size]
+            rows = places[units]
+            tokens, packed = model.encoding.games(games, rows), games.moves(rows)
+            places_of = turns_of(model.encoding, tokens)
+            sequences = [tokens.item(item)[: model.block_size] for item in range(len(tokens))]
+            for item, logprobs in next_token_logprobs(model, sequences, task.options.batch_games, masked):
+                made = predictions(model.encoding, sequences[item], places_of[item], unpack(packed[item]), logprobs)
+                emit(task, model.encoding, units[item], int(rows[item]), list(made))
+                task.done(units[item])
+
+    def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+        return views_of_errors(row, inputs)
+
+
+def chosen(spec: TokenLegalitySpec, inputs: Inputs) -> tuple[Games, np.ndarray]:
+    """The dataset, and the rows of the games that are looked at, int64 [n], the shortest first where these are."""
+    if not spec.shortest:
+        return select(spec, inputs)
+    games, places = select(spec.model_copy(update={"games": EVERY_GAME}), inputs)
+    plies = numbers(games.table(["plies"]).column("plies"))[places]
+    return games, places[np.argsort(plies, kind="stable")[: spec.games]]
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Of one game: the token int64 [turns] after which each move is written, its ply, and the phase int8 [tokens]."""
+
+    token: np.ndarray
+    ply: np.ndarray
+    phase: np.ndarray
+
+
+def turns_of(encoding: Encoding, tokens: Tokens) -> list[Turns]:
+    """The turns of each item."""
+    turns, every = encoding.sites("turns", tokens), encoding.sites("all", tokens)
+    edges = np.searchsorted(turns.item, np.arange(len(tokens) + 1))
+    return [
+        Turns(
+            turns.token[edges[item] : edges[item + 1]],
+            turns.ply[edges[item] : edges[item + 1]],
+            every.phase[tokens.offsets[item] : tokens.offsets[item + 1]],
+        )
+        for item in range(len(tokens))
+    ]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What follows one token: the most probable `predicted` token with its probability, whether it is legal, the
+    probability of all strictly legal ones, and the tokens since a move that promoted (None: none yet)."""
+
+    place: int
+    ply: int
+    phase: int
+    board: str
+    written: tuple[int, ...]
+    predicted: int
+    probability: float
+    strict: bool
+    loose: bool | None
+    mass: float
+    since_promotion: int | None
+
+
+def predictions(
+    encoding: Encoding, ids: np.ndarray, turns: Turns, moves: list[chess.Move], logprobs: np.ndarray
+) -> Iterator[Prediction]:
+    """Every prediction of a token of a move, in a game's tokens `ids` [n], of log-probabilities [n, vocabulary]."""
+    best = logprobs.argmax(-1)
+    squares = isinstance(encoding, UciSquare)
+    board, promoted = chess.Board(), None
+    for token, ply in zip(turns.token.tolist(), turns.ply.tolist(), strict=True):
+        if ply >= len(moves) or token >= len(ids):
+            return
+        answers = encoding.answers(board)
+        own = answers[moves[ply]]
+        fen = board.fen()
+        for depth in range(min(len(own), len(ids) - token)):
+            place = token + depth
+            legal = {a[depth] for a in answers.values() if len(a) > depth and a[:depth] == own[:depth]}
+            predicted = int(best[place])
+            yield Prediction(
+                place=place,
+                ply=ply,
+                phase=int(turns.phase[place]),
+                board=fen,
+                written=own[:depth],
+                predicted=predicted,
+                probability=float(np.exp(logprobs[place, predicted])),
+                strict=predicted in legal,
+                loose=is_loose(answers.values(), depth, predicted) if squares else None,
+                mass=min(float(np.exp(logprobs[place, sorted(legal)].astype(np.float64)).sum()), 1.0),
+                since_promotion=None if promoted is None else place + 1 - promoted,
+            )
+        if moves[ply].promotion:
+            promoted = token + len(own)
+        board.push(moves[ply])
+
+
+def is_loose(answers: Collection[tuple[int, ...]], depth: int, predicted: int) -> bool:
+    """Davis's rule: an origin or a destination of any legal move; where a promotion is due everything."""
+    return depth == 2 or any(answer[depth] == predicted for answer in answers)
+
+
+def emit(
+    task: Task[TokenLegalitySpec, GameBatches], encoding: Encoding, unit: int, game: int, made: list[Prediction]
+) -> None:
+    """The scores of one game by phase, and a row for each illegal prediction."""
+    for number in sorted({one.phase for one in made}):
+        mine = [one for one in made if one.phase == number]
+        near = [
+            one for one in mine if (one.since_promotion or task.spec.near_promotion + 1) <= task.spec.near_promotion
+        ]
+        loose = [one.loose for one in mine if one.loose is not None]
+        task.emit(
+            "score",
+            unit,
+            PhaseScore(
+                phase=number,
+                loose=sum(loose) if loose else None,
+                mass=sum(one.mass for one in mine),
+                near=len(near),
+                near_correct=sum(one.strict for one in near),
+            ),
+            split=encoding.phases[number],
+            item=game,
+            layer=None,
+            n=len(mine),
+            correct=sum(one.strict for one in mine),
+        )
+    for one in made:
+        if not one.strict:
+            task.emit(
+                "trial",
+                unit,
+                TokenError(
+                    token=one.place + 1,
+                    phase=encoding.phases[one.phase],
+                    written=encoding.answer_text(one.written),
+                    probability=one.probability,
+                    loose=one.loose,
+                    since_promotion=one.since_promotion,
+                ),
+                condition="clean",
+                sample=-one.place - 1,  # greedy predictions count down, one for each token
+                item=game,
+                ply=one.ply,
+                fen=one.board,
+                text=encoding.vocabulary[one.predicted],
+                legal_original=False,
+                mass_original=one.mass,
+            )
+
+
+def views_of_errors(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+    """One frame for each illegal prediction of a game: the position, what was written of the move, the token."""
+    return [view_of_error(error) for error in inputs.unit_rows(tables.Trial, row, tables.Trial.sample.desc())]
+
+
+def view_of_error(row: tables.Trial) -> BoardFrame:
+    """The square that was predicted is marked, with an arrow from the origin where one was written."""
+    extra = row.detail or {}
+    marks: dict[int, Mark] = {}
+    arrows: list[Arrow] = []
+    written = str(extra.get("written", ""))
+    origin = chess.parse_square(written) if written in chess.SQUARE_NAMES else None
+    if origin is not None:
+        marks[origin] = "from"
+    if row.text in chess.SQUARE_NAMES:
+        square = chess.parse_square(row.text)
+        marks[square] = "illegal"
+        if origin not in (None, square):
+            arrows.append(Arrow(origin, square, 1.0, row.text))
+    probability = f"probability {extra.get('probability', 0.0):.3f}, legal tokens {row.mass_original or 0.0:.3f}"
+    after = f" after {written!r}" if written else ""
+    return BoardFrame.from_board(
+        chess.Board(row.fen),
+        title=f"game {row.item}, ply {row.ply}, token {extra.get('token')}",
+        marks=marks,
+        arrows=arrows,
+        caption=[f"the model writes {row.text!r}{after}: illegal", probability],
+    )

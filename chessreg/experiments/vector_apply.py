@@ -1,0 +1,141 @@
+"""`vector-apply`: how well the games of strong and weak players are told apart along a vector's direction alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+from pydantic import BaseModel, Field
+
+from chessreg.errors import BadInputError
+from chessreg.experiments.settings import overlap
+from chessreg.experiments.settings.games import cached_items
+from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
+from chessreg.experiments.settings.skill import SkillSettings, classes_of
+from chessreg.experiments.vector.sums import cached_rows, from_cache
+from chessreg.models.hook_points import pattern_of
+from chessreg.registry import tables
+from chessreg.runs.activations import cached_layers, load_cache
+from chessreg.runs.fitted import load_vector, vector_rows
+from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.spec import ExecutionOptions, Layers, Plies, Ref, Spec
+
+if TYPE_CHECKING:
+    from chessreg.runs.inputs import Inputs
+    from chessreg.runs.task import Task
+
+FOLDS = 2
+
+
+class VectorApplySpec(Spec):
+    vector: Annotated[str, Ref("run:vector")] = Field(description="the vectors, real ones or controls")
+    cache: Annotated[str, Ref("run:cache")] = Field(description="activations of other games of the same model")
+    layers: Layers = Field((), description="layers, 0-based; none given: all that have a vector and are cached")
+    first_ply: Plies = Field(50, ge=0, description="only sites from this ply on (Karvonen: dot 25)")
+    last_ply: Plies | None = Field(None, ge=0, description="only sites up to this ply")
+    skill: SkillSettings = Field(SkillSettings(), description="the classes of games")
+    allow_overlap: AllowOverlap = ALLOW_OVERLAP
+
+
+class Projection(BaseModel):
+    """Columns of a score of this kind: one game along one direction."""
+
+    game_class: int = Field(description="0 of a weak player, 1 of a strong one")
+    projection: float = Field(description="mean residual of the game's sites along the direction, of unit norm")
+
+
+class VectorApply(Kind):
+    """Accuracy along a direction: strong and weak players' games told apart by their projection on a vector.
+
+    Karvonen 2024, section 4 (specification 5.1), adds a vector whose use as a reader is not stated; a probe reads with
+    all directions at once, this with the one that is added. A game counts as strong where the projection of its mean
+    residual is above the middle between the classes' means, which is taken of the other half of the games (rows of even
+    and of odd number). A half and less says that the direction does not hold the classes apart, or the wrong way round.
+    One unit is one layer.
+    """
+
+    name = "vector-apply"
+    example = "--vector skill --cache reference-test --first-ply 4"
+    tables = ("score",)
+    spec = VectorApplySpec
+    columns = {"score": Projection}  # noqa: RUF012
+    queries = ("accuracy along vectors",)
+
+    def units(self, spec: VectorApplySpec, inputs: Inputs) -> int:
+        return len(layers_of(spec, inputs))
+
+    def estimate(self, spec: VectorApplySpec, inputs: Inputs) -> Estimate:
+        return Estimate({"score": self.units(spec, inputs) * inputs.run(spec.cache, "cache").units})
+
+    def check(self, spec: VectorApplySpec, inputs: Inputs) -> None:
+        run = inputs.run(spec.cache, "cache")
+        games, places = cached_items(inputs, spec.cache)
+        overlap.refuse(inputs, run.spec["checkpoint"], games, places, spec.allow_overlap)
+        overlap.refuse(inputs, spec.vector, games, places, spec.allow_overlap, "the vector")
+        row: tables.ActivationCache = inputs.rows(tables.ActivationCache, run)[0]
+        made = next(iter(vector_rows(inputs, spec.vector).values()))
+        if made.checkpoint_id not in (None, row.checkpoint_id):
+            raise BadInputError("the vector was made of another checkpoint than the cache is of")
+
+    def run(self, task: Task[VectorApplySpec, ExecutionOptions]) -> None:
+        spec, inputs = task.spec, task.inputs
+        layers = layers_of(spec, inputs)
+        pattern = pattern_of(next(iter(vector_rows(inputs, spec.vector).values())).hook_point)
+        cache = load_cache(inputs, spec.cache, pattern=pattern)
+        rows = cached_rows(cache, spec.first_ply, spec.last_ply)
+        every, positions = np.unique(cache.array.game[rows], return_counts=True)
+        if not len(every):
+            raise BadInputError(f"no cached site is from ply {spec.first_ply} on", "lower --first-ply")
+        classed = classes_of(inputs, cache.dataset, every, spec.skill, spec.seed)
+        highest = int(classed.classes.max())
+        kept = np.flatnonzero((classed.classes == 0) | (classed.classes == highest))
+        places, strong = every[kept], classed.classes[kept] == highest
+        fold = np.arange(len(places)) % FOLDS
+        for number in range(FOLDS):
+            if len(set(strong[fold == number].tolist())) < 2:
+                raise BadInputError("half of these games are all of one class", "cache more games")
+        for unit in task.units:
+            layer = layers[unit]
+            vector = load_vector(inputs, spec.vector, layer).astype(np.float64)
+            if len(vector) != cache.array.d_model:
+                raise BadInputError(f"the vector has {len(vector)} numbers, the cache d_model {cache.array.d_model}")
+            if not np.linalg.norm(vector) > 0:
+                raise BadInputError(f"the vector of layer {layer} is 0 and has no direction")
+            along = from_cache(cache, layer, places, rows) @ (vector / np.linalg.norm(vector)) / positions[kept]
+            right = (along > thresholds(along, strong, fold)) == strong
+            for game, truth, value, correct in zip(places, strong, along, right, strict=True):
+                task.emit(
+                    "score",
+                    unit,
+                    Projection(game_class=int(truth), projection=float(value)),
+                    split="test",
+                    item=int(game),
+                    layer=layer,
+                    n=1,
+                    correct=int(correct),
+                )
+            task.done(unit)
+
+
+def thresholds(along: np.ndarray, strong: np.ndarray, fold: np.ndarray) -> np.ndarray:
+    """For each game, float64 [games], the middle between the mean projections of the classes in the other folds.
+
+    along float64 [games], strong bool [games], fold int [games].
+    """
+    middle = [
+        (along[(fold != number) & strong].mean() + along[(fold != number) & ~strong].mean()) / 2
+        for number in range(FOLDS)
+    ]
+    return np.array(middle)[fold]
+
+
+def layers_of(spec: VectorApplySpec, inputs: Inputs) -> tuple[int, ...]:
+    """The layers to look along; raises BadInputError for one that has no vector or is not cached."""
+    made = vector_rows(inputs, spec.vector)
+    cached = cached_layers(inputs, spec.cache, pattern_of(next(iter(made.values())).hook_point))
+    there = tuple(sorted(made.keys() & set(cached)))
+    if missing := set(spec.layers) - set(there):
+        raise BadInputError(f"layer {min(missing)} has not both a vector and activations", f"both: {list(there)}")
+    if not there:
+        raise BadInputError("no layer of the vector is in the cache", f"it holds {', '.join(map(str, cached))}")
+    return spec.layers or there

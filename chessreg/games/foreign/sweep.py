@@ -1,0 +1,63 @@
+"""Wins, draws and losses against Stockfish's levels, a line a level, as Junkin's sweeps are (specification 4.3).
+
+A line is `level,wins,draws,losses`, under a header or without one. A level is a number or `Stockfish N`: -1 is skill 0
+at one node, -2 the random mover. Neither model nor colour, limit or help is told.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from chessreg.errors import BadInputError
+
+HEADER = re.compile(r"\s*level\s*,\s*wins\s*,\s*draws\s*,\s*losses\s*", re.IGNORECASE)
+LINE = re.compile(r"\s*(?:stockfish\s*)?(-?\d{1,2})((?:\s*,\s*\d{1,9}){3})\s*", re.IGNORECASE)
+LEVELS = range(-2, 21)
+MOST_GAMES = 100_000  # a rating takes each of them for one that was played
+
+
+@dataclass(frozen=True)
+class LevelCount:
+    """One line: what was won, drawn and lost against a level. `line` counts from 1."""
+
+    line: int
+    level: int
+    wins: int
+    draws: int
+    losses: int
+
+    @property
+    def games(self) -> int:
+        return self.wins + self.draws + self.losses
+
+
+def fits(text: str) -> bool:
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    return bool(HEADER.fullmatch(first) or LINE.fullmatch(first))
+
+
+def read(text: str) -> list[LevelCount]:
+    """Every line; a level that is there twice stays twice. Raises BadInputError naming the line that is none, and for a
+    text without any."""
+    counts: list[LevelCount] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or (not counts and HEADER.fullmatch(line)):
+            continue
+        found = LINE.fullmatch(line)
+        if found is None:
+            raise BadInputError(
+                f"line {number}: {line[:60]!r} is not level,wins,draws,losses", "whole numbers, 0 or more"
+            )
+        wins, draws, losses = (int(part) for part in found[2].split(",")[1:])
+        count = LevelCount(number, int(found[1]), wins, draws, losses)
+        if count.level not in LEVELS:
+            raise BadInputError(f"line {number}: Stockfish has the levels -2 to 20, not {count.level}")
+        if count.games > MOST_GAMES:
+            raise BadInputError(f"line {number}: {count.games:,} games against one level", f"at most {MOST_GAMES:,}")
+        if not count.games:
+            raise BadInputError(f"line {number}: no games against level {count.level}")
+        counts.append(count)
+    if not counts:
+        raise BadInputError("the file has no line of results", "level,wins,draws,losses")
+    return counts

@@ -1,0 +1,99 @@
+"""What a training script printed: losses by step, and evaluations of its checkpoints (Junkin, specification 3.4, 6).
+
+`iter N: loss X, time Yms` is a step of training, as nanoGPT prints it; `ckptN.pt, loss, acc` an evaluation of a
+checkpoint, `ckptN_causal.pt` of the variant `causal`. What else a log says is left aside, and counted.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from dataclasses import dataclass
+
+from chessreg.errors import BadInputError
+
+STEP = re.compile(r"iter\s+(\d{1,12})\s*:\s*loss\s+([^\s,]+)\s*,\s*time\s+([^\s,]+?)\s*ms\b.*", re.IGNORECASE)
+EVALUATION = re.compile(r"(?:\S*/)?ckpt(\d{1,12})(?:_(\w{1,32}))?\.pt\s*,\s*([^\s,]+)\s*,\s*([^\s,%]+)\s*(%?)\s*")
+BEGINS = re.compile(r"\s*(iter\s+\d|(?:\S*/)?ckpt\d+\w*\.pt\s*,)", re.IGNORECASE)
+LOOKED_AT = 5_000  # lines, before a file is no training log
+
+
+@dataclass(frozen=True)
+class LogPoint:
+    """One value of one metric at a step. `repeat` counts the earlier values of the same metric and step: a checkpoint
+    that was evaluated twice keeps both."""
+
+    line: int
+    name: str  # loss, step_milliseconds, heldout_loss, heldout_accuracy; /VARIANT behind it
+    step: int
+    value: float
+    repeat: int
+
+
+@dataclass(frozen=True)
+class TrainingLog:
+    """The points of a log in its order, the lines whose value is no finite number, and how many lines say something
+    else."""
+
+    points: tuple[LogPoint, ...]
+    not_finite: tuple[int, ...]
+    others: int
+    lines: int
+
+    @property
+    def repeats(self) -> int:
+        """How often one metric is told of one step, at most."""
+        return 1 + max((point.repeat for point in self.points), default=0)
+
+
+def fits(text: str) -> bool:
+    return any(BEGINS.match(line) for line in text.splitlines()[:LOOKED_AT])
+
+
+def read(text: str) -> TrainingLog:
+    """Every value that the log tells. An accuracy is stored as a share: the log's are percentages where one of them is
+    above 1 or has the sign. Raises BadInputError naming the line that begins as a value and is none."""
+    told: list[tuple[int, str, int, float]] = []
+    not_finite, others, lines, percent = [], 0, 0, False
+    for number, line in enumerate(text.splitlines(), 1):
+        lines += bool(line.strip())
+        if not BEGINS.match(line):
+            others += bool(line.strip())
+            continue
+        step, evaluation = STEP.fullmatch(line.strip()), EVALUATION.fullmatch(line.strip())
+        if step:
+            at, names, texts = int(step[1]), ("loss", "step_milliseconds"), step.groups()[1:3]
+        elif evaluation:
+            variant = f"/{evaluation[2]}" if evaluation[2] else ""
+            at, names = int(evaluation[1]), (f"heldout_loss{variant}", f"heldout_accuracy{variant}")
+            texts = evaluation.groups()[2:4]
+        else:
+            form = "iter N: loss X, time Yms" if line.strip().lower().startswith("iter") else "ckptN.pt, loss, accuracy"
+            raise BadInputError(f"line {number}: {line.strip()[:60]!r} is not {form}")
+        values = [_number(value, number) for value in texts]
+        if evaluation and math.isfinite(values[1]):
+            percent |= values[1] > 1 or bool(evaluation[5])
+            if not 0 <= values[1] <= 100:
+                raise BadInputError(f"line {number}: an accuracy is 0 to 100 %, not {values[1]:g}")
+        if not all(map(math.isfinite, values)):
+            not_finite.append(number)
+        told += [(number, name, at, value) for name, value in zip(names, values, strict=True) if math.isfinite(value)]
+    seen: Counter[tuple[str, int]] = Counter()
+    points = []
+    for number, name, at, value in told:
+        share = value / 100 if percent and name.startswith("heldout_accuracy") else value
+        points.append(LogPoint(number, name, at, share, seen[name, at]))
+        seen[name, at] += 1
+    if not points:
+        raise BadInputError(
+            "the log tells no loss", "lines such as: iter 100: loss 3.2, time 115ms; ckpt4000.pt, 2.7, 25"
+        )
+    return TrainingLog(tuple(points), tuple(not_finite), others, lines)
+
+
+def _number(text: str, line: int) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise BadInputError(f"line {line}: {text[:30]!r} is no number") from None

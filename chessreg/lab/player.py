@@ -1,0 +1,238 @@
+"""A checkpoint that is asked for one move after the other, as a chess program is: position in, move out.
+
+Every encoding, every policy, and an intervention that may change between two moves. What the model cannot say is said
+by a fallback, which is named; a move that comes out is always legal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import chess
+
+from chessreg.errors import BadInputError, ChessregError, NotFoundError
+from chessreg.experiments.settings import interventions
+from chessreg.games.typed import shortest_game
+from chessreg.models.decoding.policies import Choice, Turn, choose, distributions, make_policy
+from chessreg.noise import uniform
+from chessreg.registry import names, tables
+
+if TYPE_CHECKING:
+    from chessreg.experiments.settings.interventions import InterventionSettings
+    from chessreg.models.decoding.legal import MoveDistribution
+    from chessreg.models.decoding.session import DecodingSession
+    from chessreg.models.edits import ResidualEdit
+    from chessreg.models.language_model import LanguageModel
+    from chessreg.runs.inputs import Inputs
+
+SHOWN_TEXTS = 3  # of illegal tries, in a message
+
+
+@dataclass(frozen=True)
+class Edit:
+    """What is added to the model: an intervention's id or a vector run's name or id (empty: nothing), its layers (none:
+    all that it has) and its scale (None: its own; 0: nothing is added)."""
+
+    intervention: str = ""
+    layers: tuple[int, ...] = ()
+    scale: float | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """What came out of one position.
+
+    `shares` is the model's probability of every legal move, renormalised over them, the most probable first; `mass` how
+    much of the model's own probability they had, 0 to 1; both are empty where the model could not be asked. `notes` are
+    sentences on fallbacks. `move` is None where there is no legal move.
+    """
+
+    move: chess.Move | None
+    shares: dict[str, float]
+    mass: float | None
+    notes: tuple[str, ...] = ()
+
+
+class Player:
+    """One checkpoint of a registry. Nothing is written to the registry; torch is imported by `load` or the first move.
+
+    Raises NotFoundError without the checkpoint, BadInputError for one without weights.
+    """
+
+    def __init__(self, inputs: Inputs, checkpoint: str, device: str = "auto", threads: int = 0) -> None:
+        self.inputs, self.device, self.threads = inputs, device, threads
+        self.reference = inputs.reference("checkpoint", checkpoint)
+        self.row = inputs.checkpoint_row(self.reference)
+        self.edit_settings: InterventionSettings | None = None
+        self._model: LanguageModel | None = None
+        self._session: DecodingSession | None = None
+        self._games: dict[str, list[chess.Move] | None] = {}  # shortest ones, by the FEN that they lead to
+
+    def load(self) -> LanguageModel:
+        """The model in memory. Raises what reading a checkpoint raises."""
+        if self._model is None:
+            from chessreg.models.devices import prepare
+            from chessreg.models.language_model import LanguageModel
+
+            _, folder = self.inputs.checkpoint(self.reference)
+            self._model = LanguageModel.load(folder, device=prepare(self.device, self.threads))
+        return self._model
+
+    def set_threads(self, threads: int) -> None:
+        """Of the CPU, from the next move on."""
+        self.threads = threads
+        if self._model is not None:
+            from chessreg.models.devices import prepare
+
+            prepare("cpu", threads)
+
+    # -- edits ----------------------------------------------------------------------------------------------------
+
+    def edit(self, edit: Edit) -> None:
+        """Add this from the next move on. Raises NotFoundError or BadInputError, and leaves the edit as it was, where
+        there is no such intervention or layer, or it is of another checkpoint."""
+        settings = self._settings(edit)
+        if settings is not None:
+            interventions.rows_used(settings, self.row, self.inputs)
+        if settings != self.edit_settings:
+            self.edit_settings, self._session = settings, None
+
+    def _settings(self, edit: Edit) -> InterventionSettings | None:
+        if not edit.intervention or edit.scale == 0:
+            return None
+        settings = self._recorded(edit.intervention)
+        if settings is None:
+            try:
+                vector = self.inputs.reference("run:vector", edit.intervention)
+            except NotFoundError:
+                raise NotFoundError(
+                    f"there is no intervention and no vector run {edit.intervention!r}", "chessreg vector list"
+                ) from None
+            settings = interventions.InterventionSettings(vector=vector)
+        scale = settings.scale if edit.scale is None else edit.scale
+        changed = {"layers": edit.layers or settings.layers, "scale": scale}
+        return interventions.InterventionSettings(**{**settings.model_dump(), **changed})
+
+    def _recorded(self, text: str) -> InterventionSettings | None:
+        """The settings of the intervention that a text names; None where it names none."""
+        with self.inputs.database.read() as session:
+            try:
+                found = names.resolve(session, "intervention", text)
+            except NotFoundError:
+                return None
+            return interventions.settings_of(session.get_one(tables.Intervention, found))
+
+    def _edits(self) -> list[ResidualEdit]:
+        if self.edit_settings is None:
+            return []
+        loaded = interventions.load(self.edit_settings, self.row, self.inputs)
+        assert loaded is not None
+        return loaded.edits(str(self.load().device))
+
+    # -- moves ----------------------------------------------------------------------------------------------------
+
+    def find(
+        self,
+        board: chess.Board,
+        policy: str,
+        temperatures: tuple[float, ...],
+        key: tuple[int | str, ...],
+        among: Collection[chess.Move] = (),
+    ) -> Found:
+        """A move on this board, whose stack holds the game as far as it is known; `key` names the draws. `among`: only
+        these moves, which are legal (none given: all), by the policy `legal`.
+
+        Raises what `load` raises; what fails in the position itself has a fallback.
+        """
+        model = self.load()
+        if not any(board.legal_moves):
+            return Found(None, {}, None)
+        try:
+            turn, notes = self._turn(model, board, key)
+            assert self._session is not None
+            [known] = distributions(self._session, model.encoding, [turn])
+            return self._chosen(turn, known, policy, temperatures, among, notes)
+        except ChessregError as error:
+            self._session = None  # it may hold half a prompt
+            moves = sorted(among or board.legal_moves, key=chess.Move.uci)
+            drawn = moves[int(uniform(*key, "uniform") * len(moves))]
+            why = (
+                f"the model cannot be asked: {error.message}",
+                "fallback uniform: bestmove is any legal move, drawn by Seed",
+            )
+            return Found(drawn, {}, None, why)
+
+    def _turn(
+        self, model: LanguageModel, board: chess.Board, key: tuple[int | str, ...]
+    ) -> tuple[Turn, tuple[str, ...]]:
+        """The turn, with its prompt in the session or, where that is too long for it, in the turn."""
+        encoding, read, notes = model.encoding, board, tuple[str, ...]()
+        if encoding.content == "history" and board.root() != chess.Board():
+            read, notes = self._with_game(board)
+        tokens = encoding.prompt(read)
+        room = model.block_size - (encoding.max_move_tokens - 1)
+        if self._session is None:
+            self._session = model.session(1, self._edits())
+        if len(tokens) <= room:
+            self._session.sync([tokens])
+            return Turn(0, board, key), notes
+        if encoding.content == "position":  # half of a position is none
+            raise BadInputError(f"a prompt of {len(tokens)} tokens does not fit its {model.block_size} positions")
+        self._session.sync([tokens[-1:]])  # what a turn with a prompt of its own does not read
+        note = (
+            f"the game is longer than the model's context ({len(tokens)} tokens, {room} fit): "
+            "fallback crop: it reads the newest ones"
+        )
+        return Turn(0, board, key, tuple(tokens)), (*notes, note)
+
+    def _with_game(self, board: chess.Board) -> tuple[chess.Board, tuple[str, ...]]:
+        """The board after a shortest game to where its moves begin; itself where none is found (a model of games then
+        refuses it)."""
+        root = board.root()
+        if root.fen() not in self._games:
+            try:
+                self._games[root.fen()] = shortest_game(root)
+            except BadInputError:
+                self._games[root.fen()] = None
+        moves = self._games[root.fen()]
+        if moves is None:
+            return board, ()
+        whole = chess.Board()
+        for move in (*moves, *board.move_stack):
+            whole.push(move)
+        note = "the moves before this FEN are not known: fallback shortest: it reads the shortest game that leads there"
+        return whole, (note,)
+
+    def _chosen(
+        self,
+        turn: Turn,
+        known: MoveDistribution,
+        policy: str,
+        temperatures: tuple[float, ...],
+        among: Collection[chess.Move],
+        notes: tuple[str, ...],
+    ) -> Found:
+        found = Found(None, known.shares(), min(known.legal_mass, 1.0), notes)
+        greedy = make_policy("legal", temperatures[:1]).temperatures[0]
+        if among:
+            allowed = {move.uci() for move in among}
+            some = replace(known, logprobs={move: value for move, value in known.logprobs.items() if move in allowed})
+            text = some.choose(greedy, *turn.key, 0)
+            return replace(found, move=chess.Move.from_uci(text), shares=some.shares())
+        assert self._session is not None
+        [choice] = choose(make_policy(policy, temperatures), self._session, self._session.model.encoding, [turn])
+        if choice.move is not None:
+            return replace(found, move=choice.move)
+        text = known.choose(greedy, *turn.key, "fallback")
+        why = f"{policy} {failure(choice)}: fallback legal: bestmove is drawn from the legal moves"
+        return replace(found, move=chess.Move.from_uci(text), notes=(*notes, why))
+
+
+def failure(choice: Choice) -> str:
+    """What a policy did instead of a legal move."""
+    tries = ", ".join(map(ascii, choice.illegal[:SHOWN_TEXTS])) + (", …" if len(choice.illegal) > SHOWN_TEXTS else "")
+    if choice.resigned:
+        return "wrote a game's result" + (f" after {tries}" if tries else "")
+    return f"wrote no legal move ({tries})"

@@ -1,0 +1,392 @@
+"""The Universal Chess Interface in front of a `Player`: any model as an engine of a chess GUI.
+
+Two threads. One reads standard input and answers at once what needs no model: `uci` before torch is imported,
+`isready` during a search, `stop`, `quit`. The other, the process's first, does what takes long, in the order in which
+it was asked: loading (at the first `isready`, `ucinewgame` or `go`), options and moves. A move costs a pass of the
+model over its tokens and no search, so limits of time, depth and nodes change nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from queue import Queue
+
+import chess
+
+from chessreg.errors import BadInputError, ChessregError
+from chessreg.lab.player import Edit, Found, Player
+from chessreg.models.decoding.policies import make_policy
+from chessreg.runs.spec import several
+from chessreg.terminal import visible
+
+MAX_LINE = 1 << 20  # bytes; what is longer is no command
+MOST_MOVES = 218  # legal ones in one position
+PATIENCE = 2.0  # seconds that `quit` waits for a pass of the model, or for torch to be imported
+EMPTY = "<empty>"  # how the protocol writes an empty text
+REPEATED = "own"  # the temperatures that a policy has by itself
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `setoption` sets."""
+
+    policy: str = "legal"
+    temperatures: tuple[float, ...] = (0.0,)
+    seed: int = 0
+    multipv: int = 1
+    probability_as_score: bool = True
+    threads: int = 1
+    edit: Edit = field(default_factory=Edit)
+
+
+@dataclass
+class Go:
+    """A `go`: the position (None: the last `position` was none), the number of the game, the moves that are asked about
+    (none: all), and whether to wait for `stop`."""
+
+    board: chess.Board | None
+    why_not: str
+    game: int
+    among: tuple[chess.Move, ...]
+    waits: bool
+    released: threading.Event
+
+
+class Engine:
+    """One session of the protocol. `write` sends one line to the GUI, from any thread."""
+
+    def __init__(self, player: Player, name: str, write: Callable[[str], None], settings: Settings) -> None:
+        self.player, self.name, self.settings = player, name, settings
+        self._write, self._lock = write, threading.Lock()
+        self.work: Queue[Callable[[], None] | None] = Queue()
+        self.finished = threading.Event()
+        self._board: chess.Board | None = chess.Board()
+        self._why_not = ""
+        self._game = 0
+        self._searches: list[Go] = []  # asked for and not answered
+
+    # -- the thread that reads ------------------------------------------------------------------------------------
+
+    def read(self, lines: Iterator[str]) -> None:
+        """Take in lines until `quit` or the end of the input. Then the other thread ends when it has done what was
+        asked before; after `quit` the process does not wait for it longer than PATIENCE."""
+        quits = False
+        try:
+            for line in lines:
+                quits = line.split() == ["quit"]
+                if quits:
+                    break
+                self.hear(line)
+        except BrokenPipeError:  # nobody reads our answers any more
+            pass
+        except OSError as error:
+            self._fail(error)
+        self._release()
+        self.work.put(None)
+        if quits and not self.finished.wait(PATIENCE):
+            os._exit(0)
+
+    def _fail(self, error: OSError) -> None:
+        """Let the other thread raise it."""
+
+        def fail() -> None:
+            raise error
+
+        self.work.put(fail)
+
+    def hear(self, line: str) -> None:
+        """Answer one line, or queue what it asks for. Words before a command are passed over, as the protocol says."""
+        words = line.split()
+        at = next((place for place, word in enumerate(words) if word in COMMANDS), None)
+        if at is not None:
+            COMMANDS[words[at]](self, words[at + 1 :])
+
+    def _uci(self, words: list[str]) -> None:
+        lines = [f"id name chessreg {self.name}", "id author the chessreg maintainers", *self._options(), "uciok"]
+        self._say(*lines)
+
+    def _isready(self, words: list[str]) -> None:
+        if self._searches:
+            self._say("readyok")
+        else:
+            self.work.put(self._load)
+            self.work.put(lambda: self._say("readyok"))
+
+    def _ucinewgame(self, words: list[str]) -> None:
+        self._game += 1
+        self._board, self._why_not = chess.Board(), ""
+        self.work.put(self._load)
+
+    def _position(self, words: list[str]) -> None:
+        try:
+            self._board, played = start_of(words)
+        except BadInputError as error:
+            self._board, self._why_not = None, error.message
+            self.info(f"no position: {error.message}")
+            return
+        self._why_not = ""
+        for word in played:
+            try:
+                move = self._board.parse_uci(word)
+                if not move:
+                    raise ValueError
+            except ValueError:
+                self.info(f"{word} is not legal in {self._board.fen()}: the position stays before it")
+                return
+            self._board.push(move)
+
+    def _go(self, words: list[str]) -> None:
+        board = None if self._board is None else self._board.copy()
+        among: tuple[chess.Move, ...] = ()
+        if board is not None and "searchmoves" in words:
+            legal = {move.uci(): move for move in board.legal_moves}
+            named = words[words.index("searchmoves") + 1 :]
+            among = tuple(dict.fromkeys(legal[word] for word in named if word in legal))
+        waits = "infinite" in words or "ponder" in words
+        go = Go(board, self._why_not, self._game, among, waits, threading.Event())
+        self._searches.append(go)
+        self.work.put(lambda: self._search(go))
+
+    def _release(self, words: list[str] | None = None) -> None:
+        for go in list(self._searches):
+            go.released.set()
+
+    def _setoption(self, words: list[str]) -> None:
+        at = words.index("value") if "value" in words else len(words)
+        if words[:1] != ["name"] or at < 2:
+            self.info("setoption name NAME value VALUE")
+            return
+        name, value = " ".join(words[1:at]), " ".join(words[at + 1 :])
+        self.work.put(lambda: self._set(name, value))
+
+    # -- the thread that works ------------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Do what is asked until the input ends. Raises what loading the checkpoint raises."""
+        try:
+            while (job := self.work.get()) is not None:
+                job()
+        except BrokenPipeError:
+            pass
+        finally:
+            self.finished.set()
+
+    def _load(self) -> None:
+        self.player.load()
+
+    def _set(self, name: str, value: str) -> None:
+        try:
+            self.set(name, value)
+        except (ChessregError, ValueError) as error:
+            message = error.message if isinstance(error, ChessregError) else str(error)
+            self.info(f"{name} stays as it was: {message}")
+
+    def set(self, name: str, value: str) -> None:
+        """Set an option. Raises BadInputError, NotFoundError or ValueError, with the option as it was."""
+        option = next((option for option in OPTIONS if option.lower() == name.lower()), None)
+        if option is None:
+            raise BadInputError(f"there is no option {name!r}", f"there are {', '.join(OPTIONS)}")
+        settings = OPTIONS[option](self.settings, "" if value == EMPTY else value.strip())
+        make_policy(settings.policy, settings.temperatures)
+        if settings.edit != self.settings.edit:
+            self.player.edit(settings.edit)
+        if settings.threads != self.settings.threads:
+            self.player.set_threads(settings.threads)
+        self.settings = settings
+
+    def _options(self) -> list[str]:
+        """The lines that say which options there are; what they are now is their default."""
+        now, edit = self.settings, self.settings.edit
+        heat = ",".join(f"{value:g}" for value in now.temperatures) or REPEATED
+        policies = dict.fromkeys(("legal", "trie", "retry:5", "free", now.policy))
+        scale = EMPTY if edit.scale is None else f"{edit.scale:g}"
+        score = str(now.probability_as_score).lower()
+        return [
+            f"option name Policy type combo default {now.policy} {' '.join(f'var {name}' for name in policies)}",
+            f"option name Temperature type string default {heat}",
+            f"option name Seed type spin default {now.seed} min 0 max {(1 << 31) - 1}",
+            f"option name Intervention type string default {edit.intervention or EMPTY}",
+            f"option name Layers type string default {','.join(map(str, edit.layers)) or EMPTY}",
+            f"option name Scale type string default {scale}",
+            f"option name MultiPV type spin default {now.multipv} min 1 max {MOST_MOVES}",
+            f"option name ProbabilityAsScore type check default {score}",
+            f"option name Threads type spin default {now.threads} min 1 max {max(now.threads, os.cpu_count() or 1)}",
+        ]
+
+    def _search(self, go: Go) -> None:
+        began, settings = time.monotonic(), self.settings
+        found = None
+        try:
+            if go.board is None:
+                self.info(f"no position: {go.why_not}")
+            else:
+                key = "uci", settings.seed, go.game, go.board.ply()
+                found = self.player.find(go.board, settings.policy, settings.temperatures, key, go.among)
+                for line in lines_of(found, go.board, settings, round(1000 * (time.monotonic() - began))):
+                    self._say(line)
+            if go.waits:
+                go.released.wait()
+        finally:
+            self._searches.remove(go)
+        self._say(f"bestmove {'(none)' if found is None or found.move is None else found.move.uci()}")
+
+    # -- what is said ---------------------------------------------------------------------------------------------
+
+    def info(self, text: str) -> None:
+        self._say(f"info string {visible(' '.join(text.split()))}")
+
+    def _say(self, *lines: str) -> None:
+        with self._lock:
+            for line in lines:
+                self._write(line)
+
+
+COMMANDS: dict[str, Callable[[Engine, list[str]], None]] = {
+    "uci": Engine._uci,
+    "isready": Engine._isready,
+    "ucinewgame": Engine._ucinewgame,
+    "position": Engine._position,
+    "go": Engine._go,
+    "stop": Engine._release,
+    "ponderhit": Engine._release,
+    "setoption": Engine._setoption,
+}
+
+
+def lines_of(found: Found, board: chess.Board, settings: Settings, milliseconds: int) -> Iterator[str]:
+    """The info lines of a move: the legal moves as variations of one move each, the most probable first.
+
+    `p` is the model's probability of a move among the legal ones. As a GUI shows no variation without a score, the same
+    stands there in hundredths of a pawn (0.43 is 43 %); it is no evaluation.
+    """
+    if found.move is None:
+        yield f"info depth 0 score {'mate' if board.is_check() else 'cp'} 0"
+        return
+    for note in found.notes:
+        yield f"info string {visible(' '.join(note.split()))}"
+    if found.mass is not None:
+        yield f"info string legal mass {found.mass:.4f}"
+    for number, (uci, share) in enumerate(list(found.shares.items())[: settings.multipv], 1):
+        score = f"score cp {round(100 * share)} " if settings.probability_as_score else ""
+        size = f"nodes {len(found.shares)} time {milliseconds}"
+        yield f"info depth 1 seldepth 1 multipv {number} {score}{size} pv {uci} string p={share:.4f}"
+
+
+def start_of(words: list[str]) -> tuple[chess.Board, list[str]]:
+    """The position that the words of a `position` begin with, and the moves behind it.
+
+    Castling and en passant that a FEN grants and the board does not allow are taken away, as GUIs write them. Raises
+    BadInputError for what is no position of chess.
+    """
+    at = words.index("moves") if "moves" in words else len(words)
+    moves = words[at + 1 :]
+    if words[:1] == ["startpos"]:
+        return chess.Board(), moves
+    if words[:1] != ["fen"]:
+        raise BadInputError("position startpos or fen FEN, then perhaps moves", "")
+    fen = " ".join(words[1:at])
+    try:
+        board = chess.Board(fen)
+    except ValueError as error:
+        raise BadInputError(f"{fen!r} is no FEN: {error}", "") from error
+    board.castling_rights = board.clean_castling_rights()
+    if board.ep_square is not None and not board.has_legal_en_passant():
+        board.ep_square = None
+    if not board.is_valid():
+        raise BadInputError(f"{fen!r} is no position of a game of chess", "")
+    return board, moves
+
+
+# -- options ---------------------------------------------------------------------------------------------------------
+
+
+def whole(text: str, low: int, high: int) -> int:
+    """A number in these bounds. Raises ValueError with words."""
+    if not (text.isascii() and text.isdigit() and len(text) < 12 and low <= int(text) <= high):
+        raise ValueError(f"a number from {low} to {high}, not {text!r}")
+    return int(text)
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """Temperatures: one, or one for each try; `own`: those of the policy."""
+    if text.lower() == REPEATED:
+        return ()
+    values = several(text, float)
+    if not values or not all(0 <= value < 100 for value in values):
+        raise ValueError(f"a temperature is 0 or positive, or {REPEATED}: the policy's; not {text!r}")
+    return values
+
+
+def scale_of(text: str) -> float | None:
+    """How strongly an edit is added; empty: as it was recorded."""
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"a scale is a number, not {text!r}")
+    return value
+
+
+def checked(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(f"true or false, not {text!r}")
+    return text.lower() == "true"
+
+
+OPTIONS: dict[str, Callable[[Settings, str], Settings]] = {
+    "Policy": lambda now, text: replace(now, policy=text),
+    "Temperature": lambda now, text: replace(now, temperatures=numbers(text)),
+    "Seed": lambda now, text: replace(now, seed=whole(text, 0, (1 << 31) - 1)),
+    "Intervention": lambda now, text: replace(now, edit=replace(now.edit, intervention=text)),
+    "Layers": lambda now, text: replace(now, edit=replace(now.edit, layers=several(text, int))),
+    "Scale": lambda now, text: replace(now, edit=replace(now.edit, scale=scale_of(text))),
+    "MultiPV": lambda now, text: replace(now, multipv=whole(text, 1, MOST_MOVES)),
+    "ProbabilityAsScore": lambda now, text: replace(now, probability_as_score=checked(text)),
+    "Threads": lambda now, text: replace(now, threads=whole(text, 1, os.cpu_count() or 1)),
+}
+
+
+# -- the two streams -------------------------------------------------------------------------------------------------
+
+
+def lines_from(descriptor: int) -> Iterator[str]:
+    """Lines of a file descriptor, also the last one without its end. What is longer than MAX_LINE is passed over.
+
+    Read without Python's buffers: their lock would keep the process from ending while a read waits.
+    """
+    rest, skipping = b"", False
+    while chunk := os.read(descriptor, 1 << 16):
+        *whole_lines, rest = (rest + chunk).split(b"\n")
+        for line in whole_lines:
+            if not skipping and len(line) <= MAX_LINE:
+                yield line.decode("utf-8", "replace")
+            skipping = False
+        if len(rest) > MAX_LINE:
+            rest, skipping = b"", True
+    if rest and not skipping:
+        yield rest.decode("utf-8", "replace")
+
+
+def line_to(descriptor: int) -> Callable[[str], None]:
+    """Sends one line whole to a file descriptor. It raises OSError when nobody reads there."""
+
+    def write(text: str) -> None:
+        data = text.encode("utf-8", "backslashreplace") + b"\n"
+        while data:
+            data = data[os.write(descriptor, data) :]
+
+    return write
+
+
+def run(engine: Engine, descriptor: int) -> None:
+    """Speak with whoever writes to this descriptor until it ends. Raises what loading the checkpoint raises."""
+    threading.Thread(target=engine.read, args=(lines_from(descriptor),), name="uci", daemon=True).start()
+    engine.serve()

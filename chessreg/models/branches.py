@@ -1,0 +1,179 @@
+"""Games with branches: moves that were not played, learned by a GPT-2 that reads a game once (Junkin 9.2).
+
+A branch's tokens see the game before its place, and themselves: as if each move were a row of its own, at the cost of
+one pass over the game. Imports torch and numpy only, as the training loop does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from chessreg.models.adapters.gpt2 import GPT2
+from chessreg.models.training import TrainConfig, Trainer, TrainHow, autocast
+
+
+@dataclass(frozen=True)
+class Branches:
+    """Games and their branches, as one pass of a GPT-2: tokens and positions int64 [row, game + branches], padded on
+    the right of either part; mask float32 [row, 1, branches, game + branches] is added to the scores of the branches'
+    queries, the game before them is causal. The token after place `source` int64 [n] of the flattened rows is `labels`
+    int64 [n], a loss that counts `weights` float32 [n]; `move` int64 [n] is the branch's number, -1 of a game's own."""
+
+    tokens: Tensor
+    positions: Tensor
+    mask: Tensor
+    source: Tensor
+    labels: Tensor
+    weights: Tensor
+    move: Tensor
+    moves: int
+
+    def logits(self, model: GPT2, options: TrainHow) -> Tensor:
+        """float32 [n, outputs]: what the model says of each label."""
+        device = options.device
+        with autocast(options):
+            hidden = model.hidden(self.tokens.to(device), self.positions.to(device), mask=self.mask.to(device))
+            return model.unembed(hidden.flatten(0, 1)[self.source.to(device)]).float()
+
+
+class BranchCorpus:
+    """Games as token ids, and moves to predict at places in them, each a branch that sees only the game before it.
+
+    tokens and offsets are as in `Corpus`. Branch i is of game `game[i]`, after its first `seen[i]` tokens, and its move
+    is answers[answer_offsets[i]:answer_offsets[i + 1]]. A game is cut behind its last branch, and left out without one.
+    """
+
+    def __init__(
+        self,
+        tokens: np.ndarray,
+        offsets: np.ndarray,
+        game: np.ndarray,
+        seen: np.ndarray,
+        answers: np.ndarray,
+        answer_offsets: np.ndarray,
+    ) -> None:
+        order = np.lexsort((seen, game))
+        self.tokens, self.offsets, self.answers = tokens, offsets, answers
+        self.seen, self.begin, self.end = seen[order], answer_offsets[:-1][order], answer_offsets[1:][order]
+        self.games, first, self.moves = np.unique(game[order], return_index=True, return_counts=True)
+        self.first = np.append(first, len(game))
+        written = self.end - self.begin - 1
+        self.lengths = self.seen[self.first[1:] - 1] + np.add.reduceat(written, first)
+        """Tokens of each game with its branches."""
+        self.longest = int((self.seen + written).max())
+        """The most tokens that a branch needs before its last one."""
+
+    def batches(self, config: TrainConfig, rng: np.random.Generator) -> list[list[list[int]]]:
+        """The games of an epoch in batches of `batch_moves` branches, each of games of similar length."""
+        order = rng.permutation(len(self.games))
+        buckets = [order[start : start + 4096] for start in range(0, len(order), 4096)]
+        order = np.concatenate([bucket[np.argsort(self.lengths[bucket], kind="stable")] for bucket in buckets])
+        batch = (np.cumsum(self.moves[order]) - 1) // config.batch_moves
+        cut = np.split(order, np.flatnonzero(np.diff(batch)) + 1)
+        return [cut[number][:, None].tolist() for number in rng.permutation(len(cut))]
+
+    def pieces(self, rows: list[list[int]], config: TrainConfig, most_tokens: int) -> Iterator[Branches]:
+        """These games in passes of at most so many tokens."""
+        start, chosen = 0, np.array(rows)[:, 0]
+        while start < len(chosen):
+            stop, longest = start, 0
+            while stop < len(chosen):
+                longest = max(longest, int(self.lengths[chosen[stop]]))
+                if stop > start and longest * (stop + 1 - start) > most_tokens:
+                    break
+                stop += 1
+            yield self.laid(chosen[start:stop], config.game_loss)
+            start = stop
+
+    def laid(self, rows: np.ndarray, game_loss: float = 0.0) -> Branches:
+        """These games and their branches as one pass."""
+        mine = [np.arange(self.first[row], self.first[row + 1]) for row in rows]
+        spans = [int(self.seen[own[-1]]) for own in mine]
+        inner = [self.end[own] - self.begin[own] - 1 for own in mine]  # tokens of a branch that are read
+        game, branches = max(spans), max(int(each.sum()) for each in inner)
+        tokens = np.zeros((len(rows), game + branches), np.int64)
+        positions = np.zeros_like(tokens)
+        positions[:, :game] = np.arange(game)
+        seen, owner, place = (np.full((len(rows), branches), fill) for fill in (0, -1, 0))
+        place[:] = np.arange(branches)
+        sources, labels, weights, moves = [], [], [], []
+        number = 0
+        for row, (own, span, read) in enumerate(zip(mine, spans, inner, strict=True)):
+            start, line = self.offsets[self.games[rows[row]]], row * tokens.shape[1]
+            tokens[row, :span] = self.tokens[start : start + span]
+            if game_loss:
+                sources.append(line + np.arange(span - 1))
+                labels.append(tokens[row, 1:span])
+                weights.append(np.full(span - 1, game_loss))
+                moves.append(np.full(span - 1, -1))
+            at = 0
+            for branch, length in zip(own, read, strict=True):
+                answer = self.answers[self.begin[branch] : self.end[branch]].astype(np.int64)
+                inside, after = slice(at, at + length), int(self.seen[branch])
+                tokens[row, game + at : game + at + length] = answer[:-1]
+                positions[row, game + at : game + at + length] = after + np.arange(length)
+                seen[row, inside], owner[row, inside] = after, number
+                sources.append(line + np.append(after - 1, game + at + np.arange(length)))
+                labels.append(answer)
+                weights.append(np.ones(length + 1))
+                moves.append(np.full(length + 1, number))
+                at, number = at + int(length), number + 1
+        same = (owner[:, :, None] == owner[:, None, :]) & (place[:, :, None] >= place[:, None, :])
+        visible = np.concatenate([np.arange(game) < seen[:, :, None], same], 2)
+        mask = np.where(visible, np.float32(0), np.float32(-np.inf))[:, None]
+        ids = (np.concatenate(each) for each in (sources, labels, moves))
+        source, label, move = (torch.from_numpy(each) for each in ids)
+        weight = torch.from_numpy(np.concatenate(weights).astype(np.float32))
+        laid = torch.from_numpy(tokens), torch.from_numpy(positions), torch.from_numpy(mask)
+        return Branches(*laid, source, label, weight, move, number)
+
+
+def branch_loss(model: GPT2, piece: Branches, options: TrainHow) -> Tensor:
+    """The weighted sum of the cross-entropy of every label, in nats."""
+    losses = F.cross_entropy(piece.logits(model, options), piece.labels.to(options.device), reduction="none")
+    return (losses * piece.weights.to(options.device)).sum()
+
+
+@torch.no_grad()
+def branch_means(model: GPT2, corpus: BranchCorpus, config: TrainConfig, options: TrainHow) -> tuple[float, float]:
+    """Nats per move, summed over its tokens, and the share of moves whose every token is the most probable one: of
+    those, and no others, the greedy text is the move. Of all games of the corpus."""
+    summed, right = 0.0, 0
+    model.eval()
+    order = np.argsort(corpus.lengths, kind="stable")[:, None].tolist()
+    for piece in corpus.pieces(order, replace(config, game_loss=0.0), options.micro_tokens):
+        logits = piece.logits(model, options).cpu()
+        summed += float(F.cross_entropy(logits, piece.labels, reduction="sum"))
+        wrong = torch.zeros(piece.moves).index_add_(0, piece.move, (logits.argmax(-1) != piece.labels).float())
+        right += int((wrong == 0).sum())
+    model.train()
+    return summed / len(corpus.seen), right / len(corpus.seen)
+
+
+class BranchTrainer(Trainer):
+    """A GPT-2 that learns branches. `config.batch_moves` moves make an update, whose loss is nats per move; the game's
+    own tokens count `config.game_loss` of a nat."""
+
+    corpus: BranchCorpus  # type: ignore[assignment]
+    model: GPT2
+
+    def epoch_batches(self) -> list[list[list[int]]]:
+        return self.corpus.batches(self.config, np.random.default_rng([self.config.seed, self.epoch]))
+
+    def parts(self) -> list[tuple[Branches]]:  # type: ignore[override]
+        return [(piece,) for piece in self.corpus.pieces(self.next_rows(), self.config, self.options.micro_tokens)]
+
+    def counted(self, piece: Branches) -> int:  # type: ignore[override]
+        return piece.moves
+
+    def summed_loss(self, forward: Callable[..., Tensor], piece: Branches) -> Tensor:  # type: ignore[override]
+        return branch_loss(self.model, piece, self.options)
+
+    def measured(self, heldout: BranchCorpus) -> tuple[float, float]:
+        return branch_means(self.model, heldout, self.config, self.options)

@@ -1,0 +1,219 @@
+"""Exact probabilities of legal moves, out of one forward pass.
+
+The token sequences of a position's moves share prefixes, so they form a tree (tree.py). Two masses: of the canonical
+answer of every legal move, and of everything that would be read as a legal move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from chessreg.errors import BadInputError
+from chessreg.models.decoding.session import DecodingSession
+from chessreg.models.decoding.tree import Prefix, TokenTree
+from chessreg.noise import uniform
+
+if TYPE_CHECKING:
+    import chess
+
+    from chessreg.encodings import Encoding
+    from chessreg.encodings.base import Form
+
+FLOOR = 1e-6  # what follows a prefix less probable than this is not followed; the sum of it is reported
+
+
+def answer_logprobs(
+    session: DecodingSession, answers: Sequence[Sequence[Prefix]], rows: Sequence[int] | None = None
+) -> list[np.ndarray]:
+    """log P of each answer as the continuation of its row: a float64 array for each row (or for each of `rows`).
+
+    Equal to feeding the answers one by one, under the session's edits too. They hold the token that ends a move if its
+    probability is to count. Raises ContextFullError when an answer would pass the model's last position.
+    """
+    chosen = list(range(len(session))) if rows is None else list(rows)
+    if len(answers) != len(chosen):
+        raise BadInputError(f"answers for {len(answers)} rows, {len(chosen)} rows are asked for")
+    if any(not session.tokens[row] for row in chosen):
+        raise BadInputError("a row without a prompt has no continuation to score")
+    return sequence_logprobs(TokenTree(session, chosen), answers)
+
+
+def sequence_logprobs(trees: TokenTree, sequences: Sequence[Sequence[Prefix]]) -> list[np.ndarray]:
+    """log P of each sequence of token ids after its row: a float64 array for each row. Grows the trees by them."""
+    trees.grow([[ids[:-1] for ids in row] for row in sequences])
+    logprobs = []
+    for place, row in enumerate(sequences):
+        steps = [(number, ids[:depth], token) for number, ids in enumerate(row) for depth, token in enumerate(ids)]
+        lines = trees.lines(place, [prefix for _, prefix, _ in steps]).astype(np.float64)
+        values = lines[np.arange(len(steps)), [token for _, _, token in steps]]
+        logprobs.append(np.bincount([number for number, _, _ in steps], values, minlength=len(row)))
+    return logprobs
+
+
+def move_logprobs(
+    session: DecodingSession,
+    boards: Sequence[chess.Board],
+    encoding: Encoding,
+    rows: Sequence[int] | None = None,
+) -> list[dict[str, float]]:
+    """{UCI: log P} of every legal move's canonical answer, whole, for the board of each row.
+
+    The exponentials sum to the legal move mass; the rest is illegal moves and other ways to write legal ones.
+    """
+    answers = [encoding.answers(board) for board in boards]
+    scored = answer_logprobs(session, [list(own.values()) for own in answers], rows)
+    return [
+        {move.uci(): float(value) for move, value in zip(own, values, strict=True)}
+        for own, values in zip(answers, scored, strict=True)
+    ]
+
+
+def legal_move_mass(logprobs: Mapping[str, float]) -> float:
+    """The probability that the model's next move is one of these, 0 to 1."""
+    return float(np.exp(np.array(list(logprobs.values()), np.float64)).sum())
+
+
+def choose_legal(logprobs: Mapping[str, float], temperature: float, *key: int | str) -> str:
+    """A legal move (UCI) drawn from the model's distribution renormalised over legal moves; temperature 0 is greedy.
+
+    One draw of counter-based noise, named by `key`. Raises BadInputError without a legal move.
+    """
+    if not logprobs:
+        raise BadInputError("there is no legal move to choose from")
+    moves = sorted(logprobs)
+    scores = np.array([logprobs[move] for move in moves], np.float64)
+    if temperature <= 0:
+        return moves[int(scores.argmax())]
+    ladder = np.exp((scores - scores.max()) / temperature).cumsum()
+    return moves[int(np.searchsorted(ladder, uniform(*key) * ladder[-1], side="right"))]
+
+
+@dataclass(frozen=True)
+class MoveDistribution:
+    """What a model thinks of the legal moves of one position: `logprobs`, {UCI: log P} as `move_logprobs` gives it."""
+
+    logprobs: Mapping[str, float]
+
+    @property
+    def legal_mass(self) -> float:
+        """The probability that the model's next move is one of these, 0 to 1."""
+        return legal_move_mass(self.logprobs)
+
+    def shares(self, temperature: float = 1.0) -> dict[str, float]:
+        """{UCI: probability}, renormalised over the legal moves, the most probable first; they sum to 1."""
+        moves = sorted(self.logprobs, key=lambda move: (-self.logprobs[move], move))
+        scores = np.array([self.logprobs[move] for move in moves], np.float64)
+        weights = np.exp((scores - scores.max(initial=-np.inf)) / temperature)
+        return dict(zip(moves, (weights / weights.sum()).tolist(), strict=True))
+
+    def choose(self, temperature: float, *key: int | str) -> str:
+        """What `choose_legal` draws."""
+        return choose_legal(self.logprobs, temperature, *key)
+
+
+@dataclass(frozen=True)
+class Mass:
+    """A `probability`, and at most `missed` on top of it, which lies behind prefixes below FLOOR."""
+
+    probability: float
+    missed: float
+
+
+class Trie:
+    """Token sequences with the sets that they belong to: made once, walked under every edit."""
+
+    __slots__ = ("below", "children", "ends")
+
+    def __init__(self) -> None:
+        self.children: dict[int, Trie] = {}
+        self.ends = 0  # bit k: the sequence that ends here is in set k
+        self.below = 0  # bit k: a sequence that begins so is in set k
+
+    @classmethod
+    def of(cls, sets: Sequence[Sequence[Prefix]]) -> Trie:
+        """The sequences of several sets, in their order: it is the order in which probabilities are added up."""
+        members: dict[Prefix, int] = {}
+        for number, sequences in enumerate(sets):
+            for ids in sequences:
+                members[ids] = members.get(ids, 0) | 1 << number
+        root = cls()
+        for ids, of in members.items():
+            node = root
+            node.below |= of
+            for token in ids:
+                child = node.children.get(token)
+                if child is None:
+                    child = node.children[token] = cls()
+                node = child
+                node.below |= of
+            node.ends |= of
+        return root
+
+    @classmethod
+    def of_forms(cls, forms: Sequence[Form]) -> Trie:
+        """The sequences that have one of these forms, as set 0. What is the same from a place on is one node."""
+        made: dict[frozenset[Form], Trie] = {}
+
+        def node(left: frozenset[Form]) -> Trie:
+            if left not in made:
+                one = made[left] = cls()
+                one.below, one.ends = 1, int(() in left)
+                following: dict[int, set[Form]] = {}
+                for form in left:
+                    for token in form[0] if form else ():
+                        following.setdefault(token, set()).add(form[1:])
+                one.children = {token: node(frozenset(rest)) for token, rest in sorted(following.items())}
+            return made[left]
+
+        return node(frozenset(forms))
+
+
+_of_forms = lru_cache(maxsize=4)(Trie.of_forms)
+
+
+def valid_masses(session: DecodingSession, encoding: Encoding, rows: Sequence[int]) -> list[Mass]:
+    """The probability that what each of these rows writes has the form of a move, legal or not (`Encoding.forms`)."""
+    trie = _of_forms(encoding.forms)
+    return [mass for [mass] in accepted_mass(TokenTree(session, rows), [trie] * len(rows), encoding)]
+
+
+def accepted_mass(
+    trees: TokenTree, tries: Sequence[Trie], encoding: Encoding, max_tokens: int | None = None, sets: int = 1
+) -> list[list[Mass]]:
+    """For each row and each of the `sets` of its trie: the probability that what the model writes is in it.
+
+    A move is written as `sampling.sample_moves` writes it: until it is complete, or until `max_tokens`. Where a token
+    ends a move, so does one that begins another game, and a sequence of exactly `max_tokens` needs no end. Prefixes are
+    followed in the order of their depth while their probability is at least FLOOR; `missed` is exact, so the true
+    value lies in [found, found + missed].
+    """
+    limit = encoding.max_move_tokens if max_tokens is None else max_tokens
+    stops = [*sorted(encoding.stop_ids), *sorted(encoding.boundary_ids)] if encoding.stop_ids else []
+    accepted, missed = np.zeros((len(tries), sets)), np.zeros((len(tries), sets))
+    open_: list[list[tuple[Prefix, float, Trie]]] = [[((), 1.0, trie)] for trie in tries]
+    bits = [[number for number in range(sets) if of >> number & 1] for of in range(1 << sets)]
+    while any(open_):
+        trees.grow([[prefix for prefix, _, _ in row] for row in open_])
+        for place, row in enumerate(open_):
+            if not row:
+                continue
+            lines = np.exp(trees.lines(place, [prefix for prefix, _, _ in row]).astype(np.float64))
+            lines *= np.array([probability for _, probability, _ in row])[:, None]
+            ended = lines[:, stops].sum(1).tolist()
+            opened: list[tuple[Prefix, float, Trie]] = []
+            for (prefix, _, node), after, end in zip(row, lines.tolist(), ended, strict=True):
+                accepted[place, bits[node.ends]] += end
+                for token, child in node.children.items():
+                    if len(prefix) + 1 == limit or (child.ends and not stops):  # nothing more is written
+                        accepted[place, bits[child.ends]] += after[token]
+                    elif after[token] < FLOOR:
+                        missed[place, bits[child.below]] += after[token]
+                    else:
+                        opened.append(((*prefix, token), after[token], child))
+            open_[place] = opened
+    return [[Mass(float(f), float(m)) for f, m in zip(*row, strict=True)] for row in zip(accepted, missed, strict=True)]

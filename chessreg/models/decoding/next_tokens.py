@@ -1,0 +1,158 @@
+"""What comes next after chosen tokens, in the clean model and under many edits of each of these tokens.
+
+Rows are read once. An edit of the last token leaves every earlier one as it was, so of a prefix that ends at a chosen
+token only that token is computed again, above the first layer that is edited, against the keys and values of its row:
+all edits of all tokens at once. The edited passes are a session's own (`DecodingSession.forward`, passes.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chessreg.errors import BadInputError, DivergedError
+from chessreg.models.decoding.passes import Ragged
+from chessreg.models.decoding.session import PREFILL_TOKENS, ContextFullError, group_by_length
+from chessreg.models.decoding.tree import TREE_TOKENS
+from chessreg.models.edits import ResidualEdit
+from chessreg.models.hook_points import hook_point
+
+if TYPE_CHECKING:
+    from chessreg.models.language_model import LanguageModel
+
+ROW_TOKENS = 256  # the most edited tokens of one row in one pass: bounds the columns of the cache, not results
+
+
+class NextTokens:
+    """Log-probabilities of what follows the chosen tokens of some rows, clean and edited.
+
+    Everything equals a full pass over the prefix that ends at the chosen token to about 1e-5.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        rows: Sequence[Sequence[int]],
+        sites: Sequence[tuple[int, int]],
+        layers: Sequence[int],
+    ) -> None:
+        """`rows` are tokens, `sites` (row, index of a token in it); the blocks' outputs of `layers` are kept there.
+
+        Raises ContextFullError for rows that the model's positions do not hold, DivergedError for NaN.
+        """
+        full = [number for number, row in enumerate(rows) if len(row) > model.block_size]
+        if full:
+            raise ContextFullError(full, model.block_size)
+        self.model, self.layers = model, sorted(set(layers))
+        self.row = np.array([row for row, _ in sites], np.int64)
+        self.token = np.array([token for _, token in sites], np.int64)
+        lengths = np.array([len(row) for row in rows], np.int64)
+        if len(self.row) and not bool(((self.token >= 0) & (self.token < lengths[self.row])).all()):
+            raise BadInputError("a site is a token of its row")
+        self._session = model.session(len(rows))
+        self._session.tokens = [list(row) for row in rows]
+        shape = len(self.layers), len(sites), model.d_model
+        self.residuals = torch.zeros(shape, dtype=model.dtype, device=model.device)
+        """The outputs of the blocks at the sites, [layers, sites, d_model], clean."""
+        self.logprobs = torch.zeros(len(sites), model.outputs, device=model.device)
+        """Of the clean model, float32 [sites, outputs]."""
+        order = np.argsort(lengths, kind="stable").tolist()
+        for group in group_by_length(order, [int(lengths[row]) for row in order], PREFILL_TOKENS):
+            self._read(sorted(group))
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def residual(self, layer: int) -> Tensor:
+        """The output of a block at the sites, [sites, d_model], clean."""
+        return self.residuals[self.layers.index(layer)]
+
+    @torch.inference_mode()
+    def edited(self, sites: Sequence[int] | np.ndarray, edits: Sequence[ResidualEdit]) -> Tensor:
+        """Log-probabilities float32 [n, outputs] after these sites, under edits of their tokens; a site may come again.
+
+        Edits are in rising order of their layers, with a direction for each of the n (or one for all). Raises
+        DivergedError where the edited model's logits are NaN.
+        """
+        which = np.asarray(sites, np.int64)
+        first = min(edit.layer for edit in edits)
+        if first not in self.layers:
+            raise BadInputError(f"the output of layer {first} was not kept at these sites")
+        for edit in edits:
+            if edit.per_row and edit.rows != len(which):
+                raise BadInputError(f"an edit with {edit.rows} directions for {len(which)} sites")
+        logprobs = self.logprobs[torch.from_numpy(which).to(self.model.device)]
+        moved = np.flatnonzero(~np.all([np.broadcast_to(still(edit), len(which)) for edit in edits], axis=0))
+        order = moved[np.argsort(self.row[which[moved]], kind="stable")]
+        for part in parts(self.row[which[order]]):
+            chosen = order[part]
+            logprobs[torch.from_numpy(chosen).to(logprobs.device)] = self._edited(chosen, which[chosen], edits, first)
+        return logprobs
+
+    def _edited(self, owners: np.ndarray, sites: np.ndarray, edits: Sequence[ResidualEdit], first: int) -> Tensor:
+        session = self._session
+        rows, counts = np.unique(self.row[sites], return_counts=True)
+        lengths = np.array([len(session.tokens[row]) for row in rows], np.int64)
+        visible, begin = [], 0
+        for length, count in zip(lengths.tolist(), counts.tolist(), strict=True):
+            before = self.token[sites[begin : begin + count]]
+            own = np.zeros((count, length + count), bool)
+            own[:, :length] = np.arange(length) < before[:, None]
+            own[np.arange(count), length + np.arange(count)] = True
+            visible.append(own)
+            begin += count
+        ids = np.array(
+            [session.tokens[row][token] for row, token in zip(self.row[sites], self.token[sites], strict=True)]
+        )
+        after = first, self.residual(first)[torch.from_numpy(sites).to(self.model.device)]
+        masks = [None] * len(edits)
+        new = Ragged(rows.tolist(), counts, lengths, ids, self.token[sites], visible, masks, owners, after)
+        return self._head(session.forward(new, edits=edits), "the edited model's logits are NaN", "a smaller scale")
+
+    @torch.inference_mode()
+    def _read(self, rows: list[int]) -> None:
+        """One clean pass over whole rows."""
+        session = self._session
+        counts = np.array([len(session.tokens[row]) for row in rows], np.int64)
+        begins = dict(zip(rows, (np.cumsum(counts) - counts).tolist(), strict=True))
+        sites = np.flatnonzero(np.isin(self.row, rows))
+        places = [begins[row] + token for row, token in zip(self.row[sites], self.token[sites], strict=True)]
+        at = torch.tensor(places, dtype=torch.int64, device=self.model.device)
+        into = torch.from_numpy(sites).to(self.model.device)
+        points = {hook_point(layer): place for place, layer in enumerate(self.layers)}
+
+        def keep(point: str, residual: Tensor) -> None:
+            self.residuals[points[point], into] = residual[at]
+
+        ids = np.concatenate([np.array(session.tokens[row], np.int64) for row in rows])
+        positions = np.concatenate([np.arange(count) for count in counts])
+        new = Ragged(rows, counts, np.zeros_like(counts), ids, positions, None, [])
+        hidden = session.forward(new, keep, (), points)
+        self.logprobs[into] = self._head(hidden[at], "the model's logits are NaN: its activations overflow")
+
+    def _head(self, hidden: Tensor, problem: str, helps: str = "") -> Tensor:
+        logprobs = torch.log_softmax(self.model.network.unembed(hidden).float(), -1)
+        if bool(logprobs.isnan().any()):
+            raise DivergedError(problem, helps)
+        return logprobs
+
+
+def still(edit: ResidualEdit) -> np.ndarray:
+    """Whether an edit has length 0, bool, for each of its rows: then it is the clean model, bit for bit."""
+    scale = edit.scale
+    return np.asarray(scale.cpu() == 0 if isinstance(scale, Tensor) else scale == 0)
+
+
+def parts(rows: np.ndarray) -> list[slice]:
+    """Stretches of rising row numbers int [n] for one pass each: at most TREE_TOKENS, and ROW_TOKENS of one row."""
+    stretches, begin, mine = [], 0, 0
+    for place in range(len(rows)):
+        mine = mine + 1 if place > begin and rows[place] == rows[place - 1] else 1
+        if place - begin >= TREE_TOKENS or mine > ROW_TOKENS:
+            stretches.append(slice(begin, place))
+            begin, mine = place, 1
+    return [*stretches, slice(begin, len(rows))] if len(rows) else []

@@ -1,0 +1,383 @@
+"""How the model's move is chosen: a small registry of policies, each written as one word of text.
+
+| text | what it does |
+|---|---|
+| `free` | sample the move's text, once; no legal move: the game is forfeited |
+| `retry:N` | sample the move's text, up to N times; none legal: the game is forfeited (Karvonen: 5) |
+| `trie` | sample the move's text from those tokens alone that go on to a legal move: renormalised at every token |
+| `legal` | draw from the model's exact probability over the legal moves: renormalised once, over whole moves |
+
+Every encoding goes by the same: what differs is what its answers are (`chessreg.encodings.base.Encoding`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from chessreg.errors import BadInputError
+from chessreg.models.decoding.sampling import Key, draw
+from chessreg.named import Registry
+from chessreg.noise import uniform
+
+if TYPE_CHECKING:
+    import chess
+    from torch import Tensor
+
+    from chessreg.encodings import Encoding
+    from chessreg.models.decoding.legal import MoveDistribution
+    from chessreg.models.decoding.session import DecodingSession
+
+RESIGNATIONS = frozenset({"1-0", "0-1", "1/2-1/2"})
+"""A move text that is a game result; chess_gpt_eval counts each of them as resigning."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The model is to move on `board`, whose prompt row `row` of the session holds. `key` names the draws.
+
+    `prompt` is there when the session has no room for it and a move: the row then holds something else, and the oldest
+    tokens are to be dropped.
+    """
+
+    row: int
+    board: chess.Board
+    key: tuple[int | str, ...]
+    prompt: tuple[int, ...] | None = None
+
+
+@dataclass
+class Draft:
+    """A turn in the making. `start` and `logprobs` are the row's length and log-probabilities [vocab] with the prompt
+    alone, `written` the tokens of the present try, `illegal` the texts of those before it."""
+
+    turn: Turn
+    row: int
+    start: int
+    logprobs: Tensor
+    written: list[int] = field(default_factory=list)
+    illegal: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the model did. `illegal` are the texts that were no legal move, in order; no move and no resignation is a
+    forfeit. `legal_mass` is the exact probability that the model's text is a legal move, where the policy knows it;
+    `text` is what was written of the move, where text was written, and `ids` the tokens of the last try."""
+
+    move: chess.Move | None
+    illegal: tuple[str, ...] = ()
+    resigned: bool = False
+    legal_mass: float | None = None
+    text: str = ""
+    ids: tuple[int, ...] = field(default=(), compare=False)
+
+    @property
+    def tries(self) -> int:
+        return len(self.illegal) + (self.move is not None or self.resigned)
+
+
+class Policy(Protocol):
+    """Chooses for many rows at once, a pass of the model at a time. `temperatures` has one number for each try;
+    `move_tokens` is the most that a try may write, 0: as many as the encoding says."""
+
+    @property
+    def temperatures(self) -> tuple[float, ...]: ...
+
+    @property
+    def move_tokens(self) -> int: ...
+
+    def advance(self, session: DecodingSession, encoding: Encoding, drafts: Sequence[Draft]) -> list[Choice | None]:
+        """Go on with these turns by one token each; a choice for each that is now made, else None. What is written is
+        computed with the session's next pass."""
+        ...
+
+
+def begin(session: DecodingSession, turns: Sequence[Turn]) -> list[Draft]:
+    """Drafts of turns whose prompts the session holds."""
+    logprobs = session.refresh().clone()
+    return [Draft(turn, turn.row, len(session.tokens[turn.row]), logprobs[turn.row]) for turn in turns]
+
+
+def choose(policy: Policy, session: DecodingSession, encoding: Encoding, turns: Sequence[Turn]) -> list[Choice]:
+    """The choices in these turns, from first to last pass."""
+    drafts = dict(enumerate(begin(session, turns)))
+    made: dict[int, Choice] = {}
+    while drafts:
+        for i, choice in zip(list(drafts), policy.advance(session, encoding, list(drafts.values())), strict=True):
+            if choice is not None:
+                made[i] = choice
+                del drafts[i]
+    return [made[i] for i in range(len(turns))]
+
+
+Maker = Callable[[str, tuple[float, ...], bool, int], Policy]
+"""Makes a policy from what follows the colon, the temperatures (empty: the policy's own), whether a game result written
+as a move resigns, and how many tokens a try may write (0: as many as the encoding says). Raises BadInputError for what
+it cannot use."""
+
+POLICIES: Registry[Maker] = Registry("policy", "retry:5, legal, trie, free")
+
+
+def make_policy(text: str, temperatures: tuple[float, ...] = (), resigns: bool = True, move_tokens: int = 0) -> Policy:
+    """The policy that `text` names. Raises NotFoundError for an unknown name, BadInputError for a bad argument."""
+    name, _, argument = text.partition(":")
+    return POLICIES[name](argument, temperatures, resigns, move_tokens)
+
+
+def author_temperature(attempt: int) -> float:
+    """chess_gpt_eval's temperature of try `attempt` (0-based): 0.001, 0.201, 0.401, 0.5, 0.5 (specification 7.2).
+
+    >>> [author_temperature(attempt) for attempt in range(5)]
+    [0.001, 0.201, 0.401, 0.5, 0.5]
+    """
+    return round(min(attempt / 5 + 0.001, 0.5), 6)
+
+
+@POLICIES.named("retry")
+@dataclass(frozen=True)
+class Retry:
+    """The paper's rule: sample, parse, try again, forfeit."""
+
+    argument: str
+    temperatures: tuple[float, ...]
+    resigns: bool
+    move_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        if self.argument not in map(str, range(1, 256)):
+            raise BadInputError(f"retry needs a number of tries from 1 to 255, not {self.argument!r}", "write retry:5")
+        tries = int(self.argument)
+        temperatures = self.temperatures or tuple(author_temperature(attempt) for attempt in range(tries))
+        temperatures = temperatures * tries if len(temperatures) == 1 else temperatures
+        if len(temperatures) != tries:
+            raise BadInputError(f"{len(temperatures)} temperatures for {tries} tries", "give one, or one for each try")
+        object.__setattr__(self, "temperatures", temperatures)
+
+    def advance(self, session: DecodingSession, encoding: Encoding, drafts: Sequence[Draft]) -> list[Choice | None]:
+        """One more token of every text. A row whose text is no move begins its next try at once, so that no row waits
+        for the tries of another."""
+        session.refresh()
+        limit = self.move_tokens or encoding.max_move_tokens
+        made: dict[int, Choice] = {}
+        new: list[list[int]] = [[] for _ in range(len(session))]
+        pending = [i for i, draft in enumerate(drafts) if draft.turn.prompt is None]
+        while pending:
+            failed = []
+            for i, token in zip(pending, self._draw(session, [drafts[i] for i in pending]), strict=True):
+                draft = drafts[i]
+                draft.written.append(token)
+                full = len(session.tokens[draft.row]) >= session.model.block_size
+                if len(draft.written) < limit and not full and not encoding.complete(draft.written, draft.turn.board):
+                    new[draft.row] = [token]
+                elif (choice := self._judge(encoding, draft)) is not None:
+                    made[i] = choice
+                else:
+                    session.rewind(draft.row, draft.start, draft.logprobs)
+                    failed.append(i)
+            pending = failed
+        session.extend(new)
+        for i, draft in enumerate(drafts):
+            if draft.turn.prompt is not None:
+                made[i] = self._cropped(session, encoding, draft)
+        return [made.get(i) for i in range(len(drafts))]
+
+    def _draw(self, session: DecodingSession, drafts: list[Draft]) -> list[int]:
+        """The next token of each text."""
+        logprobs = session.logprobs[[draft.row for draft in drafts]].cpu().numpy()
+        heats = np.array([self.temperatures[len(draft.illegal)] for draft in drafts])
+        noise = [uniform(*draft.turn.key, len(draft.illegal), len(draft.written)) for draft in drafts]
+        tokens: list[int] = draw(logprobs, heats, np.array(noise)).tolist()
+        return tokens
+
+    def _judge(self, encoding: Encoding, draft: Draft) -> Choice | None:
+        """What a whole text comes to; None: another try."""
+        text = encoding.answer_text(draft.written)
+        move, ids = encoding.parse(draft.written, draft.turn.board), tuple(draft.written)
+        draft.written = []
+        if move is not None:
+            return Choice(move, tuple(draft.illegal), text=text, ids=ids)
+        if self.resigns and first_word(text) in RESIGNATIONS:
+            return Choice(None, tuple(draft.illegal), resigned=True)
+        draft.illegal.append(text)
+        return Choice(None, tuple(draft.illegal), ids=ids) if len(draft.illegal) == len(self.temperatures) else None
+
+    def _cropped(self, session: DecodingSession, encoding: Encoding, draft: Draft) -> Choice:
+        """A turn whose prompt leaves no room in the session, from first to last try."""
+        limit = self.move_tokens or encoding.max_move_tokens
+        choice = None
+        while choice is None:
+            attempt = len(draft.illegal)
+            draft.written = sample_cropped(
+                session,
+                encoding,
+                [draft.turn.board],
+                [draft.turn.prompt or ()],
+                [(*draft.turn.key, attempt)],
+                temperature=self.temperatures[attempt],
+                max_tokens=limit,
+            )[0]
+            choice = self._judge(encoding, draft)
+        return choice
+
+
+def sample_cropped(
+    session: DecodingSession,
+    encoding: Encoding,
+    boards: Sequence[chess.Board],
+    prompts: Sequence[Sequence[int]],
+    keys: Sequence[Key],
+    *,
+    temperature: float,
+    max_tokens: int,
+) -> list[list[int]]:
+    """One move's tokens after each prompt, each drawn from the newest tokens that the model can hold.
+
+    Every step moves every token to another position, so nothing is kept: a whole pass for each token. The draws are
+    those of `sample_moves` with the same keys. `session` gives the model and the edits and stays as it is.
+    """
+    scratch = session.model.session(len(prompts), session.edits)
+    block = session.model.block_size
+    written: list[list[int]] = [[] for _ in prompts]
+    active = list(range(len(prompts)))
+    for step in range(max_tokens):
+        contexts = [[*prompt, *new][-block:] for prompt, new in zip(prompts, written, strict=True)]
+        scratch.sync([contexts[r] if r in active else scratch.tokens[r] for r in range(len(prompts))])
+        logprobs = scratch.logprobs[active].cpu().numpy()
+        noise = np.array([uniform(*keys[r], step) if temperature > 0 else 0.0 for r in active])
+        for r, token in zip(active, draw(logprobs, np.full(len(active), temperature), noise), strict=True):
+            written[r].append(int(token))
+        active = [r for r in active if not encoding.complete(written[r], boards[r])]
+        if not active:
+            break
+    return written
+
+
+def first_word(text: str) -> str:
+    """What counts as the move in a text: chess_gpt_eval cuts at `;` and takes the first word."""
+    return next(iter(text.split(";", 1)[0].split()), "")
+
+
+@POLICIES.named("free")
+def free(argument: str, temperatures: tuple[float, ...], resigns: bool, move_tokens: int = 0) -> Retry:
+    """The model's text as it comes, at one temperature (default 1): a retry of one try."""
+    return Retry("1", one_temperature("free", argument, temperatures), resigns, move_tokens)
+
+
+def one_temperature(name: str, argument: str, temperatures: tuple[float, ...]) -> tuple[float, ...]:
+    """The temperatures of a policy that has one, 1 unless given. BadInputError for more, or for an argument."""
+    if argument:
+        raise BadInputError(f"the policy {name} takes no argument, not {argument!r}")
+    if len(temperatures) > 1:
+        raise BadInputError(f"the policy {name} has one temperature, not {len(temperatures)}")
+    return temperatures or (1.0,)
+
+
+def newest(session: DecodingSession, encoding: Encoding, prompts: Sequence[Sequence[int]]) -> DecodingSession:
+    """A session of the same model and edits that holds the newest tokens of prompts that are too long for it, with room
+    for the longest move."""
+    scratch = session.model.session(len(prompts), session.edits)
+    room = session.model.block_size - (encoding.max_move_tokens - 1)
+    scratch.sync([prompt[-room:] for prompt in prompts])
+    return scratch
+
+
+@POLICIES.named("trie")
+@dataclass(frozen=True)
+class Constrained:
+    """Draw token by token among those that go on to the canonical text of a legal move, at one temperature (default 1).
+
+    At temperature 1 a move's probability is the product of its tokens' shares: not its share of the legal mass, as a
+    token that leads to few legal moves keeps all that the model gave it (Junkin's specification 7.4)."""
+
+    argument: str
+    temperatures: tuple[float, ...]
+    resigns: bool
+    move_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "temperatures", one_temperature("trie", self.argument, self.temperatures))
+        object.__setattr__(self, "move_tokens", 0)  # a legal move is as long as it is
+
+    def advance(self, session: DecodingSession, encoding: Encoding, drafts: Sequence[Draft]) -> list[Choice | None]:
+        """One token of every text, and all behind it that is the only one left."""
+        from chessreg.models.decoding.legal import Trie
+
+        session.refresh()
+        new: list[list[int]] = [[] for _ in range(len(session))]
+        choices: list[Choice | None] = []
+        for draft in drafts:
+            if draft.turn.prompt is not None:
+                scratch = newest(session, encoding, [draft.turn.prompt])
+                choices += choose(self, scratch, encoding, [Turn(0, draft.turn.board, draft.turn.key)])
+                continue
+            answers = encoding.answers(draft.turn.board)
+            node, begun = Trie.of([list(answers.values())]), len(draft.written)
+            for token in draft.written:
+                node = node.children[token]
+            logprobs = session.logprobs[draft.row].cpu().numpy()
+            while not node.ends:
+                ids = sorted(node.children)
+                if len(ids) > 1 and len(draft.written) > begun:
+                    break  # the pass that tells what comes next has still to be made
+                token = ids[0] if len(ids) == 1 else self._draw(logprobs[ids], ids, draft)
+                draft.written.append(token)
+                node = node.children[token]
+            if node.ends:
+                moves = {ids: move for move, ids in answers.items()}
+                choices.append(Choice(moves[tuple(draft.written)], text=encoding.answer_text(draft.written)))
+            else:
+                new[draft.row] = draft.written[begun:]
+                choices.append(None)
+        session.extend(new)
+        return choices
+
+    def _draw(self, logprobs: np.ndarray, ids: list[int], draft: Draft) -> int:
+        noise = np.array([uniform(*draft.turn.key, 0, len(draft.written))])
+        return ids[int(draw(logprobs[None], np.array(self.temperatures), noise)[0])]
+
+
+@POLICIES.named("legal")
+@dataclass(frozen=True)
+class Legal:
+    """Draw from the model's distribution over the legal moves, renormalised, at one temperature (default 1)."""
+
+    argument: str
+    temperatures: tuple[float, ...]
+    resigns: bool
+    move_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "temperatures", one_temperature("legal", self.argument, self.temperatures))
+        object.__setattr__(self, "move_tokens", 0)  # nothing is written
+
+    def advance(self, session: DecodingSession, encoding: Encoding, drafts: Sequence[Draft]) -> list[Choice | None]:
+        import chess
+
+        choices: list[Choice | None] = []
+        for draft, found in zip(drafts, distributions(session, encoding, [d.turn for d in drafts]), strict=True):
+            move = chess.Move.from_uci(found.choose(self.temperatures[0], *draft.turn.key, 0))
+            choices.append(Choice(move, legal_mass=found.legal_mass))
+        return choices
+
+
+def distributions(session: DecodingSession, encoding: Encoding, turns: Sequence[Turn]) -> list[MoveDistribution]:
+    """The model's probability of every legal move in these turns, whose prompts the session holds. Of a prompt that has
+    no room there its newest tokens count."""
+    from chessreg.models.decoding.legal import MoveDistribution, move_logprobs
+
+    fitting = [turn for turn in turns if turn.prompt is None]
+    long = [turn for turn in turns if turn.prompt is not None]
+    scored: dict[int, dict[str, float]] = {}
+    if fitting:
+        rows = [turn.row for turn in fitting]
+        found = move_logprobs(session, [turn.board for turn in fitting], encoding, rows)
+        scored.update(zip(rows, found, strict=True))
+    if long:
+        scratch = newest(session, encoding, [turn.prompt or () for turn in long])
+        found = move_logprobs(scratch, [turn.board for turn in long], encoding)
+        scored.update(zip((turn.row for turn in long), found, strict=True))
+    return [MoveDistribution(scored[turn.row]) for turn in turns]

@@ -1,0 +1,120 @@
+"""Sessions of models that keep no keys and values: every pass computes whole sequences anew. Slow, and the same answer.
+
+In the place of a SlotCache stands a TokenCache, which remembers what a column of a row was rather than its keys and
+values: its token, and which of the session's edits touched it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chessreg.models.edits import editing
+
+if TYPE_CHECKING:
+    from chessreg.models.decoding.passes import Keep, Ragged
+    from chessreg.models.language_model import LanguageModel
+
+SEQUENCES = 64  # computed at once: bounds memory, not results
+
+
+class TokenCache:
+    """Columns of tokens, int64 [2, row, column]: the token, and a bit for each edit that touches it."""
+
+    def __init__(self, rows: int) -> None:
+        self.row_count = rows
+        self.columns = np.zeros((2, rows, 0), np.int64)
+
+    def write(self, rows: np.ndarray, columns: np.ndarray, values: np.ndarray) -> None:
+        """Values int64 [2, n] at these places."""
+        missing = int(columns.max()) + 1 - self.columns.shape[2]
+        if missing > 0:
+            self.columns = np.pad(self.columns, ((0, 0), (0, 0), (0, missing)))
+        self.columns[:, rows, columns] = values
+
+    def take(self, rows: Tensor) -> None:
+        self.row_count = len(rows)
+        self.columns = self.columns[:, rows.cpu().numpy()]
+
+    def copy(self) -> TokenCache:
+        other = TokenCache(self.row_count)
+        other.columns = self.columns.copy()
+        return other
+
+
+def recomputed(
+    model: LanguageModel, cache: TokenCache, edits: Sequence[Any], new: Ragged, watched: set[str], keep: Keep
+) -> Tensor:
+    """Final hidden states [T, d_model], as `passes.packed` gives them."""
+    rows, columns = np.array(new.rows)[new.place], new.first[new.place] + new.offset
+    bits = np.zeros(len(new.ids), np.int64)
+    for number, mask in enumerate(new.masks):
+        bits |= (1 if mask is None else mask.astype(np.int64)) << number
+    cache.write(rows, columns, np.stack([new.ids, bits]))
+    sequences: list[np.ndarray] = []  # each [2, length]
+    wanted: list[list[int]] = []  # of each, the tokens of the pass that are its last ones
+    for i, row in enumerate(new.rows):
+        mine = np.flatnonzero(new.place == i).tolist()
+        if mine and new.visible is None:
+            sequences.append(cache.columns[:, row, : new.first[i] + len(mine)])
+            wanted.append(mine)
+        elif mine:
+            for own, token in zip(new.visible[i], mine, strict=True):  # type: ignore[index]
+                sequences.append(cache.columns[:, row, : len(own)][:, own])
+                wanted.append([token])
+    hidden = torch.empty(len(new.ids), model.d_model, dtype=model.dtype, device=model.device)
+    residuals = {point: torch.empty_like(hidden) for point in watched}
+    lengths = [sequence.shape[1] for sequence in sequences]
+    for group in _groups(lengths, padded=model.attention == "causal"):
+        at = torch.tensor([token for i in group for token in wanted[i]], device=model.device)
+        places = [(place, lengths[i] - k) for place, i in enumerate(group) for k in range(len(wanted[i]), 0, -1)]
+        picked = tuple(torch.tensor(index, device=model.device) for index in zip(*places, strict=True))
+
+        def put(point: str, residual: Tensor, at: Tensor = at, picked: Any = picked) -> None:
+            residuals[point][at] = residual[picked]
+
+        batch = np.zeros((2, len(group), max(lengths[i] for i in group)), np.int64)
+        for place, i in enumerate(group):
+            batch[:, place, : lengths[i]] = sequences[i]
+        own = rows if new.owners is None else new.owners
+        owners = torch.tensor([int(own[wanted[i][0]]) for i in group], device=model.device)
+        hidden[at] = _whole(model, batch, owners, edits, watched, put)[picked]
+    for point, residual in residuals.items():
+        keep(point, residual)
+    return hidden
+
+
+def _groups(lengths: Sequence[int], padded: bool) -> list[list[int]]:
+    """Sequences in groups of one pass each; of one length where padding would be seen."""
+    groups: list[list[int]] = []
+    for i in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if groups and len(groups[-1]) < SEQUENCES and (padded or lengths[groups[-1][0]] == lengths[i]):
+            groups[-1].append(i)
+        else:
+            groups.append([i])
+    return groups
+
+
+def _whole(
+    model: LanguageModel,
+    batch: np.ndarray,
+    owners: Tensor,
+    edits: Sequence[Any],
+    watched: set[str],
+    put: Callable[[str, Tensor], None],
+) -> Tensor:
+    """Final hidden states [batch, length, d_model] of a batch int64 [2, batch, length]; owners: the session's rows."""
+    tokens, bits = torch.from_numpy(batch)
+    masked = [
+        (edit.take(owners) if edit.per_row else edit, (bits >> number & 1).bool()) for number, edit in enumerate(edits)
+    ]
+    with ExitStack() as stack:
+        stack.enter_context(editing(model.network, masked))
+        if watched:
+            stack.enter_context(model.watching(watched, put))
+        return model.network.hidden(tokens.to(model.device))

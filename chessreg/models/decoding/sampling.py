@@ -1,0 +1,157 @@
+"""Writing moves token by token, with noise that does not depend on the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from chessreg.errors import BadInputError
+from chessreg.noise import uniform
+
+if TYPE_CHECKING:
+    import chess
+
+    from chessreg.encodings import Encoding
+    from chessreg.models.decoding.session import DecodingSession
+    from chessreg.models.decoding.tree import TokenTree
+
+Key = tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class SampledText:
+    """One continuation. text is without a token that ends the move, tokens with it; finished: the move is complete.
+
+    logprob is the natural log-probability of the tokens under the model at temperature 1.
+    """
+
+    text: str
+    tokens: list[int]
+    logprob: float
+    finished: bool
+
+
+def draw(logprobs: np.ndarray, temperatures: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
+    """Token ids int64 [rows] from log-probabilities [rows, vocab], by inverting each row's distribution function.
+
+    A row of temperature 0 takes its most probable token. uniforms [rows] in [0, 1).
+    """
+    scores = logprobs.astype(np.float64)
+    scores -= scores.max(1, keepdims=True)
+    weights = np.exp(scores / np.where(temperatures > 0, temperatures, 1.0)[:, None])
+    ladder = weights.cumsum(1)
+    drawn = (ladder <= (uniforms * ladder[:, -1])[:, None]).sum(1)
+    return np.where(temperatures > 0, np.minimum(drawn, logprobs.shape[1] - 1), scores.argmax(1))
+
+
+def sample_moves(
+    session: DecodingSession,
+    encoding: Encoding,
+    boards: Sequence[chess.Board],
+    keys: Sequence[Key],
+    *,
+    temperature: float | Sequence[float] = 1.0,
+    max_tokens: int | None = None,
+    rows: Sequence[int] | None = None,
+    keep: bool = False,
+) -> list[SampledText]:
+    """One continuation for each row (or for each of `rows`), until it is complete or has `max_tokens` (the encoding's).
+
+    boards are the positions in which the moves are written. keys name the draws of each continuation, for example
+    (seed, unit, ply, try); the step is added here, so what is sampled does not depend on which rows share a batch.
+    temperature is one number or one for each; 0 is greedy. The session comes back as it was; with `keep` it holds the
+    sampled tokens except each row's last, which completes the move or is the one at which the limit struck, and was
+    never fed. A row at the model's last position ends unfinished. Karvonen 2024 (chess_gpt_eval): at most 10 new
+    characters, ending at a space.
+    """
+    chosen = list(range(len(session))) if rows is None else list(rows)
+    if len(keys) != len(chosen):
+        raise BadInputError(f"{len(keys)} noise keys for {len(chosen)} rows")
+    limit = encoding.max_move_tokens if max_tokens is None else max_tokens
+    heats = np.broadcast_to(np.asarray(temperature, np.float64), (len(chosen),))
+    before = session.mark()
+    written: list[list[int]] = [[] for _ in chosen]
+    totals = np.zeros(len(chosen))
+    active = [i for i, row in enumerate(chosen) if session.tokens[row]]
+    if len(active) < len(chosen):
+        raise BadInputError("a row without a prompt cannot be continued")
+    for step in range(limit):
+        logprobs = session.logprobs[[chosen[i] for i in active]].cpu().numpy()
+        noise = np.array([uniform(*keys[i], step) if heats[i] > 0 else 0.0 for i in active])
+        tokens = draw(logprobs, heats[active], noise)
+        for place, i in enumerate(active):
+            written[i].append(int(tokens[place]))
+            totals[i] += logprobs[place, tokens[place]]
+        active = [
+            i
+            for i in active
+            if not encoding.complete(written[i], boards[i])
+            and len(session.tokens[chosen[i]]) < session.model.block_size
+        ]
+        if not active or step == limit - 1:
+            break
+        new: list[list[int]] = [[] for _ in range(len(session))]
+        for i in active:
+            new[chosen[i]] = written[i][-1:]
+        session.feed(new)
+    if not keep:
+        session.restore(before, chosen)
+    return [
+        _sampled(encoding, board, ids, float(total)) for board, ids, total in zip(boards, written, totals, strict=True)
+    ]
+
+
+def sample_trees(
+    trees: TokenTree,
+    encoding: Encoding,
+    boards: Sequence[chess.Board],
+    keys: Sequence[Sequence[Key]],
+    *,
+    temperature: Sequence[float],
+    max_tokens: int | None = None,
+) -> list[list[SampledText]]:
+    """Several continuations of each row, one for each of its keys, of the given temperatures (one a key).
+
+    boards has one position a row. What `sample_moves` would write with the same keys. Continuations share the nodes of
+    their row's tree, and what the tree holds already is not computed again: after the legal moves were scored most
+    texts cost nothing.
+    """
+    limit = encoding.max_move_tokens if max_tokens is None else max_tokens
+    heats = np.asarray(temperature, np.float64)
+    drawn = [(place, number, key) for place, own in enumerate(keys) for number, key in enumerate(own)]
+    written: list[tuple[int, ...]] = [()] * len(drawn)
+    totals = np.zeros(len(drawn))
+    active = list(range(len(drawn)))
+    while active:
+        ready = [i for i in active if trees.has(drawn[i][0], written[i])]
+        if not ready:
+            wanted: list[set[tuple[int, ...]]] = [set() for _ in range(len(trees))]
+            for i in active:
+                wanted[drawn[i][0]].add(written[i])
+            trees.grow([sorted(row) for row in wanted])
+            continue
+        logprobs = np.stack([trees.logprobs(drawn[i][0], written[i]) for i in ready])
+        heat = heats[[drawn[i][1] for i in ready]]
+        noise = np.array(
+            [uniform(*drawn[i][2], len(written[i])) if h > 0 else 0.0 for i, h in zip(ready, heat, strict=True)]
+        )
+        tokens = draw(logprobs, heat, noise)
+        totals[ready] += logprobs[np.arange(len(ready)), tokens]
+        for i, token in zip(ready, tokens.tolist(), strict=True):
+            written[i] = (*written[i], token)
+        active = [
+            i
+            for i in active
+            if not written[i] or (len(written[i]) < limit and not encoding.complete(written[i], boards[drawn[i][0]]))
+        ]
+    texts: list[list[SampledText]] = [[] for _ in keys]
+    for (place, _, _), ids, total in zip(drawn, written, totals.tolist(), strict=True):
+        texts[place].append(_sampled(encoding, boards[place], list(ids), total))
+    return texts
+
+
+def _sampled(encoding: Encoding, board: chess.Board, ids: list[int], logprob: float) -> SampledText:
+    return SampledText(encoding.answer_text(ids), ids, logprob, encoding.complete(ids, board))

@@ -1,0 +1,341 @@
+"""Decoding sessions: many rows of text at once, whose key-value cache lives from move to move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chessreg.errors import BadInputError, ChessregError, DivergedError
+from chessreg.models.decoding.passes import Keep, Ragged, packed, rectangle
+from chessreg.models.decoding.recompute import TokenCache, recomputed
+from chessreg.models.edits import ResidualEdit, mask_named
+from chessreg.models.hook_points import hook_point
+from chessreg.models.slot_cache import CALL, SlotCache
+
+if TYPE_CHECKING:
+    from chessreg.models.language_model import LanguageModel
+
+PREFILL_TOKENS = 16_384  # the most query positions in one pass: bounds memory, not results
+DECODE_TOKENS = 16  # appends up to this long go in one pass, however ragged
+PADDING = 1.25  # longer ones are grouped so that padding costs at most a quarter
+TOKEN = 64  # keys that could be read in the time that a token costs besides attention
+
+
+class ContextFullError(ChessregError):
+    """Tokens that do not fit the model's positions. `rows` are the rows concerned; nothing was fed to any row."""
+
+    def __init__(self, rows: list[int], block_size: int) -> None:
+        super().__init__(f"{len(rows)} rows would exceed the model's {block_size} positions", "crop or end those games")
+        self.rows = rows
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The state of a session at one moment, for `restore`."""
+
+    lengths: list[int]
+    logprobs: Tensor
+
+
+class DecodingSession:
+    """Rows of token ids with their keys and values, and the log-probabilities of what comes next.
+
+    `tokens[r]` is what row r holds. Rows begin empty. Everything equals a full recompute of each row to about 1e-5,
+    also under edits. An edit whose mask is not prefix-stable (`last`) marks the last token's keys and values as not to
+    be reused: the token is fed once more, clean, with what comes after it.
+    """
+
+    def __init__(self, model: LanguageModel, rows: int, edits: Sequence[ResidualEdit] = ()) -> None:
+        self.model = model
+        self.edits = list(edits)
+        self.tokens: list[list[int]] = [[] for _ in range(rows)]
+        self.cache: Any = SlotCache(model.n_layers, rows) if model.network.cached else TokenCache(rows)
+        self.logprobs = torch.full((rows, model.outputs), torch.nan, device=model.device)
+        self._clean = [0] * rows  # how many of a row's columns hold keys and values that may be reused
+        self._known = [True] * rows  # whether a row's logprobs are of its last token
+        self._watched: dict[str, int] = {}  # hook points whose residuals are kept now, with their places
+        for edit in self.edits:
+            if edit.per_row and edit.rows != rows:
+                raise BadInputError(f"an edit with {edit.rows} directions for {rows} rows")
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def prefix_stable(self) -> bool:
+        """Whether keys and values of every token may be reused."""
+        return all(mask_named(edit.token_mask).prefix_stable for edit in self.edits)
+
+    def feed(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        """Append tokens, a list for each row (empty: nothing), and return log-probabilities of what comes next.
+
+        Returns float32 [rows, vocab], the session's own `logprobs`; a row that never held a token has NaN.
+        Raises ContextFullError before anything is fed.
+        """
+        self.extend(rows)
+        return self.refresh()
+
+    def extend(self, rows: Sequence[Sequence[int]]) -> None:
+        """Append tokens as `feed` does; they are computed with the next `refresh`, in one pass with what came since."""
+        if len(rows) != len(self):
+            raise BadInputError(f"{len(rows)} lists of tokens for a session of {len(self)} rows")
+        block = self.model.block_size
+        full = [r for r, new in enumerate(rows) if len(self.tokens[r]) + len(new) > block]
+        if full:
+            raise ContextFullError(full, block)
+        for row, new in enumerate(rows):
+            self.tokens[row].extend(int(token) for token in new)
+            if len(new):
+                self._known[row] = False
+
+    def sync(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        """Make each row hold exactly these tokens, reusing the longest beginning that it already holds.
+
+        What `feed` returns. Raises ContextFullError before anything changes.
+        """
+        self.hold(rows)
+        return self.refresh()
+
+    def hold(self, rows: Sequence[Sequence[int]]) -> None:
+        """What `sync` does, computed with the next `refresh`."""
+        block = self.model.block_size
+        full = [r for r, new in enumerate(rows) if len(new) > block]
+        if full:
+            raise ContextFullError(full, block)
+        shared = [common_prefix(old, new) for old, new in zip(self.tokens, rows, strict=True)]
+        self.rollback([len(old) - n for old, n in zip(self.tokens, shared, strict=True)])
+        self.extend([list(new[n:]) for new, n in zip(rows, shared, strict=True)])
+
+    def rollback(self, counts: Sequence[int]) -> None:
+        """Take back the last counts[r] tokens of each row. Their log-probabilities are recomputed when next needed."""
+        for row, count in enumerate(counts):
+            if count < 0 or count > len(self.tokens[row]):
+                raise BadInputError(f"row {row} holds {len(self.tokens[row])} tokens, {count} cannot be taken back")
+            if count:
+                del self.tokens[row][len(self.tokens[row]) - count :]
+                self._clean[row] = min(self._clean[row], len(self.tokens[row]))
+                self._known[row] = False
+            if not self.tokens[row]:
+                self._known[row] = True
+                self.logprobs[row] = torch.nan
+
+    def mark(self) -> Mark:
+        """The present state, to come back to with `restore` at no cost."""
+        return Mark([len(tokens) for tokens in self.tokens], self.refresh().clone())
+
+    def restore(self, mark: Mark, rows: Sequence[int] | None = None) -> None:
+        """Take back what was fed since `mark`, in all rows or in these. Rows must still hold what they held then."""
+        for row in range(len(self)) if rows is None else rows:
+            self.rewind(row, mark.lengths[row], mark.logprobs[row])
+
+    def rewind(self, row: int, length: int, logprobs: Tensor) -> None:
+        """Let one row hold its first `length` tokens again, after which it had these log-probabilities [vocab]."""
+        if length == len(self.tokens[row]):
+            return
+        del self.tokens[row][length:]
+        self._clean[row] = min(self._clean[row], length)
+        self._known[row] = True
+        self.logprobs[row] = logprobs
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep these rows, in this order; a row may come more than once. Edits of one direction a row follow."""
+        index = torch.tensor(list(rows), dtype=torch.int64, device=self.model.device)
+        self.tokens = [list(self.tokens[r]) for r in rows]
+        self._clean = [self._clean[r] for r in rows]
+        self._known = [self._known[r] for r in rows]
+        self.edits = [edit.take(index) for edit in self.edits]
+        self.logprobs = self.logprobs[index]
+        self.cache.take(index)
+
+    def drop(self, rows: Sequence[int]) -> None:
+        """Remove these rows; the others close up."""
+        gone = set(rows)
+        self.select([r for r in range(len(self)) if r not in gone])
+
+    def fork(self, repeats: int) -> None:
+        """Repeat each row `repeats` times: row r becomes rows r·repeats to (r + 1)·repeats - 1."""
+        self.select([r for r in range(len(self)) for _ in range(repeats)])
+
+    def branch(self, edits: Sequence[ResidualEdit]) -> DecodingSession:
+        """A session of the same rows under edits, of which this one has none; each computes for itself from here on.
+
+        Keys and values before the first position that an edit touches are taken over: of edits at the last position
+        all but that one's. Raises BadInputError when this session is edited itself.
+        """
+        if self.edits:
+            raise BadInputError("an edited session has no clean keys and values to branch from")
+        other = DecodingSession(self.model, len(self), edits)
+        other.tokens = [list(tokens) for tokens in self.tokens]
+        touched = [self._first_touched(edits, tokens) for tokens in self.tokens]
+        other._clean = [min(clean, first) for clean, first in zip(self._clean, touched, strict=True)]
+        other._known = [not tokens for tokens in self.tokens]
+        if any(other._clean):
+            other.cache = self.cache.copy()
+        other.refresh()
+        return other
+
+    def _first_touched(self, edits: Sequence[ResidualEdit], tokens: list[int]) -> int:
+        """The first position that one of the edits changes; all of them if none does."""
+        if any(edit.token_mask == "all" for edit in edits):
+            return 0
+        ids, encoding = np.array(tokens, np.int64), self.model.encoding
+        masks = [mask_named(edit.token_mask).of(ids, encoding) for edit in edits if len(ids)]
+        return min((int(mask.argmax()) for mask in masks if mask.any()), default=len(tokens))
+
+    @torch.inference_mode()
+    def refresh(self) -> Tensor:
+        """`logprobs`, after computing what rollbacks left unknown."""
+        counts = [len(tokens) - self.start(row) for row, tokens in enumerate(self.tokens)]
+        for group in self._groups(counts):
+            self._advance(group)
+        return self.logprobs
+
+    @torch.inference_mode()
+    def residuals(self, layers: Sequence[int]) -> Tensor:
+        """`blocks.L.hook_resid_post` at each row's last token, [layers, rows, d_model], under the session's edits.
+
+        That token is computed once more; no `TokenTree` of this session may be in use. Zeros for an empty row.
+        """
+        self._residuals = torch.zeros(
+            len(layers), len(self), self.model.d_model, dtype=self.model.dtype, device=self.model.device
+        )
+        self._watched = {hook_point(layer): place for place, layer in enumerate(layers)}
+        self._known = [not tokens for tokens in self.tokens]
+        try:
+            self.refresh()
+            return self._residuals
+        finally:
+            self._watched = {}
+
+    def start(self, row: int) -> int:
+        """The first position of a row that the next pass must compute; its length if there is none."""
+        length = len(self.tokens[row])
+        if self._known[row]:
+            return length
+        return min(self._clean[row], length - 1)
+
+    def clean(self, row: int) -> int:
+        """How many of a row's positions have keys and values that later tokens may attend to."""
+        return self._clean[row]
+
+    def _groups(self, counts: list[int]) -> list[list[int]]:
+        """Rows with something to compute, in groups of one pass each."""
+        pending = [r for r, count in enumerate(counts) if count]
+        own = [counts[r] for r in pending]
+        history = any(self.start(r) for r in pending)
+        if not pending:
+            return []
+        if max(own) > DECODE_TOKENS or self._packs(pending, own, history):
+            return [[pending[i] for i in group] for group in self.groups(pending, own, PREFILL_TOKENS, history)]
+        # a pass over all rows reads the cache in place; a subset is gathered, which costs about as much again
+        return [list(range(len(counts)))] if 2 * len(pending) > len(counts) else [pending]
+
+    def groups(self, rows: Sequence[int], counts: Sequence[int], limit: int, history: bool = True) -> list[list[int]]:
+        """Passes over counts[i] new tokens of rows[i]: lists of i, each of at most `limit` tokens or of one row."""
+        if self._packs(rows, counts, history):
+            return group_by_length(range(len(rows)), counts, limit, packed=True)
+        order = sorted(range(len(rows)), key=counts.__getitem__)
+        return [sorted(group) for group in group_by_length(order, [counts[i] for i in order], limit)]
+
+    def _advance(self, group: list[int]) -> None:
+        """One pass over the uncomputed tokens of these rows, some of which may have none."""
+        lengths = np.array([len(self.tokens[r]) for r in group])
+        first = np.array([self.start(r) for r in group])
+        counts = lengths - first
+        ids = np.array([token for r, start in zip(group, first, strict=True) for token in self.tokens[r][start:]])
+        positions = np.concatenate([np.arange(start, end) for start, end in zip(first, lengths, strict=True)])
+        masks = [self._edit_mask(edit, group, first) for edit in self.edits]
+        computed = np.flatnonzero(counts)
+        last = torch.from_numpy((np.cumsum(counts) - 1)[computed]).to(self.model.device)
+        rows = torch.tensor([group[i] for i in computed], device=self.model.device)
+
+        def keep(point: str, residual: Tensor) -> None:
+            self._residuals[self._watched[point], rows] = residual[last]
+
+        hidden = self.forward(Ragged(group, counts, first, ids, positions, None, masks), keep)
+        self.logprobs[rows] = self.head(hidden[last])
+        reusable = int(self.prefix_stable)
+        for i in computed.tolist():
+            self._known[group[i]] = True
+            self._clean[group[i]] = int(lengths[i]) - 1 + reusable
+
+    def _edit_mask(self, edit: ResidualEdit, group: list[int], first: np.ndarray) -> np.ndarray | None:
+        """bool [tokens]: which of the tokens from these positions on the edit touches."""
+        if edit.token_mask == "all":
+            return None
+        chosen, encoding = mask_named(edit.token_mask), self.model.encoding
+        masks = [chosen.of(np.array(self.tokens[row], np.int64), encoding) for row in group]
+        return np.concatenate([mask[start:] for mask, start in zip(masks, first, strict=True)])
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Log-probabilities float32 [..., vocab] of final hidden states [..., d_model].
+
+        Raises DivergedError for NaN: what a model writes then would count as illegal moves.
+        """
+        logprobs = torch.log_softmax(self.model.network.unembed(hidden).float(), -1)
+        if bool(logprobs.isnan().any()):
+            if self.edits:
+                raise DivergedError(
+                    "the edited model's logits are NaN: the edit is out of its range", "a smaller scale"
+                )
+            raise DivergedError("the model's logits are NaN: its activations overflow")
+        return logprobs
+
+    def forward(
+        self,
+        new: Ragged,
+        keep: Keep = lambda point, residual: None,
+        edits: Sequence[ResidualEdit] | None = None,
+        watched: Iterable[str] | None = None,
+    ) -> Tensor:
+        """Final hidden states [T, d_model] of these tokens, under `edits` (None: the session's).
+
+        The caller keeps the session's own books; `keep` gets the residuals [T, d_model] at `watched` hook points.
+        """
+        packs = self._packs(new.rows, new.counts.tolist(), not new.fresh)
+        way: Any = packed if packs else rectangle if self.model.network.cached else recomputed
+        points = set(self._watched if watched is None else watched)
+        return way(self.model, self.cache, self.edits if edits is None else edits, new, points, keep)
+
+    @property
+    def packable(self) -> bool:
+        """Whether passes may be packed: on a CPU. Rows without new tokens then cost nothing."""
+        return self.model.device.type == "cpu" and self.model.network.cached
+
+    def _packs(self, rows: Sequence[int], counts: Sequence[int], history: bool) -> bool:
+        """Whether a pass over so many new tokens of these rows is packed: where that costs less."""
+        if not self.packable or not history:
+            return False
+        lengths = [len(self.tokens[row]) for row in rows]
+        apart = sum(lengths) + CALL * len(lengths) + TOKEN * sum(counts)
+        read = len(self) if 2 * len(rows) > len(self) else 3 * len(rows)
+        return apart < max(lengths) * read + TOKEN * max(counts) * len(rows)
+
+
+def group_by_length(rows: Sequence[int], counts: Sequence[int], limit: int, packed: bool = False) -> list[list[int]]:
+    """Split rows, in order of rising counts, into passes of at most `limit` positions and little padding; `packed`
+    ones have none, whatever the order."""
+    groups: list[list[int]] = []
+    used = 0
+    for row, count in zip(rows, counts, strict=True):
+        padded = count * (len(groups[-1]) + 1) if groups else 0  # the longest so far sets the width of its group
+        if groups and (used + count <= limit if packed else padded <= min(limit, PADDING * (used + count))):
+            groups[-1].append(row)
+            used += count
+        else:
+            groups.append([row])
+            used = count
+    return groups
+
+
+def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens two sequences share from the start."""
+    shorter = min(len(one), len(other))
+    if list(one[:shorter]) == list(other[:shorter]):
+        return shorter
+    return next(i for i in range(shorter) if one[i] != other[i])

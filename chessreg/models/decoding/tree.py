@@ -1,0 +1,186 @@
+"""Trees of tokens: many sequences after each row of a session, their shared prefixes computed once.
+
+A node is a prefix of a sequence. All new nodes of all rows go through the model at once: a node attends to its row's
+prompt and to its own ancestors (tree attention), at the position that its depth gives. Nodes are written beyond the
+rows' lengths, so the session is as it was afterwards; whatever is fed to it forgets them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from chessreg.models.decoding.passes import Ragged
+from chessreg.models.decoding.session import ContextFullError, DecodingSession
+from chessreg.models.edits import mask_named
+
+TREE_TOKENS = 8192  # the most nodes in one pass: bounds memory, not results
+
+Prefix = tuple[int, ...]
+
+
+@dataclass
+class _Row:
+    """The nodes of one row. Columns are counted from the first that the row's tree may write.
+
+    With edits whose mask is not prefix-stable a node with children exists twice: clean, for its descendants to attend
+    to, and as the last token that the edit touches, to be read.
+    """
+
+    columns: int = 0
+    index: dict[Prefix, int] = field(default_factory=dict)  # node → its line in `logprobs`
+    paths: dict[Prefix, list[int]] = field(default_factory=dict)  # node → the columns that its children attend to
+    logprobs: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+
+
+@dataclass
+class _Batch:
+    """What one row feeds in one pass; lists are parallel, a parent comes before its children."""
+
+    first: int
+    tokens: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    attended: list[list[int]] = field(default_factory=list)  # columns of the tree, its own included
+    edited: list[list[bool]] = field(default_factory=list)  # for each edit of the session
+    reads: list[int] = field(default_factory=list)  # which of the fed nodes are read, in the order of their lines
+
+
+class TokenTree:
+    """Trees after the rows of a session (all, or `rows` of it), which grow as they are asked for.
+
+    The root of a tree is the row's prompt, the empty prefix; it is there from the start. While a tree is in use its
+    session may not be fed. Everything equals feeding the texts one by one, under the session's edits too.
+    """
+
+    def __init__(self, session: DecodingSession, rows: Sequence[int] | None = None) -> None:
+        self.session = session
+        self.rows = list(range(len(session))) if rows is None else list(rows)
+        session.refresh()
+        prompts = session.logprobs[self.rows].cpu().numpy()
+        self._trees = [_Row(index={(): 0}, logprobs=prompts[i : i + 1]) for i in range(len(self.rows))]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, rows: Sequence[int]) -> TokenTree:
+        """The trees of these rows of a session that has just been reduced to them (`DecodingSession.select`)."""
+        other = TokenTree.__new__(TokenTree)
+        other.session, other.rows = self.session, list(range(len(rows)))
+        other._trees = [self._trees[row] for row in rows]
+        return other
+
+    def logprobs(self, place: int, prefix: Prefix = ()) -> np.ndarray:
+        """Log-probabilities float32 [vocab] of the next token after a prefix that was grown."""
+        tree = self._trees[place]
+        line: np.ndarray = tree.logprobs[tree.index[prefix]]
+        return line
+
+    def lines(self, place: int, prefixes: Iterable[Prefix]) -> np.ndarray:
+        """The same for several prefixes, float32 [n, vocab]."""
+        tree = self._trees[place]
+        logprobs: np.ndarray = tree.logprobs[[tree.index[prefix] for prefix in prefixes]]
+        return logprobs
+
+    def has(self, place: int, prefix: Prefix) -> bool:
+        return prefix in self._trees[place].index
+
+    def grow(self, wanted: Sequence[Iterable[Prefix]]) -> None:
+        """Compute these prefixes of each row, and those on the way to them.
+
+        Raises ContextFullError, before anything is computed, when one would pass the model's last position.
+        """
+        full = [
+            row
+            for row, prefixes in zip(self.rows, wanted, strict=True)
+            if len(self.session.tokens[row]) + max(map(len, prefixes), default=0) > self.session.model.block_size
+        ]
+        if full:
+            raise ContextFullError(full, self.session.model.block_size)
+        batches = [self._plan(place, prefixes) for place, prefixes in enumerate(wanted)]
+        pending = [i for i in range(len(batches)) if batches[i].tokens]
+        if not pending:
+            return
+        rows, counts = [self.rows[i] for i in pending], [len(batches[i].tokens) for i in pending]
+        for group in self.session.groups(rows, counts, TREE_TOKENS):
+            chosen = [pending[i] for i in group]
+            scores = self._compute(chosen, [batches[i] for i in chosen])
+            for i, own in zip(chosen, scores, strict=True):
+                tree = self._trees[i]
+                tree.logprobs = np.concatenate([tree.logprobs, own[batches[i].reads]])
+
+    def _plan(self, place: int, prefixes: Iterable[Prefix]) -> _Batch:
+        """The tokens that a row must feed for these prefixes."""
+        session, row, tree = self.session, self.rows[place], self._trees[place]
+        history = session.tokens[row]
+        batch = _Batch(tree.columns)
+        for prefix in prefixes:
+            for depth in range(1, len(prefix) + 1):
+                node = prefix[:depth]
+                if node in tree.index:
+                    continue
+                above, path = self._seen(place, batch, node[:-1]), [*history, *node]
+                tree.index[node] = len(tree.index)
+                batch.reads.append(len(batch.tokens))
+                attended = self._add(tree, batch, path, above)
+                if session.prefix_stable:
+                    tree.paths[node] = attended
+        return batch
+
+    def _seen(self, place: int, batch: _Batch, node: Prefix) -> list[int]:
+        """The columns that a node's children attend to; where an edit is of the last token, it is fed clean first."""
+        tree, row = self._trees[place], self.rows[place]
+        if node not in tree.paths:
+            history = self.session.tokens[row]
+            if node:
+                above = self._seen(place, batch, node[:-1])
+                tree.paths[node] = self._add(tree, batch, [*history, *node], above, clean=True)
+            else:
+                root: list[int] = []
+                for position in range(self.session.clean(row), len(history)):  # an edited last token, seen clean
+                    root = self._add(tree, batch, history[: position + 1], root, clean=True)
+                tree.paths[()] = root
+        return tree.paths[node]
+
+    def _add(self, tree: _Row, batch: _Batch, path: list[int], above: list[int], clean: bool = False) -> list[int]:
+        """Feed the last token of `path`; return the columns its children attend to. clean: not as the last token."""
+        touched = []
+        for edit in self.session.edits:
+            mask = mask_named(edit.token_mask)
+            if edit.token_mask == "all":
+                hit = True
+            elif edit.token_mask == "last":
+                hit = not clean
+            else:
+                hit = bool(mask.of(np.array(path, np.int64), self.session.model.encoding)[-1])
+                hit = hit and not (clean and not mask.prefix_stable)
+            touched.append(hit)
+        batch.tokens.append(path[-1])
+        batch.positions.append(len(path) - 1)
+        batch.attended.append([*above, tree.columns])
+        batch.edited.append(touched)
+        tree.columns += 1
+        return batch.attended[-1]
+
+    @torch.inference_mode()
+    def _compute(self, group: list[int], batches: list[_Batch]) -> list[np.ndarray]:
+        """Log-probabilities after each fed node: float32 [nodes, vocab] of each row."""
+        session, rows = self.session, [self.rows[i] for i in group]
+        clean = [session.clean(row) for row in rows]
+        first = np.array([at + batch.first for at, batch in zip(clean, batches, strict=True)])
+        counts = np.array([len(batch.tokens) for batch in batches])
+        visible = []
+        for at, batch in zip(clean, batches, strict=True):
+            count = len(batch.tokens)
+            own = np.zeros((count, at + batch.first + count), bool)
+            own[:, :at] = True
+            node = np.repeat(np.arange(count), [len(attended) for attended in batch.attended])
+            own[node, at + np.concatenate(batch.attended)] = True
+            visible.append(own)
+        ids = np.concatenate([batch.tokens for batch in batches])
+        positions = np.concatenate([batch.positions for batch in batches])
+        edited = np.concatenate([np.array(batch.edited, bool).reshape(len(batch.tokens), -1) for batch in batches])
+        hidden = session.forward(Ragged(rows, counts, first, ids, positions, visible, list(edited.T)))
+        return np.split(session.head(hidden).cpu().numpy(), np.cumsum(counts)[:-1])

@@ -1,0 +1,311 @@
+"""Fine-tuning of language models on prompts (Junkin 3.4): the loss is over the answer alone, whole or through LoRA.
+
+The loop is that of `training`; batch k of epoch e is a function of (seed, e, k). Prompts are written when their batch
+comes, so that a million of them with their legal moves need no memory. A position whose prompt and answer do not fit
+the model's context is left out, and counted: the author's code cut it off, with the answer (specification 1.5).
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import chess
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chessreg.encodings.fen77 import FenError
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.models.adapters.bridge import Bridged, hugging_face_model
+from chessreg.models.training import IGNORED, TrainConfig, Trainer, TrainHow, autocast
+
+if TYPE_CHECKING:
+    from chessreg.encodings.prompts import PromptEncoding
+
+FAMILIES: dict[str, dict[str, tuple[str, ...]]] = {
+    "llama": {
+        "attention": ("q_proj", "k_proj", "v_proj"),
+        "all": ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+    },
+    "gpt_neox": {
+        "attention": ("query_key_value",),
+        "all": ("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"),
+    },
+}
+"""Family → the matrices that LoRA adapts: what makes queries, keys and values, or every matrix of the blocks. The
+author's list for Llama names parts that it lacks, so that only the first of the two was adapted (specification 2.1)."""
+HELDOUT_TOKENS = 16_384  # in one forward pass
+
+
+@dataclass(frozen=True)
+class FinetuneConfig(TrainConfig):
+    """What decides the tuned weights beside the prompts.
+
+    `source` is the digest of the checkpoint that training begins with; without one the weights are drawn, of `family`
+    and n_layer, n_head, n_embd, block_size, vocab_size. lora_rank 0 tunes every weight; `dropout` is that of LoRA.
+    """
+
+    family: str = "llama"
+    source: str = ""
+    batch_positions: int = 128
+    lora_rank: int = 0
+    lora_alpha: float = 32.0
+    lora_targets: str = "all"
+
+
+class PromptCorpus:
+    """Positions as FENs, and for each the move to answer, in UCI. Labels are of the answers' tokens and their ends; of
+    `every` token, as in pretraining, where asked."""
+
+    def __init__(
+        self,
+        encoding: PromptEncoding,
+        fens: Sequence[str],
+        moves: Sequence[str],
+        block_size: int,
+        every: bool = False,
+    ) -> None:
+        self.encoding, self.fens, self.moves, self.block_size = encoding, fens, moves, block_size
+        self.every = every
+
+    def __len__(self) -> int:
+        return len(self.fens)
+
+    def rows(self, places: Sequence[int]) -> list[tuple[np.ndarray, int]]:
+        """The tokens of each of these positions that fits, prompt and answer with its end, and how many the prompt has.
+        A FEN that the encoding cannot write (a counter of 1,000) does not fit.
+
+        Raises BadInputError for a move that cannot be written.
+        """
+        boards, rows = self.written(places), []
+        try:
+            prompts = self.encoding.boards(boards)
+        except FenError:
+            return [row for place in places for row in self.rows([place])] if len(places) > 1 else []
+        for number, place in enumerate(places):
+            prompt, board = prompts.item(number), boards[number]
+            answer = self.encoding.answer(
+                board if isinstance(board, chess.Board) else EMPTY, chess.Move.from_uci(self.moves[place])
+            )
+            if len(prompt) + len(answer) <= self.block_size + 1:  # the answer's end is predicted, and not read
+                rows.append((np.concatenate([prompt, answer]), len(prompt)))
+        return rows
+
+    def written(self, places: Sequence[int]) -> list[Any]:
+        """The positions as the encoding is to get them: as boards only where legal moves or SAN need them."""
+        fens = [self.fens[place] for place in places]
+        settings = self.encoding.settings
+        return [chess.Board(fen) for fen in fens] if settings.legal_list or settings.notation == "san" else fens
+
+    def batches(self, places: Sequence[int], most: int) -> list[tuple[Tensor, Tensor]]:
+        """Inputs and labels int64 [row, length - 1] of these positions, in portions of at most `most` tokens, the
+        shortest first. Padding is on the right, and has no labels."""
+        rows = sorted(self.rows(places), key=lambda row: len(row[0]))
+        portions: list[list[tuple[np.ndarray, int]]] = []
+        for row in rows:
+            if not portions or len(row[0]) * (len(portions[-1]) + 1) > most:
+                portions.append([])
+            portions[-1].append(row)
+        return [padded([(ids, 1 if self.every else prompt) for ids, prompt in portion]) for portion in portions]
+
+
+EMPTY = chess.Board(None)
+
+
+def padded(rows: Sequence[tuple[np.ndarray, int]]) -> tuple[Tensor, Tensor]:
+    """Rows of tokens, each with the place of its first label, as inputs and labels int64 [row, length - 1]."""
+    width = max(len(ids) for ids, _ in rows) - 1
+    inputs, labels = torch.zeros(len(rows), width, dtype=torch.int64), torch.full((len(rows), width), IGNORED)
+    for number, (ids, first) in enumerate(rows):
+        row = torch.from_numpy(ids.astype(np.int64))
+        inputs[number, : len(row) - 1] = row[:-1]
+        labels[number, first - 1 : len(row) - 1] = row[first:]
+    return inputs, labels
+
+
+def initial_model(config: FinetuneConfig) -> Any:
+    """A Hugging Face model of the config's family and shape; its weights come from torch's generator.
+
+    A Llama has tied embeddings, as Llama-3.2-1B, and SwiGLU of 8/3 d_model; a GPT-NeoX, as Pythia, neither.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    llama = config.family == "llama"
+    shape = AutoConfig.for_model(
+        config.family,
+        vocab_size=config.vocab_size,
+        hidden_size=config.n_embd,
+        intermediate_size=8 * -(-config.n_embd // 3) if llama else 4 * config.n_embd,
+        num_hidden_layers=config.n_layer,
+        num_attention_heads=config.n_head,
+        max_position_embeddings=config.block_size,
+        tie_word_embeddings=llama,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+    )
+    made = AutoModelForCausalLM.from_config(shape)
+    made.config.architectures = [type(made).__name__]  # by which other tools know what to load
+    return made
+
+
+class Tuned(nn.Module):
+    """A Hugging Face model in training, perhaps with LoRA's matrices in it."""
+
+    adapter: Any
+    """The same model as the library peft holds it; None without LoRA."""
+
+    def __init__(self, hf: Any, config: FinetuneConfig, explicit: bool) -> None:
+        """explicit: attention by explicit scores, on a CPU in bfloat16 half as fast again as the fused kernel."""
+        super().__init__()
+        hf.set_attn_implementation("eager" if explicit else "sdpa")
+        self.hf = hf
+        object.__setattr__(self, "adapter", adapted(hf, config) if config.lora_rank else None)  # no second module
+
+    def forward(self, tokens: Tensor, wanted: Tensor) -> Tensor:
+        """Logits [n, vocab] at the n tokens of `wanted`, bool [batch, length]."""
+        hidden = self.hf.base_model(input_ids=tokens, use_cache=False).last_hidden_state
+        logits: Tensor = self.hf.get_output_embeddings()(hidden[wanted])
+        return logits
+
+    def trained(self) -> Bridged:
+        """The model as it is now, float32 on the CPU, LoRA's matrices added to those that they adapt; a copy."""
+        if self.adapter is None:
+            return Bridged(copy.deepcopy(self.hf).float().cpu().eval())
+        return Bridged(copy.deepcopy(self.adapter).float().cpu().merge_and_unload().eval())
+
+    def save_adapter(self, folder: Path) -> None:
+        """LoRA's matrices alone, as the library peft reads them: adapter_config.json, adapter_model.safetensors."""
+        from peft import get_peft_model_state_dict
+        from safetensors.torch import save_file
+
+        assert self.adapter is not None
+        weights = {n: t.detach().cpu().contiguous() for n, t in get_peft_model_state_dict(self.adapter).items()}
+        save_file(weights, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+        settings = self.adapter.peft_config["default"].to_dict()
+        settings = {key: sorted(value) if isinstance(value, set) else value for key, value in settings.items()}
+        settings |= {"base_model_name_or_path": "", "inference_mode": True}
+        text = json.dumps(settings, indent=2, sort_keys=True, default=str)
+        (folder / "adapter_config.json").write_text(text + "\n", encoding="utf-8")
+
+
+def adapted(hf: Any, config: FinetuneConfig) -> Any:
+    """The model with LoRA's matrices, which alone can change. NotFoundError without the library peft."""
+    require_peft()
+    from peft import LoraConfig, get_peft_model
+
+    lora = LoraConfig(
+        r=config.lora_rank,
+        lora_alpha=config.lora_alpha,
+        lora_dropout=config.dropout,
+        target_modules=list(FAMILIES[config.family][config.lora_targets]),
+        task_type="CAUSAL_LM",
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # the two libraries' own affair
+        return get_peft_model(hf, lora)
+
+
+def require_peft() -> None:
+    """Raise NotFoundError, with the command that helps, where the library peft is not installed."""
+    import importlib.util
+
+    if importlib.util.find_spec("peft") is None:
+        raise NotFoundError("LoRA needs the library peft, which is not installed", "pip install 'chessreg[llm]'")
+
+
+class Finetuner(Trainer):
+    """The trainer of prompts. `state.pt` holds, of a model under LoRA, LoRA's matrices alone."""
+
+    config: FinetuneConfig
+    corpus: Any
+
+    def __init__(
+        self,
+        config: FinetuneConfig,
+        corpus: PromptCorpus,
+        folder: Path,
+        options: TrainHow | None = None,
+        source: Path | None = None,
+    ) -> None:
+        """source: the folder of the checkpoint that training begins with."""
+        self.source = source
+        super().__init__(config, corpus, folder, options)  # type: ignore[arg-type]
+
+    def initial(self) -> Tuned:
+        if self.source is None:
+            hf = initial_model(self.config)
+        else:
+            with torch.random.fork_rng(devices=[]):
+                hf = hugging_face_model(self.source, torch.float32)
+        explicit = self.options.autocast and self.options.device == "cpu"
+        return Tuned(hf, self.config, explicit).train()
+
+    def epoch_batches(self) -> list[list[list[int]]]:
+        order = np.random.default_rng([self.config.seed, self.epoch]).permutation(len(self.corpus))
+        size = self.config.batch_positions
+        return [order[i : i + size, None].tolist() for i in range(0, len(order), size)]
+
+    def weights(self) -> dict[str, Tensor]:
+        changed = {name for name, parameter in self.model.named_parameters() if parameter.requires_grad}
+        return {name: tensor for name, tensor in self.model.state_dict().items() if name in changed}
+
+    def set_weights(self, weights: dict[str, Tensor]) -> None:
+        missing, unknown = self.model.load_state_dict(weights, strict=False)
+        if unknown or set(self.weights()) & set(missing):
+            raise ValueError(f"{self.state_path} holds the weights of another model")
+
+    def parts(self) -> list[tuple[Tensor, Tensor]]:
+        """Raises BadInputError where no position of the batch fits the model."""
+        if self.position == len(self.batches):
+            self.epoch, self.position = self.epoch + 1, 0
+            self.batches = self.epoch_batches()
+        places = [row[0] for row in self.batches[self.position]]
+        self.position += 1
+        parts: list[tuple[Tensor, Tensor]] = self.corpus.batches(places, self.options.micro_tokens)
+        fitting = sum(len(inputs) for inputs, _ in parts)
+        if not fitting:
+            raise BadInputError(
+                f"none of the {len(places)} positions of step {self.step} fits the model's {self.config.block_size} "
+                "tokens with its answer",
+                "use a shorter template, without the legal moves",
+            )
+        self.left_out += len(places) - fitting
+        return parts
+
+    def summed_loss(self, forward: Callable[..., Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
+        wanted = labels != IGNORED
+        with autocast(self.options):
+            logits = forward(inputs.to(self.options.device), wanted.to(self.options.device))
+        return F.cross_entropy(logits.float(), labels[wanted].to(self.options.device), reduction="sum")
+
+    @torch.no_grad()
+    def measured(self, heldout: PromptCorpus) -> tuple[float, float | None]:
+        """Nats per token of the answers, their end included, and the share of answers that are, token by token behind
+        the right ones, the most probable."""
+        summed, count, right, answers = 0.0, 0, 0, 0
+        self.model.eval()
+        for inputs, labels in heldout.batches(range(len(heldout)), HELDOUT_TOKENS):
+            wanted = labels != IGNORED
+            with autocast(self.options):
+                logits = self.model(inputs.to(self.options.device), wanted.to(self.options.device)).float().cpu()
+            true = labels[wanted]
+            summed += float(F.cross_entropy(logits, true, reduction="sum"))
+            count += len(true)
+            wrong = torch.zeros(len(inputs), dtype=torch.int64)
+            wrong.index_add_(0, wanted.nonzero()[:, 0], (logits.argmax(-1) != true).long())
+            right, answers = right + int((wrong == 0).sum()), answers + len(inputs)
+        self.model.train()
+        if not answers:
+            raise BadInputError(
+                f"no held-out position fits the model's {self.config.block_size} tokens with its answer",
+                "use a shorter template, without the legal moves",
+            )
+        return summed / count, right / answers

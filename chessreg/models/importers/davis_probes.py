@@ -1,0 +1,98 @@
+"""Saved probes of Davis's code: safetensors of 64 maps without bias, one a square (specification of Davis 4.1).
+
+`submodules.{square}.weight` is float32 [classes, d_model]; squares are a1, b1 … h8. The file tells neither layer nor
+phase: its path does, `to_piece_by_color/layer-07/phase-0/model.safetensors`, and so do names that keep these words. Its
+classes stand in the author's order and are brought into that of our labels.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from chessreg.errors import BadInputError, first_line
+from chessreg.models.hook_points import LN_FINAL, RESID_POST, RESID_PRE
+from chessreg.models.importers.directions import Origin, ProbeFile
+
+LABELS = {"to_color": "colour", "to_piece_by_color": "piece", "to_piece": "type"}
+CLASSES = {3: "colour", 7: "type", 13: "piece"}
+ORDER = {  # our class → its place in the author's file
+    "colour": [0, 2, 1],  # black, white, empty → black, empty, white
+    "type": [0, 1, 2, 3, 4, 5, 6],
+    "piece": [5, 4, 3, 2, 1, 0, 12, 6, 7, 8, 9, 10, 11],  # p n b r q k P N B R Q K empty → k q r b n p . P N B R Q K
+}
+BLOCKS = 12  # of the author's model; its last hidden state, number 12, is after the final LayerNorm (section 2)
+
+
+def is_safetensors(path: Path) -> bool:
+    """Whether a file begins as safetensors do: the length of a header, and a brace."""
+    with path.open("rb") as file:
+        start = file.read(9)
+    return len(start) == 9 and start[8:] == b"{" and int.from_bytes(start[:8], "little") < 1 << 32
+
+
+def read_probe(path: Path, name: str) -> ProbeFile:
+    """A saved probe. `name` is its path, or what stands for it: layer and phase are read off it where it has them.
+
+    Raises BadInputError for a file that is damaged or holds anything else, and for a name that contradicts it.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    file_name = Path(name).name or "the file"
+    try:
+        tensors = load_file(path)
+    except (SafetensorError, KeyError, ValueError, TypeError, OverflowError, RuntimeError) as error:
+        raise BadInputError(f"{file_name} is damaged: {first_line(error)}") from error
+    keys = [f"submodules.{square}.weight" for square in range(64)]
+    if missing := [key for key in keys if key not in tensors]:
+        others = ", ".join(f"{key[:60]} {list(tensor.shape)}" for key, tensor in sorted(tensors.items())[:4])
+        raise BadInputError(
+            f"{file_name} holds no {missing[0]}, but {others or 'nothing'}",
+            "a probe of Davis's has submodules.0.weight to submodules.63.weight, [classes, d_model] each",
+        )
+    if more := sorted(tensors.keys() - set(keys)):
+        raise BadInputError(f"{file_name} holds {more[0][:60]} beside the weights of 64 squares")
+    shapes = sorted({tuple(tensors[key].shape) for key in keys})
+    floats = all(tensors[key].is_floating_point() for key in keys)
+    if len(shapes) > 1 or len(shapes[0]) != 2 or shapes[0][0] not in CLASSES or not shapes[0][1] or not floats:
+        listed = " and ".join(str(list(shape)) for shape in shapes[:3])
+        raise BadInputError(
+            f"{file_name}: the shape of its weights is {listed}",
+            "known are floats [3, 7 or 13 classes, d_model], alike on all squares",
+        )
+    label = CLASSES[shapes[0][0]]
+    labels = re.findall("|".join(sorted(LABELS, key=len, reverse=True)), name)
+    if labels and LABELS[labels[-1]] != label:
+        raise BadInputError(f"{file_name} has {shapes[0][0]} classes, which are not those of {labels[-1]}")
+    weights = np.stack([tensors[key].float().numpy() for key in keys])  # [square, class, d_model]
+    if not np.isfinite(weights).all():
+        raise BadInputError(f"{file_name} holds NaN or infinite values")
+    index, phase = (re.findall(rf"{word}-(\d{{1,4}})(?!\d)", name) for word in ("layer", "phase"))
+    origin = Origin(
+        layer=None,
+        label=label,
+        model=None,
+        n_layers=None,
+        positions=None,
+        first_position=None,
+        residual_index=int(index[-1]) if index else None,
+        phase=int(phase[-1]) if phase else None,
+        raw=True,
+    )
+    return ProbeFile(np.ascontiguousarray(weights[:, ORDER[label]].transpose(2, 0, 1)), origin)
+
+
+def hook_point_of(index: int, blocks: int = BLOCKS) -> tuple[str, int]:
+    """The hook point (with * for the layer) and the layer, 0-based, of a hidden state of a model of so many blocks.
+
+    >>> hook_point_of(7)
+    ('blocks.*.hook_resid_post', 6)
+    """
+    if not 0 <= index <= blocks:
+        raise BadInputError(f"layer-{index:02}: the hidden states of {blocks} blocks are 0 to {blocks}")
+    if index == 0:
+        return RESID_PRE, 0
+    return (LN_FINAL, blocks - 1) if index == blocks else (RESID_POST, index - 1)

@@ -1,0 +1,167 @@
+"""A paper that is partly done as one file, which another machine takes in and goes on from.
+
+A zip file: `registry.db` with the rows of the paper's runs, `store` with the bytes that steps to come read, and
+`paper.json`. Scratch steps (activations) are left out: a step that needs one makes it again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile
+
+from sqlalchemy import select
+
+from chessreg.entities.merge import MergeReport, export_runs, merge
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.papers.work import PREPARATIONS, Work
+from chessreg.registry import lineage, tables
+from chessreg.registry.identity import uuid_of
+from chessreg.runs import transfer
+from store.places import place
+from store.store import Store
+
+if TYPE_CHECKING:
+    from chessreg.papers.plan import Step
+
+ROWS, ABOUT, BYTES = "registry.db", "paper.json", "store"
+INSIDE = re.compile(r"registry\.db|paper\.json|store/[\w.-]+(/[\w.-]+)*")  # nothing else is unpacked
+MOST_BYTES = 64 << 30  # of one unpacked
+
+
+def save(work: Work, path: Path) -> dict[str, Any]:
+    """Write what there is of a paper; returns runs, artefacts and bytes.
+
+    Raises NotFoundError when nothing is, or bytes that are wanted are not here, BadInputError for a file that cannot be
+    written.
+    """
+    plan = {planned.step.name: planned for planned in work.plan()}
+    runs = {name: run for name, run in runs_begun(work).items() if not work.step(name).scratch}
+    if not runs:
+        raise NotFoundError("nothing of this paper is here yet", "leave out --save to do it")
+    wanted = bytes_to_come(work, [name for name, planned in plan.items() if not planned.done], runs)
+    session = work.session
+    with TemporaryDirectory(prefix="paper-", dir=session.store.tmp) as folder:
+        root = Path(folder)
+        export_runs(session.database, root / ROWS, set(runs.values()))
+        there = Store.create(root / BYTES)
+        for item in wanted:
+            place(str(there.root)).put_artefact(session.store, item.digest)
+        about = {"paper": work.paper.name, "tag": work.tag, "complete": sum(p.done for p in plan.values())}
+        (root / ABOUT).write_text(json.dumps(about))
+        write_zip(root, path)
+    return {**about, "steps": len(plan), "runs": len(runs), "artefacts": len(wanted), "bytes": path.stat().st_size}
+
+
+def load(work: Work, path: Path) -> MergeReport:
+    """Take in what `save` wrote. A second time does nothing. Raises NotFoundError or BadInputError for another file."""
+    with unpacked(path, work.session.store.tmp) as root:
+        try:
+            about = json.loads((root / ABOUT).read_text())
+            tag = str(about["tag"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise BadInputError(f"{path} is no saved paper", "chessreg paper NAME … --save FILE writes one") from error
+        if tag != work.tag:
+            raise BadInputError(f"{path} is of {tag}, this is {work.tag}", "give the same checkpoint, dataset and size")
+        session = work.session
+        report = merge(session.database, session.store, str(root / ROWS))
+        if (root / BYTES).is_dir():
+            there = Store(root / BYTES)
+            digests = [folder.name for folder in (there.root / "artefacts").glob("*/*")]
+            items = [transfer.Item(digest, f"artefact {digest[:8]}", 0) for digest in digests]
+            transfer.pull(session.database, session.store, items, place(str(there.root)))
+    return report
+
+
+def runs_begun(work: Work) -> dict[str, UUID]:
+    """Step → its run, of all that are complete or partly done."""
+    from chessreg.runs.resolve import identified
+
+    runs = {}
+    with work.session.database.read() as sql:
+        for step in work.steps:
+            if step.kind in PREPARATIONS or not step.needs <= work.references.keys():
+                continue
+            run = uuid_of(identified(*work.spec(step), work.session.inputs)[1])
+            if sql.get(tables.Run, run) is not None:
+                runs[step.name] = run
+    return runs
+
+
+def bytes_to_come(work: Work, left: list[str], runs: dict[str, UUID]) -> list[transfer.Item]:
+    """The artefacts that steps which are not done read of others, or have made themselves so far."""
+    steps = {name: work.step(name) for name in left}
+    read: set[str] = set(left)
+    for step in steps.values():
+        read |= step.needs
+    for picture in work.paper.pictures:  # drawn anew with every report
+        read |= {name for name in picture.after if name in runs}
+    items: dict[str, transfer.Item] = {}
+    with work.session.database.read() as sql:
+        for name in sorted(read):
+            for node in nodes_of(work, work.step(name), runs):
+                items |= {i.digest: i for i in transfer.items_of(sql, node) if i.array is None}
+    return list(items.values())
+
+
+def nodes_of(work: Work, step: Step, runs: dict[str, UUID]) -> Iterator[lineage.Node]:
+    """What a step has made: its run, or the control or games that it prepared; never the user's own data."""
+    if step.name in runs:
+        yield lineage.Node("run", runs[step.name].hex)
+    elif step.kind in PREPARATIONS and step.kind != "split" and (made := work.references.get(step.name)):
+        identity = made.partition(":")[2]
+        with work.session.database.read() as sql:
+            controls = select(tables.Checkpoint.id).where(tables.Checkpoint.artefact == identity)
+            games = select(tables.Dataset.id).where(tables.Dataset.identity == identity)
+            for noun, ids in (("checkpoint", controls), ("dataset", games)):
+                yield from (lineage.Node(noun, id.hex) for id in sql.scalars(ids))
+
+
+def write_zip(root: Path, path: Path) -> None:
+    """The files below a folder as a zip file, written aside and renamed."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with ZipFile(aside, "w", ZIP_DEFLATED) as archive:
+            for file in sorted(file for file in root.rglob("*") if file.is_file()):
+                archive.write(file, str(file.relative_to(root)))
+        with aside.open("rb") as written:
+            os.fsync(written.fileno())
+        os.replace(aside, path)
+    except OSError as error:
+        raise BadInputError(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        with suppress(OSError):
+            aside.unlink()
+
+
+@contextmanager
+def unpacked(path: Path, beside: Path) -> Iterator[Path]:
+    """A folder with what the zip file holds, as long as the block lasts. It may come from others: only plain files of
+    the names that `save` gives are unpacked."""
+    with TemporaryDirectory(prefix="paper-", dir=beside) as folder:
+        try:
+            with ZipFile(path) as archive:
+                listed = [info for info in archive.infolist() if not info.is_dir()]
+                odd = [info.filename for info in listed if not INSIDE.fullmatch(info.filename) or ".." in info.filename]
+                if odd:
+                    raise BadInputError(f"{path} holds {odd[0]!r}, which no saved paper does")
+                if sum(info.file_size for info in listed) > MOST_BYTES:
+                    raise BadInputError(f"{path} would unpack to more than {MOST_BYTES >> 30} GiB")
+                for info in listed:
+                    target = Path(folder) / info.filename
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    with archive.open(info) as source, target.open("wb") as out:
+                        shutil.copyfileobj(source, out)
+        except FileNotFoundError as error:
+            raise NotFoundError(f"{path} does not exist") from error
+        except (BadZipFile, OSError, RuntimeError, NotImplementedError, EOFError) as error:
+            raise BadInputError(f"{path} is no saved paper: {error}") from error
+        yield Path(folder)

@@ -1,0 +1,44 @@
+"""What a step costs: its floating-point operations at the rate that this machine multiplies matrices, one thread.
+
+A kind reaches a share of that rate, and what is no multiplication, as legal moves, is in it. Those of caches and edits
+are measured on a model of 8 × 192. So is that of probes, the lowest seen: a step of the reference size (0.2 of a
+smaller one). That of autoencoders is `make bench`'s, that of training is of a FEN encoder of 4 × 128 in bfloat16; the
+others are guesses.
+"""
+
+from __future__ import annotations
+
+import time
+
+from chessreg.papers.plan import Step
+
+SHARE = {
+    "cache": 0.5, "edit": 0.15, "markov": 0.1, "perplexity": 0.3, "probe": 0.03, "sae": 0.6, "token-legality": 0.1,
+    "train": 1.2,
+}  # fmt: skip
+SIZE, TIMES = 512, 9
+
+
+def multiplying() -> float:
+    """Floating-point operations in a second of one thread, of products of float32 matrices: the best of some."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        matrix = torch.randn(SIZE, SIZE)
+        best = float("inf")
+        for _ in range(TIMES):
+            start = time.thread_time()
+            matrix @ matrix
+            best = min(best, time.thread_time() - start)
+    finally:
+        torch.set_num_threads(threads)
+    return 2 * SIZE**3 / max(best, 1e-9)
+
+
+def seconds(step: Step, rate: float, share_missing: float = 1.0) -> float | None:
+    """CPU seconds of what is missing of a step, about, at so many operations a second; None where nobody counted."""
+    if not step.operations or step.kind not in SHARE:
+        return None
+    return share_missing * step.operations / (rate * SHARE[step.kind])

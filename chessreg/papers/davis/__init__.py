@@ -1,0 +1,124 @@
+"""Davis, Vasquez Ferrer & Sukthankar 2026, "Exploring the Limits of Probes for Latent Representation Edits in GPT
+Models", with the maps of the ICMLA 2024 paper before it.
+
+The language model → edits with linear probes, their layer and α chosen on games that nothing is reported on → probes of
+colour, type and both at every site and phase, and on random-init controls → the Markov test with its controls → sparse
+autoencoders → edits of all seven types → probes of latents. What is worth most comes first: a paper that is stopped has
+it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from chessreg.errors import BadInputError
+from chessreg.papers.davis.edits import EDITS, FIGURE_4, MIDDLE, STRENGTH, SWEEP, derived, edits, edits_of_all_types
+from chessreg.papers.davis.expectations import EXPECTATIONS
+from chessreg.papers.davis.figures import figure_3, figure_4, figure_5, figure_6, ridge, square_maps
+from chessreg.papers.davis.readout import AT_END, caches, language_model, markov, probes
+from chessreg.papers.davis.saes import latent_probes, saes
+from chessreg.papers.davis.sizes import SIZES
+from chessreg.papers.parts import parts
+from chessreg.papers.plan import Paper, Picture, Request, Sheet, Step
+
+if TYPE_CHECKING:
+    from chessreg.session import Session
+
+
+def steps(request: Request) -> list[Step]:
+    """Every run of the paper on this model."""
+    size = SIZES[request.size]
+    return [
+        *parts(request),
+        *language_model(request, size),
+        *edits(request, size),  # each step comes after what it needs, wherever that stands
+        *caches(request, size),
+        *probes(request, size),
+        *markov(request, size),
+        *saes(request, size),
+        *derived(request, size),
+        *edits_of_all_types(request, size),
+        *latent_probes(request, size),
+    ]
+
+
+def check(session: Session, request: Request) -> None:
+    """Raises BadInputError for a model whose tokens have no phases of a move: edits are made where a ply ends."""
+    inputs = session.inputs
+    encoding = inputs.encoding(inputs.reference("checkpoint", request.checkpoint))
+    if not set(AT_END.values()) <= set(encoding.phases):
+        raise BadInputError(
+            f"{request.checkpoint} writes {encoding.name}, and the paper is about models of UCI squares",
+            "chessreg run train --encoding uci-square-72, or chessreg paper karvonen",
+        )
+
+
+PAPER = Paper(
+    "davis",
+    "Davis 2026: the limits of probes for latent representation edits in GPT models",
+    steps,
+    (
+        Sheet("table-2-perplexity", "Table 2: perplexity", "perplexity", steps=("perplexity-*",),
+              plots=("perplexity",)),
+        Sheet("table-2-legal-moves", "Table 2: legal moves by phase", "legal moves by phase", steps=("legality*",),
+              plots=("legal moves by phase",)),
+        Sheet("table-3", "Table 3: sparse autoencoders", "sae reconstruction", steps=("sae-blocks-*", "sae-ends"),
+              plots=("sae reconstruction by layer", "loss recovered by sae", "sparsity of saes")),
+        Sheet("expansions", "Section 4.3: autoencoders of several expansions", "sae reconstruction",
+              steps=("sae-blocks-*", "sae-smaller-*"), plots=("sae reconstruction by layer",), published=False),
+        Sheet("table-4", "Table 4: probes of latents", "probe metrics by layer", steps=("sae-probe-*",),
+              plots=("probe metrics by layer",), tables=("Table 4",)),
+        Sheet("table-4-beside-5", "Table 4 beside Table 5: what the latents cost", "probe accuracy by source",
+              steps=("sae-probe-*", "model-joint-*-blocks"), plots=("probe accuracy by source",), published=False),
+        Sheet("table-5", "Table 5: linear probes", "probe metrics by layer", steps=("model-joint-*", "twin-*-joint-*"),
+              plots=("probe metrics by layer",), tables=("Table 5",)),
+        Sheet("colour-and-type", "Section 4.4: probes of colour and of type", "probe metrics by layer",
+              steps=("*-colour-*", "*-type-*"), plots=("probe metrics by layer",), published=False),
+        Sheet("probes-of-edits", "Probes that edits are made with: of the first plies, and as published",
+              "probe metrics by layer", steps=("early-joint-*", "paper-joint-*", "code-joint-*"), published=False),
+        Sheet("compositional-map", "Compositional map (ICMLA 2024)", "probe composition", steps=("composition-*",),
+              plots=("probe composition",)),
+        Sheet("table-6", "Table 6: the Markov test", "markov by layer", steps=("markov", "markov-*"),
+              plots=("markov statistic by layer", "markov effect by layer", "markov beyond the last move")),
+        Sheet("choice", "Choice of layer and α, on the validation games", "edit strength", steps=(SWEEP,),
+              published=False, choices=True),
+        Sheet("figure-2", "Figure 2: the effect of α", "edit strength", steps=(STRENGTH,), plots=("edit strength",)),
+        Sheet("figure-5", "Figures 5 and 6 and section 4.8: legal move mass", "legal move mass by edit",
+              steps=(EDITS,), plots=("legal move mass by edit",)),
+        Sheet("protocols", "Figure 5 and section 4.7, as the text and as the published code have it",
+              "legal move mass by edit", steps=("edits-paper", "edits-published-code")),
+        Sheet("differences", "Types held against each other, same cases", "legal move mass between edits",
+              steps=(EDITS,), plots=("difference of edits",), published=False),
+        Sheet("differences-at-code-layer", "Types held against each other at the layer of the code",
+              "legal move mass between edits", steps=(f"{EDITS}{MIDDLE}",), published=False),
+        Sheet("ridge", "Ridge plot (ICMLA 2024): mass by edited layer", "legal move mass by layer",
+              steps=("edits-by-layer",), plots=("legal move mass by layer",)),
+        Sheet("square-maps", "Square maps (ICMLA 2024): mass by piece and square", "legal move mass by square",
+              steps=(EDITS,)),
+        Sheet("beside", "Beside Figure 5: probes of last positions, several layers, several tokens",
+              "legal move mass by edit", steps=("edits-final-five", "edits-many-layers", "edits-tokens-*"),
+              published=False),
+        Sheet("causes", "Why Probe may gain little at the code's α: what α is a share of, one layer, other probes",
+              "legal move mass by edit", published=False,
+              steps=(EDITS, "edits-residual-norm", "edits-ln-next", "edits-many-layers", "edits-final-five")),
+        Sheet("figure-4-strength", "Figure 4's position at every layer and α", "edit strength", steps=(FIGURE_4,),
+              published=False),
+    ),
+    (
+        Picture("figure-3", "Figure 3: original, target and later board of a case", figure_3, (EDITS,)),
+        Picture("figure-4", "Figure 4: squares before and after an edit", figure_4, (FIGURE_4, SWEEP)),
+        Picture("figure-5-cases", "Figure 5: None, Random, Probe and Patch, over cases", figure_5, (EDITS,)),
+        Picture("figure-6-cases", "Figure 6: probes of latents, over cases", figure_6, (EDITS,)),
+        Picture("ridge-cases", "Ridge plot: mass by edited layer, over cases", ridge, ("edits-by-layer",)),
+        Picture("square-maps-drawn", "Square maps: mean mass by piece and square", square_maps, (EDITS, SWEEP)),
+    ),
+    firsts={
+        "headlines": ("legality", "edit-sweep", "figure-4", "edits-by-layer", "model-joint-*-blocks", "markov"),
+        "edits of all types": ("edits",),
+        "random-init controls": ("twin-*-joint-*",),
+        "what latents cost": ("sae-blocks-*", "sae-probe-*"),
+    },
+    expectations=EXPECTATIONS,
+    check=check,
+    compares=True,
+)  # fmt: skip

@@ -1,0 +1,194 @@
+"""Edits of the seven types: chosen on the validation games, reported on the test games (Figures 2 to 6 and the maps).
+
+The layer and the scale α are those with the most mass on the target board, of type Probe, on one half of the validation
+games. Probes of latents and differences of means are then fitted for that layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+from chessreg.errors import BadInputError
+from chessreg.papers.davis.readout import AT_END, early, forward
+from chessreg.papers.davis.saes import groups
+from chessreg.papers.davis.sizes import FUTURE, SIZES, Size
+from chessreg.papers.plan import Request, Step, Values, references
+from chessreg.papers.work import Made
+
+SWEEP, EDITS, STRENGTH, FIGURE_4 = "edit-sweep", "edits", "edit-strength", "figure-4"
+CODE_SCALE = 0.5  # specification 6.1
+CODE_LAYER, CODE_LAYERS = 7, 12  # of Figures 4 to 6 in the code, and of how many
+MIDDLE = "-at-code-layer"
+LINEAR = {"probe": "early-joint-3", "black_probe": "early-joint-1"}  # after Black's move, and after White's
+DERIVED = {"sae": "sae-latents", "cd": "sae-contrast", "dm": "means"}
+CASE = {"moves": "e2e4 d7d5", "board": "d5=. d7=p e7=. e5=p"}  # specification 6.5
+
+
+def chosen(made: Made) -> dict[str, Any]:
+    """Layers and scale of type Probe with the most mass on the target board, on the half of the games that chooses."""
+    rows = [row for row in made.query("edit strength", SWEEP).rows if row["type"] == "Probe" and row["chosen"]]
+    if not rows:
+        raise BadInputError("the sweep of edits has no case of the half that chooses", "a larger --size has more")
+    return {"layers": tuple(rows[0]["layers"]), "scale": float(rows[0]["scale"])}
+
+
+def scales_of(made: Made) -> tuple[float, ...]:
+    """The code's scale, and the chosen one where that is another."""
+    return tuple(dict.fromkeys((CODE_SCALE, chosen(made)["scale"])))
+
+
+def derived(request: Request, size: Size) -> Iterator[Step]:
+    """SAE-, CD- and DM-probes of phases 1 and 3, on the first plies as the linear ones: at the chosen layer, and at the
+    code's, beside which the chosen one may be the last, whose edits no attention reads."""
+    saes = {layer: f"sae-{name}" for name, layers in groups(request, size).items() for layer in layers}
+    code = code_layer(request.layers)
+    for (behind, at), phase, (short, source) in product((("", None), (MIDDLE, code)), AT_END, DERIVED.items()):
+
+        def settings(made: Made, source: str = source, phase: int = phase, at: int | None = at) -> Values:
+            [layer] = chosen(made)["layers"] if at is None else (at,)
+            given: dict[str, Any] = {"source": source, "layers": (layer,)}
+            if source != "means":
+                given["sae"] = f"@{saes[layer]}"
+            if source == "sae-latents":
+                given |= {"epochs": size.sae_probe_epochs, "learning_rate": 0.003}
+            step = early(request, size, "", phase, given)
+            assert not callable(step.settings)
+            return step.settings
+
+        needed = sorted(set(saes.values()) if at is None else {saes[at]})
+        after = ("early-fit", "early-test", *((SWEEP,) if at is None else ()), *needed)
+        width = 1 if source == "means" else size.expansion
+        epochs = size.sae_probe_epochs if source == "sae-latents" else 1
+        rows = size.early_games * size.early_plies / 2
+        yield Step(
+            f"early-{short}-{phase}{behind}", "probe", settings, "Figure 6", after, units=1,
+            rows={"score": size.early_games // 4}, operations=6.0 * rows * epochs * 832 * width * request.d_model,
+        )  # fmt: skip
+
+
+class Edits:
+    """Makes the steps of edits: what they have in common, and what of the sweep's choice is filled in."""
+
+    def __init__(self, request: Request, size: Size) -> None:
+        self.request, self.size = request, size
+        self.needed = {"checkpoint": request.checkpoint, "min_plies": max(size.prefixes) + FUTURE + 1}
+
+    def step(
+        self, name: str, serves: str, games: int, conditions: int, settings: Values, *, probes: Values = LINEAR,
+        others: str | None = None, choose: tuple[str, ...] = (), part: str = "test", preset: str = "davis-corrected",
+        choice: bool = False,
+    ) -> Step:  # fmt: skip
+        """`conditions`: of each state beside the clean one. `others`: SAE-, CD- and DM-probes too, as their steps end.
+        `choose`: which of layers, scale and scales (the code's and the chosen one) the sweep decides."""
+        request, size = self.request, self.size
+        values: dict[str, Any] = {
+            "preset": preset, **self.needed, "dataset": f"{request.test}:{part}", "games": games,
+            "prefixes": size.prefixes, **{key: f"@{probe}" for key, probe in probes.items()},
+        }  # fmt: skip
+        if others is not None:
+            for key, phase in (("other_probes", 3), ("other_black_probes", 1)):
+                values[key] = tuple(f"@early-{short}-{phase}{others}" for short in DERIVED)
+        values |= settings
+
+        def with_choice(made: Made) -> Values:
+            best = chosen(made) | {"scales": scales_of(made)}
+            return values | {key: best[key] for key in choose}
+
+        after = ("parts", *((SWEEP, *references(values)) if choose else ()))
+        units = games * len(values["prefixes"])
+        return Step(
+            name, "edit", with_choice if choose else values, serves, after, units=units,
+            rows={"trial": units * (1 + conditions)}, bytes=4 * 72 * units * (1 + conditions), choice=choice,
+            operations=forward(request, games * 2 * max(size.prefixes) + units * conditions),
+        )  # fmt: skip
+
+
+def edits(request: Request, size: Size) -> Iterator[Step]:
+    """The sweep that chooses, and edits with linear probes: by layer, of several layers and tokens, as published."""
+    step, layers = Edits(request, size).step, request.layers
+    yield step(
+        SWEEP, "choice of layer and α", size.sweep_games, 3 * layers * len(size.scales),
+        {"layer_sets": tuple(map(str, range(layers))), "scales": size.scales, "shuffled": 0}, part="validation",
+        choice=True,
+    )  # fmt: skip
+    rows = {"trial": 2 * layers * (len(size.scales) + 1)}
+    yield Step(FIGURE_4, "edit", case_study, "Figure 4", ("early-joint-3", SWEEP), units=1, rows=rows)
+    yield step(
+        "edits-by-layer", "ridge plot", size.other_games, 3 * layers,
+        {"layer_sets": tuple(map(str, range(layers))), "scales": (CODE_SCALE,), "shuffled": 0},
+    )  # fmt: skip
+    final = {"probe": "model-joint-3-blocks", "black_probe": "model-joint-1-blocks"}
+    yield step(
+        "edits-final-five", "beside Figure 5: probes of the last five positions", size.other_games, 6,
+        {"shuffled": 0}, probes=final, choose=("layers", "scales"),
+    )  # fmt: skip
+    paper = {"probe": "paper-joint-3", "black_probe": "paper-joint-1"}
+    for name, preset, probes, lowest in (
+        ("edits-paper", "davis-paper", paper, 0),
+        ("edits-published-code", "davis-published-code", {"probe": "code-joint-0"}, 1),
+    ):
+        sets = [layer for layer in range(lowest, layers) if size.every_layer or layer == code_layer(layers)]
+        if sets:
+            yield step(
+                name, "Figure 5 and section 4.7", size.edit_games if size.every_layer else size.other_games,
+                3 * len(sets), {"layer_sets": tuple(map(str, sets)), "scales": (CODE_SCALE,)}, probes=probes,
+                preset=preset,
+            )  # fmt: skip
+    many = tuple(f"0-{layer}" for layer in range(1, layers))  # as the ICMLA figure, "layer 0 to k"
+    if many:
+        yield step(
+            "edits-many-layers", "beside Figure 5: several layers", size.other_games, 6 * len(many),
+            {"layer_sets": many, "scales": (0.1, CODE_SCALE), "shuffled": 0},
+        )  # fmt: skip
+    for rule in ("residual-norm", "ln-next"):  # equation 1's share is of a norm that a model's residuals may far exceed
+        yield step(
+            f"edits-{rule}", "why an edit at the code's α may do little: what α is a share of", size.other_games, 3,
+            {"scale_rule": rule, "scales": (CODE_SCALE,), "shuffled": 0}, choose=("layers",),
+        )  # fmt: skip
+    whites = tuple(plies for plies in size.prefixes if plies % 2 == 0)
+    for mask in ("last", "turns"):
+        yield step(
+            f"edits-tokens-{mask}", "beside Figure 5: the last token, and every end of a ply", size.other_games, 6,
+            {"prefixes": whites, "token_mask": mask, "phase": "any", "shuffled": 0},
+            probes={"probe": "early-joint-3"}, choose=("layers", "scales"),
+        )  # fmt: skip
+
+
+def edits_of_all_types(request: Request, size: Size) -> Iterator[Step]:
+    """None, Random, Patch, Probe, SAE-, CD- and DM-Probe at the chosen layer: at two scales, and at many."""
+    step = Edits(request, size).step
+    main: Values = {"patch": "unit", "controls": 1, "shuffled": 1}
+    yield step(EDITS, "Figures 5 and 6, maps", size.edit_games, 14, main, others="", choose=("layers", "scales"))
+    yield step(
+        STRENGTH, "Figure 2", size.other_games, 6 * len(size.scales),
+        {**main, "shuffled": 0, "scales": size.scales}, others="", choose=("layers",),
+    )  # fmt: skip
+    yield step(
+        f"{EDITS}{MIDDLE}", "Figure 6 at the layer of the code", size.other_games, 14,
+        {**main, "layers": (code_layer(request.layers),)}, others=MIDDLE, choose=("scales",),
+    )  # fmt: skip
+
+
+def code_layer(layers: int) -> int:
+    """The layer of the code's figures; of a model of another depth the one at the same share of it.
+
+    >>> code_layer(12), code_layer(8), code_layer(2)
+    (7, 4, 1)
+    """
+    return CODE_LAYER * layers // CODE_LAYERS
+
+
+def case_study(made: Made) -> Values:
+    """Figure 4's position: Black's pawn back to d7, and his e-pawn to e5, so that White's e-pawn cannot move.
+
+    The paper does not say which layer. At every one: what is added after the last block reaches no attention, so it can
+    take a piece off the square that is read next, and cannot tell the model that another piece is in its way.
+    """
+    size, best = SIZES[made.request.size], chosen(made)
+    return {
+        **CASE, "checkpoint": made.request.checkpoint, "probe": "@early-joint-3", "measure": "next-token",
+        "layer_sets": tuple(map(str, range(made.request.layers))), "shuffled": 0,
+        "scales": tuple(sorted({*size.scales, best["scale"]} - {0.0})),
+    }  # fmt: skip

@@ -1,0 +1,179 @@
+"""Figures that are no plot of a table: distributions over cases, three boards of a case, squares before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import numpy as np
+
+from chessreg.errors import NotFoundError
+from chessreg.papers.davis.edits import CODE_SCALE, EDITS, FIGURE_4, chosen, code_layer
+from chessreg.papers.work import Made
+
+if TYPE_CHECKING:
+    from chessreg.queries.result import QueryResult
+
+MASS, BY_LAYER, BY_SQUARE = "legal move mass by edit", "legal move mass by layer", "legal move mass by square"
+PANEL = 3.4  # inches
+FIGURE_5 = {"original": ("None", "Random", "Probe", "Patch"), "target": ("Probe",), "future": ("Patch",)}
+FIGURE_6 = {"original": ("None", "CD-Probe", "SAE-Probe"), "target": ("None", "CD-Probe", "SAE-Probe")}
+Shown = dict[str, list[tuple[str, np.ndarray]]]
+"""Panel → labels and masses float64 [cases]."""
+
+
+def figure_5(made: Made, path: Path) -> str:
+    """Mass on the original, the target and the later board, over cases, at the code's α."""
+    return of_types(made, path, FIGURE_5)
+
+
+def figure_6(made: Made, path: Path) -> str:
+    """The same of the probes of latents."""
+    return of_types(made, path, FIGURE_6)
+
+
+def of_types(made: Made, path: Path, wanted: Mapping[str, tuple[str, ...]]) -> str:
+    answer, shown = made.query(MASS, EDITS), Shown()
+    places = {row["type"]: place for place, row in enumerate(answer.rows) if row["scale"] in (None, CODE_SCALE)}
+    for board, types in wanted.items():
+        shown[board] = [(name, masses(made, MASS, EDITS, places[name], board)) for name in types if name in places]
+    draw(shown, path, f"probability of legal moves on each board, over cases; α = {CODE_SCALE:g}")
+    return f'chessreg query "{MASS}" --run {made.run_id(EDITS)[-6:]}'
+
+
+def ridge(made: Made, path: Path) -> str:
+    """Mass on the target board by the layer that is edited."""
+    step, shown = "edits-by-layer", []
+    for place, row in enumerate(made.query(BY_LAYER, step).rows):
+        if row["type"] == "Probe":
+            shown.append((str(row["layer"]), masses(made, BY_LAYER, step, place, "target")))
+    draw({"target, by edited layer": shown}, path, f"type Probe, over cases; α = {CODE_SCALE:g}")
+    return f'chessreg query "{BY_LAYER}" --run {made.run_id(step)[-6:]}'
+
+
+def masses(made: Made, query: str, step: str, place: int, board: str) -> np.ndarray:
+    """The masses on one board behind row `place` (from 0) of a query, float64 [cases]."""
+    from chessreg.queries.ask import rows_behind
+
+    behind: QueryResult = rows_behind(made.session.database, query, place + 1, run=(made.run_id(step),))
+    return np.array([value for value in behind.table[board].to_pylist() if value is not None], np.float64)
+
+
+def draw(shown: Shown, path: Path, title: str) -> None:
+    """Violins with their medians. Raises NotFoundError where no panel has a case."""
+    from matplotlib.figure import Figure
+
+    from chessreg.queries import plot
+
+    shown = {board: [each for each in parts if len(each[1])] for board, parts in shown.items()}
+    shown = {board: parts for board, parts in shown.items() if parts}
+    if not shown:
+        raise NotFoundError("no case has a mass on these boards", "a larger --size has more")
+    widths = [0.5 + 0.55 * len(parts) for parts in shown.values()]
+    figure = Figure(figsize=(1.2 * sum(widths) + 1.0, PANEL), layout="constrained")
+    axes = figure.subplots(1, len(shown), squeeze=False, sharey=True, width_ratios=widths)[0]
+    for axis, (board, parts) in zip(axes, shown.items(), strict=True):
+        # a density needs two different values
+        spread = [values if np.ptp(values) > 0 else np.array([values[0], values[0] + 1e-6]) for _, values in parts]
+        axis.violinplot(spread, showmedians=True, showextrema=False)
+        axis.set_xticks(range(1, len(parts) + 1), [label for label, _ in parts], rotation=20 * (len(parts) > 3))
+        axis.set_title(board, fontsize="medium")
+        axis.set_ylim(-0.02, 1.02)
+        axis.grid(axis="y", alpha=0.3)
+    axes[0].set_ylabel("legal move mass")
+    figure.suptitle(title, fontsize="small")
+    plot.write(figure, path)
+
+
+def square_maps(made: Made, path: Path) -> str:
+    """Mean mass on the target board by piece and square, of the ICMLA paper's maps: type Probe, the chosen α."""
+    from chessreg.games.picture import HeatPanel, save_heatmaps
+
+    best = chosen(made)
+    panels: dict[str, np.ndarray] = {}
+    for row in made.query(BY_SQUARE, EDITS).rows:
+        if row["type"] == "Probe" and row["scale"] == best["scale"] and row["target"] is not None:
+            board = panels.setdefault(row["piece"], np.full(64, np.nan))
+            file, rank = row["square"]
+            board[8 * (int(rank) - 1) + ord(file) - ord("a")] = row["target"]
+    if not panels:
+        raise NotFoundError("no piece was taken off", "a larger --size has more cases")
+    pieces = [piece for piece in "PNBRQKpnbrqk" if piece in panels]
+    save_heatmaps(
+        [HeatPanel(piece, panels[piece], 0.0, 1.0) for piece in pieces], path,
+        f"mass on the board without the piece, by where it stood; α = {best['scale']:g}", columns=min(6, len(pieces)),
+    )  # fmt: skip
+    return f'chessreg query "{BY_SQUARE}" --run {made.run_id(EDITS)[-6:]}'
+
+
+def figure_3(made: Made, path: Path) -> str:
+    """Original, target and later board of the first case."""
+    from chessreg.experiments.edit.three_boards import views_of_case
+    from chessreg.games.picture import render_svg
+    from chessreg.queries.render import written_whole
+
+    run_id = UUID(made.run_id(EDITS))
+    unit = first_case(made, run_id)
+    frames = views_of_case({"run_id": run_id, "unit": unit}, made.session.inputs)[1:]
+    boards = [render_svg(frame).replace("<svg ", f'<svg x="{420 * number}" ', 1) for number, frame in enumerate(frames)]
+    whole = f'<svg xmlns="http://www.w3.org/2000/svg" width="{420 * len(boards)}" height="520">{"".join(boards)}</svg>'
+    written_whole(path, whole.encode())
+    return f"chessreg board {run_id.hex[-6:]}:{unit}"
+
+
+def first_case(made: Made, run_id: UUID) -> int:
+    """The first unit of a run that was edited. Raises NotFoundError."""
+    from sqlalchemy import select
+
+    from chessreg.registry import tables
+
+    trial = tables.Trial
+    cases = select(trial.unit).where(trial.run_id == run_id, trial.condition == "clean").order_by(trial.unit).limit(1)
+    with made.session.database.read() as sql:
+        unit = sql.scalars(cases).first()
+    if unit is None:
+        raise NotFoundError("every prefix was skipped", "a larger --size has more cases")
+    return unit
+
+
+def figure_4(made: Made, path: Path) -> str:
+    """Probability of every square as the next move's origin, before and after the edit of specification 6.5."""
+    from chessreg.experiments.edit.spec import CLEAN, EditSpec
+    from chessreg.experiments.edit.three_boards import squares_of_conditions
+    from chessreg.games.boardframe import squares_of
+    from chessreg.games.picture import HeatPanel, save_heatmaps
+    from chessreg.registry import tables
+
+    run_id, best = UUID(made.run_id(FIGURE_4)), chosen(made)
+    with made.session.database.read() as sql:
+        spec = EditSpec(**sql.get_one(tables.Run, run_id).spec)
+    first_case(made, run_id)
+    alpha = best["scale"] or CODE_SCALE
+    squares: dict[str, Any] = squares_of_conditions(made.session.inputs, spec, run_id, 0)
+    layer = code_layer(made.request.layers)
+    after = squares[f"edit-{layer * len(spec.scales) + spec.scales.index(alpha)}"]
+    original, target = boards_of_case()
+    panels = [
+        HeatPanel(f"before: e4 {squares[CLEAN][28]:.1%}, d2 {squares[CLEAN][11]:.1%}", squares[CLEAN], 0.0, 1.0,
+                  squares_of(original)),
+        HeatPanel(f"after, α = {alpha:g}: e4 {after[28]:.1%}, d2 {after[11]:.1%}", after, 0.0, 1.0, squares_of(target)),
+    ]  # fmt: skip
+    save_heatmaps(panels, path, f"layer {layer}; the paper: e4 75.8 % before, d2 76 % after")
+    return f"chessreg board {run_id.hex[-6:]}:0"
+
+
+def boards_of_case() -> Sequence[Any]:
+    """The board of Figure 4 before and after the change."""
+    import chess
+
+    from chessreg.experiments.edit.spec import board_changes
+    from chessreg.games.typed import board_after, typed_moves
+    from chessreg.papers.davis.edits import CASE
+
+    original = board_after(typed_moves(CASE["moves"]))
+    target = original.copy(stack=False)
+    for square, letter in board_changes(CASE["board"]):
+        target.set_piece_at(square, None if letter == "." else chess.Piece.from_symbol(letter))
+    return original, target

@@ -1,0 +1,165 @@
+"""What is read off: the language model itself, caches of its last and of its first positions, probes, composition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from chessreg.models.hook_points import LN_FINAL, RESID_POST, RESID_PRE, hook_point
+from chessreg.papers.davis.sizes import GRID, Size
+from chessreg.papers.parts import fitted_on
+from chessreg.papers.plan import Request, Step, Values
+
+PLACES = {"embeddings": RESID_PRE, "blocks": RESID_POST, "final": LN_FINAL}  # sites of specification 2, as hook points
+SITES = (hook_point(0, RESID_PRE), RESID_POST, LN_FINAL)
+LABELS = {"joint": "", "colour": "-colour", "type": "-type"}  # the end of the preset's name
+CLASSES = {"joint": 13, "colour": 3, "type": 7}
+PHASES = (0, 1, 2, 3)
+PROMOTION = 4
+AT_END = {1: "white-destination", 3: "black-destination"}  # phases of the tokens that end a ply: where edits are made
+TOKENS_A_GAME = 145  # about, for counting operations
+LAST_POSITIONS = 5
+
+
+def forward(request: Request, tokens: float) -> float:
+    """Operations of forward passes over so many tokens: two for each weight of the blocks."""
+    return 24.0 * request.layers * request.d_model**2 * tokens
+
+
+def language_model(request: Request, size: Size) -> Iterator[Step]:
+    """Table 2: perplexity by token and ply, legal tokens by phase, of the model and of those beside it; both rules of a
+    game's end, both sets of games."""
+    games = size.lm_games
+    cost = forward(request, games * TOKENS_A_GAME)
+    for behind, checkpoint in (("", request.checkpoint), *((f"-of-{other}", other) for other in request.beside)):
+        of_test: Values = {"checkpoint": checkpoint, "dataset": f"{request.test}:test", "min_plies": size.min_plies}
+        for policy in ("exclude", "include"):
+            yield Step(
+                f"perplexity-{policy}{behind}", "perplexity", {**of_test, "games": games, "end_token": policy},
+                "Table 2", ("parts",), units=games, rows={"prediction": games}, operations=cost,
+            )  # fmt: skip
+        yield Step(
+            f"legality{behind}", "token-legality", {**of_test, "games": games}, "Table 2", ("parts",), units=games,
+            rows={"score": 6 * games}, operations=cost,
+        )  # fmt: skip
+    yield Step(
+        "legality-shortest", "token-legality",
+        {"preset": "davis", "checkpoint": request.checkpoint, "dataset": f"{request.test}:test",
+         "games": size.shortest_games, "allow_overlap": True},
+        "Table 2, as the published code: the shortest games, among which some are the model's own",
+        ("parts",), units=size.shortest_games, rows={"score": 6 * size.shortest_games},
+        operations=forward(request, size.shortest_games * TOKENS_A_GAME / 4),
+    )  # fmt: skip
+
+
+def caches(request: Request, size: Size) -> Iterator[Step]:
+    """Random-init controls; of every model the last five positions of each game at every site, and of the trained one
+    the ends of the first plies too: edits are made at these (errata of the specification)."""
+    for number in range(size.twins):
+        yield Step(f"twin-{number}", "twin", {"checkpoint": request.checkpoint, "seed": number}, "Table 5")
+    for who in ("model", *(f"twin-{number}" for number in range(size.twins))):
+        checkpoint = request.checkpoint if who == "model" else f"@{who}"
+        for part, dataset, games in of_parts(request, size.fit_games, size.test_games):
+            yield Step(
+                f"{who}-{part}", "cache",
+                {"checkpoint": checkpoint, "dataset": dataset, "games": games, "min_plies": size.min_plies,
+                 "sites": "all", "final": LAST_POSITIONS, "hook_points": SITES},
+                "Tables 4 and 5", ("parts",), units=games, rows={"metric_point": games},
+                bytes=2 * LAST_POSITIONS * games * (request.layers + 2) * request.d_model,
+                scratch=True, operations=forward(request, games * TOKENS_A_GAME),
+            )  # fmt: skip
+    for part, dataset, games in of_parts(request, size.early_games, max(1, size.early_games // 4)):
+        yield Step(
+            f"early-{part}", "cache",
+            {"checkpoint": request.checkpoint, "dataset": dataset, "games": games,
+             "min_plies": max(size.min_plies, size.early_plies), "sites": "turns", "last": size.early_plies + 1},
+            "Figures 2 to 6", ("parts",), units=games, rows={"metric_point": games},
+            bytes=2 * (size.early_plies + 1) * games * request.layers * request.d_model,
+            scratch=True, operations=forward(request, games * 2 * size.early_plies),
+        )  # fmt: skip
+
+
+def of_parts(request: Request, fit: int, test: int) -> list[tuple[str, str, int]]:
+    """The games of either part: name, dataset and number."""
+    return [("fit", fitted_on(request), fit), ("test", f"{request.test}:test", test)]
+
+
+def probes(request: Request, size: Size) -> Iterator[Step]:
+    """Probes of every label, phase and site on the last five positions; on random-init controls; and of phases 1 and 3
+    on the first plies, and as paper and published code fit them."""
+
+    def step(who: str, label: str, phase: int, place: str, **settings: Any) -> Step:
+        units = request.layers if place == "blocks" else 1
+        rows = size.fit_games * LAST_POSITIONS / len(PHASES)
+        values = {
+            "preset": f"davis-corrected{LABELS[label]}", "cache": f"@{who}-fit", "test_cache": f"@{who}-test",
+            "phase": phase, "hook_point": PLACES[place], "epochs": size.epochs, **settings,
+        }  # fmt: skip
+        if size.epochs < 15:  # a small paper has few positions, and smaller steps
+            values |= {"batch_positions": 200, "min_positions": 20 if phase != PROMOTION else None}
+        return Step(
+            f"{who}-{label}-{phase}-{place}", "probe", values, "Tables 4 and 5", units=units,
+            rows={"score": units * (size.test_games + size.fit_games // 20)}, optional=phase == PROMOTION,
+            operations=6.0 * rows * size.epochs * units * 64 * CLASSES[label] * request.d_model,
+        )  # fmt: skip
+
+    for who in ("model", *(f"twin-{number}" for number in range(size.twins))):
+        for label in LABELS if who == "model" else size.twin_labels:
+            for place in PLACES:
+                for phase in PHASES:
+                    yield step(who, label, phase, place)
+                if who == "model" and place in size.promotions:
+                    yield step(who, label, PROMOTION, place)
+    for phase in AT_END:
+        yield early(request, size, f"early-joint-{phase}", phase, {})
+        yield early(
+            request, size, f"paper-joint-{phase}", phase,
+            {"preset": "davis-paper", "cache": "@model-fit", "test_cache": None, "final": LAST_POSITIONS},
+        )  # fmt: skip
+    yield early(
+        request, size, "code-joint-0", 0,
+        {"preset": "davis-published-code", "cache": "@model-fit", "test_cache": None, "final": LAST_POSITIONS},
+    )  # fmt: skip
+    for place in PLACES:
+        for phase in PHASES:
+            joint, colour, kind = (f"@model-{label}-{phase}-{place}" for label in LABELS)
+            yield Step(
+                f"composition-{phase}-{place}", "probe-composition", {"joint": joint, "colour": colour, "type": kind},
+                "compositional map", units=request.layers if place == "blocks" else 1,
+                rows={"prediction": 832 * (request.layers if place == "blocks" else 1)},
+            )  # fmt: skip
+
+
+def early(request: Request, size: Size, name: str, phase: int, settings: Values) -> Step:
+    """A probe that edits are made with: of the first plies of games unless `settings` say otherwise."""
+    values: dict[str, Any] = {
+        "preset": "davis-corrected", "cache": "@early-fit", "test_cache": "@early-test", "final": None, "phase": phase,
+        "epochs": min(size.epochs, 5 if not settings else size.epochs), **settings,
+    }  # fmt: skip
+    if size.epochs < 15:
+        values |= {"batch_positions": 200, "min_positions": 20}
+    rows = size.early_games * size.early_plies / 2 if values["cache"] == "@early-fit" else size.fit_games * 5 / 4
+    return Step(
+        name, "probe", values, "Figures 2 to 6", units=request.layers,
+        rows={"score": request.layers * size.early_games // 4},
+        operations=6.0 * rows * values["epochs"] * request.layers * 832 * request.d_model,
+    )  # fmt: skip
+
+
+def markov(request: Request, size: Size) -> Iterator[Step]:
+    """Table 6: prefixes of several move orders, equal by position, and by placement as in the paper; and a random-init
+    control, whose similarity is that of tokens alone."""
+    for name, who, equal in (
+        ("markov", request.checkpoint, "position"),
+        ("markov-placement", request.checkpoint, "placement"),
+        ("markov-twin", "@twin-0", "position"),
+    ):
+        yield Step(
+            name, "markov",
+            {"preset": "paper", "checkpoint": who, "dataset": f"{request.test}:test", "games": size.markov_games,
+             "equal": equal, "max_members": 1000 if equal == "placement" else 16, "classes": size.markov_classes,
+             "resamples": size.resamples, "hook_points": SITES, "min_plies": size.min_plies},
+            "Table 6", ("parts",), units=size.markov_classes,
+            rows={"prediction": size.markov_classes * (request.layers + 3), "statistic": 2 * (request.layers + 2)},
+            operations=forward(request, size.markov_classes * 4 * sum(GRID) / len(GRID) * 2),
+        )  # fmt: skip

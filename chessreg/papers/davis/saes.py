@@ -1,0 +1,69 @@
+"""Sparse autoencoders at every site, smaller ones beside them, and the probes of their latents (Tables 3 and 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chessreg.models.hook_points import RESID_POST, hook_point
+from chessreg.papers.davis.readout import PHASES, SITES, forward
+from chessreg.papers.davis.sizes import Size
+from chessreg.papers.parts import fitted_on
+from chessreg.papers.plan import Request, Step, Values
+
+
+def groups(request: Request, size: Size) -> dict[str, tuple[int, ...]]:
+    """The blocks whose autoencoders one run trains, by the name that its step ends in."""
+    starts = range(0, request.layers, size.sae_layers)
+    made = [tuple(range(low, min(request.layers, low + size.sae_layers))) for low in starts]
+    return {f"blocks-{layers[0]}-{layers[-1]}": layers for layers in made}
+
+
+def three(layers: int) -> tuple[int, ...]:
+    """Blocks at a quarter, a half and the end of the depth."""
+    return tuple(sorted({layers // 4, layers // 2, layers - 1}))
+
+
+def saes(request: Request, size: Size) -> Iterator[Step]:
+    """Table 3: of each site one of the paper's expansion, and smaller ones at some or all blocks."""
+
+    def step(name: str, expansion: int, points: tuple[str, ...]) -> Step:
+        search: Values = {}
+        features = expansion * request.d_model
+        if size.sae_l0 is not None:
+            search = {"l0": size.sae_l0, "l0_search_tokens": size.sae_search_tokens}
+        tokens = size.sae_tokens + 5 * (size.sae_search_tokens or 0)
+        return Step(
+            name, "sae",
+            {"checkpoint": request.checkpoint, "dataset": fitted_on(request), "heldout": f"{request.test}:test",
+             "heldout_games": size.heldout_games, "min_plies": size.min_plies, "expansion": expansion,
+             "tokens": size.sae_tokens, "batch_tokens": size.sae_batch, "learning_rate": size.sae_learning_rate,
+             "l1_coefficient": size.sae_l1, "centre": size.sae_centre, "hook_points": points, **search},
+            "Table 3", ("parts",), units=len(points),
+            rows={"statistic": 13 * len(points), "prediction": features * len(points)},
+            bytes=8 * request.d_model * features * len(points),
+            operations=14.0 * request.d_model * features * tokens * len(points) + forward(request, tokens),
+        )  # fmt: skip
+
+    for name, layers in groups(request, size).items():
+        yield step(f"sae-{name}", size.expansion, tuple(hook_point(layer, RESID_POST) for layer in layers))
+    yield step("sae-ends", size.expansion, tuple(point for point in SITES if "*" not in point))
+    for expansion in size.smaller:
+        layers = tuple(range(request.layers)) if size.smaller_everywhere else three(request.layers)
+        points = tuple(hook_point(layer, RESID_POST) for layer in layers)
+        yield step(f"sae-smaller-{expansion}", expansion, points)
+
+
+def latent_probes(request: Request, size: Size) -> Iterator[Step]:
+    """Table 4: probes of the latents of every block and phase, on the rows of the linear probes."""
+    small: Values = {"batch_positions": 200, "min_positions": 20} if size.epochs < 15 else {}
+    rows = size.fit_games * 5 / 4
+    for name, layers in groups(request, size).items():
+        for phase in PHASES:
+            yield Step(
+                f"sae-probe-{phase}-{name}", "probe",
+                {"preset": "davis-corrected", "cache": "@model-fit", "test_cache": "@model-test", "phase": phase,
+                 "source": "sae-latents", "sae": f"@sae-{name}", "layers": layers, "epochs": size.sae_probe_epochs,
+                 "learning_rate": 0.003, **small},
+                "Table 4", units=len(layers), rows={"score": len(layers) * size.test_games},
+                operations=6.0 * rows * size.sae_probe_epochs * len(layers) * 832 * size.expansion * request.d_model,
+            )  # fmt: skip

@@ -1,0 +1,84 @@
+"""How much of Davis's paper is done: `small` in minutes, `reference` in hours on two cores, `paper` as published."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chessreg.papers.plan import SizeName
+
+GRID = (4, 9, 14, 19, 24, 29, 34)  # plies of the edited prefixes (specification 6.3)
+FUTURE = 6  # plies that a game must go on
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much of everything is done at one size."""
+
+    fit_games: int  # whose last five positions probes are fitted on
+    test_games: int
+    early_games: int  # whose first plies the probes of the edits are fitted on
+    early_plies: int
+    min_plies: int  # of games that probes and language models are tested on: short ones are alike
+    prefixes: tuple[int, ...]  # plies
+    twins: int
+    epochs: int
+    sae_probe_epochs: int
+    promotions: tuple[str, ...]  # where probes of the promotion phase are fitted, or refused
+    twin_labels: tuple[str, ...]
+    expansion: int
+    smaller: tuple[int, ...]  # expansions to compare it with
+    smaller_everywhere: bool  # at every block; else at three
+    sae_tokens: int
+    sae_batch: int
+    sae_learning_rate: float
+    sae_l1: float | None  # λ; none: 1, or what finds sae_l0
+    sae_centre: bool  # begin at the mean residual, and scale by the distance from it
+    sae_layers: int  # blocks of one run: what is done in one piece
+    sae_l0: float | None  # latents on at a token that are looked for, in trainings that are long enough
+    sae_search_tokens: int | None
+    heldout_games: int
+    sweep_games: int
+    scales: tuple[float, ...]
+    edit_games: int
+    other_games: int  # of edits with other probes, layers, tokens and protocols
+    every_layer: bool  # the published protocols at every layer, as the author's 84 files
+    markov_games: int
+    markov_classes: int
+    resamples: int
+    lm_games: int
+    shortest_games: int
+
+
+SCALES = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)  # Figure 2's are lost: specification 8
+# Equation 1 takes a share of the norm after the final LayerNorm. A model's residuals may be far longer (18 times, of
+# one trained with Muon), and so must be what moves them
+LARGE = (8.0, 16.0, 32.0)
+
+SIZES: dict[SizeName, Size] = {
+    "small": Size(
+        fit_games=200, test_games=60, early_games=60, early_plies=16, min_plies=12, prefixes=(4, 9), twins=1, epochs=2,
+        sae_probe_epochs=1, promotions=("blocks",), twin_labels=("joint",), expansion=2, smaller=(1,),
+        smaller_everywhere=False, sae_tokens=8_000, sae_batch=500, sae_learning_rate=3e-4,
+        sae_l1=None, sae_centre=False, sae_layers=64, sae_l0=None, sae_search_tokens=None,
+        heldout_games=20, sweep_games=12, scales=(0.5, 1.0), edit_games=16, other_games=8, every_layer=False,
+        markov_games=1000, markov_classes=20, resamples=50, lm_games=20, shortest_games=20,
+    ),
+    "reference": Size(
+        fit_games=23_000, test_games=5_000, early_games=3_000, early_plies=40, min_plies=20, prefixes=GRID, twins=3,
+        epochs=15, sae_probe_epochs=4, promotions=("blocks",), twin_labels=("joint",), expansion=16, smaller=(4,),
+        smaller_everywhere=False, sae_tokens=1_500_000, sae_batch=256, sae_learning_rate=1e-2,
+        sae_l1=3.0, sae_centre=True, sae_layers=4, sae_l0=None, sae_search_tokens=None,
+        heldout_games=200, sweep_games=200, scales=(*SCALES, *LARGE),
+        edit_games=2_000, other_games=500, every_layer=False, markov_games=23_261, markov_classes=2_000,
+        resamples=1_000, lm_games=1_000, shortest_games=1_000,
+    ),
+    "paper": Size(
+        fit_games=120_133, test_games=10_000, early_games=20_000, early_plies=40, min_plies=20, prefixes=GRID, twins=3,
+        epochs=15, sae_probe_epochs=15, promotions=("embeddings", "blocks", "final"),
+        twin_labels=("joint", "colour", "type"), expansion=16, smaller=(2, 4, 8), smaller_everywhere=True,
+        sae_tokens=1_000_000_000, sae_batch=4096, sae_learning_rate=3e-4, sae_l1=None, sae_centre=False,
+        sae_layers=64, sae_l0=30.0, sae_search_tokens=10_000_000,
+        heldout_games=2_000, sweep_games=2_000, scales=SCALES, edit_games=71_151, other_games=5_000, every_layer=True,
+        markov_games=200_000, markov_classes=20_000, resamples=1_000, lm_games=120_000, shortest_games=100_000,
+    ),
+}  # fmt: skip

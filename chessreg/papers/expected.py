@@ -1,0 +1,117 @@
+"""What a paper expects of a good model, held against the rows: the section `Reference result` of its report."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chessreg.papers.plan import Expectation, Finding
+from chessreg.queries.render import written_whole
+
+if TYPE_CHECKING:
+    from chessreg.papers.work import Made, Work
+
+Row = Mapping[str, Any]
+Judge = Callable[[Sequence[Row], "Made"], Sequence[Finding]]
+FILE, TITLE = "reference-result", "Reference result: what was expected, and what was met"
+OUTCOMES = ("met", "not decided", "missed", "open", "not run")
+HEADINGS = ("quantity", "expected", "what", "ours", "low", "high", "outcome", "query")
+
+
+def each(
+    of: Callable[[Row, Made], bool],
+    what: Callable[[Row], str],
+    column: str,
+    least: float | None = None,
+    most: float | None = None,
+    factor: float = 1.0,
+) -> Judge:
+    """A judge of one column: every row that `of` takes must be at least, and at most, so much; no bound: it is open."""
+
+    def judge(rows: Sequence[Row], made: Made) -> list[Finding]:
+        found = []
+        for number, row in enumerate(rows, 1):
+            if not of(row, made):
+                continue
+            value, low, high = (scaled(row.get(column + end), factor) for end in ("", "_low", "_high"))
+            found.append(Finding(what(row), value, low, high, judged(value, low, high, least, most), number))
+        return found
+
+    return judge
+
+
+def scaled(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
+def judged(
+    value: float | None, low: float | None, high: float | None, least: float | None = None, most: float | None = None
+) -> str:
+    """The outcome of a value with its interval against bounds. An end that is not known is the value; no value: missed.
+
+    >>> judged(0.3, 0.2, 0.4, least=0.25), judged(0.3, 0.26, 0.4, least=0.25), judged(0.1, None, None, 0.0, 0.05)
+    ('not decided', 'met', 'missed')
+    """
+    if least is most is None:
+        return "open"
+    if value is None:
+        return "missed"
+    low, high = value if low is None else low, value if high is None else high
+    least, most = -math.inf if least is None else least, math.inf if most is None else most
+    if least <= low and high <= most:
+        return "met"
+    return "missed" if high < least or low > most else "not decided"
+
+
+def held(work: Work, expectation: Expectation) -> list[tuple[Finding | None, str]]:
+    """The findings of an expectation, each with the command that prints the rows behind it; one without a finding where
+    no run or no row is there."""
+    runs = work.runs_of(expectation.steps)
+    if not runs:
+        return [(None, "")]
+    rows = work.session.query(expectation.query, run=tuple(runs)).rows
+    command = f'chessreg query "{expectation.query}" {work.runs_option(expectation.steps)} --rows'
+    findings = expectation.judge(rows, work.made)
+    return [(finding, f"{command} {finding.row}") for finding in findings] or [(None, "")]
+
+
+def write(work: Work, folder: Path) -> tuple[int, tuple[str, ...], str]:
+    """The section as Markdown and CSV. Nothing in it is typed: values, intervals and outcomes come from queries.
+
+    Returns its rows, its files, and how many were met and missed.
+    """
+    lines: list[tuple[str, ...]] = []
+    for expectation in work.paper.expectations:
+        for finding, command in held(work, expectation):
+            if finding is None:
+                lines.append((expectation.quantity, expectation.expected, "", "", "", "", "not run", ""))
+                continue
+            numbers = [short(number) for number in (finding.value, finding.low, finding.high)]
+            lines.append((expectation.quantity, expectation.expected, finding.what, *numbers, finding.outcome, command))
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([HEADINGS, *lines])
+    written_whole(folder / f"{FILE}.csv", text.getvalue().encode())
+    counts = {word: sum(line[6] == word for line in lines) for word in OUTCOMES}
+    summary = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    page = [
+        f"# {TITLE}",
+        "",
+        f"{summary}. Intervals are of 95 %, by game; an outcome is that of the whole interval.",
+        "",
+    ]
+    page += [row(HEADINGS), row(["---"] * len(HEADINGS))]
+    page += [row([*line[:7], f"`{line[7]}`" if line[7] else ""]) for line in lines]
+    written_whole(folder / f"{FILE}.md", ("\n".join(page) + "\n").encode())
+    return len(lines), (f"{FILE}.md", f"{FILE}.csv"), summary
+
+
+def short(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,81 @@
+"""Junkin & Nathanson 2025, "Causal Masking on Spatial Data" (arXiv 2510.27009).
+
+Twins, models of positions with and without a causal mask and of games, that learn the same decisions, and their answers
+to positions that none of them saw → puzzles → language models in prompts with and without the legal moves → a ladder of
+opponents. The paper's own table comes first; what is worth most in it before the rest.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from chessreg.errors import BadInputError
+from chessreg.games.dataset import holds_positions
+from chessreg.papers.junkin.expectations import EXPECTATIONS
+from chessreg.papers.junkin.models import ladder, language_models, twins
+from chessreg.papers.junkin.sizes import SIZES
+from chessreg.papers.parts import parts
+from chessreg.papers.plan import Paper, Request, Sheet, Step
+
+if TYPE_CHECKING:
+    from chessreg.session import Session
+
+
+def steps(request: Request) -> list[Step]:
+    """Every run of the paper: first seeds of each shape, then language models and the ladder, then further seeds."""
+    size = SIZES[request.size]
+    first = [(shape, shape.seeds[0]) for shape in size.shapes]
+    further = [(shape, seed) for shape in size.shapes for seed in shape.seeds[1:]]
+    return [
+        *parts(request),
+        *(step for shape, seed in first for step in twins(request, size, shape, seed)),
+        *language_models(request, size),
+        *ladder(size),
+        *(step for shape, seed in further for step in twins(request, size, shape, seed)),
+    ]
+
+
+def check(session: Session, request: Request) -> None:
+    """Raises BadInputError where positions or puzzles are games."""
+    inputs = session.inputs
+    for option, name in (("--positions", request.positions), ("--puzzles", request.puzzles)):
+        if name is not None and not holds_positions(inputs.items(inputs.reference("dataset", name))[0]):
+            raise BadInputError(f"{option} {name} is a dataset of games", "chessreg dataset list tells what each holds")
+
+
+PAPER = Paper(
+    "junkin",
+    "Junkin and Nathanson 2025: causal masking on spatial data",
+    steps,
+    (
+        Sheet("mask-ablation", "Sections 3.1 and 4.2: masks and inputs, paired differences of twins", "mask ablation",
+              steps=("accuracy-*",), plots=("mask ablation",)),
+        Sheet("move-accuracy", "Section 4.3 and Appendix B: best, valid and legal moves, cross-entropy per move",
+              "move accuracy by model", steps=("accuracy-*",),
+              plots=("move accuracy by model", "cross-entropy by model")),
+        Sheet("curves", "Figures of loss: while the models learn", "training curves",
+              steps=("bidirectional-*", "causal-*", "games-*", "language-model", "tuned-*"),
+              plots=("loss curves", "accuracy curves"), published=False),
+        Sheet("training", "Table D.3: how the models are trained", "training settings",
+              steps=("bidirectional-*", "causal-*", "games-*", "language-model", "tuned-*"),
+              tables=("Appendix D.3",)),
+        Sheet("puzzles", "Puzzles by rating", "puzzles by rating", steps=("puzzles-*",), plots=("puzzles by rating",),
+              published=False),
+        Sheet("decoding", "Appendix C and D.5: told the answer, and alone", "decoding modes", steps=("decoding-*",),
+              plots=("decoding modes",)),
+        Sheet("prompts", "Section 4.3: prompts, before and after tuning, with and without legal moves",
+              "prompt ablation", steps=("decoding-*", "prompts-*"), plots=("prompt ablation",)),
+        Sheet("wins", "Wins, draws and losses by level", "wins by level", steps=("ladder-*",),
+              plots=("wins by level",)),
+        Sheet("elo", "Ratings by every estimator", "elo by estimator", steps=("ratings",),
+              plots=("elo by estimator", "performance by level")),
+    ),
+    firsts={
+        "masks": ("accuracy-*",),
+        "language models": ("decoding-*", "prompts-*"),
+        "ladder": ("ladder-*", "ratings"),
+    },
+    expectations=EXPECTATIONS,
+    check=check,
+    trains=True,
+)  # fmt: skip

@@ -1,0 +1,116 @@
+"""The models of Junkin's paper and what is asked of them: twins, language models, a ladder of opponents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from chessreg.games.engines import engine_rating, parse_ladder
+from chessreg.games.estimators import SIDE_BY_SIDE, WEIGHTS
+from chessreg.papers.junkin.sizes import Shape, Size
+from chessreg.papers.parts import fitted_on
+from chessreg.papers.plan import Request, Step
+
+FEN = {"architecture": "fen-encoder", "encoding": "fen-77", "embedding": "own"}
+TWINS: dict[str, dict[str, Any]] = {  # specification 2.1, the corrected input; 9.2: the control of equal decisions
+    "bidirectional": FEN | {"attention": "bidirectional"},
+    "causal": FEN | {"attention": "causal"},
+    "games": {"encoding": "pgn-char-32", "block_size": 2047},
+}
+TOKENS = {"bidirectional": 78, "causal": 78, "games": 75}
+"""That a model reads for each decision: the position and the token before it; or its share of the game, 25, at a third
+of the rate, as games are of unequal length."""
+PRETRAINED_ON = "junkin-1"
+"""The template that the language model reads first, with its legal moves, every token of it predicted."""
+LADDER = "junkin-ladder"
+NO_HELP: dict[str, Any] = {"color": "both", "opening": "random:6", "policy": "legal"}
+
+
+def twins(request: Request, size: Size, shape: Shape, seed: int) -> Iterator[Step]:
+    """Twins of one shape and seed, and what each answers to positions and puzzles."""
+    for name, settings in TWINS.items():
+        model = f"{name}-{shape.name}-{seed}"
+        parameters = 12 * shape.n_layer * shape.n_embd**2
+        yield Step(
+            model, "train",
+            {**settings, **size.training, "datasets": (request.positions,), "games": fitted_on(request),
+             "heldout": request.positions, "heldout_games": f"{request.test}:validation",
+             "heldout_moves": size.heldout_moves, "heldout_steps": size.heldout_steps, "n_layer": shape.n_layer,
+             "n_head": shape.n_head, "n_embd": shape.n_embd, "steps": size.steps, "batch_moves": size.batch_moves,
+             "seed": seed},
+            "sections 3.1 and 4.2", ("parts",), units=1, rows={"metric_point": 3 * size.steps // 20},
+            bytes=4 * parameters, operations=6.0 * parameters * TOKENS[name] * size.steps * size.batch_moves,
+        )  # fmt: skip
+        yield Step(
+            f"accuracy-{model}", "move-accuracy",
+            {"checkpoint": f"@{model}/checkpoint", "dataset": request.positions, "games": f"{request.test}:test",
+             "unseen_of": fitted_on(request), "positions": size.positions},
+            "sections 4.2 and 4.3", ("parts",), units=size.positions // 15, rows={"prediction": size.positions},
+            operations=2.0 * parameters * TOKENS[name] * size.positions,
+        )  # fmt: skip
+        if request.puzzles is not None and name != "games":
+            yield Step(
+                f"puzzles-{model}", "puzzles",
+                {"checkpoint": f"@{model}/checkpoint", "dataset": request.puzzles, "puzzles": size.puzzles},
+                "puzzles", units=size.puzzles, rows={"prediction": size.puzzles},
+                operations=2.0 * parameters * TOKENS[name] * 2 * size.puzzles,
+            )  # fmt: skip
+
+
+def language_models(request: Request, size: Size) -> Iterator[Step]:
+    """A language model that has read prompts, and what became of it by tuning on each template with as many supervised
+    moves; what both answer by these templates, and by every published one. Its positions are parts of their own, cut by
+    game."""
+    shares = "fit=0.5,validation=0.1,test=0.4"
+    yield Step("positions", "split", {"dataset": request.positions, "parts": shares, "seed": 0}, "section 4.3")
+    read = {"datasets": (f"{request.positions}:fit",), "heldout": f"{request.positions}:validation"}
+    yield finetuned("language-model", {**size.tuning, **size.language_model, **read, "loss": "all"}, PRETRAINED_ON)
+    for template in size.templates:
+        tuned = f"tuned-{template}"
+        yield asking(request, f"decoding-before-{template}", "language-model", template, size.asked)
+        yield finetuned(tuned, {**size.tuning, **read, "checkpoint": "@language-model/checkpoint"}, template)
+        yield asking(request, f"decoding-{tuned}", tuned, template, size.asked)
+    asked = {("after", PRETRAINED_ON), *(("before", template) for template in size.templates)}
+    for template in size.prompts:
+        for name, model in (("before", "language-model"), ("after", f"tuned-{PRETRAINED_ON}")):
+            if size.asked_prompts != size.asked or (name, template) not in asked:
+                yield asking(request, f"prompts-{name}-{template}", model, template, size.asked_prompts)
+
+
+def finetuned(name: str, settings: dict[str, Any], template: str) -> Step:
+    """The tuning of a language model on one template."""
+    return Step(
+        name, "finetune", {**settings, "template": template}, "section 4.3", ("positions",), units=1,
+        rows={"metric_point": settings["steps"] // 10},
+    )  # fmt: skip
+
+
+def asking(request: Request, name: str, model: str, template: str, positions: int) -> Step:
+    """What a language model answers to unseen positions by one template."""
+    return Step(
+        name, "decoding",
+        {"checkpoint": f"@{model}/checkpoint", "dataset": f"{request.positions}:test", "template": template,
+         "positions": positions},
+        "section 4.3, Appendix C", ("positions",), units=positions, rows={"prediction": 2 * positions},
+    )  # fmt: skip
+
+
+def ladder(size: Size) -> Iterator[Step]:
+    """The twins of positions of the largest shape against every rung, without help by Stockfish, and their ratings by
+    every estimator where a rung has a known one."""
+    shape, rungs = size.shapes[-1], parse_ladder(size.rungs)
+    for name in ("bidirectional", "causal"):
+        yield Step(
+            f"ladder-{name}", "play",
+            {"checkpoint": f"@{name}-{shape.name}-{shape.seeds[0]}/checkpoint", "ladder": size.rungs,
+             "games": size.games, **NO_HELP},
+            "section 4 and Appendix I", units=size.games * len(rungs), rows={"game": size.games * len(rungs)},
+        )  # fmt: skip
+    known = sum(engine_rating(rung) is not None for rung in rungs)
+    if known:
+        units = len(SIDE_BY_SIDE) + len(WEIGHTS) * known
+        yield Step(
+            "ratings", "rating",
+            {"runs": ("@ladder-bidirectional", "@ladder-causal"), "estimator": "all", "anchors": "levels-truncated"},
+            "section 4 and Appendix I", units=units, rows={"rating": 2 * units},
+        )  # fmt: skip

@@ -1,0 +1,74 @@
+"""The games of a paper: what is fitted on, what settings are chosen on, what is reported, and that they share none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from chessreg.errors import ChessregError
+from chessreg.papers.plan import Request, Step
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from chessreg.session import Session
+
+SHORT = 20  # plies: shorter games are often alike
+
+
+def parts(request: Request) -> Iterator[Step]:
+    """Parts: probes and vectors are fitted on `fit`, settings chosen on `validation`, everything reported on `test`."""
+    if request.fit == request.test:
+        shares = "fit=0.5,validation=0.1,test=0.4"
+    else:
+        shares = "validation=0.1,test=0.9"
+    yield Step("parts", "split", {"dataset": request.test, "parts": shares, "seed": 0}, "all tables")
+
+
+def fitted_on(request: Request) -> str:
+    """The games that probes, vectors and autoencoders are fitted on."""
+    return f"{request.fit}:fit" if request.fit == request.test else request.fit
+
+
+def shared_games(session: Session, request: Request) -> list[str]:
+    """Lines (Markdown) that say how many whole games each part shares with each other, and with the model's training
+    games. Parts that are not there yet are left out."""
+    from chessreg.experiments.settings.overlap import trained_on
+
+    inputs = session.inputs
+    hashes: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    named = {"fit": fitted_on(request), "validation": f"{request.test}:validation", "test": f"{request.test}:test"}
+    trained, why = None, None
+    try:
+        if request.checkpoint:
+            trained, why = trained_on(inputs, inputs.reference("checkpoint", request.checkpoint))
+        for name, reference in named.items():
+            games, part = inputs.dataset(inputs.reference("dataset", reference))
+            places = games.rows(part)
+            hashes[name] = games.hashes[places], games.table(["plies"]).column("plies").to_numpy()[places]
+    except ChessregError as error:
+        return [f"Games shared between parts: not counted ({error.message})."]
+    import numpy as np
+
+    pairs = [("fit", "validation"), ("fit", "test"), ("validation", "test")]
+    said = [shared(f"{a} and {b}", hashes[b], [hashes[a][0]]) for a, b in pairs]
+    if trained is None and not request.checkpoint:
+        said.append("the models are trained on fit")
+    elif trained is None:
+        said.append(f"the model's training games are unknown: {why}")
+    else:
+        training = [np.asarray(games.hashes[places]) for games, places in trained]
+        said += [shared(f"training and {name}", hashes[name], training) for name in hashes]
+    return ["Whole games that two parts share (kinds refuse to report on them): " + "; ".join(said) + "."]
+
+
+def shared(what: str, part: tuple[np.ndarray, np.ndarray], others: list[np.ndarray]) -> str:
+    """How many games of a part (hashes uint64 [n], plies [n]) are among others, and how many of these are not short."""
+    import numpy as np
+
+    own, plies = part
+    seen = np.zeros(len(own), bool)
+    for other in others:
+        seen |= np.isin(own, other)
+    long = int((seen & (plies >= SHORT)).sum())
+    return f"{what} {int(seen.sum()):,} of {len(own):,}, {long:,} of them of {SHORT} plies or more"

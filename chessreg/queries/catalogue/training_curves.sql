@@ -1,0 +1,68 @@
+-- title: training curves
+-- aliases: loss curves, learning curves, junkin training loss
+-- paper: Junkin 2025, the figures of training and test loss
+-- kinds: train, finetune, imported-curves
+-- made by: chessreg run train
+-- columns:
+--   run: the training run, or the imported log
+--   origin: ours, or imported
+--   metric: loss (of training), heldout_loss, heldout_accuracy and what else was measured
+--   variant: of the model, where the log tells one (causal)
+--   evaluation: the first, second, … value that is told of these steps
+--   step [steps]: updates; of several points the last
+--   value: as it was told, an accuracy as a share; of several points their mean
+--   points: how many it stands for: a curve is drawn as at most 100
+--   lowest: among them
+--   highest: among them
+--   checkpoint: the model that was trained
+--   checkpoint_id [hidden]: its id
+-- plot: loss curves
+--   aliases: junkin figure loss
+--   form: lines
+--   x: step
+--   y: value
+--   series: run, metric, variant, evaluation
+--   panels: origin
+--   where: metric IN ('loss', 'heldout_loss')
+-- plot: accuracy curves
+--   form: lines
+--   x: step
+--   y: value
+--   series: run, metric, variant, evaluation
+--   panels: origin
+--   where: metric = 'heldout_accuracy'
+
+-- statement: cells
+SELECT r.run_id, r.run, CASE WHEN r.kind IN ('train', 'finetune') THEN 'ours' ELSE 'imported' END AS origin, c.checkpoint_id, c.checkpoint
+FROM scoped AS r
+LEFT JOIN (
+    SELECT k.run_id, v.checkpoint_id, v.checkpoint FROM checkpoint AS k JOIN checkpoints AS v ON v.checkpoint_id = k.id
+    UNION ALL
+    SELECT i.run_id, i.checkpoint_id, v.checkpoint FROM run_checkpoint AS i JOIN checkpoints AS v USING (checkpoint_id)
+) AS c ON c.run_id = r.run_id
+WHERE r.kind IN ('train', 'finetune', 'imported-curves')
+
+-- statement: base
+-- Every point, with its place among those of its curve.
+SELECT dense_rank() OVER (ORDER BY run_place(run_id), name, unit, part) AS cell, *
+FROM (
+    SELECT p.run_id, p.unit, p.attempt_id, p.name, p.step, p.value, c.run, c.origin, c.checkpoint_id, c.checkpoint,
+           split_part(p.name, '/', 1) AS metric, nullif(split_part(p.name, '/', 2), '') AS variant,
+           CASE WHEN count(*) OVER curve <= 100 THEN row_number() OVER (curve ORDER BY p.step)
+                ELSE ntile(100) OVER (curve ORDER BY p.step) END AS part
+    FROM metric_point AS p JOIN cells AS c ON c.run_id = p.run_id
+    WHERE p.name NOT IN ('tokens_seen', 'tokens_per_second', 'step_milliseconds', 'left_out') AND NOT starts_with(p.name, 'overlap')
+    WINDOW curve AS (PARTITION BY p.run_id, p.name, p.unit)
+)
+
+-- statement: table
+SELECT cell, run, origin, metric, variant, any_value(unit) + 1 AS evaluation, max(step) AS step, avg(value) AS value,
+       count(*) AS points, min(value) AS lowest, max(value) AS highest, checkpoint, checkpoint_id
+FROM base
+GROUP BY cell, run, origin, metric, variant, checkpoint, checkpoint_id
+ORDER BY cell
+
+-- statement: rows
+SELECT run_id, unit, name, step, value, run, checkpoint
+FROM base
+ORDER BY run_place(run_id), unit, name, step

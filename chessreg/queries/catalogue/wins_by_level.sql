@@ -1,0 +1,118 @@
+-- title: wins by level
+-- aliases: ladder, wins draws and losses by level, junkin wins
+-- paper: Junkin 2025, the figures of wins against Stockfish's levels (section 4 and Appendix I)
+-- kinds: play, imported-games, imported-sweep
+-- made by: chessreg run play
+-- columns:
+--   checkpoint: the model that played
+--   intervention: source, layers (0-based), scale and positions of the edit; none is the model as it is
+--   origin: ours, or imported
+--   assist: when Stockfish played the model's move; results with help are not the model's own
+--   opponent: the opponent as it was asked for
+--   level [hidden]: the engine's skill level
+--   limit [hidden]: what bounds one move of the engine
+--   engine_version: the engine's version
+--   color: the model's; both: half of the games with each, or as many as an import does not tell apart
+--   opening: standard, random:PLIES or book:DIGEST
+--   policy: how the model's move is chosen
+--   rules: what else is not as `run play` has it by default
+--   n [games]: games played
+--   planned [games]: games that the runs were to play
+--   w [games]: won
+--   d [games]: drawn
+--   l [games]: lost
+--   unscored [games]: no score under this scoring policy
+--   win [%]: of the scored games, with its interval; openings are resampled
+--   draw [%]: likewise
+--   loss [%]: likewise
+--   score: points per scored game
+--   assisted [plies]: that Stockfish played for the model, of all its games
+--   runs: the runs that played
+--   checkpoint_id [hidden]: its id
+--   intervention_id [hidden]: its id
+-- statistics:
+--   win = percent(won, scored)
+--   draw = percent(drawn, scored)
+--   loss = percent(lost, scored)
+--   score = score(points, scored)
+-- plot: wins by level
+--   aliases: win draw and loss by level
+--   form: lines
+--   x: level
+--   y: win
+--   beside: draw, loss
+--   series: checkpoint, intervention, origin, assist, color, limit, policy, engine_version
+--   panels: opening
+--   where: level >= 0
+
+-- statement: cells
+-- One row per arm. The two colours of one ladder are one cell, and apart from a match of one colour alone.
+SELECT *, dense_rank() OVER (ORDER BY own_name, checkpoint_place, intervention_id IS NOT NULL, intervention, intervention_id,
+                                      origin DESC, assist <> 'none', assist, colors, engine_version, engine_id,
+                                      level IS NOT NULL, level, opponent DESC, opening, policy, move_limit, rules) AS cell
+FROM (
+    SELECT a.*, s.run, s.kind, CASE WHEN s.kind = 'play' THEN 'ours' ELSE 'imported' END AS origin,
+           coalesce(m.colors, CASE WHEN min(a.color) OVER same <> max(a.color) OVER same THEN 'both' ELSE a.color END)
+               AS colors
+    FROM arms AS a JOIN scoped AS s ON s.run_id = a.run_id JOIN imported_arms AS m
+        ON m.run_id = a.run_id AND m.match = a.match
+    WINDOW same AS (PARTITION BY a.run_id, a.opponent)
+)
+
+-- statement: base
+-- Games, and counts of games that are told without them: `n` alike.
+SELECT c.cell, g.run_id, g.unit, g.attempt_id, c.run, c.checkpoint_id, c.checkpoint, c.intervention, c.opponent, c.color,
+       c.opening_seed, CASE WHEN c.opening = 'standard' THEN g.unit ELSE g.opening_number END AS opening_number,
+       game_score($scoring, g.result, g.termination, g.adjudication_cp, c.color) AS score, 1::BIGINT AS n,
+       g.result, g.termination, g.plies, false AS counted
+FROM game AS g JOIN cells AS c ON c.run_id = g.run_id AND c.match = g.match
+UNION ALL
+SELECT c.cell, p.run_id, p.unit, p.attempt_id, c.run, c.checkpoint_id, c.checkpoint, c.intervention, c.opponent, c.color,
+       c.opening_seed, NULL, CASE p.name WHEN 'wins' THEN 1.0 WHEN 'losses' THEN 0.0
+                                         ELSE CASE WHEN $scoring = 'paper' THEN 0.5 END END,
+       whole(p.value), p.name, NULL, NULL, true
+FROM metric_point AS p JOIN cells AS c ON c.run_id = p.run_id AND c.match = p.unit AND c.kind = 'imported-sweep'
+WHERE p.name IN ('wins', 'draws', 'losses')
+
+-- statement: table
+WITH played AS (
+    SELECT cell, whole(sum(n)) AS n, whole(sum(n) FILTER (score = 1)) AS w, whole(sum(n) FILTER (score = 0.5)) AS d,
+           whole(sum(n) FILTER (score = 0)) AS l, whole(sum(n) FILTER (score IS NULL)) AS unscored
+    FROM base GROUP BY cell
+),
+arm AS (
+    SELECT cell, checkpoint, checkpoint_id, intervention, intervention_id, origin, assist, opponent, level, "limit",
+           engine_version, colors AS color, opening, policy, rules, whole(sum(planned)) AS planned,
+           string_agg(DISTINCT run, ', ' ORDER BY run) AS runs
+    FROM cells GROUP BY ALL
+),
+helped AS (
+    SELECT c.cell, whole(sum(g.assisted)) AS assisted
+    FROM play_game AS g JOIN cells AS c ON c.run_id = g.run_id AND c.match = g.match GROUP BY c.cell
+)
+SELECT cell, checkpoint, intervention, origin, assist, opponent, level, "limit", engine_version, color, opening, policy, rules,
+       n, planned, coalesce(w, 0) AS w, coalesce(d, 0) AS d, coalesce(l, 0) AS l, coalesce(unscored, 0) AS unscored, assisted,
+       runs, checkpoint_id, intervention_id
+FROM arm JOIN played USING (cell) LEFT JOIN helped USING (cell)
+ORDER BY cell
+
+-- statement: clusters
+-- A cluster is one opening, with the model's games of both colours; of counts it is one game.
+WITH opened AS (
+    SELECT cell, count(*) FILTER (score = 1) AS won, count(*) FILTER (score = 0.5) AS drawn,
+           count(*) FILTER (score = 0) AS lost, count(score) AS scored, 1 AS openings
+    FROM base WHERE NOT counted GROUP BY cell, opening_seed, opening_number
+    UNION ALL
+    SELECT cell, (score = 1)::BIGINT, (score = 0.5)::BIGINT, (score = 0)::BIGINT, 1, n
+    FROM base WHERE counted AND score IS NOT NULL AND n > 0
+)
+SELECT cell, won, drawn, lost, scored, won + drawn / 2 AS points, whole(sum(openings)) AS clusters
+FROM opened WHERE scored > 0
+GROUP BY ALL
+ORDER BY ALL
+
+-- statement: rows
+SELECT CASE WHEN NOT counted THEN run || ':' || unit END AS board, run, unit, result, score, n, termination, plies,
+       opponent, color, run_id
+FROM base
+ORDER BY run_place(run_id), unit, result

@@ -1,0 +1,200 @@
+"""Significance tests and effect sizes from sums: Welch, paired t, Cohen's d, and Holm's correction.
+
+A p-value of 10^-400 is no float, so tests give its base-10 logarithm. Sums, sums of squares and counts are all that
+the tests need: a query adds them up per cluster.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from chessreg.queries.stats import Clusters
+
+ROUNDING = 1e-13  # a variance below this share of the mean square is what rounding leaves of zero
+LOG_10 = math.log(10)
+
+
+class Moments(NamedTuple):
+    """How many values there are, their mean, and their unbiased variance (NaN of fewer than two)."""
+
+    n: float
+    mean: float
+    variance: float
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> Moments:
+        """The moments of values float [n]; of none they are NaN."""
+        values = np.asarray(values, np.float64)
+        n = len(values)
+        if n < 2:
+            return cls(n, float(values.mean()) if n else math.nan, math.nan)
+        return cls(n, float(values.mean()), _varies(float(values.var(ddof=1)), float((values**2).mean())))
+
+    @classmethod
+    def summed(cls, total: float, squares: float, n: float) -> Moments:
+        """The moments of n values with this sum and this sum of squares."""
+        if n < 2:
+            return cls(n, total / n if n else math.nan, math.nan)
+        mean = total / n
+        return cls(n, mean, _varies((squares - n * mean * mean) / (n - 1), squares / n))
+
+    @classmethod
+    def of_clusters(cls, clusters: Clusters, total: str, squares: str, n: str) -> Moments:
+        """The moments of all values of the clusters whose counts are these three."""
+        own = clusters.of(total, squares, n)
+        return cls.summed(own.total(total), own.total(squares), own.total(n)) if own.number else cls.summed(0, 0, 0)
+
+
+def _varies(variance: float, mean_square: float) -> float:
+    """The variance, 0 where it is rounding alone."""
+    return variance if variance > ROUNDING * mean_square else 0.0
+
+
+class TTest(NamedTuple):
+    """Student's t, its degrees of freedom, and the base-10 logarithm of the one-sided p-value (H1: the mean is larger).
+
+    `p` underflows to 0 where the logarithm does not.
+    """
+
+    t: float
+    df: float
+    log10_p: float
+
+    @property
+    def p(self) -> float:
+        return 10.0**self.log10_p
+
+
+def welch(ours: Moments, base: Moments) -> TTest | None:
+    """Welch's test that our mean is larger than the baseline's, as of independent samples (Davis 2026, section 4.8).
+
+    None where a side has fewer than two values, or neither varies.
+    """
+    if ours.n < 2 or base.n < 2:
+        return None
+    mine, theirs = ours.variance / ours.n, base.variance / base.n
+    error = mine + theirs
+    if error <= 0:
+        return None
+    df = error * error / (mine * mine / (ours.n - 1) + theirs * theirs / (base.n - 1))
+    t = (ours.mean - base.mean) / math.sqrt(error)
+    return TTest(t, df, log10_upper_tail(t, df))
+
+
+def paired(differences: Moments) -> TTest | None:
+    """The paired t test that the mean difference is larger than 0. None of fewer than two, or where they are equal."""
+    if differences.n < 2 or differences.variance <= 0:
+        return None
+    t = differences.mean / math.sqrt(differences.variance / differences.n)
+    return TTest(t, differences.n - 1, log10_upper_tail(t, differences.n - 1))
+
+
+def cohens_d(ours: Moments, base: Moments) -> float | None:
+    """The difference of the means in pooled standard deviations (Cohen 1988, 2.5). None where nothing varies."""
+    if ours.n < 2 or base.n < 2:
+        return None
+    pooled = ((ours.n - 1) * ours.variance + (base.n - 1) * base.variance) / (ours.n + base.n - 2)
+    return (ours.mean - base.mean) / math.sqrt(pooled) if pooled > 0 else None
+
+
+def permutation_p(at_least: int, resamples: int) -> float:
+    """The p-value when so many of the resamples reach what was observed: (1 + at_least) / (1 + resamples).
+
+    It is never 0, and valid: the observed value counts as one of the resamples (Phipson and Smyth 2010).
+
+    >>> permutation_p(0, 999)
+    0.001
+    """
+    return (1 + at_least) / (1 + resamples)
+
+
+def holm(p: Sequence[float | None]) -> list[float | None]:
+    """Holm's adjusted p-values of one family of tests, in the given order; a missing p is no member.
+
+    The k-th smallest of m is multiplied by m - k + 1, and none is smaller than one before it (Holm 1979).
+
+    >>> holm([0.01, 0.04, None, 0.03])
+    [0.03, 0.06, None, 0.06]
+    """
+    return _in_steps(p, lambda value, left: min(1.0, value * left))
+
+
+def holm_log10(log10_p: Sequence[float | None]) -> list[float | None]:
+    """`holm` of base-10 logarithms, for p-values that are no floats."""
+    return _in_steps(log10_p, lambda value, left: min(0.0, value + math.log10(left)))
+
+
+def _in_steps(p: Sequence[float | None], corrected: Callable[[float, int], float]) -> list[float | None]:
+    """Each p corrected for the tests that are left when its turn comes, the smallest first; the running maximum."""
+    order = sorted((value, place) for place, value in enumerate(p) if value is not None)
+    adjusted: list[float | None] = [None] * len(p)
+    largest = -math.inf
+    for rank, (value, place) in enumerate(order):
+        largest = max(largest, corrected(value, len(order) - rank))
+        adjusted[place] = largest
+    return adjusted
+
+
+def log10_upper_tail(t: float, df: float) -> float:
+    """log10 P(T > t) of Student's t with `df` degrees of freedom, also where the probability is no float.
+
+    By the continued fraction of the incomplete beta function (DLMF 8.17.22), to ten digits up to df of a million.
+
+    >>> round(log10_upper_tail(0.0, 5), 6), round(10 ** log10_upper_tail(2.228138852, 10), 6)
+    (-0.30103, 0.025)
+    """
+    if t < 0:
+        return math.log1p(-math.exp(log10_upper_tail(-t, df) * LOG_10)) / LOG_10
+    a, b, square = df / 2, 0.5, t * t / df
+    x = 1 / (1 + square)
+    front = a * -math.log1p(square) + b * (math.log(square) - math.log1p(square) if square else -math.inf)
+    front += _log_half_step(a) - math.lgamma(b)
+    if x < (a + 1) / (a + b + 2):
+        return (front - math.log(a) + math.log(_beta_fraction(a, b, x)) - math.log(2)) / LOG_10
+    other = math.exp(front - math.log(b) + math.log(_beta_fraction(b, a, square * x)))
+    return math.log((1 - other) / 2) / LOG_10
+
+
+def _log_half_step(a: float) -> float:
+    """log Γ(a + 1/2) - log Γ(a). Of a large a by its series, for the difference of two large logarithms is rounded."""
+    if a < 50:
+        return math.lgamma(a + 0.5) - math.lgamma(a)
+    return 0.5 * math.log(a) - 1 / (8 * a) + 1 / (192 * a**3) - 1 / (640 * a**5) + 17 / (14336 * a**7)
+
+
+def _beta_fraction(a: float, b: float, x: float) -> float:
+    """The continued fraction of the incomplete beta function, by Lentz's method, for x < (a + 1) / (a + b + 2)."""
+    tiny = 1e-300
+    c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1) or tiny)
+    value = d
+    for m in range(1, 100_000):
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        for term in (even, odd):
+            d = 1 / (1 + term * d or tiny)
+            c = 1 + term / c or tiny
+            value *= c * d
+        if abs(c * d - 1) < 1e-15:
+            break
+    return value
+
+
+def welch_log10_p(clusters: Clusters, total: str, squares: str, n: str, *base: str) -> float | None:
+    """log10 p of Welch's test, from counts of our values and of the baseline's: sum, sum of squares, number."""
+    test = welch(Moments.of_clusters(clusters, total, squares, n), Moments.of_clusters(clusters, *base))
+    return test.log10_p if test else None
+
+
+def paired_log10_p(clusters: Clusters, total: str, squares: str, n: str) -> float | None:
+    """log10 p of the paired t test, from counts of the differences."""
+    test = paired(Moments.of_clusters(clusters, total, squares, n))
+    return test.log10_p if test else None
+
+
+def cohens_d_of(clusters: Clusters, total: str, squares: str, n: str, *base: str) -> float | None:
+    """Cohen's d, from counts of our values and of the baseline's."""
+    return cohens_d(Moments.of_clusters(clusters, total, squares, n), Moments.of_clusters(clusters, *base))

@@ -1,0 +1,100 @@
+"""What happens when the code of a user's kind ends the process: one line that names it, and an exit status that is
+not 0.
+
+`sys.exit` is an exception and needs no help. `os._exit` ends the process at once, before anything can be recorded or
+said, with whatever status it is given. It is replaced, once a file with a kind is loaded, by a function that raises
+where chessreg called the kind, and leaves everybody else's calls as they are.
+
+Below Python a crash or `abort` ends with a status of its own. The C library's `exit(0)`, of a kind's C code, would look
+like success: the library is told to raise SIGABRT as it exits, which Python's own way to the end ignores.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import faulthandler
+import os
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import Any, NoReturn
+
+from chessreg.errors import ChessregError
+
+FILE_MODULES = "chessreg_kind_"  # how the name of a module begins that was loaded from a user's file
+_exit = os._exit
+
+
+class ProcessEndError(ChessregError):
+    """The code of a user's kind was about to end the process."""
+
+    def __init__(self, name: str, call: str, file: str, line: int) -> None:
+        where = f"{file}, line {line}: raise an error instead"
+        super().__init__(f"{name} called {call}, which ends the process", where)
+
+
+class AskFirst:
+    """Stands for `os._exit` in the process that it was made in; in one forked from it, `os._exit` is as it was."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+
+    def __call__(self, status: int = 0) -> NoReturn:
+        own = call_of_kind(sys._getframe(1)) if os.getpid() == self.pid else None
+        if own is None:
+            _exit(status)
+        error, raised = own
+        if raised:
+            raise error
+        print(f"error: {error}", file=sys.__stderr__, flush=True)  # in a thread of the kind's own nobody would hear it
+        _exit(status or 1)
+
+
+def guard() -> None:
+    """Replace `os._exit` in this process, and let the C library's `exit` abort; a second time does nothing."""
+    if not (isinstance(os._exit, AskFirst) and os._exit.pid == os.getpid()):
+        os._exit = AskFirst()
+        abort_at_exit()
+
+
+def abort_at_exit() -> None:
+    """Have the C library raise SIGABRT when it exits, unless Python has come to its own end before.
+
+    `faulthandler`, where it is on, then prints the Python lines that led there.
+    """
+    library = ctypes.CDLL(None)
+    register, abort = getattr(library, "__cxa_atexit", None), getattr(library, "raise", None)
+    if register is None or abort is None or threading.current_thread() is not threading.main_thread():
+        return  # signals are set by the main thread alone
+    if register(abort, ctypes.c_void_p(signal.SIGABRT), None) == 0:
+        atexit.register(ignore_abort)
+
+
+def ignore_abort() -> None:
+    """Let the C library exit in peace. It has to be said after `faulthandler`, which handles that signal too."""
+    faulthandler.disable()
+    signal.signal(signal.SIGABRT, signal.SIG_IGN)
+
+
+def call_of_kind(frame: FrameType | None) -> tuple[ProcessEndError, bool] | None:
+    """The error of a call of `os._exit` from this frame, if a kind's file made it, and whether chessreg called the
+    kind in this thread and so would see it raised."""
+    call: FrameType | None = None
+    name = ""
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module.startswith(FILE_MODULES):
+            call = call or frame
+            kind: Any = frame.f_locals.get("self")
+            name = name or (f"your kind {kind.name}" if hasattr(kind, "board_views") else "")
+        elif call is not None and module.startswith("chessreg."):
+            return error_of(call, name), True
+        frame = frame.f_back
+    return (error_of(call, name), False) if call is not None else None
+
+
+def error_of(call: FrameType, name: str) -> ProcessEndError:
+    file = call.f_code.co_filename
+    return ProcessEndError(name or "your kind's file", "os._exit", file, call.f_lineno)

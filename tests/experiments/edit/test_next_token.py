@@ -1,0 +1,492 @@
+"""`edit --measure next-token`: what is recorded of each case is what Davis's specification says (section 6)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+from uuid import UUID
+
+import chess
+import numpy as np
+import pytest
+import torch
+from sqlalchemy import select
+
+from chessreg.encodings import encoding
+from chessreg.entities.checkpoint import import_checkpoint
+from chessreg.errors import BadInputError
+from chessreg.experiments.cache import CacheHow, CacheSpec
+from chessreg.experiments.edit import directions, heat
+from chessreg.experiments.edit.cases import Prefix, boards_of, prefixes, with_changes, without_favourite
+from chessreg.experiments.edit.kind import BoardEdit
+from chessreg.experiments.edit.probabilities import probabilities_of
+from chessreg.experiments.edit.spec import DAVIS_PRESETS, EditHow, EditSpec, board_changes
+from chessreg.experiments.edit.states import State
+from chessreg.experiments.probe import ProbeHow, ProbeSpec
+from chessreg.experiments.settings.games import select as select_games
+from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
+from chessreg.models.edits import ResidualEdit
+from chessreg.queries.published import beside
+from chessreg.queries.render import rendered
+from chessreg.registry import tables
+from chessreg.runs.fitted import load_probe
+from chessreg.runs.spec import hashed
+
+LAYERS, WIDTH, CONTEXT = 3, 32, 64
+UCI = encoding("uci-square-72")
+GAMES = {"dataset": "sample:test", "games": 8, "prefixes": (4, 9, 40), "measure": "next-token"}
+
+
+@pytest.fixture(scope="module")
+def squares(world, tmp_path_factory):
+    """A registry with an untrained model of UCI squares, and its probes where White and where Black is to move."""
+    from chessreg.session import open_session
+
+    network = random_gpt2(GPT2Config(LAYERS, 4, WIDTH, CONTEXT, 72), 0)
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if parameter.dim() == 2:
+                parameter *= 4 if "wpe" in name or "wte" in name else 8
+    folder = tmp_path_factory.mktemp("squares") / "model"
+    save_checkpoint(network, folder, CheckpointInfo.of(network, "uci-square-72"))
+    with open_session(str(world / "registry.db"), world / "store") as session:
+        import_checkpoint(session.database, session.store, folder, name="squares")
+        for side in ("white", "black"):
+            cache = {"checkpoint": "squares", "dataset": "sample:fit", "sites": f"{side}-turns"}
+            session.run(CacheSpec(**cache), CacheHow(threads=1), name=f"cache-{side}")
+            probe = ProbeSpec(cache=f"cache-{side}", epochs=1)
+            session.run(probe, ProbeHow(threads=1), name=f"probe-{side}")
+        yield session
+
+
+def ran(session, how: EditHow | None = None, **settings: Any) -> tuple[Any, dict[int, dict[str, Any]]]:
+    """The report of a run, and its rows by unit and condition."""
+    given = {"checkpoint": "squares", "probe": "probe-white", "black_probe": "probe-black", **settings}
+    report = session.run(EditSpec(**given), how or EditHow(threads=1))
+    by_unit: dict[int, dict[str, Any]] = defaultdict(dict)
+    with session.database.read() as sql:
+        for row in sql.scalars(select(tables.Trial).where(tables.Trial.run_id == report.run_id)):
+            by_unit[row.unit][row.condition] = row
+        sql.expunge_all()
+    return report, by_unit
+
+
+@pytest.fixture(scope="module")
+def everything(squares):
+    """A run with every kind of condition at two scales, on whose rows most tests look."""
+    return ran(
+        squares, **GAMES, layers=(1,), scales=(0.0, 0.5), patch="unit", other_probes=("probe-black",),
+        other_black_probes=("probe-white",), king="include", phase="any",
+    )  # fmt: skip
+
+
+def done(by_unit: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
+    return [rows for _, rows in sorted(by_unit.items()) if "skipped" not in rows]
+
+
+def begins(board: chess.Board) -> list[int]:
+    return sorted({4 + move.from_square for move in board.legal_moves})
+
+
+def test_masses_are_those_of_a_full_pass_and_of_enumerated_moves(squares, everything):
+    """LMPM (6.4) on three boards of the clean model, and of an edit by equation 1 in a full forward pass."""
+    report, by_unit = everything
+    model, games = squares.model("squares"), squares.dataset("sample")
+    probe = {
+        turn: load_probe(squares.inputs, run_of(squares, f"probe-{s}"), 1) for turn, s in ((1, "white"), (0, "black"))
+    }
+    checked = 0
+    for unit, rows in by_unit.items():
+        if "skipped" in rows:
+            continue
+        clean, edit = rows["clean"], rows["edit-1"]
+        board, target, later = (chess.Board(fen) for fen in (clean.fen, clean.detail["target"], clean.detail["later"]))
+        moves = boards_and_moves(games, clean.item)
+        assert board.board_fen() == moves[0][clean.ply].board_fen()
+        assert later.fen() == moves[0][clean.ply + 6].fen()
+        tokens = torch.tensor([UCI.prompt(moves[1][: clean.ply])])
+        logprobs = model.logits(tokens)[0, -1].log_softmax(-1).double()
+        square = int(logprobs.argmax()) - 4
+        assert clean.detail["square"] == chess.square_name(square)
+        assert board.piece_at(square).symbol() == clean.detail["piece"]
+        assert target.piece_at(square) is None
+        assert target.turn == board.turn
+        label = 6 + board.piece_at(square).piece_type * (1 if board.piece_at(square).color else -1)
+        weight = probe[int(board.turn)].weight[:, square, label]
+        vector = -torch.from_numpy(weight / np.linalg.norm(weight))
+        residual = model.residuals(tokens, [1])[0, 0, -1]
+        with torch.inference_mode():
+            length = 0.5 * float(model.network.norm()(residual).norm())
+        made = ResidualEdit(1, vector, length, "last")
+        edited = model.logits(tokens, edits=[made])[0, -1].log_softmax(-1).double()
+        for row, own in ((clean, logprobs), (edit, edited)):
+            p = own.exp().numpy()
+            assert row.mass_original == pytest.approx(p[begins(board)].sum(), abs=1e-5)
+            assert row.mass_modified == pytest.approx(p[begins(target)].sum(), abs=1e-5)
+            assert row.detail["mass_future"] == pytest.approx(p[begins(later)].sum(), abs=1e-5)
+            assert row.text == UCI.vocabulary[int(p.argmax())]
+            assert row.legal_original == (int(p.argmax()) in begins(board))
+            assert row.detail["p_square"] == pytest.approx(p[4 + square], abs=1e-5)
+            kl = float((logprobs.exp() * (logprobs - own)).sum())
+            assert row.detail["kl"] == pytest.approx(kl, abs=1e-5)
+            assert row.detail["argmax_kept"] == (p.argmax() == int(logprobs.argmax()))
+            stored = probabilities_of(squares.inputs, report.run_id, unit)[row.condition]
+            assert stored == pytest.approx(p, abs=1e-5)
+        assert edit.detail["edit_norm"] == pytest.approx(length, rel=1e-4)
+        assert edit.detail["kl"] > 1e-3
+        checked += 1
+    assert checked >= 4
+
+
+def test_a_later_board_by_its_moves_patches_as_that_of_its_game(squares, everything):
+    """One position with `--later`, stored and in the lab, beside the same prefix of a game."""
+    from chessreg.lab.model import Lab
+    from chessreg.lab.question import Position, stored_edit
+
+    report, by_unit = everything
+    rows = next(rows for rows in done(by_unit) if rows["clean"].ply == 4)
+    sans = boards_and_moves(squares.dataset("sample"), rows["clean"].item)[1]
+    given = {"moves": " ".join(sans[:4]), "later": " ".join(sans[4:10])}
+    told = {**given, "measure": "next-token", "layers": (1,), "king": "include", "phase": "any"}
+    [own] = ran(squares, **told, patch="unit", black_probe=None)[1].values()
+    assert own["clean"].detail["later"] == rows["clean"].detail["later"]
+    for name in ("mass_original", "mass_modified"):
+        assert getattr(own["patch"], name) == pytest.approx(getattr(rows["patch-1"], name), abs=1e-5)
+    assert own["patch"].detail["mass_future"] == pytest.approx(rows["patch-1"].detail["mass_future"], abs=1e-5)
+    asked = Position.of(
+        checkpoint="squares", probe="probe-white", **given, layers=(1,), measure="next-token", condition="patch",
+        settings=(("phase", "any"),),
+    )  # fmt: skip
+    answer = Lab(squares.inputs).ask(asked)
+    assert chess.Board(answer.modified_fen).fen() == rows["clean"].detail["later"]
+    assert answer.edited.original == pytest.approx(own["patch"].mass_original, abs=1e-5)
+    assert answer.edited.modified == pytest.approx(own["patch"].detail["mass_future"], abs=1e-5)
+    assert tuple(word for word in asked.stored_by if word in ("--later", "--patch")) == ("--later", "--patch")
+    taken_up = stored_edit(squares.inputs, report.run_id, rows["patch-1"])
+    assert (taken_up.sans, taken_up.later, taken_up.condition) == (sans[:4], sans[4:10], "patch")
+    assert ("patch", "unit") in taken_up.settings
+    for settings, said in (
+        ({**told, "patch": "unit", "later": ""}, "--patch needs a later board"),
+        ({**told, "later": "Ke7"}, "Ke7"),
+        ({**told, "measure": "moves"}, "--later is of edits that read the next token"),
+        ({**GAMES, "later": "Nc3"}, "--later follows on --moves"),
+    ):
+        with pytest.raises(BadInputError, match=said):
+            ran(squares, **settings)
+
+
+def run_of(session, name: str) -> str:
+    return session.inputs.reference("run:probe", name)
+
+
+def boards_and_moves(games, item: int):
+    """Every board of a game, and its moves in SAN."""
+    from chessreg.games.moves import unpack
+    from chessreg.games.typed import sans
+
+    moves = unpack(games.moves([item])[0])
+    return list(boards_of(moves)), sans(moves)
+
+
+def test_length_0_is_the_clean_row_and_all_else_as_long_as_the_probes_edit(everything):
+    """Specification 9.3 (a) bit for bit, and (c): equal lengths of every kind of edit."""
+    _, by_unit = everything
+    kinds = ("edit", "other1", "patch")
+    for rows in done(by_unit):
+        assert set(rows) == {"clean", "random-0", "random-1", "shuffled-0", "shuffled-1",
+                             *(f"{kind}-{n}" for kind in kinds for n in (0, 1))}  # fmt: skip
+        clean = rows["clean"]
+        for name in ("edit-0", "other1-0", "patch-0", "random-0", "shuffled-0"):
+            row = rows[name]
+            assert (row.mass_original, row.mass_modified) == (clean.mass_original, clean.mass_modified)
+            assert row.detail["kl"] == row.detail["edit_norm"] == 0
+        lengths = [rows[name].detail for name in ("edit-1", "other1-1", "patch-1", "random-1", "shuffled-1")]
+        for detail in lengths:
+            assert detail["vector_norm"] == pytest.approx(1, abs=1e-5)
+            assert detail["edit_norm"] == pytest.approx(0.5 * detail["reference_norm"], rel=1e-5)
+            assert detail["edit_norm"] == pytest.approx(lengths[0]["edit_norm"], rel=1e-5)
+        masses = {rows[name].mass_modified for name in ("edit-1", "other1-1", "patch-1", "random-1", "shuffled-1")}
+        assert len(masses) == 5
+
+
+def test_what_is_no_case_is_kept_with_its_reason(squares, everything):
+    """6.3: a square without a piece, no square, a game that ends too early; kings only where they are asked for."""
+    _, by_unit = everything
+    skipped = {
+        row.detail["skipped"] for rows in by_unit.values() for row in rows.values() if row.condition == "skipped"
+    }
+    assert skipped == {"empty", "too long"}  # after 40 plies there are 81 tokens
+    kings = [unit for unit, rows in by_unit.items() if "clean" in rows and rows["clean"].detail["piece"] in "kK"]
+    settings = {**GAMES, "prefixes": (4, 9), "future": 38}
+    _, without = ran(squares, **settings, layers=(1,), controls=0, shuffled=0)
+    late = {rows["skipped"].detail["skipped"] for unit, rows in without.items() if unit % 2}
+    assert late == {"too short"}  # games of 44 plies have no board 38 plies after the 9th
+    for unit, rows in ((3 * unit // 2, rows) for unit, rows in without.items() if unit % 2 == 0):
+        assert ("clean" in rows) == ("clean" in by_unit[unit] and unit not in kings)
+        if unit in kings:
+            assert rows["skipped"].detail["skipped"] == "king"
+    status = {unit: chess.Status(by_unit[unit]["clean"].detail["target_status"]) for unit in kings}
+    assert all(value & (chess.STATUS_NO_WHITE_KING | chess.STATUS_NO_BLACK_KING) for value in status.values())
+
+
+def test_batches_groups_and_resuming_change_nothing(squares, everything):
+    """Bits differ by batch, as those of all sums do; what is drawn and chosen does not."""
+    one, other = (
+        ran(squares, how, **GAMES, layer_sets=("0+2", "1"), scales=(0.3,), patch="raw", random_draw="uniform-matrix",
+            replicate=replicate)[1]
+        for replicate, how in enumerate((EditHow(threads=1), EditHow(threads=1, batch_states=3, group_states=5)))
+    )  # fmt: skip
+    assert one.keys() == other.keys()
+    for unit, rows in one.items():
+        assert rows.keys() == other[unit].keys()
+        for name, row in rows.items():
+            if name != "skipped":
+                assert row.mass_modified == pytest.approx(other[unit][name].mass_modified, abs=1e-5)
+    [first] = {row.unit for row in done(one)[0].values()}
+    rows = one[first]
+    assert rows["patch-0"].detail["vector_norm"] > 1.5  # raw: the residual's own norm
+    assert rows["random-0"].detail["vector_norm"] == pytest.approx(LAYERS**-0.5, abs=0.12)  # of a whole unit matrix
+    assert len(rows["edit-0"].detail["scales"]) == 1
+
+
+def test_settings_of_the_published_code(squares):
+    """9.1: the probe of the layer below, fitted anywhere; 6 tokens are 3 plies, with the other side to move."""
+    settings = {**DAVIS_PRESETS["davis-published-code"], "games": 4, "prefixes": (4, 9), "layers": (1,)}
+    _, by_unit = ran(squares, **{"dataset": "sample:test", "black_probe": None, **settings})
+    [row] = {r.intervention_id for rows in done(by_unit) for c, r in rows.items() if c == "edit"}
+    with squares.database.read() as sql:
+        intervention = sql.get_one(tables.Intervention, row)
+        assert intervention.recipes[0].endswith("/layer-0")
+        assert intervention.layers == [1]
+        assert intervention.detail["protocol"] == "published-code"
+        assert intervention.scale_rule == "ln-final"
+    spec = EditSpec(checkpoint="squares", probe="probe-white", dataset="sample:test", **DAVIS_PRESETS["davis-paper"])
+    assert spec.protocol == "paper"
+    spec = squares_spec(squares, **{**GAMES, "future_unit": "tokens", "prefixes": (4, 9)})
+    games, places = select_games(spec, squares.inputs)
+    for prefix in prefixes(spec, UCI, games, places, range(4)):
+        assert prefix.later_prompt[: len(prefix.state.prompt)] == prefix.state.prompt
+        assert len(prefix.later_prompt) == len(prefix.state.prompt) + 6
+        assert prefix.later.turn != prefix.state.board.turn
+
+
+def squares_spec(session, **settings: Any) -> EditSpec:
+    """A spec with its references resolved."""
+    from chessreg.runs.resolve import resolve
+
+    spec = EditSpec(**{"checkpoint": "squares", "probe": "probe-white", "black_probe": "probe-black", **settings})
+    return resolve(BoardEdit(), spec, session.inputs).spec
+
+
+def test_figure_3(squares):
+    """Specification 6.4: the boards of the paper's example, and the squares from which moves begin on each."""
+    text = "e2e4 e7e6 d2d4 b7b6 a2a3 c8b7 b1c3 g8h6 c1h6 g7h6 f1e2 d8g5 e2g4 h6h5 g1f3 g5g6"
+    boards = list(boards_of([chess.Move.from_uci(word) for word in text.split()]))
+    prefix = Prefix(State(0, 0, 8, UCI.prompt([]), boards[8]), boards[14])
+    case = without_favourite(prefix, chess.C1)
+    assert [board.fen() for board in case.boards] == [
+        "rn1qkb1r/pbpp1ppp/1p2p2n/8/3PP3/P1N5/1PP2PPP/R1BQKBNR w KQkq - 3 5",
+        "rn1qkb1r/pbpp1ppp/1p2p2n/8/3PP3/P1N5/1PP2PPP/R2QKBNR w KQkq - 3 5",
+        "rn2kb1r/pbpp1p1p/1p2p3/6qp/3PP1B1/P1N5/1PP2PPP/R2QK1NR w KQkq - 0 8",
+    ]
+    origins = [
+        " ".join(chess.square_name(UCI.origin_of(t)) for t in sorted({ids[0] for ids in UCI.answers(b).values()}))
+        for b in case.boards
+    ]
+    assert [" ".join(sorted(own.split())) for own in origins] == [
+        "a1 a3 b2 c1 c3 d1 d4 e1 e4 f1 f2 g1 g2 h2",
+        "a1 a3 b2 c3 d1 d4 e1 e4 f1 f2 g1 g2 h2",
+        "a1 a3 b2 c3 d1 d4 e1 e4 f2 g1 g2 g4 h2",
+    ]
+
+
+CASE = {"moves": "e2e4 d7d5", "board": "d5=. d7=p e7=. e5=p"}
+
+
+def test_figure_4(squares):
+    """6.5: four terms of the direction, the target board, and 64 squares before and after as boards."""
+    report, by_unit = ran(squares, **CASE, layers=(1,), black_probe=None)
+    [rows] = by_unit.values()
+    clean = rows["clean"]
+    assert clean.detail["target"] == "rnbqkbnr/pppp1ppp/8/4p3/4P3/8/PPPP1PPP/RNBQKBNR w KQkq - 0 2"
+    target = chess.Board(clean.detail["target"])
+    assert chess.E4 not in {move.from_square for move in target.legal_moves}
+    assert rows["edit"].detail["kl"] > 1e-4
+    spec = squares_spec(squares, **CASE, black_probe=None)
+    weight = load_probe(squares.inputs, spec.probe, 1).weight
+    pawn = weight[:, :, 5]
+    wanted = -pawn[:, chess.D5] + pawn[:, chess.D7] - pawn[:, chess.E7] + pawn[:, chess.E5]
+    board = chess.Board("rnbqkbnr/ppp1pppp/8/3p4/4P3/8/PPPP1PPP/RNBQKBNR w KQkq - 0 2")
+    case = with_changes(Prefix(State(0, -1, 2, UCI.prompt([]), board)), CASE["board"])
+    [vector] = directions.change(spec, weight, [case.changes])
+    assert vector == pytest.approx(wanted / np.linalg.norm(wanted), abs=1e-6)
+    frames = BoardEdit().board_views({"run_id": report.run_id, "unit": 0}, squares.inputs)
+    assert [frame.title.split(",")[0] for frame in frames] == ["clean", "edit", "edit"]
+    stored = probabilities_of(squares.inputs, report.run_id, 0)
+    for frame, condition in zip(frames, ("clean", "edit", "edit"), strict=True):
+        assert [frame.heat[square] for square in range(64)] == pytest.approx(stored[condition][4:68].tolist(), abs=1e-6)
+    assert frames[2].marks[chess.D5] == "removed"
+    assert frames[2].marks[chess.E5] == "target"
+    assert f"{clean.mass_modified:.3f} to {rows['edit'].mass_modified:.3f}" in frames[2].caption[0]
+
+
+def test_board_views_of_a_game_have_its_later_board_and_do_without_the_bytes(squares, everything, monkeypatch):
+    report, by_unit = everything
+    unit, rows = next((u, r) for u, r in sorted(by_unit.items()) if "clean" in r)
+    frames = BoardEdit().board_views({"run_id": report.run_id, "unit": unit, "condition": "patch-1"}, squares.inputs)
+    assert len(frames) == 4
+    assert all(frame.heat for frame in frames)
+    assert frames[3].title == "patch-1, the game's later board"
+    monkeypatch.setattr("store.Store.exists", lambda self, digest: False)
+    frames = BoardEdit().board_views({"run_id": report.run_id, "unit": unit}, squares.inputs)
+    assert not any(frame.heat for frame in frames)
+    assert rows["clean"].text in frames[0].caption[0]
+    with pytest.raises(BadInputError, match="reads the next token"):
+        heat.readings(squares.inputs, report.run_id, unit)
+    skipped = next(u for u, r in sorted(by_unit.items()) if "skipped" in r)
+    [frame] = BoardEdit().board_views({"run_id": report.run_id, "unit": skipped}, squares.inputs)
+    assert "skipped" in frame.caption[0]
+
+
+def test_several_tokens_are_edited_each_by_its_own_norm(squares):
+    """Equation 1 at every turn of the prefix, against a hook on a full pass."""
+    settings = {**GAMES, "games": 2, "prefixes": (4,)}
+    _, by_unit = ran(squares, **settings, layers=(1,), token_mask="turns", black_probe=None,
+                     controls=0, shuffled=0, phase="any")  # fmt: skip
+    model, games = squares.model("squares"), squares.dataset("sample")
+    for rows in done(by_unit):
+        clean = rows["clean"]
+        tokens = torch.tensor([UCI.prompt(boards_and_moves(games, clean.item)[1][: clean.ply])])
+        square = chess.parse_square(clean.detail["square"])
+        label = 6 + chess.Piece.from_symbol(clean.detail["piece"]).piece_type * (
+            1 if clean.detail["piece"].isupper() else -1
+        )
+        weight = load_probe(squares.inputs, run_of(squares, "probe-white"), 1).weight[:, square, label]
+        vector = -torch.from_numpy(weight / np.linalg.norm(weight))
+        mask = torch.tensor([n % 2 == 0 for n in range(tokens.shape[1])])
+
+        def hook(module, arguments, residual, vector=vector, mask=mask):
+            length = 0.5 * model.network.ln_f(residual).norm(dim=-1, keepdim=True)
+            return residual + vector * length * mask[None, :, None]
+
+        handle = model.blocks[1].register_forward_hook(hook)
+        try:
+            p = model.logits(tokens)[0, -1].softmax(-1).double().numpy()
+        finally:
+            handle.remove()
+        assert rows["edit"].mass_original == pytest.approx(p[begins(chess.Board(clean.fen))].sum(), abs=1e-5)
+
+
+def test_a_scale_that_falls_with_the_position(squares):
+    """The AAAI variant of 6.1: α(i) = α₀ exp(-k i), i the index of the edited token."""
+    _, by_unit = ran(squares, **GAMES, layers=(1,), decay=0.05, controls=0, shuffled=0)
+    for rows in done(by_unit):
+        detail, index = rows["edit"].detail, 2 * rows["clean"].ply
+        assert detail["scales"][0] == pytest.approx(0.5 * np.exp(-0.05 * index))
+        assert detail["edit_norm"] == pytest.approx(detail["scales"][0] * detail["reference_norm"], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({**CASE, "board": "d6=."}, "d6, which is empty"),
+        ({**CASE, "board": "e1=."}, "without one white king"),
+        ({**CASE, "board": "e2=K"}, "without one white king"),
+        ({**CASE, "board": "d5=p"}, "is the board as it is"),
+        ({**CASE, "board": "d5=x"}, "no change of a board"),
+        ({**CASE, "board": "d5=. d5=p"}, "names d5 twice"),
+        ({**GAMES, "board": "d5=."}, "position of --moves"),
+        ({**CASE, "probe": "probe-black"}, "--probe was fitted at black-turns, and White is to move after 2 plies"),
+        ({**GAMES, "black_probe": None}, "Black is to move after 5 plies .*--black-probe"),
+        ({**CASE, "probe": "reference-board"}, "another checkpoint"),
+        ({**CASE, "checkpoint": "reference", "probe": "reference-board"}, "does not name a square or a move"),
+        ({"moves": " ".join(["Nf3", "Nf6", "Ng1", "Ng8"] * 8), "measure": "next-token"}, "65 tokens, .* 64 positions"),
+        ({**CASE, "samples": 2}, "no texts are drawn"),
+        ({**CASE, "scale_rule": "single_target"}, "is of whole moves"),
+        ({**CASE, "layers": (3,)}, "no probe of layer 3"),
+        ({**CASE, "layers": (0,), "probe_shift": -1}, "no probe of layer -1 for layer 0: --probe-shift is -1"),
+        ({**GAMES, "measure": "moves"}, "--prefixes is of edits that read the next token"),
+        ({**GAMES, "other_probes": ("probe-white",)}, "go together"),
+        ({**GAMES, "prefixes": (4, -1)}, "--prefixes are plies"),
+        ({**CASE, "prefixes": (4,)}, "--prefixes needs games"),
+    ],
+)
+def test_bad_input_is_one_line(squares, settings, message):
+    with pytest.raises(BadInputError, match=message) as caught:
+        ran(squares, **{"layers": (1,), "black_probe": None, **settings} | (
+            {} if "black_probe" in settings or settings.get("moves") or settings.get("probe") else
+            {"black_probe": "probe-black"}
+        ))  # fmt: skip
+    assert "\n" not in str(caught.value)
+
+
+def test_the_board_is_one_text_however_it_is_typed():
+    given = {"checkpoint": "c", "probe": "p", "moves": "e2e4 d7d5"}
+    one, other = (EditSpec(**given, board=text) for text in ("e5=p d7=p, d5=. e7=.", CASE["board"]))
+    assert hashed(one) == hashed(other)
+    assert EditSpec(**hashed(one)) == one
+    assert (one.measure, one.scale_rule, one.scale, one.token_mask) == ("next-token", "ln-final", 0.5, "last")
+    assert board_changes(one.board) == [(35, "."), (36, "p"), (51, "p"), (52, ".")]
+
+
+def test_queries_of_legal_move_mass(squares, everything):
+    """Means over cases, differences from the same cases' clean rows, and the scale chosen on the other half."""
+    report, by_unit = everything
+    rows = [row for row in squares.query("legal move mass by edit").rows if UUID(str(row["run_id"])) == report.run_id]
+    cases = done(by_unit)
+    by_type = {(row["type"], row["scale"]): row for row in rows}
+    assert {name for name, _ in by_type} == {"None", "Random", "Patch", "Probe", "Probe 1", "Shuffled"}
+    for name, condition in (("Probe", "edit-1"), ("Patch", "patch-1"), ("Random", "random-1")):
+        row, own = by_type[name, 0.5], [(case["clean"], case[condition]) for case in cases]
+        target = np.array([edit.mass_modified for _, edit in own])
+        clean = np.array([clean.mass_modified for clean, _ in own])
+        assert row["cases"] == len(own)
+        assert row["target"] == pytest.approx(target.mean(), abs=1e-9)
+        assert row["target_sd"] == pytest.approx(target.std(ddof=1), abs=1e-9)
+        assert row["gain"] == pytest.approx((target - clean).mean(), abs=1e-9)
+        assert row["future"] == pytest.approx(np.mean([edit.detail["mass_future"] for _, edit in own]), abs=1e-9)
+        assert row["argmax_kept"] == pytest.approx(100 * np.mean([edit.detail["argmax_kept"] for _, edit in own]))
+        assert row["protocol"] == "own"
+    random = np.array([case["random-1"].mass_modified for case in cases])
+    probe = np.array([case["edit-1"].mass_modified for case in cases])
+    assert by_type["Probe", 0.5]["minus_random"] == pytest.approx((probe - random).mean(), abs=1e-9)
+    between = [
+        row for row in squares.query("legal move mass between edits").rows if UUID(str(row["run_id"])) == report.run_id
+    ]
+    pair = {(row["type"], row["minus"], row["scale"]): row for row in between}
+    assert len(pair) == len(between) == 20  # Probe, Patch, Shuffled, Random and None, two by two, at two scales
+    differences, clean = probe - random, np.array([case["clean"].mass_modified for case in cases])
+    assert pair["Probe", "Random", 0.5]["difference"] == pytest.approx(differences.mean(), abs=1e-9)
+    assert pair["Probe", "Random", 0.5]["cases"] == len(cases)
+    assert pair["Random", "None", 0.5]["difference"] == pytest.approx((random - clean).mean(), abs=1e-9)
+    t = differences.mean() / (differences.std(ddof=1) / len(cases) ** 0.5)
+    assert (pair["Probe", "Random", 0.5]["paired_log10_p"] < np.log10(0.5)) == (t > 0)
+    assert by_type["None", None]["gain"] is None
+    assert by_type["Probe", 0.0]["gain"] == 0
+    strength = [row for row in squares.query("edit strength").rows if UUID(str(row["run_id"])) == report.run_id]
+    [shared, *_] = rendered(squares.query("edit strength", run=report.run_id.hex), "table").splitlines()
+    assert "layers [1]" in shared  # a list that every row has stands above the table
+    for row in strength:
+        halves = {"choose": [], "report": []}
+        name = {"Probe": "edit", "Patch": "patch", "Random": "random", "Shuffled": "shuffled", "Probe 1": "other1"}
+        for case in cases:
+            edit = case[f"{name[row['type']]}-{int(row['scale'] > 0)}"]
+            halves[edit.detail["half"]].append(edit.mass_modified)
+        assert row["chosen_on"] == pytest.approx(np.mean(halves["choose"]), abs=1e-9)
+        assert row["target"] == pytest.approx(np.mean(halves["report"]), abs=1e-9)
+        other = next(r for r in strength if r["type"] == row["type"] and r["scale"] != row["scale"])
+        assert row["chosen"] == (row["chosen_on"] > other["chosen_on"])
+    squares_rows = [
+        row for row in squares.query("legal move mass by square").rows if UUID(str(row["run_id"])) == report.run_id
+    ]
+    assert sum(row["cases"] for row in squares_rows if row["type"] == "Probe" and row["scale"]) == len(cases)
+    layers = [
+        row for row in squares.query("legal move mass by layer").rows if UUID(str(row["run_id"])) == report.run_id
+    ]
+    assert {row["layer"] for row in layers} == {1}
+    published = beside(squares.database, squares.query("legal move mass by edit")).rows
+    lines = [row for row in published if row["column"] == "argmax as of None" and row["row"] == "Probe"]
+    assert lines
+    assert all("another model" in row["comparison"] for row in lines)
+    assert not any(row["comparison"] == "comparable" for row in published)

@@ -1,0 +1,181 @@
+"""Classes of beginnings are what python-chess calls equal positions, and their partners what they are said to be."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+import chess
+import pytest
+
+from chessreg.encodings import encoding
+from chessreg.errors import BadInputError
+from chessreg.experiments.markov.classes import (
+    Classes,
+    chosen,
+    prefixes_of,
+    with_one_piece_apart,
+    with_the_same_last_move,
+)
+from chessreg.experiments.markov.spec import MarkovSpec
+from chessreg.games.build import build
+from chessreg.games.dataset import Games
+from chessreg.games.moves import boards_after, pack, rights_after, unpack
+from tests.conftest import random_game
+
+from .orders import pgn_of_orders
+
+UCI = encoding("uci-square-72")
+
+
+def spec_of(**settings):
+    return MarkovSpec(**{"dataset": "d", "checkpoint": "c", "first_ply": 3, "last_ply": 8} | settings)
+
+
+@pytest.fixture(scope="module")
+def games(tmp_path_factory) -> Games:
+    folder = tmp_path_factory.mktemp("orders")
+    (folder / "games.pgn").write_text(pgn_of_orders(10, 6))
+    build([folder / "games.pgn"], folder / "made")
+    return Games(folder / "made")
+
+
+@pytest.fixture(scope="module")
+def prefixes(games):
+    return prefixes_of(spec_of(), UCI, 128, games, games.rows())
+
+
+def board_of(games, prefixes, place) -> chess.Board:
+    board = chess.Board()
+    for move in unpack(games.moves([prefixes.game[place]])[0][: 2 * int(prefixes.ply[place])]):
+        board.push(move)
+    return board
+
+
+def test_rights_are_those_of_python_chess():
+    packed = [pack(list(random_game(number, 160).mainline_moves())) for number in range(12)]
+    boards, offsets = boards_after(packed)
+    found = rights_after(packed, boards, offsets)
+    files = set()
+    for number, moves in enumerate(packed):
+        board = chess.Board()
+        for ply, move in enumerate([None, *unpack(moves)]):
+            if move:
+                board.push(move)
+            castling, square = board.epd(en_passant="xfen").split()[2:4]
+            rights = sum(2 ** "KQkq".index(letter) for letter in castling if letter != "-")
+            file = 0 if square == "-" else chess.parse_square(square) % 8 + 1
+            assert found[offsets[number] + ply] == rights + 16 * file, (number, ply)
+            files.add(file)
+    assert len(files) > 4
+
+
+@pytest.mark.parametrize("equal", ["position", "placement"])
+def test_classes_are_positions_that_several_move_lists_reach(games, equal):
+    spec = spec_of(equal=equal)
+    prefixes = prefixes_of(spec, UCI, 128, games, games.rows())
+    found = chosen(spec, prefixes)
+    lists = defaultdict(set)
+    for place in range(len(games)):
+        board = chess.Board()
+        for ply, move in enumerate(unpack(games.moves([place])[0]), 1):
+            board.push(move)
+            if spec.first_ply <= ply <= spec.last_ply:
+                key = board.epd(en_passant="xfen") if equal == "position" else (board.board_fen(), board.turn)
+                lists[key].add(tuple(board.move_stack))
+    wanted = sorted(len(own) for own in lists.values() if len(own) > 1)
+    assert len(prefixes) == sum(map(len, lists.values()))  # every list once
+    assert found.reached == len(wanted) > 20
+    assert found.orders == sum(wanted)
+    assert sorted(found.sizes) == wanted
+    for number in range(len(found)):
+        members = found.member[found.number == number]
+        boards = [board_of(games, prefixes, place) for place in members]
+        assert len({board.board_fen() for board in boards}) == 1
+        assert len({tuple(board.move_stack) for board in boards}) == len(boards)
+        assert len(set(prefixes.phase[members])) == 1
+
+
+def test_settings_bound_members_and_classes_and_the_seed_draws_them(prefixes):
+    every = chosen(spec_of(), prefixes)
+    few = chosen(spec_of(max_members=2, classes=5), prefixes)
+    assert (len(few), set(few.sizes)) == (5, {2})
+    assert [set(prefixes.key[few.member[few.number == n]]) for n in range(5)] == [
+        set(prefixes.key[every.member[every.number == n]]) for n in range(5)
+    ]
+    other = chosen(spec_of(classes=5, seed=1), prefixes)
+    assert set(prefixes.key[other.member]) != set(prefixes.key[few.member])
+    assert chosen(spec_of(min_members=4), prefixes).sizes.min() >= 4
+    apart = chosen(spec_of(distinct_games=True), prefixes)
+    own = [set(prefixes.game[apart.member[apart.number == n]]) for n in range(len(apart))]
+    assert sum(map(len, own)) == len(set().union(*own))
+    assert 1 < len(apart) < len(every)
+
+
+def test_the_order_of_games_does_not_matter(games, prefixes):
+    back = prefixes_of(spec_of(), UCI, 128, games, games.rows()[::-1].copy())
+    ours, theirs = chosen(spec_of(classes=9), prefixes), chosen(spec_of(classes=9), back)
+    assert prefixes.hash[ours.member].tolist() == back.hash[theirs.member].tolist()
+
+
+def test_partners_have_the_same_last_move_or_one_piece_apart(games, prefixes):
+    found = chosen(spec_of(), prefixes)
+    found = replace(
+        found,
+        same_last=with_the_same_last_move(0, prefixes, found.member),
+        nearest=with_one_piece_apart(0, games, prefixes, found.member),
+    )
+    seen = {"same_last": 0, "nearest": 0}
+    for place, same_last, nearest in zip(found.member, found.same_last, found.nearest, strict=True):
+        board = board_of(games, prefixes, place)
+        for name, other in (("same_last", same_last), ("nearest", nearest)):
+            if other < 0:
+                continue
+            seen[name] += 1
+            their = board_of(games, prefixes, other)
+            assert (prefixes.ply[other], prefixes.phase[other]) == (prefixes.ply[place], prefixes.phase[place])
+            assert their.board_fen() != board.board_fen()
+            if name == "same_last":
+                assert their.peek() == board.peek()
+            else:
+                ours, others = (set(one.piece_map().items()) for one in (board, their))
+                assert max(len(ours - others), len(others - ours)) == 1
+    assert seen["same_last"] > len(found.member) / 2
+    assert seen["nearest"] > 10
+    assert set(found.needed(0, 2)) <= {*found.member, *found.same_last, *found.nearest}
+
+
+def test_a_neighbour_is_found_wherever_there_is_one(games, prefixes):
+    """Against every pair of beginnings of equal ply."""
+    found = chosen(spec_of(classes=12), prefixes)
+    nearest = with_one_piece_apart(0, games, prefixes, found.member)
+    pieces = [set(board_of(games, prefixes, place).piece_map().items()) for place in range(len(prefixes))]
+    for place, other in zip(found.member.tolist(), nearest.tolist(), strict=True):
+        there = any(
+            prefixes.ply[p] == prefixes.ply[place] and 0 < max(len(own - pieces[place]), len(pieces[place] - own)) == 1
+            for p, own in enumerate(pieces)
+        )
+        assert there == (other >= 0)
+
+
+def test_no_class_is_refused_with_what_to_change(games):
+    prefixes = prefixes_of(spec_of(first_ply=1, last_ply=2), UCI, 128, games, games.rows())
+    with pytest.raises(
+        BadInputError, match=f"by 2 move orders within plies 1 to 2, of {len(prefixes)} move lists"
+    ) as caught:
+        chosen(spec_of(first_ply=1, last_ply=2), prefixes)
+    assert "--last-ply" in caught.value.hint
+
+
+def test_a_short_context_leaves_out_what_it_cannot_read(games):
+    assert prefixes_of(spec_of(), UCI, 11, games, games.rows()).ply.max() == 5
+
+
+@pytest.mark.slow
+def test_the_games_of_a_month_reach_as_many_positions_as_were_counted(shared_data, tmp_path):
+    """Specification, errata: prefixes of plies 6 to 40 of 23,261 games reach 13,531 positions, whole games 52."""
+    build([shared_data / "games" / "lichess-probe-test.pgn.zst"], tmp_path / "made")
+    games = Games(tmp_path / "made")
+    spec = spec_of(first_ply=6, last_ply=40, equal="placement", classes=20_000)
+    found: Classes = chosen(spec, prefixes_of(spec, UCI, 512, games, games.rows()))
+    assert (len(games), found.reached, len(found), found.orders) == (23_261, 13_531, 13_531, 36_805)

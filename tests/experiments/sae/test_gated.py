@@ -1,0 +1,120 @@
+"""The gated autoencoder: code, loss and gradient, against what torch makes of the formulas (specification 3.1)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from chessreg.experiments.sae.gated import Adam, GatedSae, gradients, keep_direction, renormalise
+
+
+def random_sae(dtype: torch.dtype = torch.float64) -> GatedSae:
+    made, drawn = GatedSae.initial(8, 24, seed=1), torch.Generator().manual_seed(2)
+    parameters = {
+        name: (value + 0.1 * torch.randn(value.shape, generator=drawn)).to(dtype)
+        for name, value in made.parameters().items()
+    }
+    renormalise(parameters["W_dec"])
+    return GatedSae(**parameters)
+
+
+def rows(n: int = 300) -> Tensor:
+    return torch.randn(n, 8, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+
+
+def loss_of(p: dict[str, Tensor], x: Tensor, coefficient: float, detached: bool = True) -> Tensor:
+    """The formulas of specification 3.1, word for word."""
+    pi = (x - p["b_dec"]) @ p["W_gate"].T + p["b_gate"]
+    w_mag = p["r_mag"].exp()[:, None] * p["W_gate"]
+    f = (pi > 0) * torch.relu((x - p["b_dec"]) @ w_mag.T + p["b_mag"])
+    decoder = [p["W_dec"], p["b_dec"]]
+    w_dec, b_dec = (value.detach() for value in decoder) if detached else decoder
+    reconstruction = (x - (f @ p["W_dec"] + p["b_dec"])).square().sum(1)
+    auxiliary = (x - (torch.relu(pi) @ w_dec + b_dec)).square().sum(1)
+    return (reconstruction + coefficient * torch.relu(pi).sum(1) + auxiliary).mean()
+
+
+def test_loss_and_gradients_are_those_of_the_formulas() -> None:
+    sae, x = random_sae(), rows()
+    leaves = {name: value.clone().requires_grad_() for name, value in sae.parameters().items()}
+    wanted = loss_of(leaves, x, 0.7)
+    wanted.backward()
+    found = {name: torch.full_like(value, 5.0) for name, value in sae.parameters().items()}
+    loss, fired = gradients(sae, x, 0.7, found)
+    torch.testing.assert_close(loss["loss"], wanted.detach())
+    for name, leaf in leaves.items():
+        torch.testing.assert_close(found[name], leaf.grad, msg=name)
+    code = sae.encode(x)
+    torch.testing.assert_close(loss["l0"], (code > 0).sum(1).double().mean())
+    assert torch.equal(fired, (code > 0).any(0))
+
+
+def test_the_gate_learns_through_the_auxiliary_term_alone() -> None:
+    """The Heaviside step lets nothing through, and the decoder learns nothing of the auxiliary term."""
+    sae, x = random_sae(), rows()
+    with_term = {name: torch.empty_like(value) for name, value in sae.parameters().items()}
+    gradients(sae, x, 0.0, with_term)
+    assert with_term["b_gate"].abs().sum() > 0
+    leaves = {name: value.clone().requires_grad_() for name, value in sae.parameters().items()}
+    latents = (sae.encode(x) > 0) * torch.relu((x - leaves["b_dec"]) @ sae.W_gate.T * sae.r_mag.exp() + sae.b_mag)
+    (x - (latents @ leaves["W_dec"] + leaves["b_dec"])).square().sum(1).mean().backward()
+    torch.testing.assert_close(with_term["W_dec"], leaves["W_dec"].grad)
+
+
+def test_without_a_magnitude_of_its_own_it_is_a_plain_relu_autoencoder() -> None:
+    sae, x = random_sae(), rows()
+    plain = GatedSae(sae.W_gate, sae.b_gate, torch.zeros_like(sae.r_mag), sae.b_gate, sae.W_dec, sae.b_dec)
+    relu = torch.relu((x - sae.b_dec) @ sae.W_gate.T + sae.b_gate)
+    torch.testing.assert_close(plain.encode(x), relu)
+    torch.testing.assert_close(plain.decode(plain.encode(x)), relu @ sae.W_dec + sae.b_dec)
+
+
+def test_a_scale_is_undone_when_decoded() -> None:
+    sae, x = random_sae(), rows()
+    scaled = GatedSae(**sae.parameters(), scale=4.0)
+    torch.testing.assert_close(scaled.encode(x / 4), sae.encode(x))
+    torch.testing.assert_close(scaled.decode(scaled.encode(x / 4)), sae.decode(sae.encode(x)) / 4)
+
+
+def test_scaling_a_decoder_column_cannot_lower_the_loss() -> None:
+    """What the column gains, a latent that shrinks with it would save in sparsity: but a step keeps the norm at 1."""
+    sae, x = random_sae(), rows()
+    adam = Adam(sae.parameters(), 0.9, 0.999)
+    gradient = {name: torch.empty_like(value) for name, value in sae.parameters().items()}
+    cheated = {name: value.clone() for name, value in sae.parameters().items()}
+    cheated["W_dec"] *= 2
+    cheated["W_gate"] /= 2
+    cheated["b_gate"] /= 2
+    cheated["b_mag"] /= 2
+    assert loss_of(cheated, x, 5.0) < loss_of(sae.parameters(), x, 5.0)  # so the norm has to be held
+    renormalise(cheated["W_dec"])
+    torch.testing.assert_close(cheated["W_dec"], sae.W_dec)  # nothing of it is left
+    bias = sae.b_dec.clone()
+    for _ in range(20):
+        gradients(sae, x, 5.0, gradient)
+        before = gradient["W_dec"].clone()
+        keep_direction(gradient["W_dec"], sae.W_dec)
+        assert (gradient["W_dec"] * sae.W_dec).sum(1).abs().max() < 1e-10
+        assert (before * sae.W_dec).sum(1).abs().max() > 1e-6
+        adam.step(gradient, 1e-2)
+        renormalise(sae.W_dec)
+        torch.testing.assert_close(sae.W_dec.norm(dim=1), torch.ones(24, dtype=torch.float64))
+    assert not torch.equal(sae.b_dec, bias)
+    assert abs(float(sae.b_dec.norm()) - 1) > 1e-3  # the bias keeps its own length
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_adam_is_torchs(dtype: torch.dtype) -> None:
+    sae, x = random_sae(dtype), rows().to(dtype)
+    theirs = [value.clone().requires_grad_() for value in sae.parameters().values()]
+    reference, ours = torch.optim.Adam(theirs, lr=1e-2, betas=(0.8, 0.99)), Adam(sae.parameters(), 0.8, 0.99)
+    gradient = {name: torch.empty_like(value) for name, value in sae.parameters().items()}
+    for _ in range(5):
+        gradients(sae, x, 1.0, gradient)
+        for leaf, value in zip(theirs, gradient.values(), strict=True):
+            leaf.grad = value.clone()
+        reference.step()
+        ours.step(gradient, 1e-2)
+    for leaf, value in zip(theirs, sae.parameters().values(), strict=True):
+        torch.testing.assert_close(leaf.detach(), value)

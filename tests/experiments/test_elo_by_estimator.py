@@ -1,0 +1,116 @@
+"""All estimators side by side, on the author's committed sweeps (Junkin 2025; specification 4.3 and 8)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import update
+
+from chessreg.errors import BadInputError
+from chessreg.experiments.imported.sweep import ImportedSweepSpec
+from chessreg.experiments.rating.kind import RatingSpec
+from chessreg.games.estimators import SIDE_BY_SIDE
+from chessreg.queries.published import beside
+from chessreg.registry import tables
+
+APRIL = "100,0,0 98,0,2 98,1,1 94,0,6 84,1,15 80,3,17 72,5,23 63,2,35 52,3,45 43,6,51 29,13,58"
+BATCHED = {0.0: 2386.26, 0.5: 2464.27, 0.9: 2545.19}
+ANCHORED = {0.0: 2556.19, 0.5: 2580.99, 0.9: 2600.98}
+LEVEL_10 = {0.0: 2632.5, 0.5: 2684.3, 0.9: 2722.6}
+
+
+def sweep_file(folder: Path, counts: str, first: int = 0) -> Path:
+    lines = [f"{level},{results}" for level, results in enumerate(counts.split(), first)]
+    path = folder / f"sweep-{first}-{len(lines)}.csv"
+    path.write_text("\n".join(["level,wins,draws,losses", *lines]) + "\n")
+    return path
+
+
+@pytest.fixture
+def imported(session, tmp_path):
+    """Import a sweep under a player's name; the run's id."""
+
+    def bring(counts: str, player: str = "llama", **settings) -> str:
+        path = str(sweep_file(tmp_path, counts, settings.pop("first", 0)))
+        spec = ImportedSweepSpec(file=path, player=(player,), limit="time=0.1", **settings)
+        return session.run(spec).run_id.hex
+
+    return bring
+
+
+def ratings(session, *runs: str, **settings):
+    spec = RatingSpec(runs=runs, estimator="all", anchors="levels-truncated", resamples=20, **settings)
+    assert session.run(spec).state == "complete"
+    return session.query("elo by estimator").rows
+
+
+def test_the_authors_sweep_has_the_ratings_of_every_estimator(session, imported):
+    rows = ratings(session, imported(APRIL, assist="author"))
+    mine = [row for row in rows if row["checkpoint"] is not None]
+    whole = {(row["estimator"], row["draw_weight"]): row for row in mine if row["against"] is None}
+    for name, expected in (("junkin-batched", BATCHED), ("anchored-ml", ANCHORED)):
+        for weight, rating in expected.items():
+            assert whole[name, weight]["rating"] == pytest.approx(rating, abs=0.006)
+    assert set(SIDE_BY_SIDE) == set(whole) - {("anchors' own error", 0.5)}
+    error = whole["anchors' own error", 0.5]
+    assert (error["rating"] - error["rating_low"], error["rating_high"] - error["rating"]) == (100, 100)
+    assert error["rating"] == whole["anchored-ml", 0.5]["rating"]
+    level = {row["draw_weight"]: row for row in mine if row["against"] == "stockfish:10@time=0.1"}
+    for weight, rating in LEVEL_10.items():
+        assert level[weight]["rating"] == pytest.approx(rating, abs=0.06)
+        assert (level[weight]["w"], level[weight]["d"], level[weight]["l"], level[weight]["games"]) == (29, 13, 58, 100)
+    won = [row for row in mine if row["against"] == "stockfish:0@time=0.1"]
+    assert {(row["rating"], row["rating_high"], row["rating_low"] > 1900) for row in won} == {(None, None, True)}
+    known = [(row["level"], row["rating"]) for row in rows if row["estimator"] == "known"]
+    assert known == list(enumerate([1320, 1467, 1608, 1742, 1922, 2203, 2363, 2499, 2596, 2702, 2788]))
+    assert {(row["assist"], row["origin"]) for row in mine} == {("author", "imported")}
+
+
+def test_results_with_help_are_another_players_and_stand_behind_those_without(session, imported):
+    helped = imported(APRIL, assist="author")
+    alone = imported("40,10,50 20,10,70", assist="none")
+    rows = ratings(session, helped, alone)
+    headline = [row for row in rows if row["estimator"] == "anchored-ml" and row["draw_weight"] == 0.5]
+    assert [(row["assist"], row["games"]) for row in headline if row["checkpoint"]] == [("none", 200), ("author", 1100)]
+    assert len({row["player"] for row in headline}) == len(headline)
+
+
+def test_published_ratings_stand_beside_ours_and_contradictions_have_lines_of_their_own(session, imported):
+    ratings(session, imported(APRIL, assist="author"))
+    rows = beside(session.database, session.query("elo by estimator")).rows
+    lines = {(row["table"], row["row"]): row for row in rows}
+    assert lines["section 4", "Pythia"]["comparison"] == "not comparable: the paper's number is lost"
+    assert [lines["section 4", f"FEN bidirectional{again}"]["published"] for again in ("", ", again")] == [2680, 2682]
+    assert lines["Table 3", "level 0"]["comparison"] == "same"
+    assert lines["Table 3", "level 0, again"]["comparison"] == "differs"
+    assert lines["Table 3", "level 9"]["comparison"] == "same"
+
+
+def test_a_sweep_and_games_of_ours_rate_one_player_together(session, imported, tmp_path):
+    """The same model's results from two sources add up, and colours and scoring choose among them."""
+    low, high = imported("10,0,0 5,2,3", assist="none"), imported("1,1,8", assist="none", first=2)
+    rows = ratings(session, low, high)
+    assert next(r["games"] for r in rows if r["estimator"] == "anchored-ml") == 30
+    spec = RatingSpec(runs=(low,), scoring="author-2024", resamples=20)
+    session.run(spec)
+    [row] = [r for r in session.query("ratings").rows if r["scoring"] == "author-2024" and r["anchor"] is None]
+    assert (row["games"], row["d"], row["unscored"]) == (18, 0, 2)
+    with pytest.raises(BadInputError, match="no games that count"):
+        session.run(RatingSpec(runs=(low,), colors="white", resamples=20))
+
+
+def test_counts_that_no_sweep_has_are_refused(session, imported):
+    run = imported("5,2,3")
+    with session.database.write() as sql:
+        sql.execute(update(tables.MetricPoint).where(tables.MetricPoint.name == "wins").values(value=1e15))
+    with pytest.raises(BadInputError, match=r"tells 1e\+15 wins against stockfish:0@time=0.1"):
+        session.run(RatingSpec(runs=(run,), resamples=20))
+
+
+def test_all_estimators_need_an_opponent_of_known_rating(session, tmp_path):
+    path = tmp_path / "random.csv"
+    path.write_text("-2,3,0,7\n")
+    run = session.run(ImportedSweepSpec(file=str(path), player=("model",))).run_id.hex
+    with pytest.raises(BadInputError, match="all measures players against opponents of known rating"):
+        session.run(RatingSpec(runs=(run,), estimator="all"))

@@ -1,0 +1,275 @@
+"""Fine-tuning on prompts: the loss of answers alone, LoRA, killed and resumed, and what is refused in one line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import chess
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from chessreg.encodings.prompts import TEMPLATES, PromptEncoding, PromptSettings, write_tokenizer
+from chessreg.errors import BadInputError, ChessregError, NotFoundError
+from chessreg.experiments.finetune import FinetuneHow, FinetuneSpec
+from chessreg.models.finetuning import FinetuneConfig, Finetuner, PromptCorpus
+from chessreg.models.training import IGNORED, TrainHow
+from chessreg.registry import tables
+from chessreg.runs.spec import hashed
+from tests.language_models import write_language_model
+
+SMALL: dict[str, Any] = {"family": "llama", "n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 128,
+                         "template": "junkin-small", "warmup_steps": 2}  # fmt: skip
+HOW = FinetuneHow(threads=1, log_steps=10, autocast=False)
+FENS = [chess.STARTING_FEN, "8/8/4k3/8/8/4K3/4P3/8 w - - 0 1", "5k2/P4ppp/8/8/8/8/8/6K1 w - - 0 41"]
+MOVES = ["e2e4", "e3d4", "a7a8q"]
+
+
+@pytest.fixture(scope="module")
+def pristine_world(solver_world: Path) -> Path:
+    """With the dataset `puzzles`: six positions and their best moves."""
+    return solver_world
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return write_tokenizer(tmp_path_factory.mktemp("words"), merged=True)
+
+
+def corpus(words: Any, block_size: int = 512, **settings: Any) -> PromptCorpus:
+    return PromptCorpus(PromptEncoding(words, PromptSettings(**settings)), FENS, MOVES, block_size)
+
+
+def tuner(folder: Path, made: PromptCorpus, begins: Path | None = None, **settings: Any) -> Finetuner:
+    defaults: dict[str, Any] = {"n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": made.block_size, "steps": 6}
+    defaults |= {"warmup_steps": 1, "learning_rate": 1e-2, "batch_positions": 2, "vocab_size": made.encoding.size}
+    config = FinetuneConfig(**(defaults | settings))
+    return Finetuner(config, made, folder, TrainHow(autocast=False, log_steps=1), begins)
+
+
+def test_labels_are_the_answer_and_its_end_alone(words: Any) -> None:
+    """Prompts of unequal length, padded on the right; EOT is supervised, the prompt is not (specification 2.2)."""
+    made = corpus(words, template="junkin-1", notation="san")
+    [(inputs, labels)] = made.batches([0, 1, 2], 10_000)
+    supervised = [row[row != IGNORED].tolist() for row in labels]
+    assert sorted(words.decode(row) for row in supervised) == ["Kd4", "a8=Q+", "e4"]
+    assert all(row[-1] == words.end for row in supervised)
+    for row, answer in zip(range(3), supervised, strict=True):
+        first = int((labels[row] != IGNORED).nonzero()[0, 0])
+        prompt = words.decode(inputs[row, : first + 1].tolist())
+        assert prompt.endswith("Best move: ")
+        assert inputs[row, first + 1 : first + len(answer)].tolist() == answer[:-1]
+    every = PromptCorpus(made.encoding, FENS, MOVES, 512, every=True)
+    [(same, told)] = every.batches([0, 1, 2], 10_000)
+    assert torch.equal(same, inputs)
+    for row, length in enumerate(sorted(len(ids) for ids, _ in made.rows([0, 1, 2]))):  # all but bos and padding
+        assert torch.equal(told[row, : length - 2], inputs[row, 1 : length - 1])
+        assert told[row, length - 2] == words.end
+        assert (told[row, length - 1 :] == IGNORED).all()
+    portions = made.batches([0, 1, 2], 300)
+    assert len(portions) > 1
+    assert sum(len(part) for part, _ in portions) == 3
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt_neox"])
+def test_the_loss_is_the_mean_over_the_tokens_of_a_batch_s_answers(family: str, words: Any, tmp_path: Path) -> None:
+    """Not over moves: of promotions one token more counts. The library's own logits say the same, row by row."""
+    made = corpus(words, template="junkin-5")
+    trainer = tuner(tmp_path, made, family=family, batch_positions=3, learning_rate=1e-9)
+    hf, summed, count = trainer.model.hf, 0.0, 0
+    for row, prompt in made.rows([0, 1, 2]):
+        with torch.no_grad():
+            logits = hf(torch.from_numpy(row[None].astype(np.int64))).logits[0]
+        summed += float(
+            F.cross_entropy(logits[prompt - 1 : -1], torch.from_numpy(row[prompt:]).long(), reduction="sum")
+        )
+        count += len(row) - prompt
+    loss, accuracy = trainer.measured(made)
+    assert loss == pytest.approx(summed / count, abs=1e-5)
+    assert float(trainer.train_step(trainer.model)) == pytest.approx(summed / count, abs=1e-5)
+    assert (trainer.tokens_seen, count, accuracy) == (16, 16, 0.0)
+
+
+def stopped_after(trainer: Finetuner, steps: int) -> None:
+    trainer.run(lambda point: None, should_stop=lambda: trainer.step >= steps)
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_a_resumed_training_has_the_same_weights(lora: bool, words: Any, tmp_path: Path) -> None:
+    if lora:
+        pytest.importorskip("peft")
+    made = corpus(words)
+    source = base = None
+    settings: dict[str, Any] = {}
+    if lora:
+        base = tuner(tmp_path / "base", made)
+        source = saved(base, tmp_path / "source")
+        settings = {"lora_rank": 2, "dropout": 0.3, "source": "base"}
+    whole = tuner(tmp_path / "whole", made, source, **settings)
+    whole.run(lambda point: None)
+    for steps in (1, 4, 6):
+        part = tuner(tmp_path / "part", made, source, **settings)
+        stopped_after(part, steps)
+    for name, tensor in whole.weights().items():
+        torch.testing.assert_close(part.weights()[name], tensor, rtol=0, atol=0)
+    if lora:
+        assert all("lora_" in name for name in whole.weights())
+        assert base is not None
+        kept = {name: tensor for name, tensor in whole.model.state_dict().items() if "lora_" not in name}
+        assert kept.keys() == {name.replace("_proj.weight", "_proj.base_layer.weight") for name in base.weights()} | {
+            "hf.lm_head.weight"
+        }
+
+
+def saved(trainer: Finetuner, folder: Path) -> Path:
+    from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
+
+    model = trainer.trained()
+    save_checkpoint(model, folder, CheckpointInfo.of(model, trainer.corpus.encoding.name))
+    trainer.corpus.encoding.save(folder)
+    return folder
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt_neox"])
+def test_lora_is_merged_into_the_checkpoint_and_kept_beside_it(family: str, words: Any, tmp_path: Path) -> None:
+    """What the merged model says is what the library says of the plain model with the adapter's folder."""
+    peft = pytest.importorskip("peft")
+    from transformers import AutoModelForCausalLM
+
+    made = corpus(words)
+    source = saved(tuner(tmp_path / "base", made, family=family), tmp_path / "source")
+    trainer = tuner(tmp_path / "lora", made, source, family=family, lora_rank=2, lora_targets="attention", source="x")
+    trainer.run(lambda point: None)
+    (tmp_path / "adapter").mkdir()
+    trainer.model.save_adapter(tmp_path / "adapter")
+    assert str(tmp_path) not in (tmp_path / "adapter/adapter_config.json").read_text()
+    tokens = torch.from_numpy(made.rows([0])[0][0][None].astype(np.int64))
+    plain = AutoModelForCausalLM.from_pretrained(source).eval()
+    assert json.loads((source / "config.json").read_text())["architectures"] == [type(plain).__name__]
+    with torch.no_grad():
+        before = plain(tokens).logits
+        with_adapter = peft.PeftModel.from_pretrained(plain, tmp_path / "adapter").eval()(tokens).logits
+        merged = trainer.trained()(tokens)
+    assert float((with_adapter - before).abs().max()) > 1e-3
+    torch.testing.assert_close(merged, with_adapter, atol=1e-4, rtol=0)
+
+
+def test_what_does_not_fit_is_left_out_and_counted(words: Any, tmp_path: Path) -> None:
+    """The start has twenty legal moves, the others few: the author's code cut the answer off (specification 1.5)."""
+    made = corpus(words, template="junkin-5")
+    lengths = [len(row) for row, _ in made.rows([0, 1, 2])]
+    short = corpus(words, lengths[0] - 2, template="junkin-5")
+    assert [prompt for _, prompt in short.rows([0, 1, 2])] == [prompt for _, prompt in made.rows([1, 2])]
+    assert len(corpus(words, lengths[0] - 1, template="junkin-5").rows([0])) == 1  # the end is not read
+    trainer = tuner(tmp_path / "some", short, batch_positions=3, steps=2)
+    trainer.run(lambda point: None)
+    assert (trainer.left_out, tuner(tmp_path / "some", short, batch_positions=3, steps=2).left_out) == (2, 2)
+    with pytest.raises(BadInputError, match="none of the 3 positions of step 0 fits the model's 100 tokens"):
+        tuner(tmp_path / "none", corpus(words, 100, template="junkin-5"), batch_positions=3).run(lambda point: None)
+
+
+def tuned(session: Any, **settings: Any) -> tuple[Any, dict[str, list[float]]]:
+    """The checkpoint's row and the curves of a run."""
+    report = session.run(FinetuneSpec(**{"datasets": ("puzzles",), **settings}), HOW)
+    with session.database.read() as sql:
+        points = sql.query(tables.MetricPoint).filter_by(run_id=report.run_id).order_by(tables.MetricPoint.step).all()
+        row = sql.query(tables.Checkpoint).filter_by(run_id=report.run_id).one()
+        sql.expunge_all()
+    curves: dict[str, list[float]] = {}
+    for point in points:
+        curves.setdefault(point.name, []).append(point.value)
+    return row, curves
+
+
+def test_a_model_learns_its_answers_and_is_asked_by_every_command(world_session: Any) -> None:
+    from chessreg.experiments.puzzles import PuzzlesSpec
+
+    row, curves = tuned(
+        world_session, heldout="puzzles", heldout_steps=40, steps=80, batch_positions=6, learning_rate=1e-2, **SMALL
+    )
+    assert curves["heldout_loss"][-1] < 0.3 < curves["loss"][0]
+    assert curves["heldout_accuracy"][-1] == 1
+    assert (row.architecture, row.source_format) == ("llama", "chessreg-finetune")
+    assert row.tokens_seen == 80 * 26  # four moves and a promotion, with their ends: two puzzles have one board
+    report = world_session.run(PuzzlesSpec(checkpoint=row.id.hex, dataset="puzzles", policy="free"))
+    with world_session.database.read() as sql:
+        found = sql.query(tables.Prediction).filter_by(run_id=report.run_id).all()
+        first = [one.detail["first"] for one in found if one.value is not None]
+    assert len(first) >= 5
+    assert all(first)
+
+
+def test_a_checkpoint_is_tuned_on_with_a_template_of_its_own(world_session: Any) -> None:
+    start, curves = tuned(world_session, steps=0, seed=5, **SMALL)
+    assert (curves, start.tokens_seen, start.training_datasets) == ({}, 0, [])
+    asked = {"template": "Moves {FEN} and {BM}", "notation": "san", "counters": "blanked"}
+    row, _ = tuned(world_session, checkpoint=start.id.hex, steps=2, warmup_steps=0, batch_positions=2, **asked)
+    assert (row.parent_id, row.tokenizer[:11]) == (start.id, "prompt-own-")
+    folder = world_session.store.path(row.artefact)
+    told = json.loads((folder / "prompt.json").read_text())
+    assert {name: told[name] for name in asked} == asked
+    assert told["layout"] == "ruoss77"
+    assert row.training_datasets == [world_session.inputs.reference("dataset", "puzzles")]
+    again, _ = tuned(world_session, checkpoint=start.id.hex, steps=2, warmup_steps=0, batch_positions=2)
+    assert again.tokenizer == start.tokenizer
+
+
+def test_a_template_is_hashed_as_its_text() -> None:
+    by_name, by_text = (
+        FinetuneSpec(datasets=("d",), family="llama", template=template)
+        for template in ("junkin-3", TEMPLATES["junkin-3"])
+    )
+    assert hashed(by_name) == hashed(by_text)
+    assert hashed(by_name)["template"] == TEMPLATES["junkin-3"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "finetune needs one model"),
+        ({"family": "llama", "checkpoint": "x"}, "finetune needs one model"),
+        ({"checkpoint": "x", "n_layer": 2}, "--n-layer is of no use without --family"),
+        ({"family": "llama", "lora_rank": 4}, "--lora-rank is of no use without --tune lora"),
+        ({"family": "llama", "tune": "lora"}, "initial weights are tuned whole"),
+        ({"family": "llama", "n_embd": 36}, "--n-embd 36 is no even multiple of --n-head 4"),
+        ({"family": "llama", "template": "no place {BM}"}, "a prompt template has one {FEN}"),
+        ({"family": "llama", "template": "nowhere"}, "no prompt template 'nowhere'"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises((BadInputError, NotFoundError)) as caught:
+        FinetuneSpec(datasets=("d",), **settings)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_lora_without_its_library_is_refused_before_anything_runs(world_session: Any, monkeypatch: Any) -> None:
+    start, _ = tuned(world_session, steps=0, **SMALL)
+    monkeypatch.setitem(sys.modules, "peft", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: None)
+    with pytest.raises(NotFoundError, match="LoRA needs the library peft") as caught:
+        world_session.run(FinetuneSpec(checkpoint=start.id.hex, datasets=("puzzles",), tune="lora"), HOW)
+    assert "chessreg[llm]" in str(caught.value.hint)
+
+
+def test_models_and_datasets_that_do_not_fit_are_refused(world_session: Any, tmp_path: Path) -> None:
+    from chessreg.encodings.prompts import prompt_of_folder
+    from chessreg.entities.checkpoint import import_checkpoint
+
+    folder = write_language_model(tmp_path / "plain-gpt2", "gpt2")
+    import_checkpoint(world_session.database, world_session.store, folder, name="g", encoding=prompt_of_folder(folder))
+    llama = {"family": "llama", "datasets": ("puzzles",)}
+    for settings, message in (
+        ({"checkpoint": "reference", "datasets": ("puzzles",)}, "reads pgn-char-32, not prompts"),
+        ({"checkpoint": "fen", "datasets": ("puzzles",)}, "reads fen-77, not prompts"),
+        ({"checkpoint": "g", "datasets": ("puzzles",)}, "no models of the family gpt2"),
+        ({"family": "llama", "datasets": ("sample:fit",)}, "games"),
+        ({**llama, "template": "junkin-1", "block_size": 128, "steps": 1}, "the model reads 128 tokens; the first"),
+    ):
+        with pytest.raises(ChessregError, match=message) as caught:
+            world_session.run(FinetuneSpec(**settings), HOW)
+        assert "\n" not in str(caught.value)

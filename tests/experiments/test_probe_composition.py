@@ -1,0 +1,133 @@
+"""`probe-composition`: Davis's published weights give the numbers measured on them; ours go through the same kind."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from chessreg.errors import BadInputError
+from chessreg.experiments.imported.directions import ImportedProbe, spec_of
+from chessreg.experiments.probe import ProbeSpec
+from chessreg.experiments.probe_composition import CompositionSpec, ProbeComposition, compose
+from chessreg.games.labels import label
+from chessreg.queries import run_query
+from chessreg.queries.published import beside
+from chessreg.runs.fitted import FittedProbe, class_directions
+
+
+def fitted(name: str, weight: np.ndarray) -> FittedProbe:
+    return FittedProbe(weight.astype(np.float32), "blocks.0.hook_resid_post", 0, name, False)
+
+
+def additive(noise: float = 0.0):
+    """Probes whose joint directions are the sum of colour and type, and noise of that size."""
+    random = np.random.default_rng(0)
+    colour, kinds = random.standard_normal((96, 64, 3)), random.standard_normal((96, 64, 7))
+    names = label("piece").classes
+    joint = np.stack(
+        [
+            colour[..., 1] + kinds[..., 6]
+            if name == "."
+            else colour[..., 2 if name.isupper() else 0] + kinds[..., "PNBRQK".index(name.upper())]
+            for name in names
+        ],
+        -1,
+    )
+    joint = joint + noise * random.standard_normal(joint.shape)
+    return fitted("piece", joint), [fitted("colour", colour), fitted("type", kinds)]
+
+
+def test_sums_are_found_and_controls_are_not():
+    joint, parts = additive()
+    for probes in (parts, parts[::-1]):
+        made = compose(joint, probes)
+        np.testing.assert_allclose(made.cosine, 1, atol=1e-6)
+        np.testing.assert_allclose(made.empty, 1, atol=1e-6)
+    assert (np.array(label("piece").classes)[made.nearest] == list("pnbrqkPNBRQK")).all()
+    assert {name: round(float(values.mean()), 1) for name, values in made.controls.items()} == {
+        "wrong_colour": 0.5, "wrong_type": 0.5, "colour_alone": 0.7, "type_alone": 0.7,
+    }  # fmt: skip
+    noisy = compose(*additive(2.0))
+    assert 0.4 < noisy.cosine.mean() < 0.7
+    alone = compose(joint, [])
+    assert alone.empty is None
+    assert alone.cosine.mean() > 0.9
+
+
+def test_a_class_direction_does_not_know_what_is_added_to_all_classes():
+    joint, _ = additive()
+    shifted = joint.weight + np.random.default_rng(1).standard_normal((96, 64, 1)).astype(np.float32)
+    for direction in ("class-centred", "empty-minus-piece"):
+        one, other = (class_directions(weight, direction, 6) for weight in (joint.weight, shifted))
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    assert class_directions(shifted, "raw", 6) is shifted
+    assert not class_directions(shifted, "empty-minus-piece", 6)[..., 6].any()
+    empty = compose(joint, [], "empty-minus-piece")
+    assert (empty.nearest != 6).all()  # a direction of length 0 is nobody's nearest
+
+
+def test_davis_weights_give_the_numbers_measured_on_them(session, shared_data):
+    """Specification 4.5 and its errata."""
+    for name, part in (("colour", "to_color"), ("type", "to_piece"), ("joint", "to_piece_by_color")):
+        file = shared_data / "probes" / f"davis-{part}-layer-07-phase-0.safetensors"
+        session.run(spec_of(ImportedProbe, [file], session.inputs), name=name)
+    assert session.probe("joint", 6).weight.shape == (768, 64, 13)
+    session.run(CompositionSpec(joint="joint", colour="colour", type="type"))
+    inner, everywhere = run_query(session.database, "probe composition").rows
+    assert (inner["n"], everywhere["n"]) == (736, 768)
+    assert (inner["cosine"], inner["retrieval"]) == pytest.approx((0.6906, 93.07), abs=5e-3)
+    assert (everywhere["cosine"], everywhere["retrieval"]) == pytest.approx((0.6761, 89.45), abs=5e-3)
+    controls = ("wrong_colour", "wrong_type", "colour_alone", "type_alone", "empty")
+    assert [round(inner[name], 3) for name in controls] == [0.241, 0.27, 0.425, 0.608, 0.935]
+    assert [round(everywhere[name], 3) for name in controls] == [0.245, 0.258, 0.407, 0.609, 0.935]
+    assert (inner["residual_index"], inner["positions"]) == (7, "white-origins")
+    published = beside(session.database, run_query(session.database, "probe composition")).rows
+    [same] = [r for r in published if r["row"] == "layer 7, phase 0" and r["column"] == "cosine"]
+    assert (same["comparison"], abs(same["difference"]) < 1e-4) == ("comparable", True)
+
+
+def test_our_probes_are_composed_and_shown_as_boards(world_session):
+    for name in ("colour", "type"):
+        world_session.run(ProbeSpec(cache="reference-fit", label=name, epochs=1), name=name)
+    report = world_session.run(CompositionSpec(joint="reference-board", colour="colour", type="type"))
+    rows = run_query(world_session.database, "probe composition").rows
+    assert [(r["residual_index"], r["pawns"], r["checkpoint"]) for r in rows] == [
+        (index, pawns, "reference") for index in (1, 2) for pawns in ("ranks 2-7", "everywhere")
+    ]
+    frames = ProbeComposition().board_views({"run_id": report.run_id, "unit": 0}, world_session.inputs)
+    assert len(frames) == 13
+    assert frames[0].squares == "p" * 64
+    assert frames[0].title.startswith("p at dots, layer 0: cosine of colour plus type ")
+    for settings, why in (
+        ({"colour": "colour"}, "--colour and --type go together"),
+        ({"colour": "type", "type": "type"}, r"--colour reads type \(7 classes\), not colour"),
+        ({"layers": (5,)}, "layer 5 is not in each of the probes"),
+    ):
+        with pytest.raises(BadInputError, match=why):
+            world_session.run(CompositionSpec(joint="reference-board", **settings))
+
+
+def test_probes_of_another_phase_or_model_are_refused(session, tmp_path):
+    from safetensors.numpy import save_file
+
+    random = np.random.default_rng(2)
+    for name, classes, place in (
+        ("joint", 13, "to_piece_by_color/layer-01/phase-0"),
+        ("colour", 3, "to_color/layer-01/phase-1"),
+        ("type", 7, "to_piece/layer-01/phase-0"),
+        ("final", 7, "to_piece/layer-12/phase-0"),
+    ):
+        path = tmp_path / place / "model.safetensors"
+        path.parent.mkdir(parents=True)
+        shape = (classes, 8)
+        save_file({f"submodules.{s}.weight": random.standard_normal(shape).astype(np.float32) for s in range(64)}, path)
+        session.run(spec_of(ImportedProbe, [path], session.inputs), name=name)
+    for settings, why in (
+        (
+            {"colour": "colour", "type": "type"},
+            r"--colour differs from --joint in its tokens .*white-destinations, not white-origins",
+        ),
+        ({"colour": "joint", "type": "type"}, "--colour reads piece"),
+    ):
+        with pytest.raises(BadInputError, match=why):
+            session.run(CompositionSpec(joint="joint", **settings))

@@ -1,0 +1,91 @@
+"""Sweeps of levels and logs of training: what is read, and the line that is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from chessreg.errors import BadInputError
+from chessreg.games.foreign import FORMATS, find_format, sweep, training_log
+
+
+def test_a_sweep_is_read_with_and_without_its_header() -> None:
+    for text in ("level,wins,draws,losses\n0,37,62,1\n10,1,32,67\n", "0,37,62,1\r\n\r\n10, 1, 32, 67"):
+        counts = sweep.read(text)
+        assert [(c.level, c.wins, c.draws, c.losses, c.games) for c in counts] == [
+            (0, 37, 62, 1, 100),
+            (10, 1, 32, 67, 100),
+        ]
+    assert [c.level for c in sweep.read("Stockfish 3,1,0,0\nstockfish4,0,1,0\nstockfish4,1,1,0")] == [3, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("0,1,2,3\n1,2,3\n", "line 2: '1,2,3' is not level,wins,draws,losses"),
+        ("level,wins,draws,losses\n0,1,2,nan\n", "line 2"),
+        ("0,1.5,2,3\n", "line 1"),
+        ("0,1,-2,3\n", "line 1"),
+        ("0,1,2,3\n21,1,1,1\n", "line 2: Stockfish has the levels -2 to 20, not 21"),
+        ("5,0,0,0\n", "line 1: no games against level 5"),
+        ("5,1,1,999999999\n", "line 1: 1,000,000,001 games against one level"),
+        ("level,wins,draws,losses\n", "no line of results"),
+        ("0,1,2,3\nlevel,wins,draws,losses\n", "line 2"),
+    ],
+)
+def test_a_line_that_is_no_result_is_named(text: str, said: str) -> None:
+    with pytest.raises(BadInputError, match=said):
+        sweep.read(text)
+
+
+LOG = """compiling the model...
+iter 0: loss 7.7204, time 812.40ms
+iter 10: loss 6.9012, time 283.10ms, mfu 14.57%
+iter 10: loss 6.9000, time 283.10ms
+iter 20: loss nan, time 283.02ms
+ckpt4000.pt, 2.7652, 25.60
+out/ckpt4000_causal.pt, 2.6830, 27.25
+ckpt4000_causal.pt, 2.7000, 25.56
+saved ckpt8000.pt
+"""
+
+
+def test_a_log_keeps_both_of_two_evaluations_and_says_what_it_left_out() -> None:
+    log = training_log.read(LOG)
+    values = {(point.name, point.step, point.repeat): point.value for point in log.points}
+    assert values == {
+        ("loss", 0, 0): 7.7204, ("step_milliseconds", 0, 0): 812.4, ("loss", 10, 0): 6.9012, ("loss", 10, 1): 6.9,
+        ("step_milliseconds", 10, 0): 283.1, ("step_milliseconds", 10, 1): 283.1, ("step_milliseconds", 20, 0): 283.02,
+        ("heldout_loss", 4000, 0): 2.7652, ("heldout_accuracy", 4000, 0): pytest.approx(0.256),
+        ("heldout_loss/causal", 4000, 0): 2.683, ("heldout_accuracy/causal", 4000, 0): pytest.approx(0.2725),
+        ("heldout_loss/causal", 4000, 1): 2.7, ("heldout_accuracy/causal", 4000, 1): pytest.approx(0.2556),
+    }  # fmt: skip
+    assert (log.repeats, log.not_finite, log.others, log.lines) == (2, (5,), 2, 9)
+
+
+def test_an_accuracy_is_a_share_where_no_line_says_percent() -> None:
+    assert training_log.read("ckpt1.pt, 2.0, 0.25\n").points[1].value == 0.25
+    assert training_log.read("ckpt1.pt, 2.0, 0.25%\n").points[1].value == pytest.approx(0.0025)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("iter 5: loss 1.0, time 3ms\niter 6: loss", "line 2: 'iter 6: loss' is not iter N: loss X, time Yms"),
+        ("ckpt4000.pt, 2.7\n", "line 1: .* is not ckptN.pt, loss, accuracy"),
+        ("ckpt4000.pt, two, 25\n", "line 1: 'two' is no number"),
+        ("ckpt4000.pt, 2.7, 250\n", "line 1: an accuracy is 0 to 100 %, not 250"),
+        ("ckpt4000.pt, 2.7, -3\n", "line 1: an accuracy"),
+        ("iter 1: loss nan, time nanms\n", "tells no loss"),
+    ],
+)
+def test_a_line_of_a_log_that_is_none_is_named(text: str, said: str) -> None:
+    with pytest.raises(BadInputError, match=said):
+        training_log.read(text)
+
+
+def test_every_format_is_told_from_the_others_by_its_content(tmp_path) -> None:
+    for name, text in (("sweep", "0,1,2,3\n"), ("training-log", LOG), ("training-log", "iter 1: loss x")):
+        path = tmp_path / "file"
+        path.write_text(text)
+        assert find_format(path).name == name
+        assert [f.name for f in FORMATS.values() if f.fits(text)] == [name]

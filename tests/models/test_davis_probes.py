@@ -1,0 +1,139 @@
+"""Davis's probe files: read whole, in our order of classes, or refused in one line."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from chessreg.errors import BadInputError
+from chessreg.experiments.imported.directions import ImportedProbe, spec_of
+from chessreg.games.labels import label
+from chessreg.models.importers.davis_probes import ORDER, hook_point_of, is_safetensors, read_probe
+from chessreg.registry import tables
+
+AUTHORS = {  # specification 4.1
+    "colour": ("black", "white", "empty"),
+    "type": (*"PNBRQK", "."),
+    "piece": (*"pnbrqkPNBRQK", "."),
+}
+
+
+def tensors(classes: int = 13, width: int = 8) -> dict[str, np.ndarray]:
+    """Each weight says its square and its class: square * 100 + class."""
+    rows = 100.0 * np.arange(64)[:, None] + np.arange(classes)
+    return {f"submodules.{s}.weight": np.repeat(rows[s][:, None], width, 1).astype(np.float32) for s in range(64)}
+
+
+def saved(folder, name="to_piece_by_color/layer-07/phase-0/model.safetensors", **changes):
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file({**tensors(), **changes}, path)
+    return path
+
+
+def test_classes_are_brought_from_the_authors_order_into_ours():
+    for name, theirs in AUTHORS.items():
+        ours = ["." if c == "empty" and name != "colour" else c for c in label(name).classes]
+        assert [theirs[place] for place in ORDER[name]] == ours
+
+
+def test_a_file_is_read_by_its_path_and_its_shapes(tmp_path):
+    path = saved(tmp_path)
+    file = read_probe(path, str(path))
+    assert file.weight.shape == (8, 64, 13)
+    assert file.weight[0, 28].tolist() == [2800.0 + place for place in ORDER["piece"]]
+    assert (file.origin.label, file.origin.residual_index, file.origin.phase, file.origin.centred) == (
+        "piece", 7, 0, False,
+    )  # fmt: skip
+    bare = read_probe(path, "")
+    assert (bare.origin.residual_index, bare.origin.phase) == (None, None)
+    assert is_safetensors(path)
+
+
+def test_a_hidden_state_is_the_output_of_the_block_before_it():
+    assert hook_point_of(0) == ("blocks.*.hook_resid_pre", 0)
+    assert hook_point_of(1) == ("blocks.*.hook_resid_post", 0)
+    assert hook_point_of(12) == ("ln_final.hook_out", 11)
+    assert hook_point_of(2, blocks=2) == ("ln_final.hook_out", 1)
+    with pytest.raises(BadInputError, match="layer-13: the hidden states of 12 blocks are 0 to 12"):
+        hook_point_of(13)
+
+
+def broken(folder, what):
+    square = "submodules.5.weight"
+    if what == "pickle":
+        path = folder / "to_color-layer-01-phase-0.safetensors"
+        path.write_bytes(pickle.dumps(pytest.raises))
+        return path
+    if what == "cut":
+        path = saved(folder)
+        path.write_bytes(path.read_bytes()[:-7])
+        return path
+    if what == "name":
+        return saved(folder, "to_color-layer-07-phase-0.safetensors")
+    if what == "layer":
+        return saved(folder, "to_piece_by_color-phase-0.safetensors")
+    if what == "missing":
+        path = folder / "few-layer-07.safetensors"
+        save_file({square: np.zeros((13, 8), np.float32)}, path)
+        return path
+    return saved(folder, **{
+        "nan": {square: np.full((13, 8), np.nan, np.float32)},
+        "shape": {square: np.zeros((13, 9), np.float32)},
+        "classes": {key: np.zeros((5, 8), np.float32) for key in tensors()},
+        "integers": {square: np.zeros((13, 8), np.int64)},
+        "more": {"submodules.64.weight": np.zeros((13, 8), np.float32)},
+    }[what])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        ("pickle", "refused: loading it would execute code|not a file of tensors"),
+        ("cut", "model.safetensors is damaged"),
+        ("name", "has 13 classes, which are not those of to_color"),
+        ("layer", "does not say its layer"),
+        ("missing", r"holds no submodules\.0\.weight, but submodules\.5\.weight \[13, 8\]"),
+        ("nan", "holds NaN or infinite values"),
+        ("shape", r"the shape of its weights is \[13, 8\] and \[13, 9\]"),
+        ("classes", r"the shape of its weights is \[5, 8\] .*3, 7 or 13 classes"),
+        ("integers", "known are floats"),
+        ("more", r"holds submodules\.64\.weight beside"),
+    ],
+)
+def test_another_file_is_refused_in_one_line_and_leaves_nothing(session, tmp_path, what, why):
+    with pytest.raises(BadInputError, match=why) as caught:
+        spec_of(ImportedProbe, [broken(tmp_path, what)], session.inputs)
+    assert "\n" not in str(caught.value)
+    assert not list(session.store.root.glob("artefacts/*/*"))
+
+
+def test_an_import_names_place_and_phase_and_refuses_what_does_not_go_together(session, tmp_path):
+    paths = [saved(tmp_path, f"to_piece_by_color/layer-{n:02}/phase-2/model.safetensors") for n in (1, 2)]
+    report = session.run(spec_of(ImportedProbe, paths, session.inputs), name="joint")
+    probe = session.probe("joint", 1)
+    assert (probe.hook_point, probe.label, probe.centred) == ("blocks.1.hook_resid_post", "piece", False)
+    assert {k: probe.detail[k] for k in ("phase", "alignment", "final")} == {
+        "phase": 2, "alignment": "pre-ply", "final": 5,
+    }  # fmt: skip
+    with session.database.read() as sql:
+        row = sql.get_one(tables.Probe, (report.run_id, 0))
+    assert (row.positions, row.layer, row.checkpoint_id) == ("black-origins", 0, None)
+    embeddings = saved(tmp_path, "to_piece_by_color/layer-00/phase-2/model.safetensors")
+    other = saved(tmp_path, "to_piece_by_color/layer-03/phase-1/model.safetensors")
+    for files, options, why in (
+        ([paths[0], embeddings], {}, "of different hook points"),
+        ([paths[0], other], {}, "of different phases: 1, 2"),
+        (paths, {"layers": (3, 4)}, r"the paths say --layers \(0, 1\), not \(3, 4\)"),
+        (paths, {"phase": 0}, "the paths say --phase 2, not 0"),
+    ):
+        with pytest.raises(BadInputError, match=why):
+            spec_of(ImportedProbe, files, session.inputs, **options)
+    plain = saved(tmp_path, "plain.safetensors")
+    with pytest.raises(BadInputError, match="does not say its layer"):
+        spec_of(ImportedProbe, [plain], session.inputs)
+    named = spec_of(ImportedProbe, [plain], session.inputs, layers=(0,), phase=0, hook_point="ln_final.hook_out")
+    assert (named.phase, named.hook_point) == (0, "ln_final.hook_out")

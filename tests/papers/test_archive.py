@@ -1,0 +1,188 @@
+"""A paper that is half done, as one file: taken in elsewhere, its complete steps are complete, and it goes on."""
+
+from zipfile import ZipFile
+
+import pytest
+from sqlalchemy import select, update
+
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.papers import archive, find
+from chessreg.papers.plan import Paper, Request, Step, ordered, put_first
+from chessreg.papers.work import Work
+from chessreg.registry import tables
+from chessreg.session import open_session
+
+from .conftest import TOY
+
+
+@pytest.fixture
+def resting(work):
+    """Two scratch steps; `early` rests on both, `middle` on the first by way of `early`, `late` on the first alone."""
+    steps = [
+        Step("scratch-1", TOY, {"positions": 2, "seed": 11}, "", scratch=True),
+        Step("scratch-2", TOY, {"positions": 2, "seed": 12}, "", scratch=True),
+        Step("early", TOY, {"positions": 3, "seed": 13}, "", ("scratch-1", "scratch-2")),
+        Step("middle", TOY, {"positions": 3, "seed": 14}, "", ("early",)),
+        Step("late", TOY, {"positions": 4, "seed": 15}, "", ("scratch-1",)),
+    ]
+    paper = Paper("toy", "Toys", lambda request: steps, (), firsts={"end": ("late", "nothing-*"), "all": ("*",)})
+    return replace_paper(work, paper)
+
+
+def replace_paper(work, paper, first=()):
+    return Work(work.session, paper, work.request, first=first)
+
+
+@pytest.fixture
+def elsewhere(resting, tmp_path):
+    with open_session(str(tmp_path / "other" / "registry.db"), tmp_path / "other" / "store") as opened:
+        yield Work(opened, resting.paper, resting.request)
+
+
+def states(work):
+    return {planned.step.name: planned.state for planned in work.plan()}
+
+
+def stop_before(name):
+    """Interrupts a paper when the step of this name begins."""
+
+    class Stop(Exception):
+        pass
+
+    def begin(number, planned):
+        if planned.step.name == name:
+            raise Stop
+
+    return begin, Stop
+
+
+def test_steps_come_first_that_are_asked_for_with_what_they_need(resting):
+    def order(*first):
+        return [step.name for step in ordered(put_first(resting.paper, resting.paper.steps(resting.request), first))]
+
+    assert order() == ["scratch-1", "scratch-2", "early", "middle", "late"]
+    assert order("end") == ["scratch-1", "late", "scratch-2", "early", "middle"]
+    assert order("mid*", "late") == ["scratch-1", "scratch-2", "early", "middle", "late"]
+    assert [step.name for step in replace_paper(resting, resting.paper, ["late"]).steps][:2] == ["scratch-1", "late"]
+    with pytest.raises(NotFoundError, match="no step matches 'skull'") as caught:
+        order("skull")
+    assert caught.value.hint.startswith("end, all; or names")
+
+
+@pytest.mark.parametrize("size", ["small", "reference", "paper"])
+def test_a_papers_questions_are_answered_by_steps_that_it_has(size):
+    paper = find("karvonen")
+    steps = paper.steps(Request("m", "d", "e", 8, 64, size))
+    for question in paper.firsts:
+        assert len(ordered(put_first(paper, steps, [question]))) == len(steps)
+    first = ordered(put_first(paper, steps, ["skill"]))
+    done = [step.name for step in first].index("arm-legal-random-positive-of-probe-random-1")
+    assert not [step.name for step in first[:done] if step.name.startswith(("table-", "level-", "arm-retry"))]
+
+
+def test_what_is_half_done_goes_on_elsewhere_without_the_scratch_that_nothing_needs(resting, elsewhere, tmp_path):
+    begin, stopped = stop_before("late")
+    with pytest.raises(stopped):
+        resting.do(begin)
+    saved = archive.save(resting, tmp_path / "half.zip")
+    assert (saved["complete"], saved["steps"], saved["runs"]) == (4, 5, 2)  # early and middle; scratch is left out
+    for _ in range(2):  # a second time does nothing
+        archive.load(elsewhere, tmp_path / "half.zip")
+    assert states(elsewhere) == {
+        "scratch-1": "ready", "scratch-2": "unneeded", "early": "complete", "middle": "complete", "late": "waits",
+    }  # fmt: skip
+    assert not elsewhere.do()
+    assert states(elsewhere)["late"] == "complete"
+    assert states(elsewhere)["scratch-2"] == "unneeded"
+    for name in ("early", "middle"):
+        assert elsewhere.made.run_id(name) == resting.made.run_id(name)
+    archive.save(elsewhere, tmp_path / "whole.zip")
+    archive.load(resting, tmp_path / "whole.zip")
+    assert set(states(resting).values()) == {"complete"}
+
+
+def test_a_step_that_is_partly_done_is_taken_along(resting, elsewhere, tmp_path, interrupt_at):
+    assert resting.do(on_progress=interrupt_at(6))  # in the third step, of three positions
+    archive.save(resting, tmp_path / "half.zip")
+    archive.load(elsewhere, tmp_path / "half.zip")
+    assert not elsewhere.do()
+    assert states(elsewhere)["early"] == "complete"
+
+
+def attempts(work):
+    with work.session.database.read() as sql:
+        return {a.id: (a.state, a.ended_at) for a in sql.scalars(select(tables.Attempt))}
+
+
+def test_an_attempt_at_work_is_lost_in_what_is_saved_until_its_end_is_known(resting, elsewhere, tmp_path, interrupt_at):
+    assert resting.do(on_progress=interrupt_at(6))
+    ended = attempts(resting)
+    attempt, running = tables.Attempt, tables.AttemptState.RUNNING
+    with resting.session.database.write() as sql:  # as it is while the run goes on
+        sql.execute(update(attempt).values(state=running, cause=None, ended_at=None))
+    archive.save(resting, tmp_path / "half.zip")
+    archive.load(elsewhere, tmp_path / "half.zip")
+    taken = attempts(elsewhere)
+    assert taken
+    assert {state for state, _ in taken.values()} == {tables.AttemptState.LOST}
+    assert all(at is not None for _, at in taken.values())
+    assert {state for state, _ in attempts(resting).values()} == {running}, "here it is at work still"
+    with resting.session.database.write() as sql:
+        for id, (state, at) in ended.items():
+            sql.execute(update(attempt).where(attempt.id == id).values(state=state, ended_at=at))
+    archive.save(resting, tmp_path / "later.zip")
+    for _ in range(2):
+        archive.load(elsewhere, tmp_path / "later.zip")
+        archive.load(elsewhere, tmp_path / "half.zip")
+        assert attempts(elsewhere) == {id: ended[id] for id in taken}
+
+
+def test_a_paper_of_which_nothing_is_here_is_not_saved(resting, tmp_path):
+    with pytest.raises(NotFoundError, match="nothing of this paper"):
+        archive.save(resting, tmp_path / "half.zip")
+    assert not list(tmp_path.glob("*.zip"))
+
+
+def test_a_file_of_others_is_refused_in_one_line_and_leaves_nothing(resting, elsewhere, tmp_path, monkeypatch):
+    resting.do()
+    path = tmp_path / "whole.zip"
+    archive.save(resting, path)
+    before = sorted(elsewhere.session.store.root.rglob("*"))
+
+    def refused(file, error, match):
+        with pytest.raises(error, match=match):
+            archive.load(elsewhere, file)
+        assert sorted(elsewhere.session.store.root.rglob("*")) == before
+        assert states(elsewhere)["early"] == "waits"
+
+    refused(tmp_path / "none.zip", NotFoundError, "does not exist")
+    (tmp_path / "text.zip").write_text("a letter")
+    refused(tmp_path / "text.zip", BadInputError, "is no saved paper")
+    (tmp_path / "cut.zip").write_bytes(path.read_bytes()[:-400])
+    refused(tmp_path / "cut.zip", BadInputError, "is no saved paper")
+    refused(tmp_path, BadInputError, "is no saved paper")
+    for name in ("../outside", "/etc/outside", "store/../../outside", "registry.db.sh"):
+        with ZipFile(tmp_path / "odd.zip", "w") as odd:
+            odd.writestr(name, "x")
+        refused(tmp_path / "odd.zip", BadInputError, "no saved paper does")
+    with ZipFile(tmp_path / "empty.zip", "w"):
+        pass
+    refused(tmp_path / "empty.zip", BadInputError, "is no saved paper")
+    with ZipFile(path) as whole, ZipFile(tmp_path / "wrong.zip", "w") as wrong:
+        for name in whole.namelist():
+            wrong.writestr(name, b"SQLite no more" if name == "registry.db" else whole.read(name))
+    refused(tmp_path / "wrong.zip", Exception, "registry")
+    monkeypatch.setattr(elsewhere, "tag", "toy-small-other")
+    refused(path, BadInputError, "is of toy-small-abcdef, this is toy-small-other")
+    assert not list(tmp_path.rglob("outside"))
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(resting, tmp_path):
+    resting.do()
+    (tmp_path / "locked").mkdir()
+    (tmp_path / "locked" / "half.zip").mkdir()
+    with pytest.raises(BadInputError, match="cannot write"):
+        archive.save(resting, tmp_path / "locked" / "half.zip")
+    with pytest.raises(BadInputError, match="cannot write"):
+        archive.save(resting, tmp_path / "nowhere" / "half.zip")
+    assert [path.name for path in (tmp_path / "locked").iterdir()] == ["half.zip"]

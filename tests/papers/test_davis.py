@@ -1,0 +1,224 @@
+"""Davis's paper as a list of specs: complete, in order, with settings that its kinds know, and those of the paper."""
+
+import csv
+import time
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+import pytest
+from sqlalchemy import func, select
+
+from chessreg.cli.root import run_command_line
+from chessreg.errors import BadInputError
+from chessreg.papers import find
+from chessreg.papers.expected import TITLE
+from chessreg.papers.plan import SIZES, Request, ordered, replaced
+from chessreg.papers.report import write
+from chessreg.papers.work import PREPARATIONS, Work, request
+from chessreg.registry import tables
+from chessreg.runs.kind import kind
+from chessreg.session import open_session
+
+from ..conftest import random_game
+
+
+class Made:
+    """A sweep that chose layer 1 at α 1."""
+
+    request = Request("model", "train", "test", 8, 64, "small")
+
+    def query(self, title, step):
+        rows = [
+            {"type": "Random", "layers": [0], "scale": 4.0, "chosen": True},
+            {"type": "Probe", "layers": [0], "scale": 2.0, "chosen": False},
+            {"type": "Probe", "layers": [1], "scale": 1.0, "chosen": True},
+        ]
+        return type("Answer", (), {"rows": rows})
+
+
+def planned(size, layers=12, d_model=768):
+    """name → (step, spec) of every run; references stand for whatever they name, the sweep chose layer 1 and α 1."""
+    found = {}
+    for step in ordered(find("davis").steps(Request("model", "train", "test", layers, d_model, size))):
+        if step.kind in PREPARATIONS:
+            continue
+        values = step.settings(Made()) if callable(step.settings) else step.settings
+        names = {name: f"run:{number:064x}" for number, name in enumerate(sorted(step.needs))}
+        values = dict(replaced(values, names))
+        preset = kind(step.kind).preset(values.pop("preset")) if "preset" in values else {}
+        found[step.name] = step, kind(step.kind).spec(**(preset | values))
+    return found
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("layers", [1, 2, 8, 12])
+def test_every_step_has_what_it_needs_and_settings_that_its_kind_takes(size, layers):
+    if layers > 1:  # the stand-in's choice is layer 1
+        assert planned(size, layers, 64)
+    steps = ordered(find("davis").steps(Request("model", "train", "test", layers, 64, size)))
+    assert len({step.name for step in steps}) == len(steps)
+
+
+def test_the_paper_size_is_that_of_the_specification():
+    """specs/davis.md: 2 and 4.1 to 4.3 (probes), 3.2 (autoencoders), 6.1 to 6.3 and 6.6 (edits), 7 (Markov)."""
+    steps = planned("paper")
+    linear = [
+        spec for name, (_, spec) in steps.items() if name.startswith("model-") and spec.__class__ is kind("probe").spec
+    ]
+    assert {(s.label, s.phase, s.hook_point) for s in linear} == {
+        (label, phase, point)
+        for label in ("piece", "colour", "type") for phase in range(5)
+        for point in ("blocks.*.hook_resid_pre", "blocks.*.hook_resid_post", "ln_final.hook_out")
+    }  # fmt: skip
+    assert {(s.label, s.batch_positions) for s in linear} == {("piece", 2000), ("colour", 3000), ("type", 3000)}
+    fitted = [(s.epochs, s.final, s.learning_rate, s.schedule, s.weight_decay, s.validation, s.beta2) for s in linear]
+    assert set(fitted) == {(15, 5, 0.009, "cosine", 0.01, 0.05, 0.999)}
+    cache = steps["model-fit"][1]
+    assert (cache.games, cache.final, cache.sites) == (120_133, 5, "all")
+    assert cache.hook_points == ("blocks.0.hook_resid_pre", "blocks.*.hook_resid_post", "ln_final.hook_out")
+    assert {step.optional for name, (step, _) in steps.items() if "-4-" in name} == {True}
+    assert sum(name.startswith("twin-") and "-joint-0-blocks" in name for name in steps) == 3
+
+    saes = [spec for name, (_, spec) in steps.items() if name.startswith("sae-") and hasattr(spec, "expansion")]
+    assert {s.expansion for s in saes} == {2, 4, 8, 16}
+    assert {s.tokens for s in saes} == {1_000_000_000}
+    widest = {point for s in saes if s.expansion == 16 for point in s.hook_points}
+    assert widest == {f"blocks.{n}.hook_resid_post" for n in range(12)} | {
+        "blocks.0.hook_resid_pre",
+        "ln_final.hook_out",
+    }
+    latents = [spec for name, (_, spec) in steps.items() if name.startswith("sae-probe-")]
+    assert {(s.source, s.phase) for s in latents} == {("sae-latents", phase) for phase in range(4)}
+
+    step, edits = steps["edits"]
+    assert (edits.prefixes, edits.future, edits.future_unit) == ((4, 9, 14, 19, 24, 29, 34), 6, "plies")
+    assert step.units == 7 * 71_151 >= 498_057
+    assert (edits.scales, edits.layers, edits.scale_rule, edits.token_mask) == ((0.5, 1.0), (1,), "ln-final", "last")
+    assert (edits.patch, edits.controls, len(edits.other_probes), len(edits.other_black_probes)) == ("unit", 1, 3, 3)
+    for strength in (steps["edit-sweep"][1], steps["edit-strength"][1]):
+        assert strength.scales == (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
+    assert steps["edits-published-code"][1].protocol == "published-code"
+    assert steps["edits-paper"][1].protocol == "paper"
+    assert {steps[name][1].scales for name in ("edits-published-code", "edits-paper")} == {(0.5,)}
+    assert {str(layer) for layer in range(1, 12)} == set(steps["edits-published-code"][1].layer_sets)
+    assert steps["figure-4"][1].board == "d5=. e5=p d7=p e7=."
+    assert len(steps["figure-4"][1].layer_sets) == Made.request.layers  # it is not said which: specification 6.5
+
+    markov = steps["markov-placement"][1]
+    assert (markov.equal, markov.games, markov.resamples) == ("placement", 200_000, 1000)
+    shortest = steps["legality-shortest"][1]
+    assert (shortest.games, shortest.shortest) == (100_000, True)
+    assert {steps[f"perplexity-{policy}"][1].end_token for policy in ("exclude", "include")} == {"exclude", "include"}
+
+
+def test_the_reference_size_has_what_the_issue_asks_for():
+    steps = planned("reference", 8, 192)
+    assert steps["edits"][0].units == 7 * 2_000
+    assert {s.tokens for n, (_, s) in steps.items() if n.startswith("sae-blocks")} == {1_500_000}
+    assert len(steps["sae-smaller-4"][1].hook_points) == 3
+    assert steps["legality"][1].games == 1000
+    assert sum(name.startswith("twin-") and name.endswith("-joint-3-blocks") for name in steps) == 3
+
+
+def test_games_that_choose_are_none_of_those_that_are_reported():
+    for size in SIZES:
+        steps = planned(size, 8, 192)
+        assert {step.name for step, _ in steps.values() if step.choice} == {"edit-sweep"}
+        for step, spec in steps.values():
+            dataset = getattr(spec, "dataset", None)
+            if step.kind in ("edit", "markov", "perplexity", "token-legality") and dataset is not None:
+                assert dataset == ("test:validation" if step.choice else "test:test")
+            elif step.kind in ("cache", "sae"):
+                assert dataset == ("test:test" if step.name.endswith("-test") else "train")
+
+
+def test_a_model_of_other_texts_is_refused_at_once(world_session):
+    with pytest.raises(BadInputError, match="reference writes pgn-char-32, and the paper is about models of UCI"):
+        Work(world_session, find("davis"), request(world_session, "reference", "sample", None, "small"))
+
+
+def test_other_models_are_rows_of_table_2(world_session, world, capsys):
+    """The paper's own, LCB's and two of PGN text are compared (specification 8)."""
+    asked = Request("model", "train", "test", 8, 64, "small", beside=("lcb", "pgn"))
+    steps = {step.name: step for step in find("davis").steps(asked)}
+    own = {step.name for step in find("davis").steps(replace(asked, beside=()))}
+    assert steps.keys() - own == {
+        f"{kind}-of-{name}"
+        for kind in ("perplexity-exclude", "perplexity-include", "legality")
+        for name in asked.beside
+    }
+    assert steps["legality-of-lcb"].settings == {**steps["legality"].settings, "checkpoint": "lcb"}
+    for sheet in find("davis").sheets[:2]:
+        assert any(
+            fnmatchcase("perplexity-exclude-of-lcb", p) or fnmatchcase("legality-of-lcb", p) for p in sheet.steps
+        )
+    place = ["--registry", str(world / "registry.db"), "--store", str(world / "store"), "paper"]
+    for words, said in (
+        (["karvonen", "--checkpoint", "reference", "--beside", "reference"], "No such option '--beside'"),
+        (["davis", "--checkpoint", "reference", "--beside", "reference"], "names a model twice"),
+        (["davis", "--checkpoint", "reference", "--beside", "nobody"], "nobody"),
+    ):
+        assert run_command_line([*place, *words, "--dataset", "sample", "--size", "small", "--dry-run"]) != 0
+        assert said in capsys.readouterr().err
+
+
+# -- the whole small paper ------------------------------------------------------------------------------------------
+
+
+def make_davis(root):
+    """260 random games and an untrained model of UCI squares."""
+    from chessreg.entities.adding import add_dataset
+    from chessreg.entities.checkpoint import import_checkpoint
+    from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+    from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
+
+    (root / "games.pgn").write_text("".join(f"{random_game(n, 44, 'davis')}\n\n" for n in range(260)))
+    network = random_gpt2(GPT2Config(n_layer=2, n_head=2, n_embd=32, block_size=128, vocab_size=72), seed=5)
+    save_checkpoint(network, root / "model", CheckpointInfo.of(network, "uci-square-72"))
+    with open_session(str(root / "registry.db"), root / "store") as session:
+        add_dataset(session.database, session.store, [root / "games.pgn"], name="games")
+        import_checkpoint(session.database, session.store, root / "model", name="model")
+
+
+def complete(session):
+    """How many runs are complete."""
+    with session.database.read() as sql:
+        return sql.scalar(select(func.count()).where(tables.Run.completed_at.is_not(None)))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_the_small_paper_goes_on_where_it_was_killed_and_writes_every_table_and_figure(tmp_path, spawn):
+    make_davis(tmp_path)
+    place = ["--registry", str(tmp_path / "registry.db"), "--store", str(tmp_path / "store")]
+    asked = ["paper", "davis", "--checkpoint", "model", "--dataset", "games", "--size", "small", "--threads", "1"]
+    process = spawn([*place, *asked, "--output", str(tmp_path / "never")])
+    with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as session:
+        work = Work(session, find("davis"), request(session, "model", "games", None, "small"), {"threads": 1})
+        while process.is_alive() and complete(session) < 12:
+            time.sleep(0.2)
+        process.kill()
+        process.join()
+        work.plan()
+        before = dict(work.references)
+        assert not work.do()
+        assert len(before) >= 12
+        assert before.items() <= work.references.items()
+        assert {name.split("-")[2] for name in work.refused} == {"4"}  # promotions: a handful of positions
+        assert work.over
+        written = write(work, tmp_path / "tables")
+    assert [each.title for each in written] == [
+        *(sheet.title for sheet in work.paper.sheets), *(picture.title for picture in work.paper.pictures), TITLE,
+    ]  # fmt: skip
+    assert all(each.files and (each.rows is None or each.rows) for each in written)
+    for each in written:
+        for file in each.files:
+            assert (tmp_path / "tables" / file).stat().st_size
+    index = (tmp_path / "tables" / "index.md").read_text()
+    assert "| refused | Tables 4 and 5: phase 4 (promotion) has" in index
+    assert "fit and test 0 of" in index
+    lines = list(csv.DictReader((tmp_path / "tables" / "reference-result.csv").open()))
+    assert {line["quantity"] for line in lines} == {each.quantity for each in work.paper.expectations}
+    assert {line["outcome"] for line in lines} <= {"met", "missed", "not decided", "open"}
+    published = (tmp_path / "tables" / "protocols-published.csv").read_text()
+    assert "the paper's number fits its published code alone" in published

@@ -1,0 +1,191 @@
+"""README's table of Davis's reference result, computed again from the sums per game that are kept of it.
+
+The arithmetic here is its own: means over cases, paired differences, intervals from resampled games. Autoencoders are
+kept with the intervals of their run. tests/fixtures/davis/clusters.py writes what is read here.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "tests" / "fixtures" / "davis"
+CELLS = re.compile(r"^\| (.+?) \| (.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)
+INTERVAL = re.compile(r"(-?[\d.]+)(?: \[(-?[\d.]+), (-?[\d.]+)\])?")
+PRINTED = {
+    cells[0]: cells[1:]
+    for cells in CELLS.findall((ROOT / "README.md").read_text().replace("−", "-").partition("Davis's paper")[2])
+}
+BLOCKS = range(8)
+Value = tuple[float, float, float]
+
+
+@cache
+def table(name: str) -> dict[str, np.ndarray]:
+    read = pq.read_table(FOLDER / f"{name}.parquet")
+    return {column: read[column].to_numpy(zero_copy_only=False) for column in read.column_names}
+
+
+@cache
+def resamples(clusters: int) -> np.ndarray:
+    """How often each cluster is drawn, float32 [1000, clusters]."""
+    return np.random.default_rng(0).multinomial(clusters, [1 / clusters] * clusters, 1000).astype(np.float32)
+
+
+def ratio(above: np.ndarray, below: np.ndarray) -> Value:
+    """Sum over sum, and the 95 % of resamples of the clusters."""
+    weights = resamples(len(above))
+    low, high = np.quantile((weights @ above) / (weights @ below), [0.025, 0.975])
+    return float(above.sum() / below.sum()), float(low), float(high)
+
+
+def legal(phase: str) -> Value:
+    rows = table("legal")
+    mine = rows["phase"] == phase
+    return tuple(100 * number for number in ratio(rows["correct"][mine], rows["n"][mine]))  # type: ignore[return-value]
+
+
+def edited(kind: str, scale: float | None, layer: int) -> dict[int, tuple[int, float, float]]:
+    """Game → cases, sum of the mass on the original board, on the target."""
+    rows = table("edits")
+    mine = (rows["layer"] == layer) & (rows["type"] == kind)
+    mine &= np.isnan(rows["scale"]) if scale is None else rows["scale"] == scale
+    columns = (rows[name][mine] for name in ("game", "cases", "original", "target"))
+    return {
+        game: (cases, original / 1000, target / 1000) for game, cases, original, target in zip(*columns, strict=True)
+    }
+
+
+def difference(one: str, other: str, scale: float, column: int = 2, layer: int = 7) -> Value:
+    """Of games in which both edit the same cases: a class that was hardly seen has no difference of means."""
+    mine, theirs = edited(one, scale, layer), edited(other, None if other == "None" else scale, layer)
+    games = [game for game in mine if game in theirs and mine[game][0] == theirs[game][0]]
+    assert len(games) > 0.98 * len(theirs)
+    differences = np.array([mine[game][column] - theirs[game][column] for game in games])
+    return ratio(differences, np.array([mine[game][0] for game in games]))
+
+
+def autoencoder(name: str, block: int) -> Value:
+    rows = table("saes")
+    mine = (
+        (rows["hook_point"] == f"blocks.{block}.hook_resid_post") & (rows["name"] == name) & (rows["features"] == 3072)
+    )
+    return float(rows["value"][mine].item()), float(rows["low"][mine].item()), float(rows["high"][mine].item())
+
+
+def markov(column: str, block: int) -> Value:
+    """d, or centred cosines within a position less those with another board after the same last move."""
+    rows = table("markov")
+    mine = rows["layer"] == block
+    if column == "d":
+        tests = table("markov_tests")
+        deviation = tests["population_sd"][(tests["layer"] == block) & (tests["cosine"] == "raw")].item()
+        return ratio(rows["excess"][mine] / (1000 * deviation), np.ones(mine.sum()))
+    within = (rows["centred"][mine] - rows["same_last"][mine]) / 1000
+    known = within[np.isfinite(within)]
+    return ratio(known, np.ones(len(known)))
+
+
+def linear_minus_latents() -> Value:
+    """Points of accuracy that probes of latents lose at block 0, where they lose least, same games."""
+    rows = table("latents")
+    linear, latents = (
+        {game: (right, n) for game, right, n in zip(*(rows[name][rows["source"] == source]
+                                                      for name in ("game", "correct", "n")), strict=True)}
+        for source in ("residuals", "sae-latents")
+    )  # fmt: skip
+    assert linear.keys() == latents.keys()
+    differences = [100 * (int(linear[game][0]) - int(latents[game][0])) for game in linear]
+    return ratio(np.array(differences), np.array([n for _, n in linear.values()]))
+
+
+def share_of_the_residual() -> Value:
+    """Probe minus Random at the code's α, where that is a share of the residual's own norm."""
+    rows = table("residual_norm")
+    probe, random = (
+        {game: (cases, target) for game, cases, target in zip(*(rows[name][rows["condition"] == condition]
+                                                                for name in ("game", "cases", "target")), strict=True)}
+        for condition in ("edit", "random")
+    )  # fmt: skip
+    assert len(probe) == len(random) == 500
+    differences = np.array([(int(probe[game][1]) - int(random[game][1])) / 1000 for game in probe])
+    return ratio(differences, np.array([cases for cases, _ in probe.values()]))
+
+
+def worst(values: list[Value], least: bool = True) -> Value:
+    return min(values) if least else max(values)
+
+
+STRONG = 8.0  # chosen on the validation games
+QUANTITIES: dict[str, tuple[Any, float | None, float | None]] = {
+    # as README names it: the value, and what it must be at least, and at most
+    "greedy origin strictly legal, White's, %": (lambda: legal("black-destination"), 95, None),
+    "greedy origin strictly legal, Black's, %": (lambda: legal("white-destination"), 95, None),
+    "greedy destination strictly legal, White's, %": (lambda: legal("white-origin"), 90, None),
+    "greedy destination strictly legal, Black's, %": (lambda: legal("black-origin"), 90, None),
+    "target mass, Probe minus Random, α 0.5": (lambda: difference("Probe", "Random", 0.5), 0.10, None),
+    "the same where α is a share of the residual's own norm": (share_of_the_residual, 0.10, None),
+    "target mass, Probe minus Random, α 8": (lambda: difference("Probe", "Random", STRONG), 0.25, None),
+    "original mass, Random minus None, α 0.5": (lambda: difference("Random", "None", 0.5, 1), -0.02, 0.02),
+    "target mass, Probe minus SAE-Probe, α 8": (lambda: difference("Probe", "SAE-Probe", STRONG), 0.02, None),
+    "target mass, Probe minus CD-Probe, α 8": (lambda: difference("Probe", "CD-Probe", STRONG), 0.05, None),
+    "target mass, CD-Probe minus DM-Probe, α 8": (lambda: difference("CD-Probe", "DM-Probe", STRONG), -0.03, 0.03),
+    "target mass, SAE-Probe minus None, α 8": (lambda: difference("SAE-Probe", "None", STRONG), None, None),
+    "the same at layer 4, Probe minus SAE-Probe": (
+        lambda: difference("Probe", "SAE-Probe", STRONG, layer=4), 0.02, None),
+    "the same at layer 4, Probe minus CD-Probe": (
+        lambda: difference("Probe", "CD-Probe", STRONG, layer=4), 0.05, None),
+    "the same at layer 4, CD-Probe minus DM-Probe": (
+        lambda: difference("CD-Probe", "DM-Probe", STRONG, layer=4), -0.03, 0.03),
+    "accuracy, linear minus SAE-Probe, points, least (block 0)": (linear_minus_latents, 1, None),
+    "SAE, explained variance, blocks 0-6, least": (
+        lambda: worst([autoencoder("explained_variance", block) for block in range(7)]), 0.85, None),
+    "SAE, explained variance, block 7": (lambda: autoencoder("explained_variance", 7), 0.85, None),
+    "SAE, L0, all blocks, most": (lambda: worst([autoencoder("l0", block) for block in BLOCKS], False), None, 40),
+    "SAE, loss recovered, all blocks, least": (
+        lambda: worst([autoencoder("loss_recovered", block) for block in BLOCKS]), 0.90, None),
+    "Markov, d, least (block 0; it rises to block 7)": (
+        lambda: worst([markov("d", block) for block in BLOCKS]), 2, None),
+    "Markov, beyond the same last move, blocks 3-7, least": (
+        lambda: worst([markov("beyond", block) for block in range(3, 8)]), 0.1, None),
+    **{
+        f"Markov, beyond the same last move, block {block}": (lambda block=block: markov("beyond", block), 0.1, None)
+        for block in range(3)
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", QUANTITIES)
+def test_readmes_table_is_what_the_games_say(name: str) -> None:
+    compute, least, most = QUANTITIES[name]
+    expected, printed, outcome = PRINTED[name]
+    value, low, high = compute()
+    numbers = [float(number) for number in INTERVAL.fullmatch(printed).groups()]
+    place = 0.006 * max(1.0, abs(value)) if abs(value) >= 1 else 0.0016
+    assert numbers == pytest.approx([value, low, high], abs=place)
+    bounds = {bound for bound in (least, most) if bound is not None}
+    assert {abs(float(bound)) for bound in re.findall(r"[\d.]+", expected)} == {abs(bound) for bound in bounds}
+    assert outcome == judged(low, high, least, most)
+
+
+def judged(low: float, high: float, least: float | None, most: float | None) -> str:
+    if least is None and most is None:
+        return "open"
+    if (least is None or low >= least) and (most is None or high <= most):
+        return "met"
+    return "missed" if (least is not None and high < least) or (most is not None and low > most) else "not decided"
+
+
+def test_the_table_has_every_quantity_and_d_rises() -> None:
+    assert set(QUANTITIES) <= set(PRINTED)
+    values = [markov("d", block)[0] for block in BLOCKS]
+    assert values == sorted(values)
+    tests = table("markov_tests")
+    assert set(tests["at_least"][tests["cosine"] == "raw"].tolist()) == {0}  # p is the least there is at every block

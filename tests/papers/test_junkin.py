@@ -1,0 +1,158 @@
+"""Junkin's paper: steps that fit together, settings that their kinds take, and the small paper from end to end."""
+
+from __future__ import annotations
+
+import csv
+import time
+
+import pytest
+from sqlalchemy import func, select
+
+from chessreg.entities.adding import add_dataset
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.papers import find
+from chessreg.papers.expected import TITLE
+from chessreg.papers.plan import SIZES, Request, ordered, replaced
+from chessreg.papers.report import write
+from chessreg.papers.work import PREPARATIONS, Work, request
+from chessreg.registry import tables
+from chessreg.runs.kind import kind
+from chessreg.session import open_session
+from tests.conftest import PUZZLES, write_games
+
+
+def asked(size, puzzles="puzzles"):
+    return Request("", "train", "test", 0, 0, size, positions="positions", puzzles=puzzles)
+
+
+def planned(size):
+    """name → spec of every run; references stand for whatever they name."""
+    found = {}
+    for step in ordered(find("junkin").steps(asked(size))):
+        if step.kind not in PREPARATIONS:
+            names = {name: f"run:{number:064x}" for number, name in enumerate(sorted(step.needs))}
+            found[step.name] = kind(step.kind).spec(**replaced(step.settings, names))
+    return found
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_step_has_what_it_needs_and_settings_that_its_kind_takes(size):
+    from chessreg.experiments.train import check_fit
+
+    specs = planned(size)
+    for spec in specs.values():
+        if isinstance(spec, kind("train").spec):
+            check_fit(spec)
+    assert all(spec.checkpoint.endswith("/checkpoint") for name, spec in specs.items() if name.startswith("accuracy-"))
+    without = {step.name for step in find("junkin").steps(asked(size, None))}
+    assert specs.keys() - without == {name for name in specs if name.startswith("puzzles-")} != set()
+
+
+def test_twins_differ_in_the_mask_or_in_what_they_read_alone():
+    specs = planned("reference")
+    shapes = {"4x128": (1, 2), "6x192": (1,)}
+    twins = {name: spec for name, spec in specs.items() if isinstance(spec, kind("train").spec)}
+    assert twins.keys() == {
+        f"{who}-{shape}-{seed}"
+        for shape, seeds in shapes.items() for seed in seeds for who in ("bidirectional", "causal", "games")
+    }  # fmt: skip
+    for shape, seeds in shapes.items():
+        for seed in seeds:
+            both, causal, games = (dict(twins[f"{who}-{shape}-{seed}"]) for who in ("bidirectional", "causal", "games"))
+            assert {name for name in both if both[name] != causal[name]} == {"attention"}
+            assert {name for name in causal if causal[name] != games[name]} == {
+                "architecture", "encoding", "block_size"
+            }  # fmt: skip
+            assert both["heldout_steps"] % 20 == 0  # points of the curve: others are measured at its end alone
+            assert both["steps"] * both["batch_moves"] == pytest.approx(2 * 569_981, rel=1e-3)  # two passes
+    assert len({(s.dataset, s.games, s.unseen_of, s.positions) for n, s in specs.items() if n.startswith("acc")}) == 1
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_language_models_are_tuned_alike_with_a_legal_list_and_without(size):
+    """From one model, with as many supervised moves; no two steps ask the same."""
+    specs = planned(size)
+    tuned = {name.removeprefix("tuned-"): dict(spec) for name, spec in specs.items() if name.startswith("tuned-")}
+    listed, plain = tuned["junkin-1"], tuned["junkin-small"]
+    assert {name for name in listed if listed[name] != plain[name]} == {"template"}
+    assert (listed["loss"], specs["language-model"].loss) == ("answer", "all")
+    every = [step.settings for step in find("junkin").steps(asked(size)) if step.kind == "decoding"]
+    assert len({tuple(sorted(settings.items())) for settings in every}) == len(every)
+    assert {name for name in specs if name.startswith("decoding-")} == {
+        f"decoding-{model}-{template}" for model in ("before", "tuned") for template in tuned
+    }
+
+
+@pytest.mark.parametrize(("size", "rungs"), [("small", 2), ("reference", 17), ("paper", 11)])
+def test_the_ladder_has_levels_without_help_and_ratings_where_a_rung_has_one(size, rungs):
+    specs, steps = planned(size), {step.name: step for step in find("junkin").steps(asked(size))}
+    for name in ("ladder-bidirectional", "ladder-causal"):
+        spec = specs[name]
+        assert (len(spec.ladder), spec.color, spec.assist) == (rungs, "both", "none")
+        assert steps[name].units == rungs * spec.games
+    assert ("ratings" in specs) == (size != "small")
+    if "ratings" in specs:
+        assert steps["ratings"].needs >= {"ladder-bidirectional", "ladder-causal"}
+        assert (specs["ratings"].estimator, steps["ratings"].units) == ("all", 11 + 3 * 11)
+
+
+def make_junkin(root):
+    """Games with decisions and puzzles, and a registry that has them."""
+    (root / "decisions.csv").write_text("fen,best,played,game,ply\n")
+    write_games(root, "games", range(120))
+    (root / "puzzles.csv").write_text(PUZZLES)
+    with open_session(str(root / "registry.db"), root / "store") as session:
+        for file, name in (("games.pgn", "games"), ("decisions.csv", "decisions"), ("puzzles.csv", "puzzles")):
+            add_dataset(session.database, session.store, [root / file], name=name)
+
+
+def test_positions_that_are_games_and_datasets_that_are_not_there_are_refused(tmp_path):
+    make_junkin(tmp_path)
+    with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as session:
+        with pytest.raises(BadInputError, match="--positions games is a dataset of games"):
+            Work(session, find("junkin"), request(session, None, "games", None, "small", positions="games"))
+        with pytest.raises(NotFoundError, match="nothing"):
+            request(session, None, "games", None, "small", positions="nothing")
+        work = Work(session, find("junkin"), request(session, None, "games", None, "small", positions="decisions"))
+        states = {planned.step.name: planned.state for planned in work.plan()}
+        assert (states["parts"], states["causal-1x32-1"]) == ("ready", "waits")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_small_paper_goes_on_where_it_was_killed_and_writes_every_table(tmp_path, spawn):
+    make_junkin(tmp_path)
+    place = ["--registry", str(tmp_path / "registry.db"), "--store", str(tmp_path / "store")]
+    words = ["paper", "junkin", "--dataset", "games", "--positions", "decisions", "--puzzles", "puzzles"]
+    process = spawn([*place, *words, "--size", "small", "--threads", "1", "--output", str(tmp_path / "never")])
+    with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as session:
+        asked_for = request(session, None, "games", None, "small", None, "decisions", "puzzles")
+        work = Work(session, find("junkin"), asked_for, {"threads": 1})
+
+        def complete():
+            with session.database.read() as sql:
+                return sql.scalar(select(func.count()).where(tables.Run.completed_at.is_not(None)))
+
+        while process.is_alive() and complete() < 4:
+            time.sleep(0.1)
+        process.kill()
+        process.join()
+        work.plan()
+        before = dict(work.references)
+        assert not work.do()
+        assert len(before) >= 4
+        assert before.items() <= work.references.items()
+        assert work.over
+        written = write(work, tmp_path / "tables")
+    sheets = [sheet.title for sheet in work.paper.sheets if sheet.file != "elo"]  # no rung of this ladder has a rating
+    assert [each.title for each in written] == [*sheets, TITLE]
+    assert all(each.files and each.rows for each in written)
+    lines = list(csv.DictReader((tmp_path / "tables" / "reference-result.csv").open()))
+    assert {line["quantity"] for line in lines} == {each.quantity for each in work.paper.expectations}
+    published = (tmp_path / "tables" / "move-accuracy-published.csv").read_text()
+    assert "another model (1 x 32; the paper's is 8 x 512)" in published
+    assert "lost" in published
+    index = (tmp_path / "tables" / "index.md").read_text()
+    assert index.startswith("# Junkin")
+    assert "Positions decisions, puzzles puzzles; fitted on games" in index
+    assert "the models are trained on fit" in index

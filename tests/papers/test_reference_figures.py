@@ -1,0 +1,109 @@
+"""README's figures of the reference result, computed again from the counts per cluster that are kept of it.
+
+The arithmetic here is its own: scores are means over games, differences are of the same openings, intervals resample
+openings. tests/fixtures/karvonen/clusters.py writes the counts.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+README = re.sub(r"\s+", " ", (ROOT / "README.md").read_text()).replace("−", "-")
+FOLDER = ROOT / "tests" / "fixtures" / "karvonen"
+GAMES, PROBES = (pq.read_table(FOLDER / f"{name}.parquet").to_pylist() for name in ("games", "probes"))
+
+
+def points(choice: bool, source: str, layers: str | None = None, scale: float | None = None) -> dict[int, float]:
+    """Opening → points of one arm against the random mover, from random openings."""
+    mine = [
+        game for game in GAMES
+        if (game["choice"], game["source"], game["layers"], game["scale"]) == (choice, source, layers, scale)
+        and (game["opponent"], game["opening"], game["policy"]) == ("random", "random:20", "legal")
+        and (not choice or game["opening_seed"] == 1)
+    ]  # fmt: skip
+    found = {game["opening_number"]: game["points"] for game in mine}
+    assert len(found) == len(mine)
+    return found
+
+
+def interval(values: np.ndarray) -> np.ndarray:
+    """The 95 % of the means of 4,000 resamples."""
+    drawn = np.random.default_rng(0).integers(0, len(values), (4000, len(values)))
+    return np.quantile(values[drawn].mean(1), [0.025, 0.975])
+
+
+def says(*parts: Any) -> bool:
+    return " ".join(map(str, parts)) in README
+
+
+PLAIN = points(False, "none")
+ARMS = [("[3,4,5,6]", -0.8, "L3-6, scale -0.8"), ("[5,6]", 0.8, "L5-6, scale 0.8")]
+
+
+def test_the_unedited_model_scores_what_readme_says():
+    assert len(PLAIN) == 400
+    assert says("scores", f"{np.mean(list(PLAIN.values())):.3f}", "in 400 games")
+    assert 0.2 < np.mean(list(PLAIN.values())) < 0.8
+
+
+@pytest.mark.parametrize("opening", ["random:20", "standard"])
+def test_one_of_nine_opponents_leaves_an_edit_room(opening):
+    """The ladder: games of their own, which choose the opponent."""
+    ladder: dict[str, dict[int, float]] = {}
+    for game in GAMES:
+        if (game["choice"], game["source"], game["opening"], game["opening_seed"]) == (True, "none", opening, 2):
+            ladder.setdefault(game["opponent"], {})[game["opening_number"]] = game["points"]
+    assert {len(points) for points in ladder.values()} == {40}
+    assert says("the one opponent of nine against which it scores between 20 and 80 %")
+    assert len(ladder) == 9
+    assert [name for name, points in ladder.items() if 0.2 < np.mean([*points.values()]) < 0.8] == ["random"]
+
+
+@pytest.mark.parametrize(("layers", "scale", "name"), ARMS)
+def test_neither_sign_changes_the_score(layers, scale, name):
+    arm = points(False, "contrastive", layers, scale)
+    assert arm.keys() == PLAIN.keys()
+    score = f"{np.mean(list(arm.values())):.3f}"
+    difference = np.array([arm[opening] - PLAIN[opening] for opening in PLAIN])
+    low, high = interval(difference)
+    assert low < 0 < high
+    [(printed, bounds)] = re.findall(
+        rf"\({name}\)(?: scores)? {score}(?: on the same openings, a difference of|,) (-?[\d.]+) \[([^\]]+)\]", README
+    )
+    assert printed == f"{difference.mean():.3f}"
+    assert [float(bound) for bound in bounds.split(", ")] == pytest.approx([low, high], abs=0.006)
+
+
+def test_strong_edits_of_either_sign_cost_points():
+    scores = {scale: np.mean(list(points(True, "contrastive", "[3,4,5,6]", scale).values())) for scale in (-4.0, 4.0)}
+    assert says("a scale of -4 at layers 3-6 scores 0.263, and +4 scores 0.188")
+    assert scores == {-4.0: pytest.approx(0.2625), 4.0: pytest.approx(0.1875)}
+    assert all(score < np.mean(list(points(True, "none").values())) for score in scores.values())
+
+
+def accuracy(untrained: bool) -> dict[str, tuple[int, float]]:
+    """Run → the layer that its validation games choose, and the share of squares that its board probe reads there."""
+    found = {}
+    for run in sorted({row["run"] for row in PROBES if (row["label"], row["untrained"]) == ("piece", untrained)}):
+        mine = [row for row in PROBES if row["run"] == run]
+        chosen = max((row for row in mine if row["split"] == "validation"), key=lambda row: row["correct"] / row["n"])
+        tested = [row for row in mine if row["split"] == "test" and row["layer"] == chosen["layer"]]
+        assert len(tested) == 5000
+        right = sum(row["correct"] for row in tested) / sum(row["n"] for row in tested)
+        found[run] = chosen["layer"], right
+    return found
+
+
+def test_board_probes_read_what_readme_says():
+    paper, ours = sorted(accuracy(False).values(), key=lambda found: found[1])
+    [(_, control)] = accuracy(True).values()
+    assert says("Board probes read", f"{100 * ours[1]:.1f}", f"% of the squares of test games at layer {ours[0]},")
+    assert says(f"layer {ours[0]},", f"{100 * (ours[1] - control):.1f}", "points more than")
+    assert says("with the paper's settings they read", f"{100 * paper[1]:.1f}", "%")

@@ -1,0 +1,318 @@
+"""A game on the board: evaluated, gone through by ply and by square, copied, and what its model would have played."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import chess
+import pytest
+from textual.widgets import Static
+
+from chessreg.cli.root import run_command_line
+from chessreg.games.pgn import game_pgn
+from chessreg.session import Session, open_session
+from tui.data.result_rows import results
+from tui.screens.boards import BoardScreen, PairScreen
+from tui.screens.dialogs import Prompt
+from tui.widgets.board import BoardPane
+from tui.widgets.evaluation import EvaluationBar, EvaluationStrip
+from tui.widgets.images import SIDE
+from tui.widgets.moves import MoveList
+
+from .test_journeys import run_of
+
+
+def printed(world: Path, *words: str) -> str:
+    place = ["--registry", str(world / "registry.db"), "--store", str(world / "store")]
+    with redirect_stdout(StringIO()) as told:
+        assert run_command_line([*place, *words]) == 0
+    return told.getvalue()
+
+
+async def game(driver: Any, run: str = "sure") -> BoardScreen:
+    """The screen of a run's first game."""
+    await driver.find_row(run)
+    await driver.press("enter", "enter")
+    assert isinstance(driver.screen, BoardScreen)
+    return driver.screen
+
+
+async def test_games_are_listed_with_colour_opponent_and_score(drive, session: Session) -> None:
+    rows = results(session, "game", run_of(session, "plain")["id"]).page(0)
+    assert {(row["color"], row["opponent"], row["points"]) for row in rows} == {("white", "random", "0")}
+    async with drive(size=(160, 40)) as driver:
+        await driver.press("5")
+        heading = next(line for line in driver.lines if "opponent" in line)
+        assert heading.index("colour") < heading.index("opponent") < heading.index("score")
+        line = next(line for line in driver.lines if " plain " in line)
+        assert line.split()[2:6] == ["0", "white", "random", "0"]
+
+
+async def test_a_game_is_evaluated_as_the_command_evaluates_it_and_the_strip_is_clicked(drive, world: Path) -> None:
+    async with drive(size=(120, 40)) as driver:
+        screen = await game(driver)
+        strip, bar = screen.query_one(EvaluationStrip), screen.query_one(EvaluationBar)
+        assert not strip.display
+        assert not bar.display
+        await driver.press("v")
+        await driver.once(lambda: None not in screen.evaluations, "every evaluation")
+        await driver.settle()
+        assert strip.display
+        assert bar.display
+        assert bar.size.height == screen.query_one("#left", BoardPane).squares.size.height - 1
+        told = json.loads(printed(world, "board", "sure:0", "--ply", "5", "--evaluate", "nodes=10000", "--json"))
+        await driver.press(*["right"] * 5)
+        assert bar.value == screen.evaluations[5] == told["boards"][0]["evaluation"]
+        assert f"evaluation {bar.value / 100:+.2f} for White" in driver.text
+        assert strip.place == 5
+        await driver.pilot.click(EvaluationStrip, offset=(2, 0))
+        await driver.settle()
+        assert screen.frame == 2
+        await driver.press("down")
+        assert screen.evaluations == [None] * len(screen.boards.views)  # those were of the other game
+        assert not strip.display
+
+
+@pytest.mark.usefixtures("near_model")
+async def test_the_models_moves_are_arrows_beside_the_move_that_was_played(drive, session: Session) -> None:
+    async with drive(size=(120, 40)) as driver:
+        screen = await game(driver)
+        await driver.press(*["right"] * 6, "w")
+        await driver.once(lambda: 6 in screen.answers, "the model's answer")
+        await driver.settle()
+        shown = screen.query_one("#left", BoardPane).squares.frame
+        follows = screen.boards.views[7]
+        (played,) = [arrow for arrow in shown.arrows if arrow.role == "played"]
+        assert (played.start, played.end) == follows.last_move
+        own = {move.uci: move.probability for move in screen.answers[6].clean.moves}
+        assert played.weight == pytest.approx(own[follows.moves[-1]])
+        assert [a.weight for a in shown.arrows if not a.role] == [p for p in own.values() if p >= 0.02][:4]
+        assert "move played" in driver.text
+        await driver.press("y")
+        assert driver.app.clipboard.startswith("chessreg lab --checkpoint")
+        assert " ".join(screen.boards.views[6].moves) in driver.app.clipboard
+        await driver.press("w")
+        assert not screen.query_one("#left", BoardPane).squares.frame.arrows
+
+
+async def test_one_goes_to_a_ply_by_its_number_or_by_a_click_on_its_move(drive) -> None:
+    async with drive(size=(80, 24)) as driver:
+        screen = await game(driver)
+        last = len(screen.boards.views) - 1
+        await driver.press("number_sign")
+        assert isinstance(driver.app.screen, Prompt)
+        await driver.type("12")
+        await driver.press("enter")
+        assert screen.frame == 12
+        for wrong in (str(last + 1), "-1", "x", "९"):
+            await driver.press("number_sign")
+            await driver.type(wrong)
+            await driver.press("enter")
+            assert f"they are 0 to {last}" in driver.notices
+        assert screen.frame == 12
+        moves = screen.query_one(MoveList)
+        places = [line.places for line in moves.lines[moves.first : moves.first + moves.size.height]]
+        number = next(n for n, pair in enumerate(places) if len(pair) == 2)
+        for side, place in enumerate(places[number]):
+            await driver.pilot.click(MoveList, offset=(8 + side * moves.side, number))
+            await driver.settle()
+            assert screen.frame == place
+            assert screen.views[0].caption[0] in driver.text
+
+
+async def test_a_square_that_is_clicked_is_told_of(drive) -> None:
+    async with drive(size=(120, 40)) as driver:
+        screen = await game(driver)
+        squares = screen.query_one("#left", BoardPane).squares
+        wide = (squares.size.width - 2) // 8
+        await driver.pilot.click(squares, offset=(2 + 4 * wide + 1, squares.size.height - 3))
+        await driver.settle()
+        assert screen.picked == chess.E1
+        assert "e1: white king" in driver.text
+        await driver.pilot.click(squares, offset=(2 + 4 * wide + 1, squares.size.height - 3))
+        await driver.settle()
+        assert "e1: white king" not in driver.text
+
+
+async def test_position_game_and_link_are_copied_as_the_command_prints_them(
+    drive, session: Session, world: Path
+) -> None:
+    from chessreg.entities.game import stored_games
+
+    run = run_of(session, "sure")["id"]
+    async with drive(size=(120, 40)) as driver:
+        screen = await game(driver)
+        await driver.press("right", "right", "right", "F")
+        assert driver.app.clipboard == screen.views[0].position != ""
+        assert printed(world, "board", "sure:0", "--ply", "3", "--as", "fen").strip() == driver.app.clipboard
+        await driver.press("W")
+        assert driver.app.clipboard.startswith("https://lichess.org/analysis/")
+        assert printed(world, "board", "sure:0", "--ply", "3", "--as", "lichess").strip() == driver.app.clipboard
+        await driver.press("P")
+        assert driver.app.clipboard == game_pgn(next(stored_games(session.database, [(run, 0)])).record())
+        await driver.press("b")
+        assert isinstance(driver.screen, PairScreen)
+        await driver.press("home", "F")
+        assert driver.app.clipboard == chess.STARTING_FEN
+
+
+async def test_boards_stand_beside_the_moves_from_120_by_40_on(drive) -> None:
+    async with drive(size=(120, 40)) as driver:
+        screen = await game(driver)
+        await driver.press("end")
+        for size in ((80, 24), (120, 40), (200, 60)):
+            await driver.pilot.resize_terminal(*size)
+            await driver.settle()
+            squares, moves = screen.query_one("#left", BoardPane).squares, screen.query_one(MoveList)
+            assert squares.square_size != "small"
+            assert squares.region.right <= moves.region.x
+            assert squares.region.bottom <= size[1] - 1
+            assert " '  last move" in driver.text
+
+
+async def test_accuracy_by_square_is_a_board_for_each_layer(drive, studied: Path, tmp_path: Path) -> None:
+    from tui.screens.heat import HeatScreen
+
+    rows = json.loads(printed(studied, "query", "accuracy by square", "--run", "deep-board", "--json"))["rows"]
+    truth = {
+        (row["layer"], row["square"]): row["accuracy"] for row in rows if row["split"] == "test" and row["accuracy"]
+    }
+    async with drive(studied, size=(160, 45), start="queries") as driver:
+        await driver.find_row("accuracy by square")
+        await driver.press("v", "s")
+        await driver.type("run:deep-board")
+        await driver.press("enter")
+        screen = driver.screen
+        assert isinstance(screen, HeatScreen)
+        assert [series.name for series in screen.series] == ["validation", "test"]
+        assert screen.command().startswith('chessreg plot "accuracy by square"')
+        await driver.press("tab")
+        assert len(screen.frames) == 3
+        shown = [pane for pane in screen.query(BoardPane) if pane.display]
+        assert [pane.squares.frame.title.split(":")[0].strip("› ") for pane in shown] == [
+            "layer 0",
+            "layer 1",
+            "layer 2",
+        ]
+        for layer, pane in enumerate(shown):
+            for square, share in pane.squares.frame.heat.items():
+                assert 100 * share == pytest.approx(truth.get((layer, chess.square_name(square)), 0.0))
+        await driver.press("right", "right")
+        assert "› layer 2" in driver.text
+        await driver.pilot.resize_terminal(80, 24)
+        await driver.settle()
+        assert "layer 2" in driver.text  # the chosen layer stays in sight where one board fits
+        await driver.pilot.click(next(p for p in screen.query(BoardPane) if p.display).squares, offset=(3, 0))
+        await driver.settle()
+        assert "a8: empty, accuracy %" in driver.text
+        await driver.press("w")
+        driver.app.screen.query_one("Input").value = str(tmp_path / "squares.svg")
+        await driver.press("enter")
+        assert "layer 2" in (tmp_path / "squares.svg").read_text()
+
+
+class Picture(Static):
+    """In place of textual-image's widget, which a test's terminal cannot show."""
+
+    image: Any = None
+
+
+async def test_where_the_terminal_draws_images_boards_are_images_until_a_key_says_otherwise(drive) -> None:
+    async with drive(size=(120, 40), images=Picture) as driver:
+        screen = await game(driver)
+        await driver.press("right")
+        pane = screen.query_one("#left", BoardPane)
+        assert pane.picture.display
+        assert not pane.squares.display
+        first = pane.picture.image
+        assert first.size == (512, 512)
+        _start, end = screen.views[0].last_move
+        middle = (8 * SIDE // 8 // 2, 4)  # of a square, beside its sign and its piece
+        x, y = SIDE * (end % 8) + middle[0] - 20, SIDE * (7 - end // 8) + middle[1]
+        plain = first.getpixel((SIDE * ((end + 2) % 8) + middle[0] - 20, SIDE * (7 - end // 8) + middle[1]))
+        assert first.getpixel((x, y)) != plain  # shaded as the last move
+        await driver.press("right")
+        assert pane.picture.image.tobytes() != first.tobytes()
+        wide, high = pane.picture.size
+        await driver.pilot.click(pane.picture, offset=(4 * wide // 8 + 1, high - 1))
+        await driver.settle()
+        assert screen.picked == chess.E1
+        for glyphs in ("solid", "outline", "letters"):
+            await driver.press("a")
+            assert (pane.squares.display, pane.picture.display) == (True, False)
+            assert driver.app.glyphs == glyphs
+        await driver.press("a")
+        assert (pane.squares.display, pane.picture.display) == (False, True)
+
+
+@pytest.mark.usefixtures("near_model")
+async def test_a_puzzle_is_gone_through_by_steps_with_the_models_moves_and_the_best_one(
+    drive, solver_world: Path, tmp_path: Path
+) -> None:
+    from chessreg.experiments.puzzles import PuzzlesSpec
+
+    folder = Path(shutil.copytree(solver_world, tmp_path / "world"))
+    with open_session(str(folder / "registry.db"), folder / "store") as opened:
+        opened.run(PuzzlesSpec(checkpoint="fen", dataset="puzzles", puzzles=3), name="solved")
+    async with drive(folder, size=(120, 40), start="runs") as driver:
+        await driver.find_row("solved")
+        await driver.press("enter", "enter")
+        screen = driver.screen
+        assert isinstance(screen, BoardScreen)
+        before = screen.query_one("#left", BoardPane).squares.frame
+        (best,) = [arrow for arrow in before.arrows if arrow.role == "best"]
+        assert "best move" in driver.text
+        assert "puzzle 0" in driver.text
+        await driver.press("w")
+        await driver.once(lambda: 0 in screen.answers, "the model's answer")
+        await driver.settle()
+        answer, shown = screen.answers[0], screen.query_one("#left", BoardPane).squares.frame
+        assert answer.fen == screen.views[0].position
+        likeliest = answer.clean.moves[0]
+        own = [arrow for arrow in shown.arrows if not arrow.role]
+        assert best in shown.arrows
+        assert [a.weight for a in own] == pytest.approx(
+            [m.probability for m in answer.clean.moves if m.probability >= 0.02][:4]
+        )
+        told = json.loads(printed(folder, "lab", "--checkpoint", "fen", "--fen", screen.views[0].position, "--json"))
+        assert told["clean"]["moves"][0]["probability"] == pytest.approx(likeliest.probability, abs=1e-5)
+        await driver.press("y")
+        assert f'--fen "{screen.views[0].position}"' in driver.app.clipboard
+        await driver.go("boards")
+        assert " predictions" in driver.lines[1].replace("[", " ")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--fen", "nonsense"], "is no FEN"),
+        (["--fen", "8/8/8/8/8/8/8/8 w - - 0 1"], "is no position of a game of chess"),
+        (["--fen", chess.STARTING_FEN, "--moves", "e4"], "by its moves or by its FEN"),
+        (["--fen", "4k3/8/8/8/8/8/8/4K2R b K - 0 1"], "writes games, and a FEN tells none"),
+    ],
+)
+def test_a_fen_that_cannot_be_asked_is_refused_in_a_line(
+    world: Path, words: list[str], complaint: str, capsys: Any
+) -> None:
+    place = ["--registry", str(world / "registry.db"), "--store", str(world / "store")]
+    assert run_command_line([*place, "lab", "--checkpoint", "bigram", *words]) != 0
+    line = capsys.readouterr().err.strip().splitlines()[0]
+    assert complaint in line
+
+
+def test_a_game_that_is_over_is_worth_a_mate_or_nothing() -> None:
+    from chessreg.games.engines import parse_engine, parse_limit
+    from chessreg.games.pool import MATE_CP, EnginePool
+
+    over = {
+        "rnb1kbnr/pppp1ppp/8/4p3/6Pq/5P2/PPPPP2P/RNBQKBNR w KQkq - 1 3": -MATE_CP,  # the fool's mate
+        "R5k1/5ppp/8/8/8/8/8/4K3 b - - 0 1": MATE_CP,
+        "7k/5Q2/6K1/8/8/8/8/8 b - - 0 1": 0,  # stalemate
+    }
+    with EnginePool(parse_engine("random")) as pool:
+        assert list(pool.evaluations(over, parse_limit("nodes=1"))) == list(over.values())

@@ -1,0 +1,262 @@
+"""One way to find things: words and columns narrow every table, > sorts it, rooms and breadcrumbs are clicked, the
+palette finds everything, and keys are the user's own."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chessreg.cli.root import run_command_line
+from chessreg.errors import BadInputError
+from chessreg.session import Session
+from tui.columns import Column
+from tui.data.pages import PAGE, Listed, Pages
+from tui.data.query_answers import ask
+from tui.data.result_rows import columns_of, dataset_games, results
+from tui.data.table_filter import View
+from tui.screens.answers import AnswerScreen, table_columns
+from tui.screens.boards import DATASET_GAMES, BoardScreen
+from tui.screens.launch import FormScreen
+from tui.screens.run import RunScreen
+from tui.widgets.bars import TopBar
+from tui.widgets.table import PageTable
+
+# -- words ------------------------------------------------------------------------------------------------------------
+
+COLUMNS = (Column("name", "who"), Column("white_elo", "white elo", True), Column("black_elo", "black elo", True),
+           Column("share", "share"), Column("done", "", text=lambda row: "yes" if row["done"] else ""))  # fmt: skip
+ROWS = [
+    {"name": "Ann Bee", "white_elo": 1500, "black_elo": 2000, "share": 0.5, "done": True},
+    {"name": "bob", "white_elo": 1901, "black_elo": None, "share": math.nan, "done": False},
+    {"name": "Cy 1-0", "white_elo": None, "black_elo": 900, "share": None, "done": False},
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", "Ann Bee,bob,Cy 1-0"), ("elo>1900", "Ann Bee,bob"), ("white_elo>1900", "bob"), ("elo<=900", "Cy 1-0"),
+        ("1-0", "Cy 1-0"), ("!1-0", "Ann Bee,bob"), ('who:"ann b"', "Ann Bee"), ("who:ann bee", "Ann Bee"),
+        ("elo>", "Ann Bee,bob,Cy 1-0"), ("!", "Ann Bee,bob,Cy 1-0"), ("share=0.5", "Ann Bee"), ("share>0", "Ann Bee"),
+        ("yes", "Ann Bee"),
+        ("white:1500", "Ann Bee"), ("name=BOB", "bob"), ("name!=bob", "Ann Bee,Cy 1-0"), ("elo>1900 !bee", "bob"),
+        ("%", ""), ("elo>1,900", "Ann Bee,bob"), ("who:é", ""),
+    ],
+)  # fmt: skip
+def test_words_narrow_rows(text: str, names: str) -> None:
+    assert [row["name"] for row in Listed(ROWS).narrowed(View(text, columns=COLUMNS)).rows] == [
+        name for name in names.split(",") if name
+    ]
+
+
+def test_what_has_no_value_comes_last_either_way_and_an_unknown_column_is_told() -> None:
+    for descending, expected in ((False, [1500, 1901, None]), (True, [1901, 1500, None])):
+        view = View("", "white_elo", descending, COLUMNS)
+        assert [row["white_elo"] for row in Listed(ROWS).narrowed(view).rows] == expected
+    with pytest.raises(BadInputError, match="no column 'hue' here"):
+        Listed(ROWS).narrowed(View("hue:1", columns=COLUMNS))
+
+
+# -- the engines agree ------------------------------------------------------------------------------------------------
+
+
+def every(pages: Pages) -> list[Any]:
+    return [row for number in range(-(-pages.count // PAGE)) for row in pages.page(number)]
+
+
+def agree(pages: Pages, columns: Any, text: str, sort: str = "", descending: bool = False) -> int:
+    """That SQL or Arrow finds the rows that Python finds, in an order that is as good; returns how many."""
+    view = View(text, sort, descending, tuple(columns))
+    found, wanted = pages.narrowed(view), Listed(every(pages)).narrowed(view)
+    rows = every(found)
+    assert len(rows) == found.count == wanted.count
+    if sort:
+        column = next(column for column in columns if column.field == sort)
+        assert [column.of(row) for row in rows] == [column.of(row) for row in wanted.rows]
+        assert sorted(map(repr, rows)) == sorted(map(repr, wanted.rows))
+    else:
+        assert rows == wanted.rows
+    return found.count
+
+
+@pytest.mark.parametrize(
+    ("table", "text", "sort"),
+    [
+        ("trial", "condition:edit", ""), ("trial", "ply>12", "ply"), ("trial", "legal_on_original:yes", ""),
+        ("trial", "edits !condition:random mass_original>=0.01", "mass_original"), ("trial", "text:e", "text"),
+        ("game", "plies>=7 run:sure", "plies"), ("game", "plain", "result"), ("game", "termination:limit", "seconds"),
+        ("game", "colour:white score>=0", "color"), ("game", "opponent:random", "points"),
+        ("game", "score:½", "opponent"), ("game", "opponent=RANDOM", "plies"), ("trial", "condition!=EDIT", "ply"),
+        ("score", "split:test accuracy>1", "accuracy"), ("score", "layer:0", "item"), ("metric_point", "loss", "value"),
+    ],
+)  # fmt: skip
+def test_sql_finds_what_python_finds(session: Session, table: str, text: str, sort: str) -> None:
+    pages = results(session, table)
+    columns = columns_of(table, pages.page(0), with_run=True)
+    some = [agree(pages, columns, text), agree(pages, columns, text, sort, True), agree(pages, columns, "", sort)]
+    assert max(some) > 0
+    run = next(row["run_id"] for row in pages.page(0))
+    agree(results(session, table, run), columns[1:], text.replace("run:sure", "").replace("edits", ""), sort)
+
+
+@pytest.mark.parametrize(
+    ("text", "sort", "count"),
+    [("elo>1450", "", 24), ("white_elo>1150 !0-1", "white_elo", None), ("", "white_elo", 24), ("plies:40", "unit", 24),
+     ("run:games unit<3", "black_elo", 3), ("nobody", "", 0)],
+)  # fmt: skip
+def test_arrow_finds_what_python_finds_in_datasets(session: Session, text: str, sort: str, count: int | None) -> None:
+    found = agree(dataset_games(session), DATASET_GAMES, text, sort, descending=bool(sort))
+    assert count in (None, found)
+
+
+def test_moves_are_looked_for_to_their_end(session: Session) -> None:
+    pages = dataset_games(session)
+    ((_, _, games),) = pages.parts
+    texts = games.table(["text"]).column("text").to_pylist()
+    word = texts[0].split()[-1]
+    found = pages.narrowed(View(f"moves:{word}", columns=DATASET_GAMES))
+    assert [row["unit"] for row in every(found)] == [n for n, text in enumerate(texts) if word.lower() in text.lower()]
+    assert found.narrowed(View("unit=0", columns=DATASET_GAMES)).count == 1
+
+
+def test_a_million_answers_are_narrowed_as_their_values_are(session: Session) -> None:
+    """A million lines are a few here; the values, not their texts, are compared."""
+    answer = ask(session, "SELECT g.unit, g.plies, g.result, g.seconds, g.run_id FROM game AS g ORDER BY run_id, unit")
+    columns = table_columns(answer)
+    for text, sort in (("plies>7", ""), ("result:1", "c1"), ("", "c2"), ("#<3", "#"), ("!1-0", "c0")):
+        agree(answer.pages, columns, text, sort)
+    numbers = [row["#"] for row in every(answer.pages.narrowed(View("#>2", "c1", True, tuple(columns))))]
+    assert sorted(numbers) == [3, 4, 5, 6]
+
+
+# -- journeys ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_game_of_a_dataset_is_found_by_rating(drive: Any) -> None:
+    async with drive(size=(160, 40)) as driver:
+        keys = ["5", "tab", "tab", "tab", "slash"]
+        await driver.press(*keys)
+        assert "white_elo>" in await driver.type("white_e")  # what is offered
+        await driver.press("tab")
+        await driver.type("1150 plies:40")
+        text = await driver.press("enter")
+        table = driver.screen.query_one(PageTable)
+        ratings = [table.row(n)["white_elo"] for n in range(table.count)]
+        assert ratings
+        assert min(ratings) > 1150
+        assert f"{table.count} of 24" in text
+        for _ in range(6):
+            await driver.press("greater_than_sign")
+        assert "white elo ▲" in driver.text
+        await driver.press("less_than_sign")
+        best = table.row(0)
+        assert best["white_elo"] == max(ratings)
+        await driver.press("enter")
+        assert isinstance(driver.screen, BoardScreen)
+        assert f"game {best['unit']}" in driver.text
+        print(f"a dataset's game by rating: {len(keys) + 3} keys beyond what is typed")
+        await driver.press("escape", "escape")
+        assert driver.screen.query_one(PageTable).count == 24, "Esc cleared the words"
+
+
+async def test_a_word_alone_is_looked_for_in_all_shown_columns_and_a_number_leads_to_a_row(drive: Any) -> None:
+    async with drive(size=(160, 40)) as driver:
+        await driver.press("5", "slash")
+        await driver.type("sure")
+        await driver.press("enter")
+        table = driver.screen.query_one(PageTable)
+        assert {table.row(n)["run"] for n in range(table.count)} == {"sure"}
+        await driver.press("escape", "number_sign")
+        await driver.type("5")
+        await driver.press("enter")
+        assert (table.count, table.cursor) == (6, 4)
+        await driver.press("number_sign")
+        await driver.type("none")
+        await driver.press("enter")
+        assert "none is no number of a row" in driver.notices
+        await driver.press("slash")
+        await driver.type("hue>3")
+        assert "! there is no column 'hue' here" in await driver.press("enter")
+        await driver.press("escape", "tab")
+        assert "hue" not in driver.text
+
+
+async def test_rooms_and_breadcrumbs_are_clicked(drive: Any) -> None:
+    async with drive(size=(140, 30)) as driver:
+
+        async def click(word: str) -> None:
+            await driver.pilot.click(TopBar, offset=(driver.lines[0].index(word), 0))
+            await driver.settle()
+
+        await driver.find_row("plain")
+        await driver.press("enter", "enter")
+        assert isinstance(driver.screen, BoardScreen)
+        await click("runs ›")
+        assert "runs" in driver.lines[0]
+        assert driver.screen.query(PageTable)
+        assert len(driver.app.screen_stack) == 1
+        await click("7 queries")
+        assert "chessreg › queries" in driver.lines[0]
+        await click("chessreg")
+        assert "chessreg › home" in driver.lines[0]
+        await driver.pilot.resize_terminal(60, 20)
+        assert "1 2 3 4 5 6 7 8" in await driver.press("4")
+        await click("7")
+        assert "chessreg › queries" in driver.lines[0]
+
+
+async def test_the_palette_finds_everything_and_what_is_used_comes_first(drive: Any) -> None:
+    async with drive(size=(140, 40)) as driver:
+
+        async def choose(words: str) -> None:
+            await driver.press("ctrl+p")
+            await driver.type(words)
+            await driver.press("enter")
+            await driver.settle()
+
+        await choose("run board")
+        assert isinstance(driver.screen, RunScreen)
+        assert "board" in driver.lines[0]
+        await choose("query games by termination")
+        assert isinstance(driver.screen, AnswerScreen)
+        await choose("launch play")
+        assert isinstance(driver.screen, FormScreen)
+        assert driver.screen.form.kind.name == "play"
+        await choose("theme: nord")
+        assert driver.app.theme == "nord"
+        await choose("queries: ask sql")
+        assert "SQL" in driver.lines[0]
+        await driver.press("4", "ctrl+p")
+        assert "Query: games by termination" in await driver.settle(), "what was chosen is offered again"
+
+
+async def test_keys_are_the_users_own(drive: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    from tui.keys import own_keys
+
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    file = tmp_path / "chessreg" / "keys.toml"
+    assert own_keys() == {}
+    file.parent.mkdir()
+    for text, told in (
+        ('"runs.compare" = "L"', "L in runs is both"), ('"runs.paint" = "v"', "there is no action 'runs.paint'"),
+        ("compare", "keys.toml"), ('"runs.compare" = 3', "is 3"), ('"runs.compare" = "4"', "is taken everywhere"),
+        ('"runs.compare" = "ctrl+"', "is no key"), ("\xff", "keys.toml"),
+    ):  # fmt: skip
+        file.write_bytes(text.encode("latin-1"))
+        with pytest.raises(BadInputError, match=told):
+            own_keys()
+    file.write_text('[runs]\ncompare = "v ctrl+k"\n[everywhere]\nhelp = "f1"\n')
+    async with drive(keys=own_keys()) as driver:
+        assert "v compare" in driver.text
+        await driver.press("c")
+        assert "compare 1 run" not in driver.lines[0]
+        await driver.find_row("cut")
+        await driver.press("space", "up", "space", "v")
+        assert "compare" in driver.lines[0]
+        await driver.press("f1")
+        assert "help" in driver.lines[0]
+    assert run_command_line(["tui", "--keys"]) == 0
+    assert '#"runs.compare" = "c"  # Compare the marked runs' in capsys.readouterr().out

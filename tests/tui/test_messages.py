@@ -1,0 +1,116 @@
+"""Changes made while the registry is locked are held, tried again and dropped by hand; what was told is kept."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chessreg.registry import read, sqlite
+from chessreg.session import open_session
+from tui.widgets.bars import TopBar
+
+
+def annotations(folder: Path, name: str) -> dict[str, Any]:
+    with open_session(str(folder / "registry.db"), folder / "store") as session, session.database.read() as sql:
+        return read.run(sql, name)
+
+
+@pytest.fixture
+def own(world: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(world, tmp_path / "own")
+
+
+HOLD = """import sqlite3, sys
+database = sqlite3.connect(sys.argv[1], isolation_level=None)
+database.execute("BEGIN IMMEDIATE")
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def locked(registry: Path) -> Iterator[None]:
+    """Another process holds the lock of writers: those of one process do not keep it from itself."""
+    command = [sys.executable, "-S", "-c", HOLD, str(registry)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout
+        assert holder.stdout.readline() == "locked\n"
+        yield
+        holder.communicate()
+
+
+async def test_what_is_said_while_the_registry_is_locked_is_held_and_written_later(
+    drive: Any, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.05)
+    async with drive(own, size=(120, 30)) as driver:
+        await driver.stand_on("plain")
+        with locked(own / "registry.db"):
+            await driver.press("asterisk")
+            await driver.once(lambda: driver.screen.query_one(TopBar).held == 1, "the held change")
+            await driver.press("t")
+            await driver.type("best")
+            await driver.press("enter", "n")
+            await driver.type("look again")
+            text = await driver.press("enter")
+            assert "! 3 not written: ^n" in text.splitlines()[0]
+            text = await driver.press("ctrl+n")
+            assert text.count("not written  plain") == 3
+            assert "stayed locked" in await driver.press("enter")
+            await driver.press("escape", "down", "x")
+            assert "Drop this change of plain?" in driver.text
+            await driver.press("y")
+            assert driver.text.count("not written  plain") == 2
+            await driver.press("q")
+            assert "2 changes could not be written yet" in driver.text
+            await driver.press("n")
+            assert driver.app.is_running
+        await driver.once(lambda: not driver.app.writes.waits, "the lock's end")
+        await driver.press("escape")
+        assert "not written" not in driver.lines[0]
+        await driver.until("★ plain")
+        await driver.press("ctrl+n")
+        assert "starred" in driver.text, "what was told can be read again"
+        assert "noted: look again" in driver.text
+    told = annotations(own, "plain")
+    assert (told["starred"], told["tags"], told["notes"]) == (True, [], ["look again"]), "the tag was dropped"
+
+
+async def test_a_name_that_is_taken_is_told_and_not_held(drive: Any, own: Path) -> None:
+    async with drive(own) as driver:
+        await driver.stand_on("plain")
+        await driver.press("N")
+        await driver.type("sure")
+        text = await driver.press("enter")
+        assert "! " in text
+        assert "sure" in text.splitlines()[-2]
+        assert not driver.app.writes.waits
+
+
+async def test_a_deleted_registry_says_so_in_every_room(drive: Any, own: Path) -> None:
+    async with drive(own, size=(120, 30)) as driver:
+        (own / "registry.db").rename(own / "away.db")
+        for room in ("4", "2", "8"):
+            await driver.press(room, "r")
+            assert "was deleted" in driver.text
+        (own / "away.db").rename(own / "registry.db")
+        await driver.once(lambda: "was deleted" not in driver.text, "the registry again")
+
+
+async def test_escape_clears_the_filter_before_it_leaves(drive: Any) -> None:
+    async with drive() as driver:
+        assert "Esc back" not in driver.lines[-1]
+        await driver.press("slash")
+        await driver.type("state:partial")
+        await driver.press("enter")
+        assert "Esc back" in driver.lines[-1]
+        text = await driver.press("escape")
+        assert "8 runs (1" in text
+        assert "state:partial" not in text

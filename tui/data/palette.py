@@ -1,0 +1,44 @@
+"""What the palette finds in a registry: queries, kinds of experiments, runs by their names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from sqlalchemy import select
+
+from chessreg.registry import run_filter, tables
+
+if TYPE_CHECKING:
+    from chessreg.session import Session
+
+MOST = 50  # names that are looked at
+
+
+def known(session: Session) -> tuple[list[Any], list[tuple[str, str, str]]]:
+    """The entries of the catalogue of queries; name, reference and summary of every kind."""
+    from tui.data.launch_form import kinds
+    from tui.data.query_answers import catalogue
+
+    rows, _ = catalogue(session)
+    return [row["entry"] for row in rows], [(row["name"], row["reference"], row["summary"]) for row in kinds(session)]
+
+
+def runs(session: Session, words: str) -> list[tuple[UUID, str]]:
+    """Runs whose names have the letters of these words in this order; those that have the words as they are first."""
+    words = words.lower().strip()
+    words = words.removeprefix("run ").strip()
+    letters = words.replace(" ", "")
+    if not letters:
+        return []
+    annotation = tables.Annotation
+    pattern = "%" + "%".join(map(run_filter.escaped, letters)) + "%"
+    query = (
+        select(annotation.target, annotation.value)
+        .where(annotation.noun == "run", annotation.word == tables.Word("name"), *run_filter.holds())
+        .where(annotation.value.ilike(pattern, escape="\\"))
+        .limit(MOST)
+    )
+    with session.database.read() as sql:
+        named = [(UUID(hex=target), name) for target, name in sql.execute(query).tuples()]
+    return sorted(named, key=lambda pair: (words not in pair[1].lower(), len(pair[1]), pair[1]))

@@ -1,0 +1,292 @@
+"""Words that narrow any table, and the column that it is sorted by: `elo>1900 result:1-0 !draw`.
+
+`column:text` looks for a text in one column (of numbers: for that number), `=`, `!=`, `<`, `<=`, `>` and `>=` compare.
+A word alone must be found in one of the shown columns; `!` before a word wants it absent; a value with blanks stands in
+"double quotes". A column goes by its name or its heading with `_` for blanks; a part of a name stands for every column
+that has it: `elo` for white_elo and black_elo. Every word must hold.
+
+The same words are read by three engines: Python for rows that are all here, SQL, and Arrow.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from chessreg.errors import BadInputError
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement
+
+    from tui.columns import Column
+
+WORDS = re.compile(r'(?:[^\s"]|"[^"]*"?)+')
+TERM = re.compile(r"([A-Za-z_#][\w.#]*)(>=|<=|!=|[:=<>])(.*)", re.DOTALL)
+COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "=": operator.eq, "!=": operator.ne,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Term:
+    """One word. `field` is empty for a word alone."""
+
+    field: str
+    sign: str
+    value: str
+    absent: bool = False
+
+    @property
+    def number(self) -> float | None:
+        """The value as a number, where it is one."""
+        try:
+            number = float(self.value.replace(",", "").replace("½", "0.5"))
+        except ValueError:
+            return None
+        return number if number == number and abs(number) != float("inf") else None
+
+
+def terms(text: str) -> list[Term]:
+    """The words of a filter; those that are still being written (`elo>`, `!`) say nothing yet.
+
+    >>> [(term.field, term.sign, term.value, term.absent) for term in terms('elo>1900 result:1-0 !draw')]
+    [('elo', '>', '1900', False), ('result', ':', '1-0', False), ('', ':', 'draw', True)]
+    """
+    found = []
+    for word in WORDS.findall(text):
+        absent = word.startswith("!") and len(word) > 1
+        bare = word[1:] if absent else word
+        match = TERM.fullmatch(bare)
+        field, sign, value = match.groups() if match else ("", ":", bare)
+        value = value.replace('"', "")
+        if value and value != "!":
+            found.append(Term(field.lower(), sign, value, absent))
+    return found
+
+
+@dataclass(frozen=True)
+class View:
+    """How a table is looked at: the words of its filter, the field that it is sorted by (empty: its own order), and the
+    columns that are shown."""
+
+    text: str = ""
+    sort: str = ""
+    descending: bool = False
+    columns: tuple[Column, ...] = ()
+
+    @property
+    def active(self) -> bool:
+        return bool(terms(self.text) or self.sort)
+
+    def fields(self, name: str) -> list[str]:
+        """The fields that a name means. Raises BadInputError when it means none."""
+        names = {column.field: called(column) for column in self.columns}
+        for fits in (name.__eq__, lambda call: name in call.split("_"), lambda call: call.startswith(name)):
+            if fields := [field for field, calls in names.items() if any(map(fits, calls))]:
+                return fields
+        raise BadInputError(f"there is no column {name!r} here", f"columns are {', '.join(known(self.columns))}")
+
+
+def called(column: Column) -> tuple[str, ...]:
+    """What a column may be called in a filter."""
+    heading = re.sub(r"\W+", "_", column.heading.rstrip(" ▲▼").lower()).strip("_")
+    return (heading, column.field.lower()) if heading else (column.field.lower(),)
+
+
+def known(columns: Sequence[Column]) -> list[str]:
+    """The names that are offered for completion."""
+    return list(dict.fromkeys(called(column)[0] for column in columns if called(column)[0]))
+
+
+# -- rows that are all here -------------------------------------------------------------------------------------------
+
+
+def fits(row: Mapping[str, Any], view: View) -> bool:
+    """Whether a row holds all words."""
+    by_field = {column.field: column for column in view.columns}
+    for term in terms(view.text):
+        fields = view.fields(term.field) if term.field else list(by_field)
+        if any(holds(by_field[field], row, term) for field in fields) is term.absent:
+            return False
+    return True
+
+
+def holds(column: Column, row: Mapping[str, Any], term: Term) -> bool:
+    value, text = row.get(column.field), column.of(row)
+    if term.sign == ":":
+        number = as_number(value)
+        if term.field and number is not None and term.number is not None:
+            return number == term.number
+        return term.value.lower() in text.lower()
+    return compared(value, text, term)
+
+
+def compared(value: Any, text: str, term: Term) -> bool:
+    """By number where both are numbers, else by text; what is not there is unequal to everything."""
+    number = as_number(value if value is not None else text)
+    if number is None and (written := as_number(text)) is not None:
+        number = written
+    if number is not None and term.number is not None:
+        return bool(COMPARE[term.sign](number, term.number))
+    if not text:
+        return term.sign == "!="
+    return bool(COMPARE[term.sign](text.lower(), term.value.lower()))
+
+
+def as_number(value: Any) -> float | None:
+    """A number, or a text that begins with one, as tables write them: `1,234`, `12.5 %`, `3/12`."""
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, (int, float)):
+        return float(value)
+    if value == "½":
+        return 0.5
+    match = re.match(r"[-+−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?![-\d:])", value) if isinstance(value, str) else None
+    return float(match[0].replace(",", "").replace("−", "-")) if match else None
+
+
+def ordered(rows: Sequence[Mapping[str, Any]], view: View) -> list[Mapping[str, Any]]:
+    """Sorted by value: numbers by size, before texts; what has no value comes last, either way."""
+    column = next((column for column in view.columns if column.field == view.sort), None)
+    if column is None:
+        return list(rows)
+
+    def key(row: Mapping[str, Any]) -> tuple[int, float, str]:
+        value, text = row.get(column.field), column.of(row)
+        number = as_number(value)
+        if number is None and isinstance(value, datetime):
+            number = value.timestamp()
+        if number is None:
+            number = as_number(text)
+        return (0, number, "") if number is not None else (1, 0.0, text.lower())
+
+    empty = [row for row in rows if not column.of(row)]
+    filled = [row for row in rows if column.of(row)]
+    return [*sorted(filled, key=key, reverse=view.descending), *empty]
+
+
+def narrowed(rows: Sequence[Mapping[str, Any]], view: View) -> list[Mapping[str, Any]]:
+    """The rows that hold all words, in the view's order. Raises BadInputError for a column that there is not."""
+    return ordered([row for row in rows if fits(row, view)], view)
+
+
+# -- SQL --------------------------------------------------------------------------------------------------------------
+
+
+def conditions(view: View, expression: Callable[[str], Any], dialect: str) -> list[ColumnElement[bool]]:
+    """The words as conditions. `expression(field)` is a field in SQL, or None where it is not there."""
+    from sqlalchemy import false, not_, or_
+
+    found: list[ColumnElement[bool]] = []
+    for term in terms(view.text):
+        fields = view.fields(term.field) if term.field else [column.field for column in view.columns]
+        known = [sql for field in fields if (sql := expression(field)) is not None]
+        if term.field and not known:
+            raise BadInputError(f"{term.field} cannot be filtered by", "it is worked out when it is shown")
+        parts = [part for sql in known if (part := condition(sql, term, dialect)) is not None]
+        either = or_(*parts) if parts else false()
+        found.append(not_(either) if term.absent else either)
+    return found
+
+
+@dataclass(frozen=True)
+class Worked:
+    """A field that is no column of the table: `holds` makes the condition of a word, `value` is what it is sorted by;
+    None where it is not."""
+
+    holds: Callable[[Term], ColumnElement[bool] | None]
+    value: Any = None
+
+
+def condition(sql: Any, term: Term, dialect: str) -> ColumnElement[bool] | None:
+    """One word of one column; None where such a column cannot hold it."""
+    from sqlalchemy import Boolean, Float, Integer, Numeric, String, TypeDecorator, and_, func
+
+    number = term.number
+    if isinstance(sql, Worked):
+        return sql.holds(term)
+    kind = sql.type
+    while isinstance(kind, TypeDecorator):
+        kind = kind.impl_instance
+    if isinstance(kind, Boolean):
+        truth = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}.get(term.value.lower())
+        if truth is None or term.sign not in (":", "=", "!="):
+            return None
+        return and_(sql.is_not(None), sql == truth) if term.sign != "!=" else sql != truth
+    if isinstance(kind, (Integer, Float, Numeric)):
+        if number is None:
+            return None
+        exact = int(number) if number.is_integer() else number
+        return and_(sql.is_not(None), COMPARE["=" if term.sign == ":" else term.sign](sql, exact))
+    if not isinstance(kind, String):
+        return None
+    if term.sign == ":":
+        pattern = "%" + re.sub(r"([\\%_])", r"\\\1", term.value) + "%"
+        # SQLite's LIKE knows no case already; lower() of both sides would take twice as long
+        like = sql.like(pattern, escape="\\") if dialect == "sqlite" else sql.ilike(pattern, escape="\\")
+        return func.coalesce(like, False)
+    return and_(sql.is_not(None), COMPARE[term.sign](func.lower(sql), term.value.lower()))
+
+
+# -- Arrow ------------------------------------------------------------------------------------------------------------
+
+
+def mask(view: View, array: Callable[[str], Any], rows: int) -> Any:
+    """Which rows hold all words: a boolean numpy array [rows]. `array(field)` is a column as Arrow has it, or None."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    keep = np.ones(rows, bool)
+    for term in terms(view.text):
+        fields = view.fields(term.field) if term.field else [column.field for column in view.columns]
+        either = np.zeros(rows, bool)
+        for field in fields:
+            held = array_holds(array(field), term)
+            if held is not None:
+                either |= np.asarray(pc.fill_null(held, False))
+        keep &= ~either if term.absent else either
+    return keep
+
+
+def array_holds(array: Any, term: Term) -> Any:
+    """One word of one column: a boolean Arrow array; None where such a column cannot hold it."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if array is None:
+        return None
+    if pa.types.is_dictionary(array.type):
+        array = array.cast(array.type.value_type)
+    sign, number = "=" if term.sign == ":" else term.sign, term.number
+    compare = {">": pc.greater, ">=": pc.greater_equal, "<": pc.less, "<=": pc.less_equal, "=": pc.equal,
+               "!=": pc.not_equal}[sign]  # fmt: skip
+    kind = array.type
+    if pa.types.is_boolean(kind):
+        truth = {"yes": True, "true": True, "no": False, "false": False}.get(term.value.lower())
+        return None if truth is None or sign not in ("=", "!=") else compare(array, truth)
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return None if number is None else compare(array.cast(pa.float64()), number)
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        if pa.types.is_binary(kind) or pa.types.is_nested(kind):
+            return None
+        array = array.cast(pa.string())
+    if term.sign == ":":
+        return pc.match_substring(array, term.value, ignore_case=True)
+    return compare(pc.utf8_lower(array), term.value.lower())
+
+
+def order_of(arrays: Any, descending: bool) -> Any:
+    """The places of a column's values in their order, texts without regard to case: int64 [rows]; nulls last, equals as
+    they stood."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_string(arrays.type) or pa.types.is_large_string(arrays.type):
+        arrays = pc.utf8_lower(arrays)
+    order = "descending" if descending else "ascending"
+    return np.asarray(pc.array_sort_indices(arrays, order=order, null_placement="at_end"), dtype=np.int64)

@@ -1,0 +1,337 @@
+"""A state of an edit run: what the edit does to the model's board there, stored or asked of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rich.text import Text
+from textual import events, work
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.widgets import Static
+
+from chessreg.errors import ChessregError
+from chessreg.games.boardframe import BoardFrame
+from tui import show
+from tui.actions import Action, bindings
+from tui.columns import fitted
+from tui.data.pages import PAGE, Pages
+from tui.screens.board_base import DrawingScreen, FourBoardsScreen
+from tui.widgets.board import BoardPane, Size, extent, legend, square_words
+
+if TYPE_CHECKING:
+    from chessreg.experiments.edit.three_boards import StoredCase
+    from tui.data.board_views import EditedState
+
+
+class StateScreen(DrawingScreen):
+    """A state in a list of trials: up and down go on in the list, Tab to the next condition."""
+
+    place = "edit"
+    follows = False
+    BINDINGS = bindings("edit")
+
+    def stand_on(self, pages: Pages, place: int, row: Mapping[str, Any]) -> None:
+        """Begin with this row of a list, which is at this place of it."""
+        self.pages, self.at, self.row = pages, place, row
+        self.condition = ""
+        self.state: EditedState | None = None
+        self.crumb = f"{row.get('run', 'edit')} {row.get('unit', '')}".strip()
+
+    async def read(self) -> EditedState | None:
+        """The state of the row under the condition. None: an error was told, or another screen shows this one."""
+        from tui.data.board_views import edited_state
+
+        row, condition = self.row, self.condition
+        state = await self.ask("reading the state", lambda session: edited_state(session, row, condition))
+        if state is not None and (state.case is None) == isinstance(self, CaseScreen):
+            self.app.call_later(self.app.switch_screen, screen_of(state, self.pages, self.at, row))
+            return None
+        return state
+
+    def offers(self, action: Action) -> bool:
+        if action.method == "condition":
+            return self.state is not None and len(self.state.conditions) > 1
+        return super().offers(action)
+
+    def action_condition(self, way: str) -> None:
+        if self.state is not None and self.state.condition:
+            known = self.state.conditions
+            self.condition = known[(known.index(self.state.condition) + int(way)) % len(known)]
+            self.load()
+
+    @work(exclusive=True, group="row")
+    async def action_row(self, way: str) -> None:
+        """The next state of the list: trials of the state that is shown are passed over."""
+        place, here = self.at, (self.row.get("run_id"), self.row.get("unit"))
+        while 0 <= (place := place + int(way)) < self.pages.count:
+            number = place // PAGE
+            rows = await self.ask("reading rows", lambda session, number=number: self.pages.page(number))  # type: ignore[misc]
+            if not rows:
+                return
+            while number * PAGE <= place < number * PAGE + len(rows):
+                row = rows[place % PAGE]
+                if (row.get("run_id"), row.get("unit")) != here:
+                    self.at, self.row = place, row
+                    self.load()
+                    return
+                place += int(way)
+            place -= int(way)
+
+    def action_inspect(self) -> None:
+        from tui.screens.base import FieldsScreen
+
+        self.app.push_screen(FieldsScreen(dict(self.state.row if self.state else self.row)))
+
+    async def action_lab(self) -> None:
+        """The same edit of the same position in the lab."""
+        from tui.screens.lab import LabScreen
+
+        if self.state is not None and self.state.edit is not None:
+            await self.app.switch_mode("lab")
+            if isinstance(lab := self.app.screen, LabScreen):
+                lab.take_up(self.state.edit)
+
+    @property
+    def reference(self) -> str:
+        """The state as commands name it."""
+        state = self.state
+        return f"{show.short(state.run_id if state else self.row['run_id'])}:{self.row['unit']}"
+
+
+def screen_of(state: EditedState, pages: Pages, place: int, row: Mapping[str, Any]) -> StateScreen:
+    """The screen that shows a state: by what its run reads."""
+    return EditScreen(pages, place, row) if state.case is None else CaseScreen(pages, place, row)
+
+
+class EditScreen(FourBoardsScreen, StateScreen):
+    """An edit of whole moves: stored numbers at once, the model's as soon as its process has them."""
+
+    def __init__(self, pages: Pages, place: int, row: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.stand_on(pages, place, row)
+
+    async def fill(self) -> None:
+        from chessreg.lab.question import StoredState
+
+        state = await self.read()
+        if state is None:
+            return
+        same = self.state is not None and (self.state.run_id, self.state.unit) == (state.run_id, state.unit)
+        self.state, self.stored = state, state.boards
+        if not same:
+            self.answer = None
+        self.crumb = f"{state.run} {state.unit}"
+        self.relabel()
+        self.draw()
+        if not state.condition:
+            self.answer = None
+            self.draw()
+            return
+        question = StoredState(run=state.run_id.hex, unit=state.unit, condition=state.condition)
+        try:
+            answer = await self.app.model.ask(question)
+        except ChessregError as error:
+            self.require_shown()
+            self.app.trouble(self, error)
+            return
+        self.require_shown()
+        if answer is not None:
+            self.answer = answer
+            self.relabel()
+            self.draw()
+
+    def head(self) -> str:
+        state = self.state
+        if state is None:
+            return "reading the state…"
+        if not state.condition:
+            return f"{state.boards[0].title}: {state.boards[0].caption[0]}"
+        where = state.boards[0].title.removeprefix("clean, ")
+        if self.answer is None:
+            return f"{state.condition}, {where} · the model is being asked…"
+        answer = self.answer
+        edited = ", ".join(map(str, answer.edited_layers))
+        scales = ", ".join(f"{scale:g}" for scale in dict.fromkeys(answer.scales))
+        taken = f"{answer.piece} off {state.row['square']}"
+        return f"{state.condition}: {taken}, layers {edited}, scale {scales} · {where}"
+
+    def offers(self, action: Action) -> bool:
+        if action.method == "lab":
+            return self.answer is not None
+        return super().offers(action)
+
+    def command(self) -> str:
+        if self.state is None or not self.state.condition:
+            return f"chessreg board {show.short(self.row['run_id'])}:{self.row['unit']}"
+        words = f"chessreg lab {show.short(self.state.run_id)}:{self.state.unit} --condition {self.state.condition}"
+        return words if self.shown_layer is None else f"{words} --layer {self.shown_layer}"
+
+
+LEAST_NUMBERS = 14  # cells beside the boards that are of use
+LINES_AROUND = 4  # bars at top and bottom, the head, the legend
+NAME = 12  # cells of a condition's name
+WIDE_NUMBERS = NAME + 3 * 9 + 14  # cells that all of the table of conditions takes
+NAMED_NUMBERS = NAME + 9  # with fewer only squares are listed
+LIKELIEST = 6  # squares that are listed
+
+
+class CaseScreen(StateScreen):
+    """An edit after which the next token is read: original, target and later board, above with the clean model's
+    probability of every square as heat, below with the edited one's; over each board its mass of legal moves."""
+
+    also: ClassVar[tuple[str, ...]] = ("case-boards", "position")
+    AUTO_FOCUS = ""
+    BINDINGS = bindings("case-boards")
+    DEFAULT_CSS = """
+    CaseScreen #head { height: 1; padding: 0 1; text-style: bold; color: $text-accent; }
+    CaseScreen #grid { height: 1fr; }
+    CaseScreen #rows, CaseScreen #rows Horizontal { height: auto; width: auto; }
+    CaseScreen #numbers { width: 1fr; height: 1fr; padding: 0 0 0 1; }
+    CaseScreen #legend { height: 1; padding: 0 1; color: $text-muted; }
+    CaseScreen BoardPane { margin: 0 0 0 1; }
+    CaseScreen BoardPane > .board-caption, CaseScreen BoardPane > .board-legend { display: none; }
+    """
+
+    heated = True
+
+    def __init__(self, pages: Pages, place: int, row: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.stand_on(pages, place, row)
+
+    def body(self) -> ComposeResult:
+        yield Static("reading the state…", id="head", markup=False)
+        with Horizontal(id="grid"):
+            with Vertical(id="rows"):
+                for row in ("before", "after"):
+                    with Horizontal():
+                        for board in ("original", "target", "later"):
+                            yield BoardPane(id=f"{row}-{board}")
+            yield Static("", id="numbers", markup=False)
+        yield Static("", id="legend", markup=False)
+
+    async def fill(self) -> None:
+        if (state := await self.read()) is not None:
+            self.state = state
+            self.crumb = f"{state.run} {state.unit}"
+            self.relabel()
+            self.draw()
+
+    @property
+    def case(self) -> StoredCase | None:
+        return None if self.state is None else self.state.case
+
+    @property
+    def position(self) -> BoardFrame | None:
+        return None if self.case is None else BoardFrame.from_board(self.case.boards["original"])
+
+    # -- what is drawn --------------------------------------------------------------------------------------------
+
+    def fits(self, size: Size, text: int = 0) -> bool:
+        wide, high = extent(size)
+        boards = 3 if self.case is None else max(2, len(self.case.boards))
+        room = self.app.size
+        return boards * (wide + 1) + LEAST_NUMBERS <= room.width and 2 * (high + 1) + LINES_AROUND <= room.height
+
+    def draw(self) -> None:
+        case, state = self.case, self.state
+        if case is None or state is None:
+            return
+        size = self.board_size
+        for row in ("before", "after"):
+            condition = "clean" if row == "before" else state.condition
+            for board in ("original", "target", "later"):
+                pane = self.query_one(f"#{row}-{board}", BoardPane)
+                pane.display = board in case.boards and (bool(condition) or row == "before")
+                if not pane.display:
+                    continue
+                pane.styles.width = extent(size)[0]
+                if case.skipped:
+                    frame = BoardFrame.from_board(case.boards[board], board)
+                else:
+                    arrow = "" if row == "before" else "→ "
+                    frame = case.frame(board, condition, f"{board} {arrow}{case.mass(condition, board):.3f}")
+                if not self.heated:
+                    frame = replace(frame, heat=None, heat_label="")
+                if self.flipped:
+                    frame = replace(frame, flipped=not frame.flipped)
+                pane.show(frame, size, self.app.glyphs)
+        self.query_one("#head", Static).update(self.head(case, state))
+        self.query_one("#legend", Static).update(self.legend(case, state, size))
+        taken = len(case.boards) * (extent(size)[0] + 1)
+        wide = max(LEAST_NUMBERS, self.app.size.width - taken) - 2
+        lines = numbers(case, state.condition, wide, self.app.size.height - LINES_AROUND)
+        self.query_one("#numbers", Static).update(Text("\n".join(lines)))
+
+    def head(self, case: StoredCase, state: EditedState) -> str:
+        if case.skipped:
+            return f"{case.where} · {case.skipped}"
+        edit = state.edit
+        of = "" if edit is None else f"layers {', '.join(map(str, edit.layers))}, scale {edit.scale:g} {edit.rule} · "
+        return f"{state.condition}: {of}{case.where} · legal mass before → after"
+
+    def legend(self, case: StoredCase, state: EditedState, size: Size) -> str:
+        """What signs and colours mean, in one line; of a square that was clicked, how likely a move begins there."""
+        if self.picked is not None:
+            words = square_words(BoardFrame.from_board(case.boards["original"]), self.picked)
+            shares = [case.squares[name][self.picked] for name in ("clean", state.condition) if name in case.squares]
+            begins = f" · the next move begins there: {' → '.join(f'{share:.1%}' for share in shares)}"
+            return words + (begins if shares else "")
+        if case.skipped:
+            return ""
+        lines = [*legend(case.frame("original", "clean", "")), *legend(case.frame("target", state.condition, ""))]
+        marks = [line for line in dict.fromkeys(lines) if not line.startswith("numbers")]
+        heat = "shade" if size == "small" else "shade, number in %"
+        if not case.squares:
+            return " · ".join(["the probabilities of squares are not here: chessreg pull", *marks])
+        return " · ".join([*([f"{heat}: next move begins there"] if self.heated else []), *marks])
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.draw()
+
+    # -- actions --------------------------------------------------------------------------------------------------
+
+    def offers(self, action: Action) -> bool:
+        if action.method == "lab":
+            return self.state is not None and self.state.edit is not None
+        return super().offers(action)
+
+    def action_heat(self) -> None:
+        self.heated = not self.heated
+        self.draw()
+
+    def command(self) -> str:
+        command = f"chessreg board {self.reference}"
+        return f"{command} --condition {self.state.condition}" if self.state and self.state.condition else command
+
+
+def numbers(case: StoredCase, condition: str, wide: int, high: int) -> list[str]:
+    """Masses of the clean model and of the conditions around the one that is shown, then the likeliest squares before
+    and after: at most `high` lines of at most `wide` cells. In little room the target's mass stands alone."""
+    if case.skipped:
+        return []
+    lines, full = list[str](), wide >= WIDE_NUMBERS
+    if wide >= NAMED_NUMBERS:
+        boards = list(case.boards) if wide >= NAME + 9 * len(case.boards) else ["target"]
+        heading = fitted("", NAME) + "".join(f"{board:>9}" for board in boards)
+        lines.append(heading + (f"{'first':>7}{'KL':>7}" if full else ""))
+        known, room = case.conditions, max(1, high - LIKELIEST - 4)
+        first = max(0, min(known.index(condition) - room // 2, len(known) - room))
+        for name in ("clean", *known[first : first + room]):
+            row = case.rows[name]
+            line = ("›" if name == condition else " ") + fitted(name, NAME - 1)
+            line += "".join(f"{case.mass(name, board):>9.3f}" for board in boards)
+            lines.append(line + (f"{row.text:>7}{(row.detail or {}).get('kl') or 0.0:>7.3f}" if full else ""))
+        lines.append("")
+    if condition not in case.squares or "clean" not in case.squares:
+        return lines
+    import chess
+
+    before, after = case.squares["clean"], case.squares[condition]
+    likeliest = sorted(range(64), key=lambda square: -max(before[square], after[square]))[:LIKELIEST]
+    if wide < NAMED_NUMBERS:
+        return [*lines, *(f"{chess.square_name(s)}{100 * before[s]:>5.0f}{100 * after[s]:>5.0f}" for s in likeliest)]
+    lines.append("begins  before  after")
+    return [*lines, *(f"{chess.square_name(s):<6}{before[s]:>8.1%}{after[s]:>7.1%}" for s in likeliest)]

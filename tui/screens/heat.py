@@ -1,0 +1,150 @@
+"""A query's plot on boards: what each square has of a number, a board for each layer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.widgets import Static
+
+from chessreg.games.boardframe import BoardFrame
+from tui import show
+from tui.actions import Action, bindings
+from tui.data.query_answers import BoardSeries, Question, boards_of, plotted
+from tui.screens.answers import FigureScreen
+from tui.screens.board_base import DrawingScreen
+from tui.widgets.bars import PaneStrip, ScopeBar
+from tui.widgets.board import BoardPane, Size, extent, square_words
+
+if TYPE_CHECKING:
+    from chessreg.queries.catalogue import Plot
+    from chessreg.queries.result import QueryResult
+    from chessreg.session import Session
+
+MOST = 8  # boards beside each other
+AROUND = 8  # bars, the series, titles, legend and notes
+
+
+class HeatScreen(FigureScreen, DrawingScreen):
+    """As many boards as fit stand beside each other, the chosen one first; Tab goes to another series."""
+
+    place = "heat-board"
+    also: ClassVar[tuple[str, ...]] = ("scoped", "result")
+    follows = False
+    AUTO_FOCUS = ""
+    BINDINGS = bindings("heat-board")
+    DEFAULT_CSS = """
+    HeatScreen #heat-boards { height: 1fr; }
+    HeatScreen BoardPane > .board-caption { display: none; }
+    HeatScreen #square { height: 1; padding: 0 1; color: $text-accent; }
+    """
+
+    def __init__(self, question: Question) -> None:
+        super().__init__()
+        self.question, self.plot = replace(question, published=False), question.entry.plots[0]
+        self.crumb = self.plot.title
+        self.series: list[BoardSeries] = []
+        self.at = self.panel = 0
+
+    def body(self) -> ComposeResult:
+        yield ScopeBar()
+        yield PaneStrip()
+        yield Static("", id="square", markup=False)
+        with Horizontal(id="heat-boards"):
+            for number in range(MOST):
+                yield BoardPane(id=f"board-{number}")
+        yield Static("", classes="below", markup=False)
+
+    @property
+    def shown_plot(self) -> Plot:
+        return self.plot
+
+    async def fill(self) -> None:
+        await self.offer_words()
+        question, plot = self.scoped_question, self.plot
+
+        def read(session: Session) -> tuple[QueryResult, list[BoardSeries], str]:
+            from chessreg.queries.render import footer
+
+            result = plotted(session, question, plot)
+            return result, boards_of(result, plot), footer(result)
+
+        read_boards = await self.ask(f"asking {question.title}", read)
+        if read_boards is None:
+            return
+        self.result, self.series, footer = read_boards
+        self.at = min(self.at, max(0, len(self.series) - 1))
+        strip = self.query_one(PaneStrip)
+        strip.names = tuple(series.name or question.title for series in self.series)
+        notes = [*self.result.notes, *([] if self.series else ["nothing to draw yet"]), show.provenance(footer)]
+        self.query_one(".below", Static).update("\n".join(notes))
+        self.relabel()
+        self.draw()
+
+    # -- drawing --------------------------------------------------------------------------------------------------
+
+    def fits(self, size: Size, text: int = 0) -> bool:
+        wide, high = extent(size)
+        return wide + 3 <= self.app.size.width and high + text + AROUND <= self.app.size.height
+
+    @property
+    def frames(self) -> list[BoardFrame]:
+        """The boards of the series."""
+        return self.series[self.at].boards if self.series else []
+
+    @property
+    def position(self) -> BoardFrame | None:
+        return None
+
+    def draw(self) -> None:
+        frames = self.frames
+        self.panel = min(self.panel, max(0, len(frames) - 1))
+        # The largest size at which all of a series fits beside each other, or one board at the largest.
+        count = min(MOST, len(frames))
+        size = self.board_size
+        if self.chosen_size is None and count > 1 and self.fits("medium"):
+            size = size if count * (extent(size)[0] + 3) <= self.app.size.width else "medium"
+        room = max(1, self.app.size.width // (extent(size)[0] + 3))
+        first = max(0, min(self.panel, len(frames) - room))
+        for number in range(MOST):
+            pane, place = self.query_one(f"#board-{number}", BoardPane), first + number
+            pane.display = number < room and place < len(frames)
+            if pane.display:
+                frame = frames[place]
+                title = f"{'› ' if place == self.panel and len(frames) > 1 else ''}{frame.title}"
+                pane.styles.width = extent(size)[0]
+                pane.show(replace(frame, title=title, flipped=self.flipped), size, self.app.glyphs)
+                pane.squares.cursor = self.picked
+        self.query_one(PaneStrip).place = self.at
+        words = square_words(frames[self.panel], self.picked) if frames and self.picked is not None else ""
+        self.query_one("#square", Static).update(words)
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.draw()
+
+    # -- actions --------------------------------------------------------------------------------------------------
+
+    def offers(self, action: Action) -> bool:
+        if action.method == "series":
+            return len(self.series) > 1 and super().offers(action)
+        if action.method == "panel":
+            return len(self.frames) > 1 and super().offers(action)
+        return super().offers(action)
+
+    def action_panel(self, way: str) -> None:
+        self.panel = min(max(0, self.panel + int(way)), max(0, len(self.frames) - 1))
+        self.draw()
+
+    def action_series(self, way: str) -> None:
+        if self.series:
+            self.choose((self.at + int(way)) % len(self.series))
+
+    def choose(self, place: int) -> None:
+        self.at = place
+        self.draw()
+
+    def on_pane_strip_chosen(self, event: PaneStrip.Chosen) -> None:
+        self.choose(event.place)

@@ -1,0 +1,111 @@
+"""What was told here, and changes that could not be written yet: tried again by themselves, or dropped by hand."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from textual.app import ComposeResult
+from textual.widgets import Static
+
+from tui import show
+from tui.actions import Action, bindings
+from tui.columns import Column
+from tui.data.pages import Listed, Row
+from tui.screens.base import AppScreen
+from tui.screens.dialogs import Confirm
+from tui.widgets.table import PageTable
+from tui.writes import Write
+
+COLUMNS = (
+    Column("at", "when", text=lambda row: show.when(row["at"]), least=16),
+    Column("state", "", widest=12, least=11),
+    Column("title", "about", widest=30, least=10),
+    Column("message", "message", widest=200, least=20),
+)
+
+
+class MessagesScreen(AppScreen):
+    """Changes that are held stand first, then the newest messages. Enter shows one in full."""
+
+    place = "messages"
+    crumb = "messages"
+    BINDINGS = bindings("messages")
+
+    def body(self) -> ComposeResult:
+        yield Static("", id="overview", markup=False)
+        yield PageTable(COLUMNS, id="messages", empty="nothing was told yet")
+
+    async def fill(self) -> None:
+        self.draw()
+
+    def on_mount(self) -> None:
+        self.set_interval(0.5, self.follow)
+
+    _drawn: tuple[object, ...] = ()
+
+    def follow(self) -> None:
+        if self._drawn != self.state:
+            self.draw()
+
+    @property
+    def state(self) -> tuple[object, ...]:
+        return (*((write, write.error) for write in self.app.writes.waits), *self.app.notices)
+
+    def draw(self) -> None:
+        self._drawn = self.state
+        waits = self.app.writes.waits
+        rows: list[Row] = [
+            {"at": write.at, "state": "not written", "title": write.what, "message": write.error or "being written …",
+             "write": write}
+            for write in waits
+        ]  # fmt: skip
+        rows += [
+            {"at": notice.at, "state": "" if notice.severity == "information" else notice.severity,
+             "title": notice.title, "message": notice.message}
+            for notice in reversed(self.app.notices)
+        ]  # fmt: skip
+        held = f"{show.counted(len(waits), 'change')} not written yet · " if waits else ""
+        self.query_one("#overview", Static).update(f"{held}the newest {show.counted(len(self.app.notices), 'message')}")
+        self.query_one(PageTable).show(Listed(rows), rows, columns=COLUMNS, keep=True)
+        self.relabel()
+
+    def command(self) -> str:
+        return "chessreg runs list"
+
+    @property
+    def chosen(self) -> Write | None:
+        row = self.query_one(PageTable).current
+        write = row.get("write") if row is not None else None
+        return write if write in self.app.writes.waits else None
+
+    def offers(self, action: Action) -> bool:
+        if action.place == self.place and self.chosen is None:
+            return False
+        return super().offers(action)
+
+    def action_again(self) -> None:
+        self.app.write_on()
+
+    def action_drop(self) -> None:
+        if (write := self.chosen) is not None:
+            question = f"Drop this change of {write.what}? It is not written, and will not be."
+            self.app.push_screen(Confirm(question), partial(self._drop, write))
+
+    def _drop(self, write: Write, yes: bool | None) -> None:
+        if yes:
+            write.dropped = True
+            self.app.writes.drop(write)
+            self.app.tell_held()
+            self.draw()
+
+    def on_page_table_moved(self, event: PageTable.Moved) -> None:
+        self.relabel()
+
+    def on_page_table_opened(self, event: PageTable.Opened) -> None:
+        self.on_page_table_inspected(PageTable.Inspected(event.table, event.place, event.row))
+
+    def on_page_table_inspected(self, event: PageTable.Inspected) -> None:
+        event.prevent_default()
+        from tui.screens.base import FieldsScreen
+
+        self.app.push_screen(FieldsScreen({k: v for k, v in event.row.items() if k != "write"}, "message"))

@@ -1,0 +1,92 @@
+"""Boards and figures as images, in terminals that draw them, with `textual-image` installed (the extra `images`)."""
+
+from __future__ import annotations
+
+import io
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from textual.color import Color
+
+from chessreg.games.boardframe import EMPTY, BoardFrame
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from matplotlib.figure import Figure
+    from PIL.Image import Image
+    from PIL.ImageFont import FreeTypeFont
+
+SIDE = 64  # pixels of a square
+FIGURES = dict(zip("kqrbnp", "♚♛♜♝♞♟", strict=True))
+PLACEHOLDER = "\U0010eeee"  # what kitty draws parts of an image in place of
+
+
+def image_widget() -> type[Any] | None:
+    """The widget that draws images here; None where textual-image is not installed, or the terminal draws none. Asks
+    the terminal, so it must be called before an app runs."""
+    if find_spec("textual_image") is None:
+        return None
+    from textual_image.renderable import Image, SixelImage, TGPImage
+
+    if Image not in (SixelImage, TGPImage):
+        return None
+    from textual_image import widget
+
+    return widget.Image
+
+
+@cache
+def font(size: int) -> FreeTypeFont:
+    """DejaVu Sans, which matplotlib brings along and which has figurines."""
+    from PIL import ImageFont
+
+    spec = find_spec("matplotlib")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    folder = Path(spec.submodule_search_locations[0]) / "mpl-data" / "fonts" / "ttf"
+    return ImageFont.truetype(str(folder / "DejaVuSans.ttf"), size)
+
+
+def board_image(
+    frame: BoardFrame, grounds: Mapping[int, Color], signs: Mapping[int, str], numbers: Mapping[int, str], arrow: Color
+) -> Image:
+    """A board of 8 × SIDE pixels: each square's ground, sign and number as the text board has them, pieces, and arrows
+    as broad as they weigh."""
+    from PIL import Image, ImageDraw
+
+    picture = Image.new("RGB", (8 * SIDE, 8 * SIDE))
+    draw = ImageDraw.Draw(picture)
+    corner = {square: (SIDE * x, SIDE * y) for y, rank in enumerate(frame.ranks()) for x, square in enumerate(rank)}
+    for square, (x, y) in corner.items():
+        ground = grounds[square]
+        ink = ground.get_contrast_text().rgb
+        draw.rectangle((x, y, x + SIDE - 1, y + SIDE - 1), fill=ground.rgb)
+        letter = frame.squares[square]
+        if letter != EMPTY:
+            white = letter.isupper()
+            fill, edge = ("#ffffff", "#202020") if white else ("#101010", "#c0c0c0")
+            place, name = (x + SIDE // 2, y + SIDE // 2 - 4), FIGURES[letter.lower()]
+            draw.text(place, name, fill=fill, font=font(44), anchor="mm", stroke_width=1, stroke_fill=edge)
+        if sign := signs.get(square, "").strip():
+            draw.text((x + SIDE - 4, y + 2), sign, fill=ink, font=font(16), anchor="ra")
+        if number := numbers.get(square, ""):
+            draw.text((x + SIDE // 2, y + SIDE - 2), number, fill=ink, font=font(14), anchor="md")
+    for one in frame.arrows:
+        (x0, y0), (x1, y1) = ((corner[s][0] + SIDE // 2, corner[s][1] + SIDE // 2) for s in (one.start, one.end))
+        draw.line((x0, y0, x1, y1), fill=arrow.rgb, width=2 + round(8 * one.weight))
+        radius = 5 + round(5 * one.weight)
+        draw.ellipse((x1 - radius, y1 - radius, x1 + radius, y1 + radius), fill=arrow.rgb)
+    return picture
+
+
+def figure_image(figure: Figure) -> Image:
+    """A figure of matplotlib as an image."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    buffer.seek(0)
+    return Image.open(buffer)
