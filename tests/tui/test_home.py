@@ -13,6 +13,8 @@ import pytest
 from sqlalchemy import select
 
 from chessreg.cli.root import run_command_line
+from chessreg.registry.database import Database
+from chessreg.registry.migrations import backup
 from chessreg.registry.tables import Attempt, MetricPoint
 from chessreg.scheduling import status as job_status
 from chessreg.session import Session
@@ -139,13 +141,17 @@ def test_loads_of_the_last_minutes_stand_beside_the_bars() -> None:
     assert "▁" not in machines_text([row], 3, 100, {"box1": minutes}).plain  # no room
 
 
-async def test_a_running_training_has_its_curve_and_what_failed_is_a_key_away(drive, queue: Any) -> None:
+async def test_a_running_training_has_its_curve_and_what_failed_is_a_key_away(
+    drive, queue: Any, tmp_path: Path
+) -> None:
     running = queue.job("sums").run_id
-    with queue.session.database.write() as sql:
+    backup(queue.folder / "registry.db", tmp_path / "registry.db")  # other tests see no curve in that queue
+    (tmp_path / "store").symlink_to(queue.folder / "store")
+    with Database.open(tmp_path / "registry.db") as database, database.write() as sql:
         attempt = sql.scalar(select(Attempt.id).where(Attempt.run_id == running))
         for step in range(12):
             sql.add(MetricPoint(run_id=running, unit=0, name="loss", step=step, attempt_id=attempt, value=3 - step / 8))
-    async with drive(queue.folder, size=(140, 40), start="home") as driver:
+    async with drive(tmp_path, size=(140, 40), start="home") as driver:
         line = next(line for line in driver.lines if " loss " in line and "step 11" in line)
         assert "3 █" in line
         assert "▁ 1.625 at step 11" in line
