@@ -1,5 +1,5 @@
 # make demo   everything set up, then the main job from real games to tables, in ./.chessreg/
-# make test   everything set up, then the tests; one that fails is tried once more, and named at the end
+# make test   everything set up, then the tests; what fails is tried once more by itself, and named at the end
 # make deps   system packages that tests can use: stockfish (engine), tmux (drives the TUI), slurm-wlm (a cluster of one)
 # make slow   the tests that make test has no time for
 # make bench  timings, as ratios; make faults: long rounds of induced crashes; make wheel: the wheel in dist/
@@ -19,7 +19,10 @@ demo: $(VENV)/.installed stockfish
 	@$(BIN)/chessreg demo
 
 test: $(VENV)/.installed-dev
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --reruns 1 --durations 15 -q $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 15 -q $(ARGS) || { \
+		status=$$?; test $$status = 1 || exit $$status; \
+		echo "== once more, in one process with nothing beside it: a fault of the code fails twice"; \
+		$(BIN)/python -m pytest --last-failed --last-failed-no-failures none -v $(ARGS); }
 
 slow: $(VENV)/.installed-dev
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 15 -q -m slow $(ARGS)
