@@ -192,7 +192,7 @@ def test_a_query_that_takes_too_long_is_stopped_and_the_next_one_works(database)
     started = time.monotonic()
     with pytest.raises(ChessregError, match="took longer than allowed"):
         run_sql(database, slow, timeout=0.3)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 120
     assert run_sql(database, "SELECT 1 AS one").rows == [{"one": 1}]
 
 

