@@ -1,4 +1,4 @@
-"""README's table of Davis's reference result, computed again from the sums per game that are kept of it.
+"""RESULTS.md's table of Davis's reference result, computed again from the sums per game that are kept of it.
 
 The arithmetic here is its own: means over cases, paired differences, intervals from resampled games. Autoencoders are
 kept with the intervals of their run. tests/fixtures/davis/clusters.py writes what is read here.
@@ -21,7 +21,7 @@ CELLS = re.compile(r"^\| (.+?) \| (.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)
 INTERVAL = re.compile(r"(-?[\d.]+)(?: \[(-?[\d.]+), (-?[\d.]+)\])?")
 PRINTED = {
     cells[0]: cells[1:]
-    for cells in CELLS.findall((ROOT / "README.md").read_text().replace("−", "-").partition("Davis's paper")[2])
+    for cells in CELLS.findall((ROOT / "RESULTS.md").read_text().replace("−", "-").partition("## Davis 2026")[2])
 }
 BLOCKS = range(8)
 Value = tuple[float, float, float]
@@ -125,7 +125,7 @@ def worst(values: list[Value], least: bool = True) -> Value:
 
 STRONG = 8.0  # chosen on the validation games
 QUANTITIES: dict[str, tuple[Any, float | None, float | None]] = {
-    # as README names it: the value, and what it must be at least, and at most
+    # as RESULTS.md names it: the value, and what it must be at least, and at most
     "greedy origin strictly legal, White's, %": (lambda: legal("black-destination"), 95, None),
     "greedy origin strictly legal, Black's, %": (lambda: legal("white-destination"), 95, None),
     "greedy destination strictly legal, White's, %": (lambda: legal("white-origin"), 90, None),

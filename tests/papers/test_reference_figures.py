@@ -1,4 +1,4 @@
-"""README's figures of the reference result, computed again from the counts per cluster that are kept of it.
+"""RESULTS.md's figures of Karvonen's reference result, computed again from the counts per cluster that are kept of it.
 
 The arithmetic here is its own: scores are means over games, differences are of the same openings, intervals resample
 openings. tests/fixtures/karvonen/clusters.py writes the counts.
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-README = re.sub(r"\s+", " ", (ROOT / "README.md").read_text()).replace("−", "-")
+RESULTS = re.sub(r"\s+", " ", (ROOT / "RESULTS.md").read_text()).replace("−", "-")
 FOLDER = ROOT / "tests" / "fixtures" / "karvonen"
 GAMES, PROBES = (pq.read_table(FOLDER / f"{name}.parquet").to_pylist() for name in ("games", "probes"))
 
@@ -40,14 +40,14 @@ def interval(values: np.ndarray) -> np.ndarray:
 
 
 def says(*parts: Any) -> bool:
-    return " ".join(map(str, parts)) in README
+    return " ".join(map(str, parts)) in RESULTS
 
 
 PLAIN = points(False, "none")
 ARMS = [("[3,4,5,6]", -0.8, "L3-6, scale -0.8"), ("[5,6]", 0.8, "L5-6, scale 0.8")]
 
 
-def test_the_unedited_model_scores_what_readme_says():
+def test_the_unedited_model_scores_what_is_printed():
     assert len(PLAIN) == 400
     assert says("scores", f"{np.mean(list(PLAIN.values())):.3f}", "in 400 games")
     assert 0.2 < np.mean(list(PLAIN.values())) < 0.8
@@ -75,7 +75,7 @@ def test_neither_sign_changes_the_score(layers, scale, name):
     low, high = interval(difference)
     assert low < 0 < high
     [(printed, bounds)] = re.findall(
-        rf"\({name}\)(?: scores)? {score}(?: on the same openings, a difference of|,) (-?[\d.]+) \[([^\]]+)\]", README
+        rf"\({name}\)(?: scores)? {score}(?: on the same openings, a difference of|,) (-?[\d.]+) \[([^\]]+)\]", RESULTS
     )
     assert printed == f"{difference.mean():.3f}"
     assert [float(bound) for bound in bounds.split(", ")] == pytest.approx([low, high], abs=0.006)
@@ -101,7 +101,7 @@ def accuracy(untrained: bool) -> dict[str, tuple[int, float]]:
     return found
 
 
-def test_board_probes_read_what_readme_says():
+def test_board_probes_read_what_is_printed():
     paper, ours = sorted(accuracy(False).values(), key=lambda found: found[1])
     [(_, control)] = accuracy(True).values()
     assert says("Board probes read", f"{100 * ours[1]:.1f}", f"% of the squares of test games at layer {ours[0]},")
