@@ -6,12 +6,15 @@
 -- columns:
 --   checkpoint: the model
 --   minus: its twin: of equal layers and width, asked the same positions; trained with the same seed, where both say so
---   differs: what they differ in: the mask, or what is read (a position, or the game before it)
+--   differs: what they differ in: the mask, or what is read (a position, or the game before it). Both learned as many
+--       moves; else it says whether they were trained with equal model FLOPs (within 5 %), or unequal amounts
 --   layers [layers]: blocks of each
 --   d_model: width of the residual stream of each
 --   seed: that it was trained with, where it was trained here
 --   learned: moves that it was trained on
 --   twin_learned: moves that the twin was trained on
+--   flops: model FLOPs of the first one's training: 6 for each weight of its blocks and token that went through them
+--   twin_flops: the same of the twin's
 --   dataset: the positions, and their part
 --   of_games: the games that they are of
 --   n [positions]: positions that both were asked
@@ -42,7 +45,7 @@
 -- The unedited models, the bidirectional one first, a model of games last.
 SELECT a.run_id, any_value(k.checkpoint_id) AS checkpoint_id, any_value(c.checkpoint) AS checkpoint,
        any_value(c.place) AS place, any_value(c.layers) AS layers, any_value(c.d_model) AS d_model,
-       any_value(c.tokens_seen) AS learned, any_value(a.recipe) AS recipe,
+       any_value(c.tokens_seen) AS learned, any_value(c.flops) AS flops, any_value(a.recipe) AS recipe,
        any_value(a.games_recipe) AS games_recipe, any_value(a.unseen_of) AS unseen_of,
        any_value(a.positions) AS positions, any_value(t.seed + t.replicate) AS seed,
        CASE WHEN any_value(c.attention) = 'bidirectional' THEN 0 WHEN any_value(c.tokenizer) = 'fen-77' THEN 1
@@ -58,10 +61,12 @@ GROUP BY a.run_id
 -- statement: pairs
 SELECT dense_rank() OVER (ORDER BY a.sort_of, b.sort_of, a.place, b.place, a.run_id, b.run_id) AS cell, a.run_id,
        b.run_id AS minus_run_id, a.checkpoint_id, a.checkpoint, b.checkpoint AS minus, a.layers, a.d_model, a.seed, a.learned,
-       b.learned AS twin_learned, coalesce(d.dataset, a.recipe) AS dataset,
+       b.learned AS twin_learned, a.flops, b.flops AS twin_flops, coalesce(d.dataset, a.recipe) AS dataset,
        coalesce(g.dataset, a.games_recipe) AS of_games,
        CASE WHEN b.sort_of = 1 THEN 'mask: bidirectional minus causal'
             WHEN a.sort_of = 1 THEN 'input: position minus game' ELSE 'both: bidirectional position minus game' END
+       || CASE WHEN coalesce(abs(a.learned - b.learned) <= 0.02 * b.learned, true) THEN ''
+               WHEN abs(a.flops - b.flops) <= 0.05 * b.flops THEN ', equal compute' ELSE ', unequal training' END
            AS differs
 FROM models AS a
 JOIN models AS b ON b.sort_of > a.sort_of AND b.layers = a.layers AND b.d_model = a.d_model
@@ -81,7 +86,8 @@ JOIN asked AS b ON b.run_id = p.minus_run_id AND b.unit = a.unit AND b.item = a.
 WHERE a.nats IS NOT NULL AND b.nats IS NOT NULL
 
 -- statement: table
-SELECT p.cell, p.checkpoint, p.minus, p.differs, p.layers, p.d_model, p.seed, p.learned, p.twin_learned, p.dataset, p.of_games, count(*) AS n,
+SELECT p.cell, p.checkpoint, p.minus, p.differs, p.layers, p.d_model, p.seed, p.learned, p.twin_learned, p.flops,
+       p.twin_flops, p.dataset, p.of_games, count(*) AS n,
        count(DISTINCT b.unit) AS n_games, r.run, o.run AS minus_run, p.checkpoint_id, p.run_id
 FROM pairs AS p
 JOIN base AS b ON b.cell = p.cell

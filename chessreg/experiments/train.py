@@ -490,6 +490,7 @@ def publish(task: Task[TrainSpec, TrainHowSettings], trainer: Any) -> None:
     spec = task.spec
     model = trainer.trained()
     source = {"format": "chessreg-train", "spec_hash": task.resolved.spec_hash, "finished": time.strftime("%Y-%m-%d")}
+    source |= {} if trainer.tokens_read is None else {"tokens_read": trainer.tokens_read}
     info = CheckpointInfo.of(model, spec.encoding, tokens_seen=trainer.tokens_seen, source=source)
     with task.output("checkpoint", 0, "checkpoint") as folder:
         save_checkpoint(model, folder, info)

@@ -172,6 +172,9 @@ class BranchTrainer(Trainer):
     def counted(self, piece: Branches) -> int:  # type: ignore[override]
         return piece.moves
 
+    def read(self, piece: Branches) -> int:  # type: ignore[override]
+        return piece.tokens.numel()
+
     def summed_loss(self, forward: Callable[..., Tensor], piece: Branches) -> Tensor:  # type: ignore[override]
         return branch_loss(self.model, piece, self.options)
 

@@ -342,6 +342,7 @@ class Trainer:
         self.optimizers = optimizers(self.model, config)
         self.step = self.tokens_seen = self.epoch = self.position = 0
         self.left_out = 0  # items that were drawn and have no room in the model
+        self.tokens_read: int | None = 0  # that went through the model, padding too; None: an old state did not say
         self.batches = self.epoch_batches()
         self.since: list[Tensor] = []  # the losses of the steps since the last point of the curve
         if self.state_path.exists():
@@ -376,6 +377,10 @@ class Trainer:
         """How many tokens or moves one portion predicts."""
         return int((labels != IGNORED).sum())
 
+    def read(self, inputs: Tensor, labels: Tensor) -> int:
+        """How many tokens go through the model with one portion, padding and a FEN encoder's own token included."""
+        return inputs.numel() + (len(inputs) if self.config.architecture == "fen-encoder" else 0)
+
     def summed_loss(self, forward: Callable[..., Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
         """The summed cross-entropy of one portion, in nats."""
         return total_loss(forward, inputs, labels, self.options)
@@ -393,6 +398,7 @@ class Trainer:
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "place": [self.step, self.tokens_seen, self.epoch, self.position],
             "left_out": self.left_out,
+            "tokens_read": self.tokens_read,
             "since": torch.stack(self.since) if self.since else torch.zeros(0),
         }
         aside = self.state_path.with_suffix(".tmp")
@@ -412,7 +418,7 @@ class Trainer:
             optimizer.load_state_dict(saved)
         self.step, self.tokens_seen, self.epoch, self.position = state["place"]
         self.batches = self.epoch_batches()
-        self.left_out = state.get("left_out", 0)
+        self.left_out, self.tokens_read = state.get("left_out", 0), state.get("tokens_read")
         self.since = list(state.get("since", ()))  # states of earlier versions have none
 
     def trained(self) -> GPT2 | FenEncoder:
@@ -448,6 +454,8 @@ class Trainer:
             optimizer.zero_grad(set_to_none=True)
         self.step += 1
         self.tokens_seen += count
+        if self.tokens_read is not None:
+            self.tokens_read += sum(self.read(*part) for part in parts)
         return summed
 
     def run(

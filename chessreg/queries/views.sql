@@ -46,11 +46,16 @@ LEFT JOIN tried ON tried.run_id = r.id
 SELECT id AS run_id, row_number() OVER (ORDER BY created_at, id) AS place FROM run
 
 -- view: checkpoints
--- Every checkpoint; its place is by name, then, without one, by time.
+-- Every checkpoint; its place is by name, then, without one, by time. `flops`: model FLOPs of its training here, forward
+-- and backward: 6 for each weight of the blocks and each token that went through them, padding included; products of
+-- attention are not counted. A FEN encoder that did not say reads 78 tokens a move.
 SELECT c.id AS checkpoint_id,
        coalesce(n.name, CASE WHEN c.source_format = 'external' THEN json_extract_string(c.detail, '$.player') END,
                 right(replace(c.id::VARCHAR, '-', ''), 6)) AS checkpoint,
        c.architecture, c.layers, c.d_model, c.heads, c.parameters, c.parameters_without_embeddings, c.tokens_seen,
+       6.0 * c.parameters_without_embeddings
+           * coalesce(TRY_CAST(json_extract_string(c.detail, '$.source.tokens_read') AS BIGINT),
+                      CASE WHEN c.architecture = 'fen-encoder' AND c.run_id IS NOT NULL THEN 78 * c.tokens_seen END) AS flops,
        c.residual, c.tokenizer, coalesce(json_extract_string(c.detail, '$.shape.attention'), 'causal') AS attention,
        c.source_format, c.source_format = 'random-init' AS random_init, c.parent_id, t.tags,
        coalesce(t.archived, false) AS archived, coalesce(t.invalid, false) AS invalid, c.artefact, c.created_at,

@@ -139,6 +139,13 @@ def test_the_differences_of_twins_are_paired_by_game(session: Session) -> None:
     difference = np.mean([a.value - b.value for a, b in zip(rows["bidirectional"], rows["causal"], strict=True)])
     assert mask["nats"] == pytest.approx(difference, abs=1e-9)
     assert mask["nats_low"] <= mask["nats"] <= mask["nats_high"]
+    tokens = {name: session.model(name).info.source["tokens_read"] for name in TWINS}
+    assert tokens["bidirectional"] == tokens["causal"] == 78 * mask["learned"]
+    assert mask["flops"] == 6 * 12 * 16**2 * tokens["causal"] + 6 * (2 * 16 + 16) * tokens["causal"]
+    both = found["input: position minus game"]
+    assert (
+        12 * 26 * 4 < tokens["games"] == pytest.approx(both["twin_flops"] / both["flops"] * tokens["causal"], rel=0.05)
+    )
     ids = {session.id("checkpoint", name).hex: name for name in TWINS}
     assert (mask["n"], mask["n_games"], ids[str(mask["checkpoint_id"])]) == (30, 6, "bidirectional")
     table = {ids[str(row["checkpoint_id"])]: row for row in session.query("move accuracy by model", run=runs).rows}

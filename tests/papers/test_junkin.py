@@ -51,7 +51,13 @@ def test_every_step_has_what_it_needs_and_settings_that_its_kind_takes(size):
 def test_twins_differ_in_the_mask_or_in_what_they_read_alone():
     specs = planned("reference")
     shapes = {"4x128": (1, 2), "6x192": (1,)}
-    twins = {name: spec for name, spec in specs.items() if isinstance(spec, kind("train").spec)}
+    less = {name: spec for name, spec in specs.items() if name.startswith("causal") and name.endswith("-compute")}
+    twins = {name: spec for name, spec in specs.items() if isinstance(spec, kind("train").spec) and name not in less}
+    assert less.keys() == {"causal-4x128-1-at-games-compute", "causal-6x192-1-at-games-compute"}
+    for name, spec in less.items():
+        whole = twins[name.removesuffix("-at-games-compute")]
+        assert {field for field in dict(spec) if dict(spec)[field] != dict(whole)[field]} == {"steps"}
+        assert spec.steps * 78 == pytest.approx(whole.steps * 29, rel=1e-3)
     assert twins.keys() == {
         f"{who}-{shape}-{seed}"
         for shape, seeds in shapes.items() for seed in seeds for who in ("bidirectional", "causal", "games")
@@ -89,6 +95,7 @@ def test_the_ladder_has_levels_without_help_and_ratings_where_a_rung_has_one(siz
     for name in ("ladder-bidirectional", "ladder-causal"):
         spec = specs[name]
         assert (len(spec.ladder), spec.color, spec.assist) == (rungs, "both", "none")
+        assert spec.evaluate_draws == "nodes=10000"  # or `draws by evaluation` has no rows
         assert steps[name].units == rungs * spec.games
     assert ("ratings" in specs) == (size != "small")
     if "ratings" in specs:

@@ -67,6 +67,8 @@ PAPER = Paper(
               "prompt ablation", steps=("decoding-*", "prompts-*"), plots=("prompt ablation",)),
         Sheet("wins", "Wins, draws and losses by level", "wins by level", steps=("ladder-*",),
               plots=("wins by level",)),
+        Sheet("draws", "Drawn games by their evaluation before the model's last move (his repository)",
+              "draws by evaluation", steps=("ladder-*",), plots=("draws by evaluation",)),
         Sheet("elo", "Ratings by every estimator", "elo by estimator", steps=("ratings",),
               plots=("elo by estimator", "performance by level")),
     ),

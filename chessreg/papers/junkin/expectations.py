@@ -20,8 +20,9 @@ def model(row: Row) -> str:
     return str(row["model"])
 
 
-def differing(what: str) -> Callable[[Row, Made], bool]:
-    return lambda row, made: str(row["differs"]).startswith(what)
+def differing(what: str, amount: str = "") -> Callable[[Row, Made], bool]:
+    """Pairs that differ in this, and have learned as many moves, or what `amount` says (`mask ablation`, `differs`)."""
+    return lambda row, made: str(row["differs"]).startswith(what) and str(row["differs"]).partition(",")[2] == amount
 
 
 def shape(row: Row) -> str:
@@ -60,6 +61,7 @@ def prompt(row: Row) -> str:
 
 
 ACCURACY, ABLATION, PUZZLES = "move accuracy by model", "mask ablation", "puzzles by rating"
+EQUAL = " equal compute"
 ASKED, TUNED = ("accuracy-*",), ("decoding-tuned-*",)
 
 EXPECTATIONS = (
@@ -73,6 +75,8 @@ EXPECTATIONS = (
                 each(differing("mask"), shape, "nats", least=0.0)),
     Expectation("model of positions, causal, minus model of games, best move, equal decisions", "at least +1 point",
                 ABLATION, ASKED, each(differing("input"), shape, "legal_best", least=1.0)),
+    Expectation("the same at equal compute (model FLOPs)", "at least +1 point", ABLATION, ASKED,
+                each(differing("input", EQUAL), shape, "legal_best", least=1.0)),
     Expectation("puzzles, first move", "at least 10 %, falling with rating", PUZZLES, ("puzzles-*",),
                 both(each(lambda row, made: row["rating"] == "all", lambda row: str(row["run"]), "first", least=10.0),
                      falling)),

@@ -20,26 +20,34 @@ TWINS: dict[str, dict[str, Any]] = {  # specification 2.1, the corrected input; 
 TOKENS = {"bidirectional": 78, "causal": 78, "games": 75}
 """That a model reads for each decision: the position and the token before it; or its share of the game, 25, at a third
 of the rate, as games are of unequal length."""
+READ = 29
+"""Tokens that a model of games takes through its blocks for each decision of the reference's games, with branches and
+padding; a model of positions 78. The column `flops` of `mask ablation` counts them as they were."""
 PRETRAINED_ON = "junkin-1"
 """The template that the language model reads first, with its legal moves, every token of it predicted."""
 LADDER = "junkin-ladder"
+DRAWS = "nodes=10000"  # Stockfish's limit for drawn games, as they stood before the model's last move
 NO_HELP: dict[str, Any] = {"color": "both", "opening": "random:6", "policy": "legal"}
 
 
 def twins(request: Request, size: Size, shape: Shape, seed: int) -> Iterator[Step]:
     """Twins of one shape and seed, and what each answers to positions and puzzles."""
-    for name, settings in TWINS.items():
-        model = f"{name}-{shape.name}-{seed}"
-        parameters = 12 * shape.n_layer * shape.n_embd**2
+    parameters = 12 * shape.n_layer * shape.n_embd**2
+    less = max(1, round(size.steps * READ / TOKENS["causal"]))
+    trained = [(name, f"{name}-{shape.name}-{seed}", size.steps) for name in TWINS]
+    if seed == shape.seeds[0]:  # as many model FLOPs as its twin of games
+        trained.append(("causal", f"causal-{shape.name}-{seed}-at-games-compute", less))
+    for name, model, steps in trained:
+        settings = TWINS[name]
         yield Step(
             model, "train",
             {**settings, **size.training, "datasets": (request.positions,), "games": fitted_on(request),
              "heldout": request.positions, "heldout_games": f"{request.test}:validation",
              "heldout_moves": size.heldout_moves, "heldout_steps": size.heldout_steps, "n_layer": shape.n_layer,
-             "n_head": shape.n_head, "n_embd": shape.n_embd, "steps": size.steps, "batch_moves": size.batch_moves,
+             "n_head": shape.n_head, "n_embd": shape.n_embd, "steps": steps, "batch_moves": size.batch_moves,
              "seed": seed},
-            "sections 3.1 and 4.2", ("parts",), units=1, rows={"metric_point": 3 * size.steps // 20},
-            bytes=4 * parameters, operations=6.0 * parameters * TOKENS[name] * size.steps * size.batch_moves,
+            "sections 3.1 and 4.2", ("parts",), units=1, rows={"metric_point": 3 * steps // 20},
+            bytes=4 * parameters, operations=6.0 * parameters * TOKENS[name] * steps * size.batch_moves,
         )  # fmt: skip
         yield Step(
             f"accuracy-{model}", "move-accuracy",
@@ -48,7 +56,7 @@ def twins(request: Request, size: Size, shape: Shape, seed: int) -> Iterator[Ste
             "sections 4.2 and 4.3", ("parts",), units=size.positions // 15, rows={"prediction": size.positions},
             operations=2.0 * parameters * TOKENS[name] * size.positions,
         )  # fmt: skip
-        if request.puzzles is not None and name != "games":
+        if request.puzzles is not None and name != "games" and steps == size.steps:
             yield Step(
                 f"puzzles-{model}", "puzzles",
                 {"checkpoint": f"@{model}/checkpoint", "dataset": request.puzzles, "puzzles": size.puzzles},
@@ -103,7 +111,7 @@ def ladder(size: Size) -> Iterator[Step]:
         yield Step(
             f"ladder-{name}", "play",
             {"checkpoint": f"@{name}-{shape.name}-{shape.seeds[0]}/checkpoint", "ladder": size.rungs,
-             "games": size.games, **NO_HELP},
+             "games": size.games, "evaluate_draws": DRAWS, **NO_HELP},
             "section 4 and Appendix I", units=size.games * len(rungs), rows={"game": size.games * len(rungs)},
         )  # fmt: skip
     known = sum(engine_rating(rung) is not None for rung in rungs)
