@@ -190,7 +190,7 @@ def cell_orders(
 ) -> list[Order]:
     """One order a cell of `table`'s grid and cells, over the settings `base`; one order where it has neither."""
     from chessreg.runs.spec import build, by_present_names, merged, nested
-    from chessreg.scheduling.sweep import cell_name, cells
+    from chessreg.scheduling.launch import cell_name, cells
 
     orders = []
     for number, cell in enumerate(cells(table.get("grid", {}), table.get("cells", ()))):

@@ -44,9 +44,7 @@ COMMANDS = {
     "cancel": LazyCommand("chessreg.cli.jobs:cancel", "End jobs; complete units are kept."),
     "retry": LazyCommand("chessreg.cli.jobs:retry", "Queue jobs again that did not finish."),
     "priority": LazyCommand("chessreg.cli.jobs:priority", "Let queued jobs start before others."),
-    "supervisor": LazyCommand(
-        "chessreg.cli.supervisor:supervisor", "Start, stop and show the process that runs jobs here."
-    ),
+    "supervisor": LazyCommand("chessreg.cli.jobs:supervisor", "Start, stop and show the process that runs jobs here."),
     "recover": LazyCommand("chessreg.cli.db:recover", "Take in results that wait, and show damaged ones."),
     "cache": LazyCommand(OF_NOUN, "List, show and verify activation caches.", "cache"),
     "probe": LazyCommand(OF_NOUN, "List and show probes.", "probe"),
@@ -61,7 +59,7 @@ COMMANDS = {
     "merge": LazyCommand("chessreg.cli.transfer:merge", "Take in what another registry has."),
     "push": LazyCommand("chessreg.cli.transfer:push", "Copy bytes to a folder or a bucket that others reach."),
     "pull": LazyCommand("chessreg.cli.transfer:pull", "Fetch bytes that are elsewhere."),
-    "trust": LazyCommand("chessreg.cli.trust:trust", "Trust a file with a kind of experiment, list and revoke that."),
+    "trust": LazyCommand("chessreg.cli.run:trust", "Trust a file with a kind of experiment, list and revoke that."),
     "machines": LazyCommand("chessreg.cli.status:machines", "List machines: hosts, GPUs, drivers, last seen."),
     "gc": LazyCommand("chessreg.cli.db:gc", "Remove bytes that nothing needs any more; never rows."),
     "query": LazyCommand("chessreg.cli.query:query", "Print the papers' tables, or SQL of your own."),
@@ -71,7 +69,7 @@ COMMANDS = {
     "board": LazyCommand("chessreg.cli.board:board", "Draw a board of a game or a trial."),
     "heatmap": LazyCommand("chessreg.cli.board:heatmap", "Draw what a probe reads before and after an edit."),
     "lab": LazyCommand("chessreg.cli.lab:lab", "Ask one position, clean and edited: boards, moves, legal mass."),
-    "uci": LazyCommand("chessreg.cli.uci:uci", "Be a UCI engine: a model, edited or not, in a chess GUI."),
+    "uci": LazyCommand("chessreg.cli.lab:uci", "Be a UCI engine: a model, edited or not, in a chess GUI."),
     "engine": LazyCommand("chessreg.cli.engine:engine", "List engines and the ladder of opponents."),
 }
 ANYWHERE = {"--registry": True, "--store": True, "--debug": False}  # option → whether it takes a value

@@ -16,8 +16,7 @@ from chessreg.registry import tables
 from chessreg.registry.identity import uuid_of
 from chessreg.registry.tables import AttemptState, Cause
 from chessreg.scheduling import queue
-from chessreg.scheduling.launch import Order, plan
-from chessreg.scheduling.sweep import cells
+from chessreg.scheduling.launch import Order, cells, plan
 
 
 def units_done(desk) -> int:

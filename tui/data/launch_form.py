@@ -22,9 +22,8 @@ from chessreg.runs.inputs import IMPORTED, REFERENCE, stands_for
 from chessreg.runs.kind import Kind
 from chessreg.runs.spec import FILES, WORDS, Setting, flat, merged, nested, settings_of, value_text
 from chessreg.scheduling.executors import EXECUTORS, slurm_script
-from chessreg.scheduling.launch import Expected, LaunchOptions, Order, plan, preview
+from chessreg.scheduling.launch import Expected, LaunchOptions, Order, cell_name, plan, preview
 from chessreg.scheduling.launch import launch as launch_orders
-from chessreg.scheduling.sweep import cell_name
 from tui import show
 from tui.data.pages import Row
 

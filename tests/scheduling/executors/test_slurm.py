@@ -16,8 +16,7 @@ from chessreg.registry import tables
 from chessreg.registry.identity import new_id
 from chessreg.registry.tables import AttemptState, Cause
 from chessreg.scheduling.executors import Needs, Seen, Work
-from chessreg.scheduling.executors.slurm import SlurmExecutor
-from chessreg.scheduling.executors.slurm_jobs import ENDED, seen_of
+from chessreg.scheduling.executors.slurm import ENDED, SlurmExecutor, seen_of
 from chessreg.scheduling.executors.slurm_script import Profile, profile, script
 
 from .conformance import Conformance
