@@ -21,6 +21,7 @@ import os
 import pty
 import select
 import signal
+import sqlite3
 import struct
 import subprocess
 import sys
@@ -40,7 +41,7 @@ from sqlalchemy import insert
 
 from chessreg.registry import tables
 from chessreg.registry.database import Database
-from chessreg.registry.identity import digest_of, new_id, uuid_of
+from chessreg.registry.identity import digest_of, uuid_of
 from store import Store
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -49,28 +50,70 @@ RESULTS = ("1-0", "0-1", "1/2-1/2")
 FILTERS = ("plies>190 result:1-0", "1-0", "checkmate !0-1", "plies>1000", "run:match-7")
 WIDE, HIGH = 160, 48
 NOBODY = UUID(int=0)
+TIME = "%Y-%m-%d %H:%M:%S"
+MATCH = 10_000  # games of one
 
 
-def fill(folder: Path, runs: int) -> None:
-    """This many runs with a spec, a name, an attempt and complete units each."""
+def fill(folder: Path, runs: int, games: int = 0) -> None:
+    """This many runs with a spec, a name and an attempt each, and games of 60 plies in matches of MATCH, older than the
+    other runs: as `run` and `run play` write them, in bulk."""
     Store.create(folder / "store")
-    with Database.open(folder / "registry.db") as database:
-        machine = {
-            "id": new_id(), "host": "bench", "platform": "linux", "cpu": "x", "cores": 2, "memory_bytes": 1,
-            "gpus": [], "python": "3.11", "last_seen": NOW,
-        }  # fmt: skip
-        if runs:
-            with database.write() as session:
-                session.execute(insert(tables.Machine), [machine])
-        for begin in range(0, runs, 10_000):
-            with database.write() as session:
-                numbers = range(begin, min(runs, begin + 10_000))
-                hashes = {n: digest_of({"bench": n}) for n in numbers}
-                made = [run_row(n, hashes[n]) for n in numbers]
-                session.execute(insert(tables.Run), made)
-                session.execute(insert(tables.Attempt), [attempt_row(row, machine["id"]) for row in made])
-                names = [name_row(n, row["id"]) for n, row in enumerate(made, begin)]
-                session.execute(insert(tables.Annotation), names)
+    Database.open(folder / "registry.db").close()
+    sql = sqlite3.connect(folder / "registry.db", isolation_level=None)
+    sql.create_function("digest", 1, lambda text: digest_of({"bench": text}), deterministic=True)
+    for pragma in ("journal_mode = OFF", "synchronous = OFF", "cache_size = -200000", "foreign_keys = OFF"):
+        sql.execute(f"PRAGMA {pragma}")
+    indexes = sql.execute(
+        "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
+        " AND tbl_name IN ('run', 'attempt', 'annotation', 'game')"
+    ).fetchall()
+    for name, _ in indexes:
+        sql.execute(f"DROP INDEX {name}")
+    sql.execute("BEGIN")
+    sql.execute("INSERT INTO machine (id, host, platform, cpu, cores, memory_bytes, gpus, python, last_seen) VALUES"
+                f" ('{NOBODY.hex}', 'bench', 'linux', 'x', 2, 1, '[]', '3.11', '{NOW:{TIME}}.000000')")  # fmt: skip
+    matches = -(-games // MATCH)
+    spec = json.dumps(run_row(0, "0" * 64)["spec"], separators=(",", ":"))
+    # numbers below 0 are matches; a run's digest makes its id, so rows of one table come in another's order
+    sql.execute(
+        "CREATE TEMP TABLE made AS WITH RECURSIVE each(n) AS"
+        f" (SELECT {-matches} UNION ALL SELECT n + 1 FROM each WHERE n < {runs - 1})"
+        " SELECT n, digest(n) AS hash, substr(digest(n), 1, 32) AS id,"
+        "  CASE WHEN n < 0 THEN 'match-' || (n + ?) ELSE 'run-' || n END AS name,"
+        "  CASE WHEN n < 0 THEN 'play' ELSE (?->>(n % ?)) END AS kind,"
+        "  strftime('%Y-%m-%d %H:%M:%S.000000', ?, n || ' seconds') AS at FROM each WHERE n < 0 OR n < ?",
+        (matches, json.dumps(KINDS), len(KINDS), f"{NOW:{TIME}}", runs),
+    )
+    sql.execute(
+        "INSERT INTO run (id, kind, version, spec, spec_hash, given, units, created_at, completed_at)"
+        f" SELECT id, kind, 1, json_set(?, '$.seed', n), hash, '[\"games\"]', iif(n < 0, {MATCH}, 100), at,"
+        "  CASE WHEN n % 50 THEN at END FROM made ORDER BY n", (spec,)
+    )  # fmt: skip
+    sql.execute(
+        "INSERT INTO attempt (id, run_id, machine_id, executor, how, argv, pid, pid_started, boot_id, started_at,"
+        "  checked_in_at, next_check_in_seconds, ended_at, state, cause, exit_code, units_done, chessreg_version, code,"
+        "  environment)"
+        f" SELECT printf('%032x', n + {matches + 1}), id, '{NOBODY.hex}', 'foreground', '{{}}', '[]', 1, 0.0, 'x', at,"
+        "  at, 60.0, at, 'finished', 'finished', 0, 100, '0', '{}', '{}' FROM made WHERE n >= 0 ORDER BY n"
+    )
+    sql.execute(
+        "INSERT INTO annotation (id, noun, target, word, value, withdrawn, host, at)"
+        f" SELECT printf('%032x', n + {matches + 1}), 'run', id, 'name', name, 0, 'bench', at FROM made ORDER BY n"
+    )
+    sql.execute(
+        f"WITH RECURSIVE each(unit) AS (SELECT 0 UNION ALL SELECT unit + 1 FROM each WHERE unit < {MATCH - 1})"
+        " INSERT INTO game (run_id, unit, match, attempt_id, opening_number, opening_plies, plies, result, termination,"
+        "  turns, first_try_legal, tries, moves, move_hash, seconds)"
+        f" SELECT id, unit, 0, '{NOBODY.hex}', 0, 0, 20 + unit % 180, ?->>(unit % 3), 'checkmate', 30, 29,"
+        f"  zeroblob(30), ?, 1, 0.5 FROM (SELECT n, id FROM made WHERE n < 0 ORDER BY id) CROSS JOIN each"
+        f" WHERE (n + {matches}) * {MATCH} + unit < {games}",
+        (json.dumps(RESULTS), (np.arange(60) % 4096).astype("<u2").tobytes()),
+    )
+    sql.execute("COMMIT")
+    for _, statement in indexes:
+        sql.execute(statement)
+    sql.execute("PRAGMA journal_mode = WAL")
+    sql.close()
 
 
 def run_row(n: int, spec_hash: str) -> dict[str, Any]:
@@ -81,41 +124,6 @@ def run_row(n: int, spec_hash: str) -> dict[str, Any]:
         "given": ["games"], "units": 100, "created_at": NOW + timedelta(seconds=n),
         "completed_at": NOW if n % 50 else None,
     }  # fmt: skip
-
-
-def attempt_row(run: dict[str, Any], machine_id: Any) -> dict[str, Any]:
-    return {
-        "id": new_id(), "run_id": run["id"], "machine_id": machine_id, "executor": "foreground", "how": {}, "argv": [],
-        "pid": 1, "pid_started": 0.0, "boot_id": "x", "started_at": NOW, "checked_in_at": NOW,
-        "next_check_in_seconds": 60.0, "ended_at": NOW, "state": "finished", "cause": "finished", "exit_code": 0,
-        "units_done": 100, "chessreg_version": "0", "code": {}, "environment": {},
-    }  # fmt: skip
-
-
-def name_row(n: int, run_id: Any) -> dict[str, Any]:
-    return {"id": new_id(), "noun": "run", "target": run_id.hex, "word": "name", "value": f"run-{n}",
-            "withdrawn": False, "host": "bench", "at": NOW}  # fmt: skip
-
-
-def fill_games(folder: Path, games: int) -> None:
-    """This many games of 60 plies in matches of 10,000, older than the other runs, as `run play` writes them."""
-    with Database.open(folder / "registry.db") as database:
-        moves = (np.arange(60) % 4096).astype("<u2").tobytes()
-        for begin in range(0, games, 10_000):
-            spec_hash = digest_of({"games": begin})
-            run_id = uuid_of(spec_hash)
-            row = {
-                "run_id": run_id, "match": 0, "attempt_id": NOBODY, "opening_plies": 0, "plies": 60, "result": "1-0",
-                "termination": "checkmate", "turns": 30, "first_try_legal": 29, "tries": bytes(30), "moves": moves,
-                "move_hash": 1, "opening_number": 0, "seconds": 0.5,
-            }  # fmt: skip
-            with database.write() as session:
-                session.execute(insert(tables.Run), [run_row(-1 - begin, spec_hash) | {"kind": "play"}])
-                name = name_row(0, run_id) | {"value": f"match-{begin // 10_000}"}
-                session.execute(insert(tables.Annotation), [name])
-                numbers = range(min(10_000, games - begin))
-                told = [{"unit": n, "plies": 20 + n % 180, "result": RESULTS[n % 3]} for n in numbers]
-                session.execute(insert(tables.Game), [row | each for each in told])
 
 
 def write_rows(path: str, stop: Event) -> None:
@@ -347,8 +355,7 @@ def main() -> None:
         fill(empty, 0)
         measured(empty, 0, 0, 0)  # once for the byte code and the file cache
         found: dict[str, Any] = {"load before": os.getloadavg()[0], "empty": measured(empty, 0, 0, 0)}
-        fill(full, options.runs)
-        fill_games(full, options.games)
+        fill(full, options.runs, options.games)
         runs = measured(full, options.runs, options.games, options.keys)
         steps = asyncio.run(longest_steps(full))
         found |= {

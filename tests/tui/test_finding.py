@@ -4,10 +4,16 @@ palette finds everything, and keys are the user's own."""
 from __future__ import annotations
 
 import math
+from itertools import product, starmap, zip_longest
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
+from sqlalchemy import JSON, Boolean, Float, Integer, MetaData, String, Table, and_, case, create_engine, insert, select
+from sqlalchemy import Column as Stored
+from sqlalchemy.dialects.postgresql import JSONB
 
 from chessreg.cli.root import run_command_line
 from chessreg.errors import BadInputError
@@ -16,13 +22,15 @@ from tui.columns import Column
 from tui.data.pages import PAGE, Listed, Pages
 from tui.data.query_answers import ask
 from tui.data.result_rows import columns_of, dataset_games, results
-from tui.data.table_filter import View
+from tui.data.table_filter import View, conditions, json_field, mask
 from tui.screens.answers import AnswerScreen, table_columns
 from tui.screens.boards import DATASET_GAMES, BoardScreen
 from tui.screens.launch import FormScreen
 from tui.screens.run import RunScreen
 from tui.widgets.bars import TopBar
 from tui.widgets.table import PageTable
+
+from ..postgres import postgres as postgres
 
 # -- words ------------------------------------------------------------------------------------------------------------
 
@@ -110,6 +118,47 @@ def test_sql_finds_what_python_finds(session: Session, table: str, text: str, so
 def test_arrow_finds_what_python_finds_in_datasets(session: Session, text: str, sort: str, count: int | None) -> None:
     found = agree(dataset_games(session), DATASET_GAMES, text, sort, descending=bool(sort))
     assert count in (None, found)
+
+
+VALUES: dict[str, list[Any]] = {
+    "words": ["B20", "b20", "", None, "1-0", "12.5 %", "1,234", "9", "10", "½", "−3", "2026-01-31", "1e3", "a_b"],
+    "whole": [0, 1, 9, 10, -3, 1234, None],
+    "real": [0.5, -3.0, 12.5, 1e-7, None],
+    "truth": [True, False, None],
+    "mixed": [9, 10, 0.5, "B20", "9", "½", True, False, "yes", "1-0", None],
+}
+WORDS = ("B20", "9", "1", "0.5", "1,234", "-3", "½", "yes", "1-0", "2026", "inf", "_", "1e300")
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "postgresql"])
+def test_a_word_means_the_same_in_python_sql_and_arrow(dialect: str, request: pytest.FixtureRequest) -> None:
+    """Every comparison of every kind of value, with every kind of word, also where there is none."""
+    document = JSON().with_variant(JSONB(), "postgresql")
+    kinds = {"words": String(20), "whole": Integer(), "real": Float(53), "truth": Boolean(), "mixed": document}
+    table = Table("told", MetaData(), Stored("id", Integer, primary_key=True), *starmap(Stored, kinds.items()))
+    lines = enumerate(zip_longest(*VALUES.values()))
+    rows = [dict(zip(VALUES, values, strict=True)) | {"id": n} for n, values in lines]
+    fields = {name: table.c[name] for name in VALUES} | {"mixed": json_field(table.c.mixed, "its", dialect)}
+    arrays = {name: pa.array([row[name] for row in rows]) for name in VALUES if name != "mixed"}
+    url = "sqlite://" if dialect == "sqlite" else request.getfixturevalue("postgres").empty()
+    with create_engine(url).connect() as connection:
+        table.create(connection)
+        connection.execute(insert(table), [row | {"mixed": {"its": row["mixed"]}} for row in rows])
+        for name in VALUES:
+            texts = [f"{name}{sign}{word}" for sign, word in product((":", "=", "!=", "<", ">="), WORDS)]
+            texts += [*WORDS, *(f"!{name}<{word}" for word in WORDS)]
+            views = {text: View(text, columns=(Column(name, name),)) for text in texts}
+            wanted = {text: [row["id"] for row in Listed(rows).narrowed(view).rows] for text, view in views.items()}
+            every = [case((and_(*conditions(view, fields.get, dialect)), 1), else_=0) for view in views.values()]
+            found = np.array(connection.execute(select(*every).order_by(table.c.id)).all(), bool)
+            for place, (text, view) in enumerate(views.items()):
+                assert np.flatnonzero(found[:, place]).tolist() == wanted[text], (dialect, text)
+                if name in arrays:
+                    assert np.flatnonzero(mask(view, arrays.get, len(rows))).tolist() == wanted[text], ("Arrow", text)
+            for word in WORDS:
+                both = wanted[f"{name}={word}"] + wanted[f"{name}!={word}"]
+                assert sorted(both) == [row["id"] for row in rows], "!= finds what = leaves out"
+        assert wanted["mixed>=9"] == [0, 1, 3, 4, 8], "by value: 10 is more than 9"
 
 
 def test_moves_are_looked_for_to_their_end(session: Session) -> None:

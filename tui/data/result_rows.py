@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,18 +13,14 @@ import numpy as np
 from sqlalchemy import (
     ColumnElement,
     LargeBinary,
-    String,
     and_,
     case,
-    cast,
     false,
     func,
     null,
     or_,
     select,
-    type_coerce,
 )  # fmt: skip
-from sqlalchemy.dialects.postgresql import JSONB
 
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.games.dataset import arrow_indices
@@ -33,7 +28,7 @@ from chessreg.registry import names, tables
 from tui import show
 from tui.columns import Column, numeric
 from tui.data.pages import PAGE, JoinedPages, KeysetPages, Pages, Row
-from tui.data.table_filter import COMPARE, Term, View, Worked, condition, conditions, mask, order_of, terms
+from tui.data.table_filter import Term, View, Worked, condition, conditions, holds, json_field, mask, order_of, terms
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession
@@ -126,10 +121,7 @@ def sql_field(session: Session, table: Any, name: str) -> Any:
         return column
     if "detail" not in table.__table__.columns or not re.fullmatch(r"[\w.]+", name):
         return None
-    inner = name.removeprefix("detail_")
-    if session.database.dialect == "postgresql":
-        return func.jsonb_extract_path_text(cast(table.detail, JSONB), inner)
-    return type_coerce(func.json_extract(table.detail, f'$."{inner}"'), String)
+    return json_field(table.detail, name.removeprefix("detail_"), session.database.dialect)
 
 
 def match_field(session: Session, name: str) -> Worked:
@@ -156,11 +148,10 @@ def runs_called(session: Session, term: Term) -> list[UUID]:
     """The runs whose name, or else kind and id, holds a word."""
     run = tables.Run
     with session.database.read() as sql:
-        called, wanted = names.names(sql, "run"), term.value.lower()
+        called = names.names(sql, "run")
         every = sql.execute(select(run.id, run.kind)).tuples()
         texts = ((id, called.get(id) or f"{kind} {id.hex[-6:]}") for id, kind in every)
-        compare = operator.contains if term.sign == ":" else COMPARE[term.sign]
-        return [id for id, text in texts if compare(text.lower(), wanted)]
+        return [id for id, text in texts if holds(RUN, {"run": text}, term)]
 
 
 def matches_of(sql: SqlSession, ids: set[UUID]) -> dict[tuple[UUID, int], tuple[str, str]]:

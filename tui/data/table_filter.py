@@ -1,11 +1,15 @@
 """Words that narrow any table, and the column that it is sorted by: `elo>1900 result:1-0 !draw`.
 
-`column:text` looks for a text in one column (of numbers: for that number), `=`, `!=`, `<`, `<=`, `>` and `>=` compare.
-A word alone must be found in one of the shown columns; `!` before a word wants it absent; a value with blanks stands in
-"double quotes". A column goes by its name or its heading with `_` for blanks; a part of a name stands for every column
-that has it: `elo` for white_elo and black_elo. Every word must hold.
+`column:text` looks for a text in one column (of numbers: for that number), `=`, `!=`, `<`, `<=`, `>` and `>=` compare:
+as numbers where both sides are numbers or texts that begin with one, else as texts without regard to case. A word alone
+must be found in one of the shown columns; `!` before a word wants it absent; a value with blanks stands in "double
+quotes". A column goes by its name or its heading with `_` for blanks; a part of a name stands for every column that has
+it: `elo` for white_elo and black_elo. Every word must hold.
 
-The same words are read by three engines: Python for rows that are all here, SQL, and Arrow.
+What is empty holds no word. `column!=value` is `!column=value`: the rows that `=` leaves out, also those where the
+column is empty.
+
+The same words are read by three engines, which agree: Python for rows that are all here, SQL, and Arrow.
 """
 
 from __future__ import annotations
@@ -27,8 +31,11 @@ if TYPE_CHECKING:
 WORDS = re.compile(r'(?:[^\s"]|"[^"]*"?)+')
 TERM = re.compile(r"([A-Za-z_#][\w.#]*)(>=|<=|!=|[:=<>])(.*)", re.DOTALL)
 COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "=": operator.eq, "!=": operator.ne,
+    ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "=": operator.eq, ":": operator.eq,
 }  # fmt: skip
+TRUTH = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
+# The number that a text begins with; `1-0`, `12:30` and 2026-01-31 begin with none. SQL and Arrow read it so too.
+NUMBER = re.compile(r"[-+−]?(?!\d[\d,.]*[-:])\d[\d,]*+(?:\.\d*)?+(?:[eE][-+]?\d+)?+")
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,13 @@ class Term:
             return None
         return number if number == number and abs(number) != float("inf") else None
 
+    @property
+    def truth(self) -> bool | None:
+        """The value as yes or no, where it is one; a number alone is looked for as a number."""
+        return (
+            None if self.sign not in ":=" or (not self.field and self.value in "01") else TRUTH.get(self.value.lower())
+        )
+
 
 def terms(text: str) -> list[Term]:
     """The words of a filter; those that are still being written (`elo>`, `!`) say nothing yet.
@@ -64,7 +78,8 @@ def terms(text: str) -> list[Term]:
         field, sign, value = match.groups() if match else ("", ":", bare)
         value = value.replace('"', "")
         if value and value != "!":
-            found.append(Term(field.lower(), sign, value, absent))
+            unequal = sign == "!="
+            found.append(Term(field.lower(), "=" if unequal else sign, value, absent is not unequal))
     return found
 
 
@@ -117,24 +132,18 @@ def fits(row: Mapping[str, Any], view: View) -> bool:
 
 def holds(column: Column, row: Mapping[str, Any], term: Term) -> bool:
     value, text = row.get(column.field), column.of(row)
+    if isinstance(value, (bool, int, float)):
+        told = column.text is not None and term.sign in ":=" and COMPARE[term.sign](text.lower(), term.value.lower())
+        if isinstance(value, bool):
+            return told or value is term.truth
+        return told if term.number is None else bool(COMPARE[term.sign](value, term.number))
+    number = as_number(text if value is None else value)
+    both = number is not None and term.number is not None
     if term.sign == ":":
-        number = as_number(value)
-        if term.field and number is not None and term.number is not None:
-            return number == term.number
-        return term.value.lower() in text.lower()
-    return compared(value, text, term)
-
-
-def compared(value: Any, text: str, term: Term) -> bool:
-    """By number where both are numbers, else by text; what is not there is unequal to everything."""
-    number = as_number(value if value is not None else text)
-    if number is None and (written := as_number(text)) is not None:
-        number = written
-    if number is not None and term.number is not None:
+        return term.value.lower() in text.lower() or (both and number == term.number)
+    if both:
         return bool(COMPARE[term.sign](number, term.number))
-    if not text:
-        return term.sign == "!="
-    return bool(COMPARE[term.sign](text.lower(), term.value.lower()))
+    return bool(text) and bool(COMPARE[term.sign](text.lower(), term.value.lower()))
 
 
 def as_number(value: Any) -> float | None:
@@ -145,7 +154,7 @@ def as_number(value: Any) -> float | None:
         return float(value)
     if value == "½":
         return 0.5
-    match = re.match(r"[-+−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?![-\d:])", value) if isinstance(value, str) else None
+    match = NUMBER.match(value) if isinstance(value, str) else None
     return float(match[0].replace(",", "").replace("−", "-")) if match else None
 
 
@@ -204,32 +213,84 @@ class Worked:
 
 def condition(sql: Any, term: Term, dialect: str) -> ColumnElement[bool] | None:
     """One word of one column; None where such a column cannot hold it."""
-    from sqlalchemy import Boolean, Float, Integer, Numeric, String, TypeDecorator, and_, func
+    from sqlalchemy import Boolean, Float, Integer, Numeric, String, TypeDecorator, and_
 
-    number = term.number
     if isinstance(sql, Worked):
         return sql.holds(term)
     kind = sql.type
     while isinstance(kind, TypeDecorator):
         kind = kind.impl_instance
     if isinstance(kind, Boolean):
-        truth = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}.get(term.value.lower())
-        if truth is None or term.sign not in (":", "=", "!="):
-            return None
-        return and_(sql.is_not(None), sql == truth) if term.sign != "!=" else sql != truth
+        return None if term.truth is None else and_(sql.is_not(None), sql == term.truth)
     if isinstance(kind, (Integer, Float, Numeric)):
-        if number is None:
-            return None
-        exact = int(number) if number.is_integer() else number
-        return and_(sql.is_not(None), COMPARE["=" if term.sign == ":" else term.sign](sql, exact))
-    if not isinstance(kind, String):
-        return None
+        return None if term.number is None else and_(sql.is_not(None), COMPARE[term.sign](sql, exact(term.number)))
+    return text_condition(sql, term, dialect) if isinstance(kind, String) else None
+
+
+def exact(number: float) -> int | float:
+    """As SQL compares whole columns: integers as such, as long as a float has every one of them."""
+    return int(number) if number.is_integer() and abs(number) < 2**53 else number
+
+
+def text_condition(sql: Any, term: Term, dialect: str) -> ColumnElement[bool]:
+    from sqlalchemy import and_, case, func, or_
+
+    number = number_of(sql, dialect) if term.number is not None else None
     if term.sign == ":":
         pattern = "%" + re.sub(r"([\\%_])", r"\\\1", term.value) + "%"
         # SQLite's LIKE knows no case already; lower() of both sides would take twice as long
         like = sql.like(pattern, escape="\\") if dialect == "sqlite" else sql.ilike(pattern, escape="\\")
-        return func.coalesce(like, False)
-    return and_(sql.is_not(None), COMPARE[term.sign](func.lower(sql), term.value.lower()))
+        either = like if number is None else or_(like, func.coalesce(number == term.number, False))
+        return func.coalesce(either, False)
+    compared = COMPARE[term.sign](func.lower(sql), term.value.lower())
+    if number is not None:
+        compared = case((number.is_not(None), COMPARE[term.sign](number, term.number)), else_=compared)
+    return and_(sql.is_not(None), sql != "", compared)
+
+
+def number_of(sql: Any, dialect: str) -> Any:
+    """The number that a text of SQL begins with, as NUMBER has it, or NULL."""
+    from sqlalchemy import Float, Numeric, and_, case, cast, func, not_, or_
+
+    def plain(text: Any) -> Any:
+        return func.replace(func.replace(text, ",", ""), "−", "-")
+
+    half = (sql == "½", 0.5)
+    if dialect == "postgresql":
+        begins = func.substring(sql, r"^[-+−]?(?!\d[\d,.]*[-:])\d[\d,]*(?:\.\d*)?(?:[eE][-+]?\d{1,4})?")
+        return case(half, (begins.is_not(None), cast(plain(begins), Numeric)), else_=None)
+    bare = case((sql.op("GLOB")("[0-9]*"), sql), else_=func.substr(sql, 2))
+    follows = func.ltrim(bare, "0123456789,.")
+    begins = or_(sql.op("GLOB")("[0-9]*"), sql.op("GLOB")("[-+−][0-9]*"))
+    return case(half, (and_(begins, not_(follows.op("GLOB")("[-:]*"))), cast(plain(sql), Float)), else_=None)
+
+
+def json_field(document: Any, name: str, dialect: str) -> Worked:
+    """A value of a JSON column, which has a type of its own in each row."""
+    from sqlalchemy import Float, String, case, cast, false, func, type_coerce
+
+    if dialect == "postgresql":
+        value = func.jsonb_extract_path(document, name)
+        kind, text = func.jsonb_typeof(value), func.jsonb_extract_path_text(document, name)
+        number: Any = case((kind == "number", cast(text, Float)))
+        truths, numbers, true = ("boolean",), ("number",), text == "true"
+        order = case((kind == "string", func.to_jsonb(func.lower(text))), else_=value)
+    else:
+        path = f'$."{name}"'
+        value, kind = func.json_extract(document, path), func.json_type(document, path)
+        text, number = type_coerce(value, String), type_coerce(value, Float)
+        truths, numbers, true = ("true", "false"), ("integer", "real"), kind == "true"
+        order = case((kind == "text", func.lower(text)), else_=value)
+
+    def holds(term: Term) -> ColumnElement[bool]:
+        is_truth = false() if term.truth is None else true == term.truth
+        is_number = false() if term.number is None else COMPARE[term.sign](number, exact(term.number))
+        return case(
+            (kind.is_(None), false()), (kind.in_(truths), is_truth), (kind.in_(numbers), is_number),
+            else_=func.coalesce(text_condition(text, term, dialect), False),
+        )  # fmt: skip
+
+    return Worked(holds, type_coerce(order, Float))
 
 
 # -- Arrow ------------------------------------------------------------------------------------------------------------
@@ -261,22 +322,38 @@ def array_holds(array: Any, term: Term) -> Any:
         return None
     if pa.types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
-    sign, number = "=" if term.sign == ":" else term.sign, term.number
+    number = term.number
     compare = {">": pc.greater, ">=": pc.greater_equal, "<": pc.less, "<=": pc.less_equal, "=": pc.equal,
-               "!=": pc.not_equal}[sign]  # fmt: skip
+               ":": pc.equal}[term.sign]  # fmt: skip
     kind = array.type
     if pa.types.is_boolean(kind):
-        truth = {"yes": True, "true": True, "no": False, "false": False}.get(term.value.lower())
-        return None if truth is None or sign not in ("=", "!=") else compare(array, truth)
+        return None if term.truth is None else pc.equal(array, term.truth)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         return None if number is None else compare(array.cast(pa.float64()), number)
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         if pa.types.is_binary(kind) or pa.types.is_nested(kind):
             return None
         array = array.cast(pa.string())
+    numbers = numbers_in(array) if number is not None else None
     if term.sign == ":":
-        return pc.match_substring(array, term.value, ignore_case=True)
-    return compare(pc.utf8_lower(array), term.value.lower())
+        found = pc.match_substring(array, term.value, ignore_case=True)
+        return found if numbers is None else pc.or_kleene(found, pc.fill_null(pc.equal(numbers, number), False))
+    found = pc.and_(pc.not_equal(array, ""), compare(pc.utf8_lower(array), term.value.lower()))
+    return found if numbers is None else pc.coalesce(compare(numbers, number), found)
+
+
+def numbers_in(array: Any) -> Any:
+    """The numbers that texts begin with, as NUMBER has them: a float64 Arrow array, null where there is none."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    begins = pc.extract_regex(array, r"^\+?(?P<number>[-−]?\d[\d,]*(?:\.\d*)?(?:[eE][-+]?\d+)?)")
+    texts = pc.struct_field(begins, "number")
+    for written, plain in ((",", ""), ("−", "-")):
+        texts = pc.replace_substring(texts, written, plain)
+    other = pc.match_substring_regex(array, r"^[-+−]?\d[\d,.]*[-:]")
+    numbers = pc.if_else(other, pa.scalar(None, pa.string()), texts).cast(pa.float64())
+    return pc.if_else(pc.equal(array, "½"), 0.5, numbers)
 
 
 def order_of(arrays: Any, descending: bool) -> Any:
