@@ -337,14 +337,14 @@ def words(world: Path, session: Session) -> Callable[..., list[str]]:
 
 @pytest.fixture(scope="module")
 def plain(words: Callable[..., list[str]]) -> Iterator[chess.engine.SimpleEngine]:
-    with chess.engine.SimpleEngine.popen_uci(words(), timeout=120) as engine:
+    with chess.engine.SimpleEngine.popen_uci(words(), timeout=300) as engine:
         yield engine
 
 
 @pytest.fixture(scope="module")
 def edited(words: Callable[..., list[str]]) -> Iterator[chess.engine.SimpleEngine]:
     command = words("reference", "--intervention", "skill", "--option", "Scale=40", "--option", "Temperature=1")
-    with chess.engine.SimpleEngine.popen_uci(command, timeout=120) as engine:
+    with chess.engine.SimpleEngine.popen_uci(command, timeout=300) as engine:
         yield engine
 
 
@@ -398,7 +398,7 @@ def test_analysis_lasts_until_it_is_stopped(plain: chess.engine.SimpleEngine) ->
 
 def test_the_greeting_needs_no_torch_and_stdout_is_the_protocol_alone(words: Callable[..., list[str]]) -> None:
     traced = [sys.executable, "-X", "importtime", *words()[1:]]
-    done = subprocess.run(traced, input=b"\xff\x00garbage\nuci\nquit", capture_output=True, timeout=120, check=False)
+    done = subprocess.run(traced, input=b"\xff\x00garbage\nuci\nquit", capture_output=True, timeout=300, check=False)
     assert done.returncode == 0
     lines = done.stdout.decode().splitlines()
     assert lines[-1] == "uciok"
@@ -411,7 +411,7 @@ def test_the_greeting_needs_no_torch_and_stdout_is_the_protocol_alone(words: Cal
 def test_the_end_of_the_input_ends_it_when_all_is_answered(words: Callable[..., list[str]], world: Path) -> None:
     before = (world / "registry.db").read_bytes()
     asked = b"position startpos\ngo infinite\nisready"  # without an end of the line
-    done = subprocess.run(words(), input=asked, capture_output=True, timeout=120, check=False)
+    done = subprocess.run(words(), input=asked, capture_output=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert {"readyok"} < set(done.stdout.decode().splitlines())
     assert done.stdout.decode().splitlines()[-1].startswith("bestmove ")
@@ -424,7 +424,7 @@ def test_streams_that_are_closed_or_full_are_one_line(words: Callable[..., list[
         ("echo uci | {} >&-", "stdin or stdout is closed"),
         ("echo uci | {} >/dev/full", "full"),
     ):
-        done = subprocess.run(redirected.format(line), shell=True, capture_output=True, timeout=120, check=False)
+        done = subprocess.run(redirected.format(line), shell=True, capture_output=True, timeout=300, check=False)
         assert done.returncode in (1, 4)
         assert re.fullmatch(rf"error: .*{message}.*\nhint: .*\n", done.stderr.decode())
 
@@ -438,13 +438,13 @@ def test_it_ends_cleanly_when_it_is_interrupted_or_nobody_listens(words: Callabl
         deaf.stdout.close()
         deaf.stdin.write(b"uci\n")
         deaf.stdin.flush()
-        assert deaf.wait(120) == 0
+        assert deaf.wait(300) == 0
         told.stdin.write(b"uci\n")
         told.stdin.flush()
         assert told.stdout
         assert told.stdout.readline().startswith(b"id name")
         told.send_signal(signal.SIGINT)
-        assert told.wait(120) == 130
+        assert told.wait(300) == 130
         assert told.stderr
         assert told.stderr.read().strip() == b"interrupted"
 

@@ -23,9 +23,10 @@ from chessreg.games.uci import EngineDiedError, SearchResult, UciProcess
 
 MATE_IN_ONE = "6k1/5ppp/8/8/8/8/8/K2R4 w - - 0 1"
 ROOT = Path(__file__).resolve().parents[2]
+PATIENCE = 300.0  # seconds for what takes a moment, on a machine that does much else
 
 
-def gone(pids: list[int], seconds: float = 60.0) -> bool:
+def gone(pids: list[int], seconds: float = PATIENCE) -> bool:
     """Whether all these processes end within the time (a zombie waiting for a reaper has ended)."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -45,8 +46,8 @@ def strong(stockfish: Path) -> Iterator[EnginePool]:
 def test_a_mate_in_one_is_played_by_either_colour_and_scored_from_whites_view(strong: EnginePool) -> None:
     white = chess.Board(MATE_IN_ONE)
     black = white.mirror()
-    first = strong.submit("a", white, key=(1, 0, 0)).result(20)
-    second = strong.submit("b", black, key=(1, 1, 0)).result(20)
+    first = strong.submit("a", white, key=(1, 0, 0)).result(PATIENCE)
+    second = strong.submit("b", black, key=(1, 1, 0)).result(PATIENCE)
     assert (first.move.uci(), first.score_cp) == ("d1d8", 9999)
     assert (second.move.uci(), second.score_cp) == ("d8d1", -9999)
     assert first.nodes > 0
@@ -57,12 +58,12 @@ def test_the_board_may_change_while_the_engine_thinks(strong: EnginePool) -> Non
     board = chess.Board(MATE_IN_ONE)
     future = strong.submit("a", board, key=(1, 0, 0))
     board.push_uci("a1a2")
-    assert future.result(20).move.uci() == "d1d8"
+    assert future.result(PATIENCE).move.uci() == "d1d8"
 
 
 def test_a_finished_game_has_no_engine_move(strong: EnginePool) -> None:
     with pytest.raises(BadInputError, match="no legal move"):
-        strong.submit("a", chess.Board("7k/5Q2/6K1/8/8/8/8/8 b - - 0 1"), key=(1, 0, 0)).result(20)
+        strong.submit("a", chess.Board("7k/5Q2/6K1/8/8/8/8/8 b - - 0 1"), key=(1, 0, 0)).result(PATIENCE)
 
 
 def test_full_strength_moves_do_not_depend_on_the_number_of_processes(strong: EnginePool) -> None:
@@ -72,8 +73,8 @@ def test_full_strength_moves_do_not_depend_on_the_number_of_processes(strong: En
         board.push_san(san)
         boards.append(board.copy())
     with EnginePool(strong.spec, 1) as alone:
-        one = [alone.submit(0, board, key=(0,)).result(20) for board in boards]
-    many = [future.result(20) for future in [strong.submit(i, board, key=(0,)) for i, board in enumerate(boards)]]
+        one = [alone.submit(0, board, key=(0,)).result(PATIENCE) for board in boards]
+    many = [future.result(PATIENCE) for future in [strong.submit(i, board, key=(0,)) for i, board in enumerate(boards)]]
     assert [(move.move, move.score_cp) for move in one] == [(move.move, move.score_cp) for move in many]
 
 
@@ -89,11 +90,11 @@ def test_an_evaluation_is_at_full_strength_whatever_the_opponent(stockfish: Path
     with EnginePool(parse_engine("random")) as pool:
         assert pool.pids == []
         queen_up = chess.Board("4k3/8/8/8/8/8/8/3QK3 b - - 0 1")
-        evaluation = pool.analyse(queen_up, Limit("nodes", 5000)).result(20)
+        evaluation = pool.analyse(queen_up, Limit("nodes", 5000)).result(PATIENCE)
         assert evaluation.score_cp > 500
         assert evaluation.nodes <= 6000
         mated = chess.Board("R5k1/5ppp/8/8/8/8/8/K7 b - - 0 1")
-        assert pool.analyse(mated, Limit("nodes", 100)).result(20).score_cp == 10_000
+        assert pool.analyse(mated, Limit("nodes", 100)).result(PATIENCE).score_cp == 10_000
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,7 @@ def test_random_opponents_answer_by_key_without_any_process() -> None:
 
 def test_a_diluted_engine_mixes_its_own_moves_with_random_ones(stockfish: Path) -> None:
     with EnginePool(parse_engine("stockfish:20@nodes=2000+random=0.5"), 1) as pool:
-        moves = [pool.submit(0, chess.Board(MATE_IN_ONE), key=(1, unit, 0)).result(20) for unit in range(40)]
+        moves = [pool.submit(0, chess.Board(MATE_IN_ONE), key=(1, unit, 0)).result(PATIENCE) for unit in range(40)]
     own = [move for move in moves if move.nodes > 0]
     assert {move.move.uci() for move in own} == {"d1d8"}
     assert 8 < len(own) < 32
@@ -142,10 +143,10 @@ def test_many_games_from_many_threads_each_get_their_own_answers(strong: EngineP
 
 def test_a_killed_engine_is_replaced_and_the_move_still_comes(stockfish: Path) -> None:
     with EnginePool(parse_engine("stockfish:20@nodes=1000"), 1) as pool:
-        pool.submit(0, chess.Board(MATE_IN_ONE), key=(0,)).result(20)
+        pool.submit(0, chess.Board(MATE_IN_ONE), key=(0,)).result(PATIENCE)
         (before,) = pool.pids
         os.kill(before, signal.SIGKILL)
-        assert pool.submit(0, chess.Board(MATE_IN_ONE), key=(0,)).result(20).move.uci() == "d1d8"
+        assert pool.submit(0, chess.Board(MATE_IN_ONE), key=(0,)).result(PATIENCE).move.uci() == "d1d8"
         (after,) = pool.pids
         assert after != before
 
@@ -156,12 +157,13 @@ def test_an_engine_killed_in_mid_search_is_retried_once_and_then_named_as_the_ca
         killed: set[int] = set()
         while not future.done() and len(killed) < 5:
             for pid in set(pool.pids) - killed:
-                time.sleep(0.3)  # into the search
+                while sum(psutil.Process(pid).cpu_times()[:2]) < 1:  # seconds of processor: into the search
+                    time.sleep(0.01)
                 os.kill(pid, signal.SIGKILL)
                 killed.add(pid)
             time.sleep(0.01)
         with pytest.raises(EngineDiedError, match="signal 9, twice on the same move") as caught:
-            future.result(20)
+            future.result(PATIENCE)
         assert caught.value.cause == "engine_died"
         assert len(killed) == 2
 
@@ -194,16 +196,16 @@ def test_leaving_the_pool_by_an_exception_ends_engines_in_mid_search(stockfish: 
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         use()
-    assert time.monotonic() - started < 60
+    assert time.monotonic() - started < PATIENCE
     assert gone(pids)
     for future in futures:
         with pytest.raises(CancelledError):
-            future.result(5)
+            future.result(PATIENCE)
 
 
 def test_a_closed_pool_takes_no_more_games(stockfish: Path) -> None:
     pool = EnginePool(parse_engine("stockfish:0@nodes=1"), 1)
-    pool.submit(0, chess.Board(), key=(0,)).result(20)
+    pool.submit(0, chess.Board(), key=(0,)).result(PATIENCE)
     pool.close()
     pool.close()
     with pytest.raises(ChessregError, match="closed"):
@@ -235,7 +237,7 @@ def test_no_engine_outlives_a_parent_that_is_killed_in_mid_search(stockfish: Pat
     assert len(pids) == 2
     assert all(psutil.pid_exists(pid) for pid in pids)
     parent.send_signal(number)
-    parent.wait(20)
+    parent.wait(PATIENCE)
     parent.stdout.close()
     assert gone(pids)
 
@@ -251,5 +253,5 @@ def test_under_a_time_limit_there_are_no_more_processes_than_free_cores(stockfis
 
 def test_a_time_limit_ends_the_search_in_time(stockfish: Path) -> None:
     with EnginePool(parse_engine("stockfish:20@time=0.1"), 1) as pool:
-        seconds = [pool.submit(0, chess.Board(), key=(0,)).result(20).seconds for _ in range(2)]
+        seconds = [pool.submit(0, chess.Board(), key=(0,)).result(PATIENCE).seconds for _ in range(2)]
     assert min(seconds) == pytest.approx(0.1, abs=0.05)

@@ -268,7 +268,7 @@ def test_the_second_half_is_of_the_same_moment_as_the_first(database, make, monk
     )
 
     def late(*arguments):
-        subprocess.run([sys.executable, "-c", write, str(database.place.path)], check=True, timeout=60)
+        subprocess.run([sys.executable, "-c", write, str(database.place.path)], check=True, timeout=300)
         asked.append(plain(*arguments))
         return asked[-1]
 

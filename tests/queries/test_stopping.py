@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 from chessreg.errors import ChessregError
@@ -49,13 +50,16 @@ def test_ctrl_c_stops_a_query(tmp_path, sql):
     open_session(str(tmp_path / "registry.db"), tmp_path / "store").close()
     words = ["--registry", str(tmp_path / "registry.db"), "query", "--sql", sql, "--format", "csv"]
     process = subprocess.Popen(
-        [sys.executable, "-c", COMMAND.replace("import sys;", "import sys; print('begun', flush=True);"), *words],
+        [sys.executable, "-c", COMMAND.replace("sys.exit", "print('begun', flush=True); sys.exit"), *words],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout
     assert process.stdout.readline() == "begun\n"
     if "count" in sql:
-        time.sleep(4)  # it says nothing while it counts
+        at_work = psutil.Process(process.pid)
+        until = sum(at_work.cpu_times()[:2]) + 2  # seconds of processor: it says nothing while it counts
+        while sum(at_work.cpu_times()[:2]) < until:
+            time.sleep(0.02)
     else:
         for _ in range(1000):
             process.stdout.readline()

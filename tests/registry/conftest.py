@@ -81,7 +81,7 @@ def processes() -> Processes:
         ]
         done = []
         for process in started:
-            out, err = process.communicate(timeout=120)
+            out, err = process.communicate(timeout=300)
             done.append(subprocess.CompletedProcess(process.args, process.returncode, out, err))
         return done
 

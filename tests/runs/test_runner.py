@@ -137,7 +137,7 @@ def spawn(tmp_path: Path, *settings: str) -> subprocess.Popen[bytes]:
 
 
 def wait_for_units(session, enough: int) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while count(session, tables.UnitRange) < enough:
         assert time.monotonic() < deadline, "the run made no progress"
         time.sleep(0.05)

@@ -34,7 +34,7 @@ def test_two_launches_at_once_of_one_spec_queue_it_once(either_desk, monkeypatch
 
     def plan(*arguments):
         planned = planned_by(*arguments)
-        both.wait(60)  # each has seen that nothing is queued
+        both.wait(300)  # each has seen that nothing is queued
         return planned
 
     monkeypatch.setattr(launching, "plan", plan)
@@ -147,7 +147,7 @@ def test_a_worker_waits_for_a_registry_that_is_away_while_it_sets_up(postgres, t
         (handle,) = executor.submit([work]).values()
 
         def until(true) -> None:
-            deadline = time.monotonic() + 120
+            deadline = time.monotonic() + 300
             while not true():
                 assert time.monotonic() < deadline, desk.said()
                 assert executor.poll([handle])[handle].state == "running", desk.said()

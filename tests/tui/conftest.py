@@ -36,6 +36,7 @@ from .worlds import world as world
 
 PATIENCE = 300.0  # seconds after which what does not come has failed
 CALM = 4
+NEVER = 86_400.0  # seconds: no test takes as long
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -104,6 +105,7 @@ def same_everywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))  # what is remembered, and from no test to another
     monkeypatch.setattr("textual.app.wait_for_idle", at_once)
+    monkeypatch.setattr("tui.app.SLOW", NEVER)  # no banner of what takes long on a busy machine
     monkeypatch.setattr("tui.screens.preview.WIDE", 10_000)  # previews tell ids and logs; test_preview has them
 
 
@@ -260,9 +262,12 @@ def app_on() -> Callable[..., ChessregApp]:
 
 
 @pytest.fixture(params=[(80, 24), (200, 60)], ids=["80x24", "200x60"])
-def picture(request: pytest.FixtureRequest, subject: Path, snap_compare: Any) -> Any:
+def picture(request: pytest.FixtureRequest, subject: Path, snap_compare: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """`picture(steps, *words)`: do the steps, find the words on the screen, compare the picture. Of the registry that a
-    file of tests has as its `subject`, or of another folder."""
+    file of tests has as its `subject`, or of another folder. What comes with the time does not: check-ins of those who
+    run, a machine's second load."""
+    monkeypatch.setattr("tui.app.TICK", NEVER)
+    monkeypatch.setattr("tui.screens.home.SAMPLE", NEVER)
 
     def take(
         steps: Callable[[Driver], Awaitable[Any]], *words: str, folder: Path | None = None, start: str = "runs"

@@ -52,7 +52,7 @@ async def test_a_question_is_answered_on_another_thread_and_errors_come_back(ope
 async def test_a_call_that_hangs_keeps_neither_others_nor_the_end_waiting(opened: Session) -> None:
     held = threading.Event()
     worker = DatabaseWorker(lambda: opened, threads=2)
-    hanging = asyncio.ensure_future(worker.ask("counting stars", lambda session: held.wait(60)))
+    hanging = asyncio.ensure_future(worker.ask("counting stars", lambda session: held.wait(300)))
     async with asyncio.timeout(120):
         while worker.waiting() is None:
             await asyncio.sleep(0)
@@ -90,7 +90,7 @@ def blocked(monkeypatch: pytest.MonkeyPatch):
 
     @contextmanager
     def slow(self: OffLoopDatabase):
-        gate.wait(120)
+        gate.wait(600)
         with real(self) as session:
             yield session
 
@@ -102,6 +102,7 @@ def blocked(monkeypatch: pytest.MonkeyPatch):
 
 
 async def test_every_key_is_answered_while_the_database_is_blocked(drive, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tui.app.SLOW", 1.0)
     async with drive() as driver:
         app, pilot = driver.app, driver.pilot
         with blocked(monkeypatch) as gate:

@@ -41,7 +41,7 @@ class Terminal:
     def text(self) -> str:
         return self.tmux("capture-pane", "-p")
 
-    def until(self, *words: str, seconds: float = 120.0) -> str:
+    def until(self, *words: str, seconds: float = 300.0) -> str:
         """The screen, once it has all these words."""
         deadline = time.monotonic() + seconds
         while not all(word in (text := self.text) for word in words):

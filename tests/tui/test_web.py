@@ -38,7 +38,7 @@ def serving(world: Path, tmp_path: Path, *options: str) -> Iterator[str]:
     with said.open("w") as log:
         server = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "XDG_STATE_HOME": str(tmp_path)})
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not (found := re.search(rf"http://\S+:{port}/\S+/", said.read_text())):
             assert server.poll() is None, said.read_text()
             assert time.monotonic() < deadline, said.read_text()
@@ -46,7 +46,7 @@ def serving(world: Path, tmp_path: Path, *options: str) -> Iterator[str]:
         yield found[0]
     finally:
         server.terminate()
-        server.wait(20)
+        server.wait(300)
 
 
 @pytest.fixture
@@ -184,7 +184,7 @@ def test_what_cannot_be_served_is_said(options: list[str], says: str, tmp_path: 
         chessreg = [sys.executable, "-m", "chessreg.cli", *here, "init"]
         subprocess.run(chessreg, check=True, capture_output=True, cwd=tmp_path, env=NO_PATHS)
     command = [sys.executable, "-m", "chessreg.cli", *here, "tui", *options]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=NO_PATHS, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=NO_PATHS, timeout=300)
     assert done.returncode != 0
     assert says in done.stderr
     assert "Traceback" not in done.stderr
@@ -251,7 +251,7 @@ async def browsing(url: str, profile: Path) -> AsyncIterator[Tab]:
                 yield tab
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(300)
 
 
 async def once(tab: Tab, true: Any, what: str, seconds: float = 300.0) -> Any:

@@ -51,7 +51,7 @@ def opponent_here():
     return "stockfish:0@nodes=10"
 
 
-def wait_for(process, session, games, seconds=240):
+def wait_for(process, session, games, seconds=300):
     """Until the registry has so many games; False when the match came to its end first."""
     deadline = time.monotonic() + seconds
     while count(session, tables.UnitRange) < games:
@@ -76,10 +76,10 @@ def test_an_interrupted_match_keeps_what_is_finished_and_ends_its_engines(sessio
     assert wait_for(process, session, 3)
     engines = psutil.Process(process.pid).children(recursive=True)
     os.kill(process.pid, signal.SIGINT)
-    process.join(60)
+    process.join(300)
     assert process.exitcode == 130
     assert "--resume" in (tmp_path / "said").read_text()
-    _, alive = psutil.wait_procs(engines, timeout=120)
+    _, alive = psutil.wait_procs(engines, timeout=300)
     assert not alive, "an engine outlived the match"
     done = count(session, tables.UnitRange)
     assert 3 <= done < games
@@ -97,8 +97,8 @@ def kill_again_and_again(session, play, match, opponent, games, kills):
         engines = psutil.Process(process.pid).children(recursive=True)
         time.sleep(uniform("kill", number) * 0.5)  # anywhere between two games, in a flush or in an ingest
         process.kill()
-        process.join(60)
-        _, alive = psutil.wait_procs(engines, timeout=120)
+        process.join(300)
+        _, alive = psutil.wait_procs(engines, timeout=300)
         assert not alive, "an engine outlived the match"
     report = play(**{**settings, **({"ladder": opponent.split(",")} if "," in opponent else {})})
     assert (report.state, report.units) == ("complete", games)

@@ -345,7 +345,7 @@ def test_a_killed_process_is_taken_up_to_the_last_bit(
         words += [f"--{name.replace('_', '-')}", str(value)]
     process = spawn([*words, "--checkpoint-seconds", "0.01"])
     state = another.store.run_folder(streamed.hex) / "sae-1.pt"
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while process.is_alive() and not state.exists():
         assert time.monotonic() < deadline, "no state was saved"
         time.sleep(0.005)
