@@ -76,6 +76,8 @@ def command(
         click.Option(["--positions"], required=True, metavar="DATASET", help="Positions with best moves, of these "
                      "games: what the models learn, and are asked."),
         click.Option(["--puzzles"], metavar="DATASET", help="Puzzles to ask the models of positions."),
+        click.Option(["--language-model"], metavar="CHECKPOINT", help="A pretrained language model that reads prompts, "
+                     "to be tuned.  [default: one of initial weights, which reads prompts first]"),
     ]  # fmt: skip
     of_others = [
         click.Option(["--beside"], multiple=True, metavar="CHECKPOINT", help="Another model of games, a row of the "
@@ -126,6 +128,7 @@ def go(
     save: Path | None, load: Path | None, report: bool, on: str | None, device: str | None, threads: int | None,
     output: Path | None, json: bool, checkpoint: str | None = None, sae: str | None = None,
     positions: str | None = None, puzzles: str | None = None, beside: tuple[str, ...] = (),
+    language_model: str | None = None,
 ) -> None:  # fmt: skip
     from chessreg.errors import BadInputError
     from chessreg.papers import find
@@ -135,7 +138,7 @@ def go(
     assert home
     session = home.session()
     how = {key: value for key, value in (("device", device), ("threads", threads)) if value is not None}
-    asked = request(session, checkpoint, dataset, test, size, sae, positions, puzzles, beside)
+    asked = request(session, checkpoint, dataset, test, size, sae, positions, puzzles, beside, language_model)
     work = Work(session, find(name), asked, how, first, only)
     if load is not None and (dry_run or save is not None):
         raise BadInputError("--load changes the registry, --dry-run and --save do not", "give one of them")

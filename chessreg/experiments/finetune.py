@@ -19,6 +19,7 @@ from chessreg.runs.spec import AtMost, Beta, ExecutionOptions, Ref, Share
 if TYPE_CHECKING:
     from chessreg.models.finetuning import Finetuner, PromptCorpus
     from chessreg.models.training import TrainPoint
+    from chessreg.registry import tables
     from chessreg.runs.task import Task
 
 FAMILIES = ("llama", "gpt_neox")
@@ -150,13 +151,7 @@ class Finetune(Kind):
 
     def units(self, spec: FinetuneSpec, inputs: Inputs) -> int:
         if spec.checkpoint is not None:
-            checkpoint = inputs.checkpoint_row(spec.checkpoint)
-            asking_model(checkpoint)
-            if checkpoint.architecture not in FAMILIES:
-                raise BadInputError(
-                    f"finetune knows no models of the family {checkpoint.architecture}",
-                    f"it tunes {' and '.join(FAMILIES)}",
-                )
+            tunable(inputs.checkpoint_row(spec.checkpoint))
         for reference, field in [*((one, "datasets") for one in spec.datasets),
                                  *([(spec.heldout, "heldout")] if spec.heldout else [])]:  # fmt: skip
             inputs.positions(reference, field)
@@ -196,6 +191,16 @@ class Finetune(Kind):
             task.emit("metric_point", 0, name="left_out", step=trainer.step, value=float(trainer.left_out))
         publish(task, trainer)
         task.done(0)
+
+
+def tunable(checkpoint: tables.Checkpoint) -> None:
+    """BadInputError for a model that reads no prompts, or is of a family that has no trainer."""
+    asking_model(checkpoint)
+    if checkpoint.architecture not in FAMILIES:
+        raise BadInputError(
+            f"finetune knows no models of the family {checkpoint.architecture}",
+            f"it tunes {' and '.join(FAMILIES)}",
+        )
 
 
 def trainer_of(task: Task[FinetuneSpec, FinetuneHow]) -> tuple[Finetuner, PromptCorpus | None]:

@@ -25,7 +25,8 @@ class Request:
 
     `layers` and `d_model` are the model's. `sae`: a run of SAEs of its residual after every layer, or none. A paper
     that trains its own models has no checkpoint (then it is empty, layers and d_model 0), but positions with best
-    moves, and perhaps puzzles. `beside`: other models of games, rows of a table that compares models.
+    moves, and perhaps puzzles, and a pretrained `language_model` that reads prompts. `beside`: other models of games,
+    rows of a table that compares models.
     """
 
     checkpoint: str
@@ -37,6 +38,7 @@ class Request:
     sae: str | None = None
     positions: str | None = None
     puzzles: str | None = None
+    language_model: str | None = None
     beside: tuple[str, ...] = ()
 
 

@@ -329,6 +329,7 @@ def request(
     positions: str | None = None,
     puzzles: str | None = None,
     beside: Sequence[str] = (),
+    language_model: str | None = None,
 ) -> Request:
     """The request, after a look at what it names. Raises NotFoundError or BadInputError for what is not there."""
     inputs = session.inputs
@@ -344,7 +345,10 @@ def request(
         except NotFoundError as error:
             raise NotFoundError(error.message, error.hint or "chessreg dataset add FILE --name NAME") from error
     if checkpoint is None or row is None:
-        return Request("", dataset, test or dataset, 0, 0, size, positions=positions, puzzles=puzzles)
+        if language_model is not None:
+            inputs.reference("checkpoint", language_model)
+        return Request("", dataset, test or dataset, 0, 0, size, positions=positions, puzzles=puzzles,
+                       language_model=language_model)  # fmt: skip
     if sae is not None:
         from chessreg.experiments.edit.kind import check_saes
 
@@ -364,8 +368,9 @@ def short_digest(session: Session, request: Request) -> str:
     """Six hex digits of what model and data are, whatever they are called."""
     inputs = session.inputs
     datasets = (request.fit, request.test, request.positions, request.puzzles)
+    models = (request.checkpoint, request.language_model)
     references = [
-        *([inputs.reference("checkpoint", request.checkpoint)] if request.checkpoint else []),
+        *(inputs.reference("checkpoint", name) for name in models if name),
         *(inputs.reference("dataset", name) for name in datasets if name is not None),
     ]
     return digest_of(references)[:6]

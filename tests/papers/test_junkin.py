@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import time
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import func, select
@@ -12,6 +13,7 @@ from chessreg.entities.adding import add_dataset
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.papers import find
 from chessreg.papers.expected import TITLE
+from chessreg.papers.junkin import sizes
 from chessreg.papers.plan import SIZES, Request, ordered, replaced
 from chessreg.papers.report import write
 from chessreg.papers.work import PREPARATIONS, Work, request
@@ -19,6 +21,7 @@ from chessreg.registry import tables
 from chessreg.runs.kind import kind
 from chessreg.session import open_session
 from tests.conftest import PUZZLES, write_games
+from tests.language_models import bring_in
 
 
 def asked(size, puzzles="puzzles"):
@@ -89,6 +92,19 @@ def test_language_models_are_tuned_alike_with_a_legal_list_and_without(size):
     }
 
 
+def test_a_language_model_that_is_given_is_tuned_in_place_of_one_of_initial_weights():
+    own, given = ({step.name: step for step in find("junkin").steps(request)}
+                  for request in (asked("paper"), replace(asked("paper"), language_model="llama")))  # fmt: skip
+    assert own.keys() - given.keys() == {"language-model"}
+    changed = {name for name in given if given[name] != own[name]}
+    assert {name for name in changed if "tuned-" in name} == {
+        f"tuned-{name}" for name in sizes.SIZES["paper"].templates
+    }
+    for name in changed:
+        assert given[name].settings == {**own[name].settings, "checkpoint": "llama"}
+        assert own[name].settings["checkpoint"] == "@language-model/checkpoint"
+
+
 @pytest.mark.parametrize(("size", "rungs"), [("small", 2), ("reference", 17), ("paper", 11)])
 def test_the_ladder_has_levels_without_help_and_ratings_where_a_rung_has_one(size, rungs):
     specs, steps = planned(size), {step.name: step for step in find("junkin").steps(asked(size))}
@@ -120,6 +136,10 @@ def test_positions_that_are_games_and_datasets_that_are_not_there_are_refused(tm
             Work(session, find("junkin"), request(session, None, "games", None, "small", positions="games"))
         with pytest.raises(NotFoundError, match="nothing"):
             request(session, None, "games", None, "small", positions="nothing")
+        bring_in(session, "fen-77", "causal-fen-encoder", tmp_path / "fen")
+        other = request(session, None, "games", None, "small", positions="decisions", language_model="fen")
+        with pytest.raises(BadInputError, match="fen-77"):
+            Work(session, find("junkin"), other)
         work = Work(session, find("junkin"), request(session, None, "games", None, "small", positions="decisions"))
         states = {planned.step.name: planned.state for planned in work.plan()}
         assert (states["parts"], states["causal-1x32-1"]) == ("ready", "waits")

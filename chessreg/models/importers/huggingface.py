@@ -22,7 +22,8 @@ from chessreg.models.importers.source import Source, read_torch_file, refuse_cod
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from chessreg.models.adapters import GPT2, Bridged, Network
+    from chessreg.models.adapters import GPT2, Bridged
+    from chessreg.models.adapters.fen_encoder import FenEncoder
 
 # Options of GPT-2 that change its function; a folder that sets one otherwise is refused rather than misread.
 PLAIN = {
@@ -45,7 +46,7 @@ class HuggingFaceFolder:
             raise BadInputError(f"{source.path.name} is no Hugging Face folder: it has no config.json")
         ours = read_info(source.path) if (source.path / INFO).is_file() else None  # one of our own comes home
         config = read_config(source.path)
-        read = {"gpt2": read_gpt2, "fen-encoder": read_own}.get(config["model_type"], read_other)
+        read = {"gpt2": read_gpt2, "fen-encoder": read_fen_encoder}.get(config["model_type"], read_other)
         model, reference = read(source.path, config)
         return Imported(
             model=model,
@@ -67,10 +68,28 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def read_own(folder: Path, config: dict[str, Any]) -> tuple[Network, Callable[[Tensor], Tensor]]:
-    """An architecture of chessreg's own, which nothing else writes: compared with itself, read a second time."""
-    whole = load_model(folder).double()
-    return load_model(folder), whole
+def read_fen_encoder(folder: Path, config: dict[str, Any]) -> tuple[FenEncoder, Callable[[Tensor], Tensor]]:
+    """A FEN encoder, and a pass over its raw weights: that of a GPT-2, perhaps without its mask, over the token before
+    the 77 and these, of which the last one's logits count."""
+    import torch
+    import torch.nn.functional as F
+
+    from chessreg.models.adapters.base import read_weights as raw_weights
+    from chessreg.models.adapters.fen_encoder import FenEncoder
+
+    model = load_model(folder)
+    if not isinstance(model, FenEncoder):
+        raise BadInputError(f"{folder.name}/config.json says fen-encoder, its {INFO} another architecture")
+    raw = raw_weights(folder, torch.float32)
+    head = raw.get("action_head.weight", raw["wte.weight"])
+    named = {f"transformer.{name}": tensor for name, tensor in raw.items()} | {HEAD: head}
+    first, causal = model.first, model.config.attention == "causal"
+
+    def reference(tokens: Tensor) -> Tensor:
+        whole = F.pad(tokens, (1, 0), value=first)
+        return gpt2_logits(named, whole, model.config.n_head, causal=causal)[:, -1:]
+
+    return model, reference
 
 
 def read_other(folder: Path, config: dict[str, Any]) -> tuple[Bridged, Callable[[Tensor], Tensor]]:

@@ -88,7 +88,12 @@ def model_weights(source: Source) -> dict[str, Tensor]:
 
 
 def gpt2_logits(
-    weights: Mapping[str, Tensor], tokens: Tensor, n_head: int, activation: str = "gelu", epsilon: float = 1e-5
+    weights: Mapping[str, Tensor],
+    tokens: Tensor,
+    n_head: int,
+    activation: str = "gelu",
+    epsilon: float = 1e-5,
+    causal: bool = True,
 ) -> Tensor:
     """Logits float64 [batch, length, vocab] of tokens [batch, length].
 
@@ -110,7 +115,7 @@ def gpt2_logits(
         return None if tensor is None else tensor.double()
 
     length = tokens.shape[1]
-    hidden = torch.full((length, length), -torch.inf, dtype=torch.float64).triu(1)
+    hidden = torch.full((length, length), -torch.inf, dtype=torch.float64).triu(1 if causal else length)
     residual = weights["transformer.wte.weight"].double()[tokens]
     residual = residual + weights["transformer.wpe.weight"].double()[:length]
     n_layer = sum(name.endswith(".ln_1.weight") for name in weights)

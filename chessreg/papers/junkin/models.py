@@ -66,23 +66,31 @@ def twins(request: Request, size: Size, shape: Shape, seed: int) -> Iterator[Ste
 
 
 def language_models(request: Request, size: Size) -> Iterator[Step]:
-    """A language model that has read prompts, and what became of it by tuning on each template with as many supervised
-    moves; what both answer by these templates, and by every published one. Its positions are parts of their own, cut by
-    game."""
+    """A language model that has read prompts, one of initial weights unless it is given, and what became of it by
+    tuning on each template with as many supervised moves; what both answer by these templates, and by every published
+    one. Its positions are parts of their own, cut by game."""
     shares = "fit=0.5,validation=0.1,test=0.4"
     yield Step("positions", "split", {"dataset": request.positions, "parts": shares, "seed": 0}, "section 4.3")
     read = {"datasets": (f"{request.positions}:fit",), "heldout": f"{request.positions}:validation"}
-    yield finetuned("language-model", {**size.tuning, **size.language_model, **read, "loss": "all"}, PRETRAINED_ON)
+    known = request.language_model
+    if known is None:
+        yield finetuned("language-model", {**size.tuning, **size.language_model, **read, "loss": "all"}, PRETRAINED_ON)
+    first, then = known or made_by("language-model"), made_by(f"tuned-{PRETRAINED_ON}")
     for template in size.templates:
         tuned = f"tuned-{template}"
-        yield asking(request, f"decoding-before-{template}", "language-model", template, size.asked)
-        yield finetuned(tuned, {**size.tuning, **read, "checkpoint": "@language-model/checkpoint"}, template)
-        yield asking(request, f"decoding-{tuned}", tuned, template, size.asked)
+        yield asking(request, f"decoding-before-{template}", first, template, size.asked)
+        yield finetuned(tuned, {**size.tuning, **read, "checkpoint": first}, template)
+        yield asking(request, f"decoding-{tuned}", made_by(tuned), template, size.asked)
     asked = {("after", PRETRAINED_ON), *(("before", template) for template in size.templates)}
     for template in size.prompts:
-        for name, model in (("before", "language-model"), ("after", f"tuned-{PRETRAINED_ON}")):
+        for name, model in (("before", first), ("after", then)):
             if size.asked_prompts != size.asked or (name, template) not in asked:
                 yield asking(request, f"prompts-{name}-{template}", model, template, size.asked_prompts)
+
+
+def made_by(step: str) -> str:
+    """The checkpoint that a step makes."""
+    return f"@{step}/checkpoint"
 
 
 def finetuned(name: str, settings: dict[str, Any], template: str) -> Step:
@@ -97,7 +105,7 @@ def asking(request: Request, name: str, model: str, template: str, positions: in
     """What a language model answers to unseen positions by one template."""
     return Step(
         name, "decoding",
-        {"checkpoint": f"@{model}/checkpoint", "dataset": f"{request.positions}:test", "template": template,
+        {"checkpoint": model, "dataset": f"{request.positions}:test", "template": template,
          "positions": positions},
         "section 4.3, Appendix C", ("positions",), units=positions, rows={"prediction": 2 * positions},
     )  # fmt: skip
