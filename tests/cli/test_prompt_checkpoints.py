@@ -134,6 +134,11 @@ def weights(change: Any) -> Any:
     return changed
 
 
+def unknown_family(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "mamba2000"}))
+
+
 def pickled(folder: Path) -> None:
     """Weights in a pickle that calls a function."""
     (folder / "model.safetensors").unlink()
@@ -145,6 +150,7 @@ def pickled(folder: Path) -> None:
     [
         (weights(lambda matrix: matrix.fill_(float("nan"))), [], "down_proj.weight holds NaN or infinite values"),
         (weights(lambda matrix: matrix[:1].clone()), [], "has shape [1, 32], the configuration says [32, 32]"),
+        (unknown_family, [], "hint: gpt2, llama, gpt_neox and what else"),
         (pickled, [], "pytorch_model.bin is refused: loading it would execute code"),
         (without("tokenizer.json"), [], "llama has no tokenizer.json"),
         (missing_king, [], "no token for the character 'K' alone"),

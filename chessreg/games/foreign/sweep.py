@@ -13,6 +13,7 @@ from chessreg.errors import BadInputError
 
 HEADER = re.compile(r"\s*level\s*,\s*wins\s*,\s*draws\s*,\s*losses\s*", re.IGNORECASE)
 LINE = re.compile(r"\s*(?:stockfish\s*)?(-?\d{1,2})((?:\s*,\s*\d{1,9}){3})\s*", re.IGNORECASE)
+NUMBER = re.compile(r"\s*(?:stockfish\s*)?[-+]?\d+(?:\.\d*)?\s*", re.IGNORECASE)
 LEVELS = range(-2, 21)
 MOST_GAMES = 100_000  # a rating takes each of them for one that was played
 
@@ -33,8 +34,11 @@ class LevelCount:
 
 
 def fits(text: str) -> bool:
+    """Whether the first line is the header, or four fields of which three are numbers: `read` names a wrong one."""
     first = next((line for line in text.splitlines() if line.strip()), "")
-    return bool(HEADER.fullmatch(first) or LINE.fullmatch(first))
+    fields = first.split(",")
+    numbers = sum(NUMBER.fullmatch(field) is not None for field in fields)
+    return HEADER.fullmatch(first) is not None or (len(fields) == 4 and numbers >= 3)
 
 
 def read(text: str) -> list[LevelCount]:

@@ -125,7 +125,8 @@ def hugging_face_model(folder: Path, dtype: torch.dtype) -> Any:
             ignore_mismatched_sizes=True,
         )  # fmt: skip
     except Exception as error:  # errors of four libraries, which share no class
-        raise BadInputError(f"{folder.name} cannot be read: {first_line(error)}") from error
+        hint = "gpt2, llama, gpt_neox and what else the installed transformers knows can be read"
+        raise BadInputError(f"{folder.name} cannot be read: {first_line(error)}", hint) from error
     finally:
         logging.set_verbosity(told)
     for name, stored, configured in sorted(report["mismatched_keys"]):

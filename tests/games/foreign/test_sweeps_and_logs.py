@@ -23,7 +23,9 @@ def test_a_sweep_is_read_with_and_without_its_header() -> None:
     [
         ("0,1,2,3\n1,2,3\n", "line 2: '1,2,3' is not level,wins,draws,losses"),
         ("level,wins,draws,losses\n0,1,2,nan\n", "line 2"),
-        ("0,1.5,2,3\n", "line 1"),
+        ("0,1.5,2,3\n1,2,3,4\n", "line 1"),
+        ("0,10,x,3\n1,2,3,4\n", "line 1: '0,10,x,3' is not level,wins,draws,losses"),
+        ("zero,1,2,3\n", "line 1"),
         ("0,1,-2,3\n", "line 1"),
         ("0,1,2,3\n21,1,1,1\n", "line 2: Stockfish has the levels -2 to 20, not 21"),
         ("5,0,0,0\n", "line 1: no games against level 5"),
@@ -33,6 +35,7 @@ def test_a_sweep_is_read_with_and_without_its_header() -> None:
     ],
 )
 def test_a_line_that_is_no_result_is_named(text: str, said: str) -> None:
+    assert sweep.fits(text)  # without a header too a wrong first line is named
     with pytest.raises(BadInputError, match=said):
         sweep.read(text)
 
