@@ -93,8 +93,8 @@ def command(
                      help="How much of everything: minutes, hours, or as the paper."),
         click.Option(["--dry-run"], is_flag=True, help="Print the plan (runs, units, rows, bytes, CPU time) and do "
                      "nothing."),
-        click.Option(["--only"], multiple=True, metavar="STEP", help="Only this step and what it needs, * for "
-                     "anything; may be given several times (--dry-run lists the steps)."),
+        click.Option(["--only"], multiple=True, metavar="WHAT", help="Only these steps and what they need, "
+                     "named as for --first; may be given several times (--dry-run lists the steps)."),
         click.Option(["--first"], multiple=True, metavar="WHAT", help="Do these steps, and what they need, "
                      "before the others: a name, a pattern (arm-legal-*), or what answers a question: "
                      + (", ".join(firsts) or "none here")),

@@ -1,22 +1,29 @@
-"""What a step costs: its floating-point operations at the rate that this machine multiplies matrices, one thread.
+"""What a step costs: its floating-point operations at the rate that this machine multiplies matrices, one thread, and
+the seconds that an engine thinks.
 
 A kind reaches a share of that rate, and what is no multiplication, as legal moves, is in it. Those of caches and edits
 are measured on a model of 8 × 192. So is that of probes, the lowest seen: a step of the reference size (0.2 of a
-smaller one). That of autoencoders is `make bench`'s, that of training is of a FEN encoder of 4 × 128 in bfloat16; the
-others are guesses.
+smaller one). That of autoencoders is `make bench`'s, that of training is of a FEN encoder of 4 × 128 in bfloat16,
+those of play and legality are of games of 8 × 192 by legal moves; the others are guesses.
 """
 
 from __future__ import annotations
 
 import time
 
-from chessreg.papers.plan import Step
+from chessreg.papers.plan import Request, Step
 
 SHARE = {
-    "cache": 0.5, "edit": 0.15, "markov": 0.1, "perplexity": 0.3, "probe": 0.03, "sae": 0.6, "token-legality": 0.1,
-    "train": 1.2,
+    "cache": 0.5, "edit": 0.15, "legality": 0.3, "markov": 0.1, "perplexity": 0.3, "play": 0.35, "probe": 0.03,
+    "sae": 0.6, "token-legality": 0.1, "train": 1.2,
 }  # fmt: skip
+NODES_A_SECOND, SHALLOW = 1e6, 0.001  # of Stockfish 15 on one thread; a search of few nodes
 SIZE, TIMES = 512, 9
+
+
+def forward(request: Request, tokens: float) -> float:
+    """Operations of forward passes over so many tokens: two for each weight of the blocks."""
+    return 24.0 * request.layers * request.d_model**2 * tokens
 
 
 def multiplying() -> float:
@@ -39,6 +46,15 @@ def multiplying() -> float:
 
 def seconds(step: Step, rate: float, share_missing: float = 1.0) -> float | None:
     """CPU seconds of what is missing of a step, about, at so many operations a second; None where nobody counted."""
-    if not step.operations or step.kind not in SHARE:
+    if not step.engine_seconds and (not step.operations or step.kind not in SHARE):
         return None
-    return share_missing * step.operations / (rate * SHARE[step.kind])
+    return share_missing * (step.operations / (rate * (step.share or SHARE.get(step.kind, 1.0))) + step.engine_seconds)
+
+
+def thinking(limit: str) -> float:
+    """CPU seconds of one search under a limit, about: `nodes=100000`, `time=0.1`, `depth=8` or an opponent's text."""
+    text = limit.rpartition("@")[2].partition("+")[0]
+    name, _, value = text.partition("=")
+    if name == "time":
+        return float(value)
+    return float(value) / NODES_A_SECOND if name == "nodes" else SHALLOW

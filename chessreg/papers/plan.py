@@ -49,7 +49,8 @@ class Step:
     In `settings` the text `@NAME` stands for what step NAME makes, `@NAME/OUTPUT` for one output of it. Settings that
     follow from results of other steps are a function of what is made so far; the steps that it reads are then named in
     `after`. `units`, `rows` and `bytes` are what to expect before that can be counted; `operations` are floating-point
-    operations, 0 where nobody has counted them.
+    operations, 0 where nobody has counted them, `engine_seconds` the CPU seconds that a chess engine thinks;
+    `share` is the share of this machine's rate that the step reaches, where its kind's is not meant.
     """
 
     name: str
@@ -64,6 +65,8 @@ class Step:
     scratch: bool = False  # only read by other steps, and large: made where one that rests on it is to be done
     optional: bool = False  # where its kind refuses it (too few positions of a phase) the paper goes on without it
     operations: float = 0.0
+    engine_seconds: float = 0.0
+    share: float | None = None
 
     @property
     def needs(self) -> frozenset[str]:
@@ -161,12 +164,21 @@ def put_first(paper: Paper, steps: Sequence[Step], wanted: Sequence[str]) -> lis
     """
     chosen: dict[str, Step] = {}
     for each in wanted:
-        found = [s for p in paper.firsts.get(each, (each,)) for s in steps if fnmatchcase(s.name, p)]
-        if not found:
-            known = f"{', '.join(paper.firsts)}; " if paper.firsts else ""
-            raise NotFoundError(f"no step matches {each!r}", f"{known}or names as --dry-run shows them, with * and ?")
-        chosen |= {step.name: step for step in found}
+        chosen |= {step.name: step for step in meant(paper, steps, each)}
     return [*chosen.values(), *(step for step in steps if step.name not in chosen)]
+
+
+def meant(paper: Paper, steps: Sequence[Step], wanted: str) -> list[Step]:
+    """The steps of a name, a pattern of names or a question of the paper, in the order of its patterns.
+
+    Raises NotFoundError where there is none.
+    """
+    patterns = paper.firsts.get(wanted, (wanted,))
+    found = [step for pattern in patterns for step in steps if fnmatchcase(step.name, pattern)]
+    if not found:
+        known = f"{', '.join(paper.firsts)}; " if paper.firsts else ""
+        raise NotFoundError(f"no step matches {wanted!r}", f"{known}or names as --dry-run shows them, with * and ?")
+    return found
 
 
 def fits(name: str, patterns: Sequence[str]) -> bool:
@@ -230,16 +242,13 @@ def ordered(steps: Sequence[Step]) -> list[Step]:
     return order
 
 
-def chosen(steps: Sequence[Step], patterns: Sequence[str]) -> list[Step]:
-    """Of ordered steps those with these names (`*` for anything), and what they need. None given: all.
-
-    Raises NotFoundError for a pattern that no step fits.
+def chosen(paper: Paper, steps: Sequence[Step], wanted: Sequence[str]) -> list[Step]:
+    """Of ordered steps those with these names (`*` for anything), or that answer these questions of the paper, and what
+    they need. None given: all. Raises NotFoundError for one that no step fits.
     """
-    for pattern in patterns:
-        if not any(fits(step.name, [pattern]) for step in steps):
-            raise NotFoundError(f"the paper has no step {pattern!r}", "--dry-run lists the steps")
+    names = {step.name for each in wanted for step in meant(paper, steps, each)}
     kept: set[str] = set()
     for step in reversed(steps):  # each stands after what it needs
-        if not patterns or step.name in kept or fits(step.name, patterns):
+        if not wanted or step.name in kept or step.name in names:
             kept |= {step.name, *step.needs}
     return [step for step in steps if step.name in kept]

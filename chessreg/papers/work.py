@@ -82,7 +82,7 @@ class Made:
 class Work:
     """One paper on one model and its data, at one size; `how` (device, threads) is told to every run of it.
 
-    `only`: names of steps, `*` for anything, that are done with what they need; none: all.
+    `only`: names of steps, `*` for anything, or questions of the paper, that are done with what they need; none: all.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Work:
         if paper.check is not None:
             paper.check(session, request)
         self.every = ordered(put_first(paper, paper.steps(request), first))
-        self.steps = chosen(self.every, only)
+        self.steps = chosen(paper, self.every, only)
         self._foreseen: tuple[dict[str, str], frozenset[str]] | None = None
         self.tag = f"{paper.name}-{request.size}-{short_digest(session, request)}"
         self.references: dict[str, str] = {}

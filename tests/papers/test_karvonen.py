@@ -6,7 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from chessreg.errors import NotFoundError
-from chessreg.papers import find, papers
+from chessreg.papers import find, papers, plan
+from chessreg.papers.cost import seconds
+from chessreg.papers.karvonen import SLICES
 from chessreg.papers.karvonen.edits import layer_sets
 from chessreg.papers.karvonen.matches import skill_layers, suitable
 from chessreg.papers.karvonen.sizes import SIZES as SIZES_OF
@@ -42,6 +44,20 @@ def test_the_reference_size_has_what_the_headlines_need():
     assert sum(step.kind == "twin" for step in steps.values()) >= 3
     assert steps["edits-all"].units >= 2000 / 0.7  # illegal greedy texts and king moves leave states out
     assert {steps[f"arm-{p}-{o}-none"].units for p in ("retry", "legal") for o in ("standard", "random")} == {400}
+
+
+def test_slices_of_two_core_hours_are_the_whole_reference_size():
+    paper = find("karvonen")
+    steps = ordered(paper.steps(Request("model", "train", "test", 8, 192, "reference")))
+    done: dict[str, float] = {}
+    for name in SLICES:
+        costs = {s.name: seconds(s, 90e9) or 0.0 for s in plan.chosen(paper, steps, [name]) if s.name not in done}
+        assert costs, f"{name} has nothing of its own"
+        assert sum(costs.values()) < 2 * 3600, name
+        done |= costs
+    assert done.keys() == {step.name for step in steps}
+    priced = {step.kind for step in steps if done[step.name]}
+    assert priced == {"cache", "edit", "engine-match", "legality", "move-quality", "play", "probe"}
 
 
 @pytest.mark.parametrize("arm", ["positive", "negative", "positive-of-probe", "negative-of-probe"])

@@ -11,13 +11,30 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+
+from ..fixtures.karvonen.clusters import OF_ONE, beside
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = re.sub(r"\s+", " ", (ROOT / "RESULTS.md").read_text()).replace("−", "-")
 FOLDER = ROOT / "tests" / "fixtures" / "karvonen"
 GAMES, PROBES = (pq.read_table(FOLDER / f"{name}.parquet").to_pylist() for name in ("games", "probes"))
+
+
+@pytest.mark.parametrize("name", ["games", "probes"])
+def test_a_slice_takes_the_place_of_its_own_rows_alone(name):
+    table = pq.read_table(FOLDER / f"{name}.parquet")
+    of_one = [tuple(row[column] for column in OF_ONE[name]) for row in table.to_pylist()]
+    first = pa.array([each == of_one[0] for each in of_one])
+    slice_ = table.filter(first).slice(1)  # anew, with a row less
+    both = beside(slice_, table, name)
+    assert both.num_rows == table.num_rows - 1
+    assert sorted(map(repr, both.to_pylist())) == sorted(
+        map(repr, [*slice_.to_pylist(), *table.filter(pc.invert(first)).to_pylist()])
+    )
 
 
 def points(choice: bool, source: str, layers: str | None = None, scale: float | None = None) -> dict[int, float]:

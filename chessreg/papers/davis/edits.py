@@ -11,7 +11,8 @@ from itertools import product
 from typing import Any
 
 from chessreg.errors import BadInputError
-from chessreg.papers.davis.readout import AT_END, early, forward
+from chessreg.papers.cost import forward
+from chessreg.papers.davis.readout import AT_END, early
 from chessreg.papers.davis.saes import groups
 from chessreg.papers.davis.sizes import FUTURE, SIZES, Size
 from chessreg.papers.plan import Request, Step, Values, references

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from chessreg.models.hook_points import LN_FINAL, RESID_POST, RESID_PRE, hook_point
+from chessreg.papers.cost import forward
 from chessreg.papers.davis.sizes import GRID, Size
 from chessreg.papers.parts import fitted_on
 from chessreg.papers.plan import Request, Step, Values
@@ -19,11 +20,6 @@ PROMOTION = 4
 AT_END = {1: "white-destination", 3: "black-destination"}  # phases of the tokens that end a ply: where edits are made
 TOKENS_A_GAME = 145  # about, for counting operations
 LAST_POSITIONS = 5
-
-
-def forward(request: Request, tokens: float) -> float:
-    """Operations of forward passes over so many tokens: two for each weight of the blocks."""
-    return 24.0 * request.layers * request.d_model**2 * tokens
 
 
 def language_model(request: Request, size: Size) -> Iterator[Step]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chessreg.models.hook_points import RESID_POST, hook_point
-from chessreg.papers.davis.readout import PHASES, SITES, forward
+from chessreg.papers.cost import forward
+from chessreg.papers.davis.readout import PHASES, SITES
 from chessreg.papers.davis.sizes import Size
 from chessreg.papers.parts import fitted_on
 from chessreg.papers.plan import Request, Step, Values

@@ -37,6 +37,22 @@ BOARD = ("model-board-0", "twin-0-board-0", "table-2-last-*", "edits-*")
 CAUSES = ("model-skill-0", "twin-0-skill-0", "model-skill-balanced", "model-skill-pooled", "played-skill*")
 SKILL = tuple(f"arm-legal-random-{arm}" for arm in ("none", "negative", "positive", "negative-*", "positive-*"))
 
+# All of it in slices of at most two core-hours at the reference size, what decides most first: `--only` does one, and
+# what of those before it there is not yet. tests/fixtures/karvonen/README.md has what each costs.
+CONTRAST = tuple(
+    f"arm-legal-random-{arm}" for arm in ("none", "negative", "positive", "*tive-shuffled-*", "*tive-random-*")
+)
+SLICES = {
+    "slice-skill": CONTRAST,
+    "slice-board": BOARD,
+    "slice-causes": (*CAUSES, "arm-legal-random-*-of-probe*", "quality-legal-*"),
+    "slice-probes": ("model-*", "twin-*", "legality"),
+    "slice-published-board": ("table-2-*", "table-8-*", "appendix-*-last-*", "appendix-*-all-*"),
+    "slice-published-skill": ("level-*", "table-3-*", "table-7-*", "*-table-3-*", "*-table-7-*"),
+    "slice-retry": ("*-retry-*",),
+    "slice-rest": ("*",),
+}
+
 PAPER = Paper(
     "karvonen",
     "Karvonen 2024: emergent world models and latent variable estimation in chess-playing language models",
@@ -92,5 +108,5 @@ PAPER = Paper(
                 ("model-board-0", "edits-all")),
         Picture("figure-5", "Figure 5: what is read before and after an edit", figure_5, ("edits-all",)),
     ),
-    {"board": BOARD, "skill": SKILL, "causes": CAUSES, "headlines": (*BOARD, *CAUSES, *SKILL)},
+    {"board": BOARD, "skill": SKILL, "causes": CAUSES, "headlines": (*BOARD, *CAUSES, *SKILL), **SLICES},
 )  # fmt: skip

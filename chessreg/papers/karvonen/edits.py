@@ -12,6 +12,8 @@ from sqlalchemy import select
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.edit.spec import PAPER
+from chessreg.papers.cost import forward
+from chessreg.papers.karvonen.readout import TOKENS_A_GAME, TOKENS_A_TREE
 from chessreg.papers.karvonen.settings import TARGET_LOGIT, published
 from chessreg.papers.karvonen.sizes import Size
 from chessreg.papers.plan import Request, Step, Values
@@ -21,6 +23,9 @@ from chessreg.runs.fitted import best_layer
 
 EDITS, PROBE = "edits-all", "model-board-0"
 MASKS = ("last", "all")  # of the edited tokens
+TEXTS = 6  # that an edited model writes of a state: drawn, and the likeliest
+TOKENS_A_TEXT = 6  # about, for counting operations
+OF_TEXTS = 0.4  # the share of the rate that these edits reach, lowest: 0.5 of 180 states under four conditions
 MORE_CONTROLS: Values = {"wrong_layer": True, "sham": True}  # beside random and shuffled: beyond the paper
 OPENED = 20  # plies: from here on a position is no opening (the paper's is after White's eleventh move)
 READING_CLIP, EDIT_CLIP = 2.0, 5.0  # as in the author's notebook
@@ -35,6 +40,13 @@ def layer_sets(layers: int) -> tuple[str, ...]:
     for edit in published(6, ("board",), layers, every=True):
         sets.setdefault(edit.layers, "+".join(map(str, edit.layers)))
     return tuple(sets.values())
+
+
+def cost(request: Request, games: int, states: int, conditions: int, mask: str) -> float:
+    """Operations of edits: each condition writes texts and measures both boards; an edit of all tokens reads them."""
+    read = TOKENS_A_GAME / 2 if mask == "all" else 1
+    each = TEXTS * TOKENS_A_TEXT + 2 * TOKENS_A_TREE + read
+    return forward(request, games * TOKENS_A_GAME + states * (1 + conditions) * each)
 
 
 def edits(request: Request, size: Size) -> Iterator[Step]:
@@ -57,8 +69,19 @@ def published_edits(request: Request, size: Size) -> Iterator[Step]:
     alone: Values = {"controls": 0, "shuffled": 0, "spellings": False}
 
     def step(name: str, serves: str, conditions: int, **settings: Any) -> Step:
-        rows = {"trial": states * (1 + conditions) * 6}
-        return Step(name, "edit", {**common, **settings}, serves, ("parts",), units=states, rows=rows)
+        rows = {"trial": states * (1 + conditions) * TEXTS}
+        operations = cost(request, size.edit_games, states, conditions, settings["token_mask"])
+        return Step(
+            name,
+            "edit",
+            {**common, **settings},
+            serves,
+            ("parts",),
+            units=states,
+            rows=rows,
+            operations=operations,
+            share=OF_TEXTS,
+        )
 
     for edit in published(6, ("board",), request.layers, every=size.whole):
         for mask in MASKS:
@@ -95,7 +118,8 @@ def tuned_edits(request: Request, size: Size, mask: str) -> Iterator[Step]:
             "layer_sets": sets, "scales": size.edit_scales, "controls": 0, "shuffled": 0, "spellings": False,
         },
         "Table 6, tuned here", ("parts",), units=states,
-        rows={"trial": states * (1 + len(sets) * len(size.edit_scales)) * 6}, choice=True,
+        rows={"trial": states * (1 + len(sets) * len(size.edit_scales)) * TEXTS}, choice=True,
+        operations=cost(request, size.sweep_games, states, len(sets) * len(size.edit_scales), mask), share=OF_TEXTS,
     )  # fmt: skip
 
     def settings(made: Made) -> Values:
@@ -109,7 +133,8 @@ def tuned_edits(request: Request, size: Size, mask: str) -> Iterator[Step]:
     states = size.edit_games * size.edit_states
     yield Step(
         f"edits-{mask}", "edit", settings, "Table 2, tuned here", ("parts", "model-board-0", f"edit-sweep-{mask}"),
-        units=states, rows={"trial": states * (7 if request.sae else 6) * 6},
+        units=states, rows={"trial": states * (7 if request.sae else 6) * TEXTS},
+        operations=cost(request, size.edit_games, states, 6 if request.sae else 5, mask), share=OF_TEXTS,
     )  # fmt: skip
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from chessreg.experiments.vector.contrast import scale_of
-from chessreg.papers.karvonen.readout import PROBE, PROBE_PAPER, SKILL, SKILL_PAPER, controls
+from chessreg.papers.cost import forward, thinking
+from chessreg.papers.karvonen.readout import PROBE, PROBE_PAPER, SKILL, SKILL_PAPER, TOKENS_A_TREE, controls
 from chessreg.papers.karvonen.settings import ONE_SIDED, published
 from chessreg.papers.karvonen.sizes import SIZES, Size
 from chessreg.papers.plan import Request, Step, Values
@@ -19,6 +20,7 @@ CHOICES = (LADDER, SWEEP)
 SIGNS = {"positive": 1, "negative": -1}
 LEGAL = 98.0  # %: the paper's condition for an edit of skill; or, where the unedited model's own share is lower,
 LEGAL_LOSS = 2.0  # so many points below that: the paper's models have 99.6 and 99.8
+TOKENS_A_MOVE, TOKENS_OF_CONTEXT = 12, 1023  # about, of both sides; what a game can be long
 OPENINGS = {"standard": "standard", "random": "random:20"}
 
 
@@ -37,6 +39,7 @@ def matches(request: Request, size: Size) -> Iterator[Step]:
             f"quality-{arm.removeprefix('arm-')}", "move-quality",
             {"play": f"@{arm}", "games": min(size.match_games, 100), "limit": size.judge},
             "move quality", units=min(size.match_games, 100), rows={"prediction": 30 * min(size.match_games, 100)},
+            engine_seconds=2 * 30 * min(size.match_games, 100) * thinking(size.judge),
         )  # fmt: skip
 
 
@@ -53,6 +56,9 @@ def engines(size: Size) -> Iterator[Step]:
         yield Step(
             f"engines-{number}", "engine-match", settings, "Appendix E", units=size.level_games,
             rows={"game": size.level_games},
+            engine_seconds=size.level_games * (
+                size.move_limit * (thinking(size.engine_limits[0]) + thinking(limit)) + thinking(size.adjudication)
+            ),
         )  # fmt: skip
 
 
@@ -79,8 +85,14 @@ def game_step(
         return {**common, **values, **settings(made)}
 
     settings_of_step = {**common, **values} if settings is None else follow
-    choice = serves in CHOICES
-    return Step(name, "play", settings_of_step, serves, after, units=games, rows={"game": games}, choice=choice)
+    moves = min(size.move_limit, TOKENS_OF_CONTEXT // TOKENS_A_MOVE)
+    trees = moves * TOKENS_A_TREE if values.get("policy") == "legal" else 0
+    thought = max(map(thinking, size.rungs)) if settings else thinking(values["opponent"])
+    return Step(
+        name, "play", settings_of_step, serves, after, units=games, rows={"game": games}, choice=serves in CHOICES,
+        operations=forward(request, games * (moves * TOKENS_A_MOVE + trees)),
+        engine_seconds=games * (moves * thought + thinking(size.adjudication)),
+    )  # fmt: skip
 
 
 def published_arms(request: Request, size: Size, opening: str) -> Iterator[Step]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from chessreg.papers.cost import forward
 from chessreg.papers.karvonen.settings import ONE_SIDED
 from chessreg.papers.karvonen.sizes import Size
 from chessreg.papers.parts import fitted_on
@@ -12,6 +13,9 @@ from chessreg.papers.plan import Request, Step
 
 SECTION_4_3 = "section 4.3 (games from random openings)"
 DOTS = 33  # looked-at positions of a game (specification 3.3)
+TOKENS_A_GAME, TOKENS_A_TREE = 500, 70  # about, for counting operations: of a game, and of a board's legal moves
+BOARD_CLASSES = 64 * 13
+OF_BOARDS = 0.2  # the share of the rate that board probes reach: 0.35 of 300 games, less where their cache is larger
 
 PLAYED_GAMES = 4000  # that the skill probe is asked about (section 4.3)
 
@@ -54,6 +58,7 @@ def caches(
         yield Step(
             f"{who}-{part}{end}", "cache", values, "Tables 1, 2, 3 and 9, Figure 3", ("parts",),
             units=count, rows={"metric_point": count}, bytes=size_of, scratch=True,
+            operations=forward(request, count * TOKENS_A_GAME),
         )  # fmt: skip
 
 
@@ -73,7 +78,11 @@ def probes(request: Request, size: Size) -> Iterator[Step]:
         games = (size.skill_test_games if end == "-skill" else 0) or size.test_games
         rows = request.layers * (games + size.fit_games // 10)
         table = "prediction" if "rating" in name else "score"
-        return Step(f"{who}-{name}", "probe", values, serves, units=request.layers, rows={table: rows})
+        weights = BOARD_CLASSES * request.d_model * request.layers if "board" in name else 0  # others take seconds
+        return Step(
+            f"{who}-{name}", "probe", values, serves, units=request.layers, rows={table: rows},
+            operations=6.0 * weights * size.fit_games * DOTS * size.epochs, share=OF_BOARDS,
+        )  # fmt: skip
 
     first, end = size.first_ply // 2, of_skill(size)
     twins = [(f"twin-{number}", 0) for number in range(size.twins)]
@@ -112,6 +121,7 @@ def probes(request: Request, size: Size) -> Iterator[Step]:
         ("parts",),
         units=size.legality_games,
         rows={"trial": 35 * size.legality_games // size.legality_every},
+        operations=forward(request, size.legality_games * (TOKENS_A_GAME + TOKENS_A_TREE * 35 // size.legality_every)),
     )
 
 
@@ -177,7 +187,7 @@ def skill_of_played(request: Request, size: Size) -> Iterator[Step]:
             "checkpoint": request.checkpoint, "dataset": "@played", "games": games, "min_plies": size.min_plies,
             "last": DOTS,
         },
-        SECTION_4_3, units=games, rows={"metric_point": games},
+        SECTION_4_3, units=games, rows={"metric_point": games}, operations=forward(request, games * TOKENS_A_GAME),
         bytes=2 * games * DOTS * request.layers * request.d_model, scratch=True,
     )  # fmt: skip
     asked = {"played-skill": "model-skill-0", "played-skill-paper": "model-skill-paper"}
