@@ -106,7 +106,7 @@ def of_games(
     model: LanguageModel, games: Games, places: np.ndarray, spec: PerplexitySpec, batch: int
 ) -> list[tuple[float | None, int]]:
     """(negative log-likelihood in nats, tokens predicted) of each game; None for one that the context cannot hold."""
-    from chessreg.models.teacher_forcing import next_token_logprobs, unused_ids
+    from chessreg.models.decoding.next_tokens import next_token_logprobs, unused_ids
 
     tokens = model.encoding.games(games, places)
     sequences = [with_end(model.encoding, tokens.item(item), spec.end_token) for item in range(len(tokens))]

@@ -100,7 +100,7 @@ class TokenLegality(Kind):
         overlap.refuse(inputs, spec.checkpoint, games, places, spec.allow_overlap)
 
     def run(self, task: Task[TokenLegalitySpec, GameBatches]) -> None:
-        from chessreg.models.teacher_forcing import next_token_logprobs, unused_ids
+        from chessreg.models.decoding.next_tokens import next_token_logprobs, unused_ids
 
         spec = task.spec
         model = task.model(spec.checkpoint)

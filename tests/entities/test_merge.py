@@ -172,7 +172,7 @@ def test_a_match_played_in_two_homes_counts_once_and_only_the_machine_differs(
     backend, world, tmp_path, monkeypatch, request
 ):
     from chessreg.entities.checkpoint import import_checkpoint
-    from chessreg.experiments.play.kind import Play, PlaySpec
+    from chessreg.experiments.play import Play, PlaySpec
     from chessreg.queries import run_query
     from chessreg.queries.compare import compare
 

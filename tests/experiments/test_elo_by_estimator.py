@@ -9,7 +9,7 @@ from sqlalchemy import update
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.imported.sweep import ImportedSweepSpec
-from chessreg.experiments.rating.kind import RatingSpec
+from chessreg.experiments.rating import RatingSpec
 from chessreg.games.estimators import SIDE_BY_SIDE
 from chessreg.queries.published import beside
 from chessreg.registry import tables

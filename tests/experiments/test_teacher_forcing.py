@@ -22,8 +22,8 @@ from chessreg.experiments.train import TrainSpec
 from chessreg.games.moves import pack, unpack
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
+from chessreg.models.decoding.next_tokens import next_token_logprobs
 from chessreg.models.language_model import LanguageModel
-from chessreg.models.teacher_forcing import next_token_logprobs
 from chessreg.registry import tables
 from chessreg.runs.kind import kind
 from chessreg.session import open_session

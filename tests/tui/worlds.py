@@ -76,7 +76,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_world(root: Path) -> None:
     from chessreg.experiments.cache import CacheSpec
     from chessreg.experiments.edit.spec import EditSpec
-    from chessreg.experiments.play.kind import PlayHow, PlaySpec
+    from chessreg.experiments.play import PlayHow, PlaySpec
     from chessreg.experiments.probe import ProbeSpec
     from chessreg.games.movetext import numbered
 

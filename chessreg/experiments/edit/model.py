@@ -69,7 +69,7 @@ class EditedModel:
             self.shuffled = probes_of(spec.shuffled_probe)
         self.saes: dict[int, GatedSae] = {}
         if spec.sae is not None:
-            from chessreg.experiments.sae.reading import load_sae
+            from chessreg.experiments.sae.gated import load_sae
 
             on = str(self.model.device)
             self.saes = {n: load_sae(inputs, spec.sae, hook_point=hook_point(n), device=on) for n in layers}

@@ -1,6 +1,272 @@
 """`markov`: whether a model's state after a game depends on the board alone, or also on the moves that led there."""
 
-from chessreg.experiments.markov.kind import Markov
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+from uuid import UUID
+
+import chess
+import numpy as np
+from pydantic import BaseModel, Field
+from sqlalchemy import select as select_rows
+
+from chessreg.errors import NotFoundError
+from chessreg.experiments.cache import groups, points_of
+from chessreg.experiments.markov.classes import Classes, classes_of
 from chessreg.experiments.markov.spec import MarkovOptions, MarkovSpec
+from chessreg.experiments.markov.states import PARTNERS, StoredStates, store_states
+from chessreg.experiments.settings import overlap
+from chessreg.games.boardframe import BoardFrame
+from chessreg.games.moves import sans, unpack
+from chessreg.games.movetext import numbered
+from chessreg.models.hook_points import layer_of
+from chessreg.registry import tables
+from chessreg.runs.inputs import Inputs
+from chessreg.runs.kind import Estimate, Kind
+
+if TYPE_CHECKING:
+    from chessreg.experiments.markov.similarity import Test
+    from chessreg.games.dataset import Games
+    from chessreg.runs.task import Task
+
 
 __all__ = ["Markov", "MarkovOptions", "MarkovSpec"]
+
+
+CLASS = "class"  # the name of the row that says what a class is; the others are named by their hook points
+COSINES = ("raw", "centred")
+
+
+class MarkovClass(BaseModel):
+    """A class: of the row `class` what it is, of the row of a hook point how alike its states are there."""
+
+    phase: str | None = Field(None, description="the phase of the last token")
+    games: list[int] | None = Field(None, description="rows of the members' games in the dataset")
+    plies: list[int] | None = Field(None, description="plies of each that are read")
+    layer: int | None = None
+    excess: float | None = Field(None, description="the mean cosine less the population's")
+    apart: float | None = Field(None, description="mean cosine of pairs whose last moves differ")
+    same_last: float | None = Field(None, description="with another board after as many plies and the same last move")
+    nearest: float | None = Field(None, description="with a board that one piece tells apart")
+    centred: float | None = Field(None, description="the mean cosine of states less the mean of their phase")
+    centred_excess: float | None = None
+    centred_apart: float | None = None
+    centred_same_last: float | None = None
+    centred_nearest: float | None = None
+
+
+class MarkovTest(BaseModel):
+    """The test at one hook point. The row's value is T, its p is (1 + at_least) / (1 + resamples)."""
+
+    hook_point: str
+    layer: int
+    cosine: str = Field(description="raw, or centred: of states less the mean of their phase")
+    classes: int
+    reached: int = Field(description="positions that could have been chosen")
+    within: float = Field(description="mean over classes of the mean cosine within a class")
+    population: float = Field(description="mean cosine of random pairs of one phase")
+    population_sd: float
+    null_mean: float = Field(description="mean of T over random sets of the classes' sizes")
+    null_sd: float
+    null_low: float = Field(description="its 2.5 % quantile")
+    null_high: float = Field(description="its 97.5 % quantile")
+    at_least: int = Field(description="random groupings whose T is no smaller")
+    resamples: int
+    d: float | None = Field(description="Cohen's d: (within - population) / population_sd")
+
+
+class Markov(Kind):
+    """Whether a model's state depends on the position alone: cosines of states after different move orders to it.
+
+    Davis 2026, section 4.5 (specification 7): equivalent beginnings of games lead to one position; the mean cosine
+    within such classes less that of random pairs is tested against random sets of equal sizes, at every hook point.
+    A small p says that equivalent beginnings are alike, not that nothing but the board matters: the controls compare
+    with other boards after the same last move, and with boards that one piece tells apart. One unit is one position.
+    """
+
+    name = "markov"
+    example = "--checkpoint reference --dataset sample:test --last-ply 20 --classes 8 --resamples 99"
+    tables = ("prediction", "statistic", "metric_point")
+    spec = MarkovSpec
+    options = MarkovOptions
+    columns: ClassVar[Mapping[str, type[BaseModel]]] = {"prediction": MarkovClass, "statistic": MarkovTest}
+    queries = ("markov by layer",)
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {"games": 200_000, "equal": "placement", "max_members": 1000, "classes": 200_000, "resamples": 1000,
+                  "hook_points": ("blocks.*.hook_resid_post",)},
+    }  # fmt: skip
+
+    def units(self, spec: MarkovSpec, inputs: Inputs) -> int:
+        points_of(spec, inputs)
+        return len(classes_of(spec, inputs)[1])
+
+    def check(self, spec: MarkovSpec, inputs: Inputs) -> None:
+        games, classes = classes_of(spec, inputs)
+        overlap.refuse(inputs, spec.checkpoint, games, games_of(classes), spec.allow_overlap)
+
+    def estimate(self, spec: MarkovSpec, inputs: Inputs) -> Estimate:
+        checkpoint, _ = inputs.checkpoint(spec.checkpoint)
+        points, (_, classes) = points_of(spec, inputs), classes_of(spec, inputs)
+        needed, members = len(classes.needed(0, len(classes))), len(classes.member)
+        rows = {
+            "prediction": len(classes) * (1 + len(points)),
+            "statistic": len(points) * len(COSINES),
+            "metric_point": len(points) * len(COSINES) * spec.resamples,
+        }
+        reached = (
+            f"{classes.reached:,} positions are reached by {spec.min_members} move orders or more, {classes.orders:,} "
+            f"orders in all; {len(classes):,} of them with {members:,} are taken"
+        )
+        states = f"{needed:,} states at {len(points)} hook points, partners of the controls included"
+        return Estimate(rows, needed * len(points) * checkpoint.d_model * 4, (reached, states))
+
+    def run(self, task: Task[MarkovSpec, MarkovOptions]) -> None:
+
+        games, classes = classes_of(task.spec, task.inputs)
+        points = points_of(task.spec, task.inputs)
+        model = task.model(task.spec.checkpoint)
+        for low, high in groups(task.units, task.options.group_classes):
+            store_states(task, model, points, games, classes, low, high)
+            for unit in range(low, high):
+                emit_class(task, model.encoding.phases, games, classes, unit)
+            task.done(*range(low, high))
+
+    def reduce(self, task: Task[MarkovSpec, MarkovOptions]) -> None:
+        from chessreg.models.devices import prepare
+
+        prepare("cpu", task.options.threads)
+        games, classes = classes_of(task.spec, task.inputs)
+        emit_overlap(task, games, classes)
+        checkpoint, _ = task.inputs.checkpoint(task.spec.checkpoint)
+        points = points_of(task.spec, task.inputs)
+        stored = StoredStates(task, classes)
+        for number, point in enumerate(points):
+            states, tests_of = stored.at(point), {}
+            for place, cosine in enumerate(COSINES):
+                share = (number + place / len(COSINES)) / len(points)
+                task.progress(share, f"{point}, {cosine} cosines")
+                tests_of[cosine] = compared(task.spec, classes, states, cosine == "centred")
+            emit_tests(task, classes, point, layer_of(point, checkpoint.layers), tests_of)
+
+    def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+        return board_views_of(row, inputs)
+
+
+def games_of(classes: Classes) -> np.ndarray:
+    """The rows of the games that the classes' members are beginnings of, ascending, int64."""
+    return np.unique(classes.prefixes.game[classes.member])
+
+
+def emit_overlap(task: Task[MarkovSpec, MarkovOptions], games: Games, classes: Classes) -> None:
+    """What the members' games, and their positions, share with the games that the model was trained on."""
+    mine = classes.prefixes.take(classes.member)
+    evaluated = overlap.Evaluated.of(games, games_of(classes), mine.game, mine.ply)
+    counted = overlap.measure(task.inputs, task.spec.checkpoint, evaluated)
+    for name, value in counted.columns().items():
+        if isinstance(value, int):
+            task.emit(
+                "metric_point", task.resolved.units - 1, name=f"overlap/checkpoint/{name}", step=0, value=float(value)
+            )
+
+
+def emit_class(
+    task: Task[MarkovSpec, MarkovOptions], phases: tuple[str, ...], games: Games, classes: Classes, unit: int
+) -> None:
+    """The row of a class: its position, how many move orders there are, and which."""
+    mine = classes.prefixes.take(classes.member[classes.number == unit])
+    board = chess.Board()
+    for move in unpack(games.moves(mine.game[:1])[0][: 2 * int(mine.ply[0])]):
+        board.push(move)
+    extra = MarkovClass(phase=phases[int(mine.phase[0])], games=mine.game.tolist(), plies=mine.ply.tolist())
+    text = board.board_fen() if task.spec.equal == "placement" else board.epd(en_passant="xfen")
+    task.emit("prediction", unit, extra, item=unit, name=CLASS, text=text, value=float(len(mine)))
+
+
+def compared(
+    spec: MarkovSpec, classes: Classes, states: Mapping[str, np.ndarray], centre: bool
+) -> tuple[Test, dict[str, np.ndarray]]:
+    """The test of one hook point, and the classes' mean cosines with each control, float64 [classes], NaN of none."""
+    from chessreg.experiments.markov import similarity
+
+    layout = similarity.Layout(classes.number, classes.prefixes.phase[classes.member])
+    others = [states[name] for name in PARTNERS]
+    units, *partners = similarity.unit_vectors(states["member"], centre, layout, others)
+    controls = {"apart": similarity.apart(units, layout, classes.prefixes.move[classes.member])}
+    for name, other in zip(PARTNERS, partners, strict=True):
+        controls[name] = similarity.with_partners(units, other, layout)
+    return similarity.compare(units, layout, spec.resamples, spec.seed, spec.replacement), controls
+
+
+def emit_tests(
+    task: Task[MarkovSpec, MarkovOptions],
+    classes: Classes,
+    point: str,
+    layer: int,
+    tests_of: Mapping[str, tuple[Test, dict[str, np.ndarray]]],
+) -> None:
+    """The rows of a hook point: of each class, of the tests, and of the random groupings."""
+    unit = task.resolved.units - 1
+    for cosine, (test, _) in tests_of.items():
+        low, high = np.quantile(test.null, [0.025, 0.975])
+        task.emit(
+            "statistic",
+            unit,
+            MarkovTest(
+                hook_point=point,
+                layer=layer,
+                cosine=cosine,
+                classes=len(classes),
+                reached=classes.reached,
+                within=float(test.within.mean()),
+                population=test.population.mean,
+                population_sd=test.population.deviation,
+                null_mean=float(test.null.mean()),
+                null_sd=float(test.null.std(ddof=1)) if len(test.null) > 1 else 0.0,
+                null_low=float(low),
+                null_high=float(high),
+                at_least=test.at_least,
+                resamples=len(test.null),
+                d=test.d,
+            ),
+            name=f"{point} {cosine}",
+            value=test.statistic,
+            p=(1 + test.at_least) / (1 + len(test.null)),
+            n=len(classes.member),
+        )
+        for resample, value in enumerate(test.null.tolist()):
+            task.emit("metric_point", unit, name=f"{point} {cosine}", step=resample, value=value)
+    (raw, plain), (centred, moved) = tests_of["raw"], tests_of["centred"]
+    columns = {"excess": raw.within - raw.population.mean, **plain, "centred": centred.within,
+               "centred_excess": centred.within - centred.population.mean,
+               **{f"centred_{name}": values for name, values in moved.items()}}  # fmt: skip
+    for number in range(len(classes)):
+        own = {name: float(values[number]) for name, values in columns.items() if np.isfinite(values[number])}
+        extra = MarkovClass(layer=layer, **own)
+        task.emit("prediction", unit, extra, item=number, name=point, text=None, value=float(raw.within[number]))
+
+
+def board_views_of(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+    """One board for each move order to the position of a class. Raises NotFoundError for a unit that is none."""
+    run_id, prediction = UUID(str(row["run_id"])), tables.Prediction
+    with inputs.database.read() as session:
+        statistics = session.scalars(
+            select_rows(prediction).where(
+                prediction.run_id == run_id, prediction.unit == int(row["unit"]), prediction.name == CLASS
+            )
+        ).one_or_none()
+        spec = MarkovSpec(**session.get_one(tables.Run, run_id).spec)
+        extra: dict[str, Any] = dict(statistics.detail or {}) if statistics else {}
+    if not extra:
+        raise NotFoundError(f"unit {row['unit']} is no position", 'chessreg query "markov by layer" --rows 1')
+    games, _ = inputs.dataset(spec.dataset)
+    views = []
+    orders = list(zip(extra["games"], extra["plies"], strict=True))
+    for number, (game, ply) in enumerate(orders, 1):
+        packed = games.moves([game])[0][: 2 * ply]
+        board = chess.Board()
+        for move in unpack(packed):
+            board.push(move)
+        title = f"position {row['unit']}: move order {number} of {len(orders)}, game {game}"
+        views.append(BoardFrame.from_board(board, title, caption=(numbered(sans(packed)),)))
+    return views

@@ -1,5 +1,508 @@
 """Games of a model against an opponent of the ladder."""
 
-from chessreg.experiments.play.kind import Play, PlayHow, PlaySpec
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from uuid import UUID
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from chessreg.entities.game import stored_games
+from chessreg.errors import BadInputError, NotFoundError
+from chessreg.experiments.matches import (
+    MatchSpec,
+    PlayedGame,
+    Rules,
+    Stopping,
+    check_engine,
+    check_pairs,
+    colour_of,
+    engine_row,
+    game_columns,
+    matches_of,
+    number_of,
+    opening_maker,
+    player_name,
+    record_opening,
+    remarks_on,
+    replayed,
+    tell_games,
+)
+from chessreg.experiments.play.arena import Arena
+from chessreg.experiments.settings import interventions
+from chessreg.experiments.settings.interventions import InterventionSettings, rows_used
+from chessreg.experiments.settings.overlap import OPENING_PLIES, trained_on
+from chessreg.games.assist import LIMIT, Assist
+from chessreg.games.dataset import Games
+from chessreg.games.engines import EngineSpec, find_stockfish, parse_engine, parse_ladder, parse_limit
+from chessreg.games.moves import move_hash, move_hashes
+from chessreg.games.pool import EnginePool, free_cores
+from chessreg.models.decoding.policies import make_policy
+from chessreg.registry import tables
+from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.spec import Added, CheckpointRef, ExecutionOptions, Moves, Processes, Ref
+
+if TYPE_CHECKING:
+    from pydantic import ValidationInfo
+
+    from chessreg.games.boardframe import BoardFrame
+    from chessreg.runs.inputs import Inputs
+    from chessreg.runs.task import Task
+
 
 __all__ = ["Play", "PlayHow", "PlaySpec"]
+
+
+BYTES_PER_PLY = 2
+BYTES_PER_GAME = 900  # a fragment's share of one game
+
+PAPER: dict[str, Any] = {
+    "opponent": "stockfish:0@nodes=100000",
+    "color": "white",
+    "finished_openings": "redraw",
+    "policy": "retry:5",  # at the temperatures that are its default
+    "move_tokens": 10,
+    "resignation": "counts",
+    "move_limit": 90,
+    "context": "crop",
+    "adjudication": "nodes=100000",
+    "adjudicate_at": 0,
+}
+"""What Karvonen 2024 states (sections 2.2 and 4.3, Appendix E); its code where it is silent (specification 7.2)."""
+
+AUTHOR_2024: dict[str, Any] = {
+    **PAPER,
+    "opponent": "stockfish:0@time=0.1",
+    "finished_openings": "keep",
+    "adjudication": "time=0.1",
+    "adjudicate_at": 90,
+}
+"""What the code of chess_gpt_eval does (specification 7.2, 7.3, 7.6): MAX_MOVES = 89 plays 90 full moves, and the
+notebook evaluates every stopped game as it stood after White's 90th move, random opening included."""
+
+JUNKIN_2025: dict[str, Any] = {
+    "ladder": ("stockfish:0-10@time=0.1",),
+    "games": 1000,
+    "color": "both",
+    "policy": "retry:6",
+    "resignation": "illegal",
+    "move_limit": 8849,
+    "context": "crop",
+    "adjudication": "none",
+}
+"""What Junkin 2025 states (Appendix I): more than five illegal moves in a row lose, 500 games a colour a level. Its
+opening book is not published: `--opening book:FILE` is yours. The limit, which it does not state, is its code's."""
+
+AUTHOR_2025: dict[str, Any] = {
+    **JUNKIN_2025,
+    "games": 100,
+    "policy": "retry:5",
+    "resignation": "counts",
+    "assist": "author",
+}
+"""What its code does (specification 4.2): 50 games a colour from the start, and Stockfish finishes won games."""
+
+LADDER: dict[str, Any] = {
+    "ladder": ("random", "capture", "stockfish:-1+random=0.4", "stockfish:-1+random=0.2", "stockfish:-1+random=0.1",
+               "stockfish:-1", "stockfish:0-10@nodes=1000"),
+    "games": 100,
+    "color": "both",
+    "opening": "random:6",
+}  # fmt: skip
+"""From a random mover to level 10, both colours of each opening."""
+
+
+class PlaySpec(MatchSpec):
+    model_config = ConfigDict(validate_default=True)  # defaults are spelled out too: equal specs hash equally
+
+    checkpoint: CheckpointRef = Field(description="the model that plays")
+    opponent: str = Field(
+        "stockfish:0",
+        description="random, capture, stockfish:-1, or stockfish:LEVEL@nodes=N (0 to 20; default 100,000 nodes)",
+    )
+    ladder: Annotated[tuple[str, ...], Added()] = Field(
+        (),
+        description="instead of --opponent several, --games with each: random,stockfish:-1,stockfish:0-10@nodes=1000",
+    )
+    games: int = Field(100, ge=1, description="games to play, of a ladder on each rung")
+    color: Literal["white", "black", "both"] = Field(
+        "white", description="the model's colour; both: each opening twice, first with White"
+    )
+    opening: str = Field(
+        "standard", description="standard, random:PLIES or book:FILE; game n of every arm starts from opening n"
+    )
+    finished_openings: Literal["redraw", "keep"] = Field(
+        "redraw",
+        description="random plies that end the game: draw anew, or keep it (chess_gpt_eval: 5 restarts at most)",
+    )
+    book: Annotated[str | None, Ref("book")] = Field(None, description="the file of book:FILE, filled in from it")
+    opening_seed: int = Field(0, description="seed of the openings, apart from the seed of the play")
+    policy: str = Field(
+        "retry:5",
+        description="retry:N (sample up to N times, then forfeit), free (once), trie or legal (never illegal)",
+    )
+    temperatures: tuple[float, ...] = Field(
+        (), description="one for each try; none given: retry 0.001,0.201,0.401,0.5,0.5 (Karvonen), others 1"
+    )
+    move_tokens: int = Field(
+        0, ge=0, le=64, description="tokens that a try may write; 0: the encoding's limit (10 of pgn-char-32)"
+    )
+    resignation: Literal["counts", "illegal"] = Field(
+        "counts", description="a game result written as a move: counts as resigning (Karvonen), or as an illegal try"
+    )
+    move_limit: Moves = Field(90, ge=1, description="full moves after the opening, then the game is stopped")
+    adjudication: str = Field("nodes=100000", description="Stockfish's limit for evaluating a stopped game, or none")
+    adjudicate_at: Moves = Field(
+        0, ge=0, description="evaluate it as it stood after White's move of this number; 0: as it ended"
+    )
+    context: Literal["adjudicate", "forfeit", "crop"] = Field(
+        "adjudicate", description="when the model's context is full: stop the game, forfeit it, or drop the oldest text"
+    )
+    precision: Literal["float32", "bfloat16", "float16"] = Field(
+        "float32", description="what the model computes in (the author: float16 on a GPU)"
+    )
+    claim_draws: Annotated[bool, Added()] = Field(
+        False, description="end a game as drawn at the third repetition or after fifty moves, as a claim would"
+    )
+    assist: Annotated[Assist, Added()] = Field(
+        "none",
+        description="when Stockfish plays the model's move: never; where all its five best moves win (author: Junkin's "
+        "code), or only where the position repeats too. Such plies are marked, and no rating of the model's own",
+    )
+    evaluate_draws: Annotated[str, Added()] = Field(
+        "none",
+        description="Stockfish's limit for evaluating drawn games as they stood before the model's last move, or none",
+    )
+    intervention: InterventionSettings = Field(default_factory=InterventionSettings)
+    against: Annotated[str | None, Added(), Ref("run:play")] = Field(
+        None, description="the match whose games from the same openings --stop compares with"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _first_rung(cls, values: Any) -> Any:
+        """A ladder's first rung is its `opponent`, so that equal ladders hash equally."""
+        if not isinstance(values, dict) or not isinstance(texts := values.get("ladder") or (), (tuple, list)):
+            return values
+        if not texts or not all(isinstance(text, str) for text in texts):
+            return values
+        rungs = tuple(rung.text for rung in parse_ladder(texts))
+        if (given := values.get("opponent")) is not None and given != rungs[0]:
+            raise BadInputError("--opponent and --ladder both say whom the model plays", "give one of them")
+        return {**values, "ladder": rungs, "opponent": rungs[0]}
+
+    @model_validator(mode="after")
+    def _of_a_ladder(self) -> Self:
+        if self.ladder and self.stop != "none":
+            raise BadInputError("--stop decides one match, and a ladder is several", "give --opponent")
+        if len(self.ladder) > 1 and self.color == "both" and self.games % 2:
+            raise BadInputError(f"{self.games} games a rung are no pairs of both colours", f"--games {self.games + 1}")
+        return self
+
+    @field_validator("evaluate_draws")
+    @classmethod
+    def _limit_at_draws(cls, limit: str) -> str:
+        return "none" if limit == "none" else parse_limit(limit).text
+
+    @property
+    def opponents(self) -> tuple[EngineSpec, ...]:
+        """Whom the model plays, `games` games each, in this order."""
+        return tuple(parse_engine(text) for text in self.ladder or (self.opponent,))
+
+    @field_validator("temperatures")
+    @classmethod
+    def _every_try(cls, temperatures: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
+        if any(not 0 <= value < 100 for value in temperatures):
+            raise BadInputError("a temperature is 0 (the most probable token) or positive", "--temperatures 0.001,0.5")
+        return make_policy(info.data["policy"], temperatures).temperatures if "policy" in info.data else temperatures
+
+    @field_validator("move_tokens")
+    @classmethod
+    def _only_where_text_is_written(cls, move_tokens: int, info: ValidationInfo) -> int:
+        if "policy" not in info.data:  # it was refused
+            return move_tokens
+        return make_policy(info.data["policy"], (), move_tokens=move_tokens).move_tokens
+
+    @field_validator("finished_openings")
+    @classmethod
+    def _only_where_plies_are_drawn(cls, rule: str, info: ValidationInfo) -> str:
+        """Equal specs hash equally: without random plies there is nothing to keep."""
+        return rule if info.data.get("opening", "").startswith("random") else "redraw"
+
+    @property
+    def opening_source(self) -> str:
+        """The openings' text as the match keeps it."""
+        if self.finished_openings == "keep" and self.opening.startswith("random:"):
+            return self.opening.replace("random:", "random-2024:")
+        return self.opening
+
+
+class PlayHow(ExecutionOptions):
+    batch_games: int = Field(32, ge=1, description="games in play at once")
+    engine_processes: Processes = Field(0, ge=0, description="engines that search at once; 0: one for each core")
+
+
+class GameDetail(BaseModel):
+    """Columns of a game that only this kind has."""
+
+    legal_mass: float | None = Field(None, description="mean exact probability of a legal move, policy legal only")
+    assisted: int | None = Field(None, description="plies that Stockfish played for the model; `tries` has 0 at each")
+    draw_cp: int | None = Field(
+        None, description="centipawns for the model before its last move of a drawn game; a mate in n is 10,000 - n"
+    )
+    training_openings: int | None = Field(
+        None,
+        description="training games of the model with the same first 20 plies; none: it is not known what they are",
+    )
+    training_games: int | None = Field(None, description="training games of the model with exactly these moves")
+
+
+class Play(Kind):
+    """Games of a model against Stockfish or a simple mover, with or without an intervention.
+
+    Karvonen 2024, Figure 2 and Tables 3 and 7; Junkin 2025, Appendix I. One unit is one game; game n has opening n in
+    every arm, so arms are compared in pairs. A ladder is one run with matches for each rung. Stockfish's handicapped
+    levels cannot be seeded: reproducing a match against one compares distributions; against others games come out move
+    by move.
+    """
+
+    name = "play"
+    version = 2  # 2: the context is cropped as the author crops it, to the model's last position
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": PAPER,
+        "author-2024": AUTHOR_2024,
+        "junkin-2025": JUNKIN_2025,
+        "author-2025": AUTHOR_2025,
+        "ladder": LADDER,
+    }
+    tables = ("game", "illegal_attempt", "statistic")
+    determinism = "statistical"
+    spec = PlaySpec
+    options = PlayHow
+    columns: ClassVar[Mapping[str, type[BaseModel]]] = {"game": GameDetail}
+    queries = ("elo by intervention", "wins by level", "draws by evaluation", "games by termination")
+    example = "--checkpoint reference --opponent random --games 20 --policy legal --opening random:6 --name games"
+
+    def units(self, spec: PlaySpec, inputs: Inputs) -> int:
+        return spec.games * len(spec.opponents)
+
+    def check(self, spec: PlaySpec, inputs: Inputs) -> None:
+        """Raise for what would only fail later: an engine, a checkpoint, a vector or a book that is not here."""
+        checkpoint, _ = inputs.checkpoint(spec.checkpoint)
+        inputs.encoding(spec.checkpoint)  # raises NotFoundError
+        check_pairs(spec, inputs)
+        if spec.intervention.active:
+            rows_used(spec.intervention, checkpoint, inputs)
+        if spec.book is not None:
+            inputs.artefact("book", spec.book)
+        asked = spec.assist != "none" or spec.evaluate_draws != "none"
+        if asked or any(opponent.needs_process for opponent in spec.opponents):
+            find_stockfish()
+        elif spec.adjudication != "none":
+            try:
+                find_stockfish()
+            except NotFoundError as error:
+                raise NotFoundError(
+                    f"{error.message}: it evaluates the games that reach the move limit",
+                    f"{error.hint}; or give --adjudication none",
+                ) from error
+
+    def estimate(self, spec: PlaySpec, inputs: Inputs) -> Estimate:
+        remarks: tuple[str, ...] = (
+            f"at most {2 * spec.move_limit} plies a game; illegal tries are as many as the model makes",
+        )
+        games = self.units(spec, inputs)
+        if len(spec.opponents) > 1:
+            remarks = (f"{spec.games} games with each of {len(spec.opponents)} opponents", *remarks)
+        return Estimate({"game": games}, games * BYTES_PER_GAME, (*remarks, *remarks_on(spec)))
+
+    def in_order(self, spec: PlaySpec) -> bool:
+        return spec.stop != "none"
+
+    def replays(self, spec: PlaySpec) -> bool:
+        return replayed([rung.text for rung in spec.opponents], spec.adjudication)
+
+    def run(self, task: Task[PlaySpec, PlayHow]) -> None:
+        play_match(task)
+
+    def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+        """A board for the start and one after every ply, with the illegal tries."""
+        run_id = row["run_id"] if isinstance(row["run_id"], UUID) else UUID(str(row["run_id"]))
+        return next(stored_games(inputs.database, [(run_id, int(row["unit"]))])).board_views()
+
+
+# -- the match ---------------------------------------------------------------------------------------------------
+
+
+def play_match(task: Task[PlaySpec, PlayHow]) -> None:
+    """Play the units of this attempt. Only finished games are handed back."""
+    import torch
+
+    from chessreg.models.devices import prepare
+    from chessreg.models.language_model import LanguageModel
+
+    spec, options, inputs = task.spec, task.options, task.inputs
+    checkpoint, folder = inputs.checkpoint(spec.checkpoint)
+    device = prepare(options.device, options.threads)
+    model = LanguageModel.load(folder, device=device, dtype=getattr(torch, spec.precision))
+    intervention = interventions.load(spec.intervention, checkpoint, inputs)
+    rungs = spec.opponents
+    hardest = next((rung for rung in rungs[::-1] if rung.needs_process), rungs[-1])
+    adjudicate = None if spec.adjudication == "none" else parse_limit(spec.adjudication)
+    judge_draws = None if spec.evaluate_draws == "none" else parse_limit(spec.evaluate_draws)
+    training = TrainingGames.of(inputs, spec.checkpoint)
+    record_match(task, checkpoint, intervention)
+    limits = (*(rung.limit for rung in rungs), adjudicate, judge_draws)
+    timed = any(limit is not None and limit.kind == "time" for limit in limits)
+    cores = Cores(options, device, timed, hardest.needs_process or spec.assist != "none", task.threads)
+    with EnginePool(hardest, options.engine_processes or None, timed=timed, reserved_cores=cores.reserved) as pool:
+        arena = Arena(
+            model,
+            make_policy(spec.policy, spec.temperatures, spec.resignation == "counts", spec.move_tokens),
+            Rules(colour_of(spec), spec.move_limit, spec.context, spec.adjudicate_at, spec.claim_draws),
+            pool,
+            opening_maker(task),
+            noise=(spec.seed, spec.replicate),
+            edits=intervention.edits(device) if intervention else (),
+            adjudicate=adjudicate,
+            judge_draws=judge_draws,
+            opponent_of=(lambda unit: rungs[unit // spec.games]) if len(rungs) > 1 else None,
+            assist=spec.assist,
+            batch_games=options.batch_games,
+            engines_slow=cores.share,
+            tick=lambda: tell_games(task, filter(None, arena.games), spec.move_limit),
+        )
+        stopping = Stopping(task)
+        for game in arena.play(task.units):
+            for counted in stopping.take(game):
+                hand_back(task, counted, training, stopping)
+            if stopping.decided:
+                break
+
+
+class Cores:
+    """Who computes where. Under a time limit the model's threads and the engines never share a core: an engine that
+    waits for one searches less in its time. Otherwise one core is left to engines. `used` notes the model's threads."""
+
+    def __init__(self, options: PlayHow, device: str, timed: bool, engines: bool, used: set[int]) -> None:
+        self.options, self.timed, self.engines, self.used, self.reserved = options, timed, engines, used, 0
+        if timed and device == "cpu" and free_cores() > 1:
+            self.reserved = min(options.threads or 1, free_cores() - 1)
+        self.share(False)
+
+    def share(self, engines_slow: bool) -> None:
+        """One thread for the model while the engines are slower: its other threads would spin on cores they need."""
+        from chessreg.models.devices import cores, prepare
+
+        usual = max(1, cores() - self.engines)
+        threads = self.options.threads or (1 if engines_slow or self.timed else usual)
+        self.used.add(threads)
+        prepare("cpu", threads)
+
+
+def hand_back(
+    task: Task[PlaySpec, PlayHow], game: PlayedGame, training: TrainingGames | None, stopping: Stopping
+) -> None:
+    """The rows of one finished game."""
+    columns = game_columns(game)
+    mass = round(sum(game.legal_mass) / len(game.legal_mass), 4) if game.legal_mass else None
+    openings, games = training.like(columns["moves"]) if training else (None, None)
+    drawn = None if game.draw_cp is None else game.draw_cp if game.colour else -game.draw_cp
+    extra = GameDetail(
+        legal_mass=mass,
+        assisted=None if task.spec.assist == "none" else len(game.assisted),
+        draw_cp=drawn,
+        training_openings=openings,
+        training_games=games,
+    )
+    task.emit("game", game.unit, extra, match=number_of(task.spec, game.unit), **columns)
+    for ply, number, text in game.illegal:
+        task.emit("illegal_attempt", game.unit, ply=ply, number=number, text=text)
+    stopping.done(game.unit)
+
+
+def record_match(
+    task: Task[PlaySpec, PlayHow], checkpoint: tables.Checkpoint, intervention: interventions.Intervention | None
+) -> None:
+    """The rows that the games refer to: engine, intervention, book, match.
+
+    Raises BadInputError when an earlier attempt of this run met another engine: its games cannot be pooled with these.
+    """
+    spec = task.spec
+    with task.inputs.database.read() as session:
+        player = player_name(session, checkpoint.id)
+    if intervention is not None:
+        task.record("intervention", **intervention.row)
+    extra: dict[str, Any] = {
+        name: getattr(spec, name)
+        for name in ("move_tokens", "resignation", "adjudication", "adjudicate_at", "context", "precision")
+    }
+    if spec.assist != "none":
+        extra |= {"assist": spec.assist, "assist_limit": LIMIT.text}
+    if spec.claim_draws:
+        extra["claim_draws"] = True
+    opening = record_opening(task)
+    engines = {rung: engine_row(rung) for rung in spec.opponents}
+    first = 0
+    for rung, engine in engines.items():
+        check_engine(task, first, engine)
+        task.record("engine", **engine)
+        for number, color, planned in matches_of(spec):
+            task.record(
+                "match",
+                run_id=task.run_id,
+                number=first + number,
+                player=player,
+                checkpoint_id=checkpoint.id,
+                intervention_id=intervention.id if intervention else None,
+                engine_id=engine["id"],
+                opponent=rung.text,
+                level=rung.level,
+                limit=rung.limit.text if rung.limit else None,
+                color=color,
+                opening=opening,
+                opening_seed=spec.opening_seed,
+                policy=spec.policy,
+                move_limit=spec.move_limit,
+                planned=planned,
+                detail={**extra, "temperatures": list(spec.temperatures), "book": spec.book},
+            )
+        first += len(matches_of(spec))
+
+
+# -- games that were trained on ----------------------------------------------------------------------------------
+
+
+class TrainingGames:
+    """The games that a model was trained on, as sorted hashes uint64 [games]: of their first 20 plies (of all, where a
+    game has fewer) and of all their moves. 16 bytes a game."""
+
+    def __init__(self, openings: np.ndarray, games: np.ndarray) -> None:
+        self.openings, self.games = np.sort(openings), np.sort(games)
+
+    @classmethod
+    def of(cls, inputs: Inputs, checkpoint: str) -> TrainingGames | None:
+        """The training games of a checkpoint, an input reference; None where they are unknown or not here."""
+        training, _ = trained_on(inputs, checkpoint)
+        if training is None or not all(isinstance(games, Games) for games, _ in training):
+            return None
+        openings, whole = [np.zeros(0, np.uint64)], [np.zeros(0, np.uint64)]
+        for games, places in training:
+            assert isinstance(games, Games)
+            whole.append(games.hashes[places])
+            for start in range(0, len(places), 100_000):
+                packed = games.moves(places[start : start + 100_000])
+                openings.append(move_hashes(moves[: BYTES_PER_PLY * OPENING_PLIES] for moves in packed))
+        return cls(np.concatenate(openings), np.concatenate(whole))
+
+    def like(self, moves: bytes) -> tuple[int, int]:
+        """How many training games have the same first 20 plies as these packed moves, and how many the same moves."""
+        start = move_hash(moves[: BYTES_PER_PLY * OPENING_PLIES])
+        return _count(self.openings, start), _count(self.games, move_hash(moves))
+
+
+def _count(hashes: np.ndarray, wanted: int) -> int:
+    low, high = (np.searchsorted(hashes, np.uint64(wanted), side) for side in ("left", "right"))
+    return int(high - low)

@@ -1,6 +1,140 @@
 """Linear probes of the board, of skill and of ratings, fitted on cached activations."""
 
-from chessreg.experiments.probe.kind import Probe
-from chessreg.experiments.probe.spec import ProbeHow, ProbeScore, ProbeSpec
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from chessreg.errors import BadInputError
+from chessreg.experiments.probe.spec import DAVIS, PAPER, ProbeHow, ProbeScore, ProbeSpec, RatingRow
+from chessreg.experiments.settings import overlap
+from chessreg.experiments.settings.games import cached_items
+from chessreg.experiments.settings.skill import classes_of
+from chessreg.games.labels import label
+from chessreg.registry import tables
+from chessreg.runs.activations import cached_layers, load_cache
+from chessreg.runs.inputs import Inputs
+from chessreg.runs.kind import Estimate, Kind
+
+if TYPE_CHECKING:
+    from chessreg.games.boardframe import BoardFrame
+    from chessreg.runs.task import Task
+
 
 __all__ = ["Probe", "ProbeHow", "ProbeScore", "ProbeSpec"]
+
+
+class Probe(Kind):
+    """Linear probes of the board or of skill, one per layer, with a score for every game.
+
+    Karvonen 2024, section 3: softmax regression of each square's content on the residual stream, without bias, the
+    loss summed over the squares. Skill: one prediction a position, the class of a player's rating, or by regression
+    the rating itself. One unit is one layer; all missing layers are fitted in one pass over the cache.
+    """
+
+    name = "probe"
+    version = 2
+    example = "--cache reference-fit --test-cache reference-test --epochs 2"
+    tables = ("score", "metric_point", "prediction")
+    spec = ProbeSpec
+    options = ProbeHow
+    columns = {"score": ProbeScore, "prediction": RatingRow}  # noqa: RUF012
+    queries = ("probe accuracy by layer",)
+    presets = {  # noqa: RUF012
+        "paper": PAPER,
+        "paper-skill": {**PAPER, "label": "skill", "first": 25, "last": 33, "skill": {"strata": "pooled"}},
+        "paper-rating": {
+            "label": "rating", "first": 25, "epochs": 1, "batch_games": 5, "learning_rate": 3e-4, "init": 1.0,
+            "normalise": False,
+        },
+        **DAVIS,
+    }  # fmt: skip
+
+    def units(self, spec: ProbeSpec, inputs: Inputs) -> int:
+        return len(layers_of(spec, inputs))
+
+    def estimate(self, spec: ProbeSpec, inputs: Inputs) -> Estimate:
+        wanted, layers = label(spec.label), layers_of(spec, inputs)
+        run = inputs.run(spec.cache, "cache")
+        tested, remarks = run.units * spec.validation, []
+        if spec.test_cache:
+            tested += inputs.run(spec.test_cache, "cache").units
+        if wanted.source != "position":
+            remarks = skill_remarks(spec, inputs)
+        rows: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, run)
+        size = rows[0].d_model * wanted.squares * max(len(wanted.classes), 1) * 4
+        table = "prediction" if wanted.source == "rating" else "score"
+        return Estimate({table: int(tested * len(layers))}, size * len(layers), tuple(remarks))
+
+    def check(self, spec: ProbeSpec, inputs: Inputs) -> None:
+        """Refuses what was trained on: games of the model among those evaluated, fitted games among the test games."""
+        fitted, *tested = [cached_items(inputs, cache) for cache in caches(spec)]
+        checkpoints = [
+            inputs.rows(tables.ActivationCache, inputs.run(c, "cache"))[0].checkpoint_id for c in caches(spec)
+        ]
+        if len(set(checkpoints)) > 1:
+            raise BadInputError("--cache and --test-cache hold activations of different checkpoints")
+        checkpoint = str(inputs.run(spec.cache, "cache").spec["checkpoint"])
+        for games, places in (fitted, *tested):
+            overlap.refuse(inputs, checkpoint, games, places, spec.allow_overlap)
+        for games, places in tested:
+            overlap.refuse_games([fitted], games.hashes[places], spec.allow_overlap, "the probe")
+        if spec.source != "residual" or spec.sae is not None:
+            from chessreg.experiments.sae.probes import check_source
+
+            layers = layers_of(spec, inputs)
+            check_source(inputs, spec.source, spec.sae, checkpoints[0], layers, spec.hook_point, label(spec.label))
+        if not (spec.phase is spec.final is spec.alignment is spec.min_positions is None):
+            check_rows(spec, inputs)
+
+    def run(self, task: Task[ProbeSpec, ProbeHow]) -> None:
+        from chessreg.experiments.probe.work import ProbeWork
+
+        ProbeWork(task, layers_of(task.spec, task.inputs)).do()
+
+    def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+        from chessreg.experiments.probe.board_views import views_of_score
+
+        return views_of_score(row, inputs)
+
+
+def check_rows(spec: ProbeSpec, inputs: Inputs) -> None:
+    """Refuses a phase that the encoding does not have, or that has too few positions in one of the caches."""
+    from chessreg.experiments.probe.data import RowSelection, nothing_left, selected_rows
+    from chessreg.experiments.probe.rows import check_enough
+
+    selection = RowSelection.of(spec)
+    for field, reference in zip(("cache", "test_cache"), caches(spec), strict=False):
+        cache = load_cache(inputs, reference, field, spec.hook_point)
+        usable, _, _ = selected_rows(inputs, cache, selection)
+        if not usable.any():
+            raise nothing_left(inputs, cache, field, selection)
+        if field == "cache":
+            positions, games = int(usable.sum()), inputs.run(reference, "cache").units
+            share = 1 - spec.validation
+            written = inputs.encoding(cache.checkpoint)
+            check_enough(written, selection, cache, round(positions * share), games, spec.min_positions)
+
+
+def caches(spec: ProbeSpec) -> list[str]:
+    return [spec.cache, *([spec.test_cache] if spec.test_cache else [])]
+
+
+def skill_remarks(spec: ProbeSpec, inputs: Inputs) -> list[str]:
+    """How many games of which skill the caches have."""
+    remarks, fitted = [], None
+    for name, reference in zip(("fit", "test"), caches(spec), strict=False):
+        _, places = cached_items(inputs, reference)
+        dataset = inputs.run(reference, "cache").spec["dataset"]
+        game_classes = classes_of(inputs, dataset, places, spec.skill, spec.seed, fitted)
+        fitted = fitted or game_classes.report
+        remarks.append(f"{name}: {game_classes.report}")
+    return remarks
+
+
+def layers_of(spec: ProbeSpec, inputs: Inputs) -> tuple[int, ...]:
+    """The layers to fit; raises BadInputError for one that was not cached."""
+    label(spec.label)
+    cached = cached_layers(inputs, spec.cache, spec.hook_point)
+    if missing := set(spec.layers) - set(cached):
+        raise BadInputError(f"layer {min(missing)} is not in the cache", f"it holds {', '.join(map(str, cached))}")
+    return spec.layers or cached

@@ -1,5 +1,254 @@
 """Ratings of the players in a pool of games."""
 
-from chessreg.experiments.rating.kind import Rating, RatingSpec
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import BaseModel, Field, field_validator
+
+from chessreg.errors import BadInputError
+from chessreg.experiments.rating.pool import Loaded, Player, load, pair
+from chessreg.games.engines import ANCHOR_ERROR
+from chessreg.games.estimators import (
+    DRAW,
+    ESTIMATORS,
+    JOINT,
+    LOSS,
+    SIDE_BY_SIDE,
+    WEIGHTS,
+    WIN,
+    Options,
+    Rated,
+    Variant,
+    against,
+    rate,
+)
+from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.spec import AtMost, Ref, Spec
+
+if TYPE_CHECKING:
+    from chessreg.runs.inputs import Inputs
+    from chessreg.runs.task import Task
+
 
 __all__ = ["Rating", "RatingSpec"]
+
+
+ALL = "all"
+PERFORMANCE = "performance"
+
+
+class RatingSpec(Spec):
+    runs: Annotated[tuple[str, ...], Ref("run")] = Field(
+        description="runs with games: play, imported-games, imported-sweep"
+    )
+    estimator: str = Field(
+        "anchored-ml",
+        description="anchored-ml (each player against opponents of known rating), bradley-terry or davidson (all "
+        "players at once), junkin-batched, sequential; or all: these side by side, for three weights of draws, and the "
+        "performance against each opponent of known rating",
+    )
+    anchors: Literal["levels", "levels-truncated", "headers", "none"] = Field(
+        "levels",
+        description="known ratings: Stockfish's level table, the same without decimals (Junkin), Elo tags, or none",
+    )
+    anchor: tuple[str, ...] = Field((), description="NAME=ELO: further known ratings")
+    rate: tuple[str, ...] = Field((), description="players to rate although their rating is known")
+    scoring: Literal["paper", "author-2024"] = Field("paper", description="what draws and stopped games count")
+    colors: Literal["both", "white", "black"] = Field(
+        "both", description="only games in which the player has this colour"
+    )
+    forfeits: bool = Field(True, description="count games that were forfeited by illegal tries")
+    draw_weight: float = Field(
+        0.5, ge=0, le=1, description="points of a draw; Junkin's code has 0.9 and 0 (not for the joint estimators)"
+    )
+    k_factor: float = Field(16.0, gt=0, description="step of junkin-batched and sequential")
+    start: float = Field(1300.0, description="their first rating")
+    resamples: Annotated[int, AtMost(1_000_000, "memory holds them all")] = Field(
+        2000, ge=20, description="bootstrap samples of openings behind the intervals"
+    )
+
+    @field_validator("runs")
+    @classmethod
+    def _each_once(cls, runs: tuple[str, ...]) -> tuple[str, ...]:
+        if not runs or len(set(runs)) < len(runs):
+            raise BadInputError("--runs names each run once, at least one", "chessreg runs list")
+        return runs
+
+    @field_validator("estimator")
+    @classmethod
+    def _known(cls, estimator: str) -> str:
+        if estimator != ALL:
+            ESTIMATORS[estimator]  # raises NotFoundError
+        return estimator
+
+    @field_validator("anchor")
+    @classmethod
+    def _pairs(cls, anchor: tuple[str, ...]) -> tuple[str, ...]:
+        for text in anchor:
+            pair(text)
+        return anchor
+
+
+class RatingDetail(BaseModel):
+    """Columns of a rating: the player, its games, and what the rating rests on."""
+
+    checkpoint_id: str | None = Field(None, description="of a model")
+    intervention_id: str | None = None
+    engine_version: str | None = Field(None, description="of an engine")
+    policy: str | None = None
+    opening: str | None = None
+    assist: str | None = Field(None, description="of a model that Stockfish helped: when it played the model's move")
+    origin: str | None = Field(None, description="ours, imported, or both: where the games of a model come from")
+    draw_weight: float | None = Field(None, description="points of a draw")
+    against: str | None = Field(None, description="of a performance: the opponent of known rating that it is against")
+    anchor: str | None = Field(None, description="where a known rating comes from; none: it is estimated")
+    wins: int
+    draws: int
+    losses: int
+    score: float | None = Field(None, description="points per game, a draw a half")
+    unscored: int = Field(description="games that count nothing under this scoring")
+    opponents: int
+    anchored_games: int = Field(description="games against opponents of known rating")
+    systematic: float | None = Field(None, description="Elo by which the anchors' whole table may be off")
+    scoring: str
+    sides: list[tuple[str, int]] = Field(description="(run, match) of its games")
+
+
+class Rating(Kind):
+    """Elo ratings of models, edits and engines from the games of any runs, with intervals.
+
+    Junkin 2025, Appendix I, and the rating tables that Karvonen 2024 stands in. A player is a checkpoint with its
+    intervention, policy and openings, an engine with its limit and version, or a name. Openings are resampled; a player
+    that won or lost every game has a bound and no rating. The level table was measured at 120 s + 1 s: under another
+    limit all ratings may be off together, which no interval shows.
+    """
+
+    name = "rating"
+    tables = ("rating",)
+    spec = RatingSpec
+    columns: ClassVar[Mapping[str, type[BaseModel]]] = {"rating": RatingDetail}
+    queries = ("ratings", "elo by estimator")
+    example = "--runs plain --estimator bradley-terry --anchors none --resamples 200"
+
+    def units(self, spec: RatingSpec, inputs: Inputs) -> int:
+        for reference in spec.runs:
+            inputs.run(reference)
+        if spec.estimator != ALL:
+            return 1
+        return len(SIDE_BY_SIDE) + len(WEIGHTS) * len(load(spec, inputs).pool.anchors)
+
+    def check(self, spec: RatingSpec, inputs: Inputs) -> None:
+        load(spec, inputs)
+
+    def estimate(self, spec: RatingSpec, inputs: Inputs) -> Estimate:
+        loaded = load(spec, inputs)
+        remarks = (f"{len(loaded.pool.first):,} games, {len(loaded.sources)} of the players have a known rating",)
+        return Estimate({"rating": len(loaded.players) * self.units(spec, inputs)}, 0, remarks)
+
+    def run(self, task: Task[RatingSpec, Any]) -> None:
+        spec = task.spec
+        loaded = load(spec, task.inputs)
+        for unit in task.units:
+            if spec.estimator != ALL:
+                emit(task, unit, loaded, Variant(spec.estimator, spec.draw_weight))
+            elif unit < len(SIDE_BY_SIDE):
+                emit(task, unit, loaded, SIDE_BY_SIDE[unit])
+            else:
+                emit_performance(task, unit, loaded)
+            task.progress(unit / len(task.units), "")
+            task.done(unit)
+
+
+def emit(task: Task[RatingSpec, Any], unit: int, loaded: Loaded, how: Variant) -> None:
+    """What one estimator says of every player; known ratings with the first."""
+    spec = task.spec
+    options = Options(how.draw_weight, spec.k_factor, spec.start, spec.seed)
+    ratings = rate(loaded.pool, how.estimator, options, spec.resamples, (spec.seed, spec.replicate))
+    for number, (player, rated) in enumerate(zip(loaded.players, ratings, strict=True)):
+        if unit and number in loaded.pool.anchors:
+            continue
+        detail = detail_of(loaded, number, player, spec)
+        weight = 0.5 if how.estimator in JOINT else how.draw_weight
+        task.emit(
+            "rating",
+            unit,
+            detail.model_copy(update={"draw_weight": weight}),
+            player=player.label,
+            estimator=how.estimator,
+            games=sum(player.results),
+            **bounds(rated),
+        )
+
+
+def emit_performance(task: Task[RatingSpec, Any], unit: int, loaded: Loaded) -> None:
+    """The performance of every player against one opponent of known rating: its rating by these games alone."""
+    spec, place = task.spec, unit - len(SIDE_BY_SIDE)
+    opponent = sorted(loaded.pool.anchors)[place // len(WEIGHTS)]
+    weight = WEIGHTS[place % len(WEIGHTS)]
+    for number, player in enumerate(loaded.players):
+        if number in loaded.pool.anchors or opponent not in player.opponents:
+            continue
+        games = against(loaded.pool, number, opponent)
+        options = Options(weight, spec.k_factor, spec.start, spec.seed)
+        rated = rate(games, "anchored-ml", options, spec.resamples, (spec.seed, spec.replicate))[number]
+        outcomes = np.where(games.first == number, games.outcome, LOSS - games.outcome)
+        results = [int((outcomes == outcome).sum()) for outcome in (WIN, DRAW, LOSS)]
+        detail = detail_of(loaded, number, player, spec, results).model_copy(
+            update={
+                "draw_weight": weight,
+                "against": loaded.players[opponent].label,
+                "opponents": 1,
+                "unscored": 0,
+                "sides": sorted(player.sides & loaded.players[opponent].sides),
+            }
+        )
+        task.emit(
+            "rating",
+            unit,
+            detail,
+            player=player.label,
+            estimator=PERFORMANCE,
+            games=len(games.first),
+            **bounds(rated),
+        )
+
+
+def bounds(rated: Rated) -> dict[str, float | None]:
+    """A rating and its interval, to a hundredth of an Elo."""
+    return {name: None if value is None else round(value, 2) for name, value in rated._asdict().items()}
+
+
+def detail_of(
+    loaded: Loaded, number: int, player: Player, spec: RatingSpec, results: list[int] | None = None
+) -> RatingDetail:
+    """What stands beside a player's rating; `results` are those of some of its games."""
+    pool, key = loaded.pool, player.key
+    wins, draws, losses = results or player.results
+    games = wins + draws + losses
+    known = np.array(sorted(pool.anchors), np.int64)
+    mine, theirs = pool.first == number, pool.second == number
+    anchored = (mine & np.isin(pool.second, known)) | (theirs & np.isin(pool.first, known))
+    from_levels = any(source in ("levels", "levels-truncated") for source in loaded.sources.values())
+    return RatingDetail(
+        checkpoint_id=key.checkpoint_id.hex if key.checkpoint_id else None,
+        intervention_id=key.intervention_id.hex if key.intervention_id else None,
+        engine_version=key.version or None,
+        policy=key.policy or None,
+        opening=key.opening or None,
+        assist=key.assist if player.is_rated else None,
+        origin=" and ".join(sorted(player.origins, reverse=True)) if player.is_rated else None,
+        anchor=loaded.sources.get(number),
+        wins=wins,
+        draws=draws,
+        losses=losses,
+        score=round((wins + 0.5 * draws) / games, 6) if games else None,
+        unscored=player.unscored,
+        opponents=len(player.opponents),
+        anchored_games=int(anchored.sum()) if results is None else games,
+        systematic=ANCHOR_ERROR if from_levels else None,
+        scoring=spec.scoring,
+        sides=sorted(player.sides),
+    )

@@ -24,7 +24,7 @@ from chessreg.registry.identity import short
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-    from chessreg.experiments.rating.kind import RatingSpec
+    from chessreg.experiments.rating import RatingSpec
     from chessreg.runs.inputs import Inputs
 
 FORFEITS = (Termination.FORFEIT_ILLEGAL, Termination.OPPONENT_FORFEIT)

@@ -1,6 +1,135 @@
 """Gated sparse autoencoders of the residual stream: trained, measured, and what their latents fire at."""
 
-from chessreg.experiments.sae.kind import Sae
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import numpy as np
+from sqlalchemy import select
+
+from chessreg.errors import NotFoundError
+from chessreg.experiments.sae.data import Origin
 from chessreg.experiments.sae.spec import LatentRow, SaeHow, SaeSpec
+from chessreg.experiments.settings import overlap
+from chessreg.games import labels
+from chessreg.games.boardframe import BoardFrame
+from chessreg.registry import tables
+from chessreg.runs.kind import Estimate, Kind
+
+if TYPE_CHECKING:
+    from chessreg.encodings import Encoding
+    from chessreg.runs.inputs import Inputs
+    from chessreg.runs.task import Task
+
 
 __all__ = ["LatentRow", "Sae", "SaeHow", "SaeSpec"]
+
+
+class Sae(Kind):
+    """Gated sparse autoencoders of the residual stream, one for each hook point.
+
+    Rajamanoharan et al. 2024; Davis, sections 3.2 and 4.2 (specification 3). One unit is one hook point; all missing
+    ones are trained side by side, from a cache or from a model that runs over games once for all of them. Their states
+    are saved every few minutes in the run's folder, and an interrupted run goes on with the exact next batch. Then each
+    is measured on held-out games: cross-entropy with and without it, sparsity, error, and what each latent fires at.
+    """
+
+    name = "sae"
+    example = "--cache reference-fit --expansion 2 --tokens 2000 --batch-tokens 100 --heldout-games 10"
+    tables = ("prediction", "statistic", "metric_point")
+    spec = SaeSpec
+    options = SaeHow
+    columns = {"prediction": LatentRow}  # noqa: RUF012
+    queries = ("sae reconstruction",)
+    clocked = ("train_seconds",)
+
+    def units(self, spec: SaeSpec, inputs: Inputs) -> int:
+        return len(Origin.of(spec, inputs).points)
+
+    def check(self, spec: SaeSpec, inputs: Inputs) -> None:
+        """Refuses sites that the model's encoding lacks, and held-out games that the model or the SAE is trained on."""
+        origin = Origin.of(spec, inputs)
+        origin.encoded(inputs.encoding(origin.checkpoint), origin.held_items, origin.held_places[:1])
+        items, places = origin.held_items, origin.held_places
+        overlap.refuse(inputs, origin.checkpoint, items, places, spec.allow_overlap)
+        overlap.refuse_games([(origin.items, origin.places)], items.hashes[places], spec.allow_overlap, "the SAE")
+
+    def estimate(self, spec: SaeSpec, inputs: Inputs) -> Estimate:
+        origin = Origin.of(spec, inputs)
+        saes, width = len(origin.points), origin.row.d_model
+        features = spec.expansion * width
+        operations = 14 * width * features * spec.tokens * saes
+        remarks = (
+            f"{saes} SAEs of {features:,} latents, {spec.steps:,} steps each on {len(origin.places):,} games",
+            f"about {operations:.2g} floating-point operations; measured on {len(origin.held_places):,} games",
+        )
+        rows = {"statistic": 13 * saes, "metric_point": 520 * saes, "prediction": features * saes}
+        return Estimate(rows, 2 * 4 * width * features * saes, remarks)
+
+    def run(self, task: Task[SaeSpec, SaeHow]) -> None:
+        from chessreg.experiments.sae.work import SaeWork
+
+        SaeWork(task).do()
+
+    def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+
+        return views_of_latent(row, inputs)
+
+
+LETTERS = "kqrbnp.PNBRQK"
+
+
+def views_of_latent(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+    """One board for each strongest position of the row's latent; of a unit's other rows those of its strongest latent.
+
+    The text up to the token stands below, with the token itself in brackets. Raises NotFoundError where no latent of
+    the unit fires, or no positions were kept.
+    """
+    run_id, unit = UUID(str(row["run_id"])), int(row["unit"])
+    with inputs.database.read() as session:
+        run = session.get_one(tables.Run, run_id)
+        spec = SaeSpec(**run.spec)
+        sae = session.get_one(tables.Sae, (run_id, unit))
+        if "item" not in row:
+            prediction = tables.Prediction
+            best = session.scalars(
+                select(prediction)
+                .where(prediction.run_id == run_id, prediction.unit == unit)
+                .order_by(prediction.value.desc(), prediction.item)
+            ).first()
+            if best is None:
+                raise NotFoundError("no latent of this SAE fires on the held-out games")
+            row = {**row, "item": best.item, **(best.detail or {})}
+        point = sae.hook_point
+    if not row.get("games"):
+        raise NotFoundError("no positions were kept of this latent", "chessreg run sae --boards 8")
+    origin = Origin.of(spec, inputs)
+    games, tokens, plies = (np.array(row[name], np.int64) for name in ("games", "tokens", "plies"))
+    written = inputs.encoding(origin.checkpoint)
+    texts = [around(written, origin, game, token, ply) for game, token, ply in zip(games, tokens, plies, strict=True)]
+    views: list[BoardFrame | None] = [None] * len(games)
+    strongest = max(row["activations"])
+    for rows, positions in labels.positions_at(origin.held_items, games, plies):
+        for at, board in zip(rows.tolist(), positions.boards, strict=True):
+            value = row["activations"][at]
+            views[at] = BoardFrame(
+                title=f"latent {row['item']} of {point}: {value:.3g}, game {games[at]}, ply {plies[at]}",
+                squares="".join(LETTERS[piece + 6] for piece in board.tolist()),
+                caption=(
+                    texts[at],
+                    f"{value / strongest:.0%} of its strongest; fires at {row['frequency']:.3%} of tokens",
+                ),
+            )
+    return [frame for frame in views if frame is not None]
+
+
+def around(written: Encoding, origin: Origin, game: int, token: int, ply: int) -> str:
+    """The end of the text that the model has read, the token itself in brackets; of a board its whole text first."""
+    tokens = origin.encoded(written, origin.held_items, np.array([game])).tokens
+    if written.content == "position":
+        item = int(np.flatnonzero(tokens.ply == ply)[0]) if len(tokens) > 1 else 0
+        ids = tokens.item(item)
+        return f"{written.decode(ids)} [{written.vocabulary[int(ids[token])]}]"
+    ids = tokens.item(0)
+    return f"{written.decode(ids[max(0, token - 24) : token])}[{written.decode(ids[token : token + 1])}]"

@@ -15,7 +15,7 @@ from chessreg.experiments.imported.file import report_of, sample_file
 from chessreg.experiments.imported.games import ImportedGamesSpec
 from chessreg.experiments.imported.players import external_id, name_externals, plain_name
 from chessreg.experiments.imported.sweep import ImportedSweepSpec
-from chessreg.experiments.rating.kind import RatingSpec
+from chessreg.experiments.rating import RatingSpec
 from chessreg.registry import names, tables
 from chessreg.session import Session, open_session
 

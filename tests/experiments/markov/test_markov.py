@@ -12,7 +12,8 @@ from chessreg.cli.root import run_command_line
 from chessreg.entities.adding import add_dataset
 from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.experiments.markov import MarkovOptions, MarkovSpec, kind
+from chessreg.experiments import markov
+from chessreg.experiments.markov import MarkovOptions, MarkovSpec
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.queries import run_query
@@ -95,7 +96,7 @@ def statistics(session: Session, run_id):
 
 def test_an_interrupted_run_goes_on_and_has_what_an_undisturbed_one_has(session, tmp_path, monkeypatch):
     spec = MarkovSpec(checkpoint="bag", seed=5, **SMALL)
-    stored, calls = kind.store_states, []
+    stored, calls = markov.store_states, []
 
     def dies(*arguments):
         calls.append(arguments[-2:])
@@ -103,10 +104,10 @@ def test_an_interrupted_run_goes_on_and_has_what_an_undisturbed_one_has(session,
             raise RuntimeError("the machine went down")
         stored(*arguments)
 
-    monkeypatch.setattr(kind, "store_states", dies)
+    monkeypatch.setattr(markov, "store_states", dies)
     with pytest.raises(RuntimeError, match="went down"):
         session.run(spec, PAST)
-    monkeypatch.setattr(kind, "store_states", lambda *arguments: (calls.append(arguments[-2:]), stored(*arguments)))
+    monkeypatch.setattr(markov, "store_states", lambda *arguments: (calls.append(arguments[-2:]), stored(*arguments)))
     done = session.run(spec, PAST)
     assert calls[0] == (0, 7)
     assert calls[1] == calls[2] == (7, 14)
@@ -127,12 +128,12 @@ def test_the_rows_behind_a_cell_are_positions_and_each_draws_its_move_orders(ses
     with session.database.read() as sql:
         run = sql.scalars(select(tables.Run).where(tables.Run.kind == "markov")).first()
     row = behind[3]
-    views = kind.Markov().board_views({"run_id": row["run_id"], "unit": row["unit"]}, session.inputs)
+    views = markov.Markov().board_views({"run_id": row["run_id"], "unit": row["unit"]}, session.inputs)
     assert len(views) == row["members"]
     assert {view.fen for view in views} == {row["position"].split()[0]}
     assert len({view.caption for view in views}) == len(views)
     with pytest.raises(NotFoundError, match="is no position"):
-        kind.Markov().board_views({"run_id": run.id, "unit": 9999}, session.inputs)
+        markov.Markov().board_views({"run_id": run.id, "unit": 9999}, session.inputs)
 
 
 def test_the_papers_lost_numbers_stand_beside_ours(session):

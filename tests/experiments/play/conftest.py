@@ -55,7 +55,7 @@ def session(tmp_path: Path, with_model: Path) -> Iterator[Session]:
 @pytest.fixture
 def play(session: Session) -> Callable[..., Any]:
     """Run a match with these settings; `how` is a dict of how-settings. Returns the run's report."""
-    from chessreg.experiments.play.kind import PlayHow, PlaySpec
+    from chessreg.experiments.play import PlayHow, PlaySpec
 
     def run(how: dict[str, Any] | None = None, **settings: Any) -> Any:
         spec = PlaySpec(**{"checkpoint": NAME, "opponent": "random", "adjudication": "none", **settings})

@@ -13,8 +13,8 @@ from chessreg.entities.game import games_of, stored_games
 from chessreg.errors import BadInputError
 from chessreg.experiments.matches import PlayedGame, Rules
 from chessreg.experiments.move_quality import MoveQualitySpec
+from chessreg.experiments.play import PlaySpec
 from chessreg.experiments.play.arena import Arena
-from chessreg.experiments.play.kind import PlaySpec
 from chessreg.games.engines import Limit, parse_engine
 from chessreg.games.openings import Opening
 from chessreg.games.pool import EnginePool, Evaluation
@@ -224,7 +224,7 @@ def test_a_drawn_game_is_evaluated_as_it_stood_before_the_models_last_move(model
 def test_draws_are_told_by_evaluation_from_the_models_side(session, play, stockfish, tmp_path, monkeypatch):
     (tmp_path / "book.pgn").write_text(f'[Event "x"]\n\n{STALEMATE} *\n\n')
     scripted = lambda model, policy, *rest, **settings: Arena(model, Scripted("c8e6"), *rest, **settings)
-    monkeypatch.setattr("chessreg.experiments.play.kind.Arena", scripted)
+    monkeypatch.setattr("chessreg.experiments.play.Arena", scripted)
     played = play(
         games=1, opening=f"book:{tmp_path / 'book.pgn'}", evaluate_draws="nodes=2000", move_limit=4, policy="legal"
     )

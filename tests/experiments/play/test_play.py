@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import func, select
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.experiments.play.kind import PlaySpec
+from chessreg.experiments.play import PlaySpec
 from chessreg.games.moves import replay, unpack
 from chessreg.games.openings import openings, parse_opening
 from chessreg.registry import tables
