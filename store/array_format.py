@@ -28,7 +28,6 @@ FORMAT = 1
 CHUNK_BYTES = 4 << 20
 METADATA_BYTES = 64 << 20  # a file of metadata has at most; one digest a chunk is in it
 INDEX = ("game", "token", "ply")
-FLOAT_FILL = "NaN"
 _HOOK_POINT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
 
 

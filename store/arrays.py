@@ -215,22 +215,6 @@ class ActivationArray:
         """All published groups of a spec as one array. Raises NotInStoreError when there are none."""
         return cls([Group(path) for path in groups(store, spec)])
 
-    @classmethod
-    def from_manifest(cls, store: Store, manifest: Mapping[str, Any]) -> ActivationArray:
-        """The array that `manifest()` described; CorruptError when a group's digest differs from the manifest's."""
-        array = cls([Group(store.array(entry["id"])) for entry in manifest["groups"]])
-        if array.manifest() != manifest:
-            raise CorruptError(f"the groups of array {array.spec_hash[:12]} are not those of its manifest")
-        return array
-
-    def manifest(self) -> dict[str, Any]:
-        """What joins the groups: id, digest, units and rows of each. Plain JSON, for the registry."""
-        entries = [
-            {"id": part.path.name, "digest": part.digest, "units": list(part.units), "rows": part.rows}
-            for part in self.parts
-        ]
-        return {"spec_hash": self.spec_hash, "rows": self.rows, "groups": entries}
-
     @property
     def nbytes(self) -> int:
         """Bytes of all activations, without index arrays and padding."""

@@ -32,10 +32,8 @@ def tell(home: Home, made: Registered) -> None:
 
 @checkpoint.command()
 @click.argument("reference", metavar="CHECKPOINT")
-@click.option("--name", help="What to call the twin.")
-@click.option(
-    "--seed", type=click.IntRange(-(2**63), 2**63 - 1), default=0, show_default=True, help="Seed of its weights."
-)
+@click.option("--name", help="What to call it.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of its weights.")
 @json_option
 @pass_home
 def twin(home: Home, reference: str, name: str | None, seed: int) -> None:

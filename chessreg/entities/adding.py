@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 
 NOUN = "dataset"
-RATING_SCALES = ("lichess", "stockfish", "fide")
 SAMPLE = "sample-games.pgn.zst"
 
 OnProgress = Callable[[float, str], None]

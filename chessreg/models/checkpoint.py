@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from chessreg.encodings import Encoding, encoding, prompts
+from chessreg.encodings import prompts
 from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
 
 if TYPE_CHECKING:
@@ -128,11 +128,6 @@ def read_info(folder: Path) -> CheckpointInfo:
 def files_of(folder: Path) -> list[str]:
     """The files of a checkpoint's folder that belong to it."""
     return [CONFIG, WEIGHTS, INFO, *(name for name in prompts.FILES if (folder / name).is_file())]
-
-
-def encoding_of(folder: Path) -> Encoding:
-    """How chess is written for the checkpoint in this folder."""
-    return encoding(read_info(folder).encoding, folder)
 
 
 def copy_encoding(source: Path, folder: Path) -> None:

@@ -80,18 +80,6 @@ def doubles(values: Sequence[float | None]) -> pa.Array:
     return pa.Array.from_buffers(pa.float64(), len(data), [validity(valid), pa.py_buffer(data)])
 
 
-def texts(values: Sequence[str | None]) -> pa.Array:
-    """string [n]; None is NULL."""
-    import pyarrow as pa
-
-    encoded = [b"" if value is None else value.encode() for value in values]
-    offsets = np.zeros(len(encoded) + 1, np.int32)
-    np.cumsum([len(text) for text in encoded], out=offsets[1:])
-    valid = np.array([value is not None for value in values], bool)
-    buffers = [validity(valid), pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded))]
-    return pa.Array.from_buffers(pa.string(), len(encoded), buffers)
-
-
 def without_dashes(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """UUIDs in text, 36 characters each, as their 32 hex digits."""
     import pyarrow as pa

@@ -101,17 +101,6 @@ def cohens_d(ours: Moments, base: Moments) -> float | None:
     return (ours.mean - base.mean) / math.sqrt(pooled) if pooled > 0 else None
 
 
-def permutation_p(at_least: int, resamples: int) -> float:
-    """The p-value when so many of the resamples reach what was observed: (1 + at_least) / (1 + resamples).
-
-    It is never 0, and valid: the observed value counts as one of the resamples (Phipson and Smyth 2010).
-
-    >>> permutation_p(0, 999)
-    0.001
-    """
-    return (1 + at_least) / (1 + resamples)
-
-
 def holm(p: Sequence[float | None]) -> list[float | None]:
     """Holm's adjusted p-values of one family of tests, in the given order; a missing p is no member.
 

@@ -127,13 +127,8 @@ def status_of(engine: Engine, place: Place) -> Status:
     return Status(current, head(), "behind" if current in revisions() else "ahead")
 
 
-def require_current(engine: Engine, place: Place) -> None:
-    """Raises SchemaError or NotFoundError, naming the command that mends it, unless the schema is this chessreg's."""
-    require(status_of(engine, place), place)
-
-
 def require(schema: Status, place: Place) -> None:
-    """As `require_current`, for a status already known."""
+    """Raises SchemaError or NotFoundError, naming the command that mends it, unless the schema is this chessreg's."""
     if schema.state == "empty":
         raise NotFoundError(f"{place.masked} holds no registry yet", "chessreg init makes one")
     if schema.state == "foreign":

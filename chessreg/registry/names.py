@@ -88,9 +88,6 @@ def annotate(
     return _add(session, noun, target_hex, annotated, value, withdrawn)
 
 
-say = annotate  # its earlier name
-
-
 def take_back(session: Session, noun: str, target: UUID, word: str) -> list[str]:
     """Take back all that a word says of a thing; returns what it said."""
     values = _texts(session, noun, target.hex, tables.Word(word))

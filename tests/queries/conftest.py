@@ -10,7 +10,7 @@ import pytest
 from chessreg.registry import tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import digest_of, new_id, uuid_of
-from chessreg.registry.names import say
+from chessreg.registry.names import annotate
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -31,7 +31,7 @@ class Maker:
 
     def say(self, noun, id, word, value="", withdrawn=False):
         with self.database.write() as session:
-            say(session, noun, id, word, value, withdrawn)
+            annotate(session, noun, id, word, value, withdrawn)
 
     def machine(self, host="box1"):
         found = uuid_of(digest_of(host))

@@ -47,7 +47,7 @@ def test_a_thing_has_one_name_and_a_new_one_takes_its_place(database: Database, 
     with database.write() as session:
         run = rows.run(session).id
         assert names.name_of(session, "run", run) is None
-        names.say(session, "run", run, "name", "first")  # the earlier name of annotate
+        names.annotate(session, "run", run, "name", "first")
         names.annotate(session, "run", run, "name", "second")
         assert names.name_of(session, "run", run) == "second"
         assert names.names(session, "run") == {run: "second"}

@@ -20,7 +20,6 @@ from chessreg.models.adapters.gpt2 import GPT2
 from chessreg.models.hook_points import PATTERNS
 
 RUN_TIME = ("transformers_version", "_name_or_path", "_attn_implementation_autoset", "torch_dtype")
-EMBEDDINGS = "embed"
 
 
 class Bridged(Network):

@@ -25,7 +25,6 @@ READ = 29
 padding; a model of positions 78. The column `flops` of `mask ablation` counts them as they were."""
 PRETRAINED_ON = "junkin-1"
 """The template that the language model reads first, with its legal moves, every token of it predicted."""
-LADDER = "junkin-ladder"
 DRAWS = "nodes=10000"  # Stockfish's limit for drawn games, as they stood before the model's last move
 NO_HELP: dict[str, Any] = {"color": "both", "opening": "random:6", "policy": "legal"}
 

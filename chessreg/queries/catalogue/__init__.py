@@ -63,7 +63,6 @@ LISTED = ("aliases", "beside", "series", "panels")  # of these, the words of sev
 SHARED = re.compile(r"^([\w.-]+\.sql) to (\w+)$")
 MORE = re.compile(r"^--       ?(\S.*)$")
 SQL = re.compile(r"\s*(select|with|from)\s", re.IGNORECASE)
-INTERVAL = ("_low", "_high")
 
 
 @dataclass(frozen=True)
