@@ -100,7 +100,6 @@ class Encoding(Protocol):
     max_move_tokens: int
     """More tokens than this that are not complete are no move."""
     phases: tuple[str, ...]
-    default_site: str
 
     @property
     def vocabulary(self) -> tuple[str, ...]:

@@ -149,7 +149,6 @@ class Fen77:
     max_move_tokens = 1
     phases: tuple[str, ...] = ("white", "black")
     """The side to move."""
-    default_site = "last"
     length = LENGTH
 
     def __init__(self) -> None:

@@ -81,7 +81,6 @@ class PgnChar:
     max_move_tokens = 10
     phases: tuple[str, ...] = ("white", "black")
     """Whose move the character belongs to."""
-    default_site = "dots"
 
     def __init__(self) -> None:
         self._characters = np.frombuffer(_CHARACTERS.encode(), np.uint8)

@@ -274,7 +274,6 @@ class PromptEncoding:
 
     content: Content = "position"
     phases: tuple[str, ...] = ("white", "black")
-    default_site = "last"
 
     def __init__(self, vocabulary: Vocabulary, settings: PromptSettings | None = None) -> None:
         """Raises BadInputError for a template without its parts, or a character that has no token of its own."""

@@ -108,7 +108,6 @@ class UciSquare:
     phases: tuple[str, ...] = (
         "white-origin", "white-destination", "black-origin", "black-destination", "promotion", "special",
     )  # fmt: skip
-    default_site = "white-turns"
     promotion_case = "lower"
 
     def __init__(self, name: str, vocabulary: Sequence[str], closing: Sequence[str] = ()) -> None:

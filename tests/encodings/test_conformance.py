@@ -47,7 +47,7 @@ def whole(one: Encoding, name: str) -> list[tuple[int, ...]]:
 def test_it_fulfils_the_protocol(one: Encoding) -> None:
     assert isinstance(one, Encoding)
     assert len(one.vocabulary) == one.size == len(set(one.vocabulary))
-    assert {"all", "last", "turns", "white-turns", "black-turns", one.default_site} <= set(one.site_names)
+    assert {"all", "last", "turns", "white-turns", "black-turns"} <= set(one.site_names)
     assert one.answer_size == one.size or one.name == "fen-77"
     assert one.stop_ids | one.boundary_ids <= set(range(one.size))
 

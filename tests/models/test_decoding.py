@@ -78,11 +78,11 @@ def test_a_session_equals_full_recompute_through_its_whole_life(tiny: LanguageMo
     assert_exact(session, edits)
     session.feed(random_rows(4, [1, 2, 0, 3]))
     assert_exact(session, edits)
-    session.fork(2)
+    session.select([0, 0, 1, 1, 2, 2, 3, 3])
     edits = [edit.take(torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])) for edit in edits]
     session.feed(random_rows(5, [1, 2, 1, 1, 0, 0, 3, 3]))
     assert_exact(session, edits)
-    session.drop([0, 7])
+    session.select(range(1, 7))
     edits = [edit.take(torch.arange(1, 7)) for edit in edits]
     session.feed(random_rows(6, [1] * 6))
     assert_exact(session, edits)
@@ -105,14 +105,14 @@ def test_residuals_of_last_tokens_equal_those_of_a_full_pass(tiny: LanguageModel
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_restore_brings_back_the_marked_state(tiny: LanguageModel, name: str) -> None:
+def test_rewind_brings_back_an_earlier_state(tiny: LanguageModel, name: str) -> None:
     session = tiny.session(5, EDITS[name])
     session.feed(random_rows(0, [7, 1, 40, 23, 8]))
-    mark = session.mark()
-    before = session.logprobs.clone()
+    lengths, before = [len(tokens) for tokens in session.tokens], session.refresh().clone()
     session.feed(random_rows(1, [2, 3, 0, 1, 1]))
     session.feed(random_rows(2, [0, 1, 0, 1, 1]))
-    session.restore(mark, [0, 1, 3])
+    for row in (0, 1, 3):
+        session.rewind(row, lengths[row], before[row])
     assert torch.equal(session.logprobs[[0, 1, 2, 3]], before[[0, 1, 2, 3]])
     assert_exact(session, EDITS[name])
     session.feed(random_rows(3, [2, 2, 2, 2, 2]))

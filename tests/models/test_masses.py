@@ -15,10 +15,12 @@ from chessreg.encodings import Encoding
 from chessreg.games.openings import OpeningSpec, openings
 from chessreg.models.decoding import legal
 from chessreg.models.decoding.policies import Turn, choose, make_policy
-from chessreg.models.decoding.sampling import sample_moves, sample_trees
+from chessreg.models.decoding.sampling import draw, sample_trees
+from chessreg.models.decoding.session import DecodingSession
 from chessreg.models.decoding.tree import TokenTree
 from chessreg.models.edits import ResidualEdit
 from chessreg.models.language_model import LanguageModel
+from chessreg.noise import uniform
 
 EDITS = {
     "none": [],
@@ -89,12 +91,29 @@ def test_trees_write_what_sessions_write(tiny: LanguageModel, pgn: Encoding, nam
     session.feed(prompts)
     trees = TokenTree(session)
     grown = sample_trees(trees, pgn, [chess.Board()] * 3, keys, temperature=heats)
-    session.fork(8)
-    flat = [key for row in keys for key in row]
-    plain = sample_moves(session, pgn, [chess.Board()] * len(flat), flat, temperature=heats * 3)
-    for one, other in zip([text for row in grown for text in row], plain, strict=True):
-        assert (one.text, one.tokens, one.finished) == (other.text, other.tokens, other.finished)
-        assert one.logprob == pytest.approx(other.logprob, abs=1e-3)
+    session.select([row for row in range(3) for _ in heats])
+    plain = fed(session, pgn, [key for row in keys for key in row], np.array(heats * 3))
+    for text, (tokens, logprob) in zip([text for row in grown for text in row], plain, strict=True):
+        assert (text.tokens, text.text) == (tokens, pgn.answer_text(tokens))
+        assert text.finished == pgn.complete(tokens, chess.Board())
+        assert text.logprob == pytest.approx(logprob, abs=1e-3)
+
+
+def fed(session: DecodingSession, pgn: Encoding, keys: list, heats: np.ndarray) -> list[tuple[list[int], float]]:
+    """The tokens that each row of a session goes on with, and their log-probability: drawn and fed one by one."""
+    written: list[list[int]] = [[] for _ in keys]
+    totals = np.zeros(len(keys))
+    for step in range(pgn.max_move_tokens):
+        active = [row for row, ids in enumerate(written) if not ids or not pgn.complete(ids, chess.Board())]
+        if not active:
+            break
+        logprobs = session.refresh()[active].numpy()
+        tokens = draw(logprobs, heats[active], np.array([uniform(*keys[row], step) for row in active]))
+        totals[active] += logprobs[np.arange(len(active)), tokens]
+        for row, token in zip(active, tokens.tolist(), strict=True):
+            written[row].append(token)
+        session.feed([written[row][-1:] if row in active else [] for row in range(len(keys))])
+    return list(zip(written, totals.tolist(), strict=True))
 
 
 def standard_errors(model: LanguageModel, pgn: Encoding, count: int, samples: int = 10_000) -> list[float]:
@@ -132,7 +151,7 @@ def test_first_tries_in_play_are_legal_as_often_as_the_exact_mass_says(pgn: Enco
     tree = TokenTree(session)
     masses = legal.accepted_mass(tree, [legal.Trie.of([pgn.accepted_ids(board)]) for board in boards], pgn)
     exact = np.array([mass.probability for [mass] in masses])
-    session.fork(tries)
+    session.select([row for row in range(20) for _ in range(tries)])
     turns = [Turn(row, boards[row // tries], ("first try", row)) for row in range(20 * tries)]
     choices = choose(make_policy("retry:1", (1.0,)), session, pgn, turns)
     share = np.array([choice.move is not None for choice in choices]).reshape(20, tries).mean(1)
@@ -159,15 +178,12 @@ def test_the_mass_of_texts_in_the_form_of_a_move_is_how_often_they_are_written(p
     session = model.session(2, [edit])
     session.sync(prompts)
     masses = legal.valid_masses(session, pgn, [0, 1])
-    among = legal.move_logprobs(session, boards, pgn)
-    session.fork(count)
-    at = [board for board in boards for _ in range(count)]
-    texts = sample_moves(session, pgn, at, [(5, number) for number in range(2 * count)])
-    for row, mass in enumerate(masses):
-        written = texts[row * count : (row + 1) * count]
+    keys = [[(5, row, number) for number in range(count)] for row in range(2)]
+    texts = sample_trees(TokenTree(session), pgn, boards, keys, temperature=[1.0] * count)
+    for mass, among, written in zip(masses, legal.move_logprobs(session, boards, pgn), texts, strict=True):
         share = sum(bool(text.finished and WELL_FORMED.fullmatch(text.text)) for text in written) / count
         assert 0.05 < mass.probability < 0.98
         assert 0 <= mass.missed < 0.01
         deviation = (mass.probability * (1 - mass.probability) / count) ** 0.5
         assert share == pytest.approx(mass.probability, abs=mass.missed + 4.5 * deviation)
-        assert legal.legal_move_mass(among[row]) < mass.probability
+        assert legal.legal_move_mass(among) < mass.probability

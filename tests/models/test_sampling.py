@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from chessreg.encodings import Encoding
-from chessreg.errors import BadInputError
-from chessreg.models.decoding.sampling import SampledText, draw, sample_moves
+from chessreg.models.decoding.sampling import SampledText, draw, sample_trees
 from chessreg.models.decoding.session import DecodingSession
+from chessreg.models.decoding.tree import TokenTree
 from chessreg.models.language_model import LanguageModel
 
 PROMPTS = [";1.", ";1.e4 ", ";1.e4 e5 2.", ";1.d4 d5 2.c4 e6 3.Nc3 ", ";1.Nf3 d5 2."]
@@ -23,10 +23,12 @@ def keys(rows: list[int]) -> list[tuple[int | str, ...]]:
 
 
 def sampled(
-    session: DecodingSession, pgn: Encoding, keys: list[tuple[int | str, ...]], **settings: Any
+    session: DecodingSession, pgn: Encoding, keys: list[tuple[int | str, ...]], heat: float = 1.0, **settings: Any
 ) -> list[SampledText]:
-    """`sample_moves` on the initial board: where a token ends a move, the board does not matter."""
-    return sample_moves(session, pgn, [chess.Board()] * len(keys), keys, **settings)
+    """One text a row, on the initial board: where a token ends a move, the board does not matter."""
+    boards, each = [chess.Board()] * len(keys), [[key] for key in keys]
+    texts = sample_trees(TokenTree(session), pgn, boards, each, temperature=[heat], **settings)
+    return [text for [text] in texts]
 
 
 def test_a_sample_does_not_depend_on_its_batch(tiny: LanguageModel, pgn: Encoding) -> None:
@@ -47,18 +49,17 @@ def test_the_session_comes_back_as_it_was(tiny: LanguageModel, pgn: Encoding) ->
     session = tiny.session(5)
     session.feed([pgn.encode(text) for text in PROMPTS])
     tokens, logprobs = [list(t) for t in session.tokens], session.logprobs.clone()
-    sampled(session, pgn, keys([1, 3]), rows=[1, 3], temperature=[1.0, 0.0])
+    sampled(session, pgn, keys([0, 1, 2, 3, 4]))
     assert session.tokens == tokens
     assert torch.equal(session.logprobs, logprobs)
 
 
-def test_keeping_leaves_the_text_without_its_stop_token(tiny: LanguageModel, pgn: Encoding) -> None:
+def test_a_text_ends_at_its_stop_token(tiny: LanguageModel, pgn: Encoding) -> None:
     session = tiny.session(5)
     session.feed([pgn.encode(text) for text in PROMPTS])
-    samples = sampled(session, pgn, keys(list(range(5))), keep=True)
+    samples = sampled(session, pgn, keys(list(range(5))))
     assert any(sample.finished for sample in samples)
-    for text, sample, tokens in zip(PROMPTS, samples, session.tokens, strict=True):
-        assert tokens == [*pgn.encode(text).tolist(), *sample.tokens[:-1]]
+    for sample in samples:
         assert sample.finished == (sample.tokens[-1] in pgn.stop_ids)
         assert sample.text == pgn.decode([t for t in sample.tokens if t not in pgn.stop_ids])
 
@@ -67,7 +68,7 @@ def test_greedy_is_argmax_by_full_recompute(tiny: LanguageModel, pgn: Encoding) 
     session = tiny.session(1)
     prompt = pgn.encode(";1.e4 ").tolist()
     session.feed([prompt])
-    [sample] = sampled(session, pgn, keys([0]), temperature=0.0, max_tokens=7)
+    [sample] = sampled(session, pgn, keys([0]), 0.0, max_tokens=7)
     tokens, total = list(prompt), 0.0
     for written in sample.tokens:
         logprobs = torch.log_softmax(tiny.logits(torch.tensor([tokens]))[0, -1], -1)
@@ -94,36 +95,18 @@ def test_first_characters_of_many_samples_fit_the_model(tiny: LanguageModel, pgn
     session = tiny.session(1)
     session.feed([pgn.encode(";1.")])
     expected = session.logprobs[0].exp().numpy()
-    session.fork(4000)
-    samples = sampled(session, pgn, [(1, i) for i in range(4000)], max_tokens=1)
+    keys = [[(1, i) for i in range(4000)]]
+    [samples] = sample_trees(TokenTree(session), pgn, [chess.Board()], keys, temperature=[1.0] * 4000, max_tokens=1)
     counts = np.bincount([sample.tokens[0] for sample in samples], minlength=32)
     usual = expected * 4000 >= 5
     deviation = ((counts - expected * 4000) ** 2 / (expected * 4000))[usual].sum()
     assert deviation < 2.5 * usual.sum()  # chi square: its mean is the number of cells less one
 
 
-def test_a_row_at_the_last_position_ends_unfinished(tiny: LanguageModel, pgn: Encoding) -> None:
-    session = tiny.session(2)
-    session.feed([[6] * 95, [15, 6, 4]])
-    first, second = sampled(session, pgn, keys([0, 1]), keep=True)
-    assert len(first.tokens) <= 2
-    assert len(session.tokens[0]) <= 96
-    assert len(second.tokens) >= 1
-
-
-def test_prompts_and_keys_are_required(tiny: LanguageModel, pgn: Encoding) -> None:
-    session = tiny.session(1)
-    with pytest.raises(BadInputError, match="without a prompt"):
-        sampled(session, pgn, keys([0]))
-    session.feed([[15]])
-    with pytest.raises(BadInputError, match="2 noise keys"):
-        sampled(session, pgn, keys([0, 1]))
-
-
 def test_the_trained_model_writes_openings_in_legal_moves(trained: LanguageModel, pgn: Encoding) -> None:
     session = trained.session(len(PROMPTS))
     session.feed([pgn.encode(text) for text in PROMPTS])
-    for text, sample in zip(PROMPTS, sampled(session, pgn, keys(list(range(5))), temperature=0.0), strict=True):
+    for text, sample in zip(PROMPTS, sampled(session, pgn, keys(list(range(5))), 0.0), strict=True):
         board = chess.Board()
         for word in text[1:].split():
             if san := word.split(".")[-1]:

@@ -187,7 +187,7 @@ def accepted_mass(
 ) -> list[list[Mass]]:
     """For each row and each of the `sets` of its trie: the probability that what the model writes is in it.
 
-    A move is written as `sampling.sample_moves` writes it: until it is complete, or until `max_tokens`. Where a token
+    A move is written as `sampling.sample_trees` writes it: until it is complete, or until `max_tokens`. Where a token
     ends a move, so does one that begins another game, and a sequence of exactly `max_tokens` needs no end. Prefixes are
     followed in the order of their depth while their probability is at least FLOOR; `missed` is exact, so the true
     value lies in [found, found + missed].

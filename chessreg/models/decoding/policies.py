@@ -237,7 +237,7 @@ def sample_cropped(
     """One move's tokens after each prompt, each drawn from the newest tokens that the model can hold.
 
     Every step moves every token to another position, so nothing is kept: a whole pass for each token. The draws are
-    those of `sample_moves` with the same keys. `session` gives the model and the edits and stays as it is.
+    those of `sample_trees` with the same keys. `session` gives the model and the edits and stays as it is.
     """
     scratch = session.model.session(len(prompts), session.edits)
     block = session.model.block_size

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from chessreg.errors import BadInputError
 from chessreg.noise import uniform
 
 if TYPE_CHECKING:
     import chess
 
     from chessreg.encodings import Encoding
-    from chessreg.models.decoding.session import DecodingSession
     from chessreg.models.decoding.tree import TokenTree
 
 Key = tuple[int | str, ...]
@@ -47,63 +45,6 @@ def draw(logprobs: np.ndarray, temperatures: np.ndarray, uniforms: np.ndarray) -
     return np.where(temperatures > 0, np.minimum(drawn, logprobs.shape[1] - 1), scores.argmax(1))
 
 
-def sample_moves(
-    session: DecodingSession,
-    encoding: Encoding,
-    boards: Sequence[chess.Board],
-    keys: Sequence[Key],
-    *,
-    temperature: float | Sequence[float] = 1.0,
-    max_tokens: int | None = None,
-    rows: Sequence[int] | None = None,
-    keep: bool = False,
-) -> list[SampledText]:
-    """One continuation for each row (or for each of `rows`), until it is complete or has `max_tokens` (the encoding's).
-
-    boards are the positions in which the moves are written. keys name the draws of each continuation, for example
-    (seed, unit, ply, try); the step is added here, so what is sampled does not depend on which rows share a batch.
-    temperature is one number or one for each; 0 is greedy. The session comes back as it was; with `keep` it holds the
-    sampled tokens except each row's last, which completes the move or is the one at which the limit struck, and was
-    never fed. A row at the model's last position ends unfinished. Karvonen 2024 (chess_gpt_eval): at most 10 new
-    characters, ending at a space.
-    """
-    chosen = list(range(len(session))) if rows is None else list(rows)
-    if len(keys) != len(chosen):
-        raise BadInputError(f"{len(keys)} noise keys for {len(chosen)} rows")
-    limit = encoding.max_move_tokens if max_tokens is None else max_tokens
-    heats = np.broadcast_to(np.asarray(temperature, np.float64), (len(chosen),))
-    before = session.mark()
-    written: list[list[int]] = [[] for _ in chosen]
-    totals = np.zeros(len(chosen))
-    active = [i for i, row in enumerate(chosen) if session.tokens[row]]
-    if len(active) < len(chosen):
-        raise BadInputError("a row without a prompt cannot be continued")
-    for step in range(limit):
-        logprobs = session.logprobs[[chosen[i] for i in active]].cpu().numpy()
-        noise = np.array([uniform(*keys[i], step) if heats[i] > 0 else 0.0 for i in active])
-        tokens = draw(logprobs, heats[active], noise)
-        for place, i in enumerate(active):
-            written[i].append(int(tokens[place]))
-            totals[i] += logprobs[place, tokens[place]]
-        active = [
-            i
-            for i in active
-            if not encoding.complete(written[i], boards[i])
-            and len(session.tokens[chosen[i]]) < session.model.block_size
-        ]
-        if not active or step == limit - 1:
-            break
-        new: list[list[int]] = [[] for _ in range(len(session))]
-        for i in active:
-            new[chosen[i]] = written[i][-1:]
-        session.feed(new)
-    if not keep:
-        session.restore(before, chosen)
-    return [
-        _sampled(encoding, board, ids, float(total)) for board, ids, total in zip(boards, written, totals, strict=True)
-    ]
-
-
 def sample_trees(
     trees: TokenTree,
     encoding: Encoding,
@@ -113,11 +54,14 @@ def sample_trees(
     temperature: Sequence[float],
     max_tokens: int | None = None,
 ) -> list[list[SampledText]]:
-    """Several continuations of each row, one for each of its keys, of the given temperatures (one a key).
+    """Several continuations of each row, one for each of its keys, of the given temperatures (one a key; 0 is greedy),
+    each until it is complete or has `max_tokens` (the encoding's).
 
-    boards has one position a row. What `sample_moves` would write with the same keys. Continuations share the nodes of
-    their row's tree, and what the tree holds already is not computed again: after the legal moves were scored most
-    texts cost nothing.
+    boards are the positions in which the moves are written, one a row. A key names the draws of a continuation, for
+    example (seed, unit, ply, try); the step is added here, so what is sampled does not depend on which rows share a
+    batch. Continuations share the nodes of their row's tree, and what the tree holds already is not computed again:
+    after the legal moves were scored most texts cost nothing. Karvonen 2024 (chess_gpt_eval): at most 10 new
+    characters, ending at a space.
     """
     limit = encoding.max_move_tokens if max_tokens is None else max_tokens
     heats = np.asarray(temperature, np.float64)

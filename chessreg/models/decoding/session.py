@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,14 +31,6 @@ class ContextFullError(ChessregError):
     def __init__(self, rows: list[int], block_size: int) -> None:
         super().__init__(f"{len(rows)} rows would exceed the model's {block_size} positions", "crop or end those games")
         self.rows = rows
-
-
-@dataclass(frozen=True)
-class Mark:
-    """The state of a session at one moment, for `restore`."""
-
-    lengths: list[int]
-    logprobs: Tensor
 
 
 class DecodingSession:
@@ -124,15 +115,6 @@ class DecodingSession:
                 self._known[row] = True
                 self.logprobs[row] = torch.nan
 
-    def mark(self) -> Mark:
-        """The present state, to come back to with `restore` at no cost."""
-        return Mark([len(tokens) for tokens in self.tokens], self.refresh().clone())
-
-    def restore(self, mark: Mark, rows: Sequence[int] | None = None) -> None:
-        """Take back what was fed since `mark`, in all rows or in these. Rows must still hold what they held then."""
-        for row in range(len(self)) if rows is None else rows:
-            self.rewind(row, mark.lengths[row], mark.logprobs[row])
-
     def rewind(self, row: int, length: int, logprobs: Tensor) -> None:
         """Let one row hold its first `length` tokens again, after which it had these log-probabilities [vocab]."""
         if length == len(self.tokens[row]):
@@ -151,15 +133,6 @@ class DecodingSession:
         self.edits = [edit.take(index) for edit in self.edits]
         self.logprobs = self.logprobs[index]
         self.cache.take(index)
-
-    def drop(self, rows: Sequence[int]) -> None:
-        """Remove these rows; the others close up."""
-        gone = set(rows)
-        self.select([r for r in range(len(self)) if r not in gone])
-
-    def fork(self, repeats: int) -> None:
-        """Repeat each row `repeats` times: row r becomes rows r·repeats to (r + 1)·repeats - 1."""
-        self.select([r for r in range(len(self)) for _ in range(repeats)])
 
     def branch(self, edits: Sequence[ResidualEdit]) -> DecodingSession:
         """A session of the same rows under edits, of which this one has none; each computes for itself from here on.

@@ -13,7 +13,8 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.decoding import policies
 from chessreg.models.decoding.legal import MoveDistribution, move_logprobs
 from chessreg.models.decoding.policies import Choice, Turn, choose, distributions, make_policy
-from chessreg.models.decoding.sampling import sample_moves
+from chessreg.models.decoding.sampling import sample_trees
+from chessreg.models.decoding.tree import TokenTree
 
 GAMES = [[], ["e4", "e5"], ["d4", "d5", "c4", "e6"], ["Nf3", "Nf6"], ["e4", "c5", "Nf3", "d6"], ["g3", "g6"]]
 
@@ -73,10 +74,9 @@ def test_retry_plays_the_first_sample_that_is_legal_and_keeps_the_others_texts(m
     assert len(outcomes) > 1, "the fixture's model no longer needs retries"
     for turn, choice in zip(turns, choices, strict=True):
         alone, (single,) = opened(model, pgn, [GAMES[turn.row % len(GAMES)]])
-        texts = [
-            sample_moves(alone, pgn, [single.board], [(*turn.key, attempt)], temperature=1.0)[0].text
-            for attempt in range(choice.tries)
-        ]
+        keys = [[(*turn.key, attempt) for attempt in range(choice.tries)]]
+        [written] = sample_trees(TokenTree(alone), pgn, [single.board], keys, temperature=[1.0] * choice.tries)
+        texts = [sample.text for sample in written]
         moves = [pgn.parse(text, single.board) for text in texts]
         assert list(choice.illegal) == [text for text, move in zip(texts, moves, strict=True) if move is None]
         assert choice.move == (moves[-1] if moves[-1] else None)

@@ -16,7 +16,7 @@ from chessreg.games.engines import parse_engine
 from chessreg.games.openings import Opening, openings, parse_opening
 from chessreg.games.pool import EnginePool, free_cores
 from chessreg.models.decoding.policies import choose, make_policy, sample_cropped
-from chessreg.models.decoding.sampling import draw, sample_moves
+from chessreg.models.decoding.sampling import draw
 from chessreg.noise import uniform
 from chessreg.registry import tables
 from chessreg.runs.kind import kind
@@ -102,7 +102,7 @@ def test_where_there_is_room_cropping_changes_nothing(model, pgn):
     session = model.session(2)
     session.sync(prompts)
     keys = [("room", n) for n in range(2)]
-    plain = [sampled.text for sampled in sample_moves(session, pgn, [chess.Board()] * 2, keys, temperature=0.9)]
+    plain = [plainly(model, pgn, prompt, key, 0.9) for prompt, key in zip(prompts, keys, strict=True)]
     cropped = sample_cropped(session, pgn, [chess.Board()] * 2, prompts, keys, temperature=0.9, max_tokens=10)
     assert [pgn.decode(ids).split(" ")[0] for ids in cropped] == plain
 
