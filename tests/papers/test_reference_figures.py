@@ -6,6 +6,7 @@ openings. tests/fixtures/karvonen/clusters.py writes the counts.
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -99,10 +100,50 @@ def test_neither_sign_changes_the_score(layers, scale, name):
 
 
 def test_strong_edits_of_either_sign_cost_points():
-    scores = {scale: np.mean(list(points(True, "contrastive", "[3,4,5,6]", scale).values())) for scale in (-4.0, 4.0)}
-    assert says("a scale of -4 at layers 3-6 scores 0.263, and +4 scores 0.188")
-    assert scores == {-4.0: pytest.approx(0.2625), 4.0: pytest.approx(0.1875)}
-    assert all(score < np.mean(list(points(True, "none").values())) for score in scores.values())
+    scores = {scale: points(True, "contrastive", "[3,4,5,6]", scale) for scale in (-4.0, 4.0)}
+    means = {scale: np.mean(list(score.values())) for scale, score in scores.items()}
+    plain = points(True, "none")
+    assert says("of which the unedited model takes 0.637, a scale of -4 scores 0.263, and +4 scores 0.188")
+    assert means == {-4.0: pytest.approx(0.2625), 4.0: pytest.approx(0.1875)}
+    assert np.mean(list(plain.values())) == pytest.approx(0.6375)
+    for score in scores.values():
+        assert interval(np.array([score[opening] - plain[opening] for opening in plain]))[1] < 0
+
+
+def test_the_controls_that_have_played_are_told_with_their_games():
+    played: dict[tuple[str, int], dict[int, float]] = {}
+    for game in GAMES:
+        if game["source"] not in ("none", "contrastive"):
+            assert (game["choice"], game["layers"], game["scale"]) == (False, "[3,4,5,6]", -0.8)
+            played.setdefault((game["source"], game["draw"]), {})[game["opening_number"]] = game["points"]
+    assert {arm: len(points) for arm, points in played.items()} == {("shuffled", 1): 80, ("shuffled", 2): 80}
+    first, second = played.values()
+    means = [f"{np.mean(list(points.values())):.3f}" for points in played.values()]
+    assert says("have played, 80 games each:", means[0], "and", means[1] + ";")
+    arm = points(False, "contrastive", "[3,4,5,6]", -0.8)
+    difference = np.array([arm[opening] - (first[opening] + second[opening]) / 2 for opening in first])
+    [bounds] = re.findall(rf"it scores {difference.mean():.3f} \[([^\]]+)\] above their mean", RESULTS)
+    assert [float(bound) for bound in bounds.split(", ")] == pytest.approx(interval(difference), abs=0.006)
+
+
+def test_the_earlier_runs_vector_does_what_shuffled_labels_do():
+    tables = json.loads((FOLDER / "tables.json").read_text())["elo by intervention"]
+    arms = {
+        arm["opponent"]: arm for arm in tables
+        if (arm["intervention"], arm["policy"]) == ("contrastive:white_elo L3-6 x-4", "legal")
+    }  # fmt: skip
+    assert {arm["n"] for arm in arms.values()} == {60}
+    random, capture = arms["random"], arms["capture"]
+    ends = ", ".join(f"{-random[f'delta_shuffled_{end}']:.3f}" for end in ("high", "low"))
+    assert says("took", f"{-random['delta_random']:.3f}", "more than the random direction, but")
+    assert says("but", f"{-random['delta_shuffled']:.3f}", f"[{ends}]", "more than that of shuffled labels")
+    assert capture["delta_random"] == capture["delta_shuffled"]
+    assert says("the same vector gained", f"{capture['delta_random']:.3f}", "over both")
+    [plain] = [
+        arm for arm in tables if arm["n"] > 40 and
+        (arm["intervention"], arm["opponent"], arm["policy"]) == ("none", "capture", "legal")
+    ]  # fmt: skip
+    assert plain["score"] < 0.2
 
 
 def accuracy(untrained: bool) -> dict[str, tuple[int, float]]:
