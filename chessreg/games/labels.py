@@ -6,6 +6,7 @@ Threat, legal-move and pin are the author's for the side to move: at dots, where
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -246,3 +247,26 @@ register(Label("previous-move", PIECE_CLASSES, previous, about="the piece on eac
 register(Label("random", ("0", "1", "2"), random_control, about="classes without meaning: a control"))
 register(Label("skill", (), None, squares=1, source="skill", about="the class of a player's rating"))
 register(Label("rating", (), None, squares=1, source="rating", about="a player's rating, by regression"))
+
+
+# -- boards as text ------------------------------------------------------------
+
+_CHANGE = re.compile(r"([a-h][1-8])=([pnbrqkPNBRQK.])")
+
+
+def board_changes(text: str) -> list[tuple[int, str]]:
+    """Squares and what shall stand there, `.` for nothing: rising squares. Raises BadInputError.
+
+    >>> board_changes("d7=p d5=.")
+    [(35, '.'), (51, 'p')]
+    """
+    changes: dict[int, str] = {}
+    for word in text.replace(",", " ").split():
+        match = _CHANGE.fullmatch(word)
+        if match is None:
+            raise BadInputError(f"{word[:60]!r} is no change of a board", "write d5=. d7=p e4=P: square=piece")
+        square = chess.parse_square(match[1])
+        if square in changes:
+            raise BadInputError(f"--board names {match[1]} twice")
+        changes[square] = match[2]
+    return sorted(changes.items())

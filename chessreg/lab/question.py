@@ -13,7 +13,8 @@ from sqlalchemy import select
 
 from chessreg import encodings
 from chessreg.errors import BadInputError, ChessregError
-from chessreg.experiments.edit.spec import NEXT_TOKEN, EditSpec, board_changes, settings_of
+from chessreg.experiments.edit.spec import NEXT_TOKEN, EditSpec, settings_of
+from chessreg.games.labels import board_changes
 from chessreg.games.moves import sans as all_sans
 from chessreg.games.typed import moves_after, typed_moves
 from chessreg.registry import names, tables

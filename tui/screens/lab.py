@@ -291,7 +291,7 @@ class LabScreen(FourBoardsScreen):
         self.sans, self.ahead, self.row = edit.sans, edit.later, 0
         self.edited_layers, self.positions, self.condition = edit.layers, edit.positions, edit.condition
         self.scale, self.settings = edit.scale, edit.settings
-        from chessreg.experiments.edit.spec import board_changes
+        from chessreg.games.labels import board_changes
 
         self.changes = dict(board_changes(edit.board))
         if edit.next_token != self.next_token:

@@ -16,8 +16,8 @@ import numpy as np
 from chessreg.encodings import Encoding
 from chessreg.errors import BadInputError
 from chessreg.experiments.edit.directions import EMPTY, Change
-from chessreg.experiments.edit.spec import board_changes
 from chessreg.experiments.edit.states import State, after_moves, states
+from chessreg.games.labels import board_changes
 from chessreg.games.moves import unpack
 
 if TYPE_CHECKING:

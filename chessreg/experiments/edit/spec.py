@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field, field_validator, model_serializer, model_
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings.games import GameSelection
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
+from chessreg.games.labels import board_changes
 from chessreg.games.typed import moves_after, typed_moves
 from chessreg.registry import tables
 from chessreg.runs.fitted import best_layer
@@ -355,27 +356,6 @@ ADDED_COLUMNS = frozenset(
     {"target", "target_status", "later", "mass_future", "argmax_kept", "p_argmax", "p_square", "kl", "reference_norm",
      "vector_norm", "edit_norm", "row"}
 )  # fmt: skip
-
-
-_CHANGE = re.compile(r"([a-h][1-8])=([pnbrqkPNBRQK.])")
-
-
-def board_changes(text: str) -> list[tuple[int, str]]:
-    """Squares and what shall stand there, `.` for nothing: rising squares. Raises BadInputError.
-
-    >>> board_changes("d7=p d5=.")
-    [(35, '.'), (51, 'p')]
-    """
-    changes: dict[int, str] = {}
-    for word in text.replace(",", " ").split():
-        match = _CHANGE.fullmatch(word)
-        if match is None:
-            raise BadInputError(f"{clipped(word)!r} is no change of a board", "write d5=. d7=p e4=P: square=piece")
-        square = chess.parse_square(match[1])
-        if square in changes:
-            raise BadInputError(f"--board names {match[1]} twice")
-        changes[square] = match[2]
-    return sorted(changes.items())
 
 
 # -- which edits a run tries: sets of layers times values of the scale rule -------------------------

@@ -11,6 +11,7 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.settings.games import select, selection_of
 from chessreg.experiments.settings.skill import classes_of
 from chessreg.experiments.vector import sums
+from chessreg.games.labels import PIECE_CLASSES, board_changes
 from chessreg.runs.activations import CachedActivations, load_cache
 from chessreg.runs.fitted import Direction
 
@@ -63,7 +64,7 @@ def class_difference(weight: np.ndarray, side: str = "both") -> Direction:
     if weight.ndim != 3 or weight.shape[1] != 1:
         raise BadInputError(
             f"a probe of shape {list(weight.shape)} has no one class difference",
-            "give a probe of skill, which reads one of a few classes off each game",
+            "give a probe of skill, or say what a probe of boards shall read: --board d1=.",
         )
     if weight.shape[2] == 1:
         if side != "both":
@@ -72,6 +73,17 @@ def class_difference(weight: np.ndarray, side: str = "both") -> Direction:
     low, high = weight[:, 0, 0], weight[:, 0, -1]
     vector = {"both": high - low, "high": high, "low": -low}[side]
     return Direction(as_float32(vector), as_float32(high), as_float32(low))
+
+
+def board_direction(weight: np.ndarray, board: str) -> Direction:
+    """What a probe of boards reads as `d1=. e5=p`, from its weights [d_model, 64, 13]: of each square the class that
+    shall stand there minus the mean of the square's classes, summed (Davis specification 4.5 and 6.2). One vector added
+    to all classes of a square changes nothing that the probe says, so its part is left out. Not normalised.
+
+    """
+    centred = weight - weight.mean(axis=2, keepdims=True)
+    parts = [centred[:, square, PIECE_CLASSES.index(piece)] for square, piece in board_changes(board)]
+    return Direction(as_float32(np.sum(parts, axis=0)))
 
 
 def scale_of(coefficient: float, positions_summed: int, authors_positions: int = AUTHORS_POSITIONS) -> float:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.vector.contrast import gather
-from chessreg.experiments.vector.makers import MAKERS, Origin, labelled
+from chessreg.experiments.vector.makers import MAKERS, Origin, check_probe, labelled
 from chessreg.experiments.vector.spec import AUTHORS, CONTRASTS, VectorHow, VectorSpec, checkpoint_of, layers_of
 from chessreg.models.hook_points import hook_point
 from chessreg.runs.fitted import Direction, publish_layer
@@ -54,6 +54,8 @@ class Vector(Kind):
     def check(self, spec: VectorSpec, inputs: Inputs) -> None:
         if spec.source == "shuffled":
             labelled(spec, inputs)
+        if spec.source == "probe":
+            check_probe(spec, inputs)
         if spec.source in CONTRASTS:
             games = gather(spec, inputs)
             reference = checkpoint_of(spec, inputs)

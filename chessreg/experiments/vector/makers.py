@@ -14,7 +14,7 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.settings.sites import EncodedGames
 from chessreg.experiments.settings.skill import permuted
 from chessreg.experiments.vector import sums
-from chessreg.experiments.vector.contrast import ClassedGames, class_difference, contrast, gather
+from chessreg.experiments.vector.contrast import ClassedGames, board_direction, class_difference, contrast, gather
 from chessreg.experiments.vector.spec import CONTRASTS, VectorHow, VectorSpec, layers_of
 from chessreg.models.hook_points import RESID_POST, pattern_of
 from chessreg.named import Registry
@@ -231,14 +231,13 @@ def of_shuffled_probe(task: Task[VectorSpec, VectorHow], real: VectorSpec, layer
     assert spec.of
     assert spec.probe
     first = vector_rows(task.inputs, spec.of)[layers[0]]
-    kept = ("positions", "positions_summed", "residual", "side")
+    kept = ("positions", "positions_summed", "residual", "side", "board")
     detail = {name: first.detail[name] for name in kept if name in first.detail}
     detail |= {"probe": spec.probe, "seed": task.inputs.run(spec.probe, "probe").spec["shuffled"]}
 
     def taken() -> Iterator[tuple[int, Direction]]:
         for layer in layers:
-            weight = np.asarray(load_probe(task.inputs, spec.probe or "", layer).weight)
-            made = class_difference(weight, real.side)
+            made = read_as(real, task.inputs, spec.probe or "", layer)
             norm = load_direction(task.inputs, spec.of or "", layer).norm
             extra = {"norm_before_matching": made.norm, "of": spec.of}
             yield layer, Direction(with_norm(made.vector, norm), detail=extra)
@@ -320,7 +319,8 @@ def random(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
 
 @MAKERS.named("probe")
 def probe(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
-    """The difference of a skill probe's class weights, of unit norm unless asked otherwise."""
+    """The difference of a skill probe's class weights, or what a probe of boards reads as a board; of unit norm unless
+    asked otherwise."""
     spec = task.spec
     assert spec.probe
     rows = probe_rows(task.inputs, spec.probe)
@@ -331,15 +331,33 @@ def probe(task: Task[VectorSpec, VectorHow], layers: list[int]) -> Made:
         "residual": "centred" if first.detail.get("centred") else "raw",
         "normalise": spec.normalise,
         **({"side": spec.side} if spec.side != "both" else {}),
+        **({"board": spec.board} if spec.board else {}),
     }
     if first.checkpoint_id is None:
         detail["model"] = first.detail.get("model")  # what the file says
 
     def taken() -> Iterator[tuple[int, Direction]]:
         for layer in layers:
-            made = class_difference(np.asarray(load_probe(task.inputs, spec.probe or "", layer).weight), spec.side)
+            made = read_as(spec, task.inputs, spec.probe or "", layer)
             extra = {"norm_before_matching": made.norm}
             vector = with_norm(made.vector, 1.0) if spec.normalise == "unit" else made.vector
             yield layer, replace(made, vector=vector, detail=extra)
 
-    return origin_like(first, f"probe:{first.label}", detail), taken()
+    return origin_like(first, f"probe:{spec.board or first.label}", detail), taken()
+
+
+def check_probe(spec: VectorSpec, inputs: Inputs) -> None:
+    """Raise BadInputError for a --board of probes that do not tell the 13 pieces of each square."""
+    assert spec.probe
+    row = next(iter(probe_rows(inputs, spec.probe).values()))
+    if spec.board and row.label != "piece":
+        raise BadInputError(
+            f"--board needs a probe of the pieces on squares, and that one reads {row.label}",
+            "chessreg run probe --label piece",
+        )
+
+
+def read_as(spec: VectorSpec, inputs: Inputs, probe: str, layer: int) -> Direction:
+    """The direction of a layer of these probes that `spec` asks for."""
+    weight = np.asarray(load_probe(inputs, probe, layer).weight)
+    return board_direction(weight, spec.board) if spec.board else class_difference(weight, spec.side)

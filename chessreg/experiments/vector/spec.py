@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+import chess
+from pydantic import Field, field_validator, model_validator
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.experiments.settings.skill import SkillSettings
 from chessreg.experiments.vector.contrast import AUTHORS_POSITIONS, scale_of
+from chessreg.games.labels import board_changes
 from chessreg.models.hook_points import PATTERNS, RESID_POST, check_editable
 from chessreg.runs.activations import cached_layers
 from chessreg.runs.fitted import probe_rows, vector_rows
@@ -25,7 +27,8 @@ class VectorSpec(Spec):
     source: Literal["contrastive", "cascade", "probe", "random", "shuffled"] = Field(
         "contrastive",
         description="contrastive: strong minus weak; cascade: the same, earlier layers' vectors added on the way; "
-        "probe: a skill probe's class difference; random, shuffled: controls with the norms of another vector run",
+        "probe: a skill probe's class difference, or what a probe of boards reads as --board; random, shuffled: "
+        "controls with the norms of another vector run",
     )
     cache: Annotated[str | None, Ref("run:cache")] = Field(None, description="activations to contrast")
     checkpoint: Annotated[str | None, Ref("checkpoint")] = Field(
@@ -47,6 +50,9 @@ class VectorSpec(Spec):
     )
     side: Annotated[Literal["both", "high", "low"], Added()] = Field(
         "both", description="for source probe: high minus low, or high alone, or minus low alone (Karvonen Appendix C)"
+    )
+    board: Annotated[str, Added()] = Field(
+        "", description="for source probe of a probe of boards: squares and what it shall read there, as d1=. e5=p"
     )
     of: Annotated[str | None, Ref("run:vector")] = Field(None, description="for controls: the vectors they stand for")
     reduction: Annotated[Literal["averaged", "summed"], Stored("positions")] = Field(
@@ -70,6 +76,11 @@ class VectorSpec(Spec):
     )
     allow_overlap: AllowOverlap = ALLOW_OVERLAP
 
+    @field_validator("board")
+    @classmethod
+    def _one_order(cls, board: str) -> str:
+        return " ".join(f"{chess.square_name(square)}={piece}" for square, piece in board_changes(board))
+
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         """What a source does not use stays unset: settings without effect would make two runs of one experiment."""
@@ -86,7 +97,7 @@ USED: dict[str, tuple[str, ...]] = {  # besides seed, replicate, source, layers
     "contrast": ("reduction", "first_ply", "last_ply", "whole_games", "skill", "total", "per_class", "allow_overlap"),
     "model": ("checkpoint", "dataset", "games", "min_plies", "keep_duplicates", "sites"),
     "cascade": ("cascade_scale",),
-    "probe": ("probe", "normalise", "side"),
+    "probe": ("probe", "normalise", "side", "board"),
     "control": ("of",),
 }
 
@@ -119,6 +130,8 @@ def check_settings(spec: VectorSpec) -> None:
         raise BadInputError("a contrast needs activations", "give --cache RUN, or --checkpoint and --dataset")
     if spec.source == "probe" and spec.probe is None:
         raise BadInputError("source probe needs --probe", "a run of skill probes: chessreg probe list")
+    if spec.board and spec.side != "both":
+        raise BadInputError(f"--side {spec.side} is of a skill probe's classes, and --board of squares", "give one")
     if spec.source in CONTROLS and spec.of is None:
         raise BadInputError(f"a {spec.source} control needs --of", "the vector run that it stands for")
     if spec.last_ply is not None and spec.last_ply < spec.first_ply:

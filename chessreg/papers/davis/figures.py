@@ -168,7 +168,7 @@ def boards_of_case() -> Sequence[Any]:
     """The board of Figure 4 before and after the change."""
     import chess
 
-    from chessreg.experiments.edit.spec import board_changes
+    from chessreg.games.labels import board_changes
     from chessreg.games.typed import board_after, typed_moves
     from chessreg.papers.davis.edits import CASE
 

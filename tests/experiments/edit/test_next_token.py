@@ -20,10 +20,11 @@ from chessreg.experiments.edit import directions, heat
 from chessreg.experiments.edit.cases import Prefix, boards_of, prefixes, with_changes, without_favourite
 from chessreg.experiments.edit.kind import BoardEdit
 from chessreg.experiments.edit.probabilities import probabilities_of
-from chessreg.experiments.edit.spec import DAVIS_PRESETS, EditHow, EditSpec, board_changes
+from chessreg.experiments.edit.spec import DAVIS_PRESETS, EditHow, EditSpec
 from chessreg.experiments.edit.states import State
 from chessreg.experiments.probe import ProbeHow, ProbeSpec
 from chessreg.experiments.settings.games import select as select_games
+from chessreg.games.labels import board_changes
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.models.edits import ResidualEdit

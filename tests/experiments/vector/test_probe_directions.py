@@ -65,9 +65,39 @@ def test_one_side_of_a_skill_probe_is_a_direction_of_its_own(world_session):
         VectorSpec(cache="reference-fit", side="low")
 
 
-def test_a_board_probe_has_no_skill_direction(world_session):
-    with pytest.raises(BadInputError, match="no one class difference"):
+def test_a_board_probes_direction_raises_what_it_shall_read_and_no_other_square(world_session):
+    from chessreg.games.labels import PIECE_CLASSES
+    from chessreg.runs.fitted import load_probe
+
+    with pytest.raises(BadInputError, match="no one class difference.*\n?"):
         world_session.run(VectorSpec(source="probe", probe="reference-board"))
+    inputs = world_session.inputs
+    spec = VectorSpec(source="probe", probe="reference-board", board="e5=p d1=.", normalise="none")
+    assert spec.board == "d1=. e5=p"
+    found = made(world_session, spec, "other-board")
+    for layer, row in vector_rows(inputs, found).items():
+        weight = load_probe(inputs, inputs.reference("run:probe", "reference-board"), layer).weight.astype(np.float64)
+        d1, e5 = weight[:, 3], weight[:, 36]
+        expected = d1[:, 6] - d1.mean(1) + e5[:, PIECE_CLASSES.index("p")] - e5.mean(1)
+        np.testing.assert_allclose(load_vector(inputs, found, layer), expected, rtol=1e-4, atol=1e-6)
+        assert (row.source, row.detail["board"]) == ("probe:d1=. e5=p", "d1=. e5=p")
+
+
+def test_what_a_board_direction_cannot_be_made_of_is_refused(world_session):
+    from chessreg.experiments.probe import ProbeSpec
+
+    world_session.run(ProbeSpec(cache="reference-fit", label="colour", epochs=1, layers=(0,)), name="colours")
+    with pytest.raises(BadInputError, match="reads colour"):
+        world_session.run(VectorSpec(source="probe", probe="colours", board="d1=."))
+    for given, reason in (
+        ({"board": "d1=x"}, "no change of a board"),
+        ({"board": "d1=. d1=q"}, "names d1 twice"),
+        ({"board": "d1=.", "side": "low"}, "of squares"),
+    ):
+        with pytest.raises(BadInputError, match=reason):
+            VectorSpec(source="probe", probe="reference-board", **given)
+    with pytest.raises(BadInputError, match="source contrastive does not use it"):
+        VectorSpec(cache="reference-fit", board="d1=.")
 
 
 def test_karvonens_saved_skill_probe_gives_the_norm_and_cosine_of_its_classes(shared_data):
