@@ -41,6 +41,7 @@ def commands(size: Size) -> list[tuple[str, list[str]]]:
     model = "--checkpoint reference"
     match = f"--opponent {OPPONENT} --policy legal --temperatures 0.3 --opening random:6"
     play = f"run play {model} --games {size.match_games} {match}"
+    of_uci = f"run play --checkpoint uci --games {max(2, 2 * size.match_games // 5)} {match}"
     edit = "--intervention.layers 3-6 --intervention.scale -2"
     return [
         (
@@ -92,7 +93,16 @@ def commands(size: Size) -> list[tuple[str, list[str]]]:
                 "board figure-4:0",
                 f"run edit --checkpoint uci --probe uci-board --dataset sample:test --measure next-token --games "
                 f"{size.uci_edit_games} --prefixes 4,14,24 --layers 2-5 --scale 1 --name uci-edits",
-                f"run play --checkpoint uci --games {max(2, 2 * size.match_games // 5)} {match} --name uci-plain",
+            ],
+        ),
+        (
+            "The same model in matches: as it is, and while its states say that knights, bishops and queen are not "
+            "where they began",
+            [
+                'run vector --source probe --probe uci-board --board "b1=. c1=. d1=. f1=. g1=." --layers 2-5 '
+                "--name unseen",
+                f"{of_uci} --name uci-plain",
+                f"{of_uci} --intervention.vector unseen --intervention.scale 60 --name uci-unseen",
             ],
         ),
         (

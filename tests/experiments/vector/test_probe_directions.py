@@ -69,7 +69,7 @@ def test_a_board_probes_direction_raises_what_it_shall_read_and_no_other_square(
     from chessreg.games.labels import PIECE_CLASSES
     from chessreg.runs.fitted import load_probe
 
-    with pytest.raises(BadInputError, match="no one class difference.*\n?"):
+    with pytest.raises(BadInputError, match="no one class difference"):
         world_session.run(VectorSpec(source="probe", probe="reference-board"))
     inputs = world_session.inputs
     spec = VectorSpec(source="probe", probe="reference-board", board="e5=p d1=.", normalise="none")
