@@ -57,23 +57,25 @@ def recomputed(
         bits |= (1 if mask is None else mask.astype(np.int64)) << number
     cache.write(rows, columns, np.stack([new.ids, bits]))
     sequences: list[np.ndarray] = []  # each [2, length]
-    wanted: list[list[int]] = []  # of each, the tokens of the pass that are its last ones
-    for i, row in enumerate(new.rows):
-        mine = np.flatnonzero(new.place == i).tolist()
-        if mine and new.visible is None:
+    wanted: list[np.ndarray] = []  # of each, the tokens of the pass that are its last ones
+    ends = np.cumsum(np.bincount(new.place, minlength=len(new.rows)))
+    by_row = np.split(np.argsort(new.place, kind="stable"), ends[:-1])
+    for i, (row, mine) in enumerate(zip(new.rows, by_row, strict=True)):
+        if len(mine) and new.visible is None:
             sequences.append(cache.columns[:, row, : new.first[i] + len(mine)])
             wanted.append(mine)
-        elif mine:
-            for own, token in zip(new.visible[i], mine, strict=True):  # type: ignore[index]
+        elif len(mine):
+            for number, own in enumerate(new.visible[i]):  # type: ignore[index]
                 sequences.append(cache.columns[:, row, : len(own)][:, own])
-                wanted.append([token])
+                wanted.append(mine[number : number + 1])
     hidden = torch.empty(len(new.ids), model.d_model, dtype=model.dtype, device=model.device)
     residuals = {point: torch.empty_like(hidden) for point in watched}
     lengths = [sequence.shape[1] for sequence in sequences]
     for group in _groups(lengths, padded=model.attention == "causal"):
-        at = torch.tensor([token for i in group for token in wanted[i]], device=model.device)
-        places = [(place, lengths[i] - k) for place, i in enumerate(group) for k in range(len(wanted[i]), 0, -1)]
-        picked = tuple(torch.tensor(index, device=model.device) for index in zip(*places, strict=True))
+        at = torch.from_numpy(np.concatenate([wanted[i] for i in group])).to(model.device)
+        place_of = np.repeat(np.arange(len(group)), [len(wanted[i]) for i in group])
+        column = np.concatenate([np.arange(lengths[i] - len(wanted[i]), lengths[i]) for i in group])
+        picked = tuple(torch.from_numpy(index).to(model.device) for index in (place_of, column))
 
         def put(point: str, residual: Tensor, at: Tensor = at, picked: Any = picked) -> None:
             residuals[point][at] = residual[picked]
