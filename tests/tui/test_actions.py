@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import tui
-from tui.actions import ACTIONS, EVERYWHERE, OWN_KEYS, Action, check
+from tui.actions import ACTIONS, EVERYWHERE, OWN_KEYS, Action, check, check_letters
 from tui.entries import ENTRIES
 from tui.screens.base import AppScreen
 
@@ -49,6 +49,15 @@ def test_a_key_taken_twice_is_refused() -> None:
         check([Action("runs", "a", "x", "A"), Action("runs", "b", "y,x", "B")])
     with pytest.raises(ValueError, match="taken everywhere"):
         check([Action("runs", "a", "q", "A"), Action(EVERYWHERE, "quit", "q", "Q")])
+
+
+def test_a_letter_means_the_same_in_every_room() -> None:
+    check_letters()
+    with pytest.raises(ValueError, match=r"x is cancel in .*, and archive in"):
+        check_letters([Action("jobs", "cancel", "x", "C"), Action("runs", "archive", "ctrl+x,x", "A")])
+    with pytest.raises(ValueError, match=r"o is enter, and .*heat is not that"):
+        check_letters([Action("table", "open", "enter,o", "O"), Action("board", "heat", "o", "H")])
+    check_letters([Action("jobs", "cancel", "x", "C"), Action("messages", "drop", "x", "D", verb="cancel")])
 
 
 FILLED_IN = {"KIND": "play", "./FILE.py": str(Path(__file__).parent.parent / "kinds" / "toy_kind.py")}

@@ -117,7 +117,7 @@ async def test_boards_masses_and_heat_are_those_that_are_stored_and_e_opens_the_
                 assert list(shown.heat.values()) == pytest.approx(case.squares["edit"].tolist())
             assert "x taken off" in driver.text
             assert "next move begins there" in driver.text
-        await driver.press("o", "tab")
+        await driver.press("H", "tab")
         assert screen.state.condition == "random-0"
         assert boards["after-target"].squares.frame.heat is None
         assert f"target → {case.mass('random-0', 'target'):.3f}" in driver.text
@@ -142,7 +142,7 @@ async def test_a_board_is_changed_by_keys_and_the_command_stores_that_edit(drive
         lab = driver.screen
         await driver.press("slash", "ctrl+u")
         await driver.type("e4 d5")
-        await driver.press("enter", "b")
+        await driver.press("enter", "e")
         lab.pick(chess.D5)
         await driver.press("x", "up", "up", "p", "right", "full_stop", "down", "down", "p")
         assert isinstance(driver.app.focused, SquareBar)
@@ -153,7 +153,7 @@ async def test_a_board_is_changed_by_keys_and_the_command_stores_that_edit(drive
         await driver.press("p", "k", "backspace", "p", "q", "p", "enter")  # letters are pieces: nothing is quit
         assert driver.app.focused is None
         assert lab.board_changes == "d5=. e5=p d7=p e7=."
-        await driver.press("A", "plus")
+        await driver.press("right_curly_bracket", "plus")
         assert lab.edited_layers == (0, 1)
         after = lab.answer
         assert f"target {after.edited.modified:.3f}" in driver.text
@@ -170,11 +170,11 @@ async def test_a_board_is_changed_by_keys_and_the_command_stores_that_edit(drive
         await driver.press("tab")
         assert (lab.condition, lab.answer.edit) == ("random-0", "random-0")
         assert lab.answer.edited.modified == pytest.approx(rows["random-0"].mass_modified, abs=1e-5)
-        await driver.press("shift+tab", "b")
+        await driver.press("shift+tab", "e")
         lab.pick(chess.E1)
         await driver.press("x", "enter")
         assert "without one white king" in driver.text
-        await driver.press("B")
+        await driver.press("Z")
         assert lab.board_changes == ""
         assert "without one white king" not in driver.text
         await driver.press("slash", "ctrl+u")
@@ -230,7 +230,7 @@ def test_the_lab_while_a_board_is_changed(
         await settled(pilot)
         driver = Driver(pilot.app, pilot)
         driver.screen.go(("e4", "d5"))
-        await driver.press("b")
+        await driver.press("e")
         driver.screen.pick(chess.D5)
         await driver.press("x", "right", "p")
         assert "target, e5: d5=. e5=p" in driver.text

@@ -59,7 +59,7 @@ async def test_a_game_is_evaluated_as_the_command_evaluates_it_and_the_strip_is_
         strip, bar = screen.query_one(EvaluationStrip), screen.query_one(EvaluationBar)
         assert not strip.display
         assert not bar.display
-        await driver.press("v")
+        await driver.press("E")
         await driver.once(lambda: None not in screen.evaluations, "every evaluation")
         await driver.settle()
         assert strip.display
@@ -82,7 +82,7 @@ async def test_a_game_is_evaluated_as_the_command_evaluates_it_and_the_strip_is_
 async def test_the_models_moves_are_arrows_beside_the_move_that_was_played(drive, session: Session) -> None:
     async with drive(size=(120, 40)) as driver:
         screen = await game(driver)
-        await driver.press(*["right"] * 6, "w")
+        await driver.press(*["right"] * 6, "m")
         await driver.once(lambda: 6 in screen.answers, "the model's answer")
         await driver.settle()
         shown = screen.query_one("#left", BoardPane).squares.frame
@@ -96,7 +96,7 @@ async def test_the_models_moves_are_arrows_beside_the_move_that_was_played(drive
         await driver.press("y")
         assert driver.app.clipboard.startswith("chessreg lab --checkpoint")
         assert " ".join(screen.boards.views[6].moves) in driver.app.clipboard
-        await driver.press("w")
+        await driver.press("m")
         assert not screen.query_one("#left", BoardPane).squares.frame.arrows
 
 
@@ -155,7 +155,7 @@ async def test_position_game_and_link_are_copied_as_the_command_prints_them(
         assert printed(world, "board", "sure:0", "--ply", "3", "--as", "lichess").strip() == driver.app.clipboard
         await driver.press("P")
         assert driver.app.clipboard == game_pgn(next(stored_games(session.database, [(run, 0)])).record())
-        await driver.press("b")
+        await driver.press("c")
         assert isinstance(driver.screen, PairScreen)
         await driver.press("home", "F")
         assert driver.app.clipboard == chess.STARTING_FEN
@@ -268,7 +268,7 @@ async def test_a_puzzle_is_gone_through_by_steps_with_the_models_moves_and_the_b
         (best,) = [arrow for arrow in before.arrows if arrow.role == "best"]
         assert "best move" in driver.text
         assert "puzzle 0" in driver.text
-        await driver.press("w")
+        await driver.press("m")
         await driver.once(lambda: 0 in screen.answers, "the model's answer")
         await driver.settle()
         answer, shown = screen.answers[0], screen.query_one("#left", BoardPane).squares.frame

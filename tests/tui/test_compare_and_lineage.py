@@ -57,7 +57,7 @@ async def test_loss_curves_lie_over_each_other(drive, studied: Path, command: An
         screen = driver.screen
         assert "[curves " in driver.text
         while screen.metric != "loss":
-            await driver.press("m")
+            await driver.press("right_parenthesis")
         chart = screen.query_one(ChartView).chart
         for series in chart.panels[0].series:
             told = [(p["step"], p[series.label]) for p in points if p["metric"] == "loss"]
@@ -101,13 +101,13 @@ async def test_a_pinned_run_is_the_baseline_until_it_is_unpinned(drive, studied:
     shutil.copytree(studied, tmp_path / "own")
     async with drive(tmp_path / "own", size=(160, 45)) as driver:
         await driver.stand_on("board", "longer", mark=True)
-        await driver.press("c", "b", "p")
+        await driver.press("c", "b", "B")
         assert "baseline longer (pinned" in driver.text
         await driver.press("b")
         assert "baseline longer" in driver.text
         await driver.press("escape", "c")
         assert "baseline longer (pinned" in driver.text
-        await driver.press("p", "b")
+        await driver.press("B", "b")
         assert "baseline board" in driver.text
 
 

@@ -132,7 +132,7 @@ async def test_a_cache_is_verified_byte_by_byte(drive, studied: Path, tmp_path: 
     async with drive(tmp_path / "own", size=(120, 40), start="data") as driver:
         await driver.press("tab", "tab")
         await driver.stand_on("cache-fit")
-        await driver.press("enter", "v")
+        await driver.press("enter", "V")
         assert "every byte is as it was published" in driver.notices
         with open_session(str(tmp_path / "own" / "registry.db"), tmp_path / "own" / "store") as session:
             with session.database.read() as sql:
@@ -140,7 +140,7 @@ async def test_a_cache_is_verified_byte_by_byte(drive, studied: Path, tmp_path: 
             chunk = next(p for p in (session.store.root / row["groups"][0]["path"]).rglob("c.*"))
         chunk.chmod(0o644)
         chunk.write_bytes(b"x" + chunk.read_bytes()[1:])
-        await driver.press("v")
+        await driver.press("V")
         assert "has changed since publication" in driver.text
     place = ["--registry", str(tmp_path / "own" / "registry.db"), "--store", str(tmp_path / "own" / "store")]
     assert run_command_line([*place, "cache", "verify", "cache-fit"]) == 1

@@ -73,7 +73,7 @@ async def test_enter_opens_the_job_tab_goes_to_what_ended_and_keys_suit_the_row(
         ended.move(1 - place)
         await driver.settle()
         assert "t try again" not in driver.lines[-1]
-        await driver.press("n")
+        await driver.press("ctrl+l")
         assert isinstance(driver.screen, LaunchScreen)
 
 

@@ -117,7 +117,7 @@ async def test_words_are_found_in_a_log_and_its_end_is_followed(drive, queue: An
         await driver.press("enter")
         assert [log.lines[n] for n in log.hits] == [f"line {n} loss" for n in (7, 57, 107, 157, 207, 257)]
         assert "6 of 6 places" in driver.text
-        await driver.press("N", "N")
+        await driver.press("left_parenthesis", "left_parenthesis")
         assert "line 157 loss" in driver.text
         assert "stopped: G follows" in driver.text
         with path.open("a") as file:
@@ -149,7 +149,7 @@ async def test_a_job_is_tried_again_started_sooner_and_cancelled(drive, own_queu
     async with drive(own_queue.folder, size=(160, 30)) as driver:
         await driver.go("jobs")
         await driver.find_row("broken")
-        await driver.press("t")
+        await driver.press("R")
         assert own_queue.job("broken").cause is None
         assert len(supervised) == 1
         await driver.find_row("broken")
@@ -163,7 +163,7 @@ async def test_a_job_is_tried_again_started_sooner_and_cancelled(drive, own_queu
         job = own_queue.job("broken")
         assert (str(job.cause), job.message) == ("killed", "cancelled before it started")
         await driver.find_row("checks")
-        await driver.press("t")
+        await driver.press("R")
         assert str(own_queue.job("checks").cause) == "finished"
 
 
@@ -174,7 +174,7 @@ async def test_read_only_offers_no_change(drive, queue: Any) -> None:
         assert not offered & {"cancel", "retry", "priority", "launch"}
         await driver.find_row("broken")
         before = queue.job("broken")
-        await driver.press("t")
+        await driver.press("R")
         assert queue.job("broken").state == before.state
 
 

@@ -91,12 +91,12 @@ async def test_an_edit_is_scrubbed_by_layer_class_and_condition(drive, session: 
             assert f"{best['san']:<7} {best['probability']:.3f}" in driver.text
         shown = screen.heat_label
         assert text.belief_frame(answer, "clean", 0, shown).heat == panes["before"].frame.heat
-        await driver.press("c")
+        await driver.press("full_stop")
         assert screen.heat_label == (shown + 1) % 13
         assert panes["before"].frame.heat == text.belief_frame(answer, "clean", 0, (shown + 1) % 13).heat
-        await driver.press("C", "o")
+        await driver.press("comma", "H")
         assert panes["before"].frame.heat is None
-        await driver.press("o", "right", "left", "left")
+        await driver.press("H", "right", "left", "left")
         assert screen.layer_place == 0  # the model has one layer
         assert screen.state.condition == "edit"
         await driver.press("tab")
@@ -166,7 +166,7 @@ async def test_the_scale_changes_both_masses_as_the_command_prints_and_the_run_s
         assert after.edited.original != before.edited.original
         assert after.edited.modified != before.edited.modified
         assert f"edited legal mass {after.edited.original:.3f}, target {after.edited.modified:.3f}" in driver.text
-        await driver.press("y", "s")
+        await driver.press("y", "w")
         words = shlex.split(driver.app.clipboard)
         assert words[:2] == ["chessreg", "lab"]
         told = command(own_world, *words[1:])
@@ -221,7 +221,7 @@ async def test_moves_are_typed_taken_back_and_played_and_no_key_waits_for_the_mo
         await driver.pilot.press("escape")
         assert screen.asking
         os.kill(process.pid, signal.SIGCONT)
-        await driver.press("o")
+        await driver.press("H")
         assert not screen.asking
         assert screen.scale == 5.0
         assert screen.answer.scales in ((5.0,), ())

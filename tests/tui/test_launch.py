@@ -155,7 +155,7 @@ async def test_a_form_is_filled_planned_and_launched_and_its_job_finishes(drive,
         assert "rows      15 score" in text
         assert "not known: never run" in text
         assert driver.screen.command() == f"chessreg launch {TOY} --positions 15 --name checks"
-        await driver.press("L")
+        await driver.press("ctrl+l")
         assert isinstance(driver.screen, JobScreen)
         try:
             await driver.until("finished", "15/15 units")
@@ -198,7 +198,7 @@ async def test_a_reference_is_picked_and_the_plan_follows(drive) -> None:
         assert "not found: test_cache" in text
         await driver.press("exclamation_mark")
         assert screen.row.field.path == "test_cache"
-        await driver.press("d")
+        await driver.press("u")
         assert screen.form.typed == {"cache": "cache-fit"}
 
 
@@ -245,7 +245,7 @@ async def test_escape_takes_back_what_was_typed(drive, tmp_path: Path) -> None:
         assert screen.form.typed["plies"].endswith("99")
         await driver.press("escape")
         assert screen.form.typed == {"plies": "20"}
-        await driver.press("d")
+        await driver.press("u")
         assert screen.form.typed == {}
         assert "› plies" in driver.text
 
@@ -276,7 +276,7 @@ async def test_a_form_that_is_left_is_there_again_until_it_is_cleared(drive, tmp
         assert driver.screen.form.preset == "paper"
         assert any(" move_limit " in line and " 7 " in line and " changed " in line for line in driver.lines)
         assert "[preset paper]" in driver.text
-        await driver.press("D")
+        await driver.press("Z")
         assert "Clear 1 setting of this form?" in driver.text
         await driver.press("y", "escape")
         assert "1 setting" not in driver.text

@@ -49,7 +49,7 @@ def test_home_where_nothing_runs(picture: Any, session: Session) -> None:
     with session.database.read() as sql:
         rows = read.runs(sql)
     ended = [row["name"] for row in rows if row["state"] == "complete"]
-    words = f"0 running · 0 waiting · {len(ended)} finished", "nothing runs: n launches an experiment", "idle"
+    words = f"0 running · 0 waiting · {len(ended)} finished", "nothing runs: ^l launches an experiment", "idle"
     picture(steps, *words, *ended, start="home")
 
 

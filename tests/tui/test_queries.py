@@ -70,7 +70,7 @@ async def test_queries_beside_a_kind_of_ones_own_are_listed_and_asked_and_a_brok
         await opened(driver, title)
         table = driver.screen.query_one(PageTable)
         assert [[table.row(0)[f"c{c}"] for c in range(len(lines[0]))]] == lines
-        assert "share" in await driver.press("c")  # what the columns mean
+        assert "share" in await driver.press("C")  # what the columns mean
         await driver.press("escape", "escape")
         path.with_suffix(".sql").write_text("-- no query")
         await driver.press("r")
@@ -230,9 +230,9 @@ async def test_a_table_is_copied_for_a_paper_and_kept_in_a_file(drive: Any, sess
     result = run_query(session.database, TITLE)
     async with drive(size=(120, 40)) as driver:
         await opened(driver)
-        await driver.press("m")
+        await driver.press("Y")
         assert driver.app.clipboard == render.markdown(result)
-        await driver.press("L")
+        await driver.press("ctrl+y")
         assert driver.app.clipboard == render.latex(result)
         assert r"\begin{tabular}" in (tmp_path / "state" / "chessreg" / "tui" / "copied.txt").read_text()
 
@@ -242,7 +242,7 @@ async def test_games_are_scored_either_way_and_the_command_says_so(drive: Any, s
     other = render.grid(run_query(session.database, title, scoring="author-2024"))[1]
     async with drive(size=(160, 40)) as driver:
         await opened(driver, title)
-        await driver.press("d")
+        await driver.press("O")
         assert "scoring author-2024" in " ".join(driver.text.split())  # where a line ends is no matter
         table = driver.screen.query_one(PageTable)
         assert [[table.row(n)[f"c{c}"] for c in range(len(line))] for n, line in enumerate(other)] == other

@@ -153,7 +153,7 @@ async def test_stars_tags_notes_and_pins_are_what_the_command_line_says(drive, o
         await driver.stand_on("plain")
         await driver.press("n")
         await type_words(driver, "odd")
-        await driver.press("enter", "p", "t")
+        await driver.press("enter", "B", "t")
         await type_words(driver, "-match")
         await driver.press("enter")
         row = said(own, "plain")
@@ -181,13 +181,13 @@ async def test_a_wrong_run_makes_what_rests_on_it_stale_until_it_is_taken_back(d
 async def test_what_is_archived_is_out_of_sight_and_comes_back(drive, own: Path) -> None:
     async with drive(own, size=(160, 40)) as driver:
         await driver.stand_on("toy")
-        await driver.press("x")
+        await driver.press("z")
         assert said(own, "toy")["archived"]
         assert "7 of 8 runs" in driver.text
         assert said(own, "toy")["id"] not in shown(driver)
         await driver.press("slash")
         await type_words(driver, "archived")
-        await driver.press("enter", "x")
+        await driver.press("enter", "z")
         assert not said(own, "toy")["archived"]
 
 
@@ -204,7 +204,7 @@ async def test_a_name_that_is_taken_is_refused_in_the_banner(drive, own: Path) -
 async def test_read_only_says_nothing_of_anything(drive, own: Path) -> None:
     async with drive(own, read_only=True, size=(160, 40)) as driver:
         await driver.stand_on("plain")
-        await driver.press("asterisk", "p", "t")
+        await driver.press("asterisk", "B", "t")
         assert not isinstance(driver.app.screen, Prompt)
         row = said(own, "plain")
         assert not row["starred"]

@@ -1,13 +1,24 @@
-"""What people do, each with its count of keys beyond what they type: at most six, launching 25."""
+"""What people do, each with its count of keys beyond what they type: at most six, launching 25. The task in a browser
+is in test_web."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from chessreg.scheduling.presence import Presence
+from chessreg.session import Session, open_session
+from tui.data.job_rows import jobs
 from tui.screens.answers import AnswerScreen, RowsScreen
-from tui.screens.boards import BoardScreen
+from tui.screens.boards import BoardScreen, PairScreen
 from tui.screens.compare import CompareScreen
+from tui.screens.edit import EditScreen
+from tui.screens.heat import HeatScreen
+from tui.screens.job import JobScreen
+from tui.screens.lab import LabScreen
 from tui.screens.launch import FormScreen
 from tui.widgets.bars import KeyBar
 from tui.widgets.table import PageTable
@@ -56,8 +67,87 @@ async def test_sql_is_asked_and_its_rows_are_written_to_a_file(drive: Any, tmp_p
         assert driver.screen.query_one("SqlEditor").text == "SELECT run, kind FROM runs"
 
 
-async def test_a_form_is_found_filled_and_ready_by_the_palette(drive: Any) -> None:
-    async with drive(size=(80, 24), read_only=True) as driver:
+async def test_the_best_layer_is_marked_on_its_heat_board(drive: Any, studied: Path) -> None:
+    async with drive(studied, size=(120, 40)) as driver:
+        press = Keys(driver)
+        await press("7", "slash")
+        await driver.type("accuracy by square")
+        await press("enter", "v", "s")
+        await driver.type("run:deep-board")
+        text = await press("enter")
+        screen = driver.screen
+        assert isinstance(screen, HeatScreen)
+        press.told("the best layer with its heat board")
+        series = screen.series[screen.at]
+        sums = [sum((board.heat or {}).values()) for board in series.boards]
+        best = sums.index(max(sums))
+        assert screen.panel == best
+        assert "highest" in text
+        assert f"› {series.boards[best].title}, highest"[:30] in text
+        await press("tab")
+        assert (screen.series[screen.at].name, screen.panel) == ("test", best), "validation chose it"
+
+
+@pytest.mark.usefixtures("near_model")
+async def test_a_stored_edit_is_taken_into_the_lab_at_its_own_settings(drive: Any) -> None:
+    async with drive(size=(80, 24)) as driver:
+        press = Keys(driver)
+        await press("slash")
+        await driver.type("kind:edit")
+        await press("enter", "enter", "enter", "down")
+        state = driver.screen
+        assert isinstance(state, EditScreen)
+        edit = state.state.edit
+        await press("e")
+        press.told("an edit in the lab at its own settings, at 80×24")
+        lab = driver.screen
+        assert isinstance(lab, LabScreen)
+        assert (lab.edited_layers, lab.scale, lab.condition) == (edit.layers, edit.scale, edit.condition)
+        # what is typed is seen while it is typed, behind the moves that are there
+        await driver.press("slash")
+        assert "Nc3" in (await driver.type("Nc3")).splitlines()[-2]
+
+
+async def test_a_game_is_set_beside_another_arms_where_they_part_at_80_by_24(drive: Any) -> None:
+    async with drive(size=(80, 24)) as driver:
+        press = Keys(driver)
+        text = await press("5", "enter", "c", "d")
+        press.told("where games part, at 80×24")
+        screen = driver.screen
+        assert isinstance(screen, PairScreen)
+        assert screen.pair is not None
+        assert screen.ply == screen.pair.parts + 1, "after the first ply that differs"
+        assert "apart" in text
+        assert all(len(line) <= 80 for line in text.splitlines())
+
+
+async def test_a_game_of_a_dataset_is_found_by_its_ratings(drive: Any, session: Session) -> None:
+    async with drive(size=(80, 24)) as driver:
+        press = Keys(driver)
+        await press("5", "shift+tab", "slash")
+        await driver.type("white_elo>1150 plies:40")
+        await press("enter")
+        row = driver.screen.query_one(PageTable).row(0)
+        assert row["white_elo"] > 1150
+        await press("enter")
+        press.told("a dataset's game by rating, at 80×24")
+        assert isinstance(driver.screen, BoardScreen)
+        assert f"games {row['unit']}" in driver.lines[0]
+
+
+async def test_a_launch_by_the_palette_is_cancelled_and_tried_again(
+    drive: Any, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted: list[str] = []  # supervisors: none is started
+    monkeypatch.setattr(Presence, "start", lambda self, url: wanted.append(url))
+    own = Path(shutil.copytree(world, tmp_path / "own"))
+
+    def job() -> Any:
+        with open_session(str(own / "registry.db"), own / "store") as session:
+            (row,) = jobs(session, "").page(0)
+            return row
+
+    async with drive(own, size=(80, 24)) as driver:
         press = Keys(driver)
         await press("ctrl+p")
         await driver.type("launch probe")
@@ -68,7 +158,51 @@ async def test_a_form_is_found_filled_and_ready_by_the_palette(drive: Any) -> No
         await press("enter")
         await driver.once(lambda: driver.screen.outlook is not None, "the plan")
         assert "ready" in driver.text
-        press.told("a launch up to L, at 80×24", 24)
+        await press("ctrl+l")
+        assert isinstance(driver.screen, JobScreen)
+        assert len(wanted) == 1
+        await press("x")
+        assert "Complete units are kept" in driver.text
+        await press("y")
+        assert job()["state"] == "cancelled"
+        await press("R")
+        assert job()["state"] in ("queued", "waiting")
+        press.told("a launch by the palette, cancelled and tried again, at 80×24", 25)
+        # a job's tables have words too, apart from those that are looked for in its log
+        await driver.press("tab", "tab", "slash")
+        await driver.type("setting:cache")
+        await driver.press("enter")
+        assert driver.screen.query_one("#part", PageTable).count == 2
+        await driver.press("escape")
+        assert driver.screen.query_one("#part", PageTable).count > 2
+
+
+async def test_trees_and_columns_have_words_and_an_order(drive: Any) -> None:
+    async with drive(size=(120, 30)) as driver:
+        await driver.press("C", "slash")
+        await driver.type("machine")
+        await driver.press("enter")
+        table = driver.screen.query_one(PageTable)
+        assert table.row(0)["key"] == "machine"
+        on = table.row(0)["on"]
+        await driver.press("space")
+        assert table.row(0)["on"] != on
+        await driver.press("K")
+        assert "Esc clears the words" in driver.notices
+        await driver.press("escape", "escape")
+        await driver.find_row("edits")
+        await driver.press("L")
+        table = driver.screen.query_one(PageTable)
+        whole = table.count
+        assert "├──" in driver.text
+        await driver.press("slash")
+        await driver.type("cache")
+        await driver.press("enter")
+        assert 0 < table.count < whole
+        assert "─" not in driver.text
+        await driver.press("escape", "greater_than_sign")
+        assert "lineage ▲" in driver.text
+        assert table.count == whole
 
 
 async def test_with_the_mouse_alone_a_query_leads_to_a_board_and_back_home(drive: Any) -> None:

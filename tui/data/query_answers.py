@@ -359,6 +359,7 @@ class BoardSeries(NamedTuple):
 
     name: str
     boards: list[BoardFrame]
+    highest: int  # the board of the highest mean; the first of equal ones
 
 
 def boards_of(result: QueryResult, plot: Plot) -> list[BoardSeries]:
@@ -377,6 +378,7 @@ def boards_of(result: QueryResult, plot: Plot) -> list[BoardSeries]:
     label = heading(result, plot.y) if whole in (1.0, 100.0) else f"{heading(result, plot.y)}, share of {whole:.4g}"
     name = f"{plot.panels[0]} " if len(plot.panels) == 1 else ""
     series: dict[str, list[BoardFrame]] = {}
+    means: dict[str, list[float]] = {}
     for board in boards:
         heat = {square: min(1.0, max(0.0, value / whole)) for square, value in board.values.items()}
         mean = sum(board.values.values()) / len(board.values)
@@ -385,7 +387,8 @@ def boards_of(result: QueryResult, plot: Plot) -> list[BoardSeries]:
             heat_range=(max(0.0, low / whole), min(1.0, high / whole)),
         )  # fmt: skip
         series.setdefault(board.series, []).append(frame)
-    return [BoardSeries(*one) for one in series.items()]
+        means.setdefault(board.series, []).append(mean)
+    return [BoardSeries(one, frames, means[one].index(max(means[one]))) for one, frames in series.items()]
 
 
 def chart_of(result: QueryResult, plot: Plot) -> Chart:

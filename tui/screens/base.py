@@ -22,7 +22,7 @@ from tui import show
 from tui.actions import EVERYWHERE, FILTER, TABLE, Action, bindings, of
 from tui.columns import numeric
 from tui.data.pages import Pages
-from tui.data.table_filter import called, known
+from tui.data.table_filter import View, called, known
 from tui.widgets.bars import Banner, FilterBar, FindBar, KeyBar, PaneStrip, TopBar, footer
 from tui.widgets.table import PageTable
 
@@ -122,7 +122,11 @@ class AppScreen(Screen[None]):
     def actions(self) -> list[Action]:
         """What can be done here, as the focused widget and the app's settings have it."""
         if isinstance(self.focused, FilterBar):
-            taken = [a for a in of(FILTER) if a.method != "complete" or self.focused.suggester is not None]
+            taken = [
+                replace(a, short=self.focused.leads) if a.method == "leave" else a
+                for a in of(FILTER)
+                if a.method != "complete" or self.focused.suggester is not None
+            ]
             actions = [*taken, *(a for a in of(EVERYWHERE) if a.method == "palette")]
         else:
             own = [action for place in (self.place, *self.also) for action in of(place)]
@@ -284,12 +288,16 @@ class AppScreen(Screen[None]):
         event.stop()
         self.run_worker(self.narrow(event), group=f"narrow {event.table.id}", exclusive=True)
 
+    def narrowed(self, whole: Pages, view: View) -> Pages:
+        """The rows that fit, of a table of this screen."""
+        return whole.narrowed(view)
+
     async def narrow(self, event: PageTable.Narrow) -> None:
         """Read the rows that fit, and show them."""
         table, whole, view = event.table, event.whole, event.table.view
 
         def look(session: Session) -> tuple[Pages, Any]:
-            pages = whole.narrowed(view)
+            pages = self.narrowed(whole, view)
             return pages, pages.page(0)
 
         found = await self.ask("filtering the rows", look)

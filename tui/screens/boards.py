@@ -99,10 +99,10 @@ class BoardsScreen(PreviewingScreen):
 
     _shown_table = ""
 
-    def action_result_table(self) -> None:
+    def action_result_table(self, way: str) -> None:
         strip = self.query_one(PaneStrip)
         if len(strip.names) > 1:
-            self.choose((strip.place + 1) % len(strip.names))
+            self.choose((strip.place + int(way)) % len(strip.names))
 
     def choose(self, place: int) -> None:
         titles = {title: name for name, title in TITLES.items()}
@@ -657,8 +657,8 @@ class PairScreen(DrawingScreen):
                 if limit > self.last:
                     self.notify(f"both ended before the limit, which is after ply {limit}")
 
-    def action_partner(self) -> None:
-        self.chosen += 1
+    def action_partner(self, way: str) -> None:
+        self.chosen += int(way)
         self.load()
 
     def on_move_list_chosen(self, event: MoveList.Chosen) -> None:

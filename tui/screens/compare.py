@@ -65,7 +65,7 @@ class CompareScreen(PartsScreen):
         keep = self.compared is not None
         self.compared = compared
         self.baseline = compared.ids[0]
-        pin = "pinned: p unpins it" if compared.pinned else "b takes the next, p pins it"
+        pin = "pinned: B unpins it" if compared.pinned else "b takes the next, B pins it"
         others = show.listed(compared.labels[1:])
         self.query_one("#subjects", Static).update(f"baseline {compared.labels[0]} ({pin}) against {others}")
         if self.metric not in compared.curves:
@@ -127,7 +127,7 @@ class CompareScreen(PartsScreen):
         if self.compared is None or len(self.ids) < 2:
             return
         if self.compared.pinned:
-            self.notify(f"{self.compared.labels[0]} is pinned: p unpins it", severity="warning")
+            self.notify(f"{self.compared.labels[0]} is pinned: B unpins it", severity="warning")
             return
         self.baseline = self.ids[(self.ids.index(self.baseline) + 1) % len(self.ids)]
         self.load()

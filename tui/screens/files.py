@@ -58,7 +58,7 @@ class FilesScreen(AppScreen):
 
     def body(self) -> ComposeResult:
         yield Static("", id="overview", markup=False)
-        yield PageTable(COLUMNS, id="files", empty="nothing here; u goes to the folder above")
+        yield PageTable(COLUMNS, id="files", empty="nothing here; - goes to the folder above")
 
     def on_mount(self) -> None:
         kept = Path(self.app.remembered.get(FOLDER, ""))

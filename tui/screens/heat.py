@@ -29,7 +29,9 @@ AROUND = 8  # bars, the series, titles, legend and notes
 
 
 class HeatScreen(FigureScreen, DrawingScreen):
-    """As many boards as fit stand beside each other, the chosen one first; Tab goes to another series."""
+    """As many boards as fit stand beside each other, one marked: that of the highest mean in the first series, until
+    keys choose another. Tab goes to another series at the same board: the layer that is best on validation is read on
+    the test part."""
 
     place = "heat-board"
     also: ClassVar[tuple[str, ...]] = ("scoped", "result")
@@ -47,7 +49,8 @@ class HeatScreen(FigureScreen, DrawingScreen):
         self.question, self.plot = replace(question, published=False), question.entry.plots[0]
         self.crumb = self.plot.title
         self.series: list[BoardSeries] = []
-        self.at = self.panel = 0
+        self.at = 0
+        self.chosen_panel: int | None = None
 
     def body(self) -> ComposeResult:
         yield ScopeBar()
@@ -96,12 +99,17 @@ class HeatScreen(FigureScreen, DrawingScreen):
         return self.series[self.at].boards if self.series else []
 
     @property
+    def panel(self) -> int:
+        """Which board of the series is marked."""
+        first = next((series.highest for series in self.series if len(series.boards) > 1), 0)
+        return min(first if self.chosen_panel is None else self.chosen_panel, max(0, len(self.frames) - 1))
+
+    @property
     def position(self) -> BoardFrame | None:
         return None
 
     def draw(self) -> None:
         frames = self.frames
-        self.panel = min(self.panel, max(0, len(frames) - 1))
         # The largest size at which all of a series fits beside each other, or one board at the largest.
         count = min(MOST, len(frames))
         size = self.board_size
@@ -109,12 +117,14 @@ class HeatScreen(FigureScreen, DrawingScreen):
             size = size if count * (extent(size)[0] + 3) <= self.app.size.width else "medium"
         room = max(1, self.app.size.width // (extent(size)[0] + 3))
         first = max(0, min(self.panel, len(frames) - room))
+        highest = self.series[self.at].highest if len(frames) > 1 else -1
         for number in range(MOST):
             pane, place = self.query_one(f"#board-{number}", BoardPane), first + number
             pane.display = number < room and place < len(frames)
             if pane.display:
                 frame = frames[place]
                 title = f"{'› ' if place == self.panel and len(frames) > 1 else ''}{frame.title}"
+                title += ", highest" if place == highest else ""
                 pane.styles.width = extent(size)[0]
                 pane.show(replace(frame, title=title, flipped=self.flipped), size, self.app.glyphs)
                 pane.squares.cursor = self.picked
@@ -135,7 +145,7 @@ class HeatScreen(FigureScreen, DrawingScreen):
         return super().offers(action)
 
     def action_panel(self, way: str) -> None:
-        self.panel = min(max(0, self.panel + int(way)), max(0, len(self.frames) - 1))
+        self.chosen_panel = min(max(0, self.panel + int(way)), max(0, len(self.frames) - 1))
         self.draw()
 
     def action_series(self, way: str) -> None:

@@ -103,7 +103,7 @@ class HomeScreen(JobActionsScreen):
         yield Static("Machines", classes="title", id="machines-title", markup=False)
         yield Static("", id="machines", markup=False)
         yield Static("Runs now, and waits", classes="title", markup=False)
-        yield PageTable(GOING, id="going", empty="nothing runs: n launches an experiment")
+        yield PageTable(GOING, id="going", empty="nothing runs: ^l launches an experiment")
         yield Static("", id="curves", markup=False)
         yield Static("", classes="title", id="ended-title", markup=False)
         yield PageTable(ENDED, id="ended", empty="nothing has ended since: 4 shows all runs, 2 all jobs")
@@ -281,7 +281,9 @@ KEYS = """
 
 The same from here:
 
-    D  the demo            A  games or positions of a file            M  the bundled model"""
+    D  the demo
+    A  games or positions of a file
+    M  the bundled model"""
 
 
 class Loads:

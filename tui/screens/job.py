@@ -34,7 +34,7 @@ from tui.screens.jobs import (
     part,
     why,
 )
-from tui.widgets.bars import FilterBar, PaneStrip
+from tui.widgets.bars import FilterBar, FindBar, PaneStrip
 from tui.widgets.logview import LogView
 from tui.widgets.table import PageTable
 
@@ -51,7 +51,6 @@ class JobScreen(JobActionsScreen, PartsScreen):
     """A job. [ and ] go from shard to shard, Tab from the log to attempts and settings."""
 
     place = "job"
-    finds = False
     AUTO_FOCUS = "LogView"
     BINDINGS = bindings("job")
     DEFAULT_CSS = """
@@ -75,7 +74,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
         yield Static("", id="summary", markup=False)
         yield PageTable(SHARDS, id="shards")
         yield PaneStrip()
-        yield FilterBar("words to find in the log; n and N go from one place to the next", id="find", hides=False)
+        yield FilterBar("words to find in the log; ) and ( go to the next and the one before", id="words", hides=False)
         yield LogView(id="log")
         yield PageTable(id="part", empty="nothing yet")
 
@@ -99,7 +98,8 @@ class JobScreen(JobActionsScreen, PartsScreen):
         shards.show(Listed(view.shards), view.shards, columns=SHARDS, keep=True)
         shards.styles.height = len(view.shards) + 1
         place = next((n for n, row in enumerate(view.shards) if row["id"] == self.job_id), 0)
-        shards.move(place)
+        if not shards.view.active:
+            shards.move(place)
         self.show_log_of(view)
         self.show_part(keep=True)
         self.relabel()
@@ -148,21 +148,24 @@ class JobScreen(JobActionsScreen, PartsScreen):
     def on_log_view_changed(self) -> None:
         self.label_log()
 
-    def find(self, table: PageTable) -> None:
-        self.action_find()
-
     def action_find(self) -> None:
-        self.choose_part(LOG)
-        self.query_one(FilterBar).open()
+        if self.query_one(PaneStrip).place != LOG:
+            self.find(self.query_one("#part", PageTable))
+        else:
+            self.query_one("#words", FilterBar).open()
 
     def action_hit(self, way: str) -> None:
         self.query_one(LogView).step_hit(int(way))
 
     def on_filter_bar_typed(self, event: FilterBar.Typed) -> None:
-        self.query_one(LogView).search(event.text)
+        if not isinstance(event.bar, FindBar):
+            self.query_one(LogView).search(event.text)
 
     def leave_filter(self) -> None:
-        self.set_focus(self.query_one(LogView))
+        if self.query_one(PaneStrip).place != LOG:
+            super().leave_filter()
+        else:
+            self.set_focus(self.query_one(LogView))
 
     # -- the other parts ------------------------------------------------------------------------------------------
 
@@ -257,7 +260,8 @@ class JobScreen(JobActionsScreen, PartsScreen):
             return [a for a in [*of(self.place), *of("log")] if a in offered or a.place == "log"] + [
                 a for a in offered if a.place == "everywhere"
             ]
-        return offered
+        log = self.query_one(PaneStrip).place == LOG
+        return [a for a in offered if a.method != "find" or (a.place == self.place) is log]
 
     def offers(self, action: Action) -> bool:
         if self.view is not None and action.place == "job" and action.method == "shard":

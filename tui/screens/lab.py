@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, cast
 
 from textual import work
 from textual.app import ComposeResult
@@ -82,9 +82,6 @@ class LabScreen(FourBoardsScreen):
     crumb = "lab"
     follows = False
     BINDINGS = bindings("lab")
-    DEFAULT_CSS: ClassVar[str] = """
-    LabScreen FilterBar { dock: bottom; }
-    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +103,7 @@ class LabScreen(FourBoardsScreen):
     def body(self) -> ComposeResult:
         yield SquareBar()
         yield from super().body()
-        yield FilterBar("moves (e4 e5 Nf3) or a FEN, then Enter", id="moves", hides=False)
+        yield FilterBar("moves (e4 e5 Nf3) or a FEN, then Enter", id="moves", hides=False, leads="go there")
 
     # -- asking ---------------------------------------------------------------------------------------------------
 
@@ -439,12 +436,14 @@ class LabScreen(FourBoardsScreen):
 
     def action_type(self) -> None:
         bar = self.query_one(FilterBar)
-        bar.set_text(" ".join(self.sans))
+        bar.set_text("".join(f"{san} " for san in self.sans))
         bar.open()
 
     def leave_filter(self) -> None:
         bar = self.query_one(FilterBar)
         text, bar.display = bar.value, False
+        if "/" in text:  # a FEN, also where it was typed behind the moves
+            text = text.removeprefix("".join(f"{san} " for san in self.sans))
         self.set_focus(None)
         self.relabel()
         if text.strip():

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
 from textual import work
 from textual.app import ComposeResult
 from textual.containers import Container, VerticalScroll
@@ -248,7 +249,13 @@ class FormScreen(AppScreen):
         return self.checked.errors.get(key) or known.get(key, "")
 
     def show_fields(self) -> None:
-        for row in self.rows:
+        fields, rows = self.query_one(FieldList), self.rows
+        longest = max((cell_len(self.form.text(row.field.key)) for row in rows), default=0)
+        if longest != fields.longest:
+            fields.longest = longest
+            for row in rows:
+                row.refresh()
+        for row in rows:
             key, field = row.field.key, row.field
             error, source = self.error_of(key), self.form.source(key)
             if source == "needed" and error == "it is needed":

@@ -11,7 +11,8 @@ from tui import show
 from tui.actions import bindings
 from tui.columns import Column
 from tui.data import lineage_tree
-from tui.data.pages import Listed, Row
+from tui.data.pages import Listed, Pages, Row
+from tui.data.table_filter import View
 from tui.screens.base import AppScreen
 from tui.widgets.table import PageTable
 
@@ -43,7 +44,6 @@ class LineageScreen(AppScreen):
     """Enter opens the thing, Space folds, L makes it the root."""
 
     place = "lineage"
-    finds = sorts = False
     BINDINGS = bindings("lineage")
     DEFAULT_CSS = """
     LineageScreen > #about { height: 1; padding: 0 1; color: $text-muted; }
@@ -72,6 +72,11 @@ class LineageScreen(AppScreen):
             f"{self.called}: made from {show.counted(up, 'thing')}, went into {show.counted(down, 'thing')}"
         )
         self.draw(keep)
+
+    def narrowed(self, whole: Pages, view: View) -> Pages:
+        """What is left of a tree is a list: its guide lines would lead nowhere."""
+        assert isinstance(whole, Listed)
+        return Listed([{**row, "guide": ""} for row in whole.rows]).narrowed(view)
 
     def draw(self, keep: bool = True) -> None:
         if self.trees is not None:

@@ -257,7 +257,6 @@ class ColumnsScreen(AppScreen):
     """Which columns a list of runs has, and in which order. `changed` is told at once."""
 
     place = "columns"
-    finds = sorts = False
     crumb = "columns"
     follows = False
     BINDINGS = bindings("columns")
@@ -293,7 +292,10 @@ class ColumnsScreen(AppScreen):
         return "chessreg runs list --json"
 
     def action_shown(self) -> None:
-        key = self.offered[self.query_one(PageTable).cursor]
+        row = self.query_one(PageTable).current
+        if row is None:
+            return
+        key = row["key"]
         if key not in self.chosen:
             self.chosen.append(key)
             self.chosen.sort(key=self.offered.index)
@@ -307,6 +309,9 @@ class ColumnsScreen(AppScreen):
     def action_shift(self, way: str) -> None:
         """Put the column under the cursor a place further up or down."""
         table = self.query_one(PageTable)
+        if table.view.active:
+            self.notify("columns are put in order in the whole list: Esc clears the words, > leads back to its order")
+            return
         here, there = table.cursor, table.cursor + int(way)
         if 0 <= there < len(self.offered):
             self.offered[here], self.offered[there] = self.offered[there], self.offered[here]

@@ -206,15 +206,23 @@ class PaneStrip(Widget):
     def cells(self) -> list[str]:
         return [f"[{name}]" if n == self.place else f" {name} " for n, name in enumerate(self.names)]
 
+    @property
+    def left(self) -> int:
+        """The cell that stands at the left end: as far right as the current name needs to be seen whole."""
+        cells = self.cells()
+        before = 1 + sum(cell_len(cell) + 1 for cell in cells[: self.place])
+        here = cell_len(cells[self.place]) + 1 if self.place < len(cells) else 0
+        return min(before - 1, max(0, before + here - self.size.width))
+
     def render_line(self, y: int) -> Strip:
         line = [Segment(" ", self.rich_style)]
         for n, cell in enumerate(self.cells()):
             style = self.get_component_rich_style(f"pane-strip--{'here' if n == self.place else 'name'}")
             line.append(Segment(cell + " ", style))
-        return Strip(line).crop_extend(0, self.size.width, self.rich_style)
+        return Strip(line).crop_extend(self.left, self.left + self.size.width, self.rich_style)
 
     def on_click(self, event: events.Click) -> None:
-        at = 1
+        at = 1 - self.left
         for n, cell in enumerate(self.cells()):
             if at <= event.x < at + len(cell):
                 self.post_message(self.Chosen(n))
@@ -245,8 +253,9 @@ class FilterBar(Input):
     class Left(Message):
         """Back to the list."""
 
-    def __init__(self, placeholder: str, id: str | None = None, hides: bool = True) -> None:
+    def __init__(self, placeholder: str, id: str | None = None, hides: bool = True, leads: str = "to the list") -> None:
         super().__init__(placeholder=placeholder, id=id, select_on_focus=False)
+        self.leads = leads  # what Enter does, in the footer
         self.display = False
         self._timer: Timer | None = None
         self._said = ""

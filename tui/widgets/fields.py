@@ -61,6 +61,9 @@ class Seen:
     note: str = ""
 
 
+WIDEST = 44  # cells of a value
+
+
 class FieldList(VerticalScroll, can_focus=False, inherit_bindings=False):
     """Rows of fields. Their colours are worked out here once, not by each of fifty rows: a form opens at once. The
     arrows are not its own: they go from field to field."""
@@ -77,6 +80,8 @@ class FieldList(VerticalScroll, can_focus=False, inherit_bindings=False):
     FieldList > .field-row--note { color: $text-muted; }
     FieldList > .field-row--error { color: $text-error; text-style: bold; }
     """
+
+    longest = WIDEST  # cells of the longest value that is shown
 
 
 class FieldRow(Horizontal, can_focus=True):
@@ -120,8 +125,10 @@ class FieldRow(Horizontal, can_focus=True):
 
     @property
     def value_width(self) -> int:
+        """No wider than the longest value: what is left is the help's."""
         space = self.size.width - GUTTER - self.name_width - SOURCE - 4
-        return max(10, min(44, space // 2))
+        assert isinstance(self.parent, FieldList)
+        return max(10, min(WIDEST, space // 2, self.parent.longest))
 
     def render(self) -> Text:
         assert isinstance(self.parent, FieldList)
@@ -156,7 +163,7 @@ class FieldRow(Horizontal, can_focus=True):
         self._before = typed
         line = FieldInput(value=self.seen.text, select_on_focus=typed is None)
         line.styles.margin = (0, 0, 0, GUTTER + self.name_width + 2)
-        line.styles.width = self.value_width
+        line.styles.width = min(WIDEST, self.size.width - GUTTER - self.name_width - 4)
         self.mount(line)
         line.focus()
 
