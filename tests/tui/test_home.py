@@ -60,7 +60,7 @@ async def test_what_runs_and_what_has_ended_is_what_the_command_says(drive, queu
 async def test_enter_opens_the_job_tab_goes_to_what_ended_and_keys_suit_the_row(drive, queue: Any) -> None:
     async with drive(queue.folder, size=(120, 40), start="home") as driver:
         assert "x cancel" in driver.lines[-1]
-        assert "t try again" not in driver.lines[-1]
+        assert "R try again" not in driver.lines[-1]
         await driver.press("enter")
         assert isinstance(driver.screen, JobScreen)
         await driver.press("escape", "tab")
@@ -69,10 +69,10 @@ async def test_enter_opens_the_job_tab_goes_to_what_ended_and_keys_suit_the_row(
         place = next(n for n, row in enumerate(rows(driver, "ended")) if row["cause"] != "finished")
         ended.move(place)
         await driver.settle()
-        assert "t try again" in driver.lines[-1]
+        assert "R try again" in driver.lines[-1]
         ended.move(1 - place)
         await driver.settle()
-        assert "t try again" not in driver.lines[-1]
+        assert "R try again" not in driver.lines[-1]
         await driver.press("ctrl+l")
         assert isinstance(driver.screen, LaunchScreen)
 
