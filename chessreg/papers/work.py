@@ -78,6 +78,13 @@ class Made:
             self.answers[key] = self.session.query(title, run=runs, **options)
         return self.answers[key]
 
+    def value(self, statement: str) -> float:
+        """The one number `value` that a statement of SQL over the registry gives; 0 where there is none."""
+        from chessreg.queries import run_sql
+
+        [row] = run_sql(self.session.database, statement).rows
+        return float(row["value"] or 0.0)
+
 
 class Work:
     """One paper on one model and its data, at one size; `how` (device, threads) is told to every run of it.

@@ -35,6 +35,12 @@ class Made:
         ]
         return type("Answer", (), {"rows": rows})
 
+    def run_id(self, name):
+        return "0" * 32
+
+    def value(self, statement):
+        return 30.0
+
 
 def planned(size, layers=12, d_model=768):
     """name → (step, spec) of every run; references stand for whatever they name, the sweep chose layer 1 and α 1."""
@@ -118,6 +124,20 @@ def test_the_reference_size_has_what_the_issue_asks_for():
     assert len(steps["sae-smaller-4"][1].hook_points) == 3
     assert steps["legality"][1].games == 1000
     assert sum(name.startswith("twin-") and name.endswith("-joint-3-blocks") for name in steps) == 3
+
+
+def test_a_match_is_played_with_the_chosen_edit_and_with_a_random_one_of_its_length():
+    for size in SIZES:
+        steps = planned(size, 8, 192)
+        vector = steps["unseen-pieces"][1]
+        assert (vector.board, vector.layers) == ("b1=. c1=. d1=. f1=. g1=.", (1,))
+        plain, edited, random = (steps[f"match-{name}"][1] for name in ("none", "unseen", "random"))
+        assert edited.intervention.scale == random.intervention.scale == Made().value("")
+        assert (plain.intervention.vector, edited.intervention.control, random.intervention.control) == (
+            None, "none", "random",
+        )  # fmt: skip
+        rest = {spec.model_copy(update={"intervention": None}).model_dump_json() for spec in (plain, edited, random)}
+        assert len(rest) == 1
 
 
 def test_games_that_choose_are_none_of_those_that_are_reported():

@@ -3,8 +3,8 @@ Models", with the maps of the ICMLA 2024 paper before it.
 
 The language model → edits with linear probes, their layer and α chosen on games that nothing is reported on → probes of
 colour, type and both at every site and phase, and on random-init controls → the Markov test with its controls → sparse
-autoencoders → edits of all seven types → probes of latents. What is worth most comes first: a paper that is stopped has
-it.
+autoencoders → edits of all seven types → matches with an edit → probes of latents. What is worth most comes first: a
+paper that is stopped has it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from chessreg.errors import BadInputError
 from chessreg.papers.davis.edits import EDITS, FIGURE_4, MIDDLE, STRENGTH, SWEEP, derived, edits, edits_of_all_types
 from chessreg.papers.davis.expectations import EXPECTATIONS
 from chessreg.papers.davis.figures import figure_3, figure_4, figure_5, figure_6, ridge, square_maps
+from chessreg.papers.davis.matches import matches
 from chessreg.papers.davis.readout import AT_END, caches, language_model, markov, probes
 from chessreg.papers.davis.saes import latent_probes, saes
 from chessreg.papers.davis.sizes import SIZES
@@ -38,6 +39,7 @@ def steps(request: Request) -> list[Step]:
         *saes(request, size),
         *derived(request, size),
         *edits_of_all_types(request, size),
+        *matches(request, size),
         *latent_probes(request, size),
     ]
 
@@ -101,6 +103,8 @@ PAPER = Paper(
         Sheet("causes", "Why Probe may gain little at the code's α: what α is a share of, one layer, other probes",
               "legal move mass by edit", published=False,
               steps=(EDITS, "edits-residual-norm", "edits-ln-next", "edits-many-layers", "edits-final-five")),
+        Sheet("elo", "Elo by intervention: pieces that are not seen where they began", "elo by intervention",
+              steps=("match-*",), published=False),
         Sheet("figure-4-strength", "Figure 4's position at every layer and α", "edit strength", steps=(FIGURE_4,),
               published=False),
     ),

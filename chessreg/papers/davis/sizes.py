@@ -47,6 +47,10 @@ class Size:
     resamples: int
     lm_games: int
     shortest_games: int
+    match_games: int
+    opponent: str = "stockfish:-1+random=0.6"  # weak enough that either side wins, and able to mate
+    move_limit: int = 90
+    adjudication: str = "nodes=1000"
 
 
 SCALES = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)  # Figure 2's are lost: specification 8
@@ -62,6 +66,7 @@ SIZES: dict[SizeName, Size] = {
         sae_l1=None, sae_centre=False, sae_layers=64, sae_l0=None, sae_search_tokens=None,
         heldout_games=20, sweep_games=12, scales=(0.5, 1.0), edit_games=16, other_games=8, every_layer=False,
         markov_games=1000, markov_classes=20, resamples=50, lm_games=20, shortest_games=20,
+        match_games=2, opponent="random", move_limit=5, adjudication="none",
     ),
     "reference": Size(
         fit_games=23_000, test_games=5_000, early_games=3_000, early_plies=40, min_plies=20, prefixes=GRID, twins=3,
@@ -70,7 +75,7 @@ SIZES: dict[SizeName, Size] = {
         sae_l1=3.0, sae_centre=True, sae_layers=4, sae_l0=None, sae_search_tokens=None,
         heldout_games=200, sweep_games=200, scales=(*SCALES, *LARGE),
         edit_games=2_000, other_games=500, every_layer=False, markov_games=23_261, markov_classes=2_000,
-        resamples=1_000, lm_games=1_000, shortest_games=1_000,
+        resamples=1_000, lm_games=1_000, shortest_games=1_000, match_games=200,
     ),
     "paper": Size(
         fit_games=120_133, test_games=10_000, early_games=20_000, early_plies=40, min_plies=20, prefixes=GRID, twins=3,
@@ -80,5 +85,6 @@ SIZES: dict[SizeName, Size] = {
         sae_layers=64, sae_l0=30.0, sae_search_tokens=10_000_000,
         heldout_games=2_000, sweep_games=2_000, scales=SCALES, edit_games=71_151, other_games=5_000, every_layer=True,
         markov_games=200_000, markov_classes=20_000, resamples=1_000, lm_games=120_000, shortest_games=100_000,
+        match_games=1_000,
     ),
 }  # fmt: skip

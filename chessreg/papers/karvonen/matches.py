@@ -12,7 +12,6 @@ from chessreg.papers.karvonen.settings import ONE_SIDED, published
 from chessreg.papers.karvonen.sizes import SIZES, Size
 from chessreg.papers.plan import Request, Step, Values
 from chessreg.papers.work import Made
-from chessreg.queries import run_sql
 
 POLICIES = {"retry": "retry:5", "legal": "legal"}
 LADDER, SWEEP = "choice of the opponent", "Table 6"
@@ -236,9 +235,7 @@ def legality(made: Made, step: str, policy: str) -> float:
     if policy != "legal":
         [row] = made.query("elo by intervention", step).rows
         return float(row["first_try_legal"] or 0.0)
-    statement = f"SELECT 100 * avg(legal_mass) AS mass FROM play_game WHERE run_id = UUID '{made.run_id(step)}'"
-    [row] = run_sql(made.session.database, statement).rows
-    return float(row["mass"] or 0.0)
+    return made.value(f"SELECT 100 * avg(legal_mass) AS value FROM play_game WHERE run_id = UUID '{made.run_id(step)}'")
 
 
 def suitable(scores: Sequence[float]) -> int:

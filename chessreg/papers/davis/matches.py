@@ -1,0 +1,60 @@
+"""Matches of the model, as it is and edited: its arms of `elo by intervention`.
+
+The edit is the chosen one of one position, made for a whole game: White's knights, bishops and queen are not where they
+began. A random direction of the same length stands beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chessreg.papers.davis.edits import CODE_SCALE, SWEEP, chosen
+from chessreg.papers.davis.sizes import Size
+from chessreg.papers.plan import Request, Step, Values
+from chessreg.papers.work import Made
+
+UNSEEN = "b1=. c1=. d1=. f1=. g1=."
+DIRECTION = "unseen-pieces"
+TOKENS_A_GAME = 180
+
+
+def matches(request: Request, size: Size) -> Iterator[Step]:
+    """The direction at the layer that the sweep chose, and the match without it, with it, and with a random one."""
+
+    def direction(made: Made) -> Values:
+        return {"source": "probe", "probe": "@early-joint-3", "board": UNSEEN, "layers": chosen(made)["layers"]}
+
+    serves, probe = "Elo by intervention", "early-joint-3"
+    yield Step(DIRECTION, "vector", direction, serves, (SWEEP, probe), units=1, rows={"metric_point": 2})
+    common: Values = {
+        "checkpoint": request.checkpoint, "games": size.match_games, "opponent": size.opponent, "policy": "legal",
+        "temperatures": (0.3,), "opening": "random:6", "move_limit": size.move_limit, "adjudication": size.adjudication,
+    }  # fmt: skip
+    operations = 24.0 * request.layers * request.d_model**2 * TOKENS_A_GAME * size.match_games
+    for name, control in (("none", None), ("unseen", "none"), ("random", "random")):
+
+        def settings(made: Made, control: str | None = control) -> Values:
+            if control is None:
+                return common
+            edit = {"vector": f"@{DIRECTION}", "scale": length(made), "control": control}
+            return {**common, "intervention": edit}
+
+        yield Step(
+            f"match-{name}", "play", settings if control else common, serves,
+            (SWEEP, DIRECTION) if control else (), units=size.match_games, rows={"game": size.match_games},
+            operations=operations,
+        )  # fmt: skip
+
+
+def length(made: Made) -> float:
+    """Mean length of what the chosen edits of type Probe add at one position, to three digits; where to change nothing
+    was best, that of the code's α."""
+    best = chosen(made)
+    [layer], scale = best["layers"], best["scale"] or CODE_SCALE
+    mean = made.value(
+        "SELECT avg(t.edit_norm) AS value FROM edit_trial AS t "
+        "JOIN interventions AS i ON i.intervention_id = t.intervention_id "
+        f"WHERE t.run_id = UUID '{made.run_id(SWEEP)}' AND starts_with(t.condition, 'edit') "
+        f"AND i.scale = {scale} AND i.layers::VARCHAR = '[{layer}]'"
+    )
+    return float(f"{mean:.3g}")
