@@ -4,26 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.imported import players
-from chessreg.experiments.imported.file import (
-    SAMPLE,
-    ImportHow,
-    publish_report,
-    record_file,
-    refuse_again,
-    sample_file,
-)
+from chessreg.experiments.imported.file import FileSpec, ImportedFile, ImportHow, path_of, record_file
 from chessreg.games.foreign import FORMATS, grid
 from chessreg.games.foreign.game import read_text
 from chessreg.registry.identity import digest_of, uuid_of
-from chessreg.runs.kind import Estimate, Kind
-from chessreg.runs.resolve import resolve
-from chessreg.runs.spec import Ref, Spec
+from chessreg.runs.kind import Estimate
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -36,17 +27,10 @@ OPPONENT = "several engines"
 """A mean over levels of Stockfish; the file does not say which."""
 
 
-class ImportedAggregatesSpec(Spec):
-    file: Annotated[str, Ref("results")] = Field(description="the file; `sample` is one that comes with chessreg")
+class ImportedAggregatesSpec(FileSpec):
+    bundled = "sample-aggregates.csv"
     format: str = Field("grid-search", description="grid-search")
     rename: tuple[str, ...] = Field((), description="OLD=NEW: the name of a model here")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _bundled(cls, values: Any) -> Any:
-        if isinstance(values, dict) and values.get("file") == SAMPLE:
-            return {**values, "file": str(sample_file("sample-aggregates.csv"))}
-        return values
 
     @field_validator("format")
     @classmethod
@@ -62,7 +46,7 @@ class ImportedAggregatesSpec(Spec):
         return rename
 
 
-class ImportedAggregates(Kind):
+class ImportedAggregates(ImportedFile):
     """Scores and completion rates by intervention that others published without their games.
 
     The grid searches of Karvonen's skill interventions (specification 7.8): one unit is one row, a mean over several
@@ -73,15 +57,11 @@ class ImportedAggregates(Kind):
     name = "imported-aggregates"
     tables = ("metric_point",)
     spec = ImportedAggregatesSpec
-    options = ImportHow
     queries = ("interventions of others",)
     example = "--file sample"
 
     def units(self, spec: ImportedAggregatesSpec, inputs: Inputs) -> int:
         return len(aggregates_of(spec, inputs)[0])
-
-    def check(self, spec: ImportedAggregatesSpec, inputs: Inputs) -> None:
-        refuse_again(inputs.database, self.name, resolve(self, spec, inputs).run_id, spec)
 
     def estimate(self, spec: ImportedAggregatesSpec, inputs: Inputs) -> Estimate:
         rows, path = aggregates_of(spec, inputs)
@@ -122,16 +102,13 @@ class ImportedAggregates(Kind):
                 task.emit("metric_point", unit, name=name, step=0, value=value)
             task.done(unit)
 
-    def reduce(self, task: Task[ImportedAggregatesSpec, ImportHow]) -> None:
-        """The report: one more unit, when all rows are in."""
-        rows, _ = aggregates_of(task.spec, task.inputs)
-        report = {"format": task.spec.format, "file": task.options.source, **summary(rows)}
-        publish_report(task, len(rows), report)
+    def report(self, spec: ImportedAggregatesSpec, inputs: Inputs) -> dict[str, Any]:
+        return summary(aggregates_of(spec, inputs)[0])
 
 
 def aggregates_of(spec: ImportedAggregatesSpec, inputs: Inputs) -> tuple[list[Aggregate], Path]:
     """The file's rows, and where its bytes are. Raises BadInputError for a row that cannot be read."""
-    path = inputs.store.artefact(inputs.artefact("file", spec.file).digest).file
+    path = path_of(spec, inputs)
     text = read_text(path)
     if not grid.fits(text):
         raise BadInputError("the file has not the columns of the grid-search CSV", f"{', '.join(sorted(grid.COLUMNS))}")

@@ -6,14 +6,13 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from chessreg.experiments.imported.file import SAMPLE, ImportHow, publish_report, record_file, refuse_again, sample_file
+from chessreg.experiments.imported.file import FileSpec, ImportedFile, ImportHow, path_of, record_file
 from chessreg.games.foreign import training_log
 from chessreg.games.foreign.game import read_text
-from chessreg.runs.kind import Estimate, Kind
-from chessreg.runs.resolve import resolve
-from chessreg.runs.spec import Ref, Spec
+from chessreg.runs.kind import Estimate
+from chessreg.runs.spec import Ref
 
 if TYPE_CHECKING:
     from chessreg.games.foreign.training_log import LogPoint, TrainingLog
@@ -21,22 +20,15 @@ if TYPE_CHECKING:
     from chessreg.runs.task import Task
 
 
-class ImportedCurvesSpec(Spec):
-    file: Annotated[str, Ref("results")] = Field(description="the log; `sample` is one that comes with chessreg")
+class ImportedCurvesSpec(FileSpec):
+    bundled = "sample-training.log"
     format: Literal["training-log"] = Field("training-log", description="training-log")
     checkpoint: Annotated[str | None, Ref("checkpoint")] = Field(
         None, description="the checkpoint of this registry that was trained so"
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _bundled(cls, values: Any) -> Any:
-        if isinstance(values, dict) and values.get("file") == SAMPLE:
-            return {**values, "file": str(sample_file("sample-training.log"))}
-        return values
 
-
-class ImportedCurves(Kind):
+class ImportedCurves(ImportedFile):
     """Training curves that others published: what their scripts printed of losses and accuracies.
 
     Junkin 2025, the logs of his repository (specification 3.4). Unit n holds the values that are told of a step for the
@@ -47,7 +39,6 @@ class ImportedCurves(Kind):
     name = "imported-curves"
     tables = ("metric_point",)
     spec = ImportedCurvesSpec
-    options = ImportHow
     queries = ("training curves",)
     example = "--file sample"
 
@@ -57,7 +48,7 @@ class ImportedCurves(Kind):
     def check(self, spec: ImportedCurvesSpec, inputs: Inputs) -> None:
         if spec.checkpoint is not None:
             inputs.checkpoint(spec.checkpoint)
-        refuse_again(inputs.database, self.name, resolve(self, spec, inputs).run_id, spec)
+        super().check(spec, inputs)
 
     def estimate(self, spec: ImportedCurvesSpec, inputs: Inputs) -> Estimate:
         log, path = log_of(spec, inputs)
@@ -76,15 +67,13 @@ class ImportedCurves(Kind):
                 task.emit("metric_point", unit, name=point.name, step=point.step, value=point.value)
             task.done(unit)
 
-    def reduce(self, task: Task[ImportedCurvesSpec, ImportHow]) -> None:
-        """The report: one more unit, when all values are in."""
-        log, _ = log_of(task.spec, task.inputs)
-        publish_report(task, log.repeats, {"format": "training-log", "file": task.options.source, **summary(log)})
+    def report(self, spec: ImportedCurvesSpec, inputs: Inputs) -> dict[str, Any]:
+        return summary(log_of(spec, inputs)[0])
 
 
 def log_of(spec: ImportedCurvesSpec, inputs: Inputs) -> tuple[TrainingLog, Path]:
     """The log's values, and where its bytes are. Raises BadInputError for a line that cannot be read."""
-    path = inputs.store.artefact(inputs.artefact("file", spec.file).digest).file
+    path = path_of(spec, inputs)
     return training_log.read(read_text(path)), path
 
 

@@ -1,21 +1,24 @@
-"""An imported file of results: the bundled sample, its artefact row, its refusal when it is in already, its report."""
+"""An imported file of results: the bundled sample, its artefact row, its refusal when it is in already, its report;
+and what the kinds that import one have in common."""
 
 from __future__ import annotations
 
 import json
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 from uuid import UUID
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from sqlalchemy import select
 
 from chessreg.errors import BadInputError
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
 from chessreg.runs.inputs import Inputs
-from chessreg.runs.spec import ExecutionOptions
+from chessreg.runs.kind import Kind
+from chessreg.runs.resolve import resolve
+from chessreg.runs.spec import ExecutionOptions, Ref, Spec
 from chessreg.runs.task import Task
 
 SAMPLE = "sample"
@@ -24,8 +27,49 @@ REPORT = "report"
 REPORT_FILE = "report.json"
 
 
+class FileSpec(Spec):
+    file: Annotated[str, Ref("results")] = Field(description="the file; `sample` is one that comes with chessreg")
+    bundled: ClassVar[str]
+    """The name of that one."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bundled(cls, values: Any) -> Any:
+        return with_sample(values, cls.bundled)
+
+
 class ImportHow(ExecutionOptions):
     source: str = Field("", description="the file's name, for people")
+
+
+class ImportedFile(Kind):
+    """A kind that imports a file: the same bytes once, and a report as one more unit when all others are in."""
+
+    options = ImportHow
+
+    def check(self, spec: Any, inputs: Inputs) -> None:
+        refuse_again(inputs.database, self.name, resolve(self, spec, inputs).run_id, spec)
+
+    def report(self, spec: Any, inputs: Inputs) -> dict[str, Any]:
+        """Counts of the import, and what its rows leave open."""
+        raise NotImplementedError
+
+    def reduce(self, task: Task[Any, ImportHow]) -> None:
+        spec, inputs = task.spec, task.inputs
+        about = {"format": spec.format, "file": task.options.source, **self.report(spec, inputs)}
+        publish_report(task, self.units(spec, inputs), about)
+
+
+def path_of(spec: FileSpec, inputs: Inputs) -> Path:
+    """Where the file's bytes are."""
+    return inputs.store.artefact(inputs.artefact("file", spec.file).digest).file
+
+
+def with_sample(values: Any, name: str) -> Any:
+    """Settings with the path of this bundled file where they say `sample`."""
+    if isinstance(values, dict) and values.get("file") == SAMPLE:
+        return {**values, "file": str(sample_file(name))}
+    return values
 
 
 def sample_file(name: str) -> Path:

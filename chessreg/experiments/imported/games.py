@@ -14,14 +14,7 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 
 from chessreg.entities.game import stored_games
 from chessreg.errors import BadInputError
-from chessreg.experiments.imported.file import (
-    SAMPLE,
-    ImportHow,
-    publish_report,
-    record_file,
-    refuse_again,
-    sample_file,
-)
+from chessreg.experiments.imported.file import FileSpec, ImportedFile, ImportHow, path_of, record_file, with_sample
 from chessreg.experiments.imported.players import Arm, Arms, own_checkpoint, record_arms, renamed
 from chessreg.games.adjudication import ADJUDICATED, Termination
 from chessreg.games.boardframe import BoardFrame
@@ -30,14 +23,13 @@ from chessreg.games.foreign import FORMATS, ForeignFile, ForeignGame, find_forma
 from chessreg.games.openings import parse_opening
 from chessreg.games.pool import EnginePool
 from chessreg.runs.inputs import Inputs
-from chessreg.runs.kind import Estimate, Kind
-from chessreg.runs.resolve import resolve
-from chessreg.runs.spec import Moves, Ref, Spec
+from chessreg.runs.kind import Estimate
+from chessreg.runs.spec import Moves, Ref
 from chessreg.runs.task import Task
 
 
-class ImportedGamesSpec(Spec):
-    file: Annotated[str, Ref("results")] = Field(description="the file; `sample` is one that comes with chessreg")
+class ImportedGamesSpec(FileSpec):
+    bundled = "sample-results.csv"
     format: str = Field("", description="chess_gpt_eval or pgn; found by the file's content")
     player: tuple[str, ...] = Field(
         (), description="whose results the games are, most wanted first; none given: a model's before an engine's"
@@ -60,12 +52,11 @@ class ImportedGamesSpec(Spec):
 
     @model_validator(mode="before")
     @classmethod
-    def _find_format(cls, values: Any) -> Any:
+    def _bundled(cls, values: Any) -> Any:
         """The bundled file by its word, and the format of a file that is here."""
         if not isinstance(values, dict):
             return values
-        if values.get("file") == SAMPLE:
-            values = {**values, "file": str(sample_file("sample-results.csv"))}
+        values = with_sample(values, cls.bundled)
         path = Path(str(values.get("file", ""))).expanduser()
         if not values.get("format") and os.path.isfile(path):  # False too for a name that no file can have
             values = {**values, "format": find_format(path).name}
@@ -131,7 +122,7 @@ class ImportedGame(BaseModel):
     oddities: list[str] = Field(default_factory=list, description="what does not fit, as in the import's report")
 
 
-class ImportedGames(Kind):
+class ImportedGames(ImportedFile):
     """Games that others played: replayed, compared with what their rows say, and set beside ours.
 
     The CSV files of chess_gpt_eval (Karvonen 2024, section 4.2 and Figure 2) and PGN tournaments. One unit is one row
@@ -143,7 +134,6 @@ class ImportedGames(Kind):
     name = "imported-games"
     tables = ("game", "illegal_attempt")
     spec = ImportedGamesSpec
-    options = ImportHow
     columns: ClassVar[Mapping[str, type[BaseModel]]] = {"game": ImportedGame}
     queries = ("elo by intervention", "games by termination")
     example = "--file sample"
@@ -152,7 +142,7 @@ class ImportedGames(Kind):
         return games_of(spec, inputs)[0].rows
 
     def check(self, spec: ImportedGamesSpec, inputs: Inputs) -> None:
-        refuse_again(inputs.database, self.name, resolve(self, spec, inputs).run_id, spec)
+        super().check(spec, inputs)
         file = games_of(spec, inputs)[0]
         known = {name for game in file.games for name in (game.white.name, game.black.name)}
         if missing := [name for name in spec.player if name not in known]:
@@ -192,10 +182,8 @@ class ImportedGames(Kind):
                         task.emit("illegal_attempt", unit, ply=ply, number=number, text=text[:32])
             task.done(unit)
 
-    def reduce(self, task: Task[ImportedGamesSpec, ImportHow]) -> None:
-        """The report: one more unit, when all rows are in."""
-        file, _ = games_of(task.spec, task.inputs)
-        publish_report(task, file.rows, {"format": task.spec.format, "file": task.options.source, **file.report()})
+    def report(self, spec: ImportedGamesSpec, inputs: Inputs) -> dict[str, Any]:
+        return games_of(spec, inputs)[0].report()
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         """A board for the start and one after every ply, with the illegal tries."""
@@ -205,8 +193,7 @@ class ImportedGames(Kind):
 
 def games_of(spec: ImportedGamesSpec, inputs: Inputs) -> tuple[ForeignFile, Path]:
     """The file's games, and where its bytes are."""
-    artefact = inputs.artefact("file", spec.file)
-    path = inputs.store.artefact(artefact.digest).file
+    path = path_of(spec, inputs)
     return read_games(path, spec.format), path
 
 

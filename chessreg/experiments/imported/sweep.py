@@ -9,16 +9,15 @@ from pydantic import Field, field_validator, model_validator
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.imported import players
-from chessreg.experiments.imported.file import SAMPLE, ImportHow, publish_report, record_file, refuse_again, sample_file
+from chessreg.experiments.imported.file import FileSpec, ImportedFile, ImportHow, path_of, record_file
 from chessreg.games.assist import Assist
 from chessreg.games.engines import parse_limit
 from chessreg.games.foreign import sweep
 from chessreg.games.foreign.game import UNKNOWN, engine_player, read_text
 from chessreg.games.openings import parse_opening
 from chessreg.registry.names import name_of
-from chessreg.runs.kind import Estimate, Kind
-from chessreg.runs.resolve import resolve
-from chessreg.runs.spec import Ref, Spec
+from chessreg.runs.kind import Estimate
+from chessreg.runs.spec import Ref
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
 METRICS = ("wins", "draws", "losses")
 
 
-class ImportedSweepSpec(Spec):
-    file: Annotated[str, Ref("results")] = Field(description="the file; `sample` is one that comes with chessreg")
+class ImportedSweepSpec(FileSpec):
+    bundled = "sample-sweep.csv"
     format: Literal["sweep"] = Field("sweep", description="sweep")
     player: tuple[str, ...] = Field((), description="the model that played, which no such file tells")
     checkpoint: Annotated[str | None, Ref("checkpoint")] = Field(
@@ -45,13 +44,6 @@ class ImportedSweepSpec(Spec):
     limit: str = Field(UNKNOWN, description="its limit, which no such file tells, such as time=0.1")
     opening: str = Field("standard", description="standard or random:PLIES, which no such file tells")
     policy: str = Field("retry:5", description="how the model's moves were chosen (Junkin's code: retry:5)")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _bundled(cls, values: Any) -> Any:
-        if isinstance(values, dict) and values.get("file") == SAMPLE:
-            return {**values, "file": str(sample_file("sample-sweep.csv"))}
-        return values
 
     @field_validator("limit")
     @classmethod
@@ -72,7 +64,7 @@ class ImportedSweepSpec(Spec):
         return self
 
 
-class ImportedSweep(Kind):
+class ImportedSweep(ImportedFile):
     """Wins, draws and losses by level of Stockfish that others published without their games.
 
     Junkin 2025, Appendix I (specification 4.3). One unit is one line. They stand in `wins by level` and in ratings
@@ -82,15 +74,11 @@ class ImportedSweep(Kind):
     name = "imported-sweep"
     tables = ("metric_point",)
     spec = ImportedSweepSpec
-    options = ImportHow
     queries = ("wins by level",)
     example = "--file sample --player another"
 
     def units(self, spec: ImportedSweepSpec, inputs: Inputs) -> int:
         return len(counts_of(spec, inputs)[0])
-
-    def check(self, spec: ImportedSweepSpec, inputs: Inputs) -> None:
-        refuse_again(inputs.database, self.name, resolve(self, spec, inputs).run_id, spec)
 
     def estimate(self, spec: ImportedSweepSpec, inputs: Inputs) -> Estimate:
         counts, path = counts_of(spec, inputs)
@@ -131,15 +119,13 @@ class ImportedSweep(Kind):
                 task.emit("metric_point", unit, name=name, step=0, value=float(getattr(count, name)))
             task.done(unit)
 
-    def reduce(self, task: Task[ImportedSweepSpec, ImportHow]) -> None:
-        """The report: one more unit, when all lines are in."""
-        counts, _ = counts_of(task.spec, task.inputs)
-        publish_report(task, len(counts), {"format": "sweep", "file": task.options.source, **summary(counts)})
+    def report(self, spec: ImportedSweepSpec, inputs: Inputs) -> dict[str, Any]:
+        return summary(counts_of(spec, inputs)[0])
 
 
 def counts_of(spec: ImportedSweepSpec, inputs: Inputs) -> tuple[list[LevelCount], Path]:
     """The file's lines, and where its bytes are. Raises BadInputError for a line that cannot be read."""
-    path = inputs.store.artefact(inputs.artefact("file", spec.file).digest).file
+    path = path_of(spec, inputs)
     return sweep.read(read_text(path)), path
 
 
