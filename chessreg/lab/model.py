@@ -16,9 +16,9 @@ import chess
 import numpy as np
 
 from chessreg.errors import BadInputError, NotFoundError
+from chessreg.experiments.edit import check as check_edit
 from chessreg.experiments.edit.editor import canonical_probabilities, mass_of, scale_of
 from chessreg.experiments.edit.heat import placed
-from chessreg.experiments.edit.kind import check as check_edit
 from chessreg.experiments.edit.model import Condition, EditedModel, logits_of
 from chessreg.experiments.edit.spec import EditSpec, probed_layers
 from chessreg.experiments.edit.states import NO_GAME, State, after_moves, removal

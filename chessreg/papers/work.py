@@ -357,7 +357,7 @@ def request(
         return Request("", dataset, test or dataset, 0, 0, size, positions=positions, puzzles=puzzles,
                        language_model=language_model)  # fmt: skip
     if sae is not None:
-        from chessreg.experiments.edit.kind import check_saes
+        from chessreg.experiments.edit import check_saes
 
         check_saes(inputs.reference("run:sae", sae), range(row.layers), row, inputs)
     for other in beside:

@@ -151,7 +151,7 @@ def edited_state(session: Session, row: Mapping[str, Any], condition: str = "") 
 
     Raises NotFoundError when the run has no such state.
     """
-    from chessreg.experiments.edit.kind import boards_of_state
+    from chessreg.experiments.edit import boards_of_state
     from chessreg.experiments.edit.three_boards import reads_next_token, stored_case
     from chessreg.lab.question import stored_edit
 

@@ -257,7 +257,7 @@ def number_of(sql: Any, dialect: str) -> Any:
 
     half = (sql == "½", 0.5)
     if dialect == "postgresql":
-        begins = func.substring(sql, r"^[-+−]?(?!\d[\d,.]*[-:])\d[\d,]*(?:\.\d*)?(?:[eE][-+]?\d{1,4})?")
+        begins: Any = func.substring(sql, r"^[-+−]?(?!\d[\d,.]*[-:])\d[\d,]*(?:\.\d*)?(?:[eE][-+]?\d{1,4})?")
         return case(half, (begins.is_not(None), cast(plain(begins), Numeric)), else_=None)
     bare = case((sql.op("GLOB")("[0-9]*"), sql), else_=func.substr(sql, 2))
     follows = func.ltrim(bare, "0123456789,.")
@@ -269,6 +269,10 @@ def json_field(document: Any, name: str, dialect: str) -> Worked:
     """A value of a JSON column, which has a type of its own in each row."""
     from sqlalchemy import Float, String, case, cast, false, func, type_coerce
 
+    value: Any
+    text: Any
+    truths: tuple[str, ...]
+    numbers: tuple[str, ...]
     if dialect == "postgresql":
         value = func.jsonb_extract_path(document, name)
         kind, text = func.jsonb_typeof(value), func.jsonb_extract_path_text(document, name)

@@ -30,9 +30,9 @@ from chessreg.experiments.edit.cases import (
 )
 from chessreg.experiments.edit.editor import GREEDY, emit_skipped, recorded
 from chessreg.experiments.edit.model import Condition, EditedModel
-from chessreg.experiments.edit.probabilities import write_probabilities
 from chessreg.experiments.edit.spec import CLEAN, EditHow, EditRow, EditSpec
 from chessreg.experiments.edit.states import State, selection_split
+from chessreg.experiments.edit.three_boards import write_probabilities
 from chessreg.experiments.settings import games as selections
 from chessreg.models.decoding.next_tokens import NextTokens
 from chessreg.models.devices import prepare

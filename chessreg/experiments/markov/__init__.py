@@ -1,4 +1,4 @@
-"""`markov`: whether a model's state after a game depends on the board alone, or also on the moves that led there."""
+"""`markov`: states after different move orders to one position, compared with states of any positions."""
 
 from __future__ import annotations
 

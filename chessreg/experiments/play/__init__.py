@@ -1,4 +1,4 @@
-"""Games of a model against an opponent of the ladder."""
+"""`play`: games of a model against an opponent of the ladder, many at once, with an intervention as an option."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linear probes of the board, of skill and of ratings, fitted on cached activations."""
+"""`probe`: linear probes on cached activations, all layers and all squares in one pass over the cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ratings of the players in a pool of games."""
+"""`rating`: ratings of the players in a pool of games, ours and others', against engines of known rating."""
 
 from __future__ import annotations
 

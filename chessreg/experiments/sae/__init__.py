@@ -1,4 +1,4 @@
-"""Gated sparse autoencoders of the residual stream: trained, measured, and what their latents fire at."""
+"""`sae`: gated sparse autoencoders of the residual stream, all hook points from one pass over the tokens."""
 
 from __future__ import annotations
 

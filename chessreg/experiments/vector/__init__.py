@@ -1,7 +1,124 @@
-"""Directions in the residual stream: contrasts, differences of probes, and their controls."""
+"""`vector`: directions in the residual stream, for every layer: contrasts, probes' differences, and their controls."""
 
-from chessreg.experiments.vector.kind import Vector
-from chessreg.experiments.vector.spec import VectorHow, VectorSpec
-from chessreg.runs.fitted import load_direction, load_vector, vector_rows
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from chessreg.experiments.settings import overlap
+from chessreg.experiments.vector.contrast import gather
+from chessreg.experiments.vector.makers import MAKERS, Origin, check_probe, labelled
+from chessreg.experiments.vector.spec import AUTHORS, CONTRASTS, VectorHow, VectorSpec, checkpoint_of, layers_of
+from chessreg.models.hook_points import hook_point
+from chessreg.runs.fitted import Direction, load_direction, load_vector, publish_layer, vector_rows
+from chessreg.runs.inputs import Inputs
+from chessreg.runs.kind import Estimate, Kind
+
+if TYPE_CHECKING:
+    from chessreg.runs.task import Task
+
 
 __all__ = ["Vector", "VectorHow", "VectorSpec", "load_direction", "load_vector", "vector_rows"]
+
+
+class Vector(Kind):
+    """Directions in the residual stream: what differs between games of strong and of weak players.
+
+    Karvonen 2024, section 4 (specification 5.1): mean residual of the strong games minus that of the weak ones, all
+    layers in one pass. Averages are per position; the author's are sums over eight, so that his coefficient 0.1 is a
+    scale of 0.8 on averages. Controls (--source random or shuffled --of RUN --seed N) are runs of their own, with the
+    norm of the real vector in each layer; the shuffled control of a probe's directions takes them off a probe that was
+    fitted to shuffled labels (--source shuffled --of RUN --probe RUN). One unit is one layer.
+    """
+
+    name = "vector"
+    version = 2
+    example = "--cache reference-fit --first-ply 4"
+    tables = ("metric_point",)
+    spec = VectorSpec
+    options = VectorHow
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {**AUTHORS, "per_class": 2000},
+        "author-2024": {**AUTHORS, "total": 2000},
+    }
+
+    def units(self, spec: VectorSpec, inputs: Inputs) -> int:
+        return len(layers_of(spec, inputs))
+
+    def estimate(self, spec: VectorSpec, inputs: Inputs) -> Estimate:
+        layers = layers_of(spec, inputs)
+        if spec.source not in CONTRASTS:
+            return Estimate({"metric_point": len(layers)}, len(layers) * 4096)
+        games = gather(spec, inputs)
+        streamed = games.cache is None and spec.source == "contrastive"
+        sums = len(games.places) * games.checkpoint.d_model * 4 if streamed else 0
+        return Estimate({"metric_point": 6 * len(layers)}, len(layers) * (sums + 8192), (str(games.report),))
+
+    def check(self, spec: VectorSpec, inputs: Inputs) -> None:
+        if spec.source == "shuffled":
+            labelled(spec, inputs)
+        if spec.source == "probe":
+            check_probe(spec, inputs)
+        if spec.source in CONTRASTS:
+            games = gather(spec, inputs)
+            reference = checkpoint_of(spec, inputs)
+            overlap.refuse(inputs, reference, games.games, games.places, spec.allow_overlap)
+
+    def run(self, task: Task[VectorSpec, VectorHow]) -> None:
+        every = layers_of(task.spec, task.inputs)
+        units = {every[unit]: unit for unit in task.units}
+        origin, made = MAKERS[task.spec.source](task, list(units))
+        shared = overlap_of(task, origin)
+        for layer, direction in made:
+            publish(task, origin, units[layer], layer, direction, shared)
+            measured = {"norm": direction.norm, **direction.norms()}
+            if origin.games is not None:
+                measured |= {"positions": float(origin.games.positions.sum()), **origin.games.counts()}
+            if "norm_before_matching" in direction.detail:
+                measured["norm_before_matching"] = direction.detail["norm_before_matching"]
+            for name, value in measured.items():
+                task.emit("metric_point", units[layer], name=name, step=0, value=float(value))
+            task.done(units[layer])
+
+
+def overlap_of(task: Task[VectorSpec, VectorHow], origin: Origin) -> dict[str, Any]:
+    """What the contrasted games share with the model's training games, for the detail of the vectors."""
+    if origin.games is None or task.spec.source not in CONTRASTS:
+        return {}
+    evaluated = overlap.Evaluated.of(origin.games.games, origin.games.places)
+    counted = overlap.measure(task.inputs, checkpoint_of(task.spec, task.inputs), evaluated)
+    return {"overlap": {"checkpoint": counted.columns()}}
+
+
+def publish(
+    task: Task[VectorSpec, VectorHow], origin: Origin, unit: int, layer: int, direction: Direction, more: dict[str, Any]
+) -> None:
+    """The vector of one layer as an artefact (safetensors and meta.json), and its row."""
+    from safetensors.numpy import save_file
+
+    spec = task.spec
+    meta = {
+        "hook_point": hook_point(layer, origin.hook_point),
+        "layer": layer,
+        "source": origin.source,
+        "seed": spec.seed,
+        **origin.detail,
+        **direction.norms(),
+        **direction.detail,
+        **more,
+    }
+    if direction.sums is not None and task.options.keep_sums:
+        assert origin.games is not None
+        with task.output(f"sums-{layer}", unit, "sums") as folder:
+            save_file({"sums": direction.sums, "places": origin.games.places}, folder / "sums.safetensors")
+    publish_layer(
+        task,
+        "vector",
+        unit,
+        direction.tensors(),
+        meta,
+        checkpoint_id=origin.checkpoint_id,
+        source=origin.source,
+        positions=origin.sites,
+        norm=direction.norm,
+    )

@@ -16,10 +16,9 @@ from chessreg.encodings import encoding
 from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.experiments.cache import CacheHow, CacheSpec
-from chessreg.experiments.edit import heat
+from chessreg.experiments.edit import BoardEdit, heat
 from chessreg.experiments.edit.directions import scale_rule
 from chessreg.experiments.edit.editor import Editor, divergences
-from chessreg.experiments.edit.kind import BoardEdit
 from chessreg.experiments.edit.model import Condition, EditedModel
 from chessreg.experiments.edit.spec import EditHow, EditSpec, Setting
 from chessreg.experiments.edit.states import State, reason_to_skip, removal, states

@@ -16,12 +16,11 @@ from chessreg.encodings import encoding
 from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.errors import BadInputError
 from chessreg.experiments.cache import CacheHow, CacheSpec
-from chessreg.experiments.edit import directions, heat
+from chessreg.experiments.edit import BoardEdit, directions, heat
 from chessreg.experiments.edit.cases import Prefix, boards_of, prefixes, with_changes, without_favourite
-from chessreg.experiments.edit.kind import BoardEdit
-from chessreg.experiments.edit.probabilities import probabilities_of
 from chessreg.experiments.edit.spec import DAVIS_PRESETS, EditHow, EditSpec
 from chessreg.experiments.edit.states import State
+from chessreg.experiments.edit.three_boards import probabilities_of
 from chessreg.experiments.probe import ProbeHow, ProbeSpec
 from chessreg.experiments.settings.games import select as select_games
 from chessreg.games.labels import board_changes
