@@ -189,3 +189,14 @@ def test_the_table_has_every_quantity_and_d_rises() -> None:
     assert values == sorted(values)
     tests = table("markov_tests")
     assert set(tests["at_least"][tests["cosine"] == "raw"].tolist()) == {0}  # p is the least there is at every block
+
+
+def test_the_models_card_says_what_the_games_say() -> None:
+    card = (ROOT / "chessreg" / "data" / "uci-model" / "README.md").read_text()
+    printed = [[float(n) for n in found] for found in re.findall(r"([\d.]+) %\s+\[([\d.]+), ([\d.]+)\]", card)]
+    phases = ("black-destination", "white-destination", "white-origin", "black-origin", "promotion")
+    assert len(printed) == len(phases)
+    for numbers, phase in zip(printed, phases, strict=True):
+        assert numbers == pytest.approx(legal(phase), abs=0.1), phase
+    rows = table("legal")
+    assert f"of {rows['n'][rows['phase'] == 'promotion'].sum()} promotions" in card
