@@ -131,6 +131,8 @@ def find_by_suffix(session: Session, table: Any, suffix: str, limit: int = 10) -
     if not re.fullmatch(r"[0-9a-f]{1,32}", digits):
         return []
     column: InstrumentedAttribute[UUID] = table.id if hasattr(table, "id") else table
+    if len(digits) == 32:  # a whole id, which the index finds
+        return list(session.scalars(select(column).where(column == UUID(digits)).distinct()))
     if session.get_bind().dialect.name == "postgresql":
         tail = func.right(func.replace(cast(column, String), "-", ""), len(digits))
     else:

@@ -142,7 +142,8 @@ def joined(edges: list[Edge]) -> list[Edge]:
 def stale(session: Session) -> dict[UUID, list[Node]]:
     """Runs that rest on something invalid → what that is. A run that is itself invalid is not called stale for it."""
     now, annotation = names.NOW.c, tables.Annotation
-    if session.scalar(select(annotation.id).where(annotation.word == tables.Word.INVALID).limit(1)) is None:
+    invalid = annotation.noun.in_(names.nouns()), annotation.word == tables.Word.INVALID  # by the index of both
+    if session.scalar(select(annotation.id).where(*invalid).limit(1)) is None:
         return {}  # nothing ever was: the view need not number every word of the registry
     wrong = [
         node

@@ -10,13 +10,13 @@ import difflib
 import re
 import socket
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, column, select
+from sqlalchemy import ColumnElement, String, and_, column, exists, func, not_, or_, select, type_coerce
 from sqlalchemy import table as view
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.named import NAME
@@ -66,6 +66,20 @@ def id_of(table: Any) -> Any:
     return table.run_id if of_run(table) else table.id
 
 
+def unindexed(column: Any) -> ColumnElement[Any]:
+    """A column by which SQLite shall not look things up: thousands of runs have the same tag, few words one run."""
+    return func.coalesce(type_coerce(column, String), "")
+
+
+def holds() -> tuple[ColumnElement[bool], ...]:
+    """Whether an annotation is the newest of its kind, and not one that takes something back."""
+    annotation, later = tables.Annotation, aliased(tables.Annotation)
+    newer = or_(later.at > annotation.at, and_(later.at == annotation.at, later.id > annotation.id))
+    same = (later.noun == annotation.noun, later.target == annotation.target, unindexed(later.word) == annotation.word,
+            unindexed(later.value) == annotation.value)  # fmt: skip
+    return not_(annotation.withdrawn), not_(exists().where(*same, newer))
+
+
 def annotate(
     session: Session, noun: str, target: UUID | str, word: str, value: str = "", withdrawn: bool = False
 ) -> tables.Annotation:
@@ -113,8 +127,9 @@ def _add(session: Session, noun: str, target: str, word: tables.Word, value: str
 
 
 def _texts(session: Session, noun: str, target: str, word: tables.Word) -> list[str]:
-    query = select(NOW.c.value).where(NOW.c.noun == noun, NOW.c.target == target, NOW.c.word == word.value)
-    return list(session.scalars(query.order_by(NOW.c.at.desc(), NOW.c.value)))
+    said = tables.Annotation
+    query = select(said.value).where(said.noun == noun, said.target == target, unindexed(said.word) == word, *holds())
+    return list(session.scalars(query.order_by(said.at.desc(), said.value)))
 
 
 def check_name(name: str) -> None:
@@ -156,23 +171,36 @@ def names(session: Session, noun: str) -> dict[UUID, str]:
 
 def names_of(session: Session, noun: str, ids: Iterable[UUID]) -> dict[UUID, str]:
     """The same of these things alone: of a few among very many."""
-    wanted, named = sorted({id.hex for id in ids}), (NOW.c.noun == noun, NOW.c.word == tables.Word.NAME.value)
+    wanted, name = sorted({id.hex for id in ids}), tables.Word.NAME
     newest: dict[str, tuple[str, str]] = {}
-    held: dict[str, set[str]] = defaultdict(set)
-    for start in range(0, len(wanted), 500):
-        some = wanted[start : start + 500]
-        query = select(NOW.c.target, NOW.c.value, NOW.c.host).where(*named, NOW.c.target.in_(some))
-        for target, value, host in session.execute(query.order_by(NOW.c.at, NOW.c.value)):
-            newest[target] = (value, host)
-    values = sorted({value for value, _ in newest.values()})
-    for start in range(0, len(values), 500):
-        query = select(NOW.c.value, NOW.c.target).where(*named, NOW.c.value.in_(values[start : start + 500]))
-        for value, target in session.execute(query):
-            held[value].add(target)
+    holders: dict[str, set[str]] = defaultdict(set)
+    for target, value, host in _named(session, noun, wanted):
+        newest[target] = (value, host)
+        holders[value].add(target)
+    # Who else was ever called so is found by the index of values: the view would number every annotation of the noun.
+    values, said, others = sorted(holders), tables.Annotation, set[str]()
+    for some in _parts(values):
+        query = select(said.target).where(said.noun == noun, said.word == name, said.value.in_(some))
+        others |= set(session.scalars(query))
+    for target, value, _ in _named(session, noun, sorted(others.difference(wanted))):
+        holders[value].add(target)
     return {
-        UUID(hex=target): f"{value}@{host}" if len(held[value]) > 1 else value
+        UUID(hex=target): f"{value}@{host}" if len(holders[value]) > 1 else value
         for target, (value, host) in newest.items()
     }
+
+
+def _named(session: Session, noun: str, targets: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """(target, name, host) of these, each thing's newest name last."""
+    said = tables.Annotation
+    named = said.noun == noun, unindexed(said.word) == tables.Word.NAME
+    for some in _parts(targets):
+        query = select(said.target, said.value, said.host).where(*named, said.target.in_(some), *holds())
+        yield from session.execute(query.order_by(said.at, said.value)).tuples()
+
+
+def _parts(values: Sequence[str], size: int = 500) -> Iterator[Sequence[str]]:
+    return (values[start : start + size] for start in range(0, len(values), size))
 
 
 def name_of(session: Session, noun: str, id: UUID) -> str | None:
@@ -230,10 +258,10 @@ def _by_name(session: Session, noun: str, reference: str) -> list[UUID]:
 
 def _holders(session: Session, noun: str, name: str) -> list[tuple[str, str]]:
     """(target, host) of those that have this name now."""
-    query = select(NOW.c.target, NOW.c.host).where(
-        NOW.c.noun == noun, NOW.c.word == tables.Word.NAME.value, NOW.c.value == name
-    )
-    return [(target, host) for target, host in session.execute(query.order_by(NOW.c.at))]
+    said = tables.Annotation
+    named = said.noun == noun, said.word == tables.Word.NAME, said.value == name
+    query = select(said.target, said.host).where(*named, *holds()).order_by(said.at)
+    return list(session.execute(query).tuples())
 
 
 def _by_id(session: Session, table: Any, reference: str) -> list[UUID]:

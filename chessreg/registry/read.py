@@ -25,12 +25,15 @@ def columns(record: Any) -> Row:
 def annotations_by_id(session: Session, noun: str, ids: Sequence[UUID] | None = None) -> dict[UUID, Row]:
     """What is said now of the things of a noun, or of these alone: name, tags, notes, archived, and why it is invalid,
     if it is. A name that several things have is written name@host."""
-    now = names.NOW
-    query = select(now.c.target, now.c.word, now.c.value).where(now.c.noun == noun)
-    if ids is not None:
-        query = query.where(now.c.target.in_([id.hex for id in ids]))
+    if ids is None:
+        now: Any = names.NOW.c
+        query = select(now.target, now.word, now.value).where(now.noun == noun)
+    else:  # the view numbers every annotation of the noun before it takes some
+        now = tables.Annotation
+        of_these = now.noun == noun, now.target.in_([id.hex for id in ids])
+        query = select(now.target, now.word, now.value).where(*of_these, *names.holds())
     annotations: dict[UUID, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for target, word, value in session.execute(query.order_by(now.c.at, now.c.value)):
+    for target, word, value in session.execute(query.order_by(now.at, now.value)):
         annotations[UUID(hex=target)][word].append(value)
     called = names.names(session, noun) if ids is None else names.names_of(session, noun, ids)
     return {

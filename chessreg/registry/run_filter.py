@@ -17,7 +17,6 @@ from sqlalchemy import (
     ColumnElement,
     Select,
     String,
-    and_,
     cast,
     exists,
     func,
@@ -27,10 +26,11 @@ from sqlalchemy import (
     select,
     type_coerce,
 )
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session
 
 from chessreg.errors import BadInputError
 from chessreg.registry import lineage, tables
+from chessreg.registry.names import holds, unindexed
 from chessreg.registry.run_state import DONE, STATE, STATES
 
 FIELDS = ("kind", "name", "state", "machine", "host", "id", "tag", "note", "since", "before")
@@ -168,20 +168,6 @@ def targets_of(word: str) -> Select[Any]:
     the view numbers every annotation of the registry first."""
     annotation = tables.Annotation
     return select(annotation.target).where(annotation.noun == "run", annotation.word == tables.Word(word), *holds())
-
-
-def holds() -> tuple[ColumnElement[bool], ...]:
-    """Whether an annotation is the newest of its kind, and not one that takes something back."""
-    annotation, later = tables.Annotation, aliased(tables.Annotation)
-    newer = or_(later.at > annotation.at, and_(later.at == annotation.at, later.id > annotation.id))
-    same = (later.noun == annotation.noun, later.target == annotation.target, unindexed(later.word) == annotation.word,
-            unindexed(later.value) == annotation.value)  # fmt: skip
-    return not_(annotation.withdrawn), not_(exists().where(*same, newer))
-
-
-def unindexed(column: Any) -> ColumnElement[Any]:
-    """A column by which SQLite shall not look things up: thousands of runs have the same tag, few words one run."""
-    return func.coalesce(type_coerce(column, String), "")
 
 
 def setting(session: Session, name: str, *, text: bool = False) -> Any:

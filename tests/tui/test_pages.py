@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -15,7 +16,7 @@ from chessreg.registry import names, tables
 from chessreg.registry.identity import digest_of, uuid_of
 from chessreg.registry.tables.types import utc_now
 from chessreg.session import Session, open_session
-from tui.data.pages import PAGE, JoinedPages, Listed
+from tui.data.pages import PAGE, JoinedPages, Listed, reach
 from tui.data.result_rows import find_row, results
 from tui.data.run_rows import runs
 
@@ -170,3 +171,28 @@ def test_joined_pages_go_on_from_one_source_to_the_next() -> None:
     assert [row for number in range(4) for row in joined.page(number)] == rows
     assert list(joined.page(4)) == list(joined.page(-1)) == []
     assert JoinedPages([], Listed([]).narrowed).count == 0
+
+
+def test_sources_are_counted_on_after_the_first_rows_and_one_that_fails_is_told() -> None:
+    asked = []
+
+    def parts(broken: bool = False) -> Iterator[Listed]:
+        for n in range(30):
+            asked.append(n)
+            if broken and n == 25:
+                raise OSError("gone")
+            yield Listed([{"n": n}] * PAGE if n % 2 else [])
+
+    pages = JoinedPages(parts(), Listed([]).narrowed)
+    assert (pages.count, pages.complete, asked[-1]) == (JoinedPages.FIRST, False, 2 * JoinedPages.FIRST // PAGE - 1)
+    first = pages.page(3)
+    assert pages.more(1)
+    assert (pages.count, pages.complete, pages.page(3)) == (JoinedPages.FIRST + PAGE, False, first)
+    reach(pages, 14 * PAGE)
+    assert (pages.complete, pages.count, pages.page(14)[0]["n"]) == (True, 15 * PAGE, 29)
+    assert not pages.more()
+    pages = JoinedPages(parts(broken=True), Listed([]).narrowed)
+    with pytest.raises(OSError, match="gone"):
+        pages.more()
+    assert not pages.more()
+    assert (pages.complete, pages.count) == (False, 12 * PAGE), "it is not said to be all"

@@ -3,9 +3,9 @@ database are found by key."""
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
@@ -185,12 +185,41 @@ class SortedPages:
 
 
 class JoinedPages:
-    """The rows of several sources, one after the other. `narrow` makes the same of those that fit a view."""
+    """The rows of several sources, one after the other. `narrow` makes the same of those that fit a view.
 
-    def __init__(self, parts: Sequence[Pages], narrow: Callable[[View], Pages]) -> None:
-        self._parts, self.narrowed = parts, narrow
-        self._starts = list(accumulate((part.count for part in parts), initial=0))
-        self.count = self._starts[-1]
+    Sources may take long to be counted: they are taken until there are FIRST rows, the others by `more`, whose rows
+    come after those that are counted. `page` and `more` may be called from several threads.
+    """
+
+    FIRST, STEP = 10 * PAGE, 500_000  # rows
+
+    def __init__(self, parts: Iterable[Pages], narrow: Callable[[View], Pages]) -> None:
+        self._left: Iterator[Pages] | None = iter(parts)
+        self.narrowed = narrow
+        self._parts, self._starts = list[Pages](), [0]
+        self._counting = threading.Lock()
+        self.complete = False
+        self.more(self.FIRST)
+
+    @property
+    def count(self) -> int:
+        return self._starts[-1]
+
+    def more(self, rows: int = STEP) -> bool:
+        """Count about so many rows more; returns whether there may be others. Raises what the sources raise, after
+        which no more are counted."""
+        with self._counting:
+            wanted, left = self.count + rows, self._left
+            self._left = None
+            while left is not None and self.count < wanted:
+                part = next(left, None)
+                if part is None:
+                    self.complete, left = True, None
+                elif part.count:
+                    self._parts.append(part)
+                    self._starts.append(self.count + part.count)
+            self._left = left
+            return left is not None
 
     def page(self, number: int) -> Sequence[Row]:
         at, end = number * PAGE, min((number + 1) * PAGE, self.count)
@@ -204,6 +233,12 @@ class JoinedPages:
             page += rows
             at += len(rows)
         return page
+
+
+def reach(pages: Pages, place: int) -> None:
+    """Count on until there is a row at this place, if there is one."""
+    while isinstance(pages, JoinedPages) and pages.count <= place and pages.more():
+        pass
 
 
 class ChosenPages:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -88,12 +89,18 @@ def results(session: Session, result_table: str, run_id: UUID | None = None) -> 
         return KeysetPages(session, table, key_of(result_table), where=its, rows=rows, count=count, field=field)
 
     def of_all(where: Sequence[Any] = ()) -> JoinedPages:
-        run = tables.Run
-        with session.database.read() as sql:
-            query = select(table.run_id, func.count()).where(*where).group_by(table.run_id)
-            counts: dict[UUID, int] = dict(sql.execute(query).tuples().all())
-            oldest_first = sql.scalars(select(run.id).order_by(run.created_at, run.id)).all()
-        return JoinedPages([of_run(id, counts[id], where) for id in oldest_first if id in counts], narrowed)
+        ids = runs_with(session, table)
+
+        def parts() -> Iterator[Pages]:
+            some, begin = 1, 0  # runs that are counted at once: more and more, as the first rows are waited for
+            while some_ids := ids[begin : begin + some]:
+                with session.database.read() as sql:
+                    query = select(table.run_id, func.count()).where(table.run_id.in_(some_ids), *where)
+                    counts: dict[UUID, int] = dict(sql.execute(query.group_by(table.run_id)).tuples().all())
+                yield from (of_run(id, counts[id], where) for id in some_ids if id in counts)
+                some, begin = min(2 * some, MOST_COUNTED), begin + some
+
+        return JoinedPages(parts(), narrowed)
 
     def narrowed(view: View) -> Pages:
         if view.sort:
@@ -104,10 +111,29 @@ def results(session: Session, result_table: str, run_id: UUID | None = None) -> 
     return of_all() if run_id is None else of_run(run_id)
 
 
+MOST_COUNTED = 64  # runs at once
+
+
+def runs_with(session: Session, table: Any) -> list[UUID]:
+    """The runs that have rows in a result table, the oldest first. The index leads from one to the next: no other row
+    is read."""
+    run = tables.Run
+    with session.database.read() as sql:
+        lowest = select(table.run_id).order_by(table.run_id).limit(1)
+        each = select(lowest.scalar_subquery().label("id")).cte("each", recursive=True)
+        following = lowest.where(table.run_id > each.c.id).correlate(each).scalar_subquery()
+        each = each.union_all(select(following).where(each.c.id.is_not(None)))
+        there = sql.scalars(select(each.c.id).where(each.c.id.is_not(None))).all()
+        made = list[tuple[datetime, UUID]]()
+        for start in range(0, len(there), 500):
+            made += sql.execute(select(run.created_at, run.id).where(run.id.in_(there[start : start + 500]))).tuples()
+    return [id for _, id in sorted(made)]
+
+
 def sql_field(session: Session, table: Any, name: str) -> Any:
     """What a column of a result table is in SQL: the table's own, one that is worked out, or a kind's extra column."""
     if name == "run":
-        return Worked(lambda term: table.run_id.in_(runs_called(session, term)))
+        return Worked(lambda term: table.run_id.in_(runs_called(session, table, term)))
     if table is tables.Game and name in ("color", "opponent"):
         return match_field(session, name)
     if table is tables.Game and name == "points":
@@ -144,14 +170,12 @@ def match_field(session: Session, name: str) -> Worked:
     return Worked(holds, its.scalar_subquery())
 
 
-def runs_called(session: Session, term: Term) -> list[UUID]:
-    """The runs whose name, or else kind and id, holds a word."""
-    run = tables.Run
+def runs_called(session: Session, table: Any, term: Term) -> list[UUID]:
+    """The runs of a result table whose name, or else kind and id, holds a word."""
+    ids = runs_with(session, table)
     with session.database.read() as sql:
-        called = names.names(sql, "run")
-        every = sql.execute(select(run.id, run.kind)).tuples()
-        texts = ((id, called.get(id) or f"{kind} {id.hex[-6:]}") for id, kind in every)
-        return [id for id, text in texts if holds(RUN, {"run": text}, term)]
+        called = run_names(sql, set(ids))
+    return [id for id in ids if holds(RUN, {"run": called[id]}, term)]
 
 
 def matches_of(sql: SqlSession, ids: set[UUID]) -> dict[tuple[UUID, int], tuple[str, str]]:
@@ -174,9 +198,13 @@ def points(result: str, color: str) -> str:
 
 def run_names(sql: SqlSession, ids: set[UUID]) -> dict[UUID, str]:
     """The name of each run, or else its kind and id."""
-    run = tables.Run
-    kinds = dict(sql.execute(select(run.id, run.kind).where(run.id.in_(ids))).tuples().all())
-    return {id: names.name_of(sql, "run", id) or f"{kinds.get(id, 'run')} {id.hex[-6:]}" for id in ids}
+    run, wanted, kinds = tables.Run, list(ids), dict[UUID, str]()
+    for start in range(0, len(wanted), 500):
+        kinds |= dict(
+            sql.execute(select(run.id, run.kind).where(run.id.in_(wanted[start : start + 500]))).tuples().all()
+        )
+    called = names.names_of(sql, "run", ids)
+    return {id: called.get(id) or f"{kinds.get(id, 'run')} {id.hex[-6:]}" for id in ids}
 
 
 def result_tables_of(session: Session, run_id: UUID, result_tables: Sequence[str]) -> dict[str, int]:

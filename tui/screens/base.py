@@ -21,7 +21,7 @@ from textual.worker import Worker
 from tui import show
 from tui.actions import EVERYWHERE, FILTER, TABLE, Action, bindings, of
 from tui.columns import numeric
-from tui.data.pages import Pages
+from tui.data.pages import Pages, reach
 from tui.data.table_filter import View, called, known
 from tui.widgets.bars import Banner, FilterBar, FindBar, KeyBar, PaneStrip, TopBar, footer
 from tui.widgets.table import PageTable
@@ -209,6 +209,13 @@ class AppScreen(Screen[None]):
         else:
             event.table.give(pages, event.number, rows)
 
+    @work
+    async def on_page_table_counting(self, event: PageTable.Counting) -> None:
+        event.stop()
+        pages = event.pages
+        more = await self.ask("counting rows", lambda session: pages.more())
+        event.table.grow(pages, bool(more))
+
     # -- finding --------------------------------------------------------------------------------------------------
 
     def action_filter(self) -> None:
@@ -294,10 +301,12 @@ class AppScreen(Screen[None]):
 
     async def narrow(self, event: PageTable.Narrow) -> None:
         """Read the rows that fit, and show them."""
-        table, whole, view = event.table, event.whole, event.table.view
+        table, whole, view, cursor = event.table, event.whole, event.table.view, event.table.cursor
 
         def look(session: Session) -> tuple[Pages, Any]:
             pages = self.narrowed(whole, view)
+            if event.keep:
+                reach(pages, cursor)
             return pages, pages.page(0)
 
         found = await self.ask("filtering the rows", look)

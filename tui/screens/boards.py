@@ -18,7 +18,7 @@ from chessreg.games.boardframe import Arrow, BoardFrame
 from tui import show
 from tui.actions import Action, bindings
 from tui.columns import Column
-from tui.data.pages import PAGE, Pages, Row
+from tui.data.pages import PAGE, Pages, Row, reach
 from tui.data.result_rows import (
     DATASET_GAME,
     TITLES,
@@ -140,6 +140,7 @@ def read(session: Session, result_table: str, number: int) -> BoardRows:
         return BoardRows([], "", None, 0, [])
     chosen = result_table if result_table in there else there[0]
     pages = dataset_games(session) if chosen == DATASET_GAME else results(session, chosen)
+    reach(pages, number * PAGE)
     number = number if number * PAGE < pages.count else 0
     return BoardRows(there, chosen, pages, number, pages.page(number))
 

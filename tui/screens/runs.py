@@ -35,7 +35,6 @@ LIST = "runs.list"  # under which words, order and columns are remembered
 
 
 class RunPage(NamedTuple):
-    counts: dict[str, int]
     pages: Pages
     number: int
     rows: Sequence[Row]
@@ -82,13 +81,20 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         self._read = wanted
         kept = {"words": self.filter_text, "sort": self.sort, "columns": self.columns}
         self.app.remembered.set(LIST, kept)
-        self.overview = overview_line(page)
+        if page.pages.count:  # rows first: what there is in all takes longer to count
+            self.set_class(False, "-empty")
+            first = page.rows if page.number * PAGE < page.pages.count else None
+            table.show(page.pages, first, columns=self.headed(), keep=keep, number=page.number)
+        counts = await self.ask("counting what there is", overview)
+        if counts is None:
+            return
+        self.overview = overview_line(counts, page.pages.count)
         self.tell_marks()
-        self.set_class(not page.counts["run"], "-empty")
-        if not page.counts["run"]:
-            self.query_one("#nothing", Static).update(nothing_yet(page.counts))
-        first = page.rows if page.number * PAGE < max(1, page.pages.count) else None
-        table.show(page.pages, first, columns=self.headed(), keep=keep, number=page.number)
+        if not page.pages.count:
+            self.set_class(not counts["run"], "-empty")
+            if not counts["run"]:
+                self.query_one("#nothing", Static).update(nothing_yet(counts))
+            table.show(page.pages, page.rows, columns=self.headed(), keep=keep)
 
     def headed(self) -> list[Column]:
         """The columns, the one that the rows are sorted by with an arrow."""
@@ -232,14 +238,13 @@ def settings(spec: Mapping[str, Any], under: str = "") -> list[str]:
 
 def read(session: Session, filter_text: str, sort: str, metrics: Sequence[str], number: int) -> RunPage:
     pages = runs(session, filter_text, sort, metrics)
-    return RunPage(overview(session), pages, number, pages.page(number))
+    return RunPage(pages, number, pages.page(number))
 
 
-def overview_line(page: RunPage) -> str:
-    counts = page.counts
+def overview_line(counts: Mapping[str, int], shown: int) -> str:
     runs_text = show.counted(counts["run"], "run")
-    if page.pages.count != counts["run"]:
-        runs_text = f"{page.pages.count:,} of {runs_text}"
+    if shown != counts["run"]:
+        runs_text = f"{shown:,} of {runs_text}"
     unfinished = f" ({counts['unfinished']:,} not complete)" if counts["unfinished"] else ""
     return (
         f"{runs_text}{unfinished} · {show.counted(counts['dataset'], 'dataset')}"

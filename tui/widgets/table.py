@@ -17,11 +17,16 @@ from textual.strip import Strip
 
 from tui.actions import TABLE, bindings
 from tui.columns import GAP, Column, fitted, widths
-from tui.data.pages import PAGE, Pages
+from tui.data.pages import PAGE, JoinedPages, Pages
 from tui.data.table_filter import View
 
 KEPT = 16  # pages in memory
 GUTTER = 2
+
+
+def counted(pages: Pages) -> bool:
+    """Whether all rows of a list are counted."""
+    return not isinstance(pages, JoinedPages) or pages.complete
 
 
 class PageTable(ScrollView, can_focus=True):
@@ -58,6 +63,13 @@ class PageTable(ScrollView, can_focus=True):
         def __init__(self, table: PageTable, pages: Pages, number: int) -> None:
             super().__init__()
             self.table, self.pages, self.number = table, pages, number
+
+    class Counting(Message):
+        """More of the rows that are shown are to be counted."""
+
+        def __init__(self, table: PageTable, pages: JoinedPages) -> None:
+            super().__init__()
+            self.table, self.pages = table, pages
 
     class Moved(Message):
         """The cursor stands on another row."""
@@ -180,12 +192,29 @@ class PageTable(ScrollView, can_focus=True):
             self.scroll_to(0, 0, animate=False)
         self.refresh()
         self.post_message(self.Moved(self, self.cursor))
+        self._count_on(source)
+
+    def grow(self, source: Pages, more: bool) -> None:
+        """There are more rows of it now, after those that were counted, and there may be `more`."""
+        if source is self._source:
+            self._pages = OrderedDict((n, rows) for n, rows in self._pages.items() if len(rows) == PAGE)
+            self._resize_virtual()
+            self.refresh()
+            if more:
+                self._count_on(source)
+
+    def _count_on(self, source: Pages) -> None:
+        if isinstance(source, JoinedPages) and not counted(source):
+            self.post_message(self.Counting(self, source))
 
     def give(self, source: Pages, number: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """A page that was wanted. One of rows that are not shown any more is dropped."""
         if source is not self._source:
             return
         self._asked.discard(number)
+        if len(rows) < min(PAGE, source.count - number * PAGE) and not counted(source):
+            self.refresh()  # it was read before more of it was counted
+            return
         self._pages[number] = rows
         self._pages.move_to_end(number)
         while len(self._pages) > KEPT:
@@ -281,11 +310,20 @@ class PageTable(ScrollView, can_focus=True):
             line = Strip.join([Strip([Segment("«", style)]), line.crop(1)])
         if self.virtual_size.width > x + self.scrollable_content_region.width:
             line = Strip.join([line.crop(0, width - 2), Strip([Segment(" »", style)])])
-        if self.whole is not None and self.whole is not self._source and self.whole.count != self.count:
-            told = f"  {self.count:,} of {self.whole.count:,} "
-            if len(told) < width // 2:
-                line = Strip.join([line.crop(0, width - len(told)), Strip([Segment(told, style)])])
+        told = self._told_count()
+        if told and len(told) < width // 2:
+            line = Strip.join([line.crop(0, width - len(told)), Strip([Segment(told, style)])])
         return line
+
+    def _told_count(self) -> str:
+        """How many rows fit, of how many; or how many are counted so far."""
+        if self._source is None or self.whole is None:
+            return ""
+        if not counted(self._source):
+            return f"  {self.count:,} rows so far "
+        if not counted(self.whole):
+            return f"  {self.count:,} rows "
+        return f"  {self.count:,} of {self.whole.count:,} " if self.whole.count != self.count else ""
 
     # -- the cursor -----------------------------------------------------------------------------------------------
 
