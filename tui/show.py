@@ -92,7 +92,9 @@ def full(thing: Any) -> str:
     if isinstance(thing, str):
         return thing
     if isinstance(thing, (dict, list)):
-        return json.dumps(thing, ensure_ascii=False, default=str, indent=2 if len(str(thing)) > 60 else None)
+        flat = isinstance(thing, list) and not any(isinstance(one, (dict, list)) for one in thing)
+        tall = not flat and len(str(thing)) > 60
+        return json.dumps(thing, ensure_ascii=False, default=str, indent=2 if tall else None)
     return value(thing)
 
 

@@ -166,7 +166,7 @@ class Driver:
         for key in keys:
             await self.pilot.press(key)
             await settled(self.pilot)
-        return self.text
+        return self.text if keys else await self.settle()
 
     async def type(self, text: str) -> str:
         """Type letters as fast as they come, let everything settle, and return the screen's text."""

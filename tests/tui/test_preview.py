@@ -10,7 +10,7 @@ from tui.screens.preview import Preview
 from tui.widgets.board import BoardPane
 
 SHOWN = {
-    "runs": ("sure", "settings that were given"),
+    "runs": ("edits", "bigram"),  # the model by its name
     "boards": ("sure", "random"),
     "queries": ("accuracy by square", "a1 to h8"),
     "data": ("games", "duplicates"),

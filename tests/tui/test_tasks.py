@@ -56,7 +56,6 @@ async def test_sql_is_asked_and_its_rows_are_written_to_a_file(drive: Any, tmp_p
     async with drive(size=(140, 40)) as driver:
         press = Keys(driver)
         await press("7", "e")
-        driver.screen.query_one("SqlEditor").text = ""
         await driver.type("SELECT run, kind FROM runs")
         await press("f5", "w", "enter")
         assert len((tmp_path / "rows.csv").read_text().splitlines()) == 9
@@ -106,6 +105,9 @@ async def test_a_stored_edit_is_taken_into_the_lab_at_its_own_settings(drive: An
         # what is typed is seen while it is typed, behind the moves that are there
         await driver.press("slash")
         assert "Nc3" in (await driver.type("Nc3")).splitlines()[-2]
+        assert "Esc back" in await driver.press("escape")
+        await driver.press("escape")
+        assert driver.screen is state
 
 
 async def test_a_game_is_set_beside_another_arms_where_they_part_at_80_by_24(drive: Any) -> None:

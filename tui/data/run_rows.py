@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from sqlalchemy import func, select
 
-from chessreg.registry import identity, lineage, read, run_filter, tables
+from chessreg.registry import identity, lineage, names, read, run_filter, tables
 from tui import show
 from tui.columns import Column
 from tui.data.pages import ChosenPages, KeysetPages, Pages, Row
@@ -166,10 +167,28 @@ def overview(session: Session) -> dict[str, int]:
 
 
 def preview(session: Session, run_id: UUID) -> tuple[dict[str, Any], str]:
-    """A run in full, and its result in words; empty where it has none."""
+    """A run in full, its inputs by their names, and its result in words; empty where it has none."""
     with session.database.read() as sql:
         run, answer = read.run(sql, run_id.hex), read.answers(sql, [run_id]).get(run_id)
+        run["spec"] = called(sql, run["spec"])
     return run, "" if answer is None else show.answer(answer)
+
+
+INPUT = re.compile(r"(run|sha256|dataset):([0-9a-f]{32})[0-9a-f]{32}(.*)", re.DOTALL)
+NOUN_OF = {"run": "run", "sha256": "checkpoint", "dataset": "dataset"}  # by how an input reference begins
+
+
+def called(sql: Any, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A spec with names in place of input references, where there are names."""
+    found = {key: match for key, value in spec.items() if isinstance(value, str) and (match := INPUT.fullmatch(value))}
+    named = dict(spec)
+    for begins, noun in NOUN_OF.items():
+        of_noun = {key: match for key, match in found.items() if match[1] == begins}
+        known = names.names_of(sql, noun, [UUID(match[2]) for match in of_noun.values()])
+        for key, match in of_noun.items():
+            if name := known.get(UUID(match[2])):
+                named[key] = f"{name} {match[3]}".rstrip()
+    return named
 
 
 def next_steps(counts: dict[str, int]) -> tuple[str, list[str]]:

@@ -260,6 +260,8 @@ class FourBoardsScreen(DrawingScreen):
                 if meaning not in told:
                     told.add(meaning)
                     line.append(" · " if line.plain else "").append_text(sign).append(f" {meaning}")
+        if self.answer is not None and self.answer.modified_fen:
+            line.append(" · " if line.plain else "").append("*  a move that is legal on the target")
         return line
 
     def square_line(self) -> str:

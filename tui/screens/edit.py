@@ -90,9 +90,10 @@ class StateScreen(DrawingScreen):
         from tui.screens.lab import LabScreen
 
         if self.state is not None and self.state.edit is not None:
+            room = self.app.current_mode
             await self.app.switch_mode("lab")
             if isinstance(lab := self.app.screen, LabScreen):
-                lab.take_up(self.state.edit)
+                lab.take_up(self.state.edit, room)
 
     @property
     def reference(self) -> str:

@@ -14,7 +14,7 @@ from textual.app import ComposeResult
 from textual.widgets import Static
 
 from tui import show
-from tui.actions import Action, bindings
+from tui.actions import TABLE, Action, bindings
 from tui.columns import Column
 from tui.data.pages import PAGE, Listed, Row
 from tui.screens.jobs import HOST, ON, PACE, PROGRESS, SHARD, STATE, UNITS, WHY, JobActionsScreen
@@ -186,6 +186,8 @@ class HomeScreen(JobActionsScreen):
     def offers(self, action: Action) -> bool:
         if action.place == "home" and action.method == "begin":
             return self.has_class("-empty") and super().offers(action)
+        if (action.method == "other" or action.place == TABLE) and self.has_class("-empty"):
+            return False
         if action.place == "home" and action.method == "failure":
             return self.failure is not None and super().offers(action)
         if action.place == "home" and action.method in ("cancel", "retry"):

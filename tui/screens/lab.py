@@ -96,6 +96,7 @@ class LabScreen(FourBoardsScreen):
         self.settings: tuple[tuple[str, str], ...] = ()  # of the stored edit that was taken up
         self.changes: dict[int, str] = {}  # square → what shall stand there, `.` for nothing
         self.pending: StoredEdit | None = None  # to be shown once it is known what models there are
+        self.came_from = ""  # the room where the stored edit is
         self.cursor: int | None = None  # the square that keys put pieces on
         self.row = 0  # which of the model's moves is pointed at
         self.asking = False
@@ -268,9 +269,11 @@ class LabScreen(FourBoardsScreen):
             self.condition = EDIT
         self.look()
 
-    def take_up(self, edit: StoredEdit) -> None:
-        """Show a stored edit: its position with its model, probe, layers, scale and condition."""
-        self.pending = edit
+    def take_up(self, edit: StoredEdit, room: str) -> None:
+        """Show a stored edit: its position with its model, probe, layers, scale and condition. Esc leads back to the
+        room that it came from."""
+        self.pending, self.came_from = edit, room
+        self.relabel()
         if self.choices:
             self.show_pending()
 
@@ -465,9 +468,17 @@ class LabScreen(FourBoardsScreen):
 
     # -- the edit -------------------------------------------------------------------------------------------------
 
+    def step_back(self) -> bool:
+        room, self.came_from = self.came_from, ""
+        if room:
+            self.app.action_go(room)
+        return bool(room)
+
     def offers(self, action: Action) -> bool:
         if action.place == "lab" and not self.choices:
             return False
+        if action.method == "back" and self.came_from:
+            return True
         if action.method in ("squares", "condition", "clear_board") and not (self.choices and self.chosen_probe):
             return False
         if action.method == "squares" and not self.next_token:

@@ -272,6 +272,11 @@ class SqlScreen(ResultScreen):
         yield PageTable(id="rows", empty="F5 or ^r asks; Tab completes the names of tables and columns")
         yield Static("", classes="below", markup=False)
 
+    def on_mount(self) -> None:
+        editor = self.query_one(SqlEditor)
+        if editor.text == EXAMPLE:
+            editor.select_all()  # what is typed takes its place
+
     async def fill(self) -> None:
         """Ask again what was asked; the names for completion at first."""
         editor, table = self.query_one(SqlEditor), self.table
