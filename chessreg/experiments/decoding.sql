@@ -48,20 +48,20 @@
 -- Every answer, with what makes two runs ask the same positions; its game, or where none is known itself.
 SELECT p.run_id, p.unit, p.attempt_id, p.item, p.name AS mode, p.text, p.value AS best, p.prompt, p.legal_list,
        coalesce(p.game, 'position ' || p.item) AS game, p.valid, p.legal, p."first", p.near, p.nats, p.tokens,
-       q.dataset AS recipe, q.positions, q.length, q.seed
+       q.dataset AS reference, q.positions, q.length, q.seed
 FROM decoding_prediction AS p
 JOIN decoding_run AS q ON q.run_id = p.run_id
 WHERE p.run_id IN (SELECT run_id FROM scoped)
 
 -- statement: base
 SELECT dense_rank() OVER (ORDER BY c.place, r.created_at, a.run_id, a.mode DESC) AS cell, a.*, r.run, r.done,
-       r.planned, k.checkpoint_id, c.checkpoint, c.tokens_seen AS learned, coalesce(d.dataset, a.recipe) AS dataset,
+       r.planned, k.checkpoint_id, c.checkpoint, c.tokens_seen AS learned, coalesce(d.dataset, a.reference) AS dataset,
        t.valid AS told_valid, t.legal AS told_legal, t.best AS told_best
 FROM answers AS a
 JOIN scoped AS r ON r.run_id = a.run_id
 JOIN run_checkpoint AS k ON k.run_id = a.run_id
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = k.checkpoint_id
-LEFT JOIN datasets AS d ON d.recipe = a.recipe
+LEFT JOIN datasets AS d ON d.reference = a.reference
 LEFT JOIN answers AS t ON t.run_id = a.run_id AND t.unit = a.unit AND t.mode = 'teacher-forced'
     AND a.mode = 'autoregressive'
 

@@ -48,7 +48,7 @@
 
 -- statement: asked
 -- Each run: its model, and what this was tuned from and with.
-SELECT a.run_id, any_value(a.prompt) AS prompt, any_value(a.legal_list) AS legal_list, any_value(a.recipe) AS recipe,
+SELECT a.run_id, any_value(a.prompt) AS prompt, any_value(a.legal_list) AS legal_list, any_value(a.reference) AS reference,
        any_value(a.positions) AS positions, any_value(a.length) AS length, any_value(a.seed) AS seed,
        any_value(k.checkpoint_id) AS checkpoint_id, any_value(c.checkpoint) AS checkpoint, any_value(c.place) AS place,
        any_value(c.tokens_seen) AS learned, any_value(c.parent_id) AS parent_id,
@@ -71,19 +71,19 @@ SELECT a.run_id, min(b.run_id) FILTER (b.checkpoint_id = a.parent_id AND b.promp
        min(b.run_id) FILTER (b.tuning = a.tuning AND a.legal_list AND a.tuned_on_list AND NOT b.legal_list
                              AND NOT b.tuned_on_list) AS plain_id
 FROM asked AS a
-LEFT JOIN asked AS b ON b.recipe = a.recipe AND b.positions = a.positions AND b.length = a.length AND b.seed = a.seed
+LEFT JOIN asked AS b ON b.reference = a.reference AND b.positions = a.positions AND b.length = a.length AND b.seed = a.seed
 GROUP BY a.run_id
 
 -- statement: base
 SELECT dense_rank() OVER (ORDER BY q.place, r.created_at, a.run_id) AS cell, a.*, r.run, r.done, r.planned,
-       q.checkpoint_id, q.checkpoint, q.learned, q.tuned_from, coalesce(d.dataset, a.recipe) AS dataset,
+       q.checkpoint_id, q.checkpoint, q.learned, q.tuned_from, coalesce(d.dataset, a.reference) AS dataset,
        b.valid AS before_valid, b.legal AS before_legal, b.best AS before_best, p.legal AS plain_legal,
        p.best AS plain_best
 FROM answers AS a
 JOIN scoped AS r ON r.run_id = a.run_id
 JOIN asked AS q ON q.run_id = a.run_id
 JOIN others AS o ON o.run_id = a.run_id
-LEFT JOIN datasets AS d ON d.recipe = a.recipe
+LEFT JOIN datasets AS d ON d.reference = a.reference
 LEFT JOIN answers AS b ON b.run_id = o.before_id AND b.unit = a.unit AND b.mode = a.mode AND b.best IS NOT NULL
 LEFT JOIN answers AS p ON p.run_id = o.plain_id AND p.unit = a.unit AND p.mode = a.mode AND p.best IS NOT NULL
 WHERE a.mode = 'autoregressive'

@@ -47,7 +47,7 @@ JOIN token_legality_run AS q ON q.run_id = s.run_id
 JOIN run_checkpoint AS k ON k.run_id = s.run_id
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = k.checkpoint_id
 LEFT JOIN checkpoint AS t ON t.id = k.checkpoint_id
-LEFT JOIN datasets AS d ON d.recipe = q.dataset
+LEFT JOIN datasets AS d ON d.reference = q.dataset
 CROSS JOIN LATERAL (
     SELECT v.number, v.phase
     FROM (SELECT s.phase AS number, s.split AS phase UNION ALL SELECT -1, 'all') AS v

@@ -57,7 +57,7 @@
 -- Every position that a run asked, with what makes two runs ask the same ones.
 SELECT p.run_id, p.unit, p.attempt_id, p.item, p.text, p.value AS nats, p.ply, p.best, p.legal_best, p.valid, p.legal,
        p.mass, p.rank, p.legal_moves, p.chosen, p.tokens, coalesce(i.intervention, 'none') AS intervention,
-       q.dataset AS recipe, q.games AS games_recipe, q.unseen_of, q.positions
+       q.dataset AS reference, q.games AS games_reference, q.unseen_of, q.positions
 FROM move_accuracy_prediction AS p
 JOIN move_accuracy_run AS q ON q.run_id = p.run_id
 LEFT JOIN interventions AS i ON i.intervention_id = TRY_CAST(p.intervention_id AS UUID)
@@ -69,16 +69,16 @@ SELECT dense_rank() OVER (ORDER BY c.place, r.created_at, a.run_id) AS cell, a.*
        c.tokens_seen AS learned, t.seed + t.replicate AS seed,
        concat_ws(' ', c.tokenizer, CASE WHEN c.attention <> 'causal' THEN c.attention END,
                  c.layers || 'x' || c.d_model, CASE WHEN t.seed IS NOT NULL THEN 'seed ' || (t.seed + t.replicate)
-                 ELSE c.checkpoint END) AS model, coalesce(d.dataset, a.recipe) AS dataset,
-       coalesce(g.dataset, a.games_recipe) AS of_games
+                 ELSE c.checkpoint END) AS model, coalesce(d.dataset, a.reference) AS dataset,
+       coalesce(g.dataset, a.games_reference) AS of_games
 FROM asked AS a
 JOIN scoped AS r ON r.run_id = a.run_id
 JOIN run_checkpoint AS k ON k.run_id = a.run_id
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = k.checkpoint_id
 LEFT JOIN checkpoint AS m ON m.id = k.checkpoint_id
 LEFT JOIN train_run AS t ON t.run_id = m.run_id
-LEFT JOIN datasets AS d ON d.recipe = a.recipe
-LEFT JOIN datasets AS g ON g.recipe = a.games_recipe
+LEFT JOIN datasets AS d ON d.reference = a.reference
+LEFT JOIN datasets AS g ON g.reference = a.games_reference
 
 -- statement: table
 SELECT cell, checkpoint, encoding, attention, layers, d_model, seed, model, learned, intervention, dataset, of_games,

@@ -45,8 +45,8 @@
 -- The unedited models, the bidirectional one first, a model of games last.
 SELECT a.run_id, any_value(k.checkpoint_id) AS checkpoint_id, any_value(c.checkpoint) AS checkpoint,
        any_value(c.place) AS place, any_value(c.layers) AS layers, any_value(c.d_model) AS d_model,
-       any_value(c.tokens_seen) AS learned, any_value(c.flops) AS flops, any_value(a.recipe) AS recipe,
-       any_value(a.games_recipe) AS games_recipe, any_value(a.unseen_of) AS unseen_of,
+       any_value(c.tokens_seen) AS learned, any_value(c.flops) AS flops, any_value(a.reference) AS reference,
+       any_value(a.games_reference) AS games_reference, any_value(a.unseen_of) AS unseen_of,
        any_value(a.positions) AS positions, any_value(t.seed + t.replicate) AS seed,
        CASE WHEN any_value(c.attention) = 'bidirectional' THEN 0 WHEN any_value(c.tokenizer) = 'fen-77' THEN 1
             ELSE 2 END AS sort_of
@@ -61,8 +61,8 @@ GROUP BY a.run_id
 -- statement: pairs
 SELECT dense_rank() OVER (ORDER BY a.sort_of, b.sort_of, a.place, b.place, a.run_id, b.run_id) AS cell, a.run_id,
        b.run_id AS minus_run_id, a.checkpoint_id, a.checkpoint, b.checkpoint AS minus, a.layers, a.d_model, a.seed, a.learned,
-       b.learned AS twin_learned, a.flops, b.flops AS twin_flops, coalesce(d.dataset, a.recipe) AS dataset,
-       coalesce(g.dataset, a.games_recipe) AS of_games,
+       b.learned AS twin_learned, a.flops, b.flops AS twin_flops, coalesce(d.dataset, a.reference) AS dataset,
+       coalesce(g.dataset, a.games_reference) AS of_games,
        CASE WHEN b.sort_of = 1 THEN 'mask: bidirectional minus causal'
             WHEN a.sort_of = 1 THEN 'input: position minus game' ELSE 'both: bidirectional position minus game' END
        || CASE WHEN coalesce(abs(a.learned - b.learned) <= 0.02 * b.learned, true) THEN ''
@@ -70,11 +70,11 @@ SELECT dense_rank() OVER (ORDER BY a.sort_of, b.sort_of, a.place, b.place, a.run
            AS differs
 FROM models AS a
 JOIN models AS b ON b.sort_of > a.sort_of AND b.layers = a.layers AND b.d_model = a.d_model
-    AND b.recipe = a.recipe AND b.games_recipe IS NOT DISTINCT FROM a.games_recipe
+    AND b.reference = a.reference AND b.games_reference IS NOT DISTINCT FROM a.games_reference
     AND b.unseen_of IS NOT DISTINCT FROM a.unseen_of AND b.positions = a.positions
     AND coalesce(a.seed = b.seed, true)
-LEFT JOIN datasets AS d ON d.recipe = a.recipe
-LEFT JOIN datasets AS g ON g.recipe = a.games_recipe
+LEFT JOIN datasets AS d ON d.reference = a.reference
+LEFT JOIN datasets AS g ON g.reference = a.games_reference
 
 -- statement: base
 SELECT p.cell, p.checkpoint_id, p.checkpoint, p.minus, p.minus_run_id, a.run_id, a.unit, a.attempt_id, a.item, a.ply,

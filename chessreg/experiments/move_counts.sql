@@ -48,7 +48,7 @@ CROSS JOIN LATERAL (SELECT unnest(range(0, l.most + 1)) AS moves) AS m
 LEFT JOIN counted AS c ON c.run_id = b.run_id AND c.unit = b.unit AND c.moves = m.moves
 JOIN scoped AS r ON r.run_id = b.run_id AND r.kind = 'move-counts'
 JOIN move_counts_run AS q ON q.run_id = b.run_id
-LEFT JOIN datasets AS d ON d.recipe = q.dataset
+LEFT JOIN datasets AS d ON d.reference = q.dataset
 WINDOW up_to AS (PARTITION BY b.run_id, b.unit ORDER BY m.moves)
 
 -- statement: table

@@ -55,7 +55,7 @@ FROM scoped AS r
 JOIN move_quality_run AS q ON q.run_id = r.run_id
 LEFT JOIN runs AS p ON 'run:' || p.spec_hash = q.play
 LEFT JOIN arms AS a ON a.run_id = p.run_id AND a.match = 0
-LEFT JOIN datasets AS s ON s.recipe = q.dataset
+LEFT JOIN datasets AS s ON s.reference = q.dataset
 
 -- statement: cells
 -- One row per judged game, with its arm. Arms of one protocol differ in their intervention alone.

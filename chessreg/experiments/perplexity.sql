@@ -40,7 +40,7 @@ JOIN perplexity_run AS q ON q.run_id = p.run_id
 JOIN run_checkpoint AS k ON k.run_id = p.run_id
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = k.checkpoint_id
 LEFT JOIN checkpoint AS t ON t.id = k.checkpoint_id
-LEFT JOIN datasets AS d ON d.recipe = q.dataset
+LEFT JOIN datasets AS d ON d.reference = q.dataset
 
 -- statement: table
 SELECT cell, checkpoint, encoding, dataset, end_token, count(nll) AS n_games, count(*) - count(nll) AS too_long,

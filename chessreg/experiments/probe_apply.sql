@@ -39,7 +39,7 @@ FROM scoped AS r
 JOIN probe_apply_run AS q ON q.run_id = r.run_id
 LEFT JOIN runs AS f ON 'run:' || f.spec_hash = q.probe
 LEFT JOIN cache_run AS k ON 'run:' || k.spec_hash = q.cache
-LEFT JOIN datasets AS d ON d.recipe = k.dataset
+LEFT JOIN datasets AS d ON d.reference = k.dataset
 LEFT JOIN (
     SELECT run_id, arg_max(layer, (right_share, -layer)) AS layer
     FROM (SELECT run_id, layer, sum(correct)::DOUBLE / sum(n)::DOUBLE AS right_share

@@ -50,7 +50,7 @@ JOIN puzzles_run AS q ON q.run_id = p.run_id
 JOIN run_checkpoint AS k ON k.run_id = p.run_id
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = k.checkpoint_id
 LEFT JOIN checkpoint AS t ON t.id = k.checkpoint_id
-LEFT JOIN datasets AS d ON d.recipe = q.dataset
+LEFT JOIN datasets AS d ON d.reference = q.dataset
 LEFT JOIN interventions AS i ON i.intervention_id = TRY_CAST(p.intervention_id AS UUID)
 CROSS JOIN LATERAL (
     SELECT v.number, v.rating

@@ -44,7 +44,7 @@ LEFT JOIN runs AS v ON 'run:' || v.spec_hash = q.vector
 LEFT JOIN vector_run AS w ON w.run_id = v.run_id
 LEFT JOIN runs AS f ON 'run:' || f.spec_hash = w."of"
 LEFT JOIN cache_run AS k ON 'run:' || k.spec_hash = q.cache
-LEFT JOIN datasets AS d ON d.recipe = k.dataset
+LEFT JOIN datasets AS d ON d.reference = k.dataset
 LEFT JOIN run_checkpoint AS i ON i.run_id = r.run_id
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = i.checkpoint_id
 

@@ -66,20 +66,20 @@ LEFT JOIN named AS n ON n.noun = 'checkpoint' AND n.target = c.id
 LEFT JOIN tagged AS t ON t.noun = 'checkpoint' AND t.target = c.id
 
 -- view: datasets
--- Every dataset and every part of one, as specs name it (recipe) and as people do: NAME or NAME:PART. Of two names of the
--- same games the earlier one is said: what a run read is one row.
+-- Every dataset and every part of one, as specs name it (reference) and as people do: NAME or NAME:PART. Of two names
+-- of the same games the earlier one is said: what a run read is one row.
 WITH called AS (
-    SELECT d.id, 'dataset:' || d.identity AS recipe, coalesce(n.name, d.source) AS dataset, d.games, d.created_at
+    SELECT d.id, 'dataset:' || d.identity AS reference, coalesce(n.name, d.source) AS dataset, d.games, d.created_at
     FROM dataset AS d LEFT JOIN named AS n ON n.noun = 'dataset' AND n.target = d.id
 ), parts AS (
     SELECT * FROM called
     UNION ALL
-    SELECT c.id, c.recipe || '[' || s.seed || ',' || s.low || ',' || s.high || ']', c.dataset || ':' || s.name, s.games,
+    SELECT c.id, c.reference || '[' || s.seed || ',' || s.low || ',' || s.high || ']', c.dataset || ':' || s.name, s.games,
            s.created_at
     FROM called AS c JOIN split AS s ON s.dataset_id = c.id
 )
-SELECT id AS dataset_id, recipe, dataset, games FROM parts
-QUALIFY row_number() OVER (PARTITION BY recipe ORDER BY created_at, dataset) = 1
+SELECT id AS dataset_id, reference, dataset, games FROM parts
+QUALIFY row_number() OVER (PARTITION BY reference ORDER BY created_at, dataset) = 1
 
 -- view: interventions
 -- An intervention in one line, as tables show it: probe:piece L3-6 x1.5 (last token). `blank`: the coefficient of the

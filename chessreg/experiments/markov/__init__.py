@@ -79,9 +79,9 @@ class MarkovTest(BaseModel):
 class Markov(Kind):
     """Whether a model's state depends on the position alone: cosines of states after different move orders to it.
 
-    Davis 2026, section 4.5 (specification 7): equivalent beginnings of games lead to one position; the mean cosine
+    Davis 2026, section 4.5 (specification 7): equivalent prefixes of games lead to one position; the mean cosine
     within such classes less that of random pairs is tested against random sets of equal sizes, at every hook point.
-    A small p says that equivalent beginnings are alike, not that nothing but the board matters: the controls compare
+    A small p says that equivalent prefixes are alike, not that nothing but the board matters: the controls compare
     with other boards after the same last move, and with boards that one piece tells apart. One unit is one position.
     """
 
@@ -154,7 +154,7 @@ class Markov(Kind):
 
 
 def games_of(classes: Classes) -> np.ndarray:
-    """The rows of the games that the classes' members are beginnings of, ascending, int64."""
+    """The rows of the games that the classes' members are prefixes of, ascending, int64."""
     return np.unique(classes.prefixes.game[classes.member])
 
 

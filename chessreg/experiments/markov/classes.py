@@ -1,4 +1,4 @@
-"""Beginnings of games that reach one position by different move orders, and beginnings to compare them with.
+"""Prefixes of games that reach one position by different move orders, and prefixes to compare them with.
 
 Davis 2026, section 4.5: two move lists are equivalent if they lead to the same board. Lists that occur twice are
 dropped, for equal lists have equal states; only lists that end in the same phase are compared (specification 7).
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 SITES = "turns"  # the last token of a beginning: after it the model writes the next move
 GAMES_AT_ONCE = 2000
 BOARDS_AT_ONCE = 100_000
-PARTNERS = 8  # beginnings that are looked at for one with another board
+PARTNERS = 8  # prefixes that are looked at for one with another board
 ODD = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)
 """Odd numbers that tell apart what is added to a hash."""
 
 
 @dataclass(frozen=True, eq=False)
 class Prefixes:
-    """Beginnings of games, every move list once; each array [n].
+    """Prefixes of games, every move list once; each array [n].
 
     game int64 (row of the dataset), ply int64, phase int64; move int64: the last move, packed; hash uint64: names the
     move list; placement uint64: names the pieces on their squares; key uint64: equal in one class.
@@ -123,7 +123,7 @@ def _classes_of(spec: MarkovSpec, folder: Path, places: tuple[int, ...], written
 
 
 def prefixes_of(spec: MarkovSpec, written: Encoding, block_size: int, games: Games, places: np.ndarray) -> Prefixes:
-    """The beginnings of the games at these rows that fit a context of `block_size` tokens, every move list once."""
+    """The prefixes of the games at these rows that fit a context of `block_size` tokens, every move list once."""
     parts = []
     for start in range(0, len(places), GAMES_AT_ONCE):
         parts.append(_prefixes(spec, written, block_size, games, places[start : start + GAMES_AT_ONCE]))
@@ -253,7 +253,7 @@ def _with_a_piece_off(boards: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarr
 
 
 def _beside(hashes: np.ndarray, prefixes: Prefixes, rows: np.ndarray) -> np.ndarray:
-    """Hashes of boards that are equal for beginnings of equal ply and phase alone, uint64 [n]."""
+    """Hashes of boards that are equal for prefixes of equal ply and phase alone, uint64 [n]."""
     keys: np.ndarray = hashes + ODD[0] * (prefixes.ply[rows] * 8 + prefixes.phase[rows]).astype(np.uint64)
     return keys
 

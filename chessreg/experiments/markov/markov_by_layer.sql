@@ -32,7 +32,7 @@
 --   replacement [hidden]: random sets are drawn with replacement
 --   resamples [groupings]: random groupings
 --   reach [positions]: that could have been chosen
---   overlap: whole games among those that the beginnings are of that the model was trained on
+--   overlap: whole games among those that the prefixes are of that the model was trained on
 --   run: the markov run
 --   done [units]: units that are there
 --   planned [units]: units of the run

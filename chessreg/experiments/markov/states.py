@@ -1,4 +1,4 @@
-"""The states of beginnings of games: read from the model a group of classes at a time, stored, and taken up again."""
+"""The states of prefixes of games: read from the model a group of classes at a time, stored, and taken up again."""
 
 from __future__ import annotations
 

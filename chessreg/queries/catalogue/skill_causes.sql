@@ -63,7 +63,7 @@ JOIN probe_apply_run AS q ON q.run_id = p.run_id
 JOIN runs AS o ON 'run:' || o.spec_hash = q.probe
 JOIN fitted AS f ON f.run_id = o.run_id AND f.layer = p.layer
 LEFT JOIN cache_run AS k ON 'run:' || k.spec_hash = q.cache
-LEFT JOIN datasets AS d ON d.recipe = k.dataset
+LEFT JOIN datasets AS d ON d.reference = k.dataset
 WHERE p.vote_class IS NOT NULL
 UNION ALL
 SELECT f.checkpoint_id, f.checkpoint, f.place, '2 level', 'games read as lowest class',
@@ -77,7 +77,7 @@ JOIN fitted AS f ON f.run_id = o.run_id AND f.layer = p.layer
 JOIN probe_score AS s ON s.run_id = f.run_id AND s.unit = f.unit AND s.split = 'test' AND s.item >= 0
     AND s.vote_class IS NOT NULL
 LEFT JOIN cache_run AS k ON 'run:' || k.spec_hash = q.cache
-LEFT JOIN datasets AS d ON d.recipe = k.dataset
+LEFT JOIN datasets AS d ON d.reference = k.dataset
 UNION ALL
 SELECT a.checkpoint_id, a.checkpoint, a.checkpoint_place, '3 opponent', 'points of the unedited model',
        a.opponent || ', ' || a.opening || ', ' || a.policy || ', ' || a.color, NULL, NULL, r.run, g.run_id, g.unit,
