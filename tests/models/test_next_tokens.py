@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor
 from chessreg.errors import BadInputError, DivergedError
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
-from chessreg.models.checkpoint import CheckpointInfo
+from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.models.decoding.next_tokens import NextTokens
 from chessreg.models.decoding.session import ContextFullError, DecodingSession
 from chessreg.models.edits import ResidualEdit
@@ -106,6 +108,19 @@ def test_length_0_is_the_clean_model_bit_for_bit(squares: LanguageModel) -> None
     assert same.tolist() == (scale == 0).tolist()
     tiny = sites.edited(WHICH, [ResidualEdit(1, draw(3, len(WHICH), WIDTH), 1e-12, "last")])  # computed all the way
     assert float((tiny - sites.logprobs[WHICH]).abs().max()) < 1e-5
+
+
+def test_without_an_edit_it_is_hugging_faces_pass_of_the_same_weights(squares: LanguageModel, tmp_path: Path) -> None:
+    """Davis specification 9.3 (d)."""
+    from transformers import GPT2LMHeadModel
+
+    save_checkpoint(squares.network, tmp_path / "squares", CheckpointInfo.of(squares.network, "uci-square-72"))
+    theirs = GPT2LMHeadModel.from_pretrained(tmp_path / "squares").eval()
+    found = NextTokens(squares, ROWS, SITES, range(LAYERS)).logprobs.exp()
+    for (row, token), own in zip(SITES, found, strict=True):
+        with torch.inference_mode():
+            logits = theirs(torch.tensor([ROWS[row][: token + 1]])).logits[0, -1]
+        assert float((own - logits.softmax(-1)).abs().max()) < 1e-5
 
 
 def test_a_model_without_a_cache_gives_the_same(squares: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
