@@ -93,6 +93,14 @@ def markov(column: str, block: int) -> Value:
     return ratio(known, np.ones(len(known)))
 
 
+def cosine(what: str, block: int) -> Value:
+    """Mean centred cosine of states at the same position, or after the same last move on another board."""
+    rows = table("markov")
+    values = rows[{"same position": "centred", "same last move": "same_last"}[what]][rows["layer"] == block] / 1000
+    known = values[np.isfinite(values)]
+    return ratio(known, np.ones(len(known)))
+
+
 def linear_minus_latents() -> Value:
     """Points of accuracy that probes of latents lose at block 0, where they lose least, same games."""
     rows = table("latents")
@@ -155,6 +163,19 @@ QUANTITIES: dict[str, tuple[Any, float | None, float | None]] = {
         lambda: worst([markov("d", block) for block in BLOCKS]), 2, None),
     "Markov, beyond the same last move, blocks 3-7, least": (
         lambda: worst([markov("beyond", block) for block in range(3, 8)]), 0.1, None),
+    # causes of misses
+    "Probe minus SAE-Probe, layer 7, α 0.5": (lambda: difference("Probe", "SAE-Probe", 0.5), None, None),
+    "Probe minus CD-Probe, layer 7, α 0.5": (lambda: difference("Probe", "CD-Probe", 0.5), None, None),
+    "DM-Probe minus Probe, layer 7, α 0.5": (lambda: difference("DM-Probe", "Probe", 0.5), None, None),
+    "DM-Probe minus Probe, layer 4, α 0.5": (lambda: difference("DM-Probe", "Probe", 0.5, layer=4), None, None),
+    "DM-Probe minus Probe, layer 7, α 8": (lambda: difference("DM-Probe", "Probe", STRONG), None, None),
+    "DM-Probe minus Probe, layer 4, α 8": (lambda: difference("DM-Probe", "Probe", STRONG, layer=4), None, None),
+    "SAE, L0, block 6": (lambda: autoencoder("l0", 6), None, None),
+    "SAE, L0, block 7": (lambda: autoencoder("l0", 7), None, None),
+    **{
+        f"centred cosine, {what}, block {block}": (lambda block=block, what=what: cosine(what, block), None, None)
+        for what in ("same position", "same last move") for block in (0, 2, 7)
+    },
     **{
         f"Markov, beyond the same last move, block {block}": (lambda block=block: markov("beyond", block), 0.1, None)
         for block in range(3)
