@@ -238,11 +238,11 @@ def left_out(entry: Entry, scope: Scope, stale: list[UUID]) -> str:
 
 
 def warnings(table: pa.Table) -> list[str]:
-    """What the column `warning` of a table says of its rows, each text once with the rows that it is said of."""
+    """What the column `warning` of a table says of its rows (texts apart by `; `), each once with its rows."""
     rows: dict[str, list[str]] = {}
     for number, text in enumerate(table["warning"].to_pylist() if "warning" in table.column_names else [], 1):
-        if text is not None:
-            rows.setdefault(text, []).append(str(number))
+        for each in text.split("; ") if text is not None else ():
+            rows.setdefault(each, []).append(str(number))
     return [f"row{'s' * (len(which) > 1)} {', '.join(which)}: {text}" for text, which in rows.items()]
 
 

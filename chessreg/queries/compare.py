@@ -103,6 +103,7 @@ CONTROLLED = {
     "play": ("elo by intervention", "score", 1.0),
     "edit": ("board intervention legality", "legal on the modified board", 100.0),
 }
+FEW = 5  # directions of a control: an interval that resamples fewer is too narrow
 
 
 @dataclass(frozen=True)
@@ -305,7 +306,9 @@ def beyond_controls(database: Database, comparison: Comparison) -> list[Metric]:
         for control in ("random", "shuffled"):
             values = [beyond(rows, subject, f"delta_{control}", unit) for subject in subjects]
             if any(value.value is not None for value in values):
-                controls.append(Metric(f"{measure}, minus {control} directions", values, [None] * len(subjects)))
+                draws = [d for row in rows if (d := row.get(f"{control}_draws")) and d < FEW]
+                few = f" ({min(draws)} of them: the interval is too narrow)" if draws else ""
+                controls.append(Metric(f"{measure}, minus {control} directions{few}", values, [None] * len(subjects)))
     return controls
 
 

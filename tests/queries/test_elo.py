@@ -166,9 +166,40 @@ def test_an_edit_without_room_to_show_is_warned_of(database, make):
         make.play(checkpoint, games, level=level)
         make.play(checkpoint, games, level=level, intervention=make.intervention(checkpoint))
     found = run_query(database, "elo by intervention")
-    assert [row["warning"] is not None for row in found.rows] == [False, True, False, False]
-    assert found.notes[0] == f"row 2: {found.rows[1]['warning']}"
-    assert "outside 20 to 80 %" in found.notes[0]
+    assert ["outside 20 to 80 %" in (row["warning"] or "") for row in found.rows] == [False, True, False, False]
+    assert found.notes[0] == "row 2: the unedited model scores outside 20 to 80 %: an edit has little room to show"
+
+
+def warned(database, **options):
+    """The warnings of the edit, without the one that says that one of the other sign has not played."""
+    *told, last = edited(database, **options)["warning"].split("; ")
+    assert last == "the other sign has not played"
+    return told
+
+
+def test_an_edit_is_warned_of_what_has_not_played_beside_it(database, make, controlled):
+    arm, skill, checkpoint = controlled
+    few = "of a control fewer than 5 directions have played: its interval is too narrow"
+    assert warned(database, run=["negative"]) == [
+        "the unedited model has not played here", "no control direction has played"
+    ]  # fmt: skip
+    room = "the unedited model scores outside 20 to 80 %: an edit has little room to show"
+    assert warned(database) == [room, few]
+    assert warned(database, run=["plain", "negative", "random-0"]) == [
+        room, "no direction of shuffled labels has played", few
+    ]  # fmt: skip
+    assert warned(database, run=["plain", "negative", "shuffled-0"]) == [
+        room, "no random direction has played", few
+    ]  # fmt: skip
+    for draw in range(2, 5):
+        arm(f"random-{draw}", make.vector(checkpoint, "random:contrastive:white_elo", of=skill), 5)
+        arm(f"shuffled-{draw}", make.vector(checkpoint, "shuffled:white_elo", of=skill), 5)
+    assert warned(database) == [room]
+    arm("positive", skill, 0, scale=4.0)
+    assert edited(database)["warning"] == room
+    rows = {row["runs"]: row["warning"] for row in run_query(database, "elo by intervention").rows}
+    assert rows["positive"] == f"{room}; every game was lost; no control direction has played"
+    assert {rows[name] for name in rows if name.startswith(("random", "shuffled"))} == {room}
 
 
 def test_compare_shows_an_edit_beyond_the_controls_that_it_is_given(database, controlled):
@@ -177,7 +208,8 @@ def test_compare_shows_an_edit_beyond_the_controls_that_it_is_given(database, co
     found = compare(database, ["plain", "negative", "random-0", "random-1", "shuffled-0", "shuffled-1"])
     row = edited(database)
     for control in ("random", "shuffled"):
-        metric = next(m for m in found.metrics if m.name == f"score, minus {control} directions")
+        few = "(2 of them: the interval is too narrow)"
+        metric = next(m for m in found.metrics if m.name == f"score, minus {control} directions {few}")
         ends = tuple(row[f"delta_{control}{end}"] for end in ("", "_low", "_high"))
         assert [tuple(v) for v in metric.values] == [(None,) * 3, ends, *[(None,) * 3] * 4]
     plain = compare(database, ["plain", "negative"])

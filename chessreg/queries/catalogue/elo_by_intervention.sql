@@ -43,7 +43,9 @@
 --   first_try_legal [%]: turns of the model whose first try was a legal move
 --   runs: the runs that played
 --   machines: where they ran
---   warning [hidden]: of an edit: that the model without it scores outside 20 to 80 % here
+--   warning [hidden]: of an edit what it cannot show: that the model without it scores outside 20 to 80 % here or has
+--       not played; that every game was lost or won; that controls have not played, or fewer than 5 directions of one, so
+--       that its interval is too narrow; that the other sign has not played
 --   checkpoint_id [hidden]: its id
 --   intervention_id [hidden]: its id
 -- statistics:
@@ -149,14 +151,34 @@ arm AS (
 drawn AS (
     SELECT cell, count(*) FILTER (kind = 'random') AS random_draws, count(*) FILTER (kind = 'shuffled') AS shuffled_draws
     FROM controls GROUP BY cell
+),
+other_sign AS (
+    SELECT DISTINCT e.cell
+    FROM cells AS e
+    JOIN cells AS o ON o.protocol = e.protocol AND o.source = e.source AND o.vector IS NOT DISTINCT FROM e.vector
+        AND sign(o.scale) = -sign(e.scale)
+),
+told AS (
+    SELECT DISTINCT c.cell, c.stands_for IS NOT NULL AS is_control, o.cell IS NOT NULL AS both_signs
+    FROM cells AS c LEFT JOIN other_sign AS o ON o.cell = c.cell
 )
 SELECT cell, checkpoint, intervention, color, engine, engine_version, opponent, level, "limit", opening, policy,
        move_limit, rules, $scoring AS scoring, n, planned, stopped, unique_games, w, d, l, unscored, adjudicated, forfeits, ends,
        first_try_legal, random_draws, shuffled_draws, runs, machines,
-       CASE WHEN intervention_id IS NOT NULL AND (u.score < 0.2 OR u.score > 0.8)
-            THEN 'the unedited model scores outside 20 to 80 %: an edit has little room to show' END AS warning,
+       CASE WHEN intervention_id IS NOT NULL THEN nullif(concat_ws('; ',
+           CASE WHEN u.score IS NULL THEN 'the unedited model has not played here'
+                WHEN u.score < 0.2 OR u.score > 0.8
+                THEN 'the unedited model scores outside 20 to 80 %: an edit has little room to show' END,
+           CASE WHEN l = n THEN 'every game was lost' WHEN w = n THEN 'every game was won' END,
+           CASE WHEN is_control THEN NULL
+                WHEN random_draws IS NULL THEN 'no control direction has played'
+                WHEN random_draws = 0 THEN 'no random direction has played'
+                WHEN shuffled_draws = 0 THEN 'no direction of shuffled labels has played' END,
+           CASE WHEN NOT is_control AND (random_draws BETWEEN 1 AND 4 OR shuffled_draws BETWEEN 1 AND 4)
+                THEN 'of a control fewer than 5 directions have played: its interval is too narrow' END,
+           CASE WHEN NOT is_control AND NOT both_signs THEN 'the other sign has not played' END), '') END AS warning,
        checkpoint_id, intervention_id
-FROM arm JOIN played USING (cell) JOIN different USING (cell) JOIN ended USING (cell) LEFT JOIN drawn USING (cell)
+FROM arm JOIN played USING (cell) JOIN different USING (cell) JOIN ended USING (cell) JOIN told USING (cell) LEFT JOIN drawn USING (cell)
 LEFT JOIN unedited AS u ON u.protocol = arm.protocol LEFT JOIN stops USING (cell)
 ORDER BY cell
 
