@@ -189,7 +189,10 @@ def interrupted(work: Work, quiet: bool) -> bool:
                 state = f"refused: {planned.why}" if planned.state == "refused" else state
                 click.echo(f"[{number}/{total}] {planned.step.name} ({planned.step.kind}): {state}", err=True)
 
-        return work.do(begin, on_progress)
+        try:
+            return work.do(begin, on_progress)
+        except KeyboardInterrupt:  # between two units, as where torch is imported
+            return True
 
 
 def launch(work: Work, on: str, quiet: bool) -> None:

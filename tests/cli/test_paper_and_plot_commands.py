@@ -6,6 +6,7 @@ import pytest
 
 from chessreg.papers import karvonen
 from chessreg.papers.plan import Paper, Sheet, Step
+from chessreg.papers.work import Work
 
 TOY = str(Path(__file__).parent.parent / "kinds" / "toy_kind.py")
 
@@ -42,7 +43,7 @@ def toys(monkeypatch, here):
     return ["paper", "karvonen", "--checkpoint", "reference", "--dataset", "sample", "--size", "small"]
 
 
-def test_a_plan_a_run_and_a_run_again(here, toys):
+def test_a_plan_a_run_and_a_run_again(here, toys, monkeypatch):
     plan = here.json(*toys, "--dry-run")
     assert [(s["step"], s["state"], s["units"]) for s in plan["steps"]] == [("a", "ready", 4), ("b", "waits", 0)]
     assert not (here.folder / "papers").exists()
@@ -61,6 +62,14 @@ def test_a_plan_a_run_and_a_run_again(here, toys):
     assert "0 new results of 0 runs from done.zip" in here.err
     assert here(*toys, "--load", "done.zip", "--dry-run") == 4
     assert here.err.startswith("error: --load changes the registry")
+
+    def stopped(self, *arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:  # Ctrl-C where no run is at work
+        patched.setattr(Work, "do", stopped)
+        assert here(*toys) == 130
+        assert here.err.splitlines()[-1] == "interrupted: complete units are kept; the same command goes on"
     assert here(*toys[:5], "sample:test", *toys[6:]) == 4
     assert here.err.startswith("error: --dataset sample:test is a part")
 

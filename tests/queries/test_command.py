@@ -44,7 +44,9 @@ def test_a_table_on_stdout_and_the_footer_on_stderr(type_, filled):
     assert code == 0
     assert "contrastive:skill L3-5 x0.1" in out
     assert "query " not in out
-    assert err.startswith("elo by intervention: 2 rows; query ")
+    *warnings, footer = err.splitlines()
+    assert footer.startswith("elo by intervention: 2 rows; query ")
+    assert "row 2: no control direction has played" in warnings
 
 
 def test_csv_on_stdout_holds_only_data(type_, filled):
