@@ -93,6 +93,15 @@ def markov(column: str, block: int) -> Value:
     return ratio(known, np.ones(len(known)))
 
 
+def control(block: int) -> Value:
+    """Of a random-init control: centred cosines within a position less those after the same last move."""
+    rows = table("markov_control")
+    mine = rows["layer"] == block
+    within = (rows["centred"][mine] - rows["same_last"][mine]) / 1000
+    known = within[np.isfinite(within)]
+    return ratio(known, np.ones(len(known)))
+
+
 def cosine(what: str, block: int) -> Value:
     """Mean centred cosine of states at the same position, or after the same last move on another board."""
     rows = table("markov")
@@ -175,6 +184,11 @@ QUANTITIES: dict[str, tuple[Any, float | None, float | None]] = {
     **{
         f"centred cosine, {what}, block {block}": (lambda block=block, what=what: cosine(what, block), None, None)
         for what in ("same position", "same last move") for block in (0, 2, 7)
+    },
+    **{
+        f"random-init control, beyond the same last move, block {block}": (
+            lambda block=block: control(block), None, None)
+        for block in range(3)
     },
     **{
         f"Markov, beyond the same last move, block {block}": (lambda block=block: markov("beyond", block), 0.1, None)
