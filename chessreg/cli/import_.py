@@ -28,9 +28,10 @@ def import_() -> None:
     "--reference",
     is_flag=False,
     flag_value="pgn",
-    type=click.Choice(["pgn", "uci"]),
-    metavar="[pgn|uci]",
-    help="A model that comes with chessreg, instead of a file: of PGN characters (the default), or of UCI squares.",
+    type=click.Choice(["pgn", "uci", "fen"]),
+    metavar="[pgn|uci|fen]",
+    help="A model that comes with chessreg, instead of a file: of PGN characters (the default), of UCI squares, or of "
+    "positions.",
 )
 @click.option("--name", help="What to call the checkpoint.")
 @click.option(

@@ -320,12 +320,12 @@ def learn_training(session: SqlSession, checkpoint_id: UUID, references: Sequenc
     row.training_datasets = list(references)
 
 
-REFERENCES = {"pgn": ("reference-model", "reference"), "uci": ("uci-model", "uci")}
+REFERENCES = {"pgn": ("reference-model", "reference"), "uci": ("uci-model", "uci"), "fen": ("fen-model", "fen")}
 """What comes with chessreg: the folder in chessreg/data, and the checkpoint's name where none is given."""
 
 
 def import_reference(database: Database, store: Store, name: str | None = None, which: str = "pgn") -> Registered:
-    """Register a model that comes with chessreg: of PGN characters (`pgn`) or of UCI squares (`uci`)."""
+    """Register a model that comes with chessreg: of PGN characters, of UCI squares or of positions."""
     data, called = REFERENCES[which]
     with as_file(files("chessreg") / "data" / data) as folder:
         if not folder.is_dir():

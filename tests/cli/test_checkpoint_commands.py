@@ -166,8 +166,11 @@ def test_the_reference_models(here: Any) -> None:
     assert here.json("import", "checkpoint", "--reference=pgn", "--name", "again")["id"] == made["id"]
     uci = here.json("import", "checkpoint", "--reference=uci")
     assert (uci["name"], uci["tokenizer"], uci["block_size"]) == ("uci", "uci-square-72", 255)
+    fen = here.json("import", "checkpoint", "--reference=fen")
+    assert (fen["name"], fen["tokenizer"], fen["architecture"]) == ("fen", "fen-77", "fen-encoder")
+    assert fen["max_logit_difference"] < 1e-9  # from a pass over the raw weights that shares no code with the model
     before = here.state()
-    assert here("import", "checkpoint", "--reference=fen") == 2
+    assert here("import", "checkpoint", "--reference=llama") == 2
     assert here("import", "checkpoint", "--reference=uci", "--encoding", "pgn-char-32") == 2
     assert here("import", "checkpoint", "model.pt", "--reference=uci") == 2
     assert here.state() == before
@@ -193,6 +196,25 @@ def test_the_model_of_uci_squares_is_small_and_begins_legal_moves() -> None:
         looked += len(moves)
         legal += sum(best[2 * ply] in origins[ply] for ply in range(len(moves)))
     assert legal / looked >= 0.8
+
+
+def test_the_model_of_positions_is_small_and_most_of_its_moves_are_legal() -> None:
+    """Of any of the 1,968 actions the most probable one, in the sample games' first 40 plies."""
+    data = files("chessreg") / "data"
+    with as_file(data / "fen-model") as folder:
+        assert sum(path.stat().st_size for path in folder.iterdir()) < 8 << 20
+        model = LanguageModel.load(folder, device="cpu")
+    text = io.TextIOWrapper(zstandard.ZstdDecompressor().stream_reader((data / "sample-games.pgn.zst").open("rb")))
+    boards = []
+    for _ in range(10):
+        board = chess.Board()
+        for move in list(chess.pgn.read_game(text).mainline_moves())[:40]:
+            boards.append(board.copy(stack=False))
+            board.push(move)
+    tokens = torch.from_numpy(model.encoding.boards(boards).ids.reshape(-1, 77).astype("int64"))
+    best = model.logits(tokens)[:, 0].argmax(-1).tolist()
+    legal = [model.encoding.parse([action], board) is not None for action, board in zip(best, boards, strict=True)]
+    assert sum(legal) / len(legal) >= 0.8
 
 
 def test_the_shared_checkpoint_of_karvonens_layout(here: Any, shared_data: Path) -> None:

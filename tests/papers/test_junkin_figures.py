@@ -1,0 +1,39 @@
+"""What RESULTS and a bundled model's card tell of Junkin's reference result is what the sums per game say.
+
+tests/fixtures/junkin/clusters.py writes both from a registry; figures.py computes with arithmetic of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures.junkin import figures
+
+NUMBER = re.compile(r"[−-]?\d[\d,]*(?:\.\d+)?")
+
+
+def numbers(text: str) -> list[float]:
+    return [float(number.replace("−", "-").replace(",", "")) for number in NUMBER.findall(text)]
+
+
+@pytest.mark.parametrize("path", figures.PARTS, ids=["results", "card"])
+def test_the_figures_are_what_the_games_say(path: Path) -> None:
+    """Words and outcomes to the letter, numbers to a unit of their last digit."""
+    [printed] = figures.MARKED.findall(path.read_text(encoding="utf-8"))
+    computed = figures.PARTS[path]()
+    assert NUMBER.sub("#", printed) == NUMBER.sub("#", computed)
+    assert numbers(printed) == pytest.approx(numbers(computed), abs=0.011)
+
+
+def test_models_were_asked_the_same_positions() -> None:
+    models = figures.models("accuracy")
+    first = figures.of("accuracy", models[0])
+    assert 5_000 < first["n"].sum() <= 50_000
+    for model in models:
+        rows = figures.of("accuracy", model)
+        assert (rows["game"] == first["game"]).all()
+        assert (rows["n"] == first["n"]).all()
+        assert (rows["best"] <= rows["legal"]).all()  # the best move is a legal one
