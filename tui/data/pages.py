@@ -26,7 +26,8 @@ Row = Mapping[str, Any]
 class Pages(Protocol):
     """A list of `count` rows in pages of PAGE. `page` may be called from several threads."""
 
-    count: int
+    @property
+    def count(self) -> int: ...
 
     def page(self, number: int) -> Sequence[Row]: ...
 
