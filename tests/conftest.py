@@ -22,6 +22,8 @@ import chess
 import chess.pgn
 import pytest
 from sqlalchemy import Engine
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
+from sqlalchemy.util import LRUCache
 
 from chessreg.noise import generator
 from chessreg.registry import migrations, sqlite
@@ -63,6 +65,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """What was imported and collected stays to the end: it need not be looked at again and again."""
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_once() -> Iterator[None]:
+    """Registries come and go by the thousand, and all compile the same statements: SQLite's keep them together."""
+    begin, kept = Engine.__init__, LRUCache(5000)
+
+    def alike(dialect: Any) -> tuple[Any, ...]:
+        return type(dialect), dialect.dbapi, dialect.paramstyle, dialect._json_serializer, dialect._json_deserializer
+
+    def begin_with(self: Engine, pool: Any, dialect: Any, *given: Any, **named: Any) -> None:
+        begin(self, pool, dialect, *given, **named)
+        if isinstance(dialect, SQLiteDialect_pysqlite):
+            self._compiled_cache = kept
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Engine, "__init__", begin_with)
+        patch.setattr(SQLiteDialect_pysqlite, "__hash__", lambda self: hash(alike(self)))
+        patch.setattr(
+            SQLiteDialect_pysqlite,
+            "__eq__",
+            lambda self, other: isinstance(other, SQLiteDialect_pysqlite) and alike(self) == alike(other),
+        )
+        yield
 
 
 @pytest.hookimpl(tryfirst=True)

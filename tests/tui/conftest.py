@@ -89,8 +89,12 @@ def near_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def same_everywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Times, hosts, ids, paths and durations as they are nowhere: pictures do not tell where they were taken."""
+def same_everywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Times, hosts, ids, paths and durations as they are nowhere: pictures do not tell where they were taken. Nor is in
+    them what comes with the time: check-ins of those who run, a machine's second load."""
+    if "snap_compare" in request.fixturenames:
+        monkeypatch.setattr("tui.app.TICK", NEVER)
+        monkeypatch.setattr("tui.screens.home.SAMPLE", NEVER)
 
     def when(time: datetime | None) -> str:
         return "2026-01-02 03:04" if time else ""
@@ -262,12 +266,9 @@ def app_on() -> Callable[..., ChessregApp]:
 
 
 @pytest.fixture(params=[(80, 24), (200, 60)], ids=["80x24", "200x60"])
-def picture(request: pytest.FixtureRequest, subject: Path, snap_compare: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def picture(request: pytest.FixtureRequest, subject: Path, snap_compare: Any) -> Any:
     """`picture(steps, *words)`: do the steps, find the words on the screen, compare the picture. Of the registry that a
-    file of tests has as its `subject`, or of another folder. What comes with the time does not: check-ins of those who
-    run, a machine's second load."""
-    monkeypatch.setattr("tui.app.TICK", NEVER)
-    monkeypatch.setattr("tui.screens.home.SAMPLE", NEVER)
+    file of tests has as its `subject`, or of another folder."""
 
     def take(
         steps: Callable[[Driver], Awaitable[Any]], *words: str, folder: Path | None = None, start: str = "runs"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -137,7 +138,10 @@ async def test_boards_masses_and_heat_are_those_that_are_stored_and_e_opens_the_
 
 
 @pytest.mark.usefixtures("near_model")
-async def test_a_board_is_changed_by_keys_and_the_command_stores_that_edit(drive, squares: Path) -> None:
+async def test_a_board_is_changed_by_keys_and_the_command_stores_that_edit(
+    drive, squares: Path, tmp_path: Path
+) -> None:
+    squares = Path(shutil.copytree(squares, tmp_path / "own"))
     async with drive(squares, size=(80, 24), start="lab") as driver:
         lab = driver.screen
         await driver.press("slash", "ctrl+u")
