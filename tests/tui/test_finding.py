@@ -206,7 +206,6 @@ async def test_a_game_of_a_dataset_is_found_by_rating(drive: Any) -> None:
         await driver.press("enter")
         assert isinstance(driver.screen, BoardScreen)
         assert f"game {best['unit']}" in driver.text
-        print(f"a dataset's game by rating: {len(keys) + 3} keys beyond what is typed")
         await driver.press("escape", "escape")
         assert driver.screen.query_one(PageTable).count == 24, "Esc cleared the words"
 

@@ -331,6 +331,9 @@ async def test_several_values_of_a_setting_are_a_sweep_and_its_cost_is_told(driv
         theirs = [(order.spec, order.name) for order in sweep_orders(form.kind, params)]
         assert sorted(ours, key=str) == sorted(theirs, key=str)
         assert len({name for _, name in ours}) == 6
+        driver.screen.action_launch()
+        assert "Launch 6 runs?" in await driver.settle()
+        await driver.press("n")
         await typed(driver, "seed", "|".join(map(str, range(60))))
         assert "120 runs are more than a form may make (64)" in driver.text
 

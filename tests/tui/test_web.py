@@ -103,6 +103,13 @@ async def test_a_page_shows_the_app_and_its_keys_work(url: str) -> None:
             await until(ws, "chessreg", "read only")
             await ws.send_str(json.dumps(["stdin", "7"]))
             await until(ws, "elo by intervention", "probe accuracy by layer")
+            await ws.send_str(json.dumps(["stdin", "/"]))
+            await until(ws, "to the list")
+            await ws.send_str(json.dumps(["stdin", "termination\r"]))
+            await until(ws, "Enter open")
+            await ws.send_str(json.dumps(["stdin", "\r"]))
+            await until(ws, "games by termination: ")  # the line below the answer
+            print("a query in a browser: 4 keys beyond what is typed")
 
 
 async def test_without_the_token_nothing_is_answered(url: str) -> None:

@@ -260,8 +260,8 @@ class FourBoardsScreen(DrawingScreen):
                 if meaning not in told:
                     told.add(meaning)
                     line.append(" · " if line.plain else "").append_text(sign).append(f" {meaning}")
-        if self.answer is not None and self.answer.modified_fen:
-            line.append(" · " if line.plain else "").append("*  a move that is legal on the target")
+        if self.answer is not None and self.answer.clean.moves_modified:
+            line.append(" · " if line.plain else "").append("=\u00a0legal\u00a0on\u00a0the\u00a0target\u00a0too")
         return line
 
     def square_line(self) -> str:

@@ -219,10 +219,19 @@ class HomeScreen(JobActionsScreen):
         """Do what an empty registry needs first, by the command that does it."""
         if not self.has_class("-empty"):
             return
-        if what != "data":
+        if what == "model":
             self.begin(BEGINNINGS[what])
             return
-        from tui.screens.dialogs import Prompt
+        from tui.screens.dialogs import Confirm, Prompt
+
+        if what == "demo":
+
+            def answered(yes: bool | None) -> None:
+                if yes:
+                    self.begin(BEGINNINGS["demo"])
+
+            self.app.push_screen(Confirm("Run the demo here? It takes all cores for some minutes."), answered)
+            return
 
         def chosen(path: str | None) -> None:
             if path is not None:

@@ -446,15 +446,22 @@ class FormScreen(AppScreen):
     def command(self) -> str:
         return self.form.command()
 
-    @work(group="launch", exclusive=True)
-    async def action_launch(self) -> None:
-        """Queue it and show its job."""
-        from tui.data.job_rows import newest_of
-        from tui.data.launch_form import launch
-
+    def action_launch(self) -> None:
+        """Queue it and show its job. A sweep is asked about first."""
         if not self.checked.right:
             self.action_wrong()
             self.notify("the form is not complete", severity="warning")
+        elif runs := len(self.form.cells()) - 1:
+            self.app.push_screen(Confirm(f"Launch {runs + 1} runs?"), self.launch)
+        else:
+            self.launch(True)
+
+    @work(group="launch", exclusive=True)
+    async def launch(self, yes: bool | None) -> None:
+        from tui.data.job_rows import newest_of
+        from tui.data.launch_form import launch
+
+        if not yes:
             return
         form, checked = self.form.snapshot(), self.checked
         done = await self.ask("launching", lambda session: launch(session, form, checked))

@@ -198,9 +198,9 @@ def ranking(name: str, side: Side, moves: Sequence[tuple[bool, Compared]], wide:
 
 
 def line_of_move(move: Compared, edited: bool, here: bool, wide: int) -> str:
-    """`* Nf3     0.412 ━━━━━`, of the edited model with the change, `* Nf3     0.812 Δ+0.400 ━━━`: the star says that
-    the move is legal on the board aimed at too."""
-    sign = "›" if here else "*" if move.legal_modified else " "
+    """`= Nf3     0.412 ━━━━━`, of the edited model with the change, `= Nf3     0.812 Δ+0.400 ━━━`: the first sign says
+    that the move is legal on the board aimed at too."""
+    sign = "›" if here else "=" if move.legal_modified else " "
     value = move.edited if edited else move.clean
     text = f"{sign} {move.san:<7} {'  –  ' if value is None else f'{value:.3f}'} "
     if edited:
