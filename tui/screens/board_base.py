@@ -261,7 +261,9 @@ class FourBoardsScreen(DrawingScreen):
                     told.add(meaning)
                     line.append(" · " if line.plain else "").append_text(sign).append(f" {meaning}")
         if self.answer is not None and self.answer.clean.moves_modified:
-            line.append(" · " if line.plain else "").append("=\u00a0legal\u00a0on\u00a0the\u00a0target\u00a0too")
+            words, wide = "=  legal on the target too", self.app.size.width - 2
+            breaks = self.has_class("-row") and line.cell_len <= wide < line.cell_len + len(words) + 3
+            line.append(("\n" if breaks else " · ") if line.plain else "").append(words)
         return line
 
     def square_line(self) -> str:
