@@ -452,17 +452,19 @@ class FormScreen(AppScreen):
             self.action_wrong()
             self.notify("the form is not complete", severity="warning")
         elif runs := len(self.form.cells()) - 1:
-            self.app.push_screen(Confirm(f"Launch {runs + 1} runs?"), self.launch)
+            self.app.push_screen(Confirm(f"Launch {runs + 1} runs?"), self.launch_if)
         else:
-            self.launch(True)
+            self.launch()
+
+    def launch_if(self, yes: bool | None) -> None:
+        if yes:
+            self.launch()
 
     @work(group="launch", exclusive=True)
-    async def launch(self, yes: bool | None) -> None:
+    async def launch(self) -> None:
         from tui.data.job_rows import newest_of
         from tui.data.launch_form import launch
 
-        if not yes:
-            return
         form, checked = self.form.snapshot(), self.checked
         done = await self.ask("launching", lambda session: launch(session, form, checked))
         if done is None:
