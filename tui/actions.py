@@ -62,7 +62,7 @@ SHOWN = {
     "asterisk": "*", "greater_than_sign": ">", "less_than_sign": "<", "right_parenthesis": ")",
     "left_parenthesis": "(", "ctrl+d": "^d", "ctrl+u": "^u", "exclamation_mark": "!", "backspace": "Bksp",
     "plus": "+", "minus": "-", "equals_sign": "=", "right_square_bracket": "]", "left_square_bracket": "[", "f1": "F1",
-    "full_stop": ".", "comma": ",", "delete": "Del", "number_sign": "#", "f7": "F7", "ctrl+l": "^l",
+    "full_stop": ".", "comma": ",", "delete": "Del", "number_sign": "#", "f6": "F6", "f7": "F7", "ctrl+l": "^l",
     "ctrl+y": "^y", "dollar_sign": "$", "percent_sign": "%", "at": "@", "right_curly_bracket": "}",
 }  # fmt: skip
 EVERYWHERE, TABLE, FILTER, CONFIRM, SQUARES = "everywhere", "table", "filter", "confirm", "squares"
@@ -386,6 +386,10 @@ ACTIONS: tuple[Action, ...] = (
     Action("heat-board", "flip", "f", "Turn the boards round", "flip"),
     Action("heat-board", "size", "space", "Small, medium or large boards", "size"),
     Action("sql", "run", "f5,ctrl+r", "Ask the SQL", "ask", 'chessreg query --sql "SELECT …"', first=True),
+    Action(
+        "sql", "explain", "f6", "What the SQL would read: tables, columns, rows", "explain",
+        'chessreg query --explain --sql "SELECT …"', first=True,
+    ),
     Action("sql", "history", "f7", "What was asked before", "history", first=True),
     Action("history", "take", "space", "Take it into the editor", "take"),
     Action("sql", "edit", "e,slash", "Back to the SQL", "edit"),

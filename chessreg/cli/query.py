@@ -64,6 +64,7 @@ def scope_options(function: F) -> F:
 @click.option("--list", "list_", is_flag=True, help="List the queries.")
 @click.option("--columns", is_flag=True, help="Say what the columns of NAME mean.")
 @click.option("--sql", metavar="SELECT", help="Ask with a SELECT of your own instead (- reads it from stdin).")
+@click.option("--explain", is_flag=True, help="Say what the SELECT of --sql would read; nothing is read.")
 @scope_options
 @click.option("--rows", type=int, metavar="N", help="The games, trials or scores behind row N of the table.")
 @click.option("--show", "kept_columns", metavar="COLUMN,…", help="Print only these columns (--columns names them).")
@@ -83,6 +84,7 @@ def query(
     list_: bool,
     columns: bool,
     sql: str | None,
+    explain: bool,
     scoring: str,
     rows: int | None,
     kept_columns: str | None,
@@ -110,6 +112,8 @@ def query(
         return
     if (name is None) == (sql is None):
         raise click.UsageError("give the NAME of a query, or --sql; --list shows what there is")
+    if explain and sql is None:
+        raise click.UsageError("--explain goes with --sql")
     if columns:
         show_columns(known(home, name), as_json)
         return
@@ -119,6 +123,9 @@ def query(
         from chessreg.queries.ask import run_sql
 
         text = sys.stdin.read() if sql == "-" else sql
+        if explain:
+            show_reads(home, text, as_json)
+            return
         if format_ in ("csv", "jsonl") and not (kept_columns or as_json or output):
             show_parts(registry(home), text, format_, timeout, memory)
             return
@@ -265,6 +272,17 @@ def show_list(home: Home, as_json: bool) -> None:
     width = max(len(row["title"]) for row in rows)
     for row in rows:
         click.echo(f"{row['title']:<{width}}  {row['paper']}")
+
+
+def show_reads(home: Home, sql: str, as_json: bool) -> None:
+    from chessreg.queries.ask import explained
+
+    reads = explained(registry(home), sql)
+    if as_json:
+        emit(True, [read._asdict() for read in reads])
+        return
+    for read in reads:
+        click.echo(f"{read.table}: {read}")
 
 
 def show_columns(entry: Entry, as_json: bool) -> None:

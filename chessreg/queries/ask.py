@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
@@ -16,7 +16,7 @@ from chessreg.queries.scope import Filters, Scope, filters
 from chessreg.queries.summary import added, with_statistics
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Generator, Iterable, Mapping
 
     import pyarrow as pa
 
@@ -169,6 +169,56 @@ def stream_sql(
         total += part.table.num_rows
         answer = Answer({}, part.read, part.version)
         yield QueryResult(part.table, metadata(engine, answer, total, digest(sql), {"query": sql}))
+
+
+COUNTED = 100_000  # rows of a table, at most
+
+
+class Read(NamedTuple):
+    """What a SELECT reads of a table: some of its columns, `rows` of them or (`more`) many more; None: of a view."""
+
+    table: str
+    columns: tuple[str, ...]
+    of: int
+    rows: int | None
+    more: bool
+
+    def __str__(self) -> str:
+        rows = "" if self.rows is None else f"{counted(self.rows, self.more)} rows, "
+        return f"{rows}{len(self.columns)} of {self.of} columns: {', '.join(self.columns)}"
+
+
+def counted(rows: int, more: bool) -> str:
+    return f"{rows:,}{'+' if more else ''}"
+
+
+def explained(database: Database, sql: str) -> list[Read]:
+    """What one SELECT would read of the registry, table by table. Nothing of it is read: rows are counted as far as
+    COUNTED. Raises as run_sql does."""
+    engine = engine_of(database)
+    columns = engine.reads(gate.selects(sql))
+    counts = row_counts(database, columns)
+    every = engine.described()
+    return [
+        Read(table, tuple(sorted(some)), len(every[table]), *counts.get(table, (None, False)))
+        for table, some in sorted(columns.items())
+    ]
+
+
+def row_counts(database: Database, names: Iterable[str]) -> dict[str, tuple[int, bool]]:
+    """Rows of each table, as far as COUNTED, and whether there are more. Views and what is no table are left out."""
+    from sqlalchemy import func, literal_column, select
+
+    from chessreg.registry.tables import Base
+
+    counts = {}
+    with database.read() as session:
+        for name in names:
+            if (table := Base.metadata.tables.get(name)) is not None:
+                some = select(literal_column("1")).select_from(table).limit(COUNTED + 1).subquery()
+                number = session.scalar(select(func.count()).select_from(some)) or 0
+                counts[name] = (min(number, COUNTED), number > COUNTED)
+    return counts
 
 
 class Question:

@@ -184,6 +184,13 @@ class Engine:
             self._learn()
             return self._planner.described(self._views)
 
+    def reads(self, sql: str) -> dict[str, frozenset[str]]:
+        """The columns that a SELECT reads, by table or computed view. Nothing is read. Raises BadInputError for what
+        does not bind."""
+        with self._lock:
+            self.refresh()
+            return dict(self._plan({"rows": sql}, None, duck.deadline(None)).columns)
+
     def keep(self) -> None:
         """Write what large complete runs gave to files beside the registry, so that the next process reads it fast.
 

@@ -136,9 +136,19 @@ async def test_sql_is_completed_asked_and_leads_to_the_board(drive: Any, session
         editor.move_cursor((0, len("SELECT run_id, unit, pli")))
         await driver.press("tab")
         assert editor.text.startswith("SELECT run_id, unit, plies FROM game")
+        await driver.press("f6")
+        assert "6 rows, 3 of 17 columns: plies, run_id, unit" in driver.text, "what it reads, before it is asked"
+        await driver.press("escape")
+        tree = driver.screen.query_one("#tables", PageTable)
+        place = next(n for n in range(tree.count) if tree.row(n)["name"] == "game")
+        driver.screen.set_focus(tree)
+        tree.move(place)
+        await driver.press("enter")
+        assert (tree.row(place)["text"], tree.row(place)["rows"]) == ("▾ game", "6")
+        driver.screen.set_focus(editor)
         await driver.press("f5")
         result = run_sql(session.database, editor.text)
-        table = driver.screen.query_one(PageTable)
+        table = driver.screen.query_one("#rows", PageTable)
         assert table.count == len(result) == 6
         for n, row in enumerate(result.rows):
             assert table.row(n)["plies"] == row["plies"]
@@ -160,9 +170,10 @@ async def test_sql_that_does_not_fit_is_one_line_in_the_banner(drive: Any) -> No
         editor = driver.screen.query_one(SqlEditor)
         for text, told in (("SELECT nothing FROM run", "nothing"), ("DROP TABLE run", "DROP is not allowed here")):
             editor.text = text
-            await driver.press("f5")
-            line = next(line for line in driver.lines if line.strip().startswith("!"))
-            assert told in line
+            for key in ("f6", "f5"):
+                await driver.press(key)
+                line = next(line for line in driver.lines if line.strip().startswith("!"))
+                assert told in line
         editor.text = "SELECT count(*) AS n FROM game"
         await driver.press("f5")
         assert not any(line.strip().startswith("!") for line in driver.lines)

@@ -329,6 +329,21 @@ def names(session: Session) -> Names:
     return engine_of(session.database).described()
 
 
+def rows_of(session: Session, table: str) -> str:
+    """The rows of a table as far as they are counted; empty for a view."""
+    from chessreg.queries import ask
+
+    counts = ask.row_counts(session.database, [table])
+    return ask.counted(*counts[table]) if table in counts else ""
+
+
+def explained(session: Session, text: str) -> dict[str, str]:
+    """What one SELECT would read, by table. Raises what run_sql raises."""
+    from chessreg.queries import ask
+
+    return {read.table: str(read) for read in ask.explained(session.database, text)}
+
+
 def completions(before: str, whole: str, known: Names) -> list[str]:
     """What the word before the cursor may become: after a dot, columns of that table (or of the table of that alias);
     else columns of the tables that the statement names, then tables, then words of SQL. Where none begins so, those

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from rich.console import Group
@@ -20,7 +21,7 @@ from tui.data import query_answers
 from tui.data.pages import PAGE, Listed, Row
 from tui.data.query_answers import WORD, Names, Question, catalogue, completions
 from tui.screens.answers import AnswerScreen, ResultScreen, ScopedScreen, first_page
-from tui.screens.base import AppScreen
+from tui.screens.base import AppScreen, FieldsScreen
 from tui.screens.preview import PreviewingScreen, Shown, fields
 from tui.widgets.bars import FilterBar, ScopeBar
 from tui.widgets.table import PageTable
@@ -205,7 +206,10 @@ def begun(before: str) -> str:
 
 LAST = "queries.sql"  # under which it is remembered
 HISTORY, KEPT = "queries.history", 50  # the statements that were asked, newest first
-TREE = (Column("text", "tables and columns", widest=40, text=lambda row: row["text"]),)
+TREE = (
+    Column("text", "tables and columns", widest=40, text=lambda row: row["text"]),
+    Column("rows", "rows", right=True),
+)
 
 
 class HistoryScreen(AppScreen):
@@ -237,6 +241,17 @@ class HistoryScreen(AppScreen):
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
         self.app.pop_screen()
         self.chosen(event.row["sql"])
+
+
+class ReadsScreen(FieldsScreen):
+    """What a SELECT would read of the registry, before it is asked."""
+
+    def __init__(self, statement: str, reads: Mapping[str, str]) -> None:
+        super().__init__(reads, "what it reads")
+        self.statement = statement
+
+    def command(self) -> str:
+        return f"chessreg query --explain --sql {shlex.quote(' '.join(self.statement.split()))}"
 
 
 EXAMPLE = """SELECT run, kind, state, created_at
@@ -297,6 +312,7 @@ class SqlScreen(ResultScreen):
     # -- tables and columns -------------------------------------------------------------------------------------------
 
     unfolded: frozenset[str] = frozenset()
+    counts: Mapping[str, str] = MappingProxyType({})  # rows by table
 
     def on_resize(self) -> None:
         self.set_class(self.size.width >= 130, "-wide")
@@ -306,8 +322,9 @@ class SqlScreen(ResultScreen):
         rows = []
         for name, columns in self.query_one(SqlEditor).names.items():
             here = name in self.unfolded
-            rows.append({"text": f"{'▾' if here else '▸'} {name}", "name": name, "table": name})
-            rows += [{"text": f"    {column}", "name": column, "table": ""} for column in columns if here]
+            rows.append({"text": f"{'▾' if here else '▸'} {name}", "name": name, "table": name,
+                         "rows": self.counts.get(name, "")})  # fmt: skip
+            rows += [{"text": f"    {column}", "name": column, "table": "", "rows": ""} for column in columns if here]
         self.query_one("#tables", PageTable).show(Listed(rows), rows[:PAGE], columns=TREE, keep=True)
 
     def insert(self, row: Row) -> None:
@@ -315,11 +332,19 @@ class SqlScreen(ResultScreen):
         name = row["table"]
         if name and name not in self.unfolded:
             self.unfolded |= {name}
+            self.run_worker(self.count(name), group="count")
         elif name:
             self.unfolded -= {name}
         else:
             self.query_one(SqlEditor).insert(row["name"])
         self.draw_tree()
+
+    async def count(self, table: str) -> None:
+        """Tell the rows of a table that is unfolded."""
+        rows = await self.ask("counting rows", lambda session: query_answers.rows_of(session, table))
+        if rows is not None:
+            self.counts = {**self.counts, table: rows}
+            self.draw_tree()
 
     def action_history(self) -> None:
         def chosen(text: str) -> None:
@@ -328,6 +353,18 @@ class SqlScreen(ResultScreen):
             self.set_focus(editor)
 
         self.app.push_screen(HistoryScreen(self.app.remembered.get(HISTORY, []), chosen))
+
+    def action_explain(self) -> None:
+        if text := self.query_one(SqlEditor).text.strip():
+            self.run_worker(self.explain(text), group="explain", exclusive=True)
+        else:
+            self.notify("there is no SQL to explain", severity="warning")
+
+    async def explain(self, text: str) -> None:
+        """Say what a SELECT would read."""
+        reads = await self.ask("planning the SQL", lambda session: query_answers.explained(session, text))
+        if reads is not None:
+            await self.app.push_screen(ReadsScreen(text, reads))
 
     def action_run(self) -> None:
         text = self.query_one(SqlEditor).text.strip()
@@ -364,7 +401,7 @@ class SqlScreen(ResultScreen):
         if not isinstance(self.focused, SqlEditor):
             return super().actions()
         more = [a for a in of(EVERYWHERE) if a.keys.split(",")[0].startswith("ctrl")]
-        return [*(a for a in of("sql") if a.method in ("run", "history")), *of("editor"), *more]
+        return [*(a for a in of("sql") if a.method in ("run", "explain", "history")), *of("editor"), *more]
 
     def node_of(self, action: Action) -> Any:
         return self.query_one(SqlEditor) if action.place == "editor" else super().node_of(action)
