@@ -43,3 +43,16 @@ def test_every_command_that_it_shows_exists():
 @pytest.mark.parametrize("path", re.findall(r"^\| `([a-z/]+)` \|", README, re.MULTILINE))
 def test_every_folder_that_it_names_is_there(path):
     assert (ROOT / path).is_dir()
+
+
+def test_the_demos_matches_add_up():
+    """Of every arm printed: wins, draws and losses are its games, the score is their mean, a difference is of these."""
+    row = r"^ +\d+ +(\S+) +(\S.*?\S) +(\d+) +(\d+) +(\d+) +(\d+) +(0\.\d+) \[[^]]+\](?: +(\S+) \[)?"
+    arms = re.findall(row, README, re.MULTILINE)
+    plain = {arm[0]: float(arm[6]) for arm in arms if arm[1] == "none"}
+    assert len(arms) > len(plain) > 0
+    for checkpoint, _, *counts, score, difference in arms:
+        n, won, drawn, lost = map(int, counts)
+        assert n == won + drawn + lost
+        assert won + drawn / 2 == pytest.approx(n * float(score), abs=n * 0.0006)
+        assert not difference or float(difference) == pytest.approx(float(score) - plain[checkpoint], abs=0.0011)
