@@ -107,6 +107,42 @@ def shared_data() -> Path:
     return folder
 
 
+SHARED: dict[Path, tuple[object, dict[str, int]]] = {}  # registries that many tests read: stamp and content of each
+TOLD = {"attempt", "machine", "registry_state"}  # tables in which those who run are told of, whoever looks
+
+
+def stamp(registry: Path) -> object:
+    """Another value after each write to the file or its log."""
+    found = [file for file in (registry, registry.with_name(f"{registry.name}-wal")) if file.exists()]
+    return [(file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in found]
+
+
+def content(registry: Path) -> dict[str, int]:
+    """A number for each table, another one for other rows."""
+    with closing(sqlite.dbapi.connect(f"file:{registry}?mode=ro", uri=True, timeout=60)) as connection:
+        names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        rows = {name: connection.execute(f'SELECT * FROM "{name}"').fetchall() for name in names if name not in TOLD}
+    return {name: hash(tuple(found)) for name, found in rows.items()}
+
+
+def shared(folder: Path) -> Path:
+    """This folder, whose registry no test may change: another that reads it may run before or after that."""
+    registry = folder / "registry.db"
+    SHARED[registry] = stamp(registry), content(registry)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def shared_registries_stay_as_made() -> Iterator[None]:
+    """A test that changes what others read fails, in whatever order they run."""
+    yield
+    for registry, (before, rows) in SHARED.items():
+        if (now := stamp(registry)) != before:
+            SHARED[registry] = now, content(registry)
+            changed = [name for name in rows if SHARED[registry][1].get(name) != rows[name]]
+            assert not changed, f"this test wrote {changed} of {registry}, which others read: take a copy"
+
+
 def made_once(name: str, make: Callable[[Path], None], folders: pytest.TempPathFactory) -> Path:
     """A folder that `make` fills. Of several processes of tests the first does; each has a copy of its own."""
     here = folders.getbasetemp()
@@ -120,7 +156,7 @@ def made_once(name: str, make: Callable[[Path], None], folders: pytest.TempPathF
             make(made)
             done.touch()
     kind(TOY)  # trusted by the process that ran it, and here
-    return Path(shutil.copytree(made, folders.mktemp(name) / "world"))
+    return shared(Path(shutil.copytree(made, folders.mktemp(name) / "world")))
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,7 @@ from chessreg.scheduling.launch import Order, launch
 from chessreg.scheduling.supervisor import Supervisor
 from chessreg.session import Session, open_session
 
+from ..conftest import SHARED, shared
 from .worlds import TOY
 
 GATED = str(Path(__file__).parent.parent / "kinds" / "gated_kind.py")
@@ -101,7 +102,9 @@ def queued(folder: Path) -> Iterator[Queue]:
 def queue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Queue]:
     """Jobs in every state. Tests read them; one that changes them makes a queue of its own with `queued`."""
     with queued(tmp_path_factory.mktemp("queue")) as filled:
+        shared(filled.folder)
         yield filled
+        SHARED.pop(filled.folder / "registry.db")
 
 
 @pytest.fixture
