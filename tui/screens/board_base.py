@@ -240,8 +240,11 @@ class FourBoardsScreen(DrawingScreen):
         self.call_after_refresh(self.draw_numbers)
 
     def draw_numbers(self) -> None:
+        rankings = self.query_one(Rankings)
         if self.answer is not None:
-            self.query_one(Rankings).show(self.answer, self.pointed)
+            rankings.show(self.answer, self.pointed)
+        else:  # moves of the position that was shown before are not this one's
+            rankings.clear()
 
     @property
     def pointed(self) -> str | None:

@@ -180,6 +180,10 @@ class Rankings(Horizontal):
             else:
                 pane.update(ranking(name, side, shown, wide))
 
+    def clear(self) -> None:
+        for pane in self.query(Static):
+            pane.update("")
+
 
 def ranking(name: str, side: Side, moves: Sequence[tuple[bool, Compared]], wide: int) -> Text:
     """One model's numbers: mass on the board and on the one aimed at, greedy text, moves with bars, of the edited model
