@@ -22,7 +22,7 @@ from chessreg.runs.inputs import Inputs
 
 
 def views_of_score(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-    """One frame per looked-at position of the game: the position, squares read wrongly marked, confidence as heat."""
+    """One frame per site of the game: the position, squares read wrongly marked, confidence as heat."""
     with inputs.database.read() as session:
         run = session.get_one(tables.Run, UUID(str(row["run_id"])))
         spec = ProbeSpec(**run.spec)

@@ -156,7 +156,7 @@ class ProbeScore(SparseRow):
 
     hook_point: str
     label: str
-    positions: int  # looked-at positions of this game
+    positions: int  # sites of this game
     exact: int  # of them, those with every square right
     majority: int  # squares right by always naming the class most frequent on that square in the fitting games
     unseen: int | None = None  # positions that no fitted position equals (pieces and side to move)

@@ -115,8 +115,8 @@ class FenEncoder(Network):
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits [batch, 1, 1968]. Of the last block only the last token is computed, unless somebody looks there."""
         last: Block = self.h[-1]  # type: ignore[assignment]
-        looked_at = (last, self.after[-1], self.normalised)
-        if any(module._forward_hooks for module in looked_at):
+        hooked = (last, self.after[-1], self.normalised)
+        if any(module._forward_hooks for module in hooked):
             return super().forward(tokens)
         return self.unembed(self.ln_f(last.last(self.through(tokens, self.n_layer - 1))))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from chessreg.papers.cost import forward
 from chessreg.papers.davis.edits import CODE_SCALE, SWEEP, chosen
 from chessreg.papers.davis.sizes import Size
 from chessreg.papers.plan import Request, Step, Values
@@ -30,7 +31,7 @@ def matches(request: Request, size: Size) -> Iterator[Step]:
         "checkpoint": request.checkpoint, "games": size.match_games, "opponent": size.opponent, "policy": "legal",
         "temperatures": (0.3,), "opening": "random:6", "move_limit": size.move_limit, "adjudication": size.adjudication,
     }  # fmt: skip
-    operations = 24.0 * request.layers * request.d_model**2 * TOKENS_A_GAME * size.match_games
+    operations = forward(request, TOKENS_A_GAME * size.match_games)
     for name, control in (("none", None), ("unseen", "none"), ("random", "random")):
 
         def settings(made: Made, control: str | None = control) -> Values:

@@ -12,7 +12,7 @@ from chessreg.papers.parts import fitted_on
 from chessreg.papers.plan import Request, Step
 
 SECTION_4_3 = "section 4.3 (games from random openings)"
-DOTS = 33  # looked-at positions of a game (specification 3.3)
+DOTS = 33  # sites of a game (specification 3.3)
 TOKENS_A_GAME, TOKENS_A_TREE = 500, 70  # about, for counting operations: of a game, and of a board's legal moves
 BOARD_CLASSES = 64 * 13
 OF_BOARDS = 0.2  # the share of the rate that board probes reach: 0.35 of 300 games, less where their cache is larger
