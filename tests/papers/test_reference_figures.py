@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from ..fixtures.karvonen.clusters import OF_ONE, beside
+from ..fixtures.karvonen.clusters import OF_ONE
+from ..fixtures.kept import beside
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = re.sub(r"\s+", " ", (ROOT / "RESULTS.md").read_text()).replace("−", "-")
@@ -31,7 +32,7 @@ def test_a_slice_takes_the_place_of_its_own_rows_alone(name):
     of_one = [tuple(row[column] for column in OF_ONE[name]) for row in table.to_pylist()]
     first = pa.array([each == of_one[0] for each in of_one])
     slice_ = table.filter(first).slice(1)  # anew, with a row less
-    both = beside(slice_, table, name)
+    both = beside(slice_, FOLDER / f"{name}.parquet", OF_ONE[name])
     assert both.num_rows == table.num_rows - 1
     assert sorted(map(repr, both.to_pylist())) == sorted(
         map(repr, [*slice_.to_pylist(), *table.filter(pc.invert(first)).to_pylist()])
