@@ -123,6 +123,19 @@ def linear_minus_latents() -> Value:
     return ratio(np.array(differences), np.array([n for _, n in linear.values()]))
 
 
+def beyond_a_control(phase: str) -> Value:
+    """Points of accuracy that joint probes of the model have beyond those of its random-init control, same games."""
+    rows = table("controls")
+    model, control = (
+        {game: (right, n) for game, right, n in zip(*(rows[name][(rows["phase"] == phase) & (rows["untrained"] == twin)]
+                                                      for name in ("game", "correct", "n")), strict=True)}
+        for twin in (False, True)
+    )  # fmt: skip
+    assert model.keys() == control.keys()
+    differences = [100 * (int(model[game][0]) - int(control[game][0])) for game in model]
+    return ratio(np.array(differences), np.array([n for _, n in model.values()]))
+
+
 def share_of_the_residual() -> Value:
     """Probe minus Random at the code's α, where that is a share of the residual's own norm."""
     rows = table("residual_norm")
@@ -147,6 +160,11 @@ QUANTITIES: dict[str, tuple[Any, float | None, float | None]] = {
     "greedy origin strictly legal, Black's, %": (lambda: legal("white-destination"), 95, None),
     "greedy destination strictly legal, White's, %": (lambda: legal("white-origin"), 90, None),
     "greedy destination strictly legal, Black's, %": (lambda: legal("black-origin"), 90, None),
+    **{
+        f"joint probe after the final LayerNorm minus random-init control, {phase}, points": (
+            lambda phase=phase: beyond_a_control(phase), 8, None)
+        for phase in ("white-origins", "white-destinations", "black-origins", "black-destinations")
+    },
     "target mass, Probe minus Random, α 0.5": (lambda: difference("Probe", "Random", 0.5), 0.10, None),
     "the same where α is a share of the residual's own norm": (share_of_the_residual, 0.10, None),
     "target mass, Probe minus Random, α 8": (lambda: difference("Probe", "Random", STRONG), 0.25, None),
