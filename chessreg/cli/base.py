@@ -243,6 +243,15 @@ def pass_home(function: F) -> F:
     return cast(F, decorated)
 
 
+class FilePath(click.Path):
+    """A file or folder that a person names. No name at all would be this folder: it is refused."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not str(value).strip():
+            self.fail("it is empty, and names no file", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def json_option(function: F) -> F:
     """Add `--json` to a command; it becomes `home.json`."""
 

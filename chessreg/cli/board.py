@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chessreg.cli.base import Home, emit, fresh, json_option, pass_home
+from chessreg.cli.base import FilePath, Home, emit, fresh, json_option, pass_home
 from chessreg.errors import BadInputError
 from chessreg.terminal import for_data
 
@@ -25,8 +25,8 @@ FEW = 4  # so many boards are all shown where no ply is given
 @click.option("--ply", type=int, help="Which board: 0 is the start, -1 the last.  [default: the last; all where few]")
 @click.option("--item", type=int, help="Of a unit with many rows (a probe's layer): the game's row in its dataset.")
 @click.option("--condition", help="Of an edit: edit-3, random-0, …  [default: the first edit]")
-@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture instead (one board).")
-@click.option("--png", type=click.Path(dir_okay=False, path_type=Path), help="The same picture as PNG.")
+@click.option("--svg", type=FilePath(dir_okay=False, path_type=Path), help="Write a picture instead (one board).")
+@click.option("--png", type=FilePath(dir_okay=False, path_type=Path), help="The same picture as PNG.")
 @click.option(
     "--as",
     "form",
@@ -191,7 +191,7 @@ FILES = "abcdefgh"
     show_default=True,
     help="edit: before and after (Karvonen Figure 5); reading: truth, clipped, continuous (Figure 1).",
 )
-@click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path), help="FILE.svg or FILE.png.")
+@click.option("--output", "-o", type=FilePath(dir_okay=False, path_type=Path), help="FILE.svg or FILE.png.")
 @json_option
 @pass_home
 def heatmap(

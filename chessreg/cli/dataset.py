@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chessreg.cli.base import Home, emit, json_option, pass_home
+from chessreg.cli.base import FilePath, Home, emit, json_option, pass_home
 from chessreg.cli.noun import group_of, headings
 from chessreg.cli.run import Numbers
 from chessreg.entities import entity
@@ -17,7 +17,7 @@ from chessreg.entities.base import entity_row
 if TYPE_CHECKING:
     from chessreg.entities.adding import Added
 
-FILE = click.Path(path_type=Path)
+FILE = FilePath(path_type=Path)
 DATASET = entity("dataset")
 dataset = group_of("dataset")
 

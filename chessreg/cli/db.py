@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from chessreg.cli.base import Home, emit, fresh, json_option, pass_home
+from chessreg.cli.base import FilePath, Home, emit, fresh, json_option, pass_home
 
 
 @click.group()
@@ -52,7 +52,7 @@ def status(ctx: click.Context, home: Home) -> None:
 
 
 @db.command()
-@click.option("--to", "target", type=click.Path(path_type=Path, dir_okay=False), help="The file to write.")
+@click.option("--to", "target", type=FilePath(path_type=Path, dir_okay=False), help="The file to write.")
 @json_option
 @pass_home
 def backup(home: Home, target: Path | None) -> None:

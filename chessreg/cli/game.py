@@ -9,7 +9,7 @@ from uuid import UUID
 
 import click
 
-from chessreg.cli.base import Home, emit, fresh, json_option, pass_home
+from chessreg.cli.base import FilePath, Home, emit, fresh, json_option, pass_home
 from chessreg.terminal import for_data
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def part(home: Home, reference: str, other: str | None) -> None:
 
 @game.command()
 @click.argument("source", metavar="RUN|QUERY")
-@click.option("--pgn", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The file to write.")
+@click.option("--pgn", type=FilePath(dir_okay=False, path_type=Path), required=True, help="The file to write.")
 @click.option("--row", type=click.IntRange(min=1), help="Of a query: the games behind this row of its table.")
 @json_option
 @pass_home

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from chessreg.cli.base import Home, emit, json_option, pass_home
+from chessreg.cli.base import FilePath, Home, emit, json_option, pass_home
 from chessreg.cli.noun import print_rows
 from chessreg.cli.run import Numbers
 from chessreg.encodings.prompts import TEMPLATES, Counters, Layout, Notation, prompt_of_folder
@@ -23,7 +23,7 @@ def import_() -> None:
 
 
 @import_.command()
-@click.argument("source", required=False, metavar="FILE|FOLDER", type=click.Path(path_type=Path))
+@click.argument("source", required=False, metavar="FILE|FOLDER", type=FilePath(path_type=Path))
 @click.option(
     "--reference",
     is_flag=False,
@@ -115,7 +115,7 @@ def checkpoint(
 def direction_options(function: Any) -> Any:
     """The options that probes and vectors share."""
     options = [
-        click.argument("paths", nargs=-1, required=True, metavar="FILE…", type=click.Path(path_type=Path)),
+        click.argument("paths", nargs=-1, required=True, metavar="FILE…", type=FilePath(path_type=Path)),
         click.option("--checkpoint", metavar="CHECKPOINT", help="The model, if it is here.  [default: unknown model]"),
         click.option("--name", help="What to call the import; it goes wherever a run of ours goes."),
         click.option("--layers", type=Numbers(int), help="0-based, one a file, where neither file nor name tells."),
@@ -253,7 +253,7 @@ COUNTS = ["run", "format", "rows", "games", "aggregates", "points", "other_lines
 
 
 @click.command()
-@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@click.argument("file", metavar="FILE", type=FilePath(path_type=Path))
 @click.option("--name", help="What to call the import's run.")
 @click.option(
     "--format",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chessreg.cli.base import Home, emit
+from chessreg.cli.base import FilePath, Home, emit
 from chessreg.cli.run import KindCommand, KindGroup, command, read_toml, recorded, settings
 from chessreg.errors import BadInputError
 
@@ -51,7 +51,7 @@ class LaunchGroup(KindGroup):
 
         sweep = click.Option(
             ["--sweep"],
-            type=click.Path(dir_okay=False),
+            type=FilePath(dir_okay=False),
             help="A TOML file with [grid] or [[cells]]: many runs at once.",
         )
         grid = click.Option(

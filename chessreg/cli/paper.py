@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chessreg.cli.base import Home, emit, json_option, pass_home
+from chessreg.cli.base import FilePath, Home, emit, json_option, pass_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -98,17 +98,17 @@ def command(
         click.Option(["--first"], multiple=True, metavar="WHAT", help="Do these steps, and what they need, "
                      "before the others: a name, a pattern (arm-legal-*), or what answers a question: "
                      + (", ".join(firsts) or "none here")),
-        click.Option(["--save"], type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+        click.Option(["--save"], type=FilePath(dir_okay=False, path_type=Path), metavar="FILE",
                      help="Do nothing; write what is there as one file for another machine: rows, and the bytes that "
                      "are still read, without activations."),
-        click.Option(["--load"], type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+        click.Option(["--load"], type=FilePath(dir_okay=False, path_type=Path), metavar="FILE",
                      help="Take in what --save wrote, then go on."),
         click.Option(["--report"], is_flag=True, help="Only write the tables of what is there."),
         click.Option(["--on"], metavar="EXECUTOR", help="As jobs, as chessreg launch does: local, slurm:PROFILE, ray."),
         click.Option(["--device"], metavar="DEVICE", help="Of every run: auto, cpu, cuda or cuda:N."),
         click.Option(["--threads"], type=click.IntRange(min=1), metavar="N", help="CPU threads of each run; with --on, "
                      "as many runs go side by side as there is room for."),
-        click.Option(["--output"], type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
+        click.Option(["--output"], type=FilePath(file_okay=False, path_type=Path), metavar="FOLDER",
                      help="Where the tables go  [default: papers/ and the paper's tag]"),
         click.Option(["--json"], is_flag=True, help="Print one JSON document."),
     ]  # fmt: skip
@@ -131,11 +131,18 @@ def go(
     language_model: str | None = None,
 ) -> None:  # fmt: skip
     from chessreg.errors import BadInputError
+    from chessreg.models import devices
     from chessreg.papers import find
     from chessreg.papers.work import Work, request
+    from chessreg.scheduling.executors import executor
 
     home = click.get_current_context().find_object(Home)
     assert home
+    if on is not None:
+        executor(on)  # raises where there is none
+    else:
+        devices.check("auto" if device is None else device)
+        devices.check_threads(threads or 0)
     session = home.session()
     how = {key: value for key, value in (("device", device), ("threads", threads)) if value is not None}
     asked = request(session, checkpoint, dataset, test, size, sae, positions, puzzles, beside, language_model)

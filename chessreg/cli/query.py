@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from chessreg.cli.base import Home, emit, pass_home
+from chessreg.cli.base import FilePath, Home, emit, pass_home
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.terminal import for_data, visible_json
 
@@ -71,7 +71,7 @@ def scope_options(function: F) -> F:
 @click.option("--published", is_flag=True, help="The paper's numbers, with ours beside them.")
 @click.option("--format", "format_", type=click.Choice(FORMATS), help="How to print  [default: table]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+@click.option("--output", type=FilePath(dir_okay=False, path_type=Path), metavar="FILE",
               help="Write a file (.md .tex .csv .json .jsonl .parquet) instead of printing.")  # fmt: skip
 @click.option(
     "--timeout", type=click.FloatRange(min=0.001), metavar="SECONDS", help="Stop after so long  [default: 300]"
@@ -302,7 +302,7 @@ SUFFIXES = ".svg, .png or .pdf"
 @click.command()
 @click.argument("name", required=False)
 @click.option("--list", "list_", is_flag=True, help="List the plots.")
-@click.option("--output", "--out", "output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+@click.option("--output", "--out", "output", type=FilePath(dir_okay=False, path_type=Path), metavar="FILE",
               help=f"Where to draw it ({SUFFIXES})  [default: the plot's name, .svg]")  # fmt: skip
 @scope_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from pydantic import BaseModel
 
-from chessreg.cli.base import Home, emit, json_option, pass_home
+from chessreg.cli.base import FilePath, Home, emit, json_option, pass_home
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.runs.spec import Setting, nested, settings_of, several
 
@@ -68,7 +68,7 @@ def command(
     own = [
         *([preset] if kind.presets else []),
         click.Option(
-            ["--spec"], type=click.Path(dir_okay=False), help="Read settings from a TOML file; options override it."
+            ["--spec"], type=FilePath(dir_okay=False), help="Read settings from a TOML file; options override it."
         ),
         click.Option(["--name"], help="Name the run."),
         *more,
@@ -109,6 +109,10 @@ class KindCommand(click.Command):
         home = click.get_current_context().find_object(Home)
         assert home
         spec, execution, sources = settings(self.kind, params)
+        if params["name"] is not None:
+            from chessreg.registry.names import check_name
+
+            check_name(params["name"])
         if params["dry_run"]:
             show_plan(plan(home.session(), self.kind, spec, execution, sources), params["json"])
         else:
@@ -266,18 +270,24 @@ def titles_of(kind: Kind) -> list[str]:
 
 
 class Numbers(click.ParamType):
-    """Several values in one option: `0,2,5-7`, or words `a,b`."""
+    """Several values in one option: `0,2,5-7`, or words `a,b`; `none` is the empty list, and no value a mistake: of a
+    variable that the shell does not know, say."""
 
-    def __init__(self, item: type) -> None:
-        self.item, self.name = item, f"{item.__name__},…"
+    def __init__(self, item: type, needed: bool = False) -> None:
+        self.item, self.needed, self.name = item, needed, f"{item.__name__},…"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
         if isinstance(value, tuple):
             return value
+        if str(value).strip().lower() == "none" and not self.needed:
+            return ()
         try:
-            return several(str(value), self.item)
+            values = several(str(value), self.item)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+        if not values:
+            self.fail("it is needed" if self.needed else "it is empty: leave it out, or write none", param, ctx)
+        return values
 
 
 def options(model: type[BaseModel]) -> list[click.Option]:
@@ -314,7 +324,7 @@ def option(setting: Setting) -> click.Option:
     if setting.form == "choice":
         kind = click.Choice(setting.choices)
     elif setting.several:
-        kind = Numbers(setting.type)
+        kind = Numbers(setting.type, setting.needed)
     metavar = setting.noun.removeprefix("run:").upper() or None
     return click.Option(names, type=kind, default=None, help=text, metavar=metavar)
 

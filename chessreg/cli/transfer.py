@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chessreg.cli.base import Home, emit, fresh, json_option, pass_home
+from chessreg.cli.base import FilePath, Home, emit, fresh, json_option, pass_home
 
 if TYPE_CHECKING:
     from chessreg.runs.transfer import Transfer
@@ -121,7 +121,7 @@ def export() -> None:
 
 @export.command()
 @click.argument("reference", metavar="CHECKPOINT")
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=FilePath(path_type=Path))
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "float16", "bfloat16"]),

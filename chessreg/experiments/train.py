@@ -75,7 +75,12 @@ class TrainSpec(Spec):
         None, description="the same of the held-out positions"
     )
     heldout_moves: Annotated[int, Added()] = Field(
-        0, ge=0, le=8000, description="held-out positions, the first, with the legal moves counted too; 0: not counted"
+        0, ge=0, le=8000, description="held-out positions, with the legal moves counted too; 0: all, not counted"
+    )
+    heldout_order: Annotated[Literal["file", "drawn"], Added()] = Field(
+        "file",
+        description="which --heldout-moves are taken: the first of the file, which may be of few games, or of an order "
+        "that is drawn by game and ply, the same for every seed",
     )
     batch_moves: Annotated[int, AtMost(1_000_000_000, "memory holds them"), Added()] = Field(
         0, ge=0, description="of positions: moves to predict in one update, instead of batch_tokens"
@@ -255,6 +260,8 @@ def check_fit(spec: TrainSpec) -> None:
         raise BadInputError("only one of the two datasets is of games with best moves", "--games and --heldout-games")
     if spec.heldout_moves and spec.architecture == "gpt2" and spec.heldout_games is None:
         raise BadInputError("--heldout-moves counts positions", "give --heldout-games, or leave it out")
+    if spec.heldout_order != "file" and not spec.heldout_moves:
+        raise BadInputError("all held-out positions are taken, in whatever order", "give --heldout-moves")
     for name in FEN_ONLY if spec.architecture == "gpt2" else GPT2_ONLY:
         if getattr(spec, name) != TrainSpec.model_fields[name].default:
             raise BadInputError(f"--{name} is no setting of a {spec.architecture}", "leave it out")
@@ -363,7 +370,10 @@ def field_of_games(field: str) -> str:
 def chosen_decisions(spec: TrainSpec, reference: str, inputs: Inputs, field: str) -> Decisions:
     """The positions of a dataset that are learned, or held out: a position that comes twice is two decisions."""
     found = decisions(inputs, reference, games_of(spec, field), field, field_of_games(field))
-    return found.chosen(np.arange(min(spec.heldout_moves or len(found), len(found)))) if field == "heldout" else found
+    if field != "heldout" or not 0 < spec.heldout_moves < len(found):
+        return found
+    order = found.drawn("heldout") if spec.heldout_order == "drawn" else np.arange(len(found))
+    return found.chosen(np.sort(order[: spec.heldout_moves]))
 
 
 def corpus_of_decisions(

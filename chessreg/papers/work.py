@@ -19,7 +19,7 @@ from sqlalchemy import select
 
 from chessreg.entities.adding import add_dataset
 from chessreg.entities.checkpoint import random_init_control
-from chessreg.entities.dataset import split_dataset
+from chessreg.entities.dataset import content_of, split_dataset
 from chessreg.entities.game import games_of, stored_games
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.games.pgn import save_pgn
@@ -348,9 +348,15 @@ def request(
         if ":" in reference:
             raise BadInputError(f"{name} {reference} is a part", "name a whole dataset; the paper cuts its own parts")
         try:
-            inputs.reference("dataset", reference)
+            found = session.id("dataset", reference)
         except NotFoundError as error:
             raise NotFoundError(error.message, error.hint or "chessreg dataset add FILE --name NAME") from error
+        with session.database.read() as sql:
+            holds = content_of(sql.get_one(tables.Dataset, found))
+        wanted = "positions" if name in ("--positions", "--puzzles") else "games"
+        if holds != wanted:
+            hint = "chessreg dataset list tells what each holds"
+            raise BadInputError(f"{name} {reference} is a dataset of {holds}, and takes {wanted}", hint)
     if checkpoint is None or row is None:
         if language_model is not None:
             inputs.reference("checkpoint", language_model)

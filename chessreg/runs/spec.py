@@ -109,7 +109,10 @@ class Settings(BaseModel):
     @classmethod
     def _is_sensible(cls, value: Any, info: ValidationInfo) -> Any:
         refuse_extremes(value)
-        for mark in marks_of(cls.model_fields[str(info.field_name)]):
+        field = cls.model_fields[str(info.field_name)]
+        if value == () and field.is_required():
+            raise ValueError("it names nothing")
+        for mark in marks_of(field):
             if isinstance(mark, (AtMost, Distinct, Share)):
                 mark.refuse(value)
         return value

@@ -26,6 +26,16 @@ def test_what_is_missing_is_told_before_anything_is_done(here):
     assert here.err.startswith("error: there is no checkpoint 'nothing'")
     assert here("paper", "karvonnen", "--checkpoint", "x") == 3
     assert "did you mean karvonen?" in here.err
+    for option, value, message in (
+        ("--device", "", "is no device"),
+        ("--device", "cuda:7", "there is no device"),
+        ("--on", "", "there is no executor ''"),
+        ("--on", "moon", "there is no executor 'moon'"),
+        ("--output", "", "'--output': it is empty"),
+        ("--save", " ", "'--save': it is empty"),
+    ):
+        assert here("paper", "karvonen", "--checkpoint", "x", "--dataset", "y", "--dry-run", option, value) in (2, 3, 4)
+        assert message in here.err
     assert here.state() == before
 
 

@@ -15,11 +15,13 @@ from chessreg.encodings import encoding
 from chessreg.entities.adding import add_dataset
 from chessreg.errors import BadInputError
 from chessreg.experiments.move_accuracy import MoveAccuracyHow, MoveAccuracySpec, has_form
-from chessreg.experiments.settings.decisions import decisions
-from chessreg.experiments.train import TrainHowSettings, TrainSpec, corpus
+from chessreg.experiments.settings.decisions import Decisions, decisions
+from chessreg.experiments.train import TrainHowSettings, TrainSpec, chosen_decisions, corpus
 from chessreg.games.moves import unpack
 from chessreg.models.branches import BranchCorpus
 from chessreg.registry import tables
+from chessreg.runs.kind import kind
+from chessreg.runs.resolve import resolve
 from chessreg.session import Session, open_session
 from tests.conftest import PLIES, write_games
 
@@ -70,6 +72,24 @@ def curve(session: Session, name: str) -> dict[str, float]:
     with session.database.read() as sql:
         run = sql.query(tables.Checkpoint).filter_by(id=session.id("checkpoint", name)).one().run_id
         return {p.name: p.value for p in sql.query(tables.MetricPoint).filter_by(run_id=run, step=12)}
+
+
+def test_held_out_positions_that_are_drawn_are_of_more_games_and_do_not_go_by_the_file(session: Session) -> None:
+    def held(**settings: Any) -> Any:
+        spec = TrainSpec(**SHAPE, **LEARN, **TWINS["causal"], heldout_moves=12, **settings)
+        read = session.inputs
+        spec = resolve(kind("train"), spec, read).spec
+        return chosen_decisions(spec, spec.heldout, read, "heldout")
+
+    first, drawn, again = held(), held(heldout_order="drawn"), held(heldout_order="drawn", seed=5)
+    assert first.places.tolist() == sorted(first.places)[:12] == list(range(first.places[0], first.places[0] + 12))
+    assert len(drawn) == 12
+    assert len(set(drawn.game)) > len(set(first.game))
+    assert drawn.places.tolist() == again.places.tolist()  # curves of two seeds compare
+    every = held(heldout_order="drawn").positions
+    backward = Decisions(every, drawn.places[::-1])
+    order = Decisions(every, drawn.places)
+    assert backward.places[backward.drawn("heldout")].tolist() == order.places[order.drawn("heldout")].tolist()
 
 
 def test_twins_learn_and_are_asked_the_same_decisions(session: Session) -> None:
@@ -212,6 +232,7 @@ def test_what_is_read_before_a_decision_is_the_prompt_of_the_moves_before_it(ses
         ({"games": None, "heldout_games": None, "batch_moves": 0}, "games are needed"),
         ({"batch_moves": 0}, "--batch-moves 256"),
         ({"heldout_games": None}, "only one of the two"),
+        ({"heldout_order": "drawn"}, "give --heldout-moves"),
         ({"block_size": 60}, "the context is 60"),
         ({"games": "decisions"}, "games are needed"),
         ({"datasets": ("fit",)}, "knows no best moves"),

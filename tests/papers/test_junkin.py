@@ -132,8 +132,14 @@ def make_junkin(root):
 def test_positions_that_are_games_and_datasets_that_are_not_there_are_refused(tmp_path):
     make_junkin(tmp_path)
     with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as session:
-        with pytest.raises(BadInputError, match="--positions games is a dataset of games"):
-            Work(session, find("junkin"), request(session, None, "games", None, "small", positions="games"))
+        for option, named in {
+            "--positions": {"positions": "games"},
+            "--puzzles": {"positions": "decisions", "puzzles": "games"},
+            "--dataset": {"dataset": "decisions", "positions": "decisions"},
+            "--test": {"test": "puzzles", "positions": "decisions"},
+        }.items():
+            with pytest.raises(BadInputError, match=f"{option} .* is a dataset of"):
+                request(session, None, **{"dataset": "games", "size": "small", **named})
         with pytest.raises(NotFoundError, match="nothing"):
             request(session, None, "games", None, "small", positions="nothing")
         bring_in(session, "fen-77", "causal-fen-encoder", tmp_path / "fen")

@@ -14,6 +14,7 @@ import numpy as np
 from chessreg.encodings.fen77 import Fen77
 from chessreg.errors import BadInputError
 from chessreg.games.dataset import holds_positions, numbers
+from chessreg.noise import uniform
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
@@ -48,6 +49,13 @@ class Decisions:
         """These columns of the positions, in order."""
         values: dict[str, list[str]] = self.positions.take(self.places, list(names)).to_pydict()
         return values
+
+    def drawn(self, key: str) -> np.ndarray:
+        """An order of the decisions int64 [n], drawn by game and ply: what a file holds besides, and in which order,
+        does not change which of two comes first. The first thousand of it are of many games, as the file's are not."""
+        hashes = numbers(self.positions.take(self.places, ["game_hash"])["game_hash"]).tolist()
+        plies = numbers(self.positions.take(self.places, ["ply"])["ply"]).tolist()
+        return np.argsort([uniform(key, *each) for each in zip(hashes, plies, strict=True)], kind="stable")
 
     def groups(self) -> np.ndarray:
         """int64 [n]: a number for each game, from 0 in the order in which games first come. What clusters intervals."""

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from chessreg.errors import BadInputError
 from chessreg.experiments.finetune import tunable
-from chessreg.games.dataset import holds_positions
 from chessreg.papers.junkin.expectations import EXPECTATIONS
 from chessreg.papers.junkin.models import ladder, language_models, twins
 from chessreg.papers.junkin.sizes import SIZES
@@ -37,11 +35,8 @@ def steps(request: Request) -> list[Step]:
 
 
 def check(session: Session, request: Request) -> None:
-    """Raises BadInputError where positions or puzzles are games, or the language model is none that can be tuned."""
+    """Raises BadInputError where the language model is none that can be tuned."""
     inputs = session.inputs
-    for option, name in (("--positions", request.positions), ("--puzzles", request.puzzles)):
-        if name is not None and not holds_positions(inputs.items(inputs.reference("dataset", name))[0]):
-            raise BadInputError(f"{option} {name} is a dataset of games", "chessreg dataset list tells what each holds")
     if request.language_model is not None:
         tunable(inputs.checkpoint_row(inputs.reference("checkpoint", request.language_model)))
 

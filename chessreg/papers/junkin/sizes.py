@@ -49,6 +49,9 @@ class Size:
 QUICK: Mapping[str, Any] = {  # short trainings on a CPU; the author's settings otherwise
     "optimizer": "muon", "learning_rate": 3e-3, "final_fraction": 0.0,
 }  # fmt: skip
+DRAWN: Mapping[str, Any] = {"heldout_order": "drawn"}
+"""Curves over held-out positions of many games; `reference` keeps those that its results were trained with: the first
+of the file."""
 LEVELS = "stockfish:0-10@nodes=1000"
 BELOW = ("random", "capture", "stockfish:-1+random=0.4", "stockfish:-1+random=0.2", "stockfish:-1+random=0.1",
          "stockfish:-1")  # fmt: skip
@@ -57,7 +60,7 @@ PROMPTS = tuple(f"junkin-{number}" for number in range(1, 7))
 
 SIZES: dict[SizeName, Size] = {
     "small": Size(
-        shapes=(Shape(1, 2, 32, (1,)),), training={**QUICK, "warmup_steps": 5}, steps=40, batch_moves=64,
+        shapes=(Shape(1, 2, 32, (1,)),), training={**QUICK, **DRAWN, "warmup_steps": 5}, steps=40, batch_moves=64,
         heldout_moves=100, heldout_steps=20, positions=300, puzzles=100,
         language_model={**LLAMA, "n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 640},
         tuning={"steps": 12, "batch_positions": 8, "learning_rate": 3e-3, "warmup_steps": 2, "heldout_positions": 20,
@@ -74,8 +77,8 @@ SIZES: dict[SizeName, Size] = {
         rungs=(*BELOW, LEVELS), games=100,
     ),
     "paper": Size(
-        shapes=(Shape(8, 8, 512, (1, 2, 3)),), training={"warmup_steps": 2000}, steps=200_000, batch_moves=2048,
-        heldout_moves=8000, heldout_steps=8000, positions=1_000_000, puzzles=10_000,
+        shapes=(Shape(8, 8, 512, (1, 2, 3)),), training={**DRAWN, "warmup_steps": 2000}, steps=200_000,
+        batch_moves=2048, heldout_moves=8000, heldout_steps=8000, positions=1_000_000, puzzles=10_000,
         language_model={**LLAMA, "n_layer": 16, "n_head": 32, "n_embd": 2048, "block_size": 700},
         tuning={"steps": 100_000, "batch_positions": 8192, "learning_rate": 8e-5, "warmup_steps": 1000},
         templates=("junkin-small", *PROMPTS), asked=12_800, prompts=PROMPTS, asked_prompts=12_800,
