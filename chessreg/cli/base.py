@@ -252,6 +252,18 @@ class FilePath(click.Path):
         return super().convert(value, param, ctx)
 
 
+class NameText(click.ParamType):
+    """A name that a thing shall have. One that it cannot have is refused before anything is done."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from chessreg.registry.names import check_name
+
+        check_name(value)
+        return value
+
+
 def json_option(function: F) -> F:
     """Add `--json` to a command; it becomes `home.json`."""
 

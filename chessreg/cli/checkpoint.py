@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chessreg.cli.base import Home, emit, json_option, pass_home
+from chessreg.cli.base import Home, NameText, emit, json_option, pass_home
 from chessreg.cli.noun import group_of, headings
 from chessreg.cli.transfer import checkpoint as export_command
 from chessreg.entities import entity
@@ -32,7 +32,7 @@ def tell(home: Home, made: Registered) -> None:
 
 @checkpoint.command()
 @click.argument("reference", metavar="CHECKPOINT")
-@click.option("--name", help="What to call it.")
+@click.option("--name", type=NameText(), help="What to call it.")
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of its weights.")
 @json_option
 @pass_home

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chessreg.cli.base import FilePath, Home, emit, json_option, pass_home
+from chessreg.cli.base import FilePath, Home, NameText, emit, json_option, pass_home
 from chessreg.cli.noun import group_of, headings
 from chessreg.cli.run import Numbers
 from chessreg.entities import entity
@@ -23,7 +23,7 @@ dataset = group_of("dataset")
 
 
 def name_option(function: Any) -> Any:
-    return click.option("--name", help="What to call the dataset.")(function)
+    return click.option("--name", type=NameText(), help="What to call the dataset.")(function)
 
 
 def tell(home: Home, added: Added) -> None:

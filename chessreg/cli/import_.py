@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from chessreg.cli.base import FilePath, Home, emit, json_option, pass_home
+from chessreg.cli.base import FilePath, Home, NameText, emit, json_option, pass_home
 from chessreg.cli.noun import print_rows
 from chessreg.cli.run import Numbers
 from chessreg.encodings.prompts import TEMPLATES, Counters, Layout, Notation, prompt_of_folder
@@ -33,7 +33,7 @@ def import_() -> None:
     help="A model that comes with chessreg, instead of a file: of PGN characters (the default), of UCI squares, or of "
     "positions.",
 )
-@click.option("--name", help="What to call the checkpoint.")
+@click.option("--name", type=NameText(), help="What to call the checkpoint.")
 @click.option(
     "--encoding",
     help="How chess is written for the model: a name, or prompt: a template over the folder's own tokenizer.json.  "
@@ -117,7 +117,7 @@ def direction_options(function: Any) -> Any:
     options = [
         click.argument("paths", nargs=-1, required=True, metavar="FILE…", type=FilePath(path_type=Path)),
         click.option("--checkpoint", metavar="CHECKPOINT", help="The model, if it is here.  [default: unknown model]"),
-        click.option("--name", help="What to call the import; it goes wherever a run of ours goes."),
+        click.option("--name", type=NameText(), help="What to call the import; it goes wherever a run of ours goes."),
         click.option("--layers", type=Numbers(int), help="0-based, one a file, where neither file nor name tells."),
         click.option("--model", help="The model's own name, where neither file nor name tells."),
         click.option("--label", help="What is read off (piece, skill, …), where neither file nor name tells."),
@@ -196,7 +196,7 @@ def bring_in(home: Home, kind: Any, paths: tuple[Path, ...], name: str | None, s
     "--endpoint",
     help="A mirror.  [default: HF_ENDPOINT, else https://huggingface.co; of ChessBench, its own storage]",
 )
-@click.option("--name", help="What to call it.  [default: NAME with a dash]")
+@click.option("--name", type=NameText(), help="What to call it.  [default: NAME with a dash]")
 @click.option("--keep", is_flag=True, help="Keep the downloaded file in the store.")
 @json_option
 @pass_home
@@ -254,7 +254,7 @@ COUNTS = ["run", "format", "rows", "games", "aggregates", "points", "other_lines
 
 @click.command()
 @click.argument("file", metavar="FILE", type=FilePath(path_type=Path))
-@click.option("--name", help="What to call the import's run.")
+@click.option("--name", type=NameText(), help="What to call the import's run.")
 @click.option(
     "--format",
     "format_",

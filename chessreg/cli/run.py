@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from pydantic import BaseModel
 
-from chessreg.cli.base import FilePath, Home, emit, json_option, pass_home
+from chessreg.cli.base import FilePath, Home, NameText, emit, json_option, pass_home
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.runs.spec import Setting, nested, settings_of, several
 
@@ -70,7 +70,7 @@ def command(
         click.Option(
             ["--spec"], type=FilePath(dir_okay=False), help="Read settings from a TOML file; options override it."
         ),
-        click.Option(["--name"], help="Name the run."),
+        click.Option(["--name"], type=NameText(), help="Name the run."),
         *more,
         click.Option(["--dry-run"], is_flag=True, help="Print the plan (units, rows, bytes) and do nothing."),
         click.Option(["--json"], is_flag=True, help="Print one JSON document."),
@@ -109,10 +109,6 @@ class KindCommand(click.Command):
         home = click.get_current_context().find_object(Home)
         assert home
         spec, execution, sources = settings(self.kind, params)
-        if params["name"] is not None:
-            from chessreg.registry.names import check_name
-
-            check_name(params["name"])
         if params["dry_run"]:
             show_plan(plan(home.session(), self.kind, spec, execution, sources), params["json"])
         else:
