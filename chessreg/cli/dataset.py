@@ -212,7 +212,7 @@ def export(home: Home, reference: str, file: Path | None, format_: str | None, c
     suffix = format_ or (file.suffix.lower().lstrip(".") if file else "bag")
     path = file or Path(f"{reference.replace(':', '-')}.{suffix}")
     if path.suffix.lower() != f".{suffix}":
-        raise click.UsageError(f"{path} is not called .{suffix}")
+        raise click.UsageError(f"{path} is not called .{suffix or 'bag or .bagz'}")
     inputs = home.session().inputs
     positions, part = inputs.positions(inputs.reference("dataset", reference))
     coding, count = write(positions, positions.rows(part), path, coding)
