@@ -37,3 +37,11 @@ def test_models_were_asked_the_same_positions() -> None:
         assert (rows["game"] == first["game"]).all()
         assert (rows["n"] == first["n"]).all()
         assert (rows["best"] <= rows["legal"]).all()  # the best move is a legal one
+
+
+def test_lines_are_those_of_the_puzzles_that_were_asked() -> None:
+    lines = figures.table("lines")
+    for model in figures.models("puzzles"):
+        rows = figures.of("puzzles", model)
+        assert (rows["rating"] == lines["rating"]).all()
+        assert (rows["puzzle"] == range(len(lines["rating"]))).all()
